@@ -14,7 +14,7 @@ everywhere, and neither threads nor the split of a batch change a result.
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -51,9 +51,10 @@ def utility(
     "a candidate, but never shown"; weights may be negative.
     Shapes: s_c, s_r [B, D]; w [B, D], a tensor or a scipy CSR matrix; theta [K] -> [B].
     """
-    problem = _Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
-    result: Tensor = _Utility.apply(s_c, s_r, _checked_weights(w, s_c), problem)  # type: ignore[no-untyped-call]
-    return result
+    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
+    w = checked_weights(w, s_c)
+    solve = _kernel_utility if problem.compiled else _tensor_utility
+    return differentiable(s_c, s_r, lambda s, r: solve(s, r, w, problem))
 
 
 def exposure(
@@ -75,7 +76,7 @@ def exposure(
     Shapes: s_c, s_r [B, D]; theta [K] -> two of [B, D], or of [nnz] where `documents`, a CSR pattern [B, D], is given.
     The standard error is NaN for one sample.
     """
-    problem = _Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
+    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
     if documents is not None and documents.shape != s_c.shape:
         raise ConfigError(f"documents must have the shape of the scores, {tuple(s_c.shape)}, not {documents.shape}.")
     mean, variance = (_kernel_exposure if problem.compiled else _tensor_exposure)(
@@ -94,12 +95,12 @@ def draw(s_c: Tensor, s_r: Tensor, K2: int, K: int, *, rows: NDArray[np.int64], 
     shown = np.empty((len(rows), K), np.int32)
     with compiling():
         race_kernel.lists(
-            _row_major(s_c),
-            _row_major(s_r),
+            row_major(s_c),
+            row_major(s_r),
             rows.astype(np.int64),
             keys.astype(np.uint64),
             K2,
-            _chunks(len(rows)),
+            chunks(len(rows)),
             shown,
         )
     return torch.from_numpy(shown)
@@ -112,7 +113,7 @@ def keys_for(queries: int, generator: torch.Generator) -> NDArray[np.uint64]:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class Problem:
     """What both implementations need beside the scores."""
 
     theta: Tensor
@@ -130,7 +131,7 @@ class _Problem:
         samples: int,
         generator: torch.Generator,
         implementation: Implementation | None,
-    ) -> "_Problem":
+    ) -> "Problem":
         if s_c.ndim != 2 or s_c.shape != s_r.shape or s_c.shape[1] == 0:
             raise PolicyError(
                 f"both stages need scores of one shape [queries, documents], at least one document; "
@@ -143,7 +144,7 @@ class _Problem:
         if K2 < 1 or samples < 1:
             raise ConfigError(f"K2 and samples must be at least 1; got K2 = {K2}, samples = {samples}.")
         compiled = (s_c.device.type == "cpu") if implementation is None else implementation == "kernel"
-        return _Problem(theta.detach(), int(K2), int(samples), keys_for(len(s_c), generator), compiled)
+        return Problem(theta.detach(), int(K2), int(samples), keys_for(len(s_c), generator), compiled)
 
 
 def check_scores(scores: Tensor, stage: str) -> None:
@@ -158,7 +159,7 @@ def check_scores(scores: Tensor, stage: str) -> None:
         )
 
 
-def _checked_weights(w: Weights, scores: Tensor) -> Weights:
+def checked_weights(w: Weights, scores: Tensor) -> Weights:
     if tuple(w.shape) != tuple(scores.shape):
         raise ConfigError(f"weights must have the shape of the scores, {tuple(scores.shape)}, not {tuple(w.shape)}.")
     total = float(w.sum()) if isinstance(w, Tensor) else float(w.data.sum())
@@ -167,22 +168,30 @@ def _checked_weights(w: Weights, scores: Tensor) -> Weights:
     return w
 
 
-class _Utility(torch.autograd.Function):
+Solution: TypeAlias = tuple[Tensor, Tensor, Tensor]
+
+
+class _Differentiable(torch.autograd.Function):
     """Value and both gradients at once; backward only multiplies."""
 
     @staticmethod
-    def forward(ctx: Any, s_c: Tensor, s_r: Tensor, w: Weights, problem: _Problem) -> Tensor:
-        solve = _kernel_utility if problem.compiled else _tensor_utility
-        value, grad_c, grad_r = solve(s_c.detach(), s_r.detach(), w, problem)
+    def forward(ctx: Any, s_c: Tensor, s_r: Tensor, solve: Callable[[Tensor, Tensor], Solution]) -> Tensor:
+        value, grad_c, grad_r = solve(s_c.detach(), s_r.detach())
         ctx.save_for_backward(grad_c, grad_r)
         return value
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         grad_c, grad_r = ctx.saved_tensors
         scale = grad_outputs[0][:, None]
         needs_c, needs_r = ctx.needs_input_grad[:2]
-        return grad_c * scale if needs_c else None, grad_r * scale if needs_r else None, None, None
+        return grad_c * scale if needs_c else None, grad_r * scale if needs_r else None, None
+
+
+def differentiable(s_c: Tensor, s_r: Tensor, solve: Callable[[Tensor, Tensor], Solution]) -> Tensor:
+    """A value [B] whose gradients by both stages' scores [B, D] are computed along with it, for autograd."""
+    result: Tensor = _Differentiable.apply(s_c, s_r, solve)  # type: ignore[no-untyped-call]
+    return result
 
 
 # The compiled kernel
@@ -208,41 +217,39 @@ def compiling() -> Iterator[None]:
         timer.cancel()
 
 
-def _row_major(x: Tensor) -> NDArray[np.float32]:
+def row_major(x: Tensor) -> NDArray[np.float32]:
     return x.detach().to(torch.float32).contiguous().cpu().numpy()
 
 
-def _chunks(queries: int) -> int:
+def chunks(queries: int) -> int:
     import numba
 
     return int(max(1, min(queries, numba.get_num_threads())))
 
 
-def _sparse(w: Weights) -> csr_matrix:
+def sparse(w: Weights) -> csr_matrix:
     return csr_matrix(w.detach().cpu().numpy()) if isinstance(w, Tensor) else w
 
 
-def _kernel_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: _Problem) -> tuple[Tensor, Tensor, Tensor]:
+def _kernel_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem) -> Solution:
     from tandemrank import race_kernel
 
-    s, r, weights = _row_major(s_c), _row_major(s_r), _sparse(w)
+    s, r, weights = row_major(s_c), row_major(s_r), sparse(w)
     value, variance = np.zeros(len(s)), np.zeros(len(s))
     grad_c, grad_r = np.zeros_like(s), np.zeros_like(s)
     with compiling():
         race_kernel.utility(
             s, r, problem.keys, weights.indptr.astype(np.int64), weights.indices.astype(np.int32),
-            weights.data.astype(np.float32), _row_major(problem.theta), problem.K2, problem.samples, _chunks(len(s)),
+            weights.data.astype(np.float32), row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
             value, variance, grad_c, grad_r,
         )  # fmt: skip
     return tuple(torch.from_numpy(x).to(s_c) for x in (value, grad_c, grad_r))  # type: ignore[return-value]
 
 
-def _kernel_exposure(
-    s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: _Problem
-) -> tuple[Tensor, Tensor]:
+def _kernel_exposure(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> tuple[Tensor, Tensor]:
     from tandemrank import race_kernel
 
-    s, r = _row_major(s_c), _row_major(s_r)
+    s, r = row_major(s_c), row_major(s_r)
     B, D = s.shape
     if documents is None:
         indptr, indices = np.arange(B + 1, dtype=np.int64) * D, np.tile(np.arange(D, dtype=np.int32), B)
@@ -251,7 +258,7 @@ def _kernel_exposure(
     mean, variance = np.zeros(len(indices)), np.zeros(len(indices))
     with compiling():
         race_kernel.exposure(
-            s, r, problem.keys, indptr, indices, _row_major(problem.theta), problem.K2, problem.samples, _chunks(B),
+            s, r, problem.keys, indptr, indices, row_major(problem.theta), problem.K2, problem.samples, chunks(B),
             mean, variance,
         )  # fmt: skip
     shape = (B, D) if documents is None else (len(indices),)
@@ -320,7 +327,7 @@ def _places(docs: Tensor, D: int) -> Tensor:
 
 
 def _tensor_race(
-    s_c: Tensor, s_r: Tensor, w: Tensor, problem: _Problem
+    s_c: Tensor, s_r: Tensor, w: Tensor, problem: Problem
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """p, lambda tau exp(-lambda tau), examination if candidate, U_in - U_out, dU_in/dr, each [S, B, D], and U [S, B]."""
     K, (_, D), S, inf = len(problem.theta), s_c.shape, problem.samples, torch.inf
@@ -378,15 +385,13 @@ def _tensor_race(
     return p, density, examination, U_in - U_out, slope, (w * p * examination).sum(-1)
 
 
-def _tensor_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: _Problem) -> tuple[Tensor, Tensor, Tensor]:
+def _tensor_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem) -> Solution:
     dense = w.to(s_c) if isinstance(w, Tensor) else torch.from_numpy(w.toarray()).to(s_c)
     p, density, _, gain, slope, value = _tensor_race(s_c, s_r, dense, problem)
     return value.mean(0), (density * gain).mean(0), (p * slope).mean(0)
 
 
-def _tensor_exposure(
-    s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: _Problem
-) -> tuple[Tensor, Tensor]:
+def _tensor_exposure(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> tuple[Tensor, Tensor]:
     p, _, examination, *_ = _tensor_race(s_c, s_r, torch.zeros_like(s_c), problem)
     rho = p * examination
     mean, variance = rho.mean(0), rho.var(0) if problem.samples > 1 else torch.zeros_like(rho[0])

@@ -3,9 +3,9 @@
 `race` has the mathematics and the tensor path with the same law; this file has the same steps as compiled loops. For a
 query and a sample
 
-1. `_first_race` draws the arrival times T of all documents and finds the candidates, the last of them, `l`, and the
+1. `first_race` draws the arrival times T of all documents and finds the candidates, the last of them, `l`, and the
    first document that just missed, `x`;
-2. `_second_race` draws the arrival times of the candidates and of `x`, and keeps the first K + 2;
+2. `second_race` draws the arrival times of the candidates and of `x`, and keeps the first K + 2;
 3. `_collect` integrates each document's own clocks out: `sweep` does it for a whole block of documents that all see the
    same list, the at most K + 1 shown candidates are then done one by one.
 
@@ -24,7 +24,7 @@ _BUCKETS = 2048
 
 
 @njit(inline="always")
-def _ordered(x):
+def ordered(x):
     """The bits of a float32 as a uint32 in the order of the floats."""
     i = bits_of(x)
     return u32(u32(i) ^ u32(u32(i32(i >> i32(31))) | u32(0x80000000)))
@@ -62,7 +62,7 @@ def _select(keys, docs, n, rank):
 
 
 @njit(cache=True, nogil=True, fastmath=_MATHS)
-def _arrivals(score, key, log_T):
+def arrivals(score, key, log_T):
     """log T_d = log E_d - s_d for all documents; +inf for those that are not available (score -inf)."""
     low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
     # Two short loops run faster than one long one: the values of each fit in the registers.
@@ -73,7 +73,7 @@ def _arrivals(score, key, log_T):
 
 
 @njit(cache=True, nogil=True)
-def _first_race(log_T, K2, histogram, bucket_keys, bucket_docs, candidates):
+def first_race(log_T, K2, histogram, bucket_keys, bucket_docs, candidates):
     """The candidates, in the order of their numbers. Returns (x, l, n): who just missed, the last to arrive, how many.
 
     A histogram of the leading bits of the times finds the few documents that can have rank K2; only they are sorted
@@ -81,9 +81,9 @@ def _first_race(log_T, K2, histogram, bucket_keys, bucket_docs, candidates):
     """
     histogram[:] = 0
     for d in range(log_T.size):
-        histogram[_ordered(log_T[d]) >> u32(21)] += 1
+        histogram[ordered(log_T[d]) >> u32(21)] += 1
     # The bucket of +inf holds those who never arrive: no finite time is as large.
-    available = log_T.size - histogram[_ordered(f32(np.inf)) >> u32(21)]
+    available = log_T.size - histogram[ordered(f32(np.inf)) >> u32(21)]
     x, key_x = -1, f32(np.inf)
     if available > K2:
         bucket, below = 0, 0
@@ -93,7 +93,7 @@ def _first_race(log_T, K2, histogram, bucket_keys, bucket_docs, candidates):
         n = 0
         for d in range(log_T.size):
             bucket_keys[n], bucket_docs[n] = log_T[d], d
-            n += _ordered(log_T[d]) >> u32(21) == bucket
+            n += ordered(log_T[d]) >> u32(21) == bucket
         _select(bucket_keys, bucket_docs, n, K2 - below)
         x = bucket_docs[K2 - below]
         key_x = log_T[x]
@@ -111,7 +111,7 @@ def _first_race(log_T, K2, histogram, bucket_keys, bucket_docs, candidates):
 
 
 @njit(cache=True, nogil=True, fastmath=_MATHS)
-def _second_race(score, key, candidates, n, x, scores, log_Q, shown, shown_log_Q):
+def second_race(score, key, candidates, n, x, scores, log_Q, shown, shown_log_Q):
     """The first arrivals among `candidates[:n]` and `x` (if x >= 0), in order; returns how many of `shown` are filled."""
     low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
     if x >= 0:
@@ -218,13 +218,13 @@ def _draw(s, r, key, K2, w, scratch):
     log_T, log_Q, candidates = floats[0], floats[1], documents[0]
     D = s.size
     if K2 < D:
-        _arrivals(s, stream(key, u64(0)), log_T[:D])
+        arrivals(s, stream(key, u64(0)), log_T[:D])
     else:
         # Nobody can miss: only availability matters, and no clock needs to be drawn for it.
         for d in range(D):
             log_T[d] = f32(0.0) if s[d] > f32(-np.inf) else f32(np.inf)
-    x, last, n = _first_race(log_T[:D], K2, histogram, log_Q, documents[1], candidates)
-    _second_race(r, stream(key, u64(1)), candidates, n, x, floats[4], log_Q, shown, lists[0])
+    x, last, n = first_race(log_T[:D], K2, histogram, log_Q, documents[1], candidates)
+    second_race(r, stream(key, u64(1)), candidates, n, x, floats[4], log_Q, shown, lists[0])
     for k in range(shown.size):
         lists[1, k] = w[shown[k]] if shown[k] >= 0 else f32(0.0)
     place = _place_of(x, shown) if x >= 0 else shown.size
