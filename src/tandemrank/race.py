@@ -85,7 +85,9 @@ def exposure(
     return mean, (variance / samples).sqrt() if samples > 1 else torch.full_like(mean, torch.nan)
 
 
-def draw(s_c: Tensor, s_r: Tensor, K2: int, K: int, *, rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> Tensor:
+def draw(
+    s_c: Tensor, s_r: Tensor, K2: int, K: int, *, rows: NDArray[np.int64], keys: NDArray[np.uint64]
+) -> NDArray[np.int32]:
     """One shown list for each key: K2 candidates by the first race, K of them by the second; -1 where too few are left.
 
     Shapes: s_c, s_r [B, D]; rows [n], the row of the scores for each list; keys [n] -> [n, K] int32.
@@ -103,7 +105,21 @@ def draw(s_c: Tensor, s_r: Tensor, K2: int, K: int, *, rows: NDArray[np.int64], 
             chunks(len(rows)),
             shown,
         )
-    return torch.from_numpy(shown)
+    return shown
+
+
+def most_likely(s_c: Tensor, s_r: Tensor, K2: int, K: int) -> NDArray[np.int32]:
+    """The most likely list of each query: the K2 highest generator scores, of them the K highest re-ranker scores.
+
+    Ties go to the lower document number; -1 where fewer than K documents are available.
+    Shapes: s_c, s_r [B, D] -> [B, K].
+    """
+    from tandemrank import race_kernel
+
+    shown = np.empty((len(s_c), K), np.int32)
+    with compiling():
+        race_kernel.best(row_major(s_c), row_major(s_r), K2, chunks(len(s_c)), shown)
+    return shown
 
 
 def keys_for(queries: int, generator: torch.Generator) -> NDArray[np.uint64]:

@@ -110,9 +110,30 @@ def first_race(log_T, K2, histogram, bucket_keys, bucket_docs, candidates):
     return x, last, n
 
 
+@njit(cache=True, nogil=True)
+def first_arrivals(docs, log_Q, n, shown, shown_log_Q):
+    """The first of docs[:n] in `shown`, in order of arrival, -1 behind them; returns how many there are."""
+    size, filled = shown.size, 0
+    limit = f32(np.inf)
+    for j in range(n):
+        if log_Q[j] < limit:
+            # Documents come in no order of time, so a new one is put in its place, ties behind.
+            place = min(filled, size - 1)
+            filled = min(filled + 1, size)
+            while place > 0 and shown_log_Q[place - 1] > log_Q[j]:
+                shown[place], shown_log_Q[place] = shown[place - 1], shown_log_Q[place - 1]
+                place -= 1
+            shown[place], shown_log_Q[place] = docs[j], log_Q[j]
+            if filled == size:
+                limit = shown_log_Q[size - 1]
+    for place in range(filled, size):
+        shown[place], shown_log_Q[place] = -1, f32(np.inf)
+    return filled
+
+
 @njit(cache=True, nogil=True, fastmath=_MATHS)
 def second_race(score, key, candidates, n, x, scores, log_Q, shown, shown_log_Q):
-    """The first arrivals among `candidates[:n]` and `x` (if x >= 0), in order; returns how many of `shown` are filled."""
+    """The first arrivals among `candidates[:n]` and `x` (if x >= 0), in order; returns how many there are."""
     low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
     if x >= 0:
         candidates[n] = x
@@ -124,22 +145,7 @@ def second_race(score, key, candidates, n, x, scores, log_Q, shown, shown_log_Q)
         log_Q[j] = uniform(candidates[j], low, high)
     for j in range(n):
         log_Q[j] = log(minus_log_1m(log_Q[j])) - scores[j]
-    size, filled = shown.size, 0
-    limit = f32(np.inf)
-    for j in range(n):
-        if log_Q[j] < limit:
-            # Documents come in no order of time, so a new one is put in its place, ties behind.
-            place = min(filled, size - 1)
-            filled = min(filled + 1, size)
-            while place > 0 and shown_log_Q[place - 1] > log_Q[j]:
-                shown[place], shown_log_Q[place] = shown[place - 1], shown_log_Q[place - 1]
-                place -= 1
-            shown[place], shown_log_Q[place] = candidates[j], log_Q[j]
-            if filled == size:
-                limit = shown_log_Q[size - 1]
-    for place in range(filled, size):
-        shown[place], shown_log_Q[place] = -1, f32(np.inf)
-    return filled
+    return first_arrivals(candidates, log_Q, n, shown, shown_log_Q)
 
 
 @njit(cache=True, nogil=True, fastmath=_MATHS)
@@ -421,3 +427,21 @@ def lists(s, r, rows, keys, K2, chunks, shown):
         for i in range(chunk * n // chunks, (chunk + 1) * n // chunks):
             _draw(s[rows[i]], r[rows[i]], stream(keys[i], u64(0)), K2, w, scratch)
             shown[i] = scratch[5][: shown.shape[1]]
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def best(s, r, K2, chunks, shown):
+    """The most likely list of each query: the K2 highest by s, of them the K highest by r; -1 where too few are left.
+
+    Shapes: s, r [B, D]; shown [B, K] -> None, `shown` is filled. Ties go to the lower number.
+    """
+    B, D = s.shape
+    for chunk in prange(chunks):
+        floats, documents, lists, histogram, _, _ = _scratch(D, shown.shape[1])
+        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
+            for d in range(D):
+                floats[0, d] = -s[q, d]
+            _, _, n = first_race(floats[0, :D], K2, histogram, floats[1], documents[1], documents[0])
+            for j in range(n):
+                floats[1, j] = -r[q, documents[0, j]]
+            first_arrivals(documents[0], floats[1], n, shown[q], lists[0])

@@ -1,0 +1,323 @@
+"""Scorers, and `TwoStagePolicy`: a candidate generator and a re-ranker, each Plackett-Luce on its scorer's scores.
+
+A scorer gives every item a score for each query. `MatrixFactorisation` is the paper's model, `GivenScores` holds the
+scores of any outside system. A saved policy is a folder: `config.json`, `weights.safetensors`, `vocabulary.parquet`.
+"""
+
+import copy
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import svds
+from torch import Tensor, nn
+
+from tandemrank import race
+from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.files import replacing
+from tandemrank.vocabulary import Vocabulary
+
+FORMAT = 1
+BATCH = 512
+
+
+class Scorer(nn.Module, ABC):
+    """Scores of all items for a batch of queries: `scorer(q)`, shapes q [B] -> [B, D]; -inf means not available.
+
+    All state is in parameters and buffers, and `rebuild(sizes(), ...)` followed by `load_state_dict` restores it.
+    """
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def forward(self, q: Tensor) -> Tensor:
+        """Shapes: q [B] -> [B, D]."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """What `rebuild` needs, as numbers for `config.json`; always with the number of queries Q and of items D."""
+
+    @classmethod
+    @abstractmethod
+    def rebuild(cls, sizes: dict[str, int]) -> "Scorer":
+        """A scorer of these sizes with undefined weights."""
+
+
+class MatrixFactorisation(Scorer):
+    """The paper's model: score(q, d) = <queries[q], items[d]>.  Shapes: queries [Q, F], items [D, F]."""
+
+    kind = "matrix-factorisation"
+
+    def __init__(self, queries: ArrayLike | Tensor, items: ArrayLike | Tensor) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(torch.as_tensor(np.asarray(queries), dtype=torch.float32))
+        self.items = nn.Parameter(torch.as_tensor(np.asarray(items), dtype=torch.float32))
+        if self.queries.ndim != 2 or self.items.ndim != 2 or self.queries.shape[1] != self.items.shape[1]:
+            raise PolicyError(
+                f"embeddings must be [queries, F] and [items, F]; got {tuple(self.queries.shape)} and "
+                f"{tuple(self.items.shape)}."
+            )
+
+    def forward(self, q: Tensor) -> Tensor:
+        return self.queries[q] @ self.items.T
+
+    def sizes(self) -> dict[str, int]:
+        return {"Q": self.queries.shape[0], "D": self.items.shape[0], "F": self.items.shape[1]}
+
+    @classmethod
+    def rebuild(cls, sizes: dict[str, int]) -> "MatrixFactorisation":
+        return cls(torch.empty(sizes["Q"], sizes["F"]), torch.empty(sizes["D"], sizes["F"]))
+
+
+class GivenScores(Scorer):
+    """Scores that came as numbers, dense [Q, D] or sparse (then what is absent is not available)."""
+
+    kind = "given-scores"
+    first: Tensor
+    item: Tensor
+
+    def __init__(self, scores: ArrayLike | csr_matrix) -> None:
+        super().__init__()
+        if not isinstance(scores, csr_matrix):
+            dense = np.asarray(scores, np.float32)
+            if dense.ndim != 2:
+                raise PolicyError(f"scores must be [queries, items]; got the shape {dense.shape}.")
+            Q, D = dense.shape
+            scores = csr_matrix((dense.ravel(), np.tile(np.arange(D), Q), np.arange(Q + 1) * D), shape=(Q, D))
+        self.D = int(scores.shape[1])
+        self.register_buffer("first", torch.from_numpy(scores.indptr.astype(np.int64)))
+        self.register_buffer("item", torch.from_numpy(scores.indices.astype(np.int64)))
+        self.score = nn.Parameter(torch.from_numpy(scores.data.astype(np.float32)))
+        race.check_scores(self.score.detach()[None], "given")
+
+    def forward(self, q: Tensor) -> Tensor:
+        first, last = self.first[q], self.first[q + 1]
+        rows = torch.repeat_interleave(torch.arange(len(q)), last - first)
+        start = torch.cumsum(last - first, 0) - (last - first)
+        entries = torch.arange(len(rows)) - start[rows] + first[rows]
+        empty = self.score.new_full((len(q), self.D), -torch.inf)
+        return empty.index_put((rows, self.item[entries]), self.score[entries])
+
+    def sizes(self) -> dict[str, int]:
+        return {"Q": len(self.first) - 1, "D": self.D, "entries": len(self.score)}
+
+    @classmethod
+    def rebuild(cls, sizes: dict[str, int]) -> "GivenScores":
+        indptr = np.full(sizes["Q"] + 1, sizes["entries"], np.int64)
+        indptr[0] = 0
+        columns = np.zeros(sizes["entries"], np.int64)
+        return cls(csr_matrix((np.zeros(sizes["entries"]), columns, indptr), shape=(sizes["Q"], sizes["D"])))
+
+
+SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores)}
+
+
+def truncated_svd(ratings: csr_matrix, rank: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Embeddings whose products are the best approximation of that rank: ratings ~ queries items^T.
+
+    The singular values are shared evenly, queries = U sqrt(S), items = V sqrt(S), so that both sides have one scale.
+    Shapes: ratings [Q, D] -> [Q, F], [D, F].
+    """
+    if not 1 <= rank < min(ratings.shape):
+        raise ConfigError(f"the rank of the factorisation must be from 1 to {min(ratings.shape) - 1}; got {rank}.")
+    U, S, Vt = svds(ratings.astype(np.float64), k=rank, rng=np.random.default_rng(seed))
+    root = np.sqrt(S[::-1])
+    # The sign of a singular pair is arbitrary; the same one everywhere makes a seed mean the same everywhere.
+    sign = np.sign(Vt.sum(1)[::-1])
+    sign[sign == 0] = 1
+    return (U[:, ::-1] * root * sign).astype(np.float32), (Vt[::-1].T * root * sign).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class TwoStagePolicy:
+    """Generator, re-ranker, K2 candidates, K shown. The one-stage policy is the case K2 = D."""
+
+    generator: Scorer
+    ranker: Scorer
+    K2: int
+    K: int
+    vocabulary: Vocabulary
+
+    def __post_init__(self) -> None:
+        Q, D = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
+        for stage, scorer in (("generator", self.generator), ("ranker", self.ranker)):
+            sizes = scorer.sizes()
+            if (sizes["Q"], sizes["D"]) != (Q, D):
+                raise PolicyError(
+                    f"the {stage} scores {sizes['Q']} queries and {sizes['D']} items, but the vocabulary has {Q} and {D}."
+                )
+        if not 1 <= self.K <= self.K2 <= D:
+            raise PolicyError(f"needed: 1 <= K <= K2 <= {D}, the number of items; got K = {self.K}, K2 = {self.K2}.")
+
+    def scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
+        """Both stages' scores.  Shapes: q [B] -> [B, D], [B, D]."""
+        positions = torch.as_tensor(np.asarray(q), dtype=torch.int64)
+        return self.generator(positions), self.ranker(positions)
+
+    def batches(self, q: ArrayLike | None = None) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
+        """Positions and scores without gradients, a batch of queries at a time: memory is O(batch x D)."""
+        everything = np.arange(len(self.vocabulary.query_ids)) if q is None else np.asarray(q, np.int64)
+        for first in range(0, len(everything), BATCH):
+            part = everything[first : first + BATCH]
+            with torch.no_grad():
+                s_c, s_r = self.scores(part)
+            yield part, s_c, s_r
+
+    def most_likely(self, q: ArrayLike | None = None) -> NDArray[np.int32]:
+        """The list shown if both stages take their highest scores, as positions.  Shapes: q [n] -> [n, K]."""
+        return np.concatenate([race.most_likely(s_c, s_r, self.K2, self.K) for _, s_c, s_r in self.batches(q)])
+
+    def recommend(self, query_ids: Sequence[int | str] | pl.Series | None = None) -> pl.DataFrame:
+        """The most likely list in outside ids: one row a query, `query_id` and `items`, top first."""
+        ids = self.vocabulary.query_ids if query_ids is None else pl.Series("query_id", query_ids)
+        shown = self.most_likely(self.vocabulary.queries(ids))
+        items = self.vocabulary.item_ids.gather(np.maximum(shown, 0).ravel())
+        frame = pl.DataFrame({"row": np.repeat(np.arange(len(ids)), self.K), "items": items, "place": shown.ravel()})
+        lists = frame.filter(pl.col("place") >= 0).group_by("row", maintain_order=True).agg("items")
+        rows = pl.DataFrame({"row": np.arange(len(ids)), "query_id": ids})
+        return rows.join(lists, on="row", how="left", maintain_order="left").select("query_id", "items")
+
+    def sample(self, q: ArrayLike, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """One drawn list for each (query, key), as positions: the sampler of `clicks.simulate`.
+
+        Shapes: q [n], keys [n] -> [n, K]; -1 where too few items are available.
+        """
+        q = np.asarray(q, np.int64)
+        shown = np.empty((len(q), self.K), np.int32)
+        distinct, row = np.unique(q, return_inverse=True)
+        order = np.argsort(row, kind="stable")
+        bounds = np.searchsorted(row[order], np.arange(0, len(distinct) + BATCH, BATCH))
+        for number, (_, s_c, s_r) in enumerate(self.batches(distinct)):
+            chosen = order[bounds[number] : bounds[number + 1]]
+            rows = row[chosen] - number * BATCH
+            shown[chosen] = race.draw(s_c, s_r, self.K2, self.K, rows=rows, keys=keys[chosen])
+        return shown
+
+    def exposure(
+        self, q: ArrayLike, item: ArrayLike, theta: ArrayLike, *, samples: int = 100, seed: int = 0
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """rho_cr of (query, item) pairs, and its standard error, by the race.  Shapes: q, item [n] -> [n], [n].
+
+        Queries with the same scores share their races, so a policy that does not know its users costs one query.
+        """
+        q, item = np.asarray(q, np.int64), np.asarray(item, np.int64)
+        rho, error = np.empty(len(q)), np.empty(len(q))
+        generator = torch.Generator().manual_seed(seed)
+        curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
+        order = np.argsort(q, kind="stable")
+        distinct, first = np.unique(q[order], return_index=True)
+        first = np.append(first, len(q))
+        for start in range(0, len(distinct), BATCH):
+            part = distinct[start : start + BATCH]
+            chosen = order[first[start] : first[start + len(part)]]
+            with torch.no_grad():
+                s_c, s_r = self.scores(part)
+            unique, row_of = _unique_rows(s_c, s_r)
+            rows = row_of[np.searchsorted(part, q[chosen])]
+            wanted, inverse = np.unique(rows * s_c.shape[1] + item[chosen], return_inverse=True)
+            pairs = _pattern(wanted, len(unique), s_c.shape[1])
+            found = race.exposure(
+                s_c[unique], s_r[unique], curve, self.K2, samples=samples, generator=generator, documents=pairs
+            )
+            rho[chosen], error[chosen] = (x.double().numpy()[inverse] for x in found)
+        return rho, error
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the folder `path` in one piece."""
+        tensors = {f"{stage}.{name}": t for stage, m in self._stages() for name, t in m.state_dict().items()}
+        config = {
+            "format": FORMAT,
+            "K2": self.K2,
+            "K": self.K,
+            "stages": {stage: {"kind": m.kind, "sizes": m.sizes()} for stage, m in self._stages()},
+        }
+        with replacing(path) as folder:
+            folder.mkdir()
+            (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
+            _vocabulary_frame(self.vocabulary).write_parquet(folder / "vocabulary.parquet")
+        return Path(path)
+
+    def _stages(self) -> tuple[tuple[str, Scorer], tuple[str, Scorer]]:
+        return ("generator", self.generator), ("ranker", self.ranker)
+
+    def copy(self) -> "TwoStagePolicy":
+        """The same policy with weights of its own."""
+        return TwoStagePolicy(
+            copy.deepcopy(self.generator), copy.deepcopy(self.ranker), self.K2, self.K, self.vocabulary
+        )
+
+
+def _unique_rows(s_c: Tensor, s_r: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first row of each kind, and for every row the number of its kind, by the bytes of both scores."""
+    both = np.ascontiguousarray(np.concatenate([s_c.numpy(), s_r.numpy()], 1))
+    as_bytes = both.view(np.dtype((np.void, both.dtype.itemsize * both.shape[1]))).ravel()
+    _, first, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
+    return first, inverse
+
+
+def _pattern(pairs: NDArray[np.int64], rows: int, D: int) -> csr_matrix:
+    """A CSR pattern of sorted, distinct row * D + item."""
+    indptr = np.searchsorted(pairs, np.arange(rows + 1) * D)
+    return csr_matrix((np.ones(len(pairs), np.float32), pairs % D, indptr), shape=(rows, D))
+
+
+def _vocabulary_frame(vocabulary: Vocabulary) -> pl.DataFrame:
+    """One table for both sides; the number of rows is the longer side's, the other is padded with nulls."""
+    n = max(len(vocabulary.query_ids), len(vocabulary.item_ids))
+    return pl.DataFrame(
+        {
+            "query_id": vocabulary.query_ids.extend_constant(None, n - len(vocabulary.query_ids)),
+            "item_id": vocabulary.item_ids.extend_constant(None, n - len(vocabulary.item_ids)),
+        }
+    )
+
+
+def load(path: str | Path) -> TwoStagePolicy:
+    """The policy in the folder `path`; a folder that is damaged or of another version is refused."""
+    folder = Path(path)
+    for name in ("config.json", "weights.safetensors", "vocabulary.parquet"):
+        if not (folder / name).is_file():
+            raise PolicyError(f"{folder} is not a whole saved policy: {name} is missing. Save the policy again.")
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        version = config["format"]
+        if version != FORMAT:
+            raise PolicyError(
+                f"{folder} has format {version}, this version reads format {FORMAT}. "
+                f"Save the policy again with this version."
+            )
+        ids = pl.read_parquet(folder / "vocabulary.parquet")
+        vocabulary = Vocabulary(ids["query_id"].drop_nulls(), ids["item_id"].drop_nulls())
+        tensors = load_file(folder / "weights.safetensors")
+        stages = [_restore(stage, config["stages"][stage], tensors) for stage in ("generator", "ranker")]
+        return TwoStagePolicy(stages[0], stages[1], config["K2"], config["K"], vocabulary)
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        OSError,
+        SafetensorError,
+        pl.exceptions.PolarsError,
+    ) as error:
+        if isinstance(error, PolicyError):
+            raise
+        raise PolicyError(f"{folder} is a damaged saved policy ({error}). Save the policy again.") from error
+
+
+def _restore(stage: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> Scorer:
+    scorer = SCORERS[config["kind"]].rebuild(config["sizes"])
+    prefix = f"{stage}."
+    scorer.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
+    return scorer
