@@ -68,21 +68,26 @@ def exposure(
     documents: csr_matrix | None = None,
     implementation: Implementation | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The exposure of each document and its standard error, the means over the samples of a closed form.
+    """The exposure of each document and its standard error.
 
         rho_cr(d) = E[ p_d (theta_1 + sum_k exp(-mu_d t_k) (theta_{k+1} - theta_k)) ]     (paper: 2stage-true-utility)
 
-    With K2 = D it is the propensity of a one-stage policy (paper: eq:propensity_def).
+    With K2 = D it is the propensity of a one-stage policy (paper: eq:propensity_def). The samples' mean is scaled so that
+    the exposures of a query sum to theta_1 + ... + theta_K, as they must: most of the noise is common to all documents.
     Shapes: s_c, s_r [B, D]; theta [K] -> two of [B, D], or of [nnz] where `documents`, a CSR pattern [B, D], is given.
     The standard error is NaN for one sample.
     """
     problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
     if documents is not None and documents.shape != s_c.shape:
         raise ConfigError(f"documents must have the shape of the scores, {tuple(s_c.shape)}, not {documents.shape}.")
-    mean, variance = (_kernel_exposure if problem.compiled else _tensor_exposure)(
+    row, moments, totals = (_kernel_moments if problem.compiled else _tensor_moments)(
         s_c.detach(), s_r.detach(), documents, problem
     )
-    return mean, (variance / samples).sqrt() if samples > 1 else torch.full_like(mean, torch.nan)
+    mean, error = _ratio_estimate(moments, totals[:, row], _places_filled(s_c, s_r, problem)[row], samples)
+    shape = s_c.shape if documents is None else row.shape
+    # Scaling up the mean of few samples can pass the largest examination, which no exposure does.
+    mean = mean.clamp(max=float(theta.max()))
+    return mean.to(s_c).reshape(shape), error.to(s_c).reshape(shape)
 
 
 def draw(
@@ -210,6 +215,33 @@ def differentiable(s_c: Tensor, s_r: Tensor, solve: Callable[[Tensor, Tensor], S
     return result
 
 
+def _ratio_estimate(moments: Tensor, totals: Tensor, known: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """known * sum(rho) / sum(S), and its standard error by the residuals rho_j - (sum(rho) / sum(S)) S_j.
+
+    Where the sum of the exposures is not known in advance (NaN) it is the plain mean with its own standard error.
+    Shapes: moments [3, n], the sums of rho, rho^2, rho S; totals [2, n], of S and S^2; known [n] -> [n], [n].
+    """
+    rho, rho_rho, rho_S = moments
+    S, S_S = totals
+    plain = ~(known > 0) | (S <= 0)
+    ratio = torch.where(plain, 0.0, rho / S.where(S > 0, 1.0))
+    scale = torch.where(plain, 1.0, known * n / S.where(S > 0, 1.0))
+    squares = torch.where(plain, rho_rho - rho * rho / n, rho_rho - 2 * ratio * rho_S + ratio**2 * S_S)
+    error = scale * (squares.clamp(min=0) / (n * (n - 1))).sqrt() if n > 1 else torch.full_like(rho, torch.nan)
+    return scale * rho / n, error
+
+
+def _places_filled(s_c: Tensor, s_r: Tensor, problem: Problem) -> Tensor:
+    """What the exposures of each query sum to: the curve over the places that are surely filled, NaN if that varies.
+
+    Shapes: s_c, s_r [B, D] -> [B].
+    """
+    available = s_c > -torch.inf
+    places = available.sum(1).clamp(max=min(problem.K2, len(problem.theta)))
+    total = torch.cat([problem.theta.new_zeros(1), problem.theta.cumsum(0)]).double()[places]
+    return total.where(~(available & (s_r == -torch.inf)).any(1), torch.nan)
+
+
 # The compiled kernel
 
 
@@ -262,143 +294,36 @@ def _kernel_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem) -> S
     return tuple(torch.from_numpy(x).to(s_c) for x in (value, grad_c, grad_r))  # type: ignore[return-value]
 
 
-def _kernel_exposure(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> tuple[Tensor, Tensor]:
+Moments: TypeAlias = tuple[NDArray[np.int64], Tensor, Tensor]
+
+
+def _pairs(documents: csr_matrix | None, B: int, D: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Bounds of the rows and the documents of a pattern; without one, of all pairs."""
+    if documents is None:
+        return np.arange(B + 1, dtype=np.int64) * D, np.tile(np.arange(D, dtype=np.int32), B)
+    return documents.indptr.astype(np.int64), documents.indices.astype(np.int32)
+
+
+def _kernel_moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
+    """The row of each pair, and the sums over the samples of (rho, rho^2, rho S) [3, nnz] and of (S, S^2) [2, B]."""
     from tandemrank import race_kernel
 
     s, r = row_major(s_c), row_major(s_r)
-    B, D = s.shape
-    if documents is None:
-        indptr, indices = np.arange(B + 1, dtype=np.int64) * D, np.tile(np.arange(D, dtype=np.int32), B)
-    else:
-        indptr, indices = documents.indptr.astype(np.int64), documents.indices.astype(np.int32)
-    mean, variance = np.zeros(len(indices)), np.zeros(len(indices))
+    indptr, indices = _pairs(documents, *s.shape)
+    moments, totals = np.zeros((3, len(indices))), np.zeros((2, len(s)))
     with compiling():
         race_kernel.exposure(
-            s, r, problem.keys, indptr, indices, row_major(problem.theta), problem.K2, problem.samples, chunks(B),
-            mean, variance,
+            s, r, problem.keys, indptr, indices, row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
+            moments, totals,
         )  # fmt: skip
-    shape = (B, D) if documents is None else (len(indices),)
-    return torch.from_numpy(mean).to(s_c).reshape(shape), torch.from_numpy(variance).to(s_c).reshape(shape)
+    rows = np.repeat(np.arange(len(s)), np.diff(indptr))
+    return rows, torch.from_numpy(moments), torch.from_numpy(totals)
 
 
-# The tensor path: the same law in whole arrays [S, B, D], samples first
+def _tensor_race(s_c: Tensor, s_r: Tensor, w: Tensor, problem: Problem) -> tuple[Tensor, ...]:
+    from tandemrank import race_tensor
 
-
-def _stream(key: Tensor, number: Tensor) -> Tensor:
-    """The 64-bit key of stream `number` (splitmix64, in wrapping int64 arithmetic)."""
-    z = key + (number + 1) * _signed(0x9E3779B97F4A7C15)
-    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
-    return z ^ _shift(z, 31)
-
-
-def _signed(x: int) -> int:
-    return x - (1 << 64) if x >> 63 else x
-
-
-def _shift(z: Tensor, n: int) -> Tensor:
-    """Logical shift to the right of a 64-bit pattern."""
-    return (z >> n) & ((1 << (64 - n)) - 1)
-
-
-def log_clocks(keys: NDArray[np.uint64], samples: int, D: int, stage: int, like: Tensor) -> Tensor:
-    """log E with E ~ Exp(1) for each sample, query and document: the clocks of `race_kernel`, on any device.
-
-    Shapes: keys [B] -> [S, B, D]; stage 0 is the candidates' race, 1 the shown list's.
-    """
-    key = torch.from_numpy(keys.astype(np.int64)).to(like.device)
-    key = _stream(key, torch.arange(samples, device=like.device)[:, None])
-    key = _stream(key, torch.tensor(stage, device=like.device))[..., None]
-    low, high, word = key & 0xFFFFFFFF, _shift(key, 32), 0xFFFFFFFF
-    x = (torch.arange(D, device=like.device) * 0x9E3779B9 + low) & word
-    for shift, multiplier in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        x = ((x ^ (x >> shift)) * multiplier) & word
-    x = ((x ^ (x >> 16)) + high) & word
-    for shift, multiplier in ((17, 0xED5AD4BB), (11, 0xAC4C1B51)):
-        x = ((x ^ (x >> shift)) * multiplier) & word
-    x = x ^ (x >> 15)
-    v = ((x >> 1).to(torch.float32) * 2.0**-31 + 2.0**-32).clamp(max=1 - 2.0**-24)
-    return (-torch.log1p(-v.to(like.dtype))).log()
-
-
-def _without(x: Tensor, place: Tensor, length: int) -> Tensor:
-    """x[..., k] less the entry at `place`, for k < length.  Shapes: x [..., n], place [...] -> [..., length]."""
-    k = torch.arange(length, device=x.device)
-    return x.gather(-1, k + (k >= place[..., None]).long())
-
-
-def _place_of(d: Tensor, docs: Tensor) -> Tensor:
-    """Where d stands in docs, its length if it does not.  Shapes: d [...], docs [..., n] -> [...]."""
-    found = docs == d[..., None]
-    return torch.where(found.any(-1), found.long().argmax(-1), docs.shape[-1])
-
-
-def _places(docs: Tensor, D: int) -> Tensor:
-    """The inverse of a list: the place of every document, the list's length if absent.  Shapes: [..., n] -> [..., D]."""
-    n = docs.shape[-1]
-    places = docs.new_full((*docs.shape[:-1], D + 1), n)
-    numbers = torch.arange(n, device=docs.device).expand_as(docs)
-    # Absent entries (-1) are all written to one column that is then cut off.
-    return places.scatter(-1, docs.where(docs >= 0, D), numbers)[..., :D]
-
-
-def _tensor_race(
-    s_c: Tensor, s_r: Tensor, w: Tensor, problem: Problem
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """p, lambda tau exp(-lambda tau), examination if candidate, U_in - U_out, dU_in/dr, each [S, B, D], and U [S, B]."""
-    K, (_, D), S, inf = len(problem.theta), s_c.shape, problem.samples, torch.inf
-    theta = torch.cat([problem.theta.to(s_c), s_c.new_zeros(1)])
-    # A candidate that the re-ranker never shows takes a place, but its own weight counts for nothing.
-    showable = s_r > -inf
-    w = w.where(showable, 0)
-    log_T = log_clocks(problem.keys, S, D, 0, s_c) - s_c
-    order = log_T.argsort(dim=-1, stable=True)
-    available = (s_c > -inf).expand(log_T.shape)
-    if problem.K2 < D:
-        x, last = order[..., problem.K2], order[..., problem.K2 - 1]
-        missed = available.gather(-1, x[..., None])
-        candidate = available & (_places(order, D) < problem.K2)
-    else:
-        x = last = order[..., 0]
-        missed, candidate = torch.zeros_like(available[..., :1]), available
-    x, last = x.where(missed[..., 0], -2), last.where(missed[..., 0], -2)
-    racing = candidate | (torch.arange(D, device=s_c.device) == x[..., None])
-    log_Q = (log_clocks(problem.keys, S, D, 1, s_c) - s_r).where(racing, inf)
-    log_Q = torch.cat([log_Q, log_Q.new_full((*log_Q.shape[:-1], K + 2), inf)], -1)
-    times, shown = (y[..., : K + 2] for y in log_Q.sort(dim=-1, stable=True))
-    shown = shown.where(times < inf, -1)
-    weights = torch.cat([w, w.new_zeros(len(w), 1)], 1).expand(S, -1, -1).gather(-1, shown.where(shown >= 0, D))
-    # Without x: what is really shown, and one more.
-    place_x = _place_of(x, shown)
-    rest, rest_times, rest_weights = (_without(y, place_x, K + 1) for y in (shown, times, weights))
-    # The entry of `rest` that each document does not see: itself if a candidate, else the last candidate.
-    hidden = torch.where(candidate, _places(rest, D), _place_of(last, rest)[..., None]).clamp(max=K)
-    place = _places(shown, D)
-    examination, U_in, slope = (
-        torch.zeros_like(log_T) + theta[0],
-        theta[0] * w.expand_as(log_T),
-        torch.zeros_like(log_T),
-    )
-    U_out = torch.zeros_like(log_T)
-    for k in range(K):
-        delta = theta[k + 1] - theta[k]
-        seen = k >= hidden
-        log_t = torch.where(seen, rest_times[..., k + 1, None], rest_times[..., k, None])
-        w_b = torch.where(seen, rest_weights[..., k + 1, None], rest_weights[..., k, None])
-        y = (s_r + log_t.clamp(max=1e30)).exp().clamp(max=80)
-        e = (-y).exp().where(log_t < inf, 0)
-        examination = examination + e * delta
-        U_in = U_in + theta[k + 1] * w_b + e * delta * (w - w_b)
-        slope = slope - y * e * delta * (w - w_b)
-        out_candidate = torch.where(k >= place, weights[..., k + 1, None], weights[..., k, None])
-        U_out = U_out + theta[k] * torch.where(candidate, out_candidate, rest_weights[..., k, None])
-    times_T = torch.cat([log_T, log_T.new_full((*log_T.shape[:-1], 1), inf)], -1)
-    T_x, T_last = (times_T.gather(-1, y.where(y >= 0, D)[..., None]) for y in (x, last))
-    a = (s_c + torch.where(candidate, T_x, T_last)).exp().clamp(max=80)
-    p = torch.where(missed, -torch.expm1(-a), 1.0).where(available, 0.0)
-    density = torch.where(missed, a * (-a).exp(), 0.0).where(available, 0.0)
-    examination = examination.where(showable, 0)
-    return p, density, examination, U_in - U_out, slope, (w * p * examination).sum(-1)
+    return race_tensor.race(s_c, s_r, w, problem.theta, problem.K2, problem.samples, problem.keys)
 
 
 def _tensor_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem) -> Solution:
@@ -407,11 +332,16 @@ def _tensor_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem) -> S
     return value.mean(0), (density * gain).mean(0), (p * slope).mean(0)
 
 
-def _tensor_exposure(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> tuple[Tensor, Tensor]:
+def _tensor_moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
+    """As `_kernel_moments`."""
     p, _, examination, *_ = _tensor_race(s_c, s_r, torch.zeros_like(s_c), problem)
-    rho = p * examination
-    mean, variance = rho.mean(0), rho.var(0) if problem.samples > 1 else torch.zeros_like(rho[0])
-    if documents is None:
-        return mean, variance
-    rows = np.repeat(np.arange(len(s_c)), np.diff(documents.indptr))
-    return mean[rows, documents.indices], variance[rows, documents.indices]
+    rho = (p * examination).double()
+    S = rho.sum(-1)
+    indptr, indices = _pairs(documents, *s_c.shape)
+    rows = np.repeat(np.arange(len(s_c)), np.diff(indptr))
+    rho, S_of_pair = rho[:, rows, indices], S[:, rows]
+    return (
+        rows,
+        torch.stack([rho.sum(0), (rho**2).sum(0), (rho * S_of_pair).sum(0)]),
+        torch.stack([S.sum(0), (S**2).sum(0)]),
+    )

@@ -389,29 +389,32 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def exposure(s, r, keys, indptr, indices, theta, K2, samples, chunks, mean, variance):
-    """rho_cr of the documents in `indices`, mean over the samples, and the variance of one sample.
+def exposure(s, r, keys, indptr, indices, theta, K2, samples, chunks, moments, totals):
+    """Sums over the samples of what the exposures are made of; rho_j(d) is the closed form of sample j, S_j = sum_d rho_j(d).
 
-    Shapes: s, r [B, D]; keys [B]; indptr [B + 1]; indices, mean, variance [nnz]; theta [K]. The outputs come in as zeros.
+    moments: rho, rho^2, rho S for the documents in `indices`; totals: S, S^2 for each query. The outputs come in as zeros.
+    Shapes: s, r [B, D]; keys [B]; indptr [B + 1]; indices [nnz]; theta [K]; moments [3, nnz]; totals [2, B].
     """
     B, D = s.shape
     delta = _steps(theta)
     for chunk in prange(chunks):
         scratch = _scratch(D, theta.size)
-        w = np.zeros(D, np.float32)
+        w, block, everybody = np.zeros(D, np.float32), np.empty((5, D), np.float32), np.arange(D).astype(np.int32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            first, n = indptr[q], indptr[q + 1] - indptr[q]
-            block = np.empty((5, n), np.float32)
             for sample in range(samples):
                 state = _draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-                _own_terms(s[q], r[q], indices[first : first + n], theta, delta, state, scratch, block)
-                for j in range(n):
-                    rho = block[2, j] * block[0, j]
-                    step = rho - mean[first + j]
-                    mean[first + j] += step / (sample + 1)
-                    variance[first + j] += step * (rho - mean[first + j])
-            for j in range(n):
-                variance[first + j] /= max(samples - 1, 1)
+                _own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
+                S = 0.0
+                for d in range(D):
+                    block[0, d] *= block[2, d]
+                    S += block[0, d]
+                totals[0, q] += S
+                totals[1, q] += S * S
+                for j in range(indptr[q], indptr[q + 1]):
+                    rho = np.float64(block[0, indices[j]])
+                    moments[0, j] += rho
+                    moments[1, j] += rho * rho
+                    moments[2, j] += rho * S
 
 
 @njit(cache=True, nogil=True, parallel=True)

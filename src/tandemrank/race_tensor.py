@@ -1,0 +1,127 @@
+"""The race as whole arrays [S, B, D] on any torch device: the law of `race_kernel`, from the same clocks.
+
+The readable one of the two, and the reference for the other: sorts where the kernel selects, and treats every document
+alike where the kernel skips what cannot matter.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def _stream(key: Tensor, number: Tensor) -> Tensor:
+    """The 64-bit key of stream `number` (splitmix64, in wrapping int64 arithmetic)."""
+    z = key + (number + 1) * _signed(0x9E3779B97F4A7C15)
+    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    return z ^ _shift(z, 31)
+
+
+def _signed(x: int) -> int:
+    return x - (1 << 64) if x >> 63 else x
+
+
+def _shift(z: Tensor, n: int) -> Tensor:
+    """Logical shift to the right of a 64-bit pattern."""
+    return (z >> n) & ((1 << (64 - n)) - 1)
+
+
+def log_clocks(keys: NDArray[np.uint64], samples: int, D: int, stage: int, like: Tensor) -> Tensor:
+    """log E with E ~ Exp(1) for each sample, query and document: the clocks of `race_kernel`, on any device.
+
+    Shapes: keys [B] -> [S, B, D]; stage 0 is the candidates' race, 1 the shown list's.
+    """
+    key = torch.from_numpy(keys.astype(np.int64)).to(like.device)
+    key = _stream(key, torch.arange(samples, device=like.device)[:, None])
+    key = _stream(key, torch.tensor(stage, device=like.device))[..., None]
+    low, high, word = key & 0xFFFFFFFF, _shift(key, 32), 0xFFFFFFFF
+    x = (torch.arange(D, device=like.device) * 0x9E3779B9 + low) & word
+    for shift, multiplier in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = ((x ^ (x >> shift)) * multiplier) & word
+    x = ((x ^ (x >> 16)) + high) & word
+    for shift, multiplier in ((17, 0xED5AD4BB), (11, 0xAC4C1B51)):
+        x = ((x ^ (x >> shift)) * multiplier) & word
+    x = x ^ (x >> 15)
+    v = ((x >> 1).to(torch.float32) * 2.0**-31 + 2.0**-32).clamp(max=1 - 2.0**-24)
+    return (-torch.log1p(-v.to(like.dtype))).log()
+
+
+def _without(x: Tensor, place: Tensor, length: int) -> Tensor:
+    """x[..., k] less the entry at `place`, for k < length.  Shapes: x [..., n], place [...] -> [..., length]."""
+    k = torch.arange(length, device=x.device)
+    return x.gather(-1, k + (k >= place[..., None]).long())
+
+
+def _place_of(d: Tensor, docs: Tensor) -> Tensor:
+    """Where d stands in docs, its length if it does not.  Shapes: d [...], docs [..., n] -> [...]."""
+    found = docs == d[..., None]
+    return torch.where(found.any(-1), found.long().argmax(-1), docs.shape[-1])
+
+
+def _places(docs: Tensor, D: int) -> Tensor:
+    """The inverse of a list: the place of every document, the list's length if absent.  Shapes: [..., n] -> [..., D]."""
+    n = docs.shape[-1]
+    places = docs.new_full((*docs.shape[:-1], D + 1), n)
+    numbers = torch.arange(n, device=docs.device).expand_as(docs)
+    # Absent entries (-1) are all written to one column that is then cut off.
+    return places.scatter(-1, docs.where(docs >= 0, D), numbers)[..., :D]
+
+
+def race(
+    s_c: Tensor, s_r: Tensor, w: Tensor, theta: Tensor, K2: int, samples: int, keys: NDArray[np.uint64]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """p, lambda tau exp(-lambda tau), examination if candidate, U_in - U_out, dU_in/dr, each [S, B, D], and U [S, B]."""
+    K, (_, D), S, inf = len(theta), s_c.shape, samples, torch.inf
+    theta = torch.cat([theta.to(s_c), s_c.new_zeros(1)])
+    # A candidate that the re-ranker never shows takes a place, but its own weight counts for nothing.
+    showable = s_r > -inf
+    w = w.where(showable, 0)
+    log_T = log_clocks(keys, S, D, 0, s_c) - s_c
+    order = log_T.argsort(dim=-1, stable=True)
+    available = (s_c > -inf).expand(log_T.shape)
+    if K2 < D:
+        x, last = order[..., K2], order[..., K2 - 1]
+        missed = available.gather(-1, x[..., None])
+        candidate = available & (_places(order, D) < K2)
+    else:
+        x = last = order[..., 0]
+        missed, candidate = torch.zeros_like(available[..., :1]), available
+    x, last = x.where(missed[..., 0], -2), last.where(missed[..., 0], -2)
+    racing = candidate | (torch.arange(D, device=s_c.device) == x[..., None])
+    log_Q = (log_clocks(keys, S, D, 1, s_c) - s_r).where(racing, inf)
+    log_Q = torch.cat([log_Q, log_Q.new_full((*log_Q.shape[:-1], K + 2), inf)], -1)
+    times, shown = (y[..., : K + 2] for y in log_Q.sort(dim=-1, stable=True))
+    shown = shown.where(times < inf, -1)
+    weights = torch.cat([w, w.new_zeros(len(w), 1)], 1).expand(S, -1, -1).gather(-1, shown.where(shown >= 0, D))
+    # Without x: what is really shown, and one more.
+    place_x = _place_of(x, shown)
+    rest, rest_times, rest_weights = (_without(y, place_x, K + 1) for y in (shown, times, weights))
+    # The entry of `rest` that each document does not see: itself if a candidate, else the last candidate.
+    hidden = torch.where(candidate, _places(rest, D), _place_of(last, rest)[..., None]).clamp(max=K)
+    place = _places(shown, D)
+    examination, U_in, slope = (
+        torch.zeros_like(log_T) + theta[0],
+        theta[0] * w.expand_as(log_T),
+        torch.zeros_like(log_T),
+    )
+    U_out = torch.zeros_like(log_T)
+    for k in range(K):
+        delta = theta[k + 1] - theta[k]
+        seen = k >= hidden
+        log_t = torch.where(seen, rest_times[..., k + 1, None], rest_times[..., k, None])
+        w_b = torch.where(seen, rest_weights[..., k + 1, None], rest_weights[..., k, None])
+        y = (s_r + log_t.clamp(max=1e30)).exp().clamp(max=80)
+        e = (-y).exp().where(log_t < inf, 0)
+        examination = examination + e * delta
+        U_in = U_in + theta[k + 1] * w_b + e * delta * (w - w_b)
+        slope = slope - y * e * delta * (w - w_b)
+        out_candidate = torch.where(k >= place, weights[..., k + 1, None], weights[..., k, None])
+        U_out = U_out + theta[k] * torch.where(candidate, out_candidate, rest_weights[..., k, None])
+    times_T = torch.cat([log_T, log_T.new_full((*log_T.shape[:-1], 1), inf)], -1)
+    T_x, T_last = (times_T.gather(-1, y.where(y >= 0, D)[..., None]) for y in (x, last))
+    a = (s_c + torch.where(candidate, T_x, T_last)).exp().clamp(max=80)
+    p = torch.where(missed, -torch.expm1(-a), 1.0).where(available, 0.0)
+    density = torch.where(missed, a * (-a).exp(), 0.0).where(available, 0.0)
+    examination = examination.where(showable, 0)
+    return p, density, examination, U_in - U_out, slope, (w * p * examination).sum(-1)
