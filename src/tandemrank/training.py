@@ -1,0 +1,345 @@
+"""One training loop. Baseline, Independent and Joint are schedules: values handed to the loop, not kinds of loop.
+
+A schedule is a sequence of phases, a phase is what happens for each minibatch: a sequence of steps, each of which improves
+one stage on one objective,
+
+    sum_q sum_d w[q, d] rho_cr(d)   with   w[q, d] = sum_i c_i(d) / rho_0(d)          (paper: cltr-obj-2s, cltr-grad-2s)
+
+where rho_cr is the exposure by the pair of stages or by the stage alone (K2 = D, paper: cltr-obj). An epoch ends with a
+judgement on held-out clicks and a checkpoint; a phase ends when the judgement stops improving, with its best weights.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from tandemrank import race, reinforce
+from tandemrank.errors import ConfigError
+from tandemrank.files import replacing
+from tandemrank.policies import Scorer, TwoStagePolicy
+
+Stage = Literal["candidate", "ranker"]
+View = Literal["pair", "candidate", "ranker"]
+Method = Literal["baseline", "independent", "joint"]
+Criterion = Callable[[TwoStagePolicy], float]
+
+
+class Step(NamedTuple):
+    """Improve `stage` on the exposure by `view`: the pair, or the stage alone."""
+
+    stage: Stage
+    view: View
+
+
+class Phase(NamedTuple):
+    """The steps of each minibatch, and whose lists are judged at the end of an epoch."""
+
+    name: str
+    steps: tuple[Step, ...]
+    judged: View
+
+
+SCHEDULES: dict[Method, tuple[Phase, ...]] = {
+    # Ma et al. 2020: the re-ranker alone first; then the generator, for the frozen re-ranker.
+    "baseline": (
+        Phase("ranker alone", (Step("ranker", "ranker"),), "ranker"),
+        Phase("generator for the ranker", (Step("candidate", "pair"),), "pair"),
+    ),
+    "independent": (
+        Phase("generator alone", (Step("candidate", "candidate"),), "candidate"),
+        Phase("ranker alone", (Step("ranker", "ranker"),), "ranker"),
+    ),
+    # The paper's method: for each minibatch the generator, then the re-ranker, each for the other.
+    "joint": (Phase("both", (Step("candidate", "pair"), Step("ranker", "pair")), "pair"),),
+}
+
+
+class TrainingConfig(BaseModel):
+    """The switches of training; docs/experiment.md has the reasons."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Method = Field(default="joint", description="schedule: baseline, independent or joint")
+    gradient: Literal["race", "reinforce", "reinforce+baseline"] = Field(
+        default="race", description="gradient estimator"
+    )
+    samples: int = Field(default=1, ge=1, description="Monte-Carlo samples of a gradient")
+    minibatch: int = Field(default=256, ge=1, description="queries of a minibatch")
+    learning_rate: float = Field(default=0.01, gt=0, description="learning rate of Adam")
+    epochs: int = Field(default=60, ge=1, description="epochs of a phase, at most")
+    patience: int = Field(default=3, ge=1, description="epochs without a better judgement before a phase ends")
+    stopping: Literal["dcg", "value", "fixed"] = Field(
+        "dcg",
+        description="judgement on held-out clicks: self-normalised DCG of the lists, clipped-IPS value, or none",
+    )
+    joint_step: Literal["alternate", "every-other"] = Field(
+        default="alternate", description="all steps for each minibatch, or one step a minibatch in turn"
+    )
+
+
+class Epoch(NamedTuple):
+    """One line of the history; `held_out` is the judgement, `watched` what a caller asked to record beside it."""
+
+    phase: str
+    epoch: int
+    objective: float
+    held_out: float
+    seconds: float
+    watched: dict[str, float]
+
+
+class Progress(NamedTuple):
+    """Where a training stands: phase `phase` of `phases`, share `done` of epoch `epoch`, and the last full epoch."""
+
+    phase: int
+    phases: int
+    epoch: int
+    epochs: int
+    done: float
+    last: Epoch | None
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained policy and how it came about."""
+
+    policy: TwoStagePolicy
+    history: tuple[Epoch, ...]
+
+
+def train(
+    policy: TwoStagePolicy,
+    weights: csr_matrix,
+    theta: ArrayLike,
+    config: TrainingConfig | None = None,
+    *,
+    criterion: Criterion | None = None,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    watch: Callable[[TwoStagePolicy], dict[str, float]] | None = None,
+) -> Trained:
+    """Trains both stages of a copy of `policy` by the schedule of `config.method`.
+
+    `criterion` judges a policy on held-out clicks, higher is better; without one, or with `stopping = "fixed"`, every phase
+    has all its epochs. With `checkpoint` every epoch is saved there, and `resume` goes on from it: the weights come out
+    bit by bit as if nothing had happened. `watch` is recorded in the history and never decides anything.
+    Shapes: weights [Q, D]; theta [K].
+    """
+    config = config or TrainingConfig()
+    if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
+        raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
+    loop = _Loop(policy.copy(), weights, theta, config, criterion, seed, Path(checkpoint) if checkpoint else None)
+    if resume:
+        loop.restore()
+    tell = progress or (lambda _: None)
+    phases = SCHEDULES[config.method]
+    while loop.phase < len(phases):
+        while not loop.phase_is_over():
+            loop.run_epoch(tell, watch)
+            loop.save()
+        loop.end_phase()
+        loop.save()
+    return Trained(loop.policy, tuple(loop.history))
+
+
+class _Loop:
+    """The state of a training: everything that a checkpoint holds, and nothing else that changes."""
+
+    def __init__(
+        self,
+        policy: TwoStagePolicy,
+        weights: csr_matrix,
+        theta: ArrayLike,
+        config: TrainingConfig,
+        criterion: Criterion | None,
+        seed: int,
+        checkpoint: Path | None,
+    ) -> None:
+        self.policy, self.weights, self.config, self.checkpoint = policy, weights, config, checkpoint
+        self.theta = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
+        self.criterion = criterion if config.stopping != "fixed" else None
+        self.models: dict[Stage, Scorer] = {"candidate": policy.generator, "ranker": policy.ranker}
+        self.random = torch.Generator().manual_seed(seed)
+        # A query without a click has no gradient.
+        self.queries = torch.from_numpy(np.flatnonzero(np.diff(weights.indptr)).astype(np.int64))
+        self.identity = _identity(config, seed, weights, policy)
+        self.history: list[Epoch] = []
+        self.phase = 0
+        self.begin_phase()
+
+    @property
+    def plan(self) -> Phase:
+        return SCHEDULES[self.config.method][self.phase]
+
+    def begin_phase(self) -> None:
+        stages = dict.fromkeys(step.stage for step in self.plan.steps)
+        rate = self.config.learning_rate
+        self.optimisers = {s: torch.optim.Adam(self.models[s].parameters(), lr=rate, fused=True) for s in stages}
+        self.epoch, self.best_epoch, self.best = 0, 0, -float("inf")
+        self.best_weights = self.snapshot()
+
+    def phase_is_over(self) -> bool:
+        stalled = self.criterion is not None and self.epoch - self.best_epoch >= self.config.patience
+        return self.epoch >= self.config.epochs or stalled or len(self.queries) == 0
+
+    def end_phase(self) -> None:
+        """Restores the best weights, and begins the next phase if there is one."""
+        if self.criterion is not None and self.best_epoch > 0:
+            for stage, model in self.models.items():
+                model.load_state_dict(self.best_weights[stage])
+        self.phase += 1
+        if self.phase < len(SCHEDULES[self.config.method]):
+            self.begin_phase()
+
+    def snapshot(self) -> dict[Stage, dict[str, Tensor]]:
+        return {s: {k: v.detach().clone() for k, v in m.state_dict().items()} for s, m in self.models.items()}
+
+    def run_epoch(
+        self, tell: Callable[[Progress], None], watch: Callable[[TwoStagePolicy], dict[str, float]] | None
+    ) -> None:
+        start = time.perf_counter()
+        size, phases = self.config.minibatch, len(SCHEDULES[self.config.method])
+        order = self.queries[torch.randperm(len(self.queries), generator=self.random)]
+        last = self.history[-1] if self.history else None
+        total = 0.0
+        for number, first in enumerate(range(0, len(order), size)):
+            total += self.minibatch(order[first : first + size], number)
+            done = min(first + size, len(order)) / len(order)
+            tell(Progress(self.phase, phases, self.epoch, self.config.epochs, done, last))
+        self.epoch += 1
+        held_out = float("nan") if self.criterion is None else self.criterion(self.judged())
+        seconds = time.perf_counter() - start
+        watched = watch(self.judged()) if watch else {}
+        self.history.append(Epoch(self.plan.name, self.epoch, total / len(order), held_out, seconds, watched))
+        if held_out > self.best:
+            self.best, self.best_epoch, self.best_weights = held_out, self.epoch, self.snapshot()
+        tell(Progress(self.phase, phases, self.epoch, self.config.epochs, 0.0, self.history[-1]))
+
+    def minibatch(self, q: Tensor, number: int) -> float:
+        """The steps of one minibatch; returns the sum of the queries' objectives before the last step."""
+        w = self.weights[q.numpy()]
+        steps = self.plan.steps
+        if self.config.joint_step == "every-other":
+            steps = (steps[number % len(steps)],)
+        scores: dict[Stage, Tensor] = {}
+        value = torch.zeros(())
+        for step in steps:
+            for stage in _stages_of(step.view):
+                if stage not in scores:
+                    with torch.set_grad_enabled(stage in self.optimisers):
+                        scores[stage] = self.models[stage](q)
+            value = self.objective(step, scores, w)
+            self.optimisers[step.stage].zero_grad()
+            (-value.mean()).backward()  # type: ignore[no-untyped-call]
+            self.optimisers[step.stage].step()
+            del scores[step.stage]
+        return float(value.detach().sum())
+
+    def objective(self, step: Step, scores: dict[Stage, Tensor], w: csr_matrix) -> Tensor:
+        """The utility of each query, with a gradient for the stage of this step alone.  Shapes: scores, w [B, D] -> [B]."""
+        own = {s: x if s == step.stage else x.detach() for s, x in scores.items()}
+        if step.view == "pair":
+            s_c, s_r, K2 = own["candidate"], own["ranker"], self.policy.K2
+        else:
+            s_c, s_r, K2 = own[step.stage].detach(), own[step.stage], own[step.stage].shape[1]
+        options: dict[str, Any] = {"samples": self.config.samples, "generator": self.random}
+        if self.config.gradient == "race":
+            return race.utility(s_c, s_r, w, self.theta, K2, **options)
+        return reinforce.utility(s_c, s_r, w, self.theta, K2, baseline=self.config.gradient != "reinforce", **options)
+
+    def judged(self) -> TwoStagePolicy:
+        """The policy whose lists are judged: the pair, or one stage alone over all documents."""
+        view = self.plan.judged
+        if view == "pair":
+            return self.policy
+        alone = self.models[view]
+        return TwoStagePolicy(alone, alone, len(self.policy.vocabulary.item_ids), self.policy.K, self.policy.vocabulary)
+
+    def save(self) -> None:
+        """One file, in one piece: weights, best weights, the optimisers' moments, the state of the random numbers."""
+        if self.checkpoint is None:
+            return
+        tensors = {"random": self.random.get_state()}
+        for kind, snapshot in (("now", self.snapshot()), ("best", self.best_weights)):
+            tensors |= {f"{kind}.{s}.{name}": t for s, state in snapshot.items() for name, t in state.items()}
+        for stage, optimiser in self.optimisers.items():
+            for number, moments in optimiser.state_dict()["state"].items():
+                tensors |= {f"adam.{stage}.{number}.{name}": t for name, t in moments.items()}
+        state = {
+            "identity": self.identity,
+            "phase": self.phase,
+            "epoch": self.epoch,
+            "best_epoch": self.best_epoch,
+            "best": self.best,
+            "history": [list(epoch) for epoch in self.history],
+        }
+        with replacing(self.checkpoint) as path:
+            save_file({k: v.contiguous().clone() for k, v in tensors.items()}, path, {"state": json.dumps(state)})
+
+    def restore(self) -> None:
+        """Goes on from the checkpoint; refuses one of another training, starts anew where there is none."""
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return
+        try:
+            with safe_open(self.checkpoint, "pt") as file:
+                state = json.loads(file.metadata()["state"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{self.checkpoint} is not a whole checkpoint ({error}). Delete it to start anew."
+            ) from error
+        if state["identity"] != self.identity:
+            raise ConfigError(
+                f"{self.checkpoint} is of another training (other switches, seed or clicks). "
+                f"Give the same ones to go on, or another folder to start anew."
+            )
+        self.history = [Epoch(*epoch) for epoch in state["history"]]
+        self.phase = state["phase"]
+        for stage, model in self.models.items():
+            model.load_state_dict(_with_prefix(tensors, f"now.{stage}."))
+        self.random.set_state(tensors["random"])
+        if self.phase == len(SCHEDULES[self.config.method]):
+            return
+        self.begin_phase()
+        self.epoch, self.best_epoch, self.best = state["epoch"], state["best_epoch"], state["best"]
+        self.best_weights = {stage: _with_prefix(tensors, f"best.{stage}.") for stage in self.models}
+        for stage, optimiser in self.optimisers.items():
+            saved = optimiser.state_dict()
+            for name, t in _with_prefix(tensors, f"adam.{stage}.").items():
+                number, moment = name.split(".")
+                saved["state"].setdefault(int(number), {})[moment] = t
+            optimiser.load_state_dict(saved)
+
+
+def _stages_of(view: View) -> Sequence[Stage]:
+    return ("candidate", "ranker") if view == "pair" else (view,)
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _identity(config: TrainingConfig, seed: int, weights: csr_matrix, policy: TwoStagePolicy) -> str:
+    """What a training depends on, in one digest: a checkpoint of another one is not continued."""
+    digest = hashlib.sha256(json.dumps([config.model_dump(), seed, policy.K2, policy.K], sort_keys=True).encode())
+    arrays: list[NDArray[Any]] = [weights.indptr, weights.indices, weights.data]
+    for model in (policy.generator, policy.ranker):
+        arrays += [t.detach().numpy() for t in model.state_dict().values()]
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
