@@ -232,6 +232,16 @@ class TwoStagePolicy:
             rho[chosen], error[chosen] = (x.double().numpy()[inverse] for x in found)
         return rho, error
 
+    def utility(self, weights: csr_matrix, theta: ArrayLike, *, samples: int = 4, seed: int = 0) -> NDArray[np.float64]:
+        """sum_d rho_cr(d) w[q, d] of every query with a weight, by the race.  Shapes: weights [Q, D] -> [Q]."""
+        value = np.zeros(weights.shape[0])
+        generator = torch.Generator().manual_seed(seed)
+        curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
+        for part, s_c, s_r in self.batches(np.flatnonzero(np.diff(weights.indptr))):
+            found = race.utility(s_c, s_r, weights[part], curve, self.K2, samples=samples, generator=generator)
+            value[part] = found.double().numpy()
+        return value
+
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece."""
         tensors = {f"{stage}.{name}": t for stage, m in self._stages() for name, t in m.state_dict().items()}

@@ -82,7 +82,7 @@ class TrainingConfig(BaseModel):
     epochs: int = Field(default=60, ge=1, description="epochs of a phase, at most")
     patience: int = Field(default=3, ge=1, description="epochs without a better judgement before a phase ends")
     stopping: Literal["dcg", "value", "fixed"] = Field(
-        "dcg",
+        default="dcg",
         description="judgement on held-out clicks: self-normalised DCG of the lists, clipped-IPS value, or none",
     )
     joint_step: Literal["alternate", "every-other"] = Field(
@@ -126,6 +126,7 @@ def train(
     theta: ArrayLike,
     config: TrainingConfig | None = None,
     *,
+    schedule: Sequence[Phase] | None = None,
     criterion: Criterion | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
@@ -133,7 +134,7 @@ def train(
     progress: Callable[[Progress], None] | None = None,
     watch: Callable[[TwoStagePolicy], dict[str, float]] | None = None,
 ) -> Trained:
-    """Trains both stages of a copy of `policy` by the schedule of `config.method`.
+    """Trains both stages of a copy of `policy` by a schedule, by default that of `config.method`.
 
     `criterion` judges a policy on held-out clicks, higher is better; without one, or with `stopping = "fixed"`, every phase
     has all its epochs. With `checkpoint` every epoch is saved there, and `resume` goes on from it: the weights come out
@@ -143,12 +144,14 @@ def train(
     config = config or TrainingConfig()
     if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
         raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
-    loop = _Loop(policy.copy(), weights, theta, config, criterion, seed, Path(checkpoint) if checkpoint else None)
+    schedule = tuple(schedule or SCHEDULES[config.method])
+    loop = _Loop(
+        policy.copy(), weights, theta, config, schedule, criterion, seed, Path(checkpoint) if checkpoint else None
+    )
     if resume:
         loop.restore()
     tell = progress or (lambda _: None)
-    phases = SCHEDULES[config.method]
-    while loop.phase < len(phases):
+    while loop.phase < len(schedule):
         while not loop.phase_is_over():
             loop.run_epoch(tell, watch)
             loop.save()
@@ -166,25 +169,27 @@ class _Loop:
         weights: csr_matrix,
         theta: ArrayLike,
         config: TrainingConfig,
+        schedule: tuple[Phase, ...],
         criterion: Criterion | None,
         seed: int,
         checkpoint: Path | None,
     ) -> None:
-        self.policy, self.weights, self.config, self.checkpoint = policy, weights, config, checkpoint
+        self.policy, self.weights, self.config, self.schedule = policy, weights, config, schedule
+        self.checkpoint = checkpoint
         self.theta = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
         self.criterion = criterion if config.stopping != "fixed" else None
         self.models: dict[Stage, Scorer] = {"candidate": policy.generator, "ranker": policy.ranker}
         self.random = torch.Generator().manual_seed(seed)
         # A query without a click has no gradient.
         self.queries = torch.from_numpy(np.flatnonzero(np.diff(weights.indptr)).astype(np.int64))
-        self.identity = _identity(config, seed, weights, policy)
+        self.identity = _identity(config, schedule, seed, weights, policy)
         self.history: list[Epoch] = []
         self.phase = 0
         self.begin_phase()
 
     @property
     def plan(self) -> Phase:
-        return SCHEDULES[self.config.method][self.phase]
+        return self.schedule[self.phase]
 
     def begin_phase(self) -> None:
         stages = dict.fromkeys(step.stage for step in self.plan.steps)
@@ -203,7 +208,7 @@ class _Loop:
             for stage, model in self.models.items():
                 model.load_state_dict(self.best_weights[stage])
         self.phase += 1
-        if self.phase < len(SCHEDULES[self.config.method]):
+        if self.phase < len(self.schedule):
             self.begin_phase()
 
     def snapshot(self) -> dict[Stage, dict[str, Tensor]]:
@@ -213,7 +218,7 @@ class _Loop:
         self, tell: Callable[[Progress], None], watch: Callable[[TwoStagePolicy], dict[str, float]] | None
     ) -> None:
         start = time.perf_counter()
-        size, phases = self.config.minibatch, len(SCHEDULES[self.config.method])
+        size, phases = self.config.minibatch, len(self.schedule)
         order = self.queries[torch.randperm(len(self.queries), generator=self.random)]
         last = self.history[-1] if self.history else None
         total = 0.0
@@ -313,7 +318,7 @@ class _Loop:
         for stage, model in self.models.items():
             model.load_state_dict(_with_prefix(tensors, f"now.{stage}."))
         self.random.set_state(tensors["random"])
-        if self.phase == len(SCHEDULES[self.config.method]):
+        if self.phase == len(self.schedule):
             return
         self.begin_phase()
         self.epoch, self.best_epoch, self.best = state["epoch"], state["best_epoch"], state["best"]
@@ -334,9 +339,13 @@ def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
 
-def _identity(config: TrainingConfig, seed: int, weights: csr_matrix, policy: TwoStagePolicy) -> str:
+def _identity(
+    config: TrainingConfig, schedule: tuple[Phase, ...], seed: int, weights: csr_matrix, policy: TwoStagePolicy
+) -> str:
     """What a training depends on, in one digest: a checkpoint of another one is not continued."""
-    digest = hashlib.sha256(json.dumps([config.model_dump(), seed, policy.K2, policy.K], sort_keys=True).encode())
+    digest = hashlib.sha256(
+        json.dumps([config.model_dump(), schedule, seed, policy.K2, policy.K], sort_keys=True).encode()
+    )
     arrays: list[NDArray[Any]] = [weights.indptr, weights.indices, weights.data]
     for model in (policy.generator, policy.ranker):
         arrays += [t.detach().numpy() for t in model.state_dict().values()]

@@ -1,0 +1,335 @@
+"""The semi-synthetic experiment of the paper: a production policy, its clicks, three ways to learn from them, the truth.
+
+Every choice that the paper leaves open is a named switch of `ExperimentConfig` (docs/experiment.md). One experiment is
+
+    task -> production policy -> log of N impressions -> (w, rho_0) -> training -> evaluation on the true relevance
+
+and everything random in it comes from seeds that are derived from the experiment's seed and its coordinates.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from scipy.sparse import csr_matrix
+
+from tandemrank import clicks, datasets, logs, objectives
+from tandemrank.datasets import Task
+from tandemrank.errors import ConfigError, DataError
+from tandemrank.evaluation import Evaluation, evaluate, ndcg
+from tandemrank.logs import Feedback
+from tandemrank.policies import MatrixFactorisation, TwoStagePolicy, truncated_svd
+from tandemrank.training import SCHEDULES, Criterion, Epoch, Method, Phase, Progress, TrainingConfig, train
+
+Floats = NDArray[np.float64]
+
+
+class ExperimentConfig(BaseModel):
+    """The switches of the experiment; the paper's reading and ours are in PRESETS."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str = Field(
+        default="synthetic", description="synthetic, ml-1m, ml-100k, a MovieLens zip or folder, a ratings file"
+    )
+    queries: int | None = Field(default=None, ge=2, description="users of the synthetic world")
+    items: int | None = Field(default=None, ge=2, description="items of the synthetic world")
+    threshold: float | None = Field(default=None, description="a rating above it is relevant (3 for MovieLens)")
+    user_column: str = Field(default="user", description="column of the users in an own ratings file")
+    item_column: str = Field(default="item", description="column of the items in an own ratings file")
+    rating_column: str = Field(default="rating", description="column of the ratings in an own ratings file")
+    production: Literal["mean", "zero", "ratings", "all"] = Field(
+        default="mean",
+        description="production policy: SVD of the ratings of a share of users, the others start from their mean vector or "
+        "from zero; or SVD of a share of all ratings; or SVD of all ratings",
+    )
+    production_share: float = Field(
+        default=0.1, gt=0, lt=1, description="share of users or ratings that production knows"
+    )
+    logged_users: Literal["rest", "all", "production"] = Field(
+        default="rest",
+        description="users who are logged and evaluated: those production does not know, all, or those it does",
+    )
+    rank: int = Field(default=50, ge=1, description="dimension of the embeddings")
+    temperature: float = Field(default=1.0, gt=0, description="the logging policy's scores are divided by it")
+    impressions: int = Field(default=100_000, ge=1, description="length of the log, N")
+    examination: Literal["reciprocal", "dcg"] = Field(
+        default="reciprocal", description="examination curve: 1/k or 1/log2(k+1)"
+    )
+    shown: int = Field(default=10, ge=1, description="places of a shown list, K")
+    candidates: int = Field(default=500, ge=1, description="candidates of the generator, K2")
+    propensity: Literal["exact", "frequency"] = Field(
+        default="exact",
+        description="propensities: exact by the race over the logging policy, or their frequency in the log",
+    )
+    propensity_samples: int = Field(default=50, ge=2, description="samples of the exact propensities")
+    clip: Literal["paper", "quantile", "none"] | float = Field(
+        default="quantile",
+        description="propensities are clipped from below: min(10/sqrt(N), 1), a small quantile, a number",
+    )
+    clip_quantile: float = Field(default=0.001, ge=0, lt=1, description="the small quantile")
+    held_out: float = Field(default=0.15, gt=0, lt=1, description="share of the impressions held out for stopping")
+    evaluation_samples: int = Field(default=20, ge=1, description="sampled lists a user for the expected NDCG")
+    training: TrainingConfig = TrainingConfig()
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tandem": {},
+    "paper": {
+        "propensity": "frequency",
+        "clip": "paper",
+        "training": {"gradient": "reinforce", "samples": 300, "stopping": "fixed", "epochs": 30},
+    },
+}
+
+
+def derive(seed: int, *coordinates: object) -> int:
+    """A seed of its own for every place in an experiment: a function of the seed and the coordinates alone."""
+    digest = hashlib.sha256(repr((seed, *coordinates)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+def load_task(config: ExperimentConfig, seed: int, *, progress: bool = False) -> Task:
+    """The data set that the configuration names."""
+    return datasets.load(
+        config.data,
+        queries=config.queries,
+        items=config.items,
+        seed=derive(seed, "task") % 2**32,
+        query_column=config.user_column,
+        item_column=config.item_column,
+        rating_column=config.rating_column,
+        threshold=config.threshold,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True)
+class World:
+    """A task with its production policy: PL over all documents on the scores of a factorisation."""
+
+    task: Task
+    production: TwoStagePolicy
+    q: NDArray[np.int64]
+    theta: Floats
+
+
+def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
+    """The production policy, trained on a small share of the true ratings, and the users whom it serves."""
+    rng = np.random.default_rng(derive(seed, "production"))
+    known = np.sort(rng.permutation(task.Q)[: max(int(task.Q * config.production_share), 2)])
+    rest = np.setdiff1d(np.arange(task.Q), known)
+    ratings = task.ratings
+    if config.production in ("mean", "zero"):
+        ratings = ratings[known]
+    elif config.production == "ratings":
+        kept = rng.random(ratings.nnz) < config.production_share
+        rows = np.repeat(np.arange(task.Q), np.diff(ratings.indptr))
+        ratings = csr_matrix((ratings.data[kept], (rows[kept], ratings.indices[kept])), shape=ratings.shape)
+    users, items = truncated_svd(ratings, config.rank, seed=derive(seed, "svd") % 2**32)
+    if config.production in ("mean", "zero"):
+        start = users.mean(0) if config.production == "mean" else np.zeros(config.rank, np.float32)
+        everybody = np.tile(start, (task.Q, 1)).astype(np.float32)
+        everybody[known] = users
+        users = everybody
+    scorer = MatrixFactorisation(users / config.temperature, items)
+    q = {"rest": rest, "all": np.arange(task.Q), "production": known}[config.logged_users]
+    theta = clicks.examination(config.shown, config.examination)
+    return World(task, TwoStagePolicy(scorer, scorer, task.D, config.shown, task.vocabulary), q, theta)
+
+
+@dataclass(frozen=True)
+class Clicks:
+    """What a log says: weights for training, and the held-out part with its propensities for judging."""
+
+    weights: csr_matrix
+    held_out: Feedback
+    rho_0: Floats
+    clip: float
+    N: int
+
+    def criterion(self, config: TrainingConfig, theta: Floats, seed: int) -> Criterion | None:
+        """The judgement that `config.stopping` names; only held-out clicks enter."""
+        q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
+        if config.stopping == "dcg":
+            judge = objectives.held_out_dcg(np.maximum(self.rho_0, self.clip), self.held_out, theta)
+            return lambda policy: judge(q, policy.most_likely(q))
+        if config.stopping == "value":
+            weights = objectives.click_weights(np.maximum(self.rho_0, self.clip), self.held_out)
+            total = self.held_out.N
+            return lambda policy: float(policy.utility(weights, theta, samples=4, seed=seed).sum() / total)
+        return None
+
+
+def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Clicks:
+    """A log of N impressions of the production policy, and its propensities."""
+    production = world.production.generator
+    with torch.no_grad():
+        draw = clicks.one_stage(lambda q: production(torch.as_tensor(q)).numpy(), config.shown)
+        parts = clicks.simulate(
+            draw,
+            world.task.relevance,
+            world.q,
+            N,
+            clicks.position_based(world.theta),
+            seed=derive(seed, "clicks", N) % 2**32,
+        )
+        used, held_out = logs.split_impressions(
+            parts, world.task.vocabulary, held_out=config.held_out, seed=derive(seed, "split", N) % 2**32
+        )
+    if used.clicks.sum() == 0:
+        raise DataError(f"not one click in {N} impressions; nothing can be learned. Ask for a longer log.")
+    rho_used, rho_held_out = (_propensity(world, config, part, seed) for part in (used, held_out))
+    clip = _clip(config, rho_used[used.clicks > 0], N)
+    return Clicks(objectives.click_weights(np.maximum(rho_used, clip), used), held_out, rho_held_out, clip, N)
+
+
+def _propensity(world: World, config: ExperimentConfig, feedback: Feedback, seed: int) -> Floats:
+    if config.propensity == "frequency":
+        return logs.frequency_propensity(feedback, world.theta)
+    rho_0, _ = world.production.exposure(
+        feedback.query,
+        feedback.item,
+        world.theta,
+        samples=config.propensity_samples,
+        seed=derive(seed, "rho_0") % 2**32,
+    )
+    return rho_0
+
+
+def _clip(config: ExperimentConfig, rho_0: Floats, N: int) -> float:
+    if config.clip == "paper":
+        return logs.paper_clip(N)
+    if config.clip == "quantile":
+        return logs.quantile_clip(rho_0, config.clip_quantile)
+    return 0.0 if config.clip == "none" else float(config.clip)
+
+
+def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePolicy:
+    """Both stages start from the production policy's embeddings."""
+    if K2 > world.task.D:
+        raise ConfigError(f"K2 = {K2} candidates, but there are only {world.task.D} items. Ask for fewer candidates.")
+    scorer = world.production.generator
+    return TwoStagePolicy(scorer, scorer, K2, config.shown, world.task.vocabulary).copy()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One trained pair: the policy, its history and its evaluation on the true relevance."""
+
+    policy: TwoStagePolicy
+    history: tuple[Epoch, ...]
+    evaluation: Evaluation
+    alone: dict[str, float]
+    seconds: float
+
+
+class Trainer:
+    """Trains methods on one log. A phase that does not involve the pair does not depend on K2 or on the method: it is
+    trained once and used wherever it occurs (the stages alone, in Independent and Baseline, for every K2)."""
+
+    def __init__(self, world: World, config: ExperimentConfig, log: Clicks, seed: int) -> None:
+        self.world, self.config, self.log, self.seed = world, config, log, seed
+        self._alone: dict[Phase, tuple[TwoStagePolicy, tuple[Epoch, ...], float]] = {}
+
+    def run(self, method: Method, K2: int, *, progress: Callable[[Progress], None] | None = None) -> Outcome:
+        """Trains and evaluates one method."""
+        policy = start_policy(self.world, self.config, K2)
+        history: tuple[Epoch, ...] = ()
+        seconds = 0.0
+        for phase in SCHEDULES[method]:
+            alone = phase.judged != "pair"
+            if alone and phase in self._alone:
+                trained, epochs, taken = self._alone[phase]
+            else:
+                start = time.perf_counter()
+                trained, epochs = self._train(policy, phase, progress)
+                taken = time.perf_counter() - start
+                if alone:
+                    self._alone[phase] = trained, epochs, taken
+            stages = {step.stage for step in phase.steps}
+            policy = TwoStagePolicy(
+                trained.generator if "candidate" in stages else policy.generator,
+                trained.ranker if "ranker" in stages else policy.ranker,
+                K2, self.config.shown, self.world.task.vocabulary,
+            )  # fmt: skip
+            history, seconds = history + epochs, seconds + taken
+        return Outcome(policy, history, self.evaluate(policy), self._stages_alone(policy), seconds)
+
+    def _train(
+        self, policy: TwoStagePolicy, phase: Phase, progress: Callable[[Progress], None] | None
+    ) -> tuple[TwoStagePolicy, tuple[Epoch, ...]]:
+        coordinates = (phase.name, policy.K2) if phase.judged == "pair" else (phase.name,)
+        seed = derive(self.seed, "training", self.log.N, *coordinates) % 2**32
+        trained = train(
+            policy,
+            self.log.weights,
+            self.world.theta,
+            self.config.training,
+            schedule=(phase,),
+            criterion=self.log.criterion(self.config.training, self.world.theta, seed),
+            seed=seed,
+            progress=progress,
+            watch=lambda judged: {"ndcg": self.true_ndcg(judged)},
+        )
+        return trained.policy, trained.history
+
+    def true_ndcg(self, policy: TwoStagePolicy) -> float:
+        """For the learning curves; never for a decision."""
+        return float(np.nanmean(ndcg(policy.most_likely(self.world.q), self.world.q, self.world.task.relevance)))
+
+    def evaluate(self, policy: TwoStagePolicy) -> Evaluation:
+        """All figures of a policy, on the users who were logged."""
+        return evaluate(
+            policy, self.world.task.relevance, self.world.theta, self.world.q,
+            samples=self.config.evaluation_samples, seed=derive(self.seed, "evaluation") % 2**32,
+        )  # fmt: skip
+
+    def _stages_alone(self, policy: TwoStagePolicy) -> dict[str, float]:
+        """NDCG of what each stage would show without the other."""
+        D, vocabulary = self.world.task.D, self.world.task.vocabulary
+        stages = {"generator": policy.generator, "ranker": policy.ranker}
+        return {n: self.true_ndcg(TwoStagePolicy(s, s, D, policy.K, vocabulary)) for n, s in stages.items()}
+
+
+def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> dict[str, Evaluation]:
+    """What to compare with: random lists, popularity, the production policy, and the same model trained on the truth."""
+    task, rng = world.task, np.random.default_rng(derive(seed, "random list"))
+    popularity = np.asarray(task.relevance.sum(0), np.float32).ravel()[:, None]
+    scorers = {
+        "random": MatrixFactorisation(rng.normal(size=(task.Q, 1)), rng.normal(size=(task.D, 1))),
+        "popularity": MatrixFactorisation(np.ones((task.Q, 1)), popularity),
+        "production": world.production.generator,
+    }
+    policies = {n: TwoStagePolicy(s, s, task.D, config.shown, task.vocabulary) for n, s in scorers.items()}
+    chosen = config.training.model_copy(
+        update={"method": "joint", "stopping": "fixed", "gradient": "race", "samples": 1}
+    )
+    policies["full information"] = train(
+        start_policy(world, config, K2),
+        _rows(task.relevance, world.q),
+        world.theta,
+        chosen,
+        seed=derive(seed, "truth") % 2**32,
+    ).policy
+    return {
+        name: evaluate(
+            policy, task.relevance, world.theta, world.q, samples=config.evaluation_samples, seed=seed % 2**32
+        )
+        for name, policy in policies.items()
+    }
+
+
+def _rows(relevance: csr_matrix, q: NDArray[np.int64]) -> csr_matrix:
+    """The relevance of these queries only, the others empty."""
+    keep = np.zeros(relevance.shape[0], np.float32)
+    keep[q] = 1
+    kept = csr_matrix(relevance.multiply(keep[:, None]))
+    kept.eliminate_zeros()
+    return kept
