@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy.sparse import csr_matrix
 
-from tandemrank import clicks, datasets, logs, objectives
+from tandemrank import clicks, datasets, feedback, objectives
 from tandemrank.datasets import Task
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.evaluation import Evaluation, evaluate, ndcg
-from tandemrank.logs import Feedback
+from tandemrank.feedback import Feedback
 from tandemrank.policies import MatrixFactorisation, TwoStagePolicy, truncated_svd
 from tandemrank.training import SCHEDULES, Criterion, Epoch, Method, Phase, Progress, TrainingConfig, train
 
@@ -180,7 +180,7 @@ def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Click
             clicks.position_based(world.theta),
             seed=derive(seed, "clicks", N) % 2**32,
         )
-        used, held_out = logs.split_impressions(
+        used, held_out = feedback.split_impressions(
             parts, world.task.vocabulary, held_out=config.held_out, seed=derive(seed, "split", N) % 2**32
         )
     if used.clicks.sum() == 0:
@@ -205,9 +205,9 @@ def _propensity(world: World, config: ExperimentConfig, feedback: Feedback, seed
 
 def _clip(config: ExperimentConfig, rho_0: Floats, N: int) -> float:
     if config.clip == "paper":
-        return logs.paper_clip(N)
+        return feedback.paper_clip(N)
     if config.clip == "quantile":
-        return logs.quantile_clip(rho_0, config.clip_quantile)
+        return feedback.quantile_clip(rho_0, config.clip_quantile)
     return 0.0 if config.clip == "none" else float(config.clip)
 
 

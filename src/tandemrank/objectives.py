@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank.errors import InputError, LogError
-from tandemrank.logs import Feedback, exposure
+from tandemrank.feedback import Feedback, exposure
 
 Floats = NDArray[np.float64]
 Judge = Callable[[NDArray[np.int64], NDArray[np.int32]], float]

@@ -1,0 +1,310 @@
+"""The schema of click logs, and what can be wrong with one: every check in one pass over a batch.
+
+Wide: `query_id, items, clicks` and perhaps `propensities, weight`; one row an impression, items top first. Long:
+`impression_id, query_id, item_id, position, click` and perhaps `propensity, weight`; one row a shown item, positions
+from 1, the rows of an impression together. Ids are integers or strings.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tandemrank.errors import LogError
+from tandemrank.feedback import ITEM_BITS, QUERY_BITS, RANK_BITS, WEIGHT_UNIT, Shown, plain
+from tandemrank.vocabulary import Vocabulary, lookup
+
+LARGEST_WEIGHT = 1e6
+WIDE = ("query_id", "items", "clicks", "propensities", "weight")
+LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong in a log: the column, the first rows (from 0) and the number of rows it is wrong in."""
+
+    column: str
+    rows: tuple[int, ...]
+    count: int
+    message: str
+
+
+def problems(frame: pl.DataFrame, *, K: int | None = None, vocabulary: Vocabulary | None = None) -> list[Problem]:
+    """Everything that is wrong with the rows of a log, wide or long, by column; `read` refuses the first of it.
+
+    Rows are counted from 0 in the frame. Where the columns or the lengths of the lists are wrong, only that is told.
+    """
+    found = schema_problems(frame.schema)
+    return found or examine(frame, Names(vocabulary), K)[0]
+
+
+def is_long(columns: Sequence[str]) -> bool:
+    return "items" not in columns and "item_id" in columns
+
+
+def _is_id(dtype: pl.DataType) -> bool:
+    return dtype.is_integer() or dtype == pl.String or dtype in (pl.Categorical, pl.Enum)
+
+
+def _is_integer(dtype: pl.DataType) -> bool:
+    return dtype.is_integer()
+
+
+def _is_number(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric() or dtype == pl.Boolean
+
+
+def schema_problems(schema: pl.Schema) -> list[Problem]:
+    """Columns that are missing or of the wrong type."""
+    long = is_long(schema.names())
+    missing = [column for column in (LONG if long else WIDE)[: 5 if long else 3] if column not in schema]
+    if missing:
+        message = (
+            f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; {', '.join(schema) or 'none'} came."
+        )
+        return [Problem(column, (), 0, message) for column in missing]
+    found = []
+    for column in [c for c in (LONG if long else WIDE) if c in schema]:
+        of_ids = column in ("impression_id", "query_id", "item_id", "items")
+        words = "integers or strings" if of_ids else "integers" if column == "position" else "numbers"
+        right = _is_id if of_ids else _is_integer if column == "position" else _is_number
+        dtype: object = schema[column]
+        if column in ("items", "clicks", "propensities"):
+            words = f"lists of {words}"
+            dtype = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
+        if not (isinstance(dtype, pl.DataType) and right(dtype)):
+            found.append(Problem(column, (), 0, f"expected {words}; the type {schema[column]} came."))
+    return found
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """A batch with its lists laid out in one row; `long` says what a row of the file is.
+
+    Shapes: query, length, weight [n]; item, rank, click, propensity [m].
+    """
+
+    long: bool
+    query: pl.Series
+    length: NDArray[np.int64]
+    weight: pl.Series | None
+    item: pl.Series
+    rank: NDArray[np.int16]
+    click: pl.Series
+    propensity: pl.Series | None
+
+    def rows(self, shown: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows in the file of shown items."""
+        return shown if self.long else np.searchsorted(np.cumsum(self.length), shown, side="right")
+
+    def row(self, impressions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The (first) rows in the file of impressions."""
+        return (np.cumsum(self.length) - self.length)[impressions] if self.long else impressions
+
+
+def examine(frame: pl.DataFrame, names: "Names", K: int | None) -> tuple[list[Problem], Shown | None]:
+    """The problems of a batch and, where there are none, its impressions in inside positions."""
+    frame = frame.with_columns(pl.col(c).arr.to_list() for c, t in frame.schema.items() if isinstance(t, pl.Array))
+    limit = min(K or 2**RANK_BITS, 2**RANK_BITS)
+    long = is_long(frame.columns)
+    found = _long_problems(frame, limit) if long else _wide_problems(frame, limit)
+    if found:
+        return found, None
+    flat = _flatten_long(frame) if long else _flatten_wide(frame)
+    found = _value_problems(flat)
+    if flat.item.null_count() or flat.query.null_count():
+        return found, None
+    distinct, within = _encode(flat.query)
+    query = names.queries(distinct)[within]
+    found += _unless(pl.Series(query >= 0), flat.query, "query_id", _known(names.query), flat.row)
+    distinct, within = _encode(flat.item)
+    item = names.items(distinct)[within]
+    column = "item_id" if long else "items"
+    found += _unless(pl.Series(item >= 0), flat.item, column, _known(names.item), flat.rows)
+    twice = flat.row(_repeated(flat.length, within))
+    found += _problem(column, twice, "expected each item once in a list; one comes twice.")
+    if found:
+        return found, None
+    weight = propensity = None
+    if flat.weight is not None:
+        weight = np.rint(flat.weight.cast(pl.Float64).to_numpy() / WEIGHT_UNIT) * WEIGHT_UNIT
+    if flat.propensity is not None:
+        propensity = flat.propensity.cast(pl.Float64).to_numpy()
+    return [], Shown(query, flat.length, weight, item, flat.rank, flat.click.cast(pl.UInt8).to_numpy(), propensity)
+
+
+def _known(ids: pl.Series | None) -> str:
+    """What an id should have been, in words."""
+    return "an id" if ids is None else f"one of the {len(ids)} known ids, which are {ids.dtype}"
+
+
+def _problem(column: str, rows: NDArray[np.int64], message: str) -> list[Problem]:
+    """A problem in the given rows, or none."""
+    rows = np.unique(rows)
+    return [Problem(column, tuple(rows[:5].tolist()), len(rows), message)] if len(rows) else []
+
+
+def _unless(
+    right: pl.Series,
+    values: pl.Series,
+    column: str,
+    expected: str,
+    rows: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda rows: rows,
+) -> list[Problem]:
+    """A problem where `right` is not true, with the first value that came. Shapes: right, values [m]."""
+    if right.all(ignore_nulls=False):
+        return []
+    wrong = np.flatnonzero(~right.fill_null(False).to_numpy())
+    value = values[int(wrong[0])]
+    came = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
+    return _problem(column, rows(wrong), f"expected {expected}; {came} came.")
+
+
+def _nulls(frame: pl.DataFrame) -> list[Problem]:
+    return [p for c in frame.columns for p in _unless(frame[c].is_not_null(), frame[c], c, "a value")]
+
+
+def _wide_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
+    """Nulls, and lists of the wrong length."""
+    found = _nulls(frame)
+    length = frame["items"].list.len()
+    right = (length <= limit).fill_null(True)
+    found += _unless(right, length, "items", f"at most {limit} items, the ranks of the examination curve")
+    for column in [c for c in ("clicks", "propensities") if c in frame.columns]:
+        own = frame[column].list.len()
+        found += _unless((own == length).fill_null(True), frame[column], column, "as many as items")
+    return found
+
+
+def _long_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
+    """Nulls, positions out of range, impressions of two queries."""
+    found = _nulls(frame)
+    position = frame["position"]
+    right = position.is_between(1, limit).fill_null(True)
+    found += _unless(right, position, "position", f"positions from 1 to {limit}, the ranks of the examination curve")
+    run, query = frame["impression_id"].rle_id(), frame["query_id"]
+    right = ((query == query.shift(1)) | (run != run.shift(1))).fill_null(True)
+    return found + _unless(right, query, "query_id", "one query in an impression")
+
+
+def _value_problems(flat: _Flat) -> list[Problem]:
+    """Wrong values of items, clicks, propensities, weights, and repeated positions."""
+    item, click, propensity = ("item_id", "click", "propensity") if flat.long else ("items", "clicks", "propensities")
+    expected = "an id, a string or a 64-bit integer"
+    found = _unless(flat.query.is_not_null(), flat.query, "query_id", expected, flat.row)
+    found += _unless(flat.item.is_not_null(), flat.item, item, expected, flat.rows)
+    right = flat.click.is_not_null() if flat.click.dtype == pl.Boolean else (flat.click == 0) | (flat.click == 1)
+    found += _unless(right, flat.click, click, "0 or 1", flat.rows)
+    if (p := flat.propensity) is not None:
+        found += _unless((p > 0) & (p <= 1), p, propensity, "propensities above 0 and up to 1", flat.rows)
+    if (w := flat.weight) is not None:
+        right = (w >= WEIGHT_UNIT) & (w <= LARGEST_WEIGHT)
+        found += _unless(right, w, "weight", "weights from a millionth to a million", flat.row)
+    if flat.long:
+        twice = flat.row(_repeated(flat.length, flat.rank))
+        found += _problem("position", twice, "expected each position once in an impression; one comes twice.")
+    return found
+
+
+def _repeated(length: NDArray[np.int64], values: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The impressions in which a value comes twice. Shapes: length [n]; values [m]."""
+    if not len(values):
+        return np.zeros(0, dtype=np.int64)
+    if (length == length[0]).all():
+        ordered = np.sort(values.reshape(len(length), -1), axis=1)
+        return np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+    key = np.repeat(np.arange(len(length)), length) * (int(values.max()) + 1) + values
+    key.sort()
+    return np.unique(key[1:][key[1:] == key[:-1]] // (int(values.max()) + 1))
+
+
+def _flatten_wide(frame: pl.DataFrame) -> _Flat:
+    """The lists of a wide batch in one row."""
+    length = frame["items"].list.len().cast(pl.Int64).to_numpy()
+    flat = {c: frame[c].explode(empty_as_null=False) for c in frame.columns if isinstance(frame.schema[c], pl.List)}
+    start = np.repeat(np.cumsum(length) - length, length)
+    rank = (np.arange(len(start)) - start).astype(np.int16)
+    weight = frame["weight"] if "weight" in frame.columns else None
+    return _Flat(
+        False,
+        plain(frame["query_id"]),
+        length,
+        weight,
+        plain(flat["items"]),
+        rank,
+        flat["clicks"],
+        flat.get("propensities"),
+    )
+
+
+def _flatten_long(frame: pl.DataFrame) -> _Flat:
+    """The impressions of a long batch: runs of equal impression ids; weight and query are those of the first row."""
+    run = frame["impression_id"].rle_id().to_numpy()
+    starts = np.flatnonzero(np.diff(run.astype(np.int64), prepend=-1))
+    length = np.diff(starts, append=len(run))
+    query = plain(frame["query_id"]).gather(starts)
+    weight = frame["weight"].gather(starts) if "weight" in frame.columns else None
+    rank = (frame["position"].cast(pl.Int64).to_numpy() - 1).astype(np.int16)
+    propensity = frame["propensity"] if "propensity" in frame.columns else None
+    return _Flat(True, query, length, weight, plain(frame["item_id"]), rank, frame["click"], propensity)
+
+
+# --- ids --------------------------------------------------------------------------------------------------------------
+
+
+def _encode(ids: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
+    """The distinct ids, sorted, and each id's position among them. Shapes: ids [m] -> [u], [m]."""
+    if ids.dtype == pl.Int64 and len(ids):
+        values = ids.to_numpy()
+        low, high = int(values.min()), int(values.max())
+        if high - low <= 4 * len(values) + 2**16:  # dense: a table is several times faster than a join
+            present = np.zeros(high - low + 1, dtype=np.bool_)
+            present[values - low] = True
+            return pl.Series(np.flatnonzero(present) + low), (np.cumsum(present) - 1)[values - low]
+    distinct = ids.unique().sort()
+    return distinct, lookup(distinct, ids, "log")
+
+
+class Names:
+    """The ids met so far and their positions, in the order in which they came; or a vocabulary, which does not grow."""
+
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
+        self.given = vocabulary
+        self.query = None if vocabulary is None else plain(vocabulary.query_ids)
+        self.item = None if vocabulary is None else plain(vocabulary.item_ids)
+
+    def vocabulary(self) -> Vocabulary:
+        """All ids: the vocabulary given, or those met."""
+        empty = pl.Series([], dtype=pl.Int64)
+        return self.given or Vocabulary(
+            empty if self.query is None else self.query, empty if self.item is None else self.item
+        )
+
+    def queries(self, distinct: pl.Series) -> NDArray[np.int64]:
+        """Positions of distinct query ids, -1 for an unknown one. Shapes: distinct [u] -> [u]."""
+        self.query, positions = _positions(self.query, distinct, self.given is None, QUERY_BITS)
+        return positions
+
+    def items(self, distinct: pl.Series) -> NDArray[np.int64]:
+        """Positions of distinct item ids, -1 for an unknown one. Shapes: distinct [u] -> [u]."""
+        self.item, positions = _positions(self.item, distinct, self.given is None, ITEM_BITS)
+        return positions
+
+
+def _positions(
+    known: pl.Series | None, distinct: pl.Series, grow: bool, bits: int
+) -> tuple[pl.Series, NDArray[np.int64]]:
+    """The known ids, with the new ones after them where they may grow, and the positions of `distinct` in them."""
+    if known is None:
+        known = distinct.clear()
+    if known.dtype != distinct.dtype:
+        return known, np.full(len(distinct), -1)
+    if grow:
+        known = known.append(distinct.filter(~distinct.is_in(known.implode())))
+        if len(known) > 2**bits:
+            raise LogError(f"the log has more than {2**bits} different ids in one column, the most it may have.")
+    table = pl.DataFrame({"id": known, "position": np.arange(len(known))})
+    found = pl.DataFrame({"id": distinct}).join(table, on="id", how="left", maintain_order="left")["position"]
+    return known, found.fill_null(-1).to_numpy()
