@@ -190,15 +190,11 @@ def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Click
     return Clicks(objectives.click_weights(np.maximum(rho_used, clip), used), held_out, rho_held_out, clip, N)
 
 
-def _propensity(world: World, config: ExperimentConfig, feedback: Feedback, seed: int) -> Floats:
+def _propensity(world: World, config: ExperimentConfig, rows: Feedback, seed: int) -> Floats:
     if config.propensity == "frequency":
-        return logs.frequency_propensity(feedback, world.theta)
+        return feedback.frequency_propensity(rows, world.theta)
     rho_0, _ = world.production.exposure(
-        feedback.query,
-        feedback.item,
-        world.theta,
-        samples=config.propensity_samples,
-        seed=derive(seed, "rho_0") % 2**32,
+        rows.query, rows.item, world.theta, samples=config.propensity_samples, seed=derive(seed, "rho_0") % 2**32
     )
     return rho_0
 
