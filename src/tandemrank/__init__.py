@@ -1,1 +1,3 @@
 """TandemRank."""
+
+__version__ = "0.1.0"

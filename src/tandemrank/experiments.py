@@ -9,7 +9,7 @@ and everything random in it comes from seeds that are derived from the experimen
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy.sparse import csr_matrix
 
-from tandemrank import clicks, datasets, feedback, objectives
+from tandemrank import clicks, datasets, feedback
+from tandemrank.clicks import Impressions
 from tandemrank.datasets import Task
-from tandemrank.errors import ConfigError, DataError
+from tandemrank.errors import ConfigError
 from tandemrank.evaluation import Evaluation, evaluate, ndcg
-from tandemrank.feedback import Feedback
+from tandemrank.learning import Clicks, LearningConfig, prepare
 from tandemrank.policies import MatrixFactorisation, TwoStagePolicy, truncated_svd
-from tandemrank.training import SCHEDULES, Criterion, Epoch, Method, Phase, Progress, TrainingConfig, train
+from tandemrank.training import SCHEDULES, Epoch, Method, Phase, Progress, train
 
 Floats = NDArray[np.float64]
 
@@ -59,32 +60,18 @@ class ExperimentConfig(BaseModel):
     rank: int = Field(default=50, ge=1, description="dimension of the embeddings")
     temperature: float = Field(default=1.0, gt=0, description="the logging policy's scores are divided by it")
     impressions: int = Field(default=100_000, ge=1, description="length of the log, N")
-    examination: Literal["reciprocal", "dcg"] = Field(
-        default="reciprocal", description="examination curve: 1/k or 1/log2(k+1)"
-    )
-    shown: int = Field(default=10, ge=1, description="places of a shown list, K")
-    candidates: int = Field(default=500, ge=1, description="candidates of the generator, K2")
-    propensity: Literal["exact", "frequency"] = Field(
-        default="exact",
-        description="propensities: exact by the race over the logging policy, or their frequency in the log",
-    )
-    propensity_samples: int = Field(default=50, ge=2, description="samples of the exact propensities")
-    clip: Literal["paper", "quantile", "none"] | float = Field(
-        default="quantile",
-        description="propensities are clipped from below: min(10/sqrt(N), 1), a small quantile, a number",
-    )
-    clip_quantile: float = Field(default=0.001, ge=0, lt=1, description="the small quantile")
-    held_out: float = Field(default=0.15, gt=0, lt=1, description="share of the impressions held out for stopping")
     evaluation_samples: int = Field(default=20, ge=1, description="sampled lists a user for the expected NDCG")
-    training: TrainingConfig = TrainingConfig()
+    learning: LearningConfig = LearningConfig()
 
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tandem": {},
     "paper": {
-        "propensity": "frequency",
-        "clip": "paper",
-        "training": {"gradient": "reinforce", "samples": 300, "stopping": "fixed", "epochs": 30},
+        "learning": {
+            "propensity": "frequency",
+            "clip": "paper",
+            "training": {"gradient": "reinforce", "samples": 300, "stopping": "fixed", "epochs": 30},
+        },
     },
 }
 
@@ -140,71 +127,43 @@ def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
         users = everybody
     scorer = MatrixFactorisation(users / config.temperature, items)
     q = {"rest": rest, "all": np.arange(task.Q), "production": known}[config.logged_users]
-    theta = clicks.examination(config.shown, config.examination)
-    return World(task, TwoStagePolicy(scorer, scorer, task.D, config.shown, task.vocabulary), q, theta)
+    return World(
+        task, TwoStagePolicy(scorer, scorer, task.D, config.learning.shown, task.vocabulary), q, config.learning.theta
+    )
 
 
 @dataclass(frozen=True)
-class Clicks:
-    """What a log says: weights for training, and the held-out part with its propensities for judging."""
+class Log:
+    """A simulated log of N impressions, ready for training."""
 
-    weights: csr_matrix
-    held_out: Feedback
-    rho_0: Floats
-    clip: float
+    clicks: Clicks
     N: int
 
-    def criterion(self, config: TrainingConfig, theta: Floats, seed: int) -> Criterion | None:
-        """The judgement that `config.stopping` names; only held-out clicks enter."""
-        q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
-        if config.stopping == "dcg":
-            judge = objectives.held_out_dcg(np.maximum(self.rho_0, self.clip), self.held_out, theta)
-            return lambda policy: judge(q, policy.most_likely(q))
-        if config.stopping == "value":
-            weights = objectives.click_weights(np.maximum(self.rho_0, self.clip), self.held_out)
-            total = self.held_out.N
-            return lambda policy: float(policy.utility(weights, theta, samples=4, seed=seed).sum() / total)
-        return None
 
-
-def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Clicks:
-    """A log of N impressions of the production policy, and its propensities."""
+def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
+    """The impressions themselves, in parts: the production policy's lists, and position-based clicks on them."""
     production = world.production.generator
-    with torch.no_grad():
-        draw = clicks.one_stage(lambda q: production(torch.as_tensor(q)).numpy(), config.shown)
-        parts = clicks.simulate(
-            draw,
-            world.task.relevance,
-            world.q,
-            N,
-            clicks.position_based(world.theta),
-            seed=derive(seed, "clicks", N) % 2**32,
-        )
-        used, held_out = feedback.split_impressions(
-            parts, world.task.vocabulary, held_out=config.held_out, seed=derive(seed, "split", N) % 2**32
-        )
-    if used.clicks.sum() == 0:
-        raise DataError(f"not one click in {N} impressions; nothing can be learned. Ask for a longer log.")
-    rho_used, rho_held_out = (_propensity(world, config, part, seed) for part in (used, held_out))
-    clip = _clip(config, rho_used[used.clicks > 0], N)
-    return Clicks(objectives.click_weights(np.maximum(rho_used, clip), used), held_out, rho_held_out, clip, N)
+
+    def scores(q: NDArray[np.int64]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            found: NDArray[np.float32] = production(torch.as_tensor(q)).numpy()
+        return found
+
+    draw = clicks.one_stage(scores, world.production.K)
+    model = clicks.position_based(world.theta)
+    return clicks.simulate(draw, world.task.relevance, world.q, N, model, seed=derive(seed, "clicks", N) % 2**32)
 
 
-def _propensity(world: World, config: ExperimentConfig, rows: Feedback, seed: int) -> Floats:
-    if config.propensity == "frequency":
-        return feedback.frequency_propensity(rows, world.theta)
-    rho_0, _ = world.production.exposure(
-        rows.query, rows.item, world.theta, samples=config.propensity_samples, seed=derive(seed, "rho_0") % 2**32
+def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
+    """A log of N impressions of the production policy, its weights and its held-out part."""
+    used, held_out = feedback.split_impressions(
+        impressions(world, N, seed),
+        world.task.vocabulary,
+        config.learning.held_out,
+        seed=derive(seed, "split", N) % 2**32,
     )
-    return rho_0
-
-
-def _clip(config: ExperimentConfig, rho_0: Floats, N: int) -> float:
-    if config.clip == "paper":
-        return feedback.paper_clip(N)
-    if config.clip == "quantile":
-        return feedback.quantile_clip(rho_0, config.clip_quantile)
-    return 0.0 if config.clip == "none" else float(config.clip)
+    chosen = derive(seed, "rho_0") % 2**32
+    return Log(prepare(used, held_out, config.learning, logging_policy=world.production, seed=chosen), N)
 
 
 def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePolicy:
@@ -212,7 +171,7 @@ def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePol
     if K2 > world.task.D:
         raise ConfigError(f"K2 = {K2} candidates, but there are only {world.task.D} items. Ask for fewer candidates.")
     scorer = world.production.generator
-    return TwoStagePolicy(scorer, scorer, K2, config.shown, world.task.vocabulary).copy()
+    return TwoStagePolicy(scorer, scorer, K2, config.learning.shown, world.task.vocabulary).copy()
 
 
 @dataclass(frozen=True)
@@ -230,7 +189,7 @@ class Trainer:
     """Trains methods on one log. A phase that does not involve the pair does not depend on K2 or on the method: it is
     trained once and used wherever it occurs (the stages alone, in Independent and Baseline, for every K2)."""
 
-    def __init__(self, world: World, config: ExperimentConfig, log: Clicks, seed: int) -> None:
+    def __init__(self, world: World, config: ExperimentConfig, log: Log, seed: int) -> None:
         self.world, self.config, self.log, self.seed = world, config, log, seed
         self._alone: dict[Phase, tuple[TwoStagePolicy, tuple[Epoch, ...], float]] = {}
 
@@ -253,7 +212,7 @@ class Trainer:
             policy = TwoStagePolicy(
                 trained.generator if "candidate" in stages else policy.generator,
                 trained.ranker if "ranker" in stages else policy.ranker,
-                K2, self.config.shown, self.world.task.vocabulary,
+                K2, self.config.learning.shown, self.world.task.vocabulary,
             )  # fmt: skip
             history, seconds = history + epochs, seconds + taken
         return Outcome(policy, history, self.evaluate(policy), self._stages_alone(policy), seconds)
@@ -265,11 +224,11 @@ class Trainer:
         seed = derive(self.seed, "training", self.log.N, *coordinates) % 2**32
         trained = train(
             policy,
-            self.log.weights,
+            self.log.clicks.weights,
             self.world.theta,
-            self.config.training,
+            self.config.learning.training,
             schedule=(phase,),
-            criterion=self.log.criterion(self.config.training, self.world.theta, seed),
+            criterion=self.log.clicks.criterion(self.config.learning, seed),
             seed=seed,
             progress=progress,
             watch=lambda judged: {"ndcg": self.true_ndcg(judged)},
@@ -303,8 +262,8 @@ def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> di
         "popularity": MatrixFactorisation(np.ones((task.Q, 1)), popularity),
         "production": world.production.generator,
     }
-    policies = {n: TwoStagePolicy(s, s, task.D, config.shown, task.vocabulary) for n, s in scorers.items()}
-    chosen = config.training.model_copy(
+    policies = {n: TwoStagePolicy(s, s, task.D, config.learning.shown, task.vocabulary) for n, s in scorers.items()}
+    chosen = config.learning.training.model_copy(
         update={"method": "joint", "stopping": "fixed", "gradient": "race", "samples": 1}
     )
     policies["full information"] = train(

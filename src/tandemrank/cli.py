@@ -1,0 +1,410 @@
+"""The command line: parses, calls, prints. A table for a person, `--json` for a program; progress only on a terminal.
+
+Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tandemrank.errors import ConfigError, InputError, TandemRankError
+
+app = typer.Typer(
+    name="tandemrank",
+    help="Learn and judge both stages of a ranking system, the candidate generator and the re-ranker, from click logs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+bench_app = typer.Typer(
+    help="Measurements: speed and accuracy of the gradients, a training epoch.", no_args_is_help=True
+)
+app.add_typer(bench_app, name="bench")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+Seed = Annotated[int, typer.Option(help="The seed of everything random.", min=0)]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="synthetic, ml-1m or ml-100k (downloaded), a MovieLens zip or folder, or a CSV or Parquet ratings file."
+    ),
+]
+Config = Annotated[Path | None, typer.Option(help="TOML file with switches; flags override it.")]
+Switches = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any switch, as name=value (docs/experiment.md lists them). May be repeated."),
+]
+Preset = Annotated[str, typer.Option(help="tandem (our reading) or paper (the paper's, literally).")]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted job stopped.")]
+
+
+def main() -> None:
+    """The entry point: errors become one message and an exit code."""
+    try:
+        app(standalone_mode=True)
+    except InputError as error:
+        _fail(str(error), 2)
+    except TandemRankError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted. What was finished is kept; the same command with --resume goes on from there.", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"tandemrank: {message}", file=sys.stderr)  # noqa: T201
+    sys.exit(code)
+
+
+def _print(value: Any) -> None:
+    """To standard output: text as it is, a rich renderable as a table."""
+    if isinstance(value, str):
+        print(value)  # noqa: T201
+        return
+    from rich.console import Console
+
+    console = Console()
+    console = Console(width=max(console.width, 100)) if not console.is_terminal else console
+    console.print(value)
+
+
+def _print_json(value: Any) -> None:
+    # NaN is not JSON: a program reads null.
+    print(json.dumps(_plain(value), indent=2, allow_nan=False))  # noqa: T201
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    if isinstance(value, float) and value != value:
+        return None
+    return value
+
+
+def _command() -> str:
+    """The command as it was typed, for the report."""
+    return shlex.join(["tandemrank", *sys.argv[1:]])
+
+
+def _experiment(preset: str, config: Path | None, switches: list[str] | None, **flags: Any) -> Any:
+    from tandemrank.config import resolve
+    from tandemrank.experiments import PRESETS, ExperimentConfig
+
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset takes {' or '.join(PRESETS)}; got {preset!r}.")
+    return resolve(ExperimentConfig, preset=PRESETS[preset], file=config, switches=switches or (), flags=flags)
+
+
+@contextmanager
+def _grid_progress() -> Iterator[Callable[[Any], None] | None]:
+    """A bar and the table filling in, on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from tandemrank import report
+
+    bar = Progress(
+        TextColumn("trainings"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    task = bar.add_task("trainings", total=None)
+    with Live(bar, console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+
+        def show(state: Any) -> None:
+            bar.update(task, completed=state.done, total=state.total)
+            live.update(Group(report.text({"rows": state.rows, "references": []}), bar) if state.rows else bar)
+
+        yield show
+
+
+@contextmanager
+def _training_progress() -> Iterator[Callable[[Any], None] | None]:
+    """Epoch, objective, held-out value and time left, on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    left = TextColumn("left, at most"), TimeRemainingColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[int, Any] = {}
+
+        def show(state: Any) -> None:
+            if state.phase not in tasks:
+                tasks[state.phase] = bar.add_task("", total=state.epochs)
+            last = (
+                ""
+                if state.last is None
+                else f"  objective {state.last.objective:.4g}  held out {state.last.held_out:.4f}"
+            )
+            text = f"phase {state.phase + 1}/{state.phases}  epoch {min(state.epoch + 1, state.epochs)}{last}"
+            bar.update(tasks[state.phase], completed=state.epoch + state.done, description=text)
+
+        yield show
+
+
+def _grid(config: Any, out: Path, engine: Any, jobs: int | None, resume: bool, as_json: bool) -> None:
+    """Runs a grid, writes its reports, prints its table: what `demo` and `table` have in common."""
+    from tandemrank import grid, report
+    from tandemrank.files import write_text
+
+    if engine not in ("local", "ray"):
+        raise ConfigError(f"--engine takes local or ray; got {engine!r}.")
+    with _grid_progress() as progress:
+        table = grid.run(
+            config,
+            out,
+            command=_command(),
+            engine=engine,
+            jobs=jobs,
+            resume=resume,
+            progress=progress,
+        )
+    write_text(out / "table.md", report.markdown(table))
+    path = report.write(table, out / "report.html")
+    if as_json:
+        _print_json(table)
+    else:
+        _print(report.text(table))
+        _print(f"report: {path.resolve()}")
+
+
+@app.command()
+def demo(
+    out: Out = Path("tandemrank-demo"),
+    seed: Seed = 0,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one a core.", min=1)] = None,
+    as_json: Json = False,
+) -> None:
+    """The whole method on a small synthetic world: simulate clicks, train three ways, compare with the truth."""
+    import shutil
+
+    from tandemrank.config import validated
+    from tandemrank.grid import GridConfig
+
+    config = validated(GridConfig, {**DEMO, "seed": seed})
+    # The demo always starts anew: its folder is its own.
+    if (out / "config.json").exists() and (out / "cells").exists():
+        shutil.rmtree(out)
+    _grid(config, out, "local", jobs, resume=False, as_json=as_json)
+
+
+DEMO: dict[str, Any] = {
+    "experiment": {"queries": 1000, "items": 800, "rank": 30},
+    "candidates": [100],
+    "impressions": [20_000, 60_000, 200_000],
+    "runs": 3,
+}
+
+
+@app.command()
+def table(
+    out: Out = Path("tandemrank-table"),
+    data: Data = None,
+    preset: Preset = "tandem",
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "baseline,independent,joint",
+    candidates: Annotated[str | None, typer.Option(help="Numbers of candidates K2, separated by commas.")] = None,
+    impressions: Annotated[str | None, typer.Option(help="Lengths of the log N, separated by commas.")] = None,
+    runs: Annotated[int | None, typer.Option(help="Independent runs.", min=1)] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one a core.", min=1)] = None,
+    engine: Annotated[
+        str, typer.Option(help="local (processes) or ray (RAY_ADDRESS, else a local cluster).")
+    ] = "local",
+    resume: Resume = False,
+    config: Config = None,
+    switches: Switches = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """The paper's table: a grid of methods, K2 and N, over independent runs. Small by default; give --data for the whole.
+
+    The whole table: tandemrank table --data ml-1m.zip --candidates 500,1000,1500 --impressions 100000,320000,1000000 --runs 25
+    """
+    from tandemrank.config import validated
+    from tandemrank.grid import GridConfig
+
+    whole = data is not None and data != "synthetic"
+    small = {} if whole else {"queries": 1500, "items": 1000}
+    experiment = _experiment(preset, config, switches, data=data)
+    if not whole and experiment.queries is None and experiment.items is None:
+        experiment = experiment.model_copy(update=small)
+    values = {
+        "experiment": experiment.model_dump(),
+        "methods": _list(methods, str),
+        "candidates": _list(candidates or ("500,1000,1500" if whole else "100,300"), int),
+        "impressions": _list(impressions or ("100000,320000,1000000" if whole else "30000,100000"), int),
+        "runs": runs or (25 if whole else 3),
+        "seed": seed,
+    }
+    _grid(validated(GridConfig, values), out, engine, jobs, resume, as_json)
+
+
+def _list(text: str, kind: Callable[[str], Any]) -> list[Any]:
+    try:
+        return [kind(part.strip()) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"expected whole numbers separated by commas; got {text!r}.") from error
+
+
+@app.command()
+def simulate(
+    out: Out = Path("tandemrank-log"),
+    data: Data = None,
+    impressions: Annotated[int | None, typer.Option(help="Length of the log, N.", min=1)] = None,
+    propensities: Annotated[bool, typer.Option(help="Log the exact propensity of every shown item.")] = False,
+    preset: Preset = "tandem",
+    config: Config = None,
+    switches: Switches = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Draws a click log of the experiment's production policy: OUT/log (Parquet) and OUT/production (the policy)."""
+    from tandemrank import workflows
+
+    experiment = _experiment(preset, config, switches, data=data, impressions=impressions)
+    with _counter("impressions", experiment.impressions) as progress:
+        summary = workflows.simulate(experiment, out, seed=seed, propensities=propensities, progress=progress)
+    _summary(summary, as_json)
+
+
+@app.command()
+def train(
+    logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")],
+    start: Annotated[Path, typer.Option(help="Saved policy to start from; both stages start with its scorers.")],
+    out: Out = Path("tandemrank-policy"),
+    logging_policy: Annotated[
+        Path | None, typer.Option(help="Saved policy that drew the log, for exact propensities; by default --start.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="baseline, independent or joint.")] = None,
+    candidates: Annotated[int | None, typer.Option(help="Candidates of the generator, K2.", min=1)] = None,
+    shown: Annotated[int | None, typer.Option(help="Places of a shown list, K.", min=1)] = None,
+    propensity: Annotated[str | None, typer.Option(help="exact, frequency or logged.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of a phase, at most.", min=1)] = None,
+    config: Config = None,
+    switches: Switches = None,
+    seed: Seed = 0,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Trains both stages from a click log; writes OUT/policy, OUT/history.json and OUT/config.json."""
+    from tandemrank import workflows
+    from tandemrank.config import resolve
+    from tandemrank.learning import LearningConfig
+
+    flags = {
+        "candidates": candidates, "shown": shown, "propensity": propensity,
+        "training.method": method, "training.epochs": epochs,
+    }  # fmt: skip
+    resolved = resolve(LearningConfig, file=config, switches=switches or (), flags=flags)
+    with _training_progress() as progress:
+        summary = workflows.learn(
+            logs, start, out, resolved, logging_policy=logging_policy, seed=seed, resume=resume, progress=progress
+        )
+    _summary(summary, as_json)
+
+
+@app.command()
+def evaluate(
+    policies: Annotated[list[Path], typer.Option("--policy", help="Saved policy; more are compared with the first.")],
+    data: Data = None,
+    logs: Annotated[list[str] | None, typer.Option("--logs", help="Only queries of this log are evaluated.")] = None,
+    samples: Annotated[int, typer.Option(help="Sampled lists a query for the expected figures.", min=1)] = 20,
+    config: Config = None,
+    switches: Switches = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """How good saved policies truly are, on ratings: NDCG, recall of the generator, expected clicks, with intervals."""
+    from tandemrank import workflows
+
+    experiment = _experiment("tandem", config, switches, data=data)
+    found = workflows.judge(policies, experiment, logs_of=logs, samples=samples, seed=seed)
+    if as_json:
+        _print_json(found)
+    else:
+        _print(workflows.judge_table(found))
+
+
+@bench_app.command("gradient")
+def bench_gradient(
+    as_json: Json = False,
+    quick: Annotated[
+        bool, typer.Option(help="Fewer repetitions: minutes become seconds, figures become rough.")
+    ] = False,
+) -> None:
+    """Noise and time of the gradients: race against REINFORCE and PL-Rank-3, one thread, the paper's sizes."""
+    from tandemrank import bench
+
+    _summary(bench.gradient(quick=quick), as_json)
+
+
+@bench_app.command("epoch")
+def bench_epoch(as_json: Json = False) -> None:
+    """A joint training epoch on the paper's sizes over its floor, the matrix products and optimiser steps alone."""
+    from tandemrank import bench
+
+    _summary(bench.epoch(), as_json)
+
+
+@contextmanager
+def _counter(what: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar that counts, on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda n: bar.update(task, advance=n)
+
+
+def _summary(summary: dict[str, Any], as_json: bool) -> None:
+    """A dictionary for a person: names and values in two columns, lists of rows as tables."""
+    if as_json:
+        _print_json(summary)
+        return
+    from rich.table import Table
+
+    plain = Table(show_header=False, box=None)
+    for name, value in summary.items():
+        if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+            plain.add_row(name.replace("_", " "), _cell(value))
+    _print(plain)
+    for name, value in summary.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = Table(*value[0].keys(), title=name.replace("_", " "), title_justify="left")
+            for row in value:
+                rows.add_row(*(_cell(x) for x in row.values()))
+            _print(rows)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
