@@ -161,7 +161,7 @@ class TwoStagePolicy:
 
     def scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
         """Both stages' scores.  Shapes: q [B] -> [B, D], [B, D]."""
-        positions = torch.as_tensor(np.asarray(q), dtype=torch.int64)
+        positions = torch.as_tensor(np.array(q, np.int64))
         return self.generator(positions), self.ranker(positions)
 
     def batches(self, q: ArrayLike | None = None) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:

@@ -1,0 +1,128 @@
+"""The estimators against complete enumeration: the theorem itself, identities, edges."""
+
+import itertools
+
+import numpy as np
+import polars as pl
+import pytest
+
+import enumeration
+from tandemrank import clicks, feedback, objectives
+from tandemrank.clicks import Impressions
+from tandemrank.errors import InputError, LogError
+from tandemrank.vocabulary import Vocabulary
+
+THETA = [1.0, 0.5]
+S, R_SCORES, K2 = [0.3, -0.5, 1.0], [0.8, 0.0, -0.7], 2
+LOGGER = [0.2, 0.9, -0.4]
+RELEVANCE = [0.9, 0.2, 0.6]
+
+
+def log_of(lists: list[tuple[int, ...]], clicked: list[tuple[int, ...]], D: int = 3, Q: int = 1) -> feedback.Feedback:
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+    n = len(lists)
+    parts = [Impressions(np.zeros(n, np.int32), np.array(lists, np.int32), np.array(clicked, np.uint8))]
+    return feedback.from_impressions(parts, vocabulary)
+
+
+def on_rows(rho: list[float], rows: feedback.Feedback) -> np.ndarray:
+    return np.array(rho)[rows.item]
+
+
+def test_2s_unbiased_over_all_logs_of_a_tiny_world() -> None:
+    """Theorem 2s-unbiased: the expectation of U_hat over *every* log of two impressions is the true utility."""
+    rho_cr = enumeration.exposure(S, R_SCORES, THETA, K2)
+    rho_0 = enumeration.exposure(LOGGER, LOGGER, THETA, 3)
+    truth = sum(p * r for p, r in zip(rho_cr, RELEVANCE, strict=True))
+    outcomes = []
+    for y, p, _ in enumeration.rankings(LOGGER, range(3), 2):
+        for c in itertools.product((0, 1), repeat=2):
+            chance = p
+            for k, d in enumerate(y):
+                click = THETA[k] * RELEVANCE[d]
+                chance *= click if c[k] else 1 - click
+            outcomes.append((y, c, chance))
+    assert abs(sum(chance for *_, chance in outcomes) - 1) < 1e-12
+    expectation = 0.0
+    for (y1, c1, p1), (y2, c2, p2) in itertools.product(outcomes, repeat=2):
+        log = log_of([y1, y2], [c1, c2])
+        expectation += p1 * p2 * objectives.ips(on_rows(rho_cr, log), on_rows(rho_0, log), log).value
+    assert expectation == pytest.approx(truth, rel=1e-9)
+
+
+def test_cltr_obj_2s_is_the_sum_as_it_is_written() -> None:
+    """U_hat = 1/N sum_i sum_d rho_cr(d) / rho_0(d) c_i(d), in plain arithmetic."""
+    rho_cr, rho_0 = [0.5, 0.3, 0.7], [0.4, 0.8, 0.2]
+    log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
+    by_hand = (0.5 / 0.4 + (0.7 / 0.2 + 0.5 / 0.4) + 0.7 / 0.2) / 3
+    found = objectives.ips(on_rows(rho_cr, log), on_rows(rho_0, log), log)
+    assert found.value == pytest.approx(by_hand)
+    weights = objectives.click_weights(on_rows(rho_0, log), log).toarray()
+    assert weights[0] == pytest.approx([2 / 0.4, 0, 2 / 0.2])
+    assert (weights[0] * rho_cr).sum() / 3 == pytest.approx(by_hand)
+
+
+def test_self_normalised_by_hand() -> None:
+    rho_cr, rho_0 = [0.5, 0.3, 0.7], [0.4, 0.8, 0.2]
+    log = log_of([(0, 1), (2, 0)], [(1, 0), (1, 0)])
+    clicked = 0.5 / 0.4 + 0.7 / 0.2
+    seen = 0.5 / 0.4 * 1 + 0.3 / 0.8 * 0.5 + 0.7 / 0.2 * 1 + 0.5 / 0.4 * 0.5
+    found = objectives.self_normalised(on_rows(rho_cr, log), on_rows(rho_0, log), log, np.array(THETA))
+    assert found.value == pytest.approx(1.5 * clicked / seen)
+
+
+def test_identity_on_policy_every_weight_is_one() -> None:
+    """With rho_cr = rho_0 the value is the clicks an impression; the self-normalised one is the click-through ratio."""
+    log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
+    rho = on_rows([0.5, 0.6, 0.4], log)
+    assert objectives.ips(rho, rho, log).value == pytest.approx(4 / 3)
+    assert objectives.self_normalised(rho, rho, log, np.array(THETA)).value == pytest.approx(4 / 3)
+
+
+def test_standard_error_is_that_of_a_mean_over_queries() -> None:
+    numerator, denominator = np.array([3.0, 1.0, 2.0, 6.0]), np.ones(4)
+    found = objectives.Estimate(numerator, denominator)
+    assert found.value == pytest.approx(3.0)
+    assert found.standard_error == pytest.approx(np.sqrt(((numerator - 3) ** 2).sum()) / 4)
+    low, high = found.interval()
+    assert (low + high) / 2 == pytest.approx(3.0)
+
+
+def test_held_out_dcg_by_hand() -> None:
+    log = log_of([(0, 1), (2, 0)], [(1, 0), (0, 1)])
+    rho_0 = on_rows([0.4, 0.8, 0.2], log)
+    judge = objectives.held_out_dcg(rho_0, log, np.array(THETA))
+    clicks_of, seen = {0: 2.0, 1: 0.0, 2: 0.0}, {0: 1.5, 1: 0.5, 2: 1.0}
+    rho = {0: 0.4, 1: 0.8, 2: 0.2}
+    second = 1 / np.log2(3)
+    wanted = (clicks_of[2] / rho[2] + second * clicks_of[0] / rho[0]) / (seen[2] / rho[2] + second * seen[0] / rho[0])
+    assert judge(np.array([0]), np.array([[2, 0]], np.int32)) == pytest.approx(wanted)
+    assert np.isnan(judge(np.array([0]), np.array([[-1, -1]], np.int32)))
+
+
+def test_held_out_dcg_is_one_where_everything_is_relevant() -> None:
+    """If every document is always clicked when examined, the judgement of any list comes close to 1."""
+    rng = np.random.default_rng(0)
+    relevance = np.ones((20, 12), np.float32)
+    from scipy.sparse import csr_matrix
+
+    theta = clicks.examination(3)
+    draw = clicks.one_stage(lambda q: np.zeros((len(q), 12), np.float32), 3)
+    parts = clicks.simulate(draw, csr_matrix(relevance), np.arange(20), 20_000, clicks.position_based(theta), seed=1)
+    log = feedback.from_impressions(parts, Vocabulary(pl.Series(range(20)), pl.Series(range(12))))
+    rho_0 = np.full(len(log.query), theta.sum() / 12)
+    lists = np.stack([rng.permutation(12)[:3] for _ in range(20)]).astype(np.int32)
+    assert objectives.held_out_dcg(rho_0, log, theta)(np.arange(20), lists) == pytest.approx(1, abs=0.05)
+
+
+def test_edges_no_clicks_and_propensity_zero() -> None:
+    quiet = log_of([(0, 1)], [(0, 0)])
+    zero = on_rows([0.0, 0.0, 0.0], quiet)
+    assert objectives.ips(zero + 0.5, zero, quiet).value == 0
+    loud = log_of([(0, 1)], [(1, 0)])
+    with pytest.raises(LogError, match=r"1 clicked items have propensity 0 \(first: query 0, item 0\)"):
+        objectives.ips(on_rows([0.5] * 3, loud), on_rows([0.0] * 3, loud), loud)
+    with pytest.raises(InputError, match="one value a row"):
+        objectives.ips(np.ones(5), np.ones(5), loud)
+    with pytest.raises(InputError, match="finite and not negative"):
+        objectives.ips(on_rows([np.nan] * 3, loud), on_rows([0.5] * 3, loud), loud)

@@ -1,0 +1,200 @@
+"""One loop, three schedules: who moves and who is frozen, stopping, checkpoints, and that learning learns."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+from tandemrank import training
+from tandemrank.errors import ConfigError
+from tandemrank.policies import MatrixFactorisation, TwoStagePolicy
+from tandemrank.training import SCHEDULES, Phase, Step, TrainingConfig, train
+from tandemrank.vocabulary import Vocabulary
+
+Q, D = 30, 24
+THETA = [1.0, 0.5, 0.3]
+
+
+def start(seed: int = 0) -> TwoStagePolicy:
+    rng = np.random.default_rng(seed)
+    stages = [MatrixFactorisation(rng.normal(size=(Q, 4)) * 0.3, rng.normal(size=(D, 4)) * 0.3) for _ in range(2)]
+    return TwoStagePolicy(*stages, 8, 3, Vocabulary(pl.Series(range(Q)), pl.Series(range(D))))
+
+
+def weights(seed: int = 1) -> csr_matrix:
+    rng = np.random.default_rng(seed)
+    dense = (rng.random((Q, D)) < 0.15) * rng.random((Q, D))
+    dense[5] = 0
+    return csr_matrix(dense.astype(np.float32))
+
+
+def state(model) -> list[np.ndarray]:
+    return [p.detach().numpy().copy() for p in model.parameters()]
+
+
+def same(a, b) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def value(policy: TwoStagePolicy) -> float:
+    return float(policy.utility(weights(), THETA, samples=50).sum())
+
+
+@pytest.mark.parametrize("method", ["baseline", "independent", "joint"])
+@pytest.mark.parametrize(("gradient", "samples"), [("race", 1), ("reinforce", 30), ("reinforce+baseline", 30)])
+def test_every_method_and_gradient_improves_the_objective(method, gradient, samples) -> None:
+    config = TrainingConfig(
+        method=method, gradient=gradient, samples=samples, epochs=15, minibatch=10, learning_rate=0.03
+    )
+    trained = train(start(), weights(), THETA, config)
+    assert value(trained.policy) > 1.2 * value(start())
+
+
+def test_the_schedules_move_the_stage_they_name_and_no_other() -> None:
+    for stage, view in (("candidate", "pair"), ("ranker", "pair"), ("candidate", "candidate"), ("ranker", "ranker")):
+        phase = Phase("one", (Step(stage, view),), view)
+        policy = start()
+        found = train(policy, weights(), THETA, TrainingConfig(epochs=2, minibatch=10), schedule=[phase]).policy
+        moved, frozen = (found.generator, found.ranker) if stage == "candidate" else (found.ranker, found.generator)
+        before = (policy.generator, policy.ranker) if stage == "candidate" else (policy.ranker, policy.generator)
+        assert not same(state(moved), state(before[0]))
+        assert same(state(frozen), state(before[1]))
+
+
+def test_baseline_freezes_the_ranker_bit_by_bit_in_its_second_phase() -> None:
+    config = TrainingConfig(method="baseline", epochs=3, minibatch=10)
+    first = train(start(), weights(), THETA, config, schedule=SCHEDULES["baseline"][:1]).policy
+    both = train(start(), weights(), THETA, config).policy
+    assert same(state(first.ranker), state(both.ranker))
+    assert not same(state(first.generator), state(both.generator))
+
+
+def test_joint_updates_the_generator_then_the_ranker_for_each_minibatch(monkeypatch) -> None:
+    order = []
+    original = training._Loop.objective
+
+    def spy(self, step, scores, w):
+        order.append((step.stage, w.shape[0]))
+        return original(self, step, scores, w)
+
+    monkeypatch.setattr(training._Loop, "objective", spy)
+    train(start(), weights(), THETA, TrainingConfig(epochs=1, minibatch=10))
+    last = int((np.diff(weights().indptr) > 0).sum()) - 20  # queries without a click have no gradient and no turn
+    assert order == [(stage, n) for n in (10, 10, last) for stage in ("candidate", "ranker")]
+    order.clear()
+    train(start(), weights(), THETA, TrainingConfig(epochs=1, minibatch=10, joint_step="every-other"))
+    assert [stage for stage, _ in order] == ["candidate", "ranker", "candidate"]
+
+
+def test_the_ranker_step_sees_the_updated_generator() -> None:
+    """Joint on one minibatch equals a generator step followed by a ranker step on the new generator."""
+    config = TrainingConfig(epochs=1, minibatch=Q)
+    together = train(start(), weights(), THETA, config, seed=3).policy
+    alone = train(
+        start(), weights(), THETA, config, seed=3, schedule=[Phase("c", (Step("candidate", "pair"),), "pair")]
+    ).policy
+    assert same(state(together.generator), state(alone.generator))
+    ranker_first = Phase("r", (Step("ranker", "pair"), Step("candidate", "pair")), "pair")
+    other = train(start(), weights(), THETA, config, seed=3, schedule=[ranker_first]).policy
+    assert not same(state(together.ranker), state(other.ranker))
+
+
+def test_a_phase_stops_after_its_patience_and_restores_the_best_weights() -> None:
+    seen: list[list[np.ndarray]] = []
+    judgements = iter([0.1, 0.5, 0.4, 0.3, 0.9])
+
+    def criterion(policy: TwoStagePolicy) -> float:
+        seen.append(state(policy.ranker))
+        return next(judgements)
+
+    config = TrainingConfig(epochs=50, patience=2, minibatch=10)
+    trained = train(start(), weights(), THETA, config, criterion=criterion)
+    assert [e.held_out for e in trained.history] == [0.1, 0.5, 0.4, 0.3]
+    assert same(state(trained.policy.ranker), seen[1])
+
+
+def test_fixed_stopping_has_all_epochs_and_never_asks_the_criterion() -> None:
+    def criterion(policy: TwoStagePolicy) -> float:
+        raise AssertionError("asked")
+
+    trained = train(start(), weights(), THETA, TrainingConfig(epochs=4, stopping="fixed"), criterion=criterion)
+    assert len(trained.history) == 4
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("method", ["baseline", "joint"])
+@pytest.mark.parametrize("killed_at", [1, 2, 4, 5])
+def test_an_interrupted_training_ends_in_bit_identical_weights(tmp_path, method, killed_at) -> None:
+    config = TrainingConfig(method=method, epochs=3, minibatch=10, patience=2)
+
+    def criterion(policy: TwoStagePolicy) -> float:
+        return float(policy.most_likely().sum())
+
+    whole = train(start(), weights(), THETA, config, criterion=criterion, seed=5)
+
+    def kill(progress: training.Progress) -> None:
+        epochs = progress.phase * config.epochs + progress.epoch
+        if epochs == killed_at and progress.done > 0.5:
+            raise Killed
+
+    path = tmp_path / "checkpoint.safetensors"
+    options = {"criterion": criterion, "seed": 5, "checkpoint": path}
+    try:
+        train(start(), weights(), THETA, config, progress=kill, **options)
+    except Killed:
+        assert path.exists()
+    resumed = train(start(), weights(), THETA, config, resume=True, **options)
+    for a, b in ((whole.policy.generator, resumed.policy.generator), (whole.policy.ranker, resumed.policy.ranker)):
+        assert same(state(a), state(b))
+    assert [e._replace(seconds=0) for e in whole.history] == [e._replace(seconds=0) for e in resumed.history]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    config = TrainingConfig(epochs=1)
+    train(start(), weights(), THETA, config, checkpoint=path)
+    with pytest.raises(ConfigError, match="of another training"):
+        train(start(), weights(), THETA, config, seed=1, checkpoint=path, resume=True)
+    with pytest.raises(ConfigError, match="of another training"):
+        train(start(), weights(2), THETA, config, checkpoint=path, resume=True)
+    path.write_bytes(b"half")
+    with pytest.raises(ConfigError, match="not a whole checkpoint"):
+        train(start(), weights(), THETA, config, checkpoint=path, resume=True)
+
+
+def test_the_same_seed_gives_the_same_weights_and_the_start_is_left_alone() -> None:
+    policy = start()
+    before = state(policy.generator)
+    a, b, c = (train(policy, weights(), THETA, TrainingConfig(epochs=2), seed=s).policy for s in (1, 1, 2))
+    assert same(state(a.generator), state(b.generator))
+    assert not same(state(a.generator), state(c.generator))
+    assert same(state(policy.generator), before)
+
+
+def test_progress_and_watch_see_every_epoch() -> None:
+    told: list[training.Progress] = []
+    trained = train(
+        start(),
+        weights(),
+        THETA,
+        TrainingConfig(epochs=2, minibatch=10),
+        progress=told.append,
+        watch=lambda p: {"K": p.K},
+    )
+    assert [e.watched for e in trained.history] == [{"K": 3}, {"K": 3}]
+    assert max(p.done for p in told) == 1.0
+    assert {p.epoch for p in told} == {0, 1, 2}
+
+
+def test_no_clicks_no_change() -> None:
+    policy = start()
+    found = train(policy, csr_matrix((Q, D), dtype=np.float32), THETA, TrainingConfig(epochs=2))
+    assert found.history == ()
+    assert torch.equal(found.policy.generator.items, policy.generator.items)
+    with pytest.raises(ConfigError, match="another size"):
+        train(policy, csr_matrix((Q, D + 1)), THETA)
