@@ -352,7 +352,7 @@ def summarise(config: GridConfig, folder: Path, command: str, seconds: float) ->
             "machine": f"{os.cpu_count()} cores",
             "seconds": seconds,
         },
-        "switches": config.model_dump(mode="json"),
+        "switches": _switches(config),
         "switch_help": switch_help(),
         "rows": rows_of(records),
         "references": json.loads((folder / f"{REFERENCES}.json").read_text(encoding="utf-8")),
@@ -360,6 +360,16 @@ def summarise(config: GridConfig, folder: Path, command: str, seconds: float) ->
         "curves": [{**{f: r[f] for f in fields}, "history": r["history"]} for r in records],
         "paper": paper_rows(config) if is_ml_1m else [],
     }
+
+
+def _switches(config: GridConfig) -> dict[str, Any]:
+    """Every switch with its value, on one level but for the training's."""
+    values = config.model_dump(mode="json")
+    experiment = values.pop("experiment")
+    learning = experiment.pop("learning")
+    # A grid has its own lists of these two.
+    del experiment["impressions"], learning["candidates"]
+    return {**experiment, **learning, **values}
 
 
 def switch_help() -> dict[str, str]:
