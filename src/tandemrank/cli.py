@@ -354,14 +354,11 @@ def evaluate(
 @bench_app.command("gradient")
 def bench_gradient(
     as_json: Json = False,
-    quick: Annotated[
-        bool, typer.Option(help="Fewer repetitions: minutes become seconds, figures become rough.")
-    ] = False,
 ) -> None:
     """Noise and time of the gradients: race against REINFORCE and PL-Rank-3, one thread, the paper's sizes."""
     from tandemrank import bench
 
-    _summary(bench.gradient(quick=quick), as_json)
+    _summary(bench.gradient(), as_json)
 
 
 @bench_app.command("epoch")

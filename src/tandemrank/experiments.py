@@ -70,7 +70,13 @@ PRESETS: dict[str, dict[str, Any]] = {
         "learning": {
             "propensity": "frequency",
             "clip": "paper",
-            "training": {"gradient": "reinforce", "samples": 300, "stopping": "fixed", "epochs": 30},
+            "training": {
+                "gradient": "reinforce",
+                "samples": 300,
+                "stopping": "fixed",
+                "epochs": 30,
+                "alpha": "examination",
+            },
         },
     },
 }

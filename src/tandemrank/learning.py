@@ -41,6 +41,9 @@ class LearningConfig(BaseModel):
     )
     clip_quantile: float = Field(default=0.001, ge=0, lt=1, description="the small quantile")
     held_out: float = Field(default=0.15, gt=0, lt=1, description="share of the impressions held out for stopping")
+    judged_depth: int = Field(
+        default=10, ge=1, description="length of the lists whose DCG is judged on held-out clicks"
+    )
     training: TrainingConfig = TrainingConfig()
 
     @property

@@ -54,7 +54,12 @@ def utility(
     problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
     w = checked_weights(w, s_c)
     solve = _kernel_utility if problem.compiled else _tensor_utility
-    return differentiable(s_c, s_r, lambda s, r: solve(s, r, w, problem))
+    wanted = (_needs_gradient(s_c), _needs_gradient(s_r))
+    return differentiable(s_c, s_r, lambda s, r: solve(s, r, w, problem, wanted))
+
+
+def _needs_gradient(scores: Tensor) -> bool:
+    return scores.requires_grad and torch.is_grad_enabled()
 
 
 def exposure(
@@ -189,11 +194,11 @@ def checked_weights(w: Weights, scores: Tensor) -> Weights:
     return w
 
 
-Solution: TypeAlias = tuple[Tensor, Tensor, Tensor]
+Solution: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
 
 
 class _Differentiable(torch.autograd.Function):
-    """Value and both gradients at once; backward only multiplies."""
+    """Value and the gradients that are needed at once; backward only multiplies."""
 
     @staticmethod
     def forward(ctx: Any, s_c: Tensor, s_r: Tensor, solve: Callable[[Tensor, Tensor], Solution]) -> Tensor:
@@ -279,19 +284,23 @@ def sparse(w: Weights) -> csr_matrix:
     return csr_matrix(w.detach().cpu().numpy()) if isinstance(w, Tensor) else w
 
 
-def _kernel_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem) -> Solution:
+def _kernel_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
     from tandemrank import race_kernel
 
     s, r, weights = row_major(s_c), row_major(s_r), sparse(w)
     value, variance = np.zeros(len(s)), np.zeros(len(s))
-    grad_c, grad_r = np.zeros_like(s), np.zeros_like(s)
+    # A gradient that nobody asks for is [B, 0], and costs nothing.
+    grad_c, grad_r = (np.zeros((len(s), s.shape[1] if wants else 0), np.float32) for wants in wanted)
     with compiling():
         race_kernel.utility(
             s, r, problem.keys, weights.indptr.astype(np.int64), weights.indices.astype(np.int32),
             weights.data.astype(np.float32), row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
             value, variance, grad_c, grad_r,
         )  # fmt: skip
-    return tuple(torch.from_numpy(x).to(s_c) for x in (value, grad_c, grad_r))  # type: ignore[return-value]
+    by_c, by_r = (
+        torch.from_numpy(x).to(s_c) if wants else None for x, wants in zip((grad_c, grad_r), wanted, strict=True)
+    )
+    return torch.from_numpy(value).to(s_c), by_c, by_r
 
 
 Moments: TypeAlias = tuple[NDArray[np.int64], Tensor, Tensor]
@@ -326,10 +335,15 @@ def _tensor_race(s_c: Tensor, s_r: Tensor, w: Tensor, problem: Problem) -> tuple
     return race_tensor.race(s_c, s_r, w, problem.theta, problem.K2, problem.samples, problem.keys)
 
 
-def _tensor_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem) -> Solution:
+def _tensor_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
     dense = w.to(s_c) if isinstance(w, Tensor) else torch.from_numpy(w.toarray()).to(s_c)
     p, density, _, gain, slope, value = _tensor_race(s_c, s_r, dense, problem)
-    return value.mean(0), (density * gain).mean(0), (p * slope).mean(0)
+    wants_c, wants_r = wanted
+    return (
+        value.mean(0),
+        (density * gain).mean(0) if wants_c else None,
+        (p * slope).mean(0) if wants_r else None,
+    )
 
 
 def _tensor_moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:

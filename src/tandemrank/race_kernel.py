@@ -5,7 +5,7 @@ query and a sample
 
 1. `first_race` draws the arrival times T of all documents and finds the candidates, the last of them, `l`, and the
    first document that just missed, `x`;
-2. `second_race` draws the arrival times of the candidates and of `x`, and keeps the first K + 2;
+2. `second_race` draws the arrival times of the candidates, and keeps the first K + 1;
 3. `_collect` integrates each document's own clocks out: `sweep` does it for a whole block of documents that all see the
    same list, the at most K + 1 shown candidates are then done one by one.
 
@@ -21,6 +21,7 @@ from tandemrank.float32_kernel import bits_of, exp, f32, i32, log, minus_log_1m,
 # No reassociation: every sum is in the order it is written, so a result is the same on every call.
 _MATHS = {"contract", "nsz"}
 _BUCKETS = 2048
+_BLOCK = 1024
 
 
 @njit(inline="always")
@@ -132,12 +133,9 @@ def first_arrivals(docs, log_Q, n, shown, shown_log_Q):
 
 
 @njit(cache=True, nogil=True, fastmath=_MATHS)
-def second_race(score, key, candidates, n, x, scores, log_Q, shown, shown_log_Q):
-    """The first arrivals among `candidates[:n]` and `x` (if x >= 0), in order; returns how many there are."""
+def second_race(score, key, candidates, n, scores, log_Q, shown, shown_log_Q):
+    """The first arrivals among `candidates[:n]`, in order; returns how many there are."""
     low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
-    if x >= 0:
-        candidates[n] = x
-        n += 1
     # The look-up apart from the arithmetic, so that the arithmetic runs on whole vectors.
     for j in range(n):
         scores[j] = score[candidates[j]]
@@ -149,19 +147,31 @@ def second_race(score, key, candidates, n, x, scores, log_Q, shown, shown_log_Q)
 
 
 @njit(cache=True, nogil=True, fastmath=_MATHS)
-def _sweep(score, n, log_t, coefficient, value, slope):
+def _sweep(score, n, log_t, coefficient, value, slope, y_first):
     """For a block of documents that see the same list: adds sum_k c_k exp(-mu t_k), and its derivative by the score.
 
-    Shapes: score, value, slope [n]; log_t, coefficient [K]. Terms with c_k = 0 or t_k = inf cost nothing.
+    Shapes: score, value, slope [n]; log_t, coefficient [K]; y_first [_BLOCK], working space. Terms with c_k = 0 or
+    t_k = inf cost nothing.
     """
-    for k in range(log_t.size):
-        c, log_t_k = coefficient[k], log_t[k]
-        if c != f32(0.0) and log_t_k < f32(np.inf):
-            for j in range(n):
-                y = min(exp(score[j] + log_t_k), f32(100.0))
-                e = c * exp(-y)
-                value[j] += e
-                slope[j] -= y * e
+    # A piece at a time, so that what every k reads and writes stays in the cache.
+    for start in range(0, n, _BLOCK):
+        size = min(n - start, _BLOCK)
+        piece, piece_value, piece_slope = score[start:], value[start:], slope[start:]
+        log_t_first = f32(-np.inf)
+        for k in range(log_t.size):
+            c, log_t_k = coefficient[k], log_t[k]
+            if c != f32(0.0) and log_t_k < f32(np.inf):
+                # mu t_k = mu t_first * (t_k / t_first) saves an exponential, unless the times are far apart.
+                if not log_t_k - log_t_first < f32(40.0):
+                    log_t_first = log_t_k
+                    for j in range(size):
+                        y_first[j] = min(exp(piece[j] + log_t_first), f32(100.0))
+                ratio = exp(log_t_k - log_t_first)
+                for j in range(size):
+                    y = min(y_first[j] * ratio, f32(100.0))
+                    e = c * exp(-y)
+                    piece_value[j] += e
+                    piece_slope[j] -= y * e
 
 
 @njit(inline="always")
@@ -178,14 +188,6 @@ def _place_of(d, shown):
         if shown[k] == d:
             return k
     return shown.size
-
-
-@njit(inline="always")
-def _dot(a, b):
-    total = f32(0.0)
-    for k in range(a.size):
-        total += a[k] * b[k]
-    return total
 
 
 @njit(cache=True, nogil=True, fastmath=_MATHS)
@@ -208,35 +210,34 @@ def _see(place, log_t_rest, w_rest, theta, delta, log_t, c_plain):
 def _scratch(D, K):
     """Working space of one thread: nothing is allocated while queries are answered."""
     floats, documents = np.empty((7, D + 1), np.float32), np.empty((2, D + 1), np.int32)
-    lists, histogram = np.empty((7, K + 2), np.float32), np.empty(_BUCKETS, np.int32)
-    return floats, documents, lists, histogram, np.empty(K + 2, np.int32), np.empty(K + 1, np.int32)
+    lists, histogram = np.empty((4, K + 1), np.float32), np.empty(_BUCKETS, np.int32)
+    return floats, documents, lists, histogram, np.empty(K + 1, np.int32), np.empty(_BLOCK, np.float32)
 
 
 @njit(cache=True, nogil=True)
 def _draw(s, r, key, K2, w, scratch):
     """Both races of one sample. Returns (x, l, number of candidates); the lists are in the scratch.
 
-    `shown` has the first K + 2 arrivals of the second race with `x` among them, `rest` the first K + 1 without `x`;
-    rows of `lists`: 0 and 1, times and weights of `shown`; 2 and 3, of `rest`; the others are free.
+    `shown` has the first K + 1 arrivals of the second race; rows of `lists`: 0 and 1, their times and weights; the
+    others are free.
     x = -1 where everybody available is a candidate (the one-stage case).
     """
-    floats, documents, lists, histogram, shown, rest = scratch
+    floats, documents, lists, histogram, shown, _ = scratch
     log_T, log_Q, candidates = floats[0], floats[1], documents[0]
     D = s.size
     if K2 < D:
         arrivals(s, stream(key, u64(0)), log_T[:D])
+        x, last, n = first_race(log_T[:D], K2, histogram, log_Q, documents[1], candidates)
     else:
         # Nobody can miss: only availability matters, and no clock needs to be drawn for it.
+        x, last, n = -1, -1, 0
         for d in range(D):
             log_T[d] = f32(0.0) if s[d] > f32(-np.inf) else f32(np.inf)
-    x, last, n = first_race(log_T[:D], K2, histogram, log_Q, documents[1], candidates)
-    second_race(r, stream(key, u64(1)), candidates, n, x, floats[4], log_Q, shown, lists[0])
+            candidates[n] = d
+            n += s[d] > f32(-np.inf)
+    second_race(r, stream(key, u64(1)), candidates, n, floats[4], log_Q, shown, lists[0])
     for k in range(shown.size):
         lists[1, k] = w[shown[k]] if shown[k] >= 0 else f32(0.0)
-    place = _place_of(x, shown) if x >= 0 else shown.size
-    _without(place, lists[0], lists[2, : rest.size])
-    _without(place, lists[1], lists[3, : rest.size])
-    _without(place, shown, rest)
     return x, last, n
 
 
@@ -245,8 +246,8 @@ def _chances(s_d, log_tau):
     """(p, lambda tau exp(-lambda tau)) with p = 1 - exp(-lambda tau), accurate for tiny chances too."""
     a = min(exp(s_d + log_tau), f32(80.0))
     e = exp(-a)
-    p = f32(1.0) - e if a > f32(0.02) else a * (f32(1.0) - a * (f32(0.5) - a * f32(1.0 / 6.0)))
-    return p, a * e
+    series = a * (f32(1.0) - a * (f32(0.5) - a * f32(1.0 / 6.0)))
+    return f32(1.0) - e if a > f32(0.02) else series, a * e
 
 
 @njit(cache=True, nogil=True, fastmath=_MATHS)
@@ -256,16 +257,16 @@ def _own_terms(s, r, docs, theta, delta, state, scratch, block):
     Rows of `block`: 0, theta_1 + sum_k exp(-mu_d t_k) delta_k, the examination of d if it is a candidate; 1, its
     derivative by r_d; 2, the chance p_d; 3, lambda_d tau_d exp(-lambda_d tau_d).  Shapes: docs [n]; block [5, n].
     """
-    floats, _, lists, _, _, rest = scratch
+    floats, _, lists, _, shown, y_first = scratch
     x, last, _ = state
     log_T, K, n = floats[0], theta.size, docs.size
     value, slope, chance, density, score = block[0], block[1], block[2], block[3], block[4]
     for j in range(n):
         score[j], value[j], slope[j] = r[docs[j]], theta[0], f32(0.0)
-    outside = min(_place_of(last, rest), K) if x >= 0 else K
-    log_t = lists[4, :K]
-    _without(outside, lists[2], log_t)
-    _sweep(score, n, log_t, delta, value, slope)
+    outside = min(_place_of(last, shown), K) if x >= 0 else K
+    log_t = lists[2, :K]
+    _without(outside, lists[0], log_t)
+    _sweep(score, n, log_t, delta, value, slope, y_first)
     for j in range(n):
         d = docs[j]
         is_candidate = x < 0 or _arrives_before(log_T[d], d, log_T[x], x)
@@ -277,66 +278,94 @@ def _own_terms(s, r, docs, theta, delta, state, scratch, block):
         else:
             chance[j], density[j] = _chances(s[d], log_T[x] if is_candidate else log_T[last])
         # Who is shown sees the list without itself; a candidate also sees the last candidate, others do not.
-        place = min(_place_of(d, rest), K) if is_candidate else outside
+        place = min(_place_of(d, shown), K) if is_candidate else outside
         if place != outside:
-            _without(place, lists[2], log_t)
+            _without(place, lists[0], log_t)
             value[j], slope[j] = theta[0], f32(0.0)
-            _sweep(score[j : j + 1], 1, log_t, delta, value[j : j + 1], slope[j : j + 1])
+            _sweep(score[j : j + 1], 1, log_t, delta, value[j : j + 1], slope[j : j + 1], y_first)
 
 
 @njit(cache=True, nogil=True, fastmath=_MATHS)
-def _others_terms(r, theta, delta, state, scratch):
-    """What each document changes in the *others'* utility by coming in: U_in(d) - U_out(d) less its own weight's part.
+def _joining(r_d, w_d, base, log_t, c, theta, delta):
+    """V(d), the expected utility if `d` joins the list that was last seen by `_see`: its second clock integrated out."""
+    value = base + theta[0] * w_d
+    for k in range(theta.size):
+        if log_t[k] < f32(np.inf):
+            value += exp(-min(exp(r_d + log_t[k]), f32(100.0))) * (delta[k] * w_d + c[k])
+    return value
 
-    In `floats[2]`, and its derivative by r_d in `floats[3]`. First all documents as if outside, then the candidates
-    where they see another list or another alternative, then those who are shown themselves.
+
+@njit(cache=True, nogil=True, fastmath=_MATHS)
+def _others_terms(r, theta, delta, w, state, scratch):
+    """V(d) - V(b), less the part of d's own weight: what d changes by taking the place of b, the K2-th of the others.
+
+    In `floats[2]`, and its derivative by r_d in `floats[3]`. First all documents as if outside, where b = l, then the
+    candidates, where b = x, then those of them who are shown and see a list of their own.
     """
-    floats, documents, lists, _, shown, rest = scratch
+    floats, documents, lists, _, shown, y_first = scratch
     x, last, n = state
     K, D = theta.size, r.size
     value, slope, score, inside, inside_slope = floats[2], floats[3], floats[4], floats[5], floats[6]
     candidates = documents[0]
-    log_t, c = lists[4, :K], lists[5, :K]
-    out, out_candidate = _dot(theta, lists[3, :K]), _dot(theta, lists[1, :K])
-    outside = min(_place_of(last, rest), K) if x >= 0 else K
-    value[:D] = _see(outside, lists[2], lists[3], theta, delta, log_t, c) - out
+    log_t, c = lists[2, :K], lists[3, :K]
+    # A document that the re-ranker never shows takes a place, but its own weight counts for nothing.
+    w_x = w[x] if x >= 0 and r[x] > f32(-np.inf) else f32(0.0)
+    w_last = w[last] if x >= 0 and r[last] > f32(-np.inf) else f32(0.0)
+    outside = min(_place_of(last, shown), K) if x >= 0 else K
+    base = _see(outside, lists[0], lists[1], theta, delta, log_t, c)
+    V_outside = _joining(r[last], w_last, base, log_t, c, theta, delta) if x >= 0 else f32(0.0)
+    value[:D] = base - V_outside
     slope[:D] = f32(0.0)
-    _sweep(r, D, log_t, c, value, slope)
-    if outside < K:
-        inside[:n] = _see(K, lists[2], lists[3], theta, delta, log_t, c) - out_candidate
-        inside_slope[:n] = f32(0.0)
-        for j in range(n):
-            score[j] = r[candidates[j]]
-        _sweep(score, n, log_t, c, inside, inside_slope)
-        for j in range(n):
-            value[candidates[j]], slope[candidates[j]] = inside[j], inside_slope[j]
-    elif out != out_candidate:
-        for j in range(n):
-            value[candidates[j]] += out - out_candidate
-    for place in range(rest.size):
-        d = rest[place]
+    _sweep(r, D, log_t, c, value, slope, y_first)
+    if x >= 0:
+        base_inside = _see(K, lists[0], lists[1], theta, delta, log_t, c)
+        V_inside = _joining(r[x], w_x, base_inside, log_t, c, theta, delta)
+        if outside < K:
+            inside[:n] = base_inside - V_inside
+            inside_slope[:n] = f32(0.0)
+            for j in range(n):
+                score[j] = r[candidates[j]]
+            _sweep(score, n, log_t, c, inside, inside_slope, y_first)
+            for j in range(n):
+                value[candidates[j]], slope[candidates[j]] = inside[j], inside_slope[j]
+        else:
+            for j in range(n):
+                value[candidates[j]] += V_outside - V_inside
+    for place in range(shown.size):
+        d = shown[place]
         if d >= 0:
-            _without(_place_of(d, shown), lists[1], lists[6, :K])
-            value[d] = _see(place, lists[2], lists[3], theta, delta, log_t, c) - _dot(theta, lists[6, :K])
+            base = _see(place, lists[0], lists[1], theta, delta, log_t, c)
+            value[d] = base - (_joining(r[x], w_x, base, log_t, c, theta, delta) if x >= 0 else f32(0.0))
             slope[d] = f32(0.0)
-            _sweep(r[d : d + 1], 1, log_t, c, value[d : d + 1], slope[d : d + 1])
+            _sweep(r[d : d + 1], 1, log_t, c, value[d : d + 1], slope[d : d + 1], y_first)
 
 
 @njit(cache=True, nogil=True, fastmath=_MATHS)
 def _add_others(s, state, scratch, grad_s, grad_r):
-    """Adds the terms of `_others_terms` to the gradients."""
+    """Adds the terms of `_others_terms` to the gradients; to one of size 0 nothing."""
     x, last, _ = state
-    log_T, value, slope = scratch[0][0], scratch[0][2], scratch[0][3]
+    floats = scratch[0]
+    log_T, value, slope, chance, density = floats[0], floats[2], floats[3], floats[5], floats[6]
     if x < 0:
-        for d in range(s.size):
+        for d in range(grad_r.size):
             grad_r[d] += slope[d] if log_T[d] < f32(np.inf) else f32(0.0)
         return
     log_T_x, log_T_last = log_T[x], log_T[last]
     for d in range(s.size):
         # A candidate that ties with x needs no care: the last candidate's time is the same then.
-        p, density = _chances(s[d], log_T_x if log_T[d] < log_T_x else log_T_last)
-        grad_s[d] += density * value[d]
-        grad_r[d] += p * slope[d]
+        chance[d], density[d] = _chances(s[d], log_T_x if log_T[d] < log_T_x else log_T_last)
+    for d in range(grad_s.size):
+        grad_s[d] += density[d] * value[d]
+    for d in range(grad_r.size):
+        grad_r[d] += chance[d] * slope[d]
+
+
+@njit(inline="always")
+def _others_matter(w, state, scratch):
+    """Whether anybody on the list, or on the edge of the candidates, carries weight."""
+    x, last, _ = state
+    edge = x >= 0 and (w[x] != f32(0.0) or w[last] != f32(0.0))
+    return edge or np.any(scratch[2][1] != f32(0.0))
 
 
 @njit(cache=True, nogil=True)
@@ -353,10 +382,11 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
     """Value, variance of one sample, and both gradients of the two-stage utility, each the mean over the samples.
 
     Shapes: s, r, grad_s, grad_r [B, D]; keys, value, variance [B]; indptr [B + 1]; indices, weights [nnz]; theta [K].
-    The outputs come in as zeros.
+    The outputs come in as zeros; a gradient that comes in as [B, 0] is not wanted, and not computed.
     """
     B, D = s.shape
     delta = _steps(theta)
+    wants_s, wants_r = grad_s.shape[1] > 0, grad_r.shape[1] > 0
     for chunk in prange(chunks):
         scratch = _scratch(D, theta.size)
         w = np.zeros(D, np.float32)
@@ -367,14 +397,16 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
                 w[docs[j]] = own[j]
             for sample in range(samples):
                 state = _draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-                if np.any(scratch[2][1] != f32(0.0)):
-                    _others_terms(r[q], theta, delta, state, scratch)
+                if (wants_s or wants_r) and _others_matter(w, state, scratch):
+                    _others_terms(r[q], theta, delta, w, state, scratch)
                     _add_others(s[q], state, scratch, grad_s[q], grad_r[q])
                 _own_terms(s[q], r[q], docs, theta, delta, state, scratch, block)
                 total = 0.0
                 for j in range(docs.size):
-                    grad_s[q, docs[j]] += block[3, j] * own[j] * block[0, j]
-                    grad_r[q, docs[j]] += block[2, j] * own[j] * block[1, j]
+                    if wants_s:
+                        grad_s[q, docs[j]] += block[3, j] * own[j] * block[0, j]
+                    if wants_r:
+                        grad_r[q, docs[j]] += block[2, j] * own[j] * block[1, j]
                     total += block[2, j] * own[j] * block[0, j]
                 # Welford's update: exact for one sample, stable for many.
                 step = total - value[q]
@@ -429,7 +461,7 @@ def lists(s, r, rows, keys, K2, chunks, shown):
         w = np.zeros(D, np.float32)
         for i in range(chunk * n // chunks, (chunk + 1) * n // chunks):
             _draw(s[rows[i]], r[rows[i]], stream(keys[i], u64(0)), K2, w, scratch)
-            shown[i] = scratch[5][: shown.shape[1]]
+            shown[i] = scratch[4][: shown.shape[1]]
 
 
 @njit(cache=True, nogil=True, parallel=True)

@@ -47,12 +47,6 @@ def log_clocks(keys: NDArray[np.uint64], samples: int, D: int, stage: int, like:
     return (-torch.log1p(-v.to(like.dtype))).log()
 
 
-def _without(x: Tensor, place: Tensor, length: int) -> Tensor:
-    """x[..., k] less the entry at `place`, for k < length.  Shapes: x [..., n], place [...] -> [..., length]."""
-    k = torch.arange(length, device=x.device)
-    return x.gather(-1, k + (k >= place[..., None]).long())
-
-
 def _place_of(d: Tensor, docs: Tensor) -> Tensor:
     """Where d stands in docs, its length if it does not.  Shapes: d [...], docs [..., n] -> [...]."""
     found = docs == d[..., None]
@@ -71,7 +65,7 @@ def _places(docs: Tensor, D: int) -> Tensor:
 def race(
     s_c: Tensor, s_r: Tensor, w: Tensor, theta: Tensor, K2: int, samples: int, keys: NDArray[np.uint64]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """p, lambda tau exp(-lambda tau), examination if candidate, U_in - U_out, dU_in/dr, each [S, B, D], and U [S, B]."""
+    """p, lambda tau exp(-lambda tau), examination if candidate, V_d - V_b, dV_d/dr_d, each [S, B, D], and U [S, B]."""
     K, (_, D), S, inf = len(theta), s_c.shape, samples, torch.inf
     theta = torch.cat([theta.to(s_c), s_c.new_zeros(1)])
     # A candidate that the re-ranker never shows takes a place, but its own weight counts for nothing.
@@ -88,40 +82,33 @@ def race(
         x = last = order[..., 0]
         missed, candidate = torch.zeros_like(available[..., :1]), available
     x, last = x.where(missed[..., 0], -2), last.where(missed[..., 0], -2)
-    racing = candidate | (torch.arange(D, device=s_c.device) == x[..., None])
-    log_Q = (log_clocks(keys, S, D, 1, s_c) - s_r).where(racing, inf)
-    log_Q = torch.cat([log_Q, log_Q.new_full((*log_Q.shape[:-1], K + 2), inf)], -1)
-    times, shown = (y[..., : K + 2] for y in log_Q.sort(dim=-1, stable=True))
+    log_Q = (log_clocks(keys, S, D, 1, s_c) - s_r).where(candidate, inf)
+    log_Q = torch.cat([log_Q, log_Q.new_full((*log_Q.shape[:-1], K + 1), inf)], -1)
+    times, shown = (y[..., : K + 1] for y in log_Q.sort(dim=-1, stable=True))
     shown = shown.where(times < inf, -1)
     weights = torch.cat([w, w.new_zeros(len(w), 1)], 1).expand(S, -1, -1).gather(-1, shown.where(shown >= 0, D))
-    # Without x: what is really shown, and one more.
-    place_x = _place_of(x, shown)
-    rest, rest_times, rest_weights = (_without(y, place_x, K + 1) for y in (shown, times, weights))
-    # The entry of `rest` that each document does not see: itself if a candidate, else the last candidate.
-    hidden = torch.where(candidate, _places(rest, D), _place_of(last, rest)[..., None]).clamp(max=K)
-    place = _places(shown, D)
-    examination, U_in, slope = (
-        torch.zeros_like(log_T) + theta[0],
-        theta[0] * w.expand_as(log_T),
-        torch.zeros_like(log_T),
-    )
-    U_out = torch.zeros_like(log_T)
+    # The entry of the list that each document does not see: itself if a candidate, else the last candidate.
+    hidden = torch.where(candidate, _places(shown, D), _place_of(last, shown)[..., None]).clamp(max=K)
+    # Whose place a document takes: the first who missed if it is a candidate, else the last candidate.
+    b = torch.where(candidate, x[..., None], last[..., None]).clamp(min=0)
+    r_b, w_b = (y.expand_as(log_T).gather(-1, b) for y in (s_r, w))
+    examination, slope = torch.zeros_like(log_T) + theta[0], torch.zeros_like(log_T)
+    V_d, V_b = theta[0] * w.expand_as(log_T), theta[0] * w_b
     for k in range(K):
         delta = theta[k + 1] - theta[k]
         seen = k >= hidden
-        log_t = torch.where(seen, rest_times[..., k + 1, None], rest_times[..., k, None])
-        w_b = torch.where(seen, rest_weights[..., k + 1, None], rest_weights[..., k, None])
-        y = (s_r + log_t.clamp(max=1e30)).exp().clamp(max=80)
-        e = (-y).exp().where(log_t < inf, 0)
+        log_t = torch.where(seen, times[..., k + 1, None], times[..., k, None])
+        w_k = torch.where(seen, weights[..., k + 1, None], weights[..., k, None])
+        y, y_b = ((r + log_t.clamp(max=1e30)).exp().clamp(max=80) for r in (s_r, r_b))
+        e, e_b = ((-y).exp().where(log_t < inf, 0) for y in (y, y_b))
         examination = examination + e * delta
-        U_in = U_in + theta[k + 1] * w_b + e * delta * (w - w_b)
-        slope = slope - y * e * delta * (w - w_b)
-        out_candidate = torch.where(k >= place, weights[..., k + 1, None], weights[..., k, None])
-        U_out = U_out + theta[k] * torch.where(candidate, out_candidate, rest_weights[..., k, None])
+        V_d = V_d + theta[k + 1] * w_k + e * delta * (w - w_k)
+        V_b = V_b + theta[k + 1] * w_k + e_b * delta * (w_b - w_k)
+        slope = slope - y * e * delta * (w - w_k)
     times_T = torch.cat([log_T, log_T.new_full((*log_T.shape[:-1], 1), inf)], -1)
     T_x, T_last = (times_T.gather(-1, y.where(y >= 0, D)[..., None]) for y in (x, last))
     a = (s_c + torch.where(candidate, T_x, T_last)).exp().clamp(max=80)
     p = torch.where(missed, -torch.expm1(-a), 1.0).where(available, 0.0)
     density = torch.where(missed, a * (-a).exp(), 0.0).where(available, 0.0)
     examination = examination.where(showable, 0)
-    return p, density, examination, U_in - U_out, slope, (w * p * examination).sum(-1)
+    return p, density, examination, V_d - V_b, slope, (w * p * examination).sum(-1)

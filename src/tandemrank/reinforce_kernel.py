@@ -89,7 +89,7 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, 
                 key = stream(keys[q], u64(sample))
                 arrivals(s[q], stream(key, u64(0)), log_T[:D])
                 _, _, n = first_race(log_T[:D], K2, histogram, log_Q, spare, candidates)
-                filled = second_race(r[q], stream(key, u64(1)), candidates, n, -1, scores, log_Q, shown, times)
+                filled = second_race(r[q], stream(key, u64(1)), candidates, n, scores, log_Q, shown, times)
                 reward = f32(0.0)
                 for k in range(filled):
                     reward += theta[k] * w[shown[k]]

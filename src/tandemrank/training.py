@@ -5,7 +5,8 @@ one stage on one objective,
 
     sum_q sum_d w[q, d] rho_cr(d)   with   w[q, d] = sum_i c_i(d) / rho_0(d)          (paper: cltr-obj-2s, cltr-grad-2s)
 
-where rho_cr is the exposure by the pair of stages or by the stage alone (K2 = D, paper: cltr-obj). An epoch ends with a
+where rho_cr is the exposure, under the weights alpha of the ranks, by the pair of stages or by the stage alone (K2 = D,
+paper: cltr-obj). An epoch ends with a
 judgement on held-out clicks and a checkpoint; a phase ends when the judgement stops improving, with its best weights.
 """
 
@@ -84,6 +85,13 @@ class TrainingConfig(BaseModel):
     stopping: Literal["dcg", "value", "fixed"] = Field(
         default="dcg",
         description="judgement on held-out clicks: self-normalised DCG of the lists, clipped-IPS value, or none",
+    )
+    alpha: Literal["examination", "flat"] = Field(
+        default="examination",
+        description="weights of the ranks that training maximises, the paper's alpha_k: the examination curve, or 1 to a depth",
+    )
+    depth: int = Field(
+        default=100, ge=1, description="ranks that count with alpha = flat; at most a fifth of the candidates"
     )
     joint_step: Literal["alternate", "every-other"] = Field(
         default="alternate", description="all steps for each minibatch, or one step a minibatch in turn"
@@ -263,9 +271,20 @@ class _Loop:
         else:
             s_c, s_r, K2 = own[step.stage].detach(), own[step.stage], own[step.stage].shape[1]
         options: dict[str, Any] = {"samples": self.config.samples, "generator": self.random}
+        alpha = self.alpha(K2)
         if self.config.gradient == "race":
-            return race.utility(s_c, s_r, w, self.theta, K2, **options)
-        return reinforce.utility(s_c, s_r, w, self.theta, K2, baseline=self.config.gradient != "reinforce", **options)
+            return race.utility(s_c, s_r, w, alpha, K2, **options)
+        return reinforce.utility(s_c, s_r, w, alpha, K2, baseline=self.config.gradient != "reinforce", **options)
+
+    def alpha(self, K2: int) -> Tensor:
+        """The weights of the ranks (paper: list-utility).  Shapes: -> [K], or [depth].
+
+        Flat and deep overfits far less where clicks are few: it asks that the clicked come near the top, and leaves it to
+        all clicks together who comes first. Deeper than a fifth of the candidates the re-ranker would have no say.
+        """
+        if self.config.alpha == "examination":
+            return self.theta
+        return torch.ones(max(len(self.theta), min(self.config.depth, K2 // 5)))
 
     def judged(self) -> TwoStagePolicy:
         """The policy whose lists are judged: the pair, or one stage alone over all documents."""

@@ -1,0 +1,116 @@
+"""The benchmarks on small sizes: the rows they return; and that the rival they measure, PL-Rank-3, is right."""
+
+import json
+
+import numba
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+import enumeration
+from tandemrank import bench, pl_rank_kernel, race
+from test_race import assert_mean, seeded, world
+
+SMALL = bench.Effort(reinforce=400, race=16_000, truth=40_000, turns=1, batch=200)
+
+
+@pytest.fixture(scope="module")
+def measured() -> bench.Row:
+    return bench.gradient(
+        D=30, K=3, weighted=5, K2=(10, 20), large_D=60, reinforce_samples=20, race_samples=(1, 4), effort=SMALL
+    )
+
+
+def test_gradient_has_a_row_for_each_method_and_prints_as_json(measured: bench.Row) -> None:
+    assert json.loads(json.dumps(measured)) == measured
+    keys = {"method", "K2", "samples", "ms_per_query", "relative_error_candidate", "relative_error_ranker", "scores"}
+    assert all(set(row) == keys for row in measured["rows"])
+    found = {(row["method"], row["K2"], row["samples"], row["scores"]) for row in measured["rows"]}
+    methods = [("reinforce", 20), ("reinforce+baseline", 20), ("race", 1), ("race", 4)]
+    assert found == {(m, K2, n, shape) for m, n in methods for K2 in (10, 20) for shape in ("flat", "peaked")}
+    assert [(row["D"], row["scores"]) for row in measured["draws"]] == [
+        (30, "flat"), (30, "peaked"), (60, "flat"), (60, "peaked")
+    ]  # fmt: skip
+    assert all(row["draw_ratio"] > 0 and row["ms_per_query"] > 0 for row in measured["draws"])
+
+
+def test_errors_fall_with_the_square_root_of_the_samples(measured: bench.Row) -> None:
+    """Four samples halve the error of one: so the truth they are measured from is the truth."""
+    for rows in (measured["rows"], measured["one_stage"]):
+        error = {(r["K2"], r["scores"], r["samples"]): r for r in rows if r["method"] == "race"}
+        for (K2, shape, samples), row in error.items():
+            if samples == 1:
+                for stage in ("candidate", "ranker"):
+                    one, four = (x[f"relative_error_{stage}"] for x in (row, error[K2, shape, 4]))
+                    assert one is None or abs(one / four / 2 - 1) < 0.25, (K2, shape, stage, one, four)
+
+
+def test_the_race_is_sharper_than_its_rivals(measured: bench.Row) -> None:
+    for row in measured["rows"]:
+        if row["method"] == "race" and row["samples"] == 4:
+            here = [r for r in measured["rows"] if (r["K2"], r["scores"]) == (row["K2"], row["scores"])]
+            for stage in ("candidate", "ranker"):
+                rival = min(r[f"relative_error_{stage}"] for r in here if r["method"].startswith("reinforce"))
+                assert row[f"relative_error_{stage}"] < rival
+    assert min(measured[name] for name in ("ratio_candidate", "ratio_ranker", "pl_rank_ratio")) > 0
+
+
+def test_threads_are_restored() -> None:
+    before = numba.get_num_threads(), torch.get_num_threads()
+    with bench.threads(1):
+        assert (numba.get_num_threads(), torch.get_num_threads()) == (1, 1)
+    assert (numba.get_num_threads(), torch.get_num_threads()) == before
+
+
+def test_epoch_compares_with_its_floor() -> None:
+    row = bench.epoch(users=40, items=60, F=8, K2=20, K=3, clicked=4, minibatch=16, turns=2)
+    assert json.loads(json.dumps(row)) == row
+    assert row["ratio"] == row["seconds"] / row["floor_seconds"]
+    assert 0 < row["weighted_shown"] <= 3
+
+
+def test_a_joint_epoch_climbs() -> None:
+    """The timed loop is a training loop: with the race it raises the utility of the pair."""
+    stages, w = bench._trained_pair(40, 60, 8, 4, 0)
+    theta, batches = torch.tensor([1.0, 0.5, 0.3]), torch.arange(40).split(20)
+
+    def worth() -> float:
+        s, r = (stage(torch.arange(40)).detach() for stage in stages)
+        return float(race.utility(s, r, w, theta, 20, samples=50, generator=seeded(1)).mean())
+
+    def differentiate(s_c: torch.Tensor, s_r: torch.Tensor, q: torch.Tensor) -> None:
+        (-race.utility(s_c, s_r, w[q.numpy()], theta, 20, generator=seeded(0)).mean()).backward()
+
+    before = worth()
+    optimisers = [torch.optim.Adam(m.parameters(), lr=0.05) for m in stages]
+    for _ in range(5):
+        bench.joint_epoch(stages, optimisers, batches, differentiate)
+    assert worth() > 1.2 * before
+
+
+def test_a_stage_alone_gets_the_gradient_it_gets_beside_the_other() -> None:
+    """What autograd does not ask for is skipped, and changes nothing else."""
+    of = bench.world("peaked", 50, K=4, weighted=6, seed=0).times(8)
+    both = torch.autograd.grad(race.utility(of.s, of.r, of.w, of.theta, 20, generator=seeded(0)).sum(), (of.s, of.r))
+    for stage, scores in enumerate([(of.s, of.r.detach()), (of.s.detach(), of.r)]):
+        value = race.utility(*scores, of.w, of.theta, 20, generator=seeded(0))
+        (alone,) = torch.autograd.grad(value.sum(), scores[stage])
+        assert torch.equal(alone, both[stage])
+    with torch.no_grad():
+        assert torch.equal(race.utility(of.s, of.r, of.w, of.theta, 20, generator=seeded(0)), value)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pl_rank_3_by_enumeration(seed: int) -> None:
+    _, r, w, theta, _ = world(seed)
+    value, _, by_r = enumeration.utility([0.0] * len(r), r, w, theta, len(r))
+    n = 20_000
+    weights = csr_matrix(np.tile(np.array(w, np.float32), (n, 1)))
+    found, grad = np.zeros(n), np.empty((n, len(r)), np.float32)
+    pl_rank_kernel.utility(
+        np.tile(np.array(r, np.float32), (n, 1)), race.keys_for(n, seeded(seed)), weights.indptr.astype(np.int64),
+        weights.indices, weights.data, np.array(theta, np.float32), 2, 1, found, grad,
+    )  # fmt: skip
+    assert_mean(torch.from_numpy(found), value, f"world {seed}, value")
+    assert_mean(torch.from_numpy(grad), by_r, f"world {seed}, gradient")
