@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tandemrank.errors import ConfigError, InputError, TandemRankError
+from tandemrank.errors import ConfigError, InputError, JobError, TandemRankError
 
 app = typer.Typer(
     name="tandemrank",
@@ -54,13 +54,22 @@ def main() -> None:
         _fail(str(error), 2)
     except TandemRankError as error:
         _fail(str(error), 1)
-    except KeyboardInterrupt:
-        _fail("interrupted. What was finished is kept; the same command with --resume goes on from there.", 1)
 
 
 def _fail(message: str, code: int) -> None:
     print(f"tandemrank: {message}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Around a job that can go on later: Ctrl-C becomes a message that says how."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise JobError(
+            "interrupted. What was finished is kept; the same command with --resume goes on from there."
+        ) from None
 
 
 def _print(value: Any) -> None:
@@ -176,7 +185,7 @@ def _grid(config: Any, out: Path, engine: Any, jobs: int | None, resume: bool, a
 
     if engine not in ("local", "ray"):
         raise ConfigError(f"--engine takes local or ray; got {engine!r}.")
-    with _grid_progress() as progress:
+    with _resumable(), _grid_progress() as progress:
         table = grid.run(
             config,
             out,
@@ -322,7 +331,7 @@ def train(
         "training.method": method, "training.epochs": epochs,
     }  # fmt: skip
     resolved = resolve(LearningConfig, file=config, switches=switches or (), flags=flags)
-    with _training_progress() as progress:
+    with _resumable(), _training_progress() as progress:
         summary = workflows.learn(
             logs, start, out, resolved, logging_policy=logging_policy, seed=seed, resume=resume, progress=progress
         )

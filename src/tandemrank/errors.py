@@ -1,14 +1,14 @@
 """The error tree. Every message says what was expected, what came, and what to do.
 
-    TandemRankError
-      x InputError        bad usage or bad input: the command line exits with 2
-          - ConfigError     a switch, an option or a configuration file
-          - DataError       ratings and data sets
-          - LogError        click logs
-          - PolicyError     scores and saved policies
-      x JobError          the job itself failed: the command line exits with 1
-          - DownloadError   a data set could not be fetched
-          - OutputError     a result could not be written
+TandemRankError
+  x InputError        bad usage or bad input: the command line exits with 2
+      - ConfigError     a switch, an option or a configuration file
+      - DataError       ratings and data sets
+      - LogError        click logs
+      - PolicyError     scores and saved policies
+  x JobError          the job itself failed: the command line exits with 1
+      - DownloadError   a data set could not be fetched
+      - OutputError     a result could not be written
 """
 
 

@@ -29,7 +29,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
         yield temporary
         if path.is_dir() and not path.is_symlink():
             if not temporary.is_dir():
-                raise OutputError(f"cannot write {path}: it is a folder, and a file was to be written. Give another path.")
+                raise OutputError(
+                    f"cannot write {path}: it is a folder, and a file was to be written. Give another path."
+                )
             path.rename(holder / "before")
         os.replace(temporary, path)
     except OSError as error:

@@ -1,10 +1,12 @@
 """The schema of click logs, and what can be wrong with one: every check in one pass over a batch.
 
-Wide: `query_id, items, clicks` and perhaps `propensities, weight`; one row an impression, items top first. Long:
-`impression_id, query_id, item_id, position, click` and perhaps `propensity, weight`; one row a shown item, positions
-from 1, the rows of an impression together. Ids are integers or strings.
+Wide: `query_id, items, clicks` and perhaps `propensities, weight, timestamp`; one row an impression, items top first.
+Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, weight, timestamp`; one row a shown
+item, positions from 1, the rows of an impression together. Ids are integers or strings. Times are dates, ISO texts or
+Unix seconds; nothing is computed from them, but a time in the future says that something is wrong.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,18 +19,30 @@ from tandemrank.feedback import ITEM_BITS, QUERY_BITS, RANK_BITS, WEIGHT_UNIT, S
 from tandemrank.vocabulary import Vocabulary, lookup
 
 LARGEST_WEIGHT = 1e6
-WIDE = ("query_id", "items", "clicks", "propensities", "weight")
-LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight")
+DAY = 86_400.0  # clocks and time zones may differ by so many seconds
+WIDE = ("query_id", "items", "clicks", "propensities", "weight", "timestamp")
+LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight", "timestamp")
+IDS = ("impression_id", "query_id", "item_id", "items")
+
+
+NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong in a log: the column, the first rows (from 0) and the number of rows it is wrong in."""
+    """Something wrong in a log: the column ("" for the whole row or file) and the rows, from 0; no rows for all of it.
+
+    The message is "expected ...; ... came."; what stands before the semicolon is the same for every row.
+    """
 
     column: str
-    rows: tuple[int, ...]
-    count: int
+    rows: NDArray[np.int64]
     message: str
+
+    @property
+    def count(self) -> int:
+        """The number of rows it is wrong in."""
+        return len(self.rows)
 
 
 def problems(frame: pl.DataFrame, *, K: int | None = None, vocabulary: Vocabulary | None = None) -> list[Problem]:
@@ -56,6 +70,10 @@ def _is_number(dtype: pl.DataType) -> bool:
     return dtype.is_numeric() or dtype == pl.Boolean
 
 
+def _is_time(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric() or dtype == pl.String or dtype == pl.Date or dtype == pl.Datetime
+
+
 def schema_problems(schema: pl.Schema) -> list[Problem]:
     """Columns that are missing or of the wrong type."""
     long = is_long(schema.names())
@@ -64,18 +82,22 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
         message = (
             f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; {', '.join(schema) or 'none'} came."
         )
-        return [Problem(column, (), 0, message) for column in missing]
+        return [Problem(column, NO_ROWS, message) for column in missing]
     found = []
     for column in [c for c in (LONG if long else WIDE) if c in schema]:
-        of_ids = column in ("impression_id", "query_id", "item_id", "items")
-        words = "integers or strings" if of_ids else "integers" if column == "position" else "numbers"
-        right = _is_id if of_ids else _is_integer if column == "position" else _is_number
+        words, right = "numbers", _is_number
+        if column in IDS:
+            words, right = "integers or strings", _is_id
+        elif column == "position":
+            words, right = "integers", _is_integer
+        elif column == "timestamp":
+            words, right = "times", _is_time
         dtype: object = schema[column]
         if column in ("items", "clicks", "propensities"):
             words = f"lists of {words}"
             dtype = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
         if not (isinstance(dtype, pl.DataType) and right(dtype)):
-            found.append(Problem(column, (), 0, f"expected {words}; the type {schema[column]} came."))
+            found.append(Problem(column, NO_ROWS, f"expected {words}; the type {schema[column]} came."))
     return found
 
 
@@ -105,7 +127,8 @@ class _Flat:
 
 
 def examine(frame: pl.DataFrame, names: "Names", K: int | None) -> tuple[list[Problem], Shown | None]:
-    """The problems of a batch and, where there are none, its impressions in inside positions."""
+    """The problems of a batch and, where there are none, its impressions in inside positions; there must be some."""
+    frame = frame.select(c for c in (LONG if is_long(frame.columns) else WIDE) if c in frame.columns)
     frame = frame.with_columns(pl.col(c).arr.to_list() for c, t in frame.schema.items() if isinstance(t, pl.Array))
     limit = min(K or 2**RANK_BITS, 2**RANK_BITS)
     long = is_long(frame.columns)
@@ -118,11 +141,11 @@ def examine(frame: pl.DataFrame, names: "Names", K: int | None) -> tuple[list[Pr
         return found, None
     distinct, within = _encode(flat.query)
     query = names.queries(distinct)[within]
-    found += _unless(pl.Series(query >= 0), flat.query, "query_id", _known(names.query), flat.row)
+    found += unless(pl.Series(query >= 0), flat.query, "query_id", _known(names.query), flat.row)
     distinct, within = _encode(flat.item)
     item = names.items(distinct)[within]
     column = "item_id" if long else "items"
-    found += _unless(pl.Series(item >= 0), flat.item, column, _known(names.item), flat.rows)
+    found += unless(pl.Series(item >= 0), flat.item, column, _known(names.item), flat.rows)
     twice = flat.row(_repeated(flat.length, within))
     found += _problem(column, twice, "expected each item once in a list; one comes twice.")
     if found:
@@ -135,6 +158,33 @@ def examine(frame: pl.DataFrame, names: "Names", K: int | None) -> tuple[list[Pr
     return [], Shown(query, flat.length, weight, item, flat.rank, flat.click.cast(pl.UInt8).to_numpy(), propensity)
 
 
+def impressions_of(frame: pl.DataFrame) -> NDArray[np.int64]:
+    """The impression that each row belongs to, numbered from 0. Shapes: -> [rows]."""
+    if is_long(frame.columns):
+        return frame["impression_id"].rle_id().to_numpy().astype(np.int64)
+    return np.arange(len(frame))
+
+
+def sift(
+    frame: pl.DataFrame, found: list[Problem], names: "Names", K: int | None
+) -> tuple[list[Problem], NDArray[np.int64], Shown | None]:
+    """All problems of a batch (`found` are those known before), the rows without one, and their impressions.
+
+    Where lists are broken their values cannot be looked at, so the rows that are left are examined again. In a long
+    log an impression with one bad row goes as a whole. Shapes: -> rows [r].
+    """
+    run = impressions_of(frame)
+    everything: list[Problem] = []
+    left, shown = np.arange(len(frame)), None
+    while True:
+        everything += [Problem(p.column, left[p.rows], p.message) for p in found]
+        bad = np.concatenate([NO_ROWS, *(left[p.rows] for p in found)])
+        left = left[~np.isin(run[left], run[bad])]
+        if shown is not None or not len(left):
+            return everything, left, shown
+        found, shown = examine(frame[left], names, K)
+
+
 def _known(ids: pl.Series | None) -> str:
     """What an id should have been, in words."""
     return "an id" if ids is None else f"one of the {len(ids)} known ids, which are {ids.dtype}"
@@ -143,10 +193,10 @@ def _known(ids: pl.Series | None) -> str:
 def _problem(column: str, rows: NDArray[np.int64], message: str) -> list[Problem]:
     """A problem in the given rows, or none."""
     rows = np.unique(rows)
-    return [Problem(column, tuple(rows[:5].tolist()), len(rows), message)] if len(rows) else []
+    return [Problem(column, rows, message)] if len(rows) else []
 
 
-def _unless(
+def unless(
     right: pl.Series,
     values: pl.Series,
     column: str,
@@ -157,51 +207,68 @@ def _unless(
     if right.all(ignore_nulls=False):
         return []
     wrong = np.flatnonzero(~right.fill_null(False).to_numpy())
-    value = values[int(wrong[0])]
+    first = values[int(wrong[0]) : int(wrong[0]) + 1]
+    value = (first.cast(pl.String) if first.dtype.is_temporal() else first)[0]  # a year may be beyond Python's
     came = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
     return _problem(column, rows(wrong), f"expected {expected}; {came} came.")
 
 
 def _nulls(frame: pl.DataFrame) -> list[Problem]:
-    return [p for c in frame.columns for p in _unless(frame[c].is_not_null(), frame[c], c, "a value")]
+    columns = [c for c in frame.columns if c != "timestamp"]
+    return [p for c in columns for p in unless(frame[c].is_not_null(), frame[c], c, "a value")]
+
+
+def _late(frame: pl.DataFrame) -> list[Problem]:
+    """Times in the future, or no times at all; a missing time is none."""
+    if "timestamp" not in frame.columns:
+        return []
+    values = frame["timestamp"]
+    if values.dtype == pl.String:
+        try:
+            values = values.str.to_datetime(strict=False, time_zone="UTC")
+        except pl.exceptions.PolarsError:  # no value looks like a time
+            values = pl.Series([None] * len(values), dtype=pl.Datetime)
+    seconds = values if values.dtype.is_numeric() else values.cast(pl.Datetime("us")).dt.epoch("s")
+    right = (seconds <= time.time() + DAY).fill_null(False) | frame["timestamp"].is_null()
+    return unless(right, frame["timestamp"], "timestamp", "times until now, ISO or in Unix seconds")
 
 
 def _wide_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
-    """Nulls, and lists of the wrong length."""
-    found = _nulls(frame)
+    """Nulls, times in the future, and lists of the wrong length."""
+    found = _nulls(frame) + _late(frame)
     length = frame["items"].list.len()
     right = (length <= limit).fill_null(True)
-    found += _unless(right, length, "items", f"at most {limit} items, the ranks of the examination curve")
+    found += unless(right, length, "items", f"at most {limit} items, the ranks of the examination curve")
     for column in [c for c in ("clicks", "propensities") if c in frame.columns]:
         own = frame[column].list.len()
-        found += _unless((own == length).fill_null(True), frame[column], column, "as many as items")
+        found += unless((own == length).fill_null(True), frame[column], column, "as many as items")
     return found
 
 
 def _long_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
-    """Nulls, positions out of range, impressions of two queries."""
-    found = _nulls(frame)
+    """Nulls, times in the future, positions out of range, impressions of two queries."""
+    found = _nulls(frame) + _late(frame)
     position = frame["position"]
     right = position.is_between(1, limit).fill_null(True)
-    found += _unless(right, position, "position", f"positions from 1 to {limit}, the ranks of the examination curve")
+    found += unless(right, position, "position", f"positions from 1 to {limit}, the ranks of the examination curve")
     run, query = frame["impression_id"].rle_id(), frame["query_id"]
     right = ((query == query.shift(1)) | (run != run.shift(1))).fill_null(True)
-    return found + _unless(right, query, "query_id", "one query in an impression")
+    return found + unless(right, query, "query_id", "one query in an impression")
 
 
 def _value_problems(flat: _Flat) -> list[Problem]:
     """Wrong values of items, clicks, propensities, weights, and repeated positions."""
     item, click, propensity = ("item_id", "click", "propensity") if flat.long else ("items", "clicks", "propensities")
     expected = "an id, a string or a 64-bit integer"
-    found = _unless(flat.query.is_not_null(), flat.query, "query_id", expected, flat.row)
-    found += _unless(flat.item.is_not_null(), flat.item, item, expected, flat.rows)
+    found = unless(flat.query.is_not_null(), flat.query, "query_id", expected, flat.row)
+    found += unless(flat.item.is_not_null(), flat.item, item, expected, flat.rows)
     right = flat.click.is_not_null() if flat.click.dtype == pl.Boolean else (flat.click == 0) | (flat.click == 1)
-    found += _unless(right, flat.click, click, "0 or 1", flat.rows)
+    found += unless(right, flat.click, click, "0 or 1", flat.rows)
     if (p := flat.propensity) is not None:
-        found += _unless((p > 0) & (p <= 1), p, propensity, "propensities above 0 and up to 1", flat.rows)
+        found += unless((p > 0) & (p <= 1), p, propensity, "propensities above 0 and up to 1", flat.rows)
     if (w := flat.weight) is not None:
         right = (w >= WEIGHT_UNIT) & (w <= LARGEST_WEIGHT)
-        found += _unless(right, w, "weight", "weights from a millionth to a million", flat.row)
+        found += unless(right, w, "weight", "weights from a millionth to a million", flat.row)
     if flat.long:
         twice = flat.row(_repeated(flat.length, flat.rank))
         found += _problem("position", twice, "expected each position once in an impression; one comes twice.")
@@ -297,7 +364,7 @@ def _positions(
     known: pl.Series | None, distinct: pl.Series, grow: bool, bits: int
 ) -> tuple[pl.Series, NDArray[np.int64]]:
     """The known ids, with the new ones after them where they may grow, and the positions of `distinct` in them."""
-    if known is None:
+    if known is None or (grow and not len(known)):
         known = distinct.clear()
     if known.dtype != distinct.dtype:
         return known, np.full(len(distinct), -1)

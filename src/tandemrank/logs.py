@@ -1,15 +1,13 @@
-"""Click logs as Parquet files: writing, and reading in batches with every check of `log_checks`.
+"""Click logs: writing them as Parquet, and reading them (`log_sources`) in batches with every check of `log_checks`.
 
 A log is read once; its cost in memory is that of its distinct (query, item, rank).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from glob import glob
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tandemrank import files
 from tandemrank.clicks import Impressions
@@ -26,10 +24,10 @@ from tandemrank.feedback import (
     total,
     unpacked,
 )
-from tandemrank.log_checks import LONG, WIDE, Names, Problem, examine, is_long, schema_problems
+from tandemrank.log_checks import Names, examine
+from tandemrank.log_sources import Source, batches, describe
 from tandemrank.vocabulary import Vocabulary
 
-Source = str | Path | Sequence[str | Path] | pl.DataFrame | pl.LazyFrame
 Progress = Callable[[int], None]
 
 
@@ -91,7 +89,7 @@ def read(
     batch: int = 200_000,
     progress: Progress | None = None,
 ) -> Feedback:
-    """Reads a log, wide or long: files, folders, globs, a frame. Refuses the first problem by file, row and column.
+    """Reads a log, wide or long: files, folders, patterns, a frame. Refuses the first problem by file, row and column.
 
     With a `vocabulary` every id must be in it; without, the log's own ids become one, sorted. K is the number of ranks
     of the examination curve. `progress(n)` hears of impressions read.
@@ -129,15 +127,28 @@ def _read(
     names = Names(vocabulary)
 
     def parts() -> Iterator[Shown]:
-        done = 0
-        for name, first, frame in _batches(source, batch):
-            found, shown = examine(frame, names, K)
-            if found or shown is None:
-                raise LogError(_describe(name, first, found[0]))
+        done, name, propensities = 0, "nothing", None
+        for piece in batches(source, batch):
+            if piece.frame is None or piece.found:
+                raise LogError(describe(piece, piece.found[0]))
+            name = piece.name
+            if not len(piece.frame):
+                continue
+            found, shown = examine(piece.frame, names, K)
+            if shown is None:
+                raise LogError(describe(piece, found[0]))
+            propensities = shown.propensity is not None if propensities is None else propensities
+            if propensities != (shown.propensity is not None):
+                raise LogError(
+                    f"{name}, column propensities: some parts of the log have propensities and others have none. "
+                    "Read them apart, or add them."
+                )
             done += len(shown.query)
             yield shown
             if progress:
                 progress(done)
+        if not done:
+            raise LogError(f"{name}: expected a log with impressions; it is empty. Check the path and how it was made.")
 
     train, apart = tally(parts(), names.vocabulary, held_out, seed)
     if vocabulary is not None:
@@ -149,66 +160,3 @@ def _read(
     moved = (renamed(feedback, final) for feedback in (train, apart))
     train, apart = (unpacked(total([sums]), final, impressions) for sums, impressions in moved)
     return train, apart
-
-
-def _describe(name: str, first: int, problem: Problem) -> str:
-    """A problem in words, with its file and its row there."""
-    row = f", row {first + problem.rows[0]}" if problem.rows else ""
-    more = f" {problem.count} rows of this batch have the problem." if problem.count > 1 else ""
-    return f"{name}{row}, column {problem.column}: {problem.message}{more}"
-
-
-def _batches(source: Source, batch: int) -> Iterator[tuple[str, int, pl.DataFrame]]:
-    """The log in pieces: the file, the number of the piece's first row there, its rows."""
-    for name, frame in _frames(source):
-        first = 0
-        try:
-            found = schema_problems(frame.collect_schema())
-            if found:
-                raise LogError(_describe(name, 0, found[0]))
-            columns = frame.collect_schema().names()
-            wanted = [c for c in (LONG if is_long(columns) else WIDE) if c in columns]
-            pieces: Iterator[pl.DataFrame] = frame.select(wanted).collect_batches(chunk_size=batch, maintain_order=True)
-            for piece in _uncut(pieces, name) if is_long(columns) else pieces:
-                yield name, first, piece
-                first += len(piece)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise LogError(f"{name} cannot be read as Parquet: {error}. Is it whole, and is it Parquet?") from error
-
-
-def _uncut(pieces: Iterable[pl.DataFrame], name: str) -> Iterator[pl.DataFrame]:
-    """A long log in pieces that end where an impression ends; refuses an impression that comes back later."""
-    carry: pl.DataFrame | None = None
-    seen: list[NDArray[np.uint64]] = []
-    for piece in pieces:
-        piece = piece if carry is None else pl.concat([carry, piece])
-        run = piece["impression_id"].rle_id().to_numpy()
-        cut = int(np.searchsorted(run, run[-1])) if len(run) else 0
-        carry = piece[cut:]
-        if cut:
-            # 64 bits for each impression: with 10 million of them, one false alarm in 300,000 logs.
-            seen.append(piece["impression_id"][:cut].filter(np.diff(run[:cut], prepend=-1) != 0).hash().to_numpy())
-            yield piece[:cut]
-    if carry is not None and len(carry):
-        seen.append(carry["impression_id"][:1].hash().to_numpy())
-        yield carry
-    again = len(ids := np.concatenate([*seen, np.zeros(0, dtype=np.uint64)])) - len(np.unique(ids))
-    if again:
-        raise LogError(
-            f"{name}, column impression_id: expected the rows of an impression together; {again} come back after "
-            "another began. Sort the log by impression_id and position."
-        )
-
-
-def _frames(source: Source) -> Iterator[tuple[str, pl.LazyFrame]]:
-    """The files or frames of a log, with their names."""
-    if isinstance(source, pl.DataFrame | pl.LazyFrame):
-        yield "the frame", source.lazy()
-        return
-    for path in [source] if isinstance(source, str | Path) else source:
-        found = [Path(path)] if Path(path).exists() else [Path(p) for p in sorted(glob(str(path), recursive=True))]
-        paths = [p for f in found for p in (sorted(f.rglob("[!.]*.parquet")) if f.is_dir() else [f])]
-        if not paths:
-            raise LogError(f"expected a Parquet file, or a folder or pattern that has some; nothing is at {path}.")
-        for p in paths:
-            yield str(p), pl.scan_parquet(p, glob=False)

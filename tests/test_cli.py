@@ -1,0 +1,175 @@
+"""The command line: output, files, exit codes, and one clear message for every mistake."""
+
+import json
+import re
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+from tandemrank import cli
+
+SMALL = ["--set", "queries=150", "--set", "items=100", "--set", "rank=8"]
+
+
+def call(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
+    """Runs the command in this process: (exit code, standard output, standard error)."""
+    monkeypatch.setattr(sys, "argv", ["tandemrank", *arguments])
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """A small log on disk, drawn by the command itself."""
+    folder = tmp_path_factory.mktemp("cli") / "sim"
+    arguments = [
+        sys.executable,
+        "-m",
+        "tandemrank",
+        "simulate",
+        "--out",
+        str(folder),
+        "--impressions",
+        "20000",
+        "--json",
+        *SMALL,
+    ]
+    out = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert out.stderr == "" or "compiling" in out.stderr
+    return folder, json.loads(out.stdout)
+
+
+def test_simulate_writes_the_log_and_the_policy(simulated) -> None:
+    folder, summary = simulated
+    assert summary["impressions"] == 20000
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "log", "production"]
+    log = pl.read_parquet(folder / "log")
+    assert len(log) == 20000
+    assert {"query_id", "items", "clicks"} <= set(log.columns)
+    assert json.loads((folder / "config.json").read_text())["rank"] == 8
+
+
+def test_simulate_train_evaluate_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    train = ["train", "--logs", str(folder / "log"), "--start", str(folder / "production"), "--candidates", "30"]
+    code, out, err = call(capsys, monkeypatch, *train, "--epochs", "15", "--out", str(tmp_path / "joint"), "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["impressions"] == 20000
+    assert {p.name for p in (tmp_path / "joint").iterdir()} >= {"policy", "history.json", "config.json"}
+    policies = ["--policy", str(tmp_path / "joint" / "policy"), "--policy", str(folder / "production")]
+    code, out, err = call(capsys, monkeypatch, "evaluate", *policies, *SMALL, "--logs", str(folder / "log"), "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    gap = next(d for d in found["differences"] if d["figure"] == "ndcg")
+    assert gap["low"] > 0
+    code, out, err = call(capsys, monkeypatch, "evaluate", *policies, *SMALL, "--logs", str(folder / "log"))
+    assert code == 0, err
+    assert "NDCG@K" in out
+
+
+def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
+    from tandemrank import training
+
+    folder, _ = simulated
+    run = [
+        "train",
+        "--logs",
+        str(folder / "log"),
+        "--start",
+        str(folder / "production"),
+        "--candidates",
+        "30",
+        "--epochs",
+        "4",
+    ]
+    code, *_ = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "whole"))
+    assert code == 0
+    original = training._Loop.save
+
+    def interrupted(self) -> None:
+        original(self)
+        if self.epoch == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training._Loop, "save", interrupted)
+    code, _, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "cut"))
+    assert code == 1
+    assert "--resume goes on" in err
+    monkeypatch.setattr(training._Loop, "save", original)
+    code, *_ = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "cut"), "--resume")
+    assert code == 0
+    a, b = (tmp_path / x / "policy" / "weights.safetensors" for x in ("whole", "cut"))
+    assert a.read_bytes() == b.read_bytes()
+
+
+def test_the_demo_prints_a_table_and_the_path_of_its_report(tmp_path, capsys, monkeypatch) -> None:
+    tiny = {
+        "experiment": {"queries": 60, "items": 40, "rank": 5, "learning": {"training": {"epochs": 3}}},
+        "candidates": [15],
+        "impressions": [3000],
+        "runs": 1,
+    }
+    monkeypatch.setattr(cli, "DEMO", tiny)
+    for _ in range(2):  # the demo starts anew each time
+        code, out, err = call(capsys, monkeypatch, "demo", "--out", str(tmp_path / "demo"))
+        assert code == 0, err
+        assert "Joint" in out
+        assert "report.html" in out.splitlines()[-1] or "report.html" in "".join(out.splitlines()[-2:])
+    assert (tmp_path / "demo" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["demo", "--seed", "-1"], 2, "-1"),
+        (["simulate", "--data", "absent.zip"], 2, "absent.zip"),
+        (["simulate", "--set", "rank=0"], 2, "rank: input should be greater than or equal to 1; got 0"),
+        (["simulate", "--preset", "other"], 2, "--preset takes tandem or paper; got 'other'"),
+        (["table", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
+        (["table", "--impressions", "many"], 2, "whole numbers separated by commas; got 'many'"),
+        (["table", "--methods", "magic"], 2, "methods"),
+        (["train", "--logs", "absent.parquet", "--start", "absent"], 2, "absent"),
+        (["evaluate", "--policy", "absent"], 2, "is not a whole saved policy"),
+        (["train"], 2, "--logs"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_every_mistake_gets_one_clear_message(arguments, code, message, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found, out, err = call(capsys, monkeypatch, *arguments)
+    assert found == code
+    assert message in re.sub(r"\s+", " ", err)
+    assert "Traceback" not in err + out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_written_is_one_error_and_leaves_nothing(tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    code, _, err = call(
+        capsys, monkeypatch, "simulate", "--out", str(tmp_path / "file" / "sim"), "--impressions", "100", *SMALL
+    )
+    assert code == 1
+    assert "cannot write" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_help_is_complete() -> None:
+    """Every option of every command says what it is for."""
+    import typer
+
+    group = typer.main.get_command(cli.app)
+    commands = dict(group.commands)
+    commands |= {f"bench {n}": c for n, c in commands.pop("bench").commands.items()}
+    assert {"demo", "table", "simulate", "train", "evaluate", "bench gradient", "bench epoch"} <= set(commands)
+    for name, command in commands.items():
+        assert command.help, name
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), f"{name}: {parameter.name}"
