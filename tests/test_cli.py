@@ -126,19 +126,61 @@ def test_the_demo_prints_a_table_and_the_path_of_its_report(tmp_path, capsys, mo
     assert (tmp_path / "demo" / "report.html").exists()
 
 
+def test_validate_says_what_a_log_is_and_can_answer(simulated, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    code, out, err = call(capsys, monkeypatch, "validate", str(folder / "log"))
+    assert code == 0, err
+    assert "what this log can answer" in out
+    code, out, _ = call(capsys, monkeypatch, "validate", str(folder / "log"), "--json")
+    assert json.loads(out)["log"]["impressions"] == 20000
+
+
+def test_validate_lists_the_problems_and_writes_a_cleaned_copy(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    log = pl.read_parquet(folder / "log").head(50)
+    broken = log.with_columns(
+        clicks=pl.when(pl.int_range(50) == 7).then(pl.lit([2] * 10, pl.List(pl.UInt8))).otherwise("clicks")
+    )
+    broken.write_parquet(tmp_path / "broken.parquet")
+    arguments = ["validate", str(tmp_path / "broken.parquet"), "--fix", str(tmp_path / "mended")]
+    code, out, _ = call(capsys, monkeypatch, *arguments, "--json")
+    answer = json.loads(out)
+    assert code == 1
+    assert [(p["column"], p["rows"][0]) for p in answer["problems"]] == [("clicks", 7)]
+    assert (answer["fixed"]["impressions"], answer["fixed"]["kept"]) == (50, 49)
+    code, out, _ = call(capsys, monkeypatch, "validate", str(tmp_path / "mended"))
+    assert code == 0
+
+
+def test_examination_finds_the_curve_or_refuses(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    code, out, err = call(capsys, monkeypatch, "examination", str(folder / "log"), "--json")
+    assert code == 0, err
+    theta = json.loads(out)["theta"]
+    assert theta[1] == pytest.approx(0.5, abs=0.1)
+    pl.read_parquet(folder / "log").head(1).write_parquet(tmp_path / "one.parquet")
+    code, _, err = call(capsys, monkeypatch, "examination", str(tmp_path / "one.parquet"))
+    assert code == 2
+    assert err.startswith("tandemrank: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["demo", "--seed", "-1"], 2, "-1"),
+        (["demo", "--seed", "-1"], 2, "--seed"),
         (["simulate", "--data", "absent.zip"], 2, "absent.zip"),
         (["simulate", "--set", "rank=0"], 2, "rank: input should be greater than or equal to 1; got 0"),
         (["simulate", "--preset", "other"], 2, "--preset takes tandem or paper; got 'other'"),
         (["table", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["table", "--impressions", "many"], 2, "whole numbers separated by commas; got 'many'"),
         (["table", "--methods", "magic"], 2, "methods"),
+        (["table", "--impressions", "0"], 2, "impressions"),
         (["train", "--logs", "absent.parquet", "--start", "absent"], 2, "absent"),
         (["evaluate", "--policy", "absent"], 2, "is not a whole saved policy"),
         (["train"], 2, "--logs"),
+        (["validate", "absent.parquet"], 2, "absent.parquet"),
+        (["examination", "absent.parquet"], 2, "absent.parquet"),
+        (["examination", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
         (["nonsense"], 2, "nonsense"),
     ],
 )

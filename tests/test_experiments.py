@@ -24,7 +24,7 @@ def config() -> ExperimentConfig:
 
 @pytest.fixture(scope="module")
 def world(config):
-    return build_world(experiments.load_task(config, 0), config, 0)
+    return build_world(experiments.load_task(config), config, 0)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_held_out_dcg_follows_the_truth(trainer) -> None:
 )
 def test_the_production_policies_of_the_readings(switches, known) -> None:
     chosen = validated(ExperimentConfig, {**SMALL, **switches})
-    world = build_world(experiments.load_task(chosen, 0), chosen, 0)
+    world = build_world(experiments.load_task(chosen), chosen, 0)
     users = world.production.generator.queries.detach().numpy()
     assert {"rest": 180, "all": 200, "production": 20}[chosen.logged_users] == len(world.q)
     assert (np.unique(users[world.q], axis=0).shape[0] > 1) == known

@@ -3,7 +3,6 @@
 Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input.
 """
 
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -85,18 +84,9 @@ def _print(value: Any) -> None:
 
 
 def _print_json(value: Any) -> None:
-    # NaN is not JSON: a program reads null.
-    print(json.dumps(_plain(value), indent=2, allow_nan=False))  # noqa: T201
+    from tandemrank.files import as_json
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and value != value:
-        return None
-    return value
+    print(as_json(value), end="")  # noqa: T201
 
 
 def _command() -> str:
@@ -218,8 +208,9 @@ def demo(
     from tandemrank.grid import GridConfig
 
     config = validated(GridConfig, {**DEMO, "seed": seed})
-    # The demo always starts anew: its folder is its own.
-    if (out / "config.json").exists() and (out / "cells").exists():
+    # The demo always starts anew, but only a folder of its own is cleared for it.
+    own = out / "config.json"
+    if own.exists() and own.read_text(encoding="utf-8") == config.model_dump_json(indent=2) + "\n":
         shutil.rmtree(out)
     _grid(config, out, "local", jobs, resume=False, as_json=as_json)
 
@@ -258,9 +249,9 @@ def table(
     from tandemrank.config import validated
     from tandemrank.grid import GridConfig
 
-    whole = data is not None and data != "synthetic"
-    small = {} if whole else {"queries": 1500, "items": 1000}
     experiment = _experiment(preset, config, switches, data=data)
+    whole = experiment.data != "synthetic"
+    small = {} if whole else {"queries": 1500, "items": 1000}
     if not whole and experiment.queries is None and experiment.items is None:
         experiment = experiment.model_copy(update=small)
     values = {
@@ -360,6 +351,101 @@ def evaluate(
         _print(workflows.judge_table(found))
 
 
+Logs = Annotated[list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders or globs.")]
+
+
+@app.command()
+def validate(
+    logs: Logs,
+    shown: Annotated[
+        int | None, typer.Option(help="Places of a shown list, K; longer lists are problems.", min=1)
+    ] = None,
+    fix: Annotated[Path | None, typer.Option(help="Write a cleaned copy of the log to this folder.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Is this log fit? All its problems at once, what it is, and which questions it can answer.
+
+    Exit code 0: fit; 1: it has problems (they are listed); 2: it cannot be read at all.
+    """
+    from dataclasses import asdict
+
+    from tandemrank import validation
+
+    found = validation.validate(logs, K=shown)
+    answer = asdict(found)
+    if fix is not None:
+        mended = validation.fix(logs, fix, K=shown)
+        answer["fixed"] = {**asdict(mended), "path": str(mended.path)}
+    if as_json:
+        _print_json(answer)
+    else:
+        _print_validation(answer)
+    if not found.fit:
+        sys.exit(1)
+
+
+def _print_validation(answer: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    problems = Table("file", "column", "rows", "count", "problem", title="problems", title_justify="left")
+    for p in answer["problems"]:
+        problems.add_row(p["file"], p["column"], ", ".join(map(str, p["rows"])) or "-", str(p["count"]), p["message"])
+    if answer["problems"]:
+        _print(problems)
+    log = answer["log"]
+    if log is not None:
+        plain = {k: v for k, v in log.items() if not isinstance(v, list | tuple)}
+        _summary({"fit": answer["fit"], "usable_impressions": answer["usable"], **plain}, as_json=False)
+        rates = Table("position", "shown", "click rate", "", title="clicks by position", title_justify="left")
+        top = max((r for r in log["click_rate"] if r is not None), default=0) or 1
+        for k, (n, rate) in enumerate(zip(log["shown"], log["click_rate"], strict=True), 1):
+            rates.add_row(str(k), str(n), "-" if rate is None else f"{rate:.4f}", "█" * round(30 * (rate or 0) / top))
+        _print(rates)
+    questions = Table("question", "", "why", title="what this log can answer", title_justify="left")
+    for a in answer["answers"]:
+        questions.add_row(a["question"], "yes" if a["possible"] else "no", a["why"])
+    _print(questions)
+    if "fixed" in answer:
+        mended = answer["fixed"]
+        _print(f"cleaned copy: {mended['path']}, {mended['kept']} of {mended['impressions']} impressions")
+        _summary({"dropped": mended["dropped"]}, as_json=False)
+
+
+@app.command()
+def examination(
+    logs: Logs,
+    shown: Annotated[int, typer.Option(help="Places of a shown list, K.", min=2)] = 10,
+    method: Annotated[
+        str, typer.Option(help="harvest (an item against itself at other ranks), em, or trust.")
+    ] = "harvest",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """The examination curve from the log itself, with intervals; refused where the log cannot identify it."""
+    from dataclasses import asdict
+
+    import numpy as np
+
+    from tandemrank import examination as curves
+    from tandemrank.logs import read
+
+    if method not in ("harvest", "em", "trust"):
+        raise ConfigError(f"--method takes harvest, em or trust; got {method!r}.")
+    rows = read(logs, K=shown)
+    found: Any = (
+        curves.estimate_trust(rows, shown, seed=seed)
+        if method == "trust"
+        else curves.estimate(rows, shown, method=method, seed=seed)
+    )
+    answer = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in asdict(found).items()}
+    if as_json:
+        _print_json(answer)
+        return
+    columns = [k for k, v in answer.items() if isinstance(v, list) and len(v) == shown]
+    ranks = [{"rank": k + 1, **{c: answer[c][k] for c in columns}} for k in range(shown)]
+    _summary({**{k: v for k, v in answer.items() if k not in columns}, "curve": ranks}, as_json=False)
+
+
 @bench_app.command("gradient")
 def bench_gradient(
     as_json: Json = False,
@@ -389,7 +475,7 @@ def _counter(what: str, total: int) -> Iterator[Callable[[int], None] | None]:
 
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda n: bar.update(task, advance=n)
+        yield lambda n: bar.update(task, completed=n)
 
 
 def _summary(summary: dict[str, Any], as_json: bool) -> None:

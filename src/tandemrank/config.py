@@ -1,5 +1,6 @@
 """Configuration from a preset, a TOML file and single switches, each overriding the one before; every value checked."""
 
+import copy
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ def resolve(
     Names of nested switches are joined by a dot: `training.epochs=5`, and `{"training.epochs": 5}` in `flags`.
     """
     values: dict[str, Any] = {}
-    _merge(values, preset or {})
+    _merge(values, copy.deepcopy(preset or {}))
     if file is not None:
         _merge(values, _read(Path(file)))
     for switch in switches:
@@ -86,6 +87,8 @@ def _put(values: dict[str, Any], name: str, value: Any) -> None:
     *folders, last = name.split(".")
     for folder in folders:
         values = values.setdefault(folder, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"{name}: {folder} already has the value {values!r}, so it holds no switches.")
     values[last] = value
 
 

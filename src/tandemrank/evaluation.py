@@ -122,7 +122,7 @@ def evaluate(
                 ndcg(drawn, part[rows], relevance).reshape(len(part), samples).mean(1),
                 _recall(s_c, R, policy.K2),
                 np.where(np.diff(R.indptr) > 0, value, np.nan),
-                (alone[0][:, :, None] == alone[1][:, None, :]).any(2).mean(1),
+                ((alone[0][:, :, None] == alone[1][:, None, :]).any(2) & (alone[0] >= 0)).mean(1),
             )
         )
     return Evaluation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
@@ -131,6 +131,6 @@ def evaluate(
 def _recall(s_c: torch.Tensor, R: csr_matrix, K2: int) -> Floats:
     """Share of the relevant documents among the K2 highest generator scores.  Shapes: s_c, R [B, D] -> [B]."""
     row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
-    last = s_c.kthvalue(s_c.shape[1] - K2 + 1, dim=1).values.numpy()
-    found = np.bincount(row, s_c.numpy()[row, R.indices] >= last[row], R.shape[0])
+    chosen = torch.zeros_like(s_c, dtype=torch.bool).scatter_(1, s_c.topk(K2, dim=1).indices, True) & (s_c > -torch.inf)
+    found = np.bincount(row, chosen.numpy()[row, R.indices], R.shape[0])
     return _over(found.astype(np.float64), np.diff(R.indptr).astype(np.float64))

@@ -41,6 +41,9 @@ class ExperimentConfig(BaseModel):
     )
     queries: int | None = Field(default=None, ge=2, description="users of the synthetic world")
     items: int | None = Field(default=None, ge=2, description="items of the synthetic world")
+    world_seed: int = Field(
+        default=0, ge=0, description="seed of the synthetic world; --seed does not change the world"
+    )
     threshold: float | None = Field(default=None, description="a rating above it is relevant (3 for MovieLens)")
     user_column: str = Field(default="user", description="column of the users in an own ratings file")
     item_column: str = Field(default="item", description="column of the items in an own ratings file")
@@ -88,13 +91,13 @@ def derive(seed: int, *coordinates: object) -> int:
     return int.from_bytes(digest[:8], "big") >> 1
 
 
-def load_task(config: ExperimentConfig, seed: int, *, progress: bool = False) -> Task:
+def load_task(config: ExperimentConfig, *, progress: bool = False) -> Task:
     """The data set that the configuration names."""
     return datasets.load(
         config.data,
         queries=config.queries,
         items=config.items,
-        seed=derive(seed, "task") % 2**32,
+        seed=config.world_seed,
         query_column=config.user_column,
         item_column=config.item_column,
         rating_column=config.rating_column,
@@ -264,11 +267,11 @@ def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> di
     task, rng = world.task, np.random.default_rng(derive(seed, "random list"))
     popularity = np.asarray(task.relevance.sum(0), np.float32).ravel()[:, None]
     scorers = {
-        "random": MatrixFactorisation(rng.normal(size=(task.Q, 1)), rng.normal(size=(task.D, 1))),
+        "random": MatrixFactorisation(rng.normal(size=(task.Q, 20)), rng.normal(size=(task.D, 20))),
         "popularity": MatrixFactorisation(np.ones((task.Q, 1)), popularity),
         "production": world.production.generator,
     }
-    policies = {n: TwoStagePolicy(s, s, task.D, config.learning.shown, task.vocabulary) for n, s in scorers.items()}
+    policies = {n: TwoStagePolicy(s, s, K2, config.learning.shown, task.vocabulary) for n, s in scorers.items()}
     chosen = config.learning.training.model_copy(
         update={"method": "joint", "stopping": "fixed", "gradient": "race", "samples": 1}
     )

@@ -1,11 +1,14 @@
 """Writing results so that nobody ever sees half of one: a temporary name first, then a rename."""
 
+import json
+import math
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tandemrank.errors import OutputError
 
@@ -40,6 +43,24 @@ def replacing(path: str | Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(holder, ignore_errors=True)
+
+
+def as_json(value: Any) -> str:
+    """JSON that every program reads: NaN and infinities become null."""
+    return json.dumps(_plain(value), indent=1, allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_json(path: str | Path, value: Any) -> Path:
+    """Writes `value` as JSON in one piece and returns the path."""
+    return write_text(path, as_json(value))
 
 
 def write_text(path: str | Path, text: str) -> Path:

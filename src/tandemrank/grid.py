@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from scipy.stats import t as student
 
 from tandemrank import experiments
@@ -24,7 +24,7 @@ from tandemrank.datasets import Task
 from tandemrank.errors import ConfigError, JobError
 from tandemrank.evaluation import Mean, difference
 from tandemrank.experiments import ExperimentConfig, Outcome, derive
-from tandemrank.files import replacing, write_text
+from tandemrank.files import as_json, replacing, write_json, write_text
 from tandemrank.training import Method
 
 Engine = Literal["local", "ray"]
@@ -39,10 +39,10 @@ class GridConfig(BaseModel):
 
     experiment: ExperimentConfig = ExperimentConfig()
     methods: tuple[Method, ...] = Field(
-        default=("baseline", "independent", "joint"), description="the methods to compare"
+        default=("baseline", "independent", "joint"), min_length=1, description="the methods to compare"
     )
-    candidates: tuple[int, ...] = Field(default=(500,), description="numbers of candidates, K2")
-    impressions: tuple[int, ...] = Field(default=(100_000,), description="lengths of the log, N")
+    candidates: tuple[PositiveInt, ...] = Field(default=(500,), min_length=1, description="numbers of candidates, K2")
+    impressions: tuple[PositiveInt, ...] = Field(default=(100_000,), min_length=1, description="lengths of the log, N")
     runs: int = Field(default=3, ge=1, description="independent runs: production policy, log and training anew")
     seed: int = Field(default=0, ge=0, description="the seed that every other seed is derived from")
 
@@ -94,6 +94,7 @@ def run(
     """Runs what is missing of a grid, and returns (and writes) its table."""
     folder = Path(folder)
     _open(config, folder, resume)
+    _load.cache_clear()
     start = time.perf_counter()
     total = len(cells(config))
     tell = progress or (lambda _: None)
@@ -108,7 +109,7 @@ def run(
     look()
     seconds = time.perf_counter() - start
     table = summarise(config, folder, command, seconds)
-    write_text(folder / "table.json", json.dumps(table, indent=1) + "\n")
+    write_json(folder / "table.json", table)
     return table
 
 
@@ -133,7 +134,7 @@ def _missing_jobs(config: GridConfig, folder: Path) -> list[tuple[int, int]]:
 @lru_cache(maxsize=1)
 def _task(config_json: str) -> Task:
     config = GridConfig.model_validate_json(config_json)
-    return experiments.load_task(config.experiment, config.seed)
+    return experiments.load_task(config.experiment)
 
 
 def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozenset[str]) -> list[tuple[str, str]]:
@@ -144,7 +145,7 @@ def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozen
     world = experiments.build_world(_task(config_json), config.experiment, seed)
     if N == 0:
         found = experiments.references(world, config.experiment, config.candidates[0], seed)
-        text = json.dumps([{"name": n, **_means(e.summary())} for n, e in found.items()], indent=1)
+        text = as_json([{"name": n, **_means(e.summary())} for n, e in found.items()])
         if folder is not None:
             write_text(Path(folder) / f"{REFERENCES}.json", text)
         return [(REFERENCES, text)]
@@ -154,7 +155,7 @@ def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozen
     results = []
     for cell in cells(config):
         if (cell.N, cell.run) == (N, run) and cell.name not in done:
-            record = json.dumps(_record(cell, trainer.run(cell.method, cell.K2)))
+            record = as_json(_record(cell, trainer.run(cell.method, cell.K2)))
             if folder is not None:
                 write_record(Path(folder), cell.name, record)
             results.append((cell.name, record))
@@ -174,7 +175,7 @@ def _record(cell: Cell, outcome: Outcome) -> dict[str, Any]:
         "ranker_alone": outcome.alone["ranker"],
         "seconds": outcome.seconds,
         "history": [epoch._asdict() for epoch in outcome.history],
-        "users": [None if np.isnan(x) else round(float(x), 6) for x in users],
+        "users": [round(float(x), 6) for x in users],
     }
 
 
@@ -184,7 +185,7 @@ def write_record(folder: Path, name: str, text: str) -> None:
     users = record.pop("users")
     with replacing(folder / "cells" / name) as place:
         place.mkdir()
-        (place / "record.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        (place / "record.json").write_text(as_json(record), encoding="utf-8")
         pl.DataFrame({"ndcg": pl.Series(users, dtype=pl.Float32)}).write_parquet(place / "users.parquet")
 
 
@@ -257,7 +258,10 @@ def _on_ray(
     except ImportError as error:
         raise ConfigError("the engine ray needs the extra `cluster`: pip install 'tandemrank[cluster]'.") from error
     if not ray.is_initialized():
-        ray.init(address=os.environ.get("RAY_ADDRESS"), num_cpus=jobs, log_to_driver=False, include_dashboard=False)
+        address = os.environ.get("RAY_ADDRESS")
+        # How many run at once is the cluster's business; --jobs sizes a cluster that is started here.
+        local: dict[str, Any] = {} if address else {"num_cpus": jobs, "include_dashboard": False}
+        ray.init(address=address, log_to_driver=False, **local)
     task = ray.remote(
         num_cpus=1, max_retries=5, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}}
     )(run_job)
@@ -379,7 +383,7 @@ def switch_help() -> dict[str, str]:
 
     return {
         name: field.description or ""
-        for model in (GridConfig, ExperimentConfig, LearningConfig, TrainingConfig)
+        for model in (TrainingConfig, LearningConfig, ExperimentConfig, GridConfig)
         for name, field in model.model_fields.items()
     }
 

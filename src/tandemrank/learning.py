@@ -41,9 +41,6 @@ class LearningConfig(BaseModel):
     )
     clip_quantile: float = Field(default=0.001, ge=0, lt=1, description="the small quantile")
     held_out: float = Field(default=0.15, gt=0, lt=1, description="share of the impressions held out for stopping")
-    judged_depth: int = Field(
-        default=10, ge=1, description="length of the lists whose DCG is judged on held-out clicks"
-    )
     training: TrainingConfig = TrainingConfig()
 
     @property
@@ -64,7 +61,7 @@ class Clicks:
     def criterion(self, config: LearningConfig, seed: int) -> Criterion | None:
         """The judgement that `training.stopping` names; only held-out clicks enter, never the truth."""
         q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
-        rho_0 = np.maximum(self.rho_0, self.clip)
+        rho_0 = feedback.clip(self.rho_0, self.clip)
         if config.training.stopping == "dcg":
             judge = objectives.held_out_dcg(rho_0, self.held_out, config.theta)
             return lambda policy: judge(q, policy.most_likely(q))
@@ -89,8 +86,8 @@ def prepare(
             f"in {used.N + held_out.N:g} impressions. Give a longer log."
         )
     rho_used, rho_held_out = (propensity(part, config, logging_policy, seed) for part in (used, held_out))
-    minimum = clip(config, rho_used[used.clicks > 0], used.N + held_out.N)
-    weights = objectives.click_weights(np.maximum(rho_used, minimum), used)
+    minimum = clip_at(config, rho_used[used.clicks > 0], used.N + held_out.N)
+    weights = objectives.click_weights(feedback.clip(rho_used, minimum), used)
     return Clicks(weights, held_out, rho_held_out, minimum)
 
 
@@ -114,7 +111,7 @@ def propensity(rows: Feedback, config: LearningConfig, logging_policy: TwoStageP
     return rho_0
 
 
-def clip(config: LearningConfig, rho_0: Floats, N: float) -> float:
+def clip_at(config: LearningConfig, rho_0: Floats, N: float) -> float:
     """The number below which propensities are raised to it."""
     if config.clip == "paper":
         return feedback.paper_clip(N)

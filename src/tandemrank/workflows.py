@@ -1,6 +1,5 @@
 """What the commands do with files: simulate a log, learn from a log, judge saved policies. Each writes its configuration."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from tandemrank.clicks import Impressions
 from tandemrank.errors import ConfigError
 from tandemrank.evaluation import difference, evaluate
 from tandemrank.experiments import ExperimentConfig
-from tandemrank.files import write_text
+from tandemrank.files import write_json
 from tandemrank.learning import LearningConfig, prepare
 from tandemrank.policies import TwoStagePolicy
 from tandemrank.training import Progress, train
@@ -33,7 +32,7 @@ def simulate(
     out = Path(out)
     if (out / "log").exists():
         raise ConfigError(f"{out / 'log'} exists. Give another --out, or delete it first.")
-    world = experiments.build_world(experiments.load_task(config, seed), config, experiments.derive(seed, "run", 0))
+    world = experiments.build_world(experiments.load_task(config), config, experiments.derive(seed, "run", 0))
     parts = experiments.impressions(world, config.impressions, experiments.derive(seed, "run", 0))
 
     def rho_0(part: Impressions) -> Any:
@@ -48,7 +47,7 @@ def simulate(
         propensities=rho_0 if propensities else None, policy="production", progress=progress,
     )  # fmt: skip
     world.production.save(out / "production")
-    write_text(out / "config.json", json.dumps({"seed": seed, **config.model_dump(mode="json")}, indent=2) + "\n")
+    write_json(out / "config.json", {"seed": seed, **config.model_dump(mode="json")})
     return {
         "data": world.task.name, "impressions": config.impressions, "users": len(world.q), "items": world.task.D,
         "log": str(out / "log"), "production": str(out / "production"),
@@ -79,20 +78,23 @@ def learn(
         list(source), config.held_out, seed=seed, vocabulary=first.vocabulary, K=config.shown
     )
     clicks = prepare(used, held_out, config, logging_policy=drew, seed=seed)
-    write_text(out / "config.json", json.dumps({"seed": seed, **config.model_dump(mode="json")}, indent=2) + "\n")
     trained = train(
         pair, clicks.weights, config.theta, config.training, criterion=clicks.criterion(config, seed), seed=seed,
         checkpoint=out / "checkpoint.safetensors", resume=resume, progress=progress,
     )  # fmt: skip
     history = [epoch._asdict() for epoch in trained.history]
-    write_text(out / "history.json", json.dumps(history, indent=1) + "\n")
+    write_json(out / "config.json", {"seed": seed, **config.model_dump(mode="json")})
+    write_json(out / "history.json", history)
     trained.policy.save(out / "policy")
     return {
         "method": config.training.method,
         "impressions": used.N + held_out.N,
         "clicked_pairs": int(clicks.weights.nnz),
         "epochs": len(history),
-        "held_out": max((epoch.held_out for epoch in trained.history), default=float("nan")),
+        "propensities": config.propensity + (f", of {logging_policy or start}" if config.propensity == "exact" else ""),
+        "held_out": max(
+            (e.held_out for e in trained.history if e.phase == trained.history[-1].phase), default=float("nan")
+        ),
         "policy": str(out / "policy"),
     }
 
@@ -106,16 +108,16 @@ def judge(
     seed: int = 0,
 ) -> dict[str, Any]:
     """Evaluates saved policies on the ratings that `config.data` names, and compares the first with each other one."""
-    task = experiments.load_task(config, seed)
+    task = experiments.load_task(config)
+    q = np.arange(task.Q)
+    if logs_of:
+        q = np.flatnonzero(logs.read(list(logs_of), vocabulary=task.vocabulary).impressions)
     found = {}
     for path in paths:
         policy = policies.load(path)
         for side in ("query_ids", "item_ids"):
             if not getattr(policy.vocabulary, side).equals(getattr(task.vocabulary, side)):
                 raise ConfigError(f"{path} was made for other users or items than {task.name} has. Give its own data.")
-        q = np.arange(task.Q)
-        if logs_of:
-            q = np.flatnonzero(logs.read(list(logs_of), vocabulary=task.vocabulary).impressions)
         found[str(path)] = evaluate(policy, task.relevance, config.learning.theta, q, samples=samples, seed=seed)
     first, *others = found
     return {
