@@ -70,25 +70,6 @@ def test_epoch_compares_with_its_floor() -> None:
     assert 0 < row["weighted_shown"] <= 3
 
 
-def test_a_joint_epoch_climbs() -> None:
-    """The timed loop is a training loop: with the race it raises the utility of the pair."""
-    stages, w = bench._trained_pair(40, 60, 8, 4, 0)
-    theta, batches = torch.tensor([1.0, 0.5, 0.3]), torch.arange(40).split(20)
-
-    def worth() -> float:
-        s, r = (stage(torch.arange(40)).detach() for stage in stages)
-        return float(race.utility(s, r, w, theta, 20, samples=50, generator=seeded(1)).mean())
-
-    def differentiate(s_c: torch.Tensor, s_r: torch.Tensor, q: torch.Tensor) -> None:
-        (-race.utility(s_c, s_r, w[q.numpy()], theta, 20, generator=seeded(0)).mean()).backward()
-
-    before = worth()
-    optimisers = [torch.optim.Adam(m.parameters(), lr=0.05) for m in stages]
-    for _ in range(5):
-        bench.joint_epoch(stages, optimisers, batches, differentiate)
-    assert worth() > 1.2 * before
-
-
 def test_a_stage_alone_gets_the_gradient_it_gets_beside_the_other() -> None:
     """What autograd does not ask for is skipped, and changes nothing else."""
     of = bench.world("peaked", 50, K=4, weighted=6, seed=0).times(8)

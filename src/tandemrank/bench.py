@@ -13,12 +13,15 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank import race, reinforce
-from tandemrank.policies import MatrixFactorisation
+from tandemrank.policies import MatrixFactorisation, TwoStagePolicy
+from tandemrank.training import TrainingConfig, train
+from tandemrank.vocabulary import Vocabulary
 
 Row = dict[str, Any]
 Shape = Literal["flat", "peaked"]
@@ -309,34 +312,26 @@ def epoch(
     on_threads: int = 1,
     seed: int = 0,
 ) -> Row:
-    """One joint epoch of two matrix factorisations by the race gradient, over the floor of what any gradient needs.
+    """One joint epoch of `training.train`, two matrix factorisations, over the floor of what any gradient needs.
 
-    For each minibatch: a step of the generator, then one of the re-ranker, each with the scores of both stages. The
-    floor is the same forward and backward products and optimiser steps with a fixed matrix as the gradient by the scores.
+    For each minibatch: a step of the generator, then one of the re-ranker. The floor is the same forward and backward
+    products and optimiser steps with a fixed matrix as the gradient by the scores.
     Embeddings are synthetic: both stages agree but for noise, and each user's weighted items are drawn from those
     that score highest, so that shown lists contain them as late in training (`weighted_shown`, of K).
     """
     stages, w = _trained_pair(users, items, F, clicked, seed)
-    theta, generator = 1 / torch.arange(1.0, K + 1), torch.Generator().manual_seed(seed)
+    theta, generator = 1 / np.arange(1.0, K + 1), torch.Generator().manual_seed(seed)
+    pair = TwoStagePolicy(*stages, K2, K, Vocabulary(pl.Series(range(users)), pl.Series(range(items))))
+    config = TrainingConfig(
+        epochs=1, stopping="fixed", minibatch=minibatch, samples=samples, alpha="examination", learning_rate=1e-4
+    )
     fixed = torch.randn(minibatch, items, generator=generator) / items
-
-    def by_the_race(s_c: Tensor, s_r: Tensor, q: Tensor) -> None:
-        value = race.utility(s_c, s_r, w[q.numpy()], theta, K2, samples=samples, generator=generator)
-        (-value.mean()).backward()  # type: ignore[no-untyped-call]
-
-    def by_a_fixed_matrix(s_c: Tensor, s_r: Tensor, q: Tensor) -> None:
-        (s_c if s_c.requires_grad else s_r).backward(fixed[: len(q)])  # type: ignore[no-untyped-call]
-
     with threads(on_threads):
         optimisers = [torch.optim.Adam(m.parameters(), lr=1e-4, fused=True) for m in stages]
         order = torch.randperm(users, generator=generator)
         batches = [order[first : first + minibatch] for first in range(0, users, minibatch)]
         run, floor = seconds(
-            [
-                lambda: joint_epoch(stages, optimisers, batches, by_the_race),
-                lambda: joint_epoch(stages, optimisers, batches, by_a_fixed_matrix),
-            ],
-            turns,
+            [lambda: train(pair, w, theta, config), lambda: floor_epoch(stages, optimisers, batches, fixed)], turns
         )
     return {
         "users": users,
@@ -351,22 +346,24 @@ def epoch(
     }
 
 
-def joint_epoch(
+def floor_epoch(
     stages: Sequence[MatrixFactorisation],
     optimisers: Sequence[torch.optim.Optimizer],
     batches: Sequence[Tensor],
-    differentiate: Callable[[Tensor, Tensor, Tensor], None],
+    gradient: Tensor,
 ) -> None:
-    """For each minibatch a step of each stage in turn; only the scores of the stage that moves carry gradients."""
+    """The products and steps of a joint epoch and nothing else: the generator's scores again after its step.
+
+    Shapes: gradient [minibatch, D].
+    """
     for q in batches:
-        for moving, optimiser in enumerate(optimisers):
+        scores = [stage(q) for stage in stages]
+        for number, optimiser in enumerate(optimisers):
             optimiser.zero_grad()
-            scores = []
-            for number, stage in enumerate(stages):
-                with torch.set_grad_enabled(number == moving):
-                    scores.append(stage(q))
-            differentiate(scores[0], scores[1], q)
+            scores[number].backward(gradient[: len(q)])
             optimiser.step()
+            if number == 0:
+                stages[0](q)
 
 
 def _trained_pair(

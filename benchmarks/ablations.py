@@ -1,0 +1,100 @@
+"""Ablations on one cell (Joint, K2 = 500, N = 100,000): what each reading of the paper and each choice of ours is worth.
+
+    python benchmarks/ablations.py --data ml-1m.zip --out runs/ablations --runs 3
+
+Every row is a small grid of its own (`tandemrank table` with other switches), so it can be interrupted and run again: what
+is finished is kept. Writes `ablations.md` and `ablations.json` in the folder.
+"""
+
+import argparse
+from pathlib import Path
+
+from tandemrank import grid
+from tandemrank.config import resolve
+from tandemrank.experiments import PRESETS, ExperimentConfig
+from tandemrank.files import write_json, write_text
+from tandemrank.grid import GridConfig
+
+EXAMINATION = "learning.training.alpha=examination"
+# The first of each group is the default. REINFORCE gets the epochs that take about as long as the default's training.
+GROUPS: dict[str, dict[str, list[str]]] = {
+    "gradient": {
+        "race, 1 sample": [],
+        "REINFORCE, 10 samples, 3 epochs": [
+            "learning.training.gradient=reinforce", "learning.training.samples=10", "learning.training.epochs=3",
+        ],
+        "REINFORCE with baseline, 10 samples, 3 epochs": [
+            "learning.training.gradient=reinforce+baseline", "learning.training.samples=10", "learning.training.epochs=3",
+        ],
+    },
+    "weights of the ranks": {
+        "flat, automatic depth": [],
+        "flat, depth 20": ["learning.training.depth=20"],
+        "the examination curve (the paper)": [EXAMINATION],
+    },
+    "stopping": {
+        "self-normalised DCG on held-out clicks": [],
+        "clipped-IPS value on held-out clicks": ["learning.training.stopping=value"],
+        "10 epochs": ["learning.training.stopping=fixed", "learning.training.epochs=10"],
+        "30 epochs": ["learning.training.stopping=fixed", "learning.training.epochs=30"],
+    },
+    "readings of the paper": {
+        "ours": [],
+        "users start from zero": ["production=zero"],
+        "SVD of a tenth of all ratings, all users": ["production=ratings", "logged_users=all"],
+        "frequency propensities, clip 10/sqrt(N)": ["learning.propensity=frequency", "learning.clip=paper"],
+        "exact propensities, clip 10/sqrt(N)": ["learning.clip=paper"],
+    },
+    "steps": {
+        "minibatch 256, alternate": [],
+        "minibatch 64": ["learning.training.minibatch=64"],
+        "minibatch 1024": ["learning.training.minibatch=1024"],
+        "every other minibatch": ["learning.training.joint_step=every-other"],
+    },
+}  # fmt: skip
+
+
+def main() -> None:
+    """Runs what is missing and writes the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="synthetic")
+    parser.add_argument("--out", type=Path, default=Path("runs/ablations"))
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--impressions", type=int, default=100_000)
+    parser.add_argument("--candidates", type=int, default=500)
+    arguments = parser.parse_args()
+    found: dict[str, list[dict[str, object]]] = {}
+    for group, settings in GROUPS.items():
+        for name, switches in settings.items():
+            experiment = resolve(
+                ExperimentConfig, preset=PRESETS["tandem"], switches=switches, flags={"data": arguments.data}
+            )
+            config = GridConfig(
+                experiment=experiment, methods=("joint",), runs=arguments.runs,
+                candidates=(arguments.candidates,), impressions=(arguments.impressions,),
+            )  # fmt: skip
+            folder = arguments.out / ("default" if not switches else "-".join(switches).replace("/", "_"))
+            row = grid.run(config, folder, resume=True)["rows"][0]
+            found.setdefault(group, []).append({"setting": name, "switches": switches, **row})
+            print(group, "|", name, "|", f"{row['ndcg_mean']:.4f}", flush=True)
+    write_json(arguments.out / "ablations.json", found)
+    write_text(arguments.out / "ablations.md", markdown(found))
+
+
+def markdown(found: dict[str, list[dict[str, object]]]) -> str:
+    """One small table a group."""
+    text = ""
+    for group, rows in found.items():
+        text += (
+            f"\n**{group[0].upper()}{group[1:]}**\n\n| setting | NDCG@10 | expected NDCG@10 | recall@K2 | seconds |\n"
+        )
+        text += "| --- | --- | --- | --- | --- |\n"
+        for r in rows:
+            level = f"{r['ndcg_mean']:.3f} [{r['ndcg_low']:.3f}, {r['ndcg_high']:.3f}]"
+            rest = f"{r['ndcg_expected_mean']:.3f} | {r['recall_at_K2_mean']:.3f} | {r['seconds_mean']:.0f}"
+            text += f"| {r['setting']} | {level} | {rest} |\n"
+    return text
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Puts a finished table where the docs show it: table.json, table.md and figures; no ratings, nothing per user.
+
+python benchmarks/results.py runs/ml-1m docs/results/ml-1m
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from tandemrank import figures, report
+from tandemrank.files import write_text
+
+
+def main() -> None:
+    """From the folder of a grid to a folder of the docs."""
+    source, target = Path(sys.argv[1]), Path(sys.argv[2])
+    table = json.loads((source / "table.json").read_text(encoding="utf-8"))
+    # The report is a result too, but a heavy one: the figures and the figures' data are kept.
+    write_text(target / "table.json", json.dumps(table) + "\n")
+    write_text(target / "table.md", report.markdown(table))
+    for name in ("against_N", "against_K2", "differences", "learning_curves", "predicted", "stages"):
+        write_text(target / f"{name}.svg", figures.svg(getattr(figures, name)(table)))
+
+
+if __name__ == "__main__":
+    main()
