@@ -321,7 +321,7 @@ def epoch(
     """
     stages, w = _trained_pair(users, items, F, clicked, seed)
     theta, generator = 1 / np.arange(1.0, K + 1), torch.Generator().manual_seed(seed)
-    pair = TwoStagePolicy(*stages, K2, K, Vocabulary(pl.Series(range(users)), pl.Series(range(items))))
+    pair = TwoStagePolicy(stages[0], stages[1], K2, K, Vocabulary(pl.Series(range(users)), pl.Series(range(items))))
     config = TrainingConfig(
         epochs=1, stopping="fixed", minibatch=minibatch, samples=samples, alpha="examination", learning_rate=1e-4
     )
