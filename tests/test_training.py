@@ -122,6 +122,30 @@ def test_fixed_stopping_has_all_epochs_and_never_asks_the_criterion() -> None:
     assert len(trained.history) == 4
 
 
+@pytest.mark.parametrize(
+    ("switches", "K2", "wanted"),
+    [
+        ({"alpha": "examination"}, 500, THETA),
+        ({"alpha": "flat", "depth": 40}, 500, [1.0] * 40),
+        ({"alpha": "flat", "depth": 400}, 500, [1.0] * 100),  # a fifth of the candidates
+        ({"alpha": "flat", "depth": 2}, 500, [1.0] * 3),  # never less than what is shown
+    ],
+)
+def test_list_utility_the_weights_of_the_ranks(switches, K2, wanted) -> None:
+    config = TrainingConfig(**switches)
+    loop = training._Loop(start(), weights(), THETA, config, SCHEDULES["joint"], None, 0, None)
+    found = loop.alpha(K2)
+    assert found.tolist() == pytest.approx(wanted)
+
+
+def test_the_automatic_depth_is_deeper_where_clicks_are_fewer() -> None:
+    w = weights()
+    clicked = w.nnz / int((np.diff(w.indptr) > 0).sum())
+    loop = training._Loop(start(), w, THETA, TrainingConfig(alpha="flat"), SCHEDULES["joint"], None, 0, None)
+    assert len(loop.alpha(1000)) == int(200 / clicked)
+    assert 20 < len(loop.alpha(1000)) < 100
+
+
 class Killed(BaseException):
     pass
 

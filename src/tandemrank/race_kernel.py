@@ -6,7 +6,7 @@ query and a sample
 1. `first_race` draws the arrival times T of all documents and finds the candidates, the last of them, `l`, and the
    first document that just missed, `x`;
 2. `second_race` draws the arrival times of the candidates, and keeps the first K + 1;
-3. `_collect` integrates each document's own clocks out: `sweep` does it for a whole block of documents that all see the
+3. `_own_terms` and `_others_terms` integrate each document's own clocks out: `_sweep` for a block of documents that see the
    same list, the at most K + 1 shown candidates are then done one by one.
 
 Random numbers are a function of (key of the query, sample, stage, document): the result does not depend on threads,
