@@ -20,7 +20,7 @@ ORDER = [
     "plackett_luce_kernel", "plackett_luce", "clicks",
     "feedback", "log_checks", "log_sources", "logs", "examination", "validation",
     "float32_kernel", "race_kernel", "race_tensor", "race", "reinforce_kernel", "reinforce", "pl_rank_kernel",
-    "policies", "objectives", "training", "learning", "evaluation",
+    "policies", "propensities", "objectives", "diagnostics", "estimation", "training", "learning", "evaluation",
     "experiments", "grid", "report_text", "figures", "report", "workflows", "bench",
     "cli",
 ]  # fmt: skip

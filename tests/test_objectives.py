@@ -29,11 +29,8 @@ def on_rows(rho: list[float], rows: feedback.Feedback) -> np.ndarray:
     return np.array(rho)[rows.item]
 
 
-def test_2s_unbiased_over_all_logs_of_a_tiny_world() -> None:
-    """Theorem 2s-unbiased: the expectation of U_hat over *every* log of two impressions is the true utility."""
-    rho_cr = enumeration.exposure(S, R_SCORES, THETA, K2)
-    rho_0 = enumeration.exposure(LOGGER, LOGGER, THETA, 3)
-    truth = sum(p * r for p, r in zip(rho_cr, RELEVANCE, strict=True))
+def two_impressions() -> list[tuple[feedback.Feedback, float]]:
+    """Every log of two impressions of the tiny world, and its chance."""
     outcomes = []
     for y, p, _ in enumeration.rankings(LOGGER, range(3), 2):
         for c in itertools.product((0, 1), repeat=2):
@@ -43,11 +40,123 @@ def test_2s_unbiased_over_all_logs_of_a_tiny_world() -> None:
                 chance *= click if c[k] else 1 - click
             outcomes.append((y, c, chance))
     assert abs(sum(chance for *_, chance in outcomes) - 1) < 1e-12
-    expectation = 0.0
-    for (y1, c1, p1), (y2, c2, p2) in itertools.product(outcomes, repeat=2):
-        log = log_of([y1, y2], [c1, c2])
-        expectation += p1 * p2 * objectives.ips(on_rows(rho_cr, log), on_rows(rho_0, log), log).value
-    assert expectation == pytest.approx(truth, rel=1e-9)
+    return [
+        (log_of([y1, y2], [c1, c2]), p1 * p2) for (y1, c1, p1), (y2, c2, p2) in itertools.product(outcomes, repeat=2)
+    ]
+
+
+RHO_CR = enumeration.exposure(S, R_SCORES, THETA, K2)
+RHO_0 = enumeration.exposure(LOGGER, LOGGER, THETA, 3)
+TRUTH = sum(p * r for p, r in zip(RHO_CR, RELEVANCE, strict=True))
+
+
+def test_2s_unbiased_over_all_logs_of_a_tiny_world() -> None:
+    """Theorem 2s-unbiased: the expectation of U_hat over *every* log of two impressions is the true utility."""
+    expectation = sum(
+        p * objectives.ips(on_rows(RHO_CR, log), on_rows(RHO_0, log), log).value for log, p in two_impressions()
+    )
+    assert expectation == pytest.approx(TRUTH, rel=1e-9)
+
+
+@pytest.mark.parametrize("r_hat", [RELEVANCE, [0.1, 0.9, 0.0], [1.0, 1.0, 1.0]])
+def test_doubly_robust_is_unbiased_whatever_the_reward_model(r_hat: list[float]) -> None:
+    direct = np.array([sum(p * r for p, r in zip(RHO_CR, r_hat, strict=True))])
+    logs = two_impressions()
+    values = [
+        objectives.doubly_robust(
+            on_rows(RHO_CR, log),
+            on_rows(RHO_0, log),
+            log,
+            theta=np.array(THETA),
+            r_hat=on_rows(r_hat, log),
+            direct=direct,
+        ).value
+        for log, _ in logs
+    ]
+    chances = [p for _, p in logs]
+    assert np.dot(values, chances) == pytest.approx(TRUTH, rel=1e-9)
+    if r_hat is RELEVANCE:  # the true model leaves only the noise of the clicks: less than IPS has
+        plain = [objectives.ips(on_rows(RHO_CR, log), on_rows(RHO_0, log), log).value for log, _ in logs]
+        errors = [np.dot(np.square(np.array(x) - TRUTH), chances) for x in (values, plain)]
+        assert errors[0] < 0.85 * errors[1]
+
+
+def test_direct_method_is_exact_with_the_true_relevance() -> None:
+    log = log_of([(0, 1)], [(0, 0)])
+    found = objectives.direct_method(on_rows(RHO_CR, log), on_rows(RHO_0, log), log, direct=np.array([TRUTH]))
+    assert found.value == pytest.approx(TRUTH, rel=1e-12)
+    with pytest.raises(InputError, match="one finite value a query, 1"):
+        objectives.direct_method(on_rows(RHO_CR, log), on_rows(RHO_0, log), log, direct=np.ones(2))
+
+
+def test_clipped_is_ips_until_the_clip_bites_and_less_after() -> None:
+    log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
+    rho_cr, rho_0 = on_rows([0.5, 0.3, 0.7], log), on_rows([0.4, 0.8, 0.2], log)
+    plain = objectives.ips(rho_cr, rho_0, log).value
+    assert objectives.clipped(rho_cr, rho_0, log, minimum=0.2).value == plain
+    by_hand = (0.5 / 0.4 + (0.7 / 0.3 + 0.5 / 0.4) + 0.7 / 0.3) / 3
+    assert objectives.clipped(rho_cr, rho_0, log, minimum=0.3).value == pytest.approx(by_hand)
+
+
+def test_doubly_robust_by_hand_and_its_edges() -> None:
+    rho_cr, rho_0, r_hat = [0.5, 0.3, 0.7], [0.4, 0.8, 0.2], [0.1, 0.2, 0.3]
+    log = log_of([(0, 1), (2, 0)], [(1, 0), (1, 0)])
+    direct = 0.5 * 0.1 + 0.3 * 0.2 + 0.7 * 0.3
+    first = 0.5 / 0.4 * (1 - 0.1) + 0.3 / 0.8 * (0 - 0.5 * 0.2)
+    second = 0.7 / 0.2 * (1 - 0.3) + 0.5 / 0.4 * (0 - 0.5 * 0.1)
+    arguments = {"theta": np.array(THETA), "direct": np.array([direct])}
+    rho_cr, rho_0, r_hat = (on_rows(x, log) for x in (rho_cr, rho_0, r_hat))
+    found = objectives.doubly_robust(rho_cr, rho_0, log, r_hat=r_hat, **arguments)
+    assert found.value == pytest.approx(direct + (first + second) / 2)
+    # Without a model it is IPS; and the parts of a log make the whole.
+    nothing = objectives.doubly_robust(rho_cr, rho_0, log, r_hat=0 * r_hat, theta=np.array(THETA), direct=np.zeros(1))
+    assert nothing.value == pytest.approx(objectives.ips(rho_cr, rho_0, log).value)
+    assert objectives.pooled([found, found]).value == pytest.approx(found.value)
+
+
+def test_bootstrap_agrees_with_the_delta_method_and_pairs_its_draws() -> None:
+    rng = np.random.default_rng(0)
+    n = rng.integers(0, 9, 400).astype(float)
+    found = objectives.Estimate(rng.gamma(2, 1, 400) * n, n)
+    other = objectives.Estimate(found.numerator + 0.5 * n, n)
+    values = objectives.bootstrap([found, other], replicates=4000, seed=1)
+    assert values[:, 0].std() == pytest.approx(found.standard_error, rel=0.06)
+    assert values[:, 1] - values[:, 0] == pytest.approx(0.5)  # a constant difference has no noise
+    assert np.array_equal(values, objectives.bootstrap([found, other], replicates=4000, seed=1))
+
+
+def test_the_lower_bound_holds_and_comes_close_with_many_queries() -> None:
+    rng = np.random.default_rng(0)
+    heavy = [rng.pareto(2.5, size) for size in (50, 500, 5000, 50_000)]
+    bounds = [objectives.lower_bound(objectives.Estimate(x, np.ones(len(x))), 1.0) for x in heavy]
+    truth = 1 / 1.5
+    assert bounds == sorted(bounds)
+    assert all(0 <= bound < truth for bound in bounds)
+    assert bounds[-1] > 0.85 * truth
+    wrong = sum(
+        objectives.lower_bound(objectives.Estimate(rng.pareto(2.5, 300), np.ones(300)), 1.0) > truth for _ in range(300)
+    )
+    assert wrong <= 15
+    with pytest.raises(InputError, match="not negative"):
+        objectives.lower_bound(objectives.Estimate(np.array([1.0, -1.0]), np.ones(2)), 1.0)
+
+
+def test_the_reward_model_finds_rates_and_shrinks_what_it_hardly_saw() -> None:
+    rng = np.random.default_rng(0)
+    Q, D, n = 60, 20, 12_000
+    by_item = rng.uniform(0.05, 0.6, D)
+    query, items = rng.integers(Q, size=n), rng.permuted(np.tile(np.arange(D - 1), (n, 1)), axis=1)[:, :2]
+    clicked = rng.random((n, 2)) < np.array(THETA) * by_item[items]
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+    part = Impressions(query.astype(np.int32), items.astype(np.int32), clicked.astype(np.uint8))
+    model = objectives.reward_model(feedback.from_impressions([part], vocabulary), np.array(THETA))
+    whole = model.matrix(np.arange(Q))
+    assert np.abs(whole[:, : D - 1].mean(0) - by_item[:-1]).max() < 0.05
+    for column in (D - 1, D):  # never shown, not known
+        assert whole[:, column] == pytest.approx(model.rate * model.query)
+    assert model.at(query[:50], items[:50, 0]) == pytest.approx(whole[query[:50], items[:50, 0]])
+    # Relevance here does not depend on the query, so pairs are pulled to their item almost wholly.
+    assert np.abs(whole[:, : D - 1] - whole[:, : D - 1].mean(0)).mean() < 0.03
 
 
 def test_cltr_obj_2s_is_the_sum_as_it_is_written() -> None:
@@ -67,7 +176,7 @@ def test_self_normalised_by_hand() -> None:
     log = log_of([(0, 1), (2, 0)], [(1, 0), (1, 0)])
     clicked = 0.5 / 0.4 + 0.7 / 0.2
     seen = 0.5 / 0.4 * 1 + 0.3 / 0.8 * 0.5 + 0.7 / 0.2 * 1 + 0.5 / 0.4 * 0.5
-    found = objectives.self_normalised(on_rows(rho_cr, log), on_rows(rho_0, log), log, np.array(THETA))
+    found = objectives.self_normalised(on_rows(rho_cr, log), on_rows(rho_0, log), log, theta=np.array(THETA))
     assert found.value == pytest.approx(1.5 * clicked / seen)
 
 
@@ -76,7 +185,7 @@ def test_identity_on_policy_every_weight_is_one() -> None:
     log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
     rho = on_rows([0.5, 0.6, 0.4], log)
     assert objectives.ips(rho, rho, log).value == pytest.approx(4 / 3)
-    assert objectives.self_normalised(rho, rho, log, np.array(THETA)).value == pytest.approx(4 / 3)
+    assert objectives.self_normalised(rho, rho, log, theta=np.array(THETA)).value == pytest.approx(4 / 3)
 
 
 def test_standard_error_is_that_of_a_mean_over_queries() -> None:

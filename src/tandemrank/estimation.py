@@ -1,0 +1,354 @@
+"""The practitioner's question, data in and answer out: what would this pair be worth if it were live, and may I believe it?
+
+    estimate(policy, log, theta=..., ...)      value, interval, lower bound, diagnostics, a verdict in words
+    compare(new, old, log, theta=..., ...)     the paired difference of two pairs, on the same draws of queries
+
+The value is that of the log's queries, each as often as it came. Queries are taken as a sample: the interval covers what
+other queries of the same kind would have given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from tandemrank import feedback as sums
+from tandemrank import logs, objectives, plackett_luce, propensities, race
+from tandemrank.clicks import check_examination
+from tandemrank.diagnostics import WORDS, Diagnostics, Exposure, Word, diagnose, judge
+from tandemrank.errors import ConfigError, LogError, PolicyError
+from tandemrank.feedback import Feedback
+from tandemrank.log_sources import Source
+from tandemrank.objectives import Estimate, Reward
+from tandemrank.policies import GivenScores, TwoStagePolicy
+from tandemrank.vocabulary import Vocabulary
+
+Floats = NDArray[np.float64]
+Propensity = Literal["logged", "exact", "frequency", "fitted"]
+Estimator = Literal["ips", "clipped", "self_normalised", "direct", "doubly_robust"]
+
+CELLS = 2**21  # scores in memory at once: queries x items of a batch
+STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
+QUERY_FOLDS, FOLD_STREAM = 5, 5
+SCORES = ("query_id", "item_id", "candidate_score", "ranker_score")
+
+
+@dataclass(frozen=True)
+class Question:
+    """How to ask: the keywords of `estimate` and `compare`.
+
+    `theta`: the examination curve. `propensity`: as logged; exact from the `logging_policy`; the frequency in the log; or
+    fitted to its lists. `clip`: propensities are raised to it (None: 0, for "clipped" the 1% quantile). `samples` of the
+    race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
+    """
+
+    theta: Floats
+    propensity: Propensity = "logged"
+    logging_policy: TwoStagePolicy | None = None
+    estimator: Estimator = "doubly_robust"
+    clip: float | None = None
+    samples: int = 20
+    replicates: int = 1000
+    level: float = 0.95
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses by name what a switch does not take."""
+        object.__setattr__(self, "theta", check_examination(self.theta))
+        for name, kind in (("propensity", Propensity), ("estimator", Estimator)):
+            if getattr(self, name) not in kind.__args__:  # type: ignore[attr-defined]
+                allowed = ", ".join(kind.__args__)  # type: ignore[attr-defined]
+                raise ConfigError(f"{name} must be one of {allowed}; {getattr(self, name)!r} came.")
+        if self.samples < 1 or self.replicates < 100 or not 0 < self.level < 1 or (self.clip or 0) < 0:
+            raise ConfigError(
+                f"needed: samples >= 1, replicates >= 100, 0 < level < 1, clip >= 0; got {self.samples}, "
+                f"{self.replicates}, {self.level}, {self.clip}."
+            )
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Expected clicks an impression, with interval, finite-sample lower bound (of IPS, whatever the estimator), verdict."""
+
+    value: float
+    standard_error: float
+    interval: tuple[float, float]
+    lower_bound: float
+    diagnostics: Diagnostics
+    verdict: Word
+    reasons: tuple[str, ...]
+    estimate: Estimate
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two pairs on one log: the difference new - old, its paired interval, and the share of the draws where new wins."""
+
+    new: Answer
+    old: Answer
+    difference: float
+    standard_error: float
+    interval: tuple[float, float]
+    wins: float
+    verdict: Word
+    reasons: tuple[str, ...]
+
+
+def estimate(policy: TwoStagePolicy, log: Source | Feedback, **question: Any) -> Answer:
+    """What the pair would be worth, by the clicks of the past. The keywords are the fields of `Question`."""
+    asked = Question(**question)
+    return _ask([policy], log, asked)[0][0]
+
+
+def compare(new: TwoStagePolicy, old: TwoStagePolicy, log: Source | Feedback, **question: Any) -> Comparison:
+    """The difference of two pairs on one log, by the same draws of queries. The keywords are the fields of `Question`."""
+    asked = Question(**question)
+    (a, b), values = _ask([new, old], log, asked)
+    difference = values[:, 0] - values[:, 1]
+    worse = max(a, b, key=lambda answer: WORDS.index(answer.verdict))
+    return Comparison(
+        a,
+        b,
+        a.value - b.value,
+        float(np.sqrt(np.square(a.estimate.influence - b.estimate.influence).sum())),
+        _quantiles(difference, asked.level),
+        float(np.nanmean(difference > 0)),
+        worse.verdict,
+        (*(f"new: {reason}" for reason in a.reasons), *(f"old: {reason}" for reason in b.reasons)),
+    )
+
+
+# --- the log's side ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """A log, its propensities (raised to the clip), and its folds, each with the reward model of the rest.
+
+    Shapes: rho_0, raised [P].
+    """
+
+    feedback: Feedback
+    rho_0: Floats
+    raised: NDArray[np.bool_]
+    folds: tuple[tuple[Feedback, Reward], ...]
+
+
+def _evidence(log: Source | Feedback, asked: Question) -> _Evidence:
+    if isinstance(log, Feedback):
+        whole, folds = log, _query_folds(log, asked.seed)
+    else:
+        # Folds of impressions: a model of the one half knows the pairs of the other.
+        one, other = logs.read_split(log, 0.5, seed=asked.seed, K=len(asked.theta))
+        whole, folds = sums.merge([one, other]), [(one, other), (other, one)]
+    rho_0 = _propensity(log, whole, asked)
+    minimum = asked.clip or 0.0
+    if asked.clip is None and asked.estimator == "clipped":
+        minimum = sums.quantile_clip(rho_0[whole.clicks > 0], 0.01)
+    if asked.estimator not in ("direct", "doubly_robust"):
+        folds = []
+    models = tuple((fold, objectives.reward_model(rest, asked.theta)) for fold, rest in folds)
+    return _Evidence(whole, sums.clip(rho_0, minimum), rho_0 < minimum, models)
+
+
+def _query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
+    """Parts of the log by query, each with the rest: sums cannot be parted by impression."""
+    keys = plackett_luce.random_keys(seed, FOLD_STREAM, np.arange(log.Q))
+    fold_of = (plackett_luce.uniforms(keys) * QUERY_FOLDS).astype(np.int64)
+    return [(_of_queries(log, fold_of == fold), _of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
+
+
+def _of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
+    """The sums of some queries alone.  Shapes: chosen [Q]."""
+    rows = chosen[log.query]
+    columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}
+    logged = None if log.logged is None else log.logged[rows]
+    return replace(log, **columns, logged=logged, impressions=np.where(chosen, log.impressions, 0.0))
+
+
+def _propensity(log: Source | Feedback, whole: Feedback, asked: Question) -> Floats:
+    """rho_0 of every row by the switch.  Shapes: -> [P]."""
+    if asked.propensity == "frequency":
+        return sums.frequency_propensity(whole, asked.theta)
+    if asked.propensity == "logged":
+        if whole.propensity is None:
+            raise LogError(
+                "the log has no column `propensities`. Use exact (with the logging policy), fitted, or frequency."
+            )
+        return whole.propensity
+    if asked.propensity == "fitted":
+        if isinstance(log, Feedback):
+            raise ConfigError(
+                "fitted propensities need the lists of the log, which Feedback has not. Give the log itself, or the "
+                "policy of `propensities.fit` as logging_policy with propensity = exact."
+            )
+        lists = propensities.read_lists(log, whole.vocabulary, len(asked.theta))
+        logger = propensities.fit(lists, whole.vocabulary, seed=asked.seed).policy
+    elif asked.logging_policy is None:
+        raise ConfigError("exact propensities need the policy that drew the log: give logging_policy, or use fitted.")
+    else:
+        logger = asked.logging_policy
+    return _exposure(logger, whole, asked.theta, (), asked.samples, asked.seed).rho
+
+
+# --- the policy's side ------------------------------------------------------------------------------------------------
+
+
+def _exposure(
+    policy: TwoStagePolicy, log: Feedback, theta: Floats, rewards: Sequence[Reward], samples: int, seed: int
+) -> Exposure:
+    """One pass over the logged queries, a batch of them at a time: all items of a query, never of all queries."""
+    logged = np.flatnonzero(log.impressions)
+    positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged))
+    here = _places(policy.vocabulary.item_ids, log.vocabulary.item_ids)[log.item]
+    there = _places(log.vocabulary.item_ids, policy.vocabulary.item_ids)
+    once = ((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) & (here >= 0)
+    rho, (total, supported, random) = np.zeros(len(log.query)), np.zeros((3, log.Q))
+    direct = np.zeros((len(rewards), log.Q))
+    generator = torch.Generator().manual_seed(seed)
+    curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
+    step = max(1, CELLS // len(there))
+    for first in range(0, len(logged), step):
+        part = logged[first : first + step]
+        with torch.no_grad():
+            s_c, s_r = policy.scores(positions[first : first + step])
+        every, shuffled = (
+            race.exposure(s_c, s, curve, policy.K2, samples=n, generator=generator)[0].double().numpy()
+            for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
+        )
+        rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
+        at = np.searchsorted(part, log.query[rows]), np.maximum(here[rows], 0)
+        rho[rows] = np.where(here[rows] >= 0, every[at], 0.0)
+        total[part] = every.sum(1)
+        supported[part] = np.bincount(at[0], np.where(once[rows], every[at], 0.0), len(part))
+        random[part] = np.bincount(at[0], np.where(once[rows], shuffled[at], 0.0), len(part))
+        random[part] /= np.maximum(shuffled.sum(1), np.finfo(float).tiny)  # nothing at all is available to some
+        for fold, reward in enumerate(rewards):
+            direct[fold, part] = (every * reward.matrix(part)[:, there]).sum(1)
+    return Exposure(rho, total, supported, random, direct)
+
+
+def _places(ids: pl.Series, wanted: pl.Series) -> NDArray[np.int64]:
+    """The position of each of `wanted` in `ids`, -1 where it is not there: the two sides need not know the same items."""
+    plain = sums.plain(ids), sums.plain(wanted)
+    if plain[0].dtype != plain[1].dtype:
+        raise PolicyError(f"item ids are {ids.dtype} in one place and {wanted.dtype} in the other. Convert them.")
+    known = pl.DataFrame({"id": plain[0], "place": np.arange(len(ids), dtype=np.int64)})
+    found = pl.DataFrame({"id": plain[1]}).join(known, on="id", how="left", maintain_order="left")["place"]
+    return found.fill_null(-1).to_numpy()
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def _ask(pairs: Sequence[TwoStagePolicy], log: Source | Feedback, asked: Question) -> tuple[list[Answer], Floats]:
+    """The answer for each pair, and the bootstrap's values [replicates, pairs] of one set of draws."""
+    evidence = _evidence(log, asked)
+    rewards = [reward for _, reward in evidence.folds]
+    whole, theta, seed = evidence.feedback, asked.theta, asked.seed + 1  # other races than those of exact propensities
+    return _answers([_exposure(pair, whole, theta, rewards, asked.samples, seed) for pair in pairs], evidence, asked)
+
+
+def _answers(exposures: Sequence[Exposure], evidence: _Evidence, asked: Question) -> tuple[list[Answer], Floats]:
+    log, rho_0 = evidence.feedback, evidence.rho_0
+    estimates = [_estimate(exposure, evidence, asked) for exposure in exposures]
+    values = objectives.bootstrap(estimates, replicates=asked.replicates, seed=asked.seed)
+    answers = []
+    for exposure, found, drawn in zip(exposures, estimates, values.T, strict=True):
+        plain = objectives.ips(exposure.rho, rho_0, log)
+        bound = objectives.lower_bound(plain, float(asked.theta.sum()), level=asked.level)
+        diagnostics = diagnose(log, rho_0, evidence.raised, exposure, asked.theta)
+        verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct")
+        interval = _quantiles(drawn, asked.level)
+        answers.append(Answer(found.value, found.standard_error, interval, bound, diagnostics, verdict, reasons, found))
+    return answers, values
+
+
+def _estimate(exposure: Exposure, evidence: _Evidence, asked: Question) -> Estimate:
+    log, rho_0, rho = evidence.feedback, evidence.rho_0, exposure.rho
+    if asked.estimator == "self_normalised":
+        return objectives.self_normalised(rho, rho_0, log, theta=asked.theta)
+    if asked.estimator in ("ips", "clipped"):
+        return objectives.ips(rho, rho_0, log)  # rho_0 is clipped already
+    parts = []
+    for (fold, reward), direct in zip(evidence.folds, exposure.direct, strict=True):
+        at = np.searchsorted(_keys(log), _keys(fold))
+        if asked.estimator == "direct":
+            parts.append(objectives.direct_method(rho[at], rho_0[at], fold, direct=direct))
+        else:
+            r_hat = reward.at(fold.query, fold.item)
+            parts.append(
+                objectives.doubly_robust(rho[at], rho_0[at], fold, theta=asked.theta, r_hat=r_hat, direct=direct)
+            )
+    return objectives.pooled(parts)
+
+
+def _keys(log: Feedback) -> NDArray[np.int64]:
+    """One number for each row, in the order of the rows."""
+    key: NDArray[np.int64] = (log.query.astype(np.int64) * log.D + log.item) * 2**sums.RANK_BITS + log.rank
+    return key
+
+
+def _quantiles(values: Floats, level: float) -> tuple[float, float]:
+    if np.isnan(values).all():
+        return float("nan"), float("nan")
+    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+# --- outside systems --------------------------------------------------------------------------------------------------
+
+
+def policy_from_scores(
+    scores: pl.DataFrame | str | Path, K2: int, K: int, vocabulary: Vocabulary | None = None
+) -> TwoStagePolicy:
+    """Any outside system as a policy, from rows `query_id, item_id, candidate_score, ranker_score`.
+
+    Both stages are Plackett-Luce on these scores; items without a row are not available to that query. For a system that
+    always shows its best list multiply its scores by a large number. Without a vocabulary the ids are those of the rows.
+    """
+    name = "the frame" if isinstance(scores, pl.DataFrame) else str(scores)
+    try:
+        frame = scores if isinstance(scores, pl.DataFrame) else pl.read_parquet(scores, glob=False)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise PolicyError(f"{name} cannot be read as Parquet: {error}. Is it whole?") from error
+    _check_scores(frame, name)
+    ids = [sums.plain(frame[column]) for column in SCORES[:2]]
+    if vocabulary is None:
+        vocabulary = Vocabulary(ids[0].unique().sort(), ids[1].unique().sort())
+    q, d = vocabulary.queries(ids[0]), vocabulary.items(ids[1])
+    shape = len(vocabulary.query_ids), len(vocabulary.item_ids)
+    stages = [csr_matrix((frame[column].cast(pl.Float32).to_numpy(), (q, d)), shape=shape) for column in SCORES[2:]]
+    return TwoStagePolicy(GivenScores(stages[0]), GivenScores(stages[1]), K2, K, vocabulary)
+
+
+def _check_scores(frame: pl.DataFrame, name: str) -> None:
+    """Refuses the first bad row by name."""
+    if missing := [column for column in SCORES if column not in frame.columns]:
+        raise PolicyError(f"{name}: expected the columns {', '.join(SCORES)}; {', '.join(missing)} is not there.")
+    if not len(frame):
+        raise PolicyError(f"{name}: expected scores; it has no rows.")
+    for column in SCORES:
+        is_id, dtype = column in SCORES[:2], frame[column].dtype
+        if not (dtype.is_integer() or (dtype in (pl.String, pl.Categorical) if is_id else dtype.is_float())):
+            raise PolicyError(f"{name}, column {column}: {'ids' if is_id else 'numbers'} expected; {dtype} came.")
+        values = frame[column]
+        bad = values.is_null() if is_id else values.is_null() | ~(values.cast(pl.Float32) < np.inf)
+        _refuse(bad, values, name, column, "an id" if is_id else "a number below infinity, or -inf")
+    again = frame.select(~pl.struct(SCORES[:2]).is_first_distinct()).to_series()
+    _refuse(again, frame["item_id"], name, "item_id", "one row for each query and item")
+
+
+def _refuse(bad: pl.Series, values: pl.Series, name: str, column: str, expected: str) -> None:
+    if count := int(bad.fill_null(True).sum()):
+        row = int(bad.fill_null(True).arg_max() or 0)
+        raise PolicyError(
+            f"{name}, row {row}, column {column}: expected {expected}; {values[row]!r} came. {count} rows have the "
+            "problem. Correct or drop them."
+        )
