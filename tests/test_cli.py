@@ -164,6 +164,30 @@ def test_examination_finds_the_curve_or_refuses(simulated, tmp_path, capsys, mon
     assert err.startswith("tandemrank: ")
 
 
+def test_estimate_values_one_pair_and_compares_two(simulated, capsys, monkeypatch) -> None:
+    """On policy the value is the clicks an impression of the log itself, and a pair differs from itself by nothing."""
+    folder, _ = simulated
+    live = ["--policy", str(folder / "production")]
+    ask = [
+        "estimate",
+        "--logs",
+        str(folder / "log"),
+        "--propensity",
+        "exact",
+        "--logging-policy",
+        str(folder / "production"),
+    ]
+    code, out, err = call(capsys, monkeypatch, *ask, *live, "--estimator", "ips", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    clicks = pl.read_parquet(folder / "log")["clicks"].list.sum().mean()
+    assert abs(found["value"] - clicks) < 5 * found["standard_error"]
+    assert found["interval"][0] < found["value"] < found["interval"][1]
+    code, out, err = call(capsys, monkeypatch, *ask, *live, *live)
+    assert code == 0, err
+    assert re.search(r"difference\s+0\s", out)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -181,6 +205,8 @@ def test_examination_finds_the_curve_or_refuses(simulated, tmp_path, capsys, mon
         (["validate", "absent.parquet"], 2, "absent.parquet"),
         (["examination", "absent.parquet"], 2, "absent.parquet"),
         (["examination", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
+        (["estimate", "--logs", "absent.parquet"], 2, "give one pair, or two to compare"),
+        (["estimate", "--logs", "absent.parquet", "--scores", "absent.parquet"], 2, "absent.parquet"),
         (["nonsense"], 2, "nonsense"),
     ],
 )
@@ -210,7 +236,18 @@ def test_help_is_complete() -> None:
     group = typer.main.get_command(cli.app)
     commands = dict(group.commands)
     commands |= {f"bench {n}": c for n, c in commands.pop("bench").commands.items()}
-    assert {"demo", "table", "simulate", "train", "evaluate", "bench gradient", "bench epoch"} <= set(commands)
+    assert {
+        "demo",
+        "table",
+        "simulate",
+        "train",
+        "evaluate",
+        "estimate",
+        "validate",
+        "examination",
+        "bench gradient",
+        "bench epoch",
+    } <= set(commands)
     for name, command in commands.items():
         assert command.help, name
         for parameter in command.params:

@@ -446,6 +446,63 @@ def examination(
     _summary({**{k: v for k, v in answer.items() if k not in columns}, "curve": ranks}, as_json=False)
 
 
+@app.command()
+def estimate(
+    logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")],
+    policy: Annotated[
+        list[Path] | None, typer.Option(help="Saved pair to value; a second one is compared with it.")
+    ] = None,
+    scores: Annotated[
+        list[Path] | None,
+        typer.Option(help="Like --policy, from scores: Parquet with query_id, item_id, candidate_score, ranker_score."),
+    ] = None,
+    propensity: Annotated[
+        str, typer.Option(help="logged, exact (with --logging-policy), frequency or fitted.")
+    ] = "logged",
+    logging_policy: Annotated[Path | None, typer.Option(help="Saved policy that drew the log.")] = None,
+    estimator: Annotated[
+        str, typer.Option(help="doubly_robust, ips, clipped, self_normalised or direct.")
+    ] = "doubly_robust",
+    shown: Annotated[int, typer.Option(help="Places of a shown list, K.", min=1)] = 10,
+    candidates: Annotated[int, typer.Option(help="Candidates K2 of a system given by --scores.", min=1)] = 500,
+    curve: Annotated[
+        str, typer.Option(help="Examination curve: reciprocal (1/k) or dcg (1/log2(k+1)).")
+    ] = "reciprocal",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """What a pair would be worth if it were live, by the clicks of the past: value, interval, diagnostics, a verdict.
+
+    Two pairs (--policy or --scores, in this order) are compared by their paired difference, first less second.
+    """
+    from tandemrank import clicks, estimation, policies
+
+    pairs = [policies.load(path) for path in policy or []]
+    pairs += [estimation.policy_from_scores(path, K2=candidates, K=shown) for path in scores or []]
+    if len(pairs) not in (1, 2):
+        raise ConfigError(f"give one pair, or two to compare, by --policy or --scores; got {len(pairs)}.")
+    question: dict[str, Any] = {
+        "theta": clicks.examination(shown, curve), "propensity": propensity, "estimator": estimator, "seed": seed,
+        "logging_policy": None if logging_policy is None else policies.load(logging_policy),
+    }  # fmt: skip
+    if len(pairs) == 1:
+        _summary(_answer(estimation.estimate(pairs[0], logs, **question)), as_json)
+        return
+    found = estimation.compare(pairs[0], pairs[1], logs, **question)
+    names = ("difference", "standard_error", "interval", "wins", "verdict", "reasons")
+    summary = {name: getattr(found, name) for name in names}
+    if as_json:
+        _print_json({**summary, "new": _answer(found.new), "old": _answer(found.old)})
+    else:
+        _summary({"first": _answer(found.new)["value"], "second": _answer(found.old)["value"], **summary}, as_json)
+
+
+def _answer(answer: Any) -> dict[str, Any]:
+    """An off-policy value as plain names and values."""
+    names = ("value", "standard_error", "interval", "lower_bound", "verdict", "reasons")
+    return {**{name: getattr(answer, name) for name in names}, **vars(answer.diagnostics)}
+
+
 @bench_app.command("gradient")
 def bench_gradient(
     as_json: Json = False,
@@ -499,4 +556,8 @@ def _summary(summary: dict[str, Any], as_json: bool) -> None:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return (
+            "\n".join(_cell(x) for x in value) if value and isinstance(value[0], str) else ", ".join(map(_cell, value))
+        )
     return f"{value:.4g}" if isinstance(value, float) else str(value)
