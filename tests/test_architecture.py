@@ -22,7 +22,7 @@ ORDER = [
     "float32_kernel", "race_kernel", "race_tensor", "race", "reinforce_kernel", "reinforce", "pl_rank_kernel",
     "policies", "propensities", "objectives", "diagnostics", "estimation", "training", "learning", "evaluation",
     "experiments", "grid", "report_text", "figures", "report", "workflows", "bench",
-    "cli",
+    "terminal", "cli",
 ]  # fmt: skip
 
 PUBLIC = [

@@ -13,6 +13,15 @@ from typing import Annotated, Any
 import typer
 
 from tandemrank.errors import ConfigError, InputError, JobError, TandemRankError
+from tandemrank.terminal import (
+    counter,
+    grid_progress,
+    print_json,
+    print_summary,
+    print_validation,
+    show,
+    training_progress,
+)
 
 app = typer.Typer(
     name="tandemrank",
@@ -71,24 +80,6 @@ def _resumable() -> Iterator[None]:
         ) from None
 
 
-def _print(value: Any) -> None:
-    """To standard output: text as it is, a rich renderable as a table."""
-    if isinstance(value, str):
-        print(value)  # noqa: T201
-        return
-    from rich.console import Console
-
-    console = Console()
-    console = Console(width=max(console.width, 100)) if not console.is_terminal else console
-    console.print(value)
-
-
-def _print_json(value: Any) -> None:
-    from tandemrank.files import as_json
-
-    print(as_json(value), end="")  # noqa: T201
-
-
 def _command() -> str:
     """The command as it was typed, for the report."""
     return shlex.join(["tandemrank", *sys.argv[1:]])
@@ -103,71 +94,6 @@ def _experiment(preset: str, config: Path | None, switches: list[str] | None, **
     return resolve(ExperimentConfig, preset=PRESETS[preset], file=config, switches=switches or (), flags=flags)
 
 
-@contextmanager
-def _grid_progress() -> Iterator[Callable[[Any], None] | None]:
-    """A bar and the table filling in, on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from tandemrank import report
-
-    bar = Progress(
-        TextColumn("trainings"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    task = bar.add_task("trainings", total=None)
-    with Live(bar, console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
-
-        def show(state: Any) -> None:
-            bar.update(task, completed=state.done, total=state.total)
-            live.update(Group(report.text({"rows": state.rows, "references": []}), bar) if state.rows else bar)
-
-        yield show
-
-
-@contextmanager
-def _training_progress() -> Iterator[Callable[[Any], None] | None]:
-    """Epoch, objective, held-out value and time left, on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    left = TextColumn("left, at most"), TimeRemainingColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[int, Any] = {}
-
-        def show(state: Any) -> None:
-            if state.phase not in tasks:
-                tasks[state.phase] = bar.add_task("", total=state.epochs)
-            last = (
-                ""
-                if state.last is None
-                else f"  objective {state.last.objective:.4g}  held out {state.last.held_out:.4f}"
-            )
-            text = f"phase {state.phase + 1}/{state.phases}  epoch {min(state.epoch + 1, state.epochs)}{last}"
-            bar.update(tasks[state.phase], completed=state.epoch + state.done, description=text)
-
-        yield show
-
-
 def _grid(config: Any, out: Path, engine: Any, jobs: int | None, resume: bool, as_json: bool) -> None:
     """Runs a grid, writes its reports, prints its table: what `demo` and `table` have in common."""
     from tandemrank import grid, report
@@ -175,7 +101,7 @@ def _grid(config: Any, out: Path, engine: Any, jobs: int | None, resume: bool, a
 
     if engine not in ("local", "ray"):
         raise ConfigError(f"--engine takes local or ray; got {engine!r}.")
-    with _resumable(), _grid_progress() as progress:
+    with _resumable(), grid_progress() as progress:
         table = grid.run(
             config,
             out,
@@ -188,10 +114,10 @@ def _grid(config: Any, out: Path, engine: Any, jobs: int | None, resume: bool, a
     write_text(out / "table.md", report.markdown(table))
     path = report.write(table, out / "report.html")
     if as_json:
-        _print_json(table)
+        print_json(table)
     else:
-        _print(report.text(table))
-        _print(f"report: {path.resolve()}")
+        show(report.text(table))
+        show(f"report: {path.resolve()}")
 
 
 @app.command()
@@ -288,9 +214,9 @@ def simulate(
     from tandemrank import workflows
 
     experiment = _experiment(preset, config, switches, data=data, impressions=impressions)
-    with _counter("impressions", experiment.impressions) as progress:
+    with counter("impressions", experiment.impressions) as progress:
         summary = workflows.simulate(experiment, out, seed=seed, propensities=propensities, progress=progress)
-    _summary(summary, as_json)
+    print_summary(summary, as_json)
 
 
 @app.command()
@@ -322,11 +248,11 @@ def train(
         "training.method": method, "training.epochs": epochs,
     }  # fmt: skip
     resolved = resolve(LearningConfig, file=config, switches=switches or (), flags=flags)
-    with _resumable(), _training_progress() as progress:
+    with _resumable(), training_progress() as progress:
         summary = workflows.learn(
             logs, start, out, resolved, logging_policy=logging_policy, seed=seed, resume=resume, progress=progress
         )
-    _summary(summary, as_json)
+    print_summary(summary, as_json)
 
 
 @app.command()
@@ -346,9 +272,9 @@ def evaluate(
     experiment = _experiment("tandem", config, switches, data=data)
     found = workflows.judge(policies, experiment, logs_of=logs, samples=samples, seed=seed)
     if as_json:
-        _print_json(found)
+        print_json(found)
     else:
-        _print(workflows.judge_table(found))
+        show(workflows.judge_table(found))
 
 
 Logs = Annotated[list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders or globs.")]
@@ -377,38 +303,11 @@ def validate(
         mended = validation.fix(logs, fix, K=shown)
         answer["fixed"] = {**asdict(mended), "path": str(mended.path)}
     if as_json:
-        _print_json(answer)
+        print_json(answer)
     else:
-        _print_validation(answer)
+        print_validation(answer)
     if not found.fit:
         sys.exit(1)
-
-
-def _print_validation(answer: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    problems = Table("file", "column", "rows", "count", "problem", title="problems", title_justify="left")
-    for p in answer["problems"]:
-        problems.add_row(p["file"], p["column"], ", ".join(map(str, p["rows"])) or "-", str(p["count"]), p["message"])
-    if answer["problems"]:
-        _print(problems)
-    log = answer["log"]
-    if log is not None:
-        plain = {k: v for k, v in log.items() if not isinstance(v, list | tuple)}
-        _summary({"fit": answer["fit"], "usable_impressions": answer["usable"], **plain}, as_json=False)
-        rates = Table("position", "shown", "click rate", "", title="clicks by position", title_justify="left")
-        top = max((r for r in log["click_rate"] if r is not None), default=0) or 1
-        for k, (n, rate) in enumerate(zip(log["shown"], log["click_rate"], strict=True), 1):
-            rates.add_row(str(k), str(n), "-" if rate is None else f"{rate:.4f}", "█" * round(30 * (rate or 0) / top))
-        _print(rates)
-    questions = Table("question", "", "why", title="what this log can answer", title_justify="left")
-    for a in answer["answers"]:
-        questions.add_row(a["question"], "yes" if a["possible"] else "no", a["why"])
-    _print(questions)
-    if "fixed" in answer:
-        mended = answer["fixed"]
-        _print(f"cleaned copy: {mended['path']}, {mended['kept']} of {mended['impressions']} impressions")
-        _summary({"dropped": mended["dropped"]}, as_json=False)
 
 
 @app.command()
@@ -439,11 +338,11 @@ def examination(
     )
     answer = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in asdict(found).items()}
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     columns = [k for k, v in answer.items() if isinstance(v, list) and len(v) == shown]
     ranks = [{"rank": k + 1, **{c: answer[c][k] for c in columns}} for k in range(shown)]
-    _summary({**{k: v for k, v in answer.items() if k not in columns}, "curve": ranks}, as_json=False)
+    print_summary({**{k: v for k, v in answer.items() if k not in columns}, "curve": ranks}, as_json=False)
 
 
 @app.command()
@@ -486,15 +385,15 @@ def estimate(
         "logging_policy": None if logging_policy is None else policies.load(logging_policy),
     }  # fmt: skip
     if len(pairs) == 1:
-        _summary(_answer(estimation.estimate(pairs[0], logs, **question)), as_json)
+        print_summary(_answer(estimation.estimate(pairs[0], logs, **question)), as_json)
         return
     found = estimation.compare(pairs[0], pairs[1], logs, **question)
     names = ("difference", "standard_error", "interval", "wins", "verdict", "reasons")
     summary = {name: getattr(found, name) for name in names}
     if as_json:
-        _print_json({**summary, "new": _answer(found.new), "old": _answer(found.old)})
+        print_json({**summary, "new": _answer(found.new), "old": _answer(found.old)})
     else:
-        _summary({"first": _answer(found.new)["value"], "second": _answer(found.old)["value"], **summary}, as_json)
+        print_summary({"first": _answer(found.new)["value"], "second": _answer(found.old)["value"], **summary}, as_json)
 
 
 def _answer(answer: Any) -> dict[str, Any]:
@@ -510,7 +409,7 @@ def bench_gradient(
     """Noise and time of the gradients: race against REINFORCE and PL-Rank-3, one thread, the paper's sizes."""
     from tandemrank import bench
 
-    _summary(bench.gradient(), as_json)
+    print_summary(bench.gradient(), as_json)
 
 
 @bench_app.command("epoch")
@@ -518,46 +417,4 @@ def bench_epoch(as_json: Json = False) -> None:
     """A joint training epoch on the paper's sizes over its floor, the matrix products and optimiser steps alone."""
     from tandemrank import bench
 
-    _summary(bench.epoch(), as_json)
-
-
-@contextmanager
-def _counter(what: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar that counts, on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda n: bar.update(task, completed=n)
-
-
-def _summary(summary: dict[str, Any], as_json: bool) -> None:
-    """A dictionary for a person: names and values in two columns, lists of rows as tables."""
-    if as_json:
-        _print_json(summary)
-        return
-    from rich.table import Table
-
-    plain = Table(show_header=False, box=None)
-    for name, value in summary.items():
-        if not isinstance(value, list) or not value or not isinstance(value[0], dict):
-            plain.add_row(name.replace("_", " "), _cell(value))
-    _print(plain)
-    for name, value in summary.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            rows = Table(*value[0].keys(), title=name.replace("_", " "), title_justify="left")
-            for row in value:
-                rows.add_row(*(_cell(x) for x in row.values()))
-            _print(rows)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return (
-            "\n".join(_cell(x) for x in value) if value and isinstance(value[0], str) else ", ".join(map(_cell, value))
-        )
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    print_summary(bench.epoch(), as_json)
