@@ -298,6 +298,9 @@ def _draw_row(D: int, K: int, weighted: int, shape: Shape, effort: Effort, seed:
 
 # A training epoch over its own matrix products
 
+# What a training does once, a copy of the weights and the digest of its inputs, is shared by a few epochs, as in real ones.
+EPOCHS = 4
+
 
 def epoch(
     users: int = 6040,
@@ -323,7 +326,7 @@ def epoch(
     theta, generator = 1 / np.arange(1.0, K + 1), torch.Generator().manual_seed(seed)
     pair = TwoStagePolicy(stages[0], stages[1], K2, K, Vocabulary(pl.Series(range(users)), pl.Series(range(items))))
     config = TrainingConfig(
-        epochs=1, stopping="fixed", minibatch=minibatch, samples=samples, alpha="examination", learning_rate=1e-4
+        epochs=EPOCHS, stopping="fixed", minibatch=minibatch, samples=samples, alpha="examination", learning_rate=1e-4
     )
     fixed = torch.randn(minibatch, items, generator=generator) / items
     with threads(on_threads):
@@ -333,6 +336,7 @@ def epoch(
         run, floor = seconds(
             [lambda: train(pair, w, theta, config), lambda: floor_epoch(stages, optimisers, batches, fixed)], turns
         )
+        run /= EPOCHS
     return {
         "users": users,
         "items": items,
