@@ -68,10 +68,10 @@ def training_progress() -> Iterator[Callable[[Any], None] | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    left = TextColumn("left, at most"), TimeRemainingColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left)
+    # Narrow enough for eighty columns; the time left is that of all epochs, a phase may well end before.
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks: dict[int, Any] = {}
 
