@@ -373,6 +373,7 @@ def estimate(
     """What a pair would be worth if it were live, by the clicks of the past: value, interval, diagnostics, a verdict.
 
     Two pairs (--policy or --scores, in this order) are compared by their paired difference, first less second.
+    Ask a log that the pair was not trained on: on its own training log every pair looks better than it is.
     """
     from tandemrank import clicks, estimation, policies
 
