@@ -288,14 +288,14 @@ def _kernel_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, want
     from tandemrank import race_kernel
 
     s, r, weights = row_major(s_c), row_major(s_r), sparse(w)
-    value, variance = np.zeros(len(s)), np.zeros(len(s))
+    value = np.zeros(len(s))
     # A gradient that nobody asks for is [B, 0], and costs nothing.
     grad_c, grad_r = (np.zeros((len(s), s.shape[1] if wants else 0), np.float32) for wants in wanted)
     with compiling():
         race_kernel.utility(
             s, r, problem.keys, weights.indptr.astype(np.int64), weights.indices.astype(np.int32),
             weights.data.astype(np.float32), row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
-            value, variance, grad_c, grad_r,
+            value, grad_c, grad_r,
         )  # fmt: skip
     by_c, by_r = (
         torch.from_numpy(x).to(s_c) if wants else None for x, wants in zip((grad_c, grad_r), wanted, strict=True)

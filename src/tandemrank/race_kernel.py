@@ -378,10 +378,10 @@ def _steps(theta):
 
 
 @njit(cache=True, nogil=True, parallel=True)
-def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, value, variance, grad_s, grad_r):
-    """Value, variance of one sample, and both gradients of the two-stage utility, each the mean over the samples.
+def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, value, grad_s, grad_r):
+    """Value and both gradients of the two-stage utility, each the mean over the samples.
 
-    Shapes: s, r, grad_s, grad_r [B, D]; keys, value, variance [B]; indptr [B + 1]; indices, weights [nnz]; theta [K].
+    Shapes: s, r, grad_s, grad_r [B, D]; keys, value [B]; indptr [B + 1]; indices, weights [nnz]; theta [K].
     The outputs come in as zeros; a gradient that comes in as [B, 0] is not wanted, and not computed.
     """
     B, D = s.shape
@@ -408,13 +408,9 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
                     if wants_r:
                         grad_r[q, docs[j]] += block[2, j] * own[j] * block[1, j]
                     total += block[2, j] * own[j] * block[0, j]
-                # Welford's update: exact for one sample, stable for many.
-                step = total - value[q]
-                value[q] += step / (sample + 1)
-                variance[q] += step * (total - value[q])
+                value[q] += (total - value[q]) / (sample + 1)
             for j in range(docs.size):
                 w[docs[j]] = f32(0.0)
-            variance[q] /= max(samples - 1, 1)
             if samples > 1:
                 grad_s[q] /= f32(samples)
                 grad_r[q] /= f32(samples)
