@@ -27,6 +27,11 @@ GROUPS: dict[str, dict[str, list[str]]] = {
             "learning.training.gradient=reinforce+baseline", "learning.training.samples=10", "learning.training.epochs=3",
         ],
     },
+    "learning rates": {
+        "0.03, items a tenth of it": [],
+        "0.01, items a tenth of it": ["learning.training.learning_rate=0.01"],
+        "0.01 for both (the paper)": ["learning.training.learning_rate=0.01", "learning.training.shared_rate=1"],
+    },
     "weights of the ranks": {
         "flat, automatic depth": [],
         "flat, depth 20": ["learning.training.depth=20"],
@@ -71,7 +76,7 @@ def main() -> None:
             )
             config = GridConfig(
                 experiment=experiment, methods=("joint",), runs=arguments.runs,
-                candidates=(arguments.candidates,), impressions=(arguments.impressions,),
+                candidates=(arguments.candidates,), impressions=(arguments.impressions,), references=False,
             )  # fmt: skip
             folder = arguments.out / ("default" if not switches else "-".join(switches).replace("/", "_"))
             row = grid.run(config, folder, resume=True)["rows"][0]

@@ -15,22 +15,24 @@ PACKAGE = ROOT / "src" / "tandemrank"
 
 # docs/design.md shows the same list with what each module is.
 ORDER = [
-    "errors", "files", "vocabulary", "config",
+    "errors", "files", "vocabulary", "config", "cluster",
     "synthetic", "datasets",
     "plackett_luce_kernel", "plackett_luce", "clicks",
     "feedback", "log_checks", "log_sources", "logs", "examination", "validation",
     "float32_kernel", "race_kernel", "race_tensor", "race", "reinforce_kernel", "reinforce", "pl_rank_kernel",
-    "policies", "propensities", "objectives", "diagnostics", "estimation", "training", "learning", "evaluation",
-    "experiments", "grid", "report_text", "figures", "report", "workflows", "bench",
+    "scorers", "features", "towers", "starts", "policies", "propensities", "objectives", "diagnostics", "estimation",
+    "training", "learning", "own_logs", "evaluation",
+    "experiments", "grid", "report_text", "figures", "report", "training_report", "workflows", "bench", "bench_logs",
     "terminal", "cli",
 ]  # fmt: skip
 
 PUBLIC = [
     "ClickModel", "Estimate", "Evaluation", "ExperimentConfig", "Feedback", "GivenScores", "GridConfig", "Impressions",
-    "LearningConfig", "MatrixFactorisation", "Scorer", "TandemRankError", "Task", "Trained", "TrainingConfig",
-    "TwoStagePolicy", "Vocabulary", "__version__", "clicks", "datasets", "errors", "evaluate", "evaluation",
-    "experiments", "feedback", "grid", "learning", "logs", "objectives", "plackett_luce", "policies", "prepare", "race",
-    "reinforce", "report", "train", "training", "validation", "workflows",
+    "Learned", "LearningConfig", "MatrixFactorisation", "Scorer", "Start", "StartConfig", "TandemRankError", "Task",
+    "Trained", "TrainingConfig", "TwoStagePolicy", "TwoTowers", "Vocabulary", "__version__", "clicks", "datasets",
+    "errors", "evaluate", "evaluation", "experiments", "features", "feedback", "grid", "learn", "learning", "logs",
+    "objectives", "own_logs", "plackett_luce", "policies", "prepare", "race", "reinforce", "report", "scorers", "starts",
+    "towers", "train", "training", "validation", "workflows",
 ]  # fmt: skip
 
 

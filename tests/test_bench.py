@@ -1,6 +1,7 @@
 """The benchmarks on small sizes: the rows they return; and that the rival they measure, PL-Rank-3, is right."""
 
 import json
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from scipy.sparse import csr_matrix
 
 import enumeration
-from tandemrank import bench, pl_rank_kernel, race
+from tandemrank import bench, bench_logs, logs, pl_rank_kernel, race
 from test_race import assert_mean, seeded, world
 
 SMALL = bench.Effort(reinforce=400, race=16_000, truth=40_000, turns=1, batch=200)
@@ -68,6 +69,36 @@ def test_epoch_compares_with_its_floor() -> None:
     assert json.loads(json.dumps(row)) == row
     assert row["ratio"] == row["seconds"] / row["floor_seconds"]
     assert 0 < row["weighted_shown"] <= 3
+
+
+def test_reading_a_log_is_compared_with_the_bare_group_by() -> None:
+    written: list[int] = []
+    row = bench_logs.reading(2000, queries=20, items=80, K=10, turns=1, progress=written.append)
+    assert json.loads(json.dumps(row)) == row
+    assert row["ratio"] == row["seconds"] / row["bare_seconds"]
+    assert row["same_sums"]
+    assert row["shown"] == 20_000
+    assert min(row["peak_mb"], row["bare_peak_mb"]) > 30  # an interpreter with polars
+    assert written == [2000]
+
+
+def test_the_peak_is_that_of_the_process_alone(tmp_path: Path) -> None:
+    here = np.ones(2**26)  # 512 MB, which must not count
+    assert bench_logs.peak_mb() > 512
+    logs.write(bench_logs.simulated(10, 5, 80, 10, seed=0), tmp_path / "log", bench_logs.names(5, 80))
+    assert bench_logs.alone(bench_logs.ours, tmp_path / "log").peak_mb < 512
+    assert here.sum() == 2**26
+
+
+def test_the_simulated_log_is_one_log_whatever_asks_for_it() -> None:
+    """Lists of distinct items, the same for the same seed, in parts; items are shown at several ranks."""
+    (one,), (other,) = (list(bench_logs.simulated(500, 10, 80, 10, seed=3)) for _ in range(2))
+    assert np.array_equal(one.items, other.items)
+    assert np.array_equal(one.clicks, other.clicks)
+    assert all(len(set(row)) == 10 for row in one.items.tolist())
+    asked = np.bincount(one.query, minlength=10)
+    assert asked[0] > 2 * asked[9]
+    assert len(np.unique(one.items[one.query == 0][:, 3])) > 3
 
 
 def test_a_stage_alone_gets_the_gradient_it_gets_beside_the_other() -> None:

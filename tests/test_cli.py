@@ -59,12 +59,19 @@ def test_simulate_writes_the_log_and_the_policy(simulated) -> None:
 def test_simulate_train_evaluate_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
     folder, _ = simulated
     train = ["train", "--logs", str(folder / "log"), "--start", str(folder / "production"), "--candidates", "30"]
-    code, out, err = call(capsys, monkeypatch, *train, "--epochs", "15", "--out", str(tmp_path / "joint"), "--json")
+    code, out, err = call(capsys, monkeypatch, *train, "--epochs", "15", "--out", str(tmp_path / "pair"), "--json")
     assert code == 0, err
     summary = json.loads(out)
-    assert summary["impressions"] == 20000
-    assert {p.name for p in (tmp_path / "joint").iterdir()} >= {"policy", "history.json", "config.json"}
-    policies = ["--policy", str(tmp_path / "joint" / "policy"), "--policy", str(folder / "production")]
+    assert summary["log"]["impressions"] == 20000
+    assert sorted(p.name for p in (tmp_path / "pair").iterdir()) == [
+        "config.json",
+        "joint",
+        "report.html",
+        "summary.json",
+    ]
+    assert {p.name for p in (tmp_path / "pair" / "joint").iterdir()} >= {"policy", "history.json"}
+    assert json.loads((tmp_path / "pair" / "summary.json").read_text()) == summary
+    policies = ["--policy", summary["methods"][0]["policy"], "--policy", str(folder / "production")]
     code, out, err = call(capsys, monkeypatch, "evaluate", *policies, *SMALL, "--logs", str(folder / "log"), "--json")
     assert code == 0, err
     found = json.loads(out)
@@ -106,8 +113,54 @@ def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, cap
     monkeypatch.setattr(training._Loop, "save", original)
     code, *_ = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "cut"), "--resume")
     assert code == 0
-    a, b = (tmp_path / x / "policy" / "weights.safetensors" for x in ("whole", "cut"))
+    a, b = (tmp_path / x / "joint" / "policy" / "weights.safetensors" for x in ("whole", "cut"))
     assert a.read_bytes() == b.read_bytes()
+
+
+def test_train_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, monkeypatch) -> None:
+    """No start, no propensities, no ratings: a table a person reads, a pair for each method, one report."""
+    folder, _ = simulated
+    run = ["train", "--logs", str(folder / "log"), "--method", "joint", "--method", "baseline", "--candidates", "30"]
+    run += ["--epochs", "2", "--objective", "doubly-robust", "--rank", "8", "--out", str(tmp_path / "own")]
+    code, out, err = call(capsys, monkeypatch, *run)
+    assert code == 0, err
+    assert re.search(r"Production\s+\d\.\d+.*\n\s*Joint\s+\d\.\d+.*\n\s*Baseline\s+\d\.\d+", out)
+    assert "propensities: fitted (the log has none" in out
+    assert "start: matrix factorisation of the clicks, 8 dimensions" in out
+    page = (tmp_path / "own" / "report.html").read_text()
+    assert "tandemrank train --logs" in page
+    for method in ("joint", "baseline"):
+        assert (tmp_path / "own" / method / "policy" / "config.json").exists()
+    code, _, err = call(capsys, monkeypatch, *run)
+    assert code == 2
+    assert "exists. Give another --out, or --resume" in err
+
+
+def test_train_with_features_of_two_sizes(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    log = pl.read_parquet(folder / "log")
+    items = log["items"].explode().unique().sort()
+    pl.DataFrame({"item_id": items, "x": range(len(items))}).write_parquet(tmp_path / "items.parquet")
+    run = ["train", "--logs", str(folder / "log"), "--item-features", str(tmp_path / "items.parquet"), "--epochs", "1"]
+    run += ["--generator-width", "4", "--ranker-dimension", "9", "--propensity", "frequency", "--json"]
+    code, out, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "towers"))
+    assert code == 0, err
+    assert json.loads(out)["switches"]["candidates"] == len(items)  # all of them, where they are fewer than 500
+    stages = json.loads((tmp_path / "towers" / "joint" / "policy" / "config.json").read_text())["stages"]
+    assert (stages["generator"]["sizes"]["width"], stages["ranker"]["sizes"]["dimension"]) == (4, 9)
+    pl.DataFrame({"item_id": items[1:], "x": range(len(items) - 1)}).write_parquet(tmp_path / "items.parquet")
+    code, _, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "other"))
+    assert code == 2
+    assert str(items[0]) in err
+    code, _, err = call(
+        capsys, monkeypatch, *run, "--start", str(folder / "production"), "--out", str(tmp_path / "other")
+    )
+    assert code == 2
+    assert "starts from one thing only; a policy and features came" in err
+    code, _, err = call(capsys, monkeypatch, *run[:3], "--candidates", "5000", "--out", str(tmp_path / "other"))
+    assert code == 2
+    assert f"5000 candidates, but there are only {len(items)} items" in err
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_demo_prints_a_table_and_the_path_of_its_report(tmp_path, capsys, monkeypatch) -> None:
@@ -200,11 +253,23 @@ def test_estimate_values_one_pair_and_compares_two(simulated, capsys, monkeypatc
         (["table", "--methods", "magic"], 2, "methods"),
         (["table", "--impressions", "0"], 2, "impressions"),
         (["train", "--logs", "absent.parquet", "--start", "absent"], 2, "absent"),
+        (["train", "--logs", "x.parquet", "--method", "magic"], 2, "baseline, independent, joint; got 'magic'"),
+        (
+            ["train", "--logs", "x.parquet", "--objective", "magic"],
+            2,
+            "objective: input should be 'ips' or 'doubly-robust'",
+        ),
+        (["train", "--logs", "x.parquet", "--propensity", "magic"], 2, "propensity: input should be 'auto'"),
+        (["train", "--logs", "absent.parquet"], 2, "absent.parquet"),
+        (["train", "--logs", "x.parquet", "--item-embeddings", "y.parquet"], 2, "those of one came"),
         (["evaluate", "--policy", "absent"], 2, "is not a whole saved policy"),
         (["train"], 2, "--logs"),
         (["validate", "absent.parquet"], 2, "absent.parquet"),
         (["examination", "absent.parquet"], 2, "absent.parquet"),
         (["examination", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
+        (["examination", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
+        (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
+        (["estimate", "--logs", "x", "--engine", "ray", "--propensity", "fitted"], 2, "use --engine local"),
         (["estimate", "--logs", "absent.parquet"], 2, "give one pair, or two to compare"),
         (["estimate", "--logs", "absent.parquet", "--scores", "absent.parquet"], 2, "absent.parquet"),
         (["nonsense"], 2, "nonsense"),
@@ -238,7 +303,7 @@ def test_help_is_complete() -> None:
     commands |= {f"bench {n}": c for n, c in commands.pop("bench").commands.items()}
     assert set(commands) == {
         "demo", "table", "simulate", "train", "evaluate", "validate", "examination", "estimate",
-        "bench gradient", "bench epoch",
+        "bench gradient", "bench epoch", "bench logs",
     }  # fmt: skip
     for name, command in commands.items():
         assert command.help, name

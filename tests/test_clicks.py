@@ -146,3 +146,31 @@ def test_ratings_are_refused_as_relevance():
             clicks.position_based([1.0, 0.5]),
             seed=0,
         )
+
+
+def test_a_curve_of_ones_own(tmp_path) -> None:
+    assert clicks.examination(2, [1.0, 0.4, 0.3]).tolist() == [1.0, 0.4]
+    with pytest.raises(ConfigError, match="curve of 4 ranks or more; 3 came"):
+        clicks.examination(4, [1.0, 0.4, 0.3])
+    path = tmp_path / "curve.json"
+    for text in ('{"theta": [1, 0.4], "low": [1, 0.3]}', "[1, 0.4]"):
+        path.write_text(text)
+        assert clicks.read_curve(path) == (1.0, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "it cannot be read"),
+        ("{}", "something else came"),
+        ("[1, null]", "something else came"),
+        ("1", "something else came"),
+        ("[1, 2]", "rank 2 has 2.0"),
+    ],
+)
+def test_a_file_that_is_no_curve_is_refused(text, message, tmp_path) -> None:
+    path = tmp_path / "curve.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        clicks.read_curve(path)

@@ -19,13 +19,14 @@ from tandemrank.config import resolve
 from tandemrank.experiments import PRESETS, ExperimentConfig
 from tandemrank.grid import GridConfig
 from tandemrank.learning import LearningConfig
+from tandemrank.own_logs import StartConfig
 from tandemrank.training import TrainingConfig
 from test_architecture import ORDER
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPER = ROOT.parent / "shared" / "paper" / "two-stage-cltr.tex"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
-CONFIGS = [ExperimentConfig, LearningConfig, TrainingConfig, GridConfig]
+CONFIGS = [ExperimentConfig, LearningConfig, StartConfig, TrainingConfig, GridConfig]
 
 
 def read(name: str) -> str:
@@ -164,7 +165,8 @@ def in_words(value: object) -> str:
 
 def preset(config: type[BaseModel], name: str) -> BaseModel:
     experiment = resolve(ExperimentConfig, preset=PRESETS[name])
-    parts = (experiment, experiment.learning, experiment.learning.training, GridConfig(experiment=experiment))
+    learning = experiment.learning
+    parts = (experiment, learning, StartConfig(), learning.training, GridConfig(experiment=experiment))
     return next(part for part in parts if isinstance(part, config))
 
 

@@ -13,7 +13,8 @@ from tandemrank import clicks, diagnostics, estimation, feedback, logs
 from tandemrank.clicks import Impressions
 from tandemrank.errors import ConfigError, InputError, LogError, PolicyError
 from tandemrank.feedback import Feedback
-from tandemrank.policies import GivenScores, TwoStagePolicy
+from tandemrank.policies import TwoStagePolicy
+from tandemrank.scorers import GivenScores
 from tandemrank.vocabulary import Vocabulary
 
 K, K2, D = 3, 5, 8

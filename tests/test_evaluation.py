@@ -9,7 +9,8 @@ from scipy.sparse import csr_matrix
 import enumeration
 from tandemrank import evaluation
 from tandemrank.errors import DataError
-from tandemrank.policies import GivenScores, TwoStagePolicy
+from tandemrank.policies import TwoStagePolicy
+from tandemrank.scorers import GivenScores
 from tandemrank.vocabulary import Vocabulary
 
 

@@ -85,11 +85,10 @@ def test_the_production_policies_of_the_readings(switches, known) -> None:
 
 def test_exact_and_frequency_propensities_agree_on_a_long_log(config, world) -> None:
     """Summed over a query's documents, both give the same exposure."""
-    from tandemrank import feedback
-    from tandemrank.learning import propensity
+    from tandemrank import feedback, propensities
 
     rows = feedback.from_impressions(experiments.impressions(world, 60_000, 1), world.task.vocabulary)
-    exact = propensity(rows, config.learning, world.production, 0)
+    exact = propensities.of_rows(rows, config.learning.theta, "exact", world.production)
     frequency = feedback.frequency_propensity(rows, world.theta)
     often = np.bincount(rows.query)[rows.query] > 200
     ratio = frequency[often].mean() / exact[often].mean()

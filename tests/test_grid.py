@@ -95,6 +95,14 @@ def command(folder) -> list[str]:
     return [*run, *sizes, *grid_of]
 
 
+def test_without_references_there_are_none(config, tmp_path) -> None:
+    one = config.model_copy(update={"references": False, "methods": ("joint",), "runs": 1, "impressions": (2000,)})
+    table = grid.run(one, tmp_path / "one", jobs=1)
+    assert table["references"] == []
+    assert not (tmp_path / "one" / "references.json").exists()
+    assert [row["method"] for row in table["rows"]] == ["joint", "joint"]
+
+
 def test_killed_several_times_and_resumed_it_is_the_same_table(whole, tmp_path) -> None:
     folder = tmp_path / "killed"
     done: list[int] = []

@@ -322,6 +322,14 @@ def test_merging_refuses_what_does_not_belong_together():
         tallies.merge([logs.read(wide()), logs.read(wide(propensities=None))])
 
 
+def test_merging_refuses_more_ids_than_a_key_holds(monkeypatch):
+    pieces = [logs.read(wide(query_id=[number, number + 1, number, number])) for number in (1, 3)]
+    assert tallies.merge(pieces).Q == 4
+    monkeypatch.setattr(tallies, "QUERY_BITS", 1)
+    with pytest.raises(LogError, match="more than 2 different ids in one column"):
+        tallies.merge(pieces)
+
+
 def test_the_split_is_by_impression_and_depends_on_the_seed_alone(tmp_path):
     N = 20_000
     path = logs.write(simulate(N, part=3000), tmp_path / "log", NUMBERS)

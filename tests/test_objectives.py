@@ -1,13 +1,15 @@
 """The estimators against complete enumeration: the theorem itself, identities, edges."""
 
 import itertools
+import math
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 import enumeration
-from tandemrank import clicks, feedback, objectives
+from tandemrank import clicks, feedback, objectives, race
 from tandemrank.clicks import Impressions
 from tandemrank.errors import InputError, LogError
 from tandemrank.vocabulary import Vocabulary
@@ -112,6 +114,74 @@ def test_doubly_robust_by_hand_and_its_edges() -> None:
     nothing = objectives.doubly_robust(rho_cr, rho_0, log, r_hat=0 * r_hat, theta=np.array(THETA), direct=np.zeros(1))
     assert nothing.value == pytest.approx(objectives.ips(rho_cr, rho_0, log).value)
     assert objectives.pooled([found, found]).value == pytest.approx(found.value)
+
+
+def in_two_parts() -> list[tuple[tuple[feedback.Feedback, feedback.Feedback], float]]:
+    """Every log of two impressions of the tiny world, the impressions apart, and its chance."""
+    outcomes = []
+    for y, p, _ in enumeration.rankings(LOGGER, range(3), 2):
+        for c in itertools.product((0, 1), repeat=2):
+            clicks = [THETA[k] * RELEVANCE[d] if c[k] else 1 - THETA[k] * RELEVANCE[d] for k, d in enumerate(y)]
+            outcomes.append((log_of([y], [c]), p * math.prod(clicks)))
+    return [((a, b), p * r) for (a, p), (b, r) in itertools.product(outcomes, repeat=2)]
+
+
+def weights_of(parts: tuple[feedback.Feedback, feedback.Feedback]) -> objectives.DoublyRobustWeights:
+    whole = feedback.merge(parts)
+    return objectives.doubly_robust_weights(on_rows(RHO_0, whole), whole, np.array(THETA), [parts, parts[::-1]])
+
+
+def test_cltr_grad_2s_of_the_doubly_robust_weights_is_unbiased_over_all_logs_of_a_tiny_world() -> None:
+    """With a reward model of the other impression, the mean gradient over *every* log is that of the true utility."""
+    q = np.zeros(1, np.int64)
+    logs = in_two_parts()
+    assert sum(p for _, p in logs) == pytest.approx(1)
+    mean = np.zeros(7)
+    for parts, p in logs:
+        value, by_s, by_r = enumeration.utility(S, R_SCORES, weights_of(parts).rows(q).toarray()[0], THETA, K2)
+        mean += p * np.array([value, *by_s, *by_r])
+    value, by_s, by_r = enumeration.utility(S, R_SCORES, RELEVANCE, THETA, K2)
+    assert mean == pytest.approx(2 * np.array([value, *by_s, *by_r]), abs=1e-6)  # two impressions
+
+
+def test_doubly_robust_weights_are_the_estimator_as_it_is_written() -> None:
+    """sum_d rho_cr(d) w[q, d] is N U_hat, whatever the pair; and the race gradient of it is that by enumeration."""
+    parts = log_of([(0, 1), (1, 0)], [(1, 0), (0, 1)]), log_of([(1, 2), (1, 2), (1, 0)], [(0, 1), (0, 0), (0, 1)])
+    weights = weights_of(parts)
+    w = weights.rows(np.zeros(1, np.int64))
+    estimates = []
+    for part, rest in (parts, parts[::-1]):
+        reward = objectives.reward_model(rest, np.array(THETA))
+        direct = np.array([(np.array(RHO_CR) * reward.matrix(np.zeros(1, np.int64))[0, :-1]).sum()])
+        r_hat = reward.at(part.query, part.item)
+        rho = on_rows(RHO_CR, part), on_rows(RHO_0, part)
+        estimates.append(objectives.doubly_robust(*rho, part, theta=np.array(THETA), r_hat=r_hat, direct=direct))
+    assert (w @ np.array(RHO_CR))[0] == pytest.approx(5 * objectives.pooled(estimates).value, rel=1e-6)
+    assert w.min() < 0  # what was shown and not clicked counts against a document
+    assert (weights.shape, weights.queries.tolist(), weights.clicked) == ((1, 3), [0], 2)
+    scores = [torch.tensor([x] * 4000, requires_grad=True) for x in (S, R_SCORES)]
+    many = weights.rows(np.zeros(4000, np.int64))
+    generator = torch.Generator().manual_seed(0)
+    race.utility(*scores, many, torch.tensor(THETA), K2, samples=5, generator=generator).sum().backward()
+    wanted = enumeration.utility(S, R_SCORES, w.toarray()[0], THETA, K2)[1:]
+    for stage, exact in zip(scores, wanted, strict=True):
+        noise = stage.grad.std(0).numpy() / 4000**0.5
+        assert (np.abs(stage.grad.mean(0).numpy() - exact) < 5 * noise + 1e-6).all()
+
+
+def test_doubly_robust_weights_never_have_the_size_of_all_queries_by_all_items() -> None:
+    """A million queries by a hundred thousand items: only the rows that are asked for exist."""
+    Q, D = 1_000_000, 100_000
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+    query = np.array([5, 5, 999_999], np.int32)
+    parts = Impressions(query, np.array([[0], [7], [99_999]], np.int32), np.array([[1], [0], [1]], np.uint8))
+    log = feedback.from_impressions([parts], vocabulary)
+    folds = objectives.query_folds(log, 0)
+    weights = objectives.doubly_robust_weights(np.full(3, 0.5), log, np.ones(1), folds)
+    rows = weights.rows(np.array([5, 999_999]))
+    assert rows.shape == (2, D)
+    assert rows.dtype == np.float32
+    assert weights.queries.tolist() == [5, 999_999]
 
 
 def test_bootstrap_agrees_with_the_delta_method_and_pairs_its_draws() -> None:

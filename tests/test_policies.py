@@ -9,9 +9,10 @@ import torch
 from scipy.sparse import csr_matrix
 
 import enumeration
-from tandemrank import policies, race
+from tandemrank import policies, race, scorers
 from tandemrank.errors import ConfigError, InputError, PolicyError
-from tandemrank.policies import GivenScores, MatrixFactorisation, TwoStagePolicy
+from tandemrank.policies import TwoStagePolicy
+from tandemrank.scorers import GivenScores, MatrixFactorisation
 from tandemrank.vocabulary import Vocabulary
 
 S = [[0.5, -1.0, 1.5, 0.0, 0.3], [0.0, 0.0, 1.0, 2.0, -1.0]]
@@ -83,12 +84,12 @@ def test_utility_is_exposure_times_weights() -> None:
 def test_truncated_svd_is_the_best_approximation() -> None:
     rng = np.random.default_rng(0)
     ratings = csr_matrix(rng.integers(0, 6, size=(30, 20)) * (rng.random((30, 20)) < 0.5))
-    users, items = policies.truncated_svd(ratings, 4)
+    users, items = scorers.truncated_svd(ratings, 4)
     U, sigma, Vt = np.linalg.svd(ratings.toarray())
     assert users @ items.T == pytest.approx((U[:, :4] * sigma[:4]) @ Vt[:4], abs=1e-4)
-    assert np.array_equal(users, policies.truncated_svd(ratings, 4)[0])
+    assert np.array_equal(users, scorers.truncated_svd(ratings, 4)[0])
     with pytest.raises(ConfigError, match="rank of the factorisation"):
-        policies.truncated_svd(ratings, 20)
+        scorers.truncated_svd(ratings, 20)
 
 
 def test_given_scores_sparse_means_absent_is_not_available() -> None:

@@ -12,7 +12,8 @@ import enumeration
 from tandemrank import clicks, feedback, logs, objectives, plackett_luce, propensities
 from tandemrank.clicks import Impressions
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.policies import GivenScores, TwoStagePolicy
+from tandemrank.policies import TwoStagePolicy
+from tandemrank.scorers import GivenScores
 from tandemrank.vocabulary import Vocabulary
 
 Q, D, K, N = 80, 30, 4, 12_000

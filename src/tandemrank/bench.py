@@ -19,7 +19,8 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank import race, reinforce
-from tandemrank.policies import MatrixFactorisation, TwoStagePolicy
+from tandemrank.policies import TwoStagePolicy
+from tandemrank.scorers import MatrixFactorisation
 from tandemrank.training import TrainingConfig, train
 from tandemrank.vocabulary import Vocabulary
 

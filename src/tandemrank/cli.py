@@ -32,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 bench_app = typer.Typer(
-    help="Measurements: speed and accuracy of the gradients, a training epoch.", no_args_is_help=True
+    help="Measurements: speed and accuracy of the gradients, a training epoch, reading a log.", no_args_is_help=True
 )
 app.add_typer(bench_app, name="bench")
 
@@ -97,10 +97,10 @@ def _experiment(preset: str, config: Path | None, switches: list[str] | None, **
 def _grid(config: Any, out: Path, engine: Any, jobs: int | None, resume: bool, as_json: bool) -> None:
     """Runs a grid, writes its reports, prints its table: what `demo` and `table` have in common."""
     from tandemrank import grid, report
+    from tandemrank.cluster import check_engine
     from tandemrank.files import write_text
 
-    if engine not in ("local", "ray"):
-        raise ConfigError(f"--engine takes local or ray; got {engine!r}.")
+    check_engine(engine)
     with _resumable(), grid_progress() as progress:
         table = grid.run(
             config,
@@ -158,6 +158,9 @@ def table(
     candidates: Annotated[str | None, typer.Option(help="Numbers of candidates K2, separated by commas.")] = None,
     impressions: Annotated[str | None, typer.Option(help="Lengths of the log N, separated by commas.")] = None,
     runs: Annotated[int | None, typer.Option(help="Independent runs.", min=1)] = None,
+    references: Annotated[
+        bool, typer.Option(help="Rows to compare with: random, popularity, production, full information.")
+    ] = True,
     jobs: Annotated[int | None, typer.Option(help="Processes; by default one a core.", min=1)] = None,
     engine: Annotated[
         str, typer.Option(help="local (processes) or ray (RAY_ADDRESS, else a local cluster).")
@@ -186,6 +189,7 @@ def table(
         "candidates": _list(candidates or ("500,1000,1500" if whole else "100,300"), int),
         "impressions": _list(impressions or ("100000,320000,1000000" if whole else "30000,100000"), int),
         "runs": runs or (25 if whole else 3),
+        "references": references,
         "seed": seed,
     }
     _grid(validated(GridConfig, values), out, engine, jobs, resume, as_json)
@@ -219,40 +223,104 @@ def simulate(
     print_summary(summary, as_json)
 
 
+Curve = Annotated[
+    str | None,
+    typer.Option(
+        help="Examination curve: reciprocal (1/k, the default), dcg (1/log2(k+1)), or a JSON file with theta, as "
+        "`tandemrank examination --json` prints it."
+    ),
+]
+
+
+def _curve(curve: str | None) -> Any:
+    from tandemrank.clicks import read_curve
+
+    return curve if curve in (None, "reciprocal", "dcg") else read_curve(curve)
+
+
 @app.command()
 def train(
     logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")],
-    start: Annotated[Path, typer.Option(help="Saved policy to start from; both stages start with its scorers.")],
     out: Out = Path("tandemrank-policy"),
-    logging_policy: Annotated[
-        Path | None, typer.Option(help="Saved policy that drew the log, for exact propensities; by default --start.")
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Saved policy to start from. Without any start: a factorisation of the clicks themselves."),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="baseline, independent or joint.")] = None,
-    candidates: Annotated[int | None, typer.Option(help="Candidates of the generator, K2.", min=1)] = None,
-    shown: Annotated[int | None, typer.Option(help="Places of a shown list, K.", min=1)] = None,
-    propensity: Annotated[str | None, typer.Option(help="exact, frequency or logged.")] = None,
+    query_features: Annotated[
+        Path | None, typer.Option(help="Start from two towers: Parquet with query_id and numbers or categories.")
+    ] = None,
+    item_features: Annotated[Path | None, typer.Option(help="The same of the items, with item_id.")] = None,
+    query_embeddings: Annotated[
+        Path | None, typer.Option(help="Start from embeddings: Parquet with query_id and embedding, a list of numbers.")
+    ] = None,
+    item_embeddings: Annotated[Path | None, typer.Option(help="The same of the items, with item_id.")] = None,
+    logging_policy: Annotated[
+        Path | None,
+        typer.Option(help="Saved policy that drew the log; by default --start, unless the log has propensities."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="joint (the default), independent or baseline. May be repeated.")
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option(help="Candidates of the generator, K2; by default 500, or all items.", min=1)
+    ] = None,
+    shown: Annotated[
+        int | None, typer.Option(help="Places of a shown list, K; by default the log's longest list.", min=1)
+    ] = None,
+    propensity: Annotated[
+        str | None, typer.Option(help="auto (the best there is a source for), exact, logged, fitted or frequency.")
+    ] = None,
+    objective: Annotated[str | None, typer.Option(help="ips or doubly-robust.")] = None,
+    curve: Curve = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of a phase, at most.", min=1)] = None,
+    rank: Annotated[int | None, typer.Option(help="Dimension of the factorisation of the clicks.", min=1)] = None,
+    generator_width: Annotated[int | None, typer.Option(help="Hidden units of the generator's towers.", min=1)] = None,
+    generator_dimension: Annotated[int | None, typer.Option(help="Dimension of its embeddings.", min=1)] = None,
+    ranker_width: Annotated[int | None, typer.Option(help="Hidden units of the re-ranker's towers.", min=1)] = None,
+    ranker_dimension: Annotated[int | None, typer.Option(help="Dimension of its embeddings.", min=1)] = None,
     config: Config = None,
     switches: Switches = None,
     seed: Seed = 0,
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Trains both stages from a click log; writes OUT/policy, OUT/history.json and OUT/config.json."""
-    from tandemrank import workflows
+    """Trains both stages from a click log alone, and values them on impressions that no training saw.
+
+    Writes OUT/METHOD/policy and history.json for each method, OUT/summary.json, OUT/report.html and OUT/config.json.
+    """
+    from tandemrank import training_report, workflows
     from tandemrank.config import resolve
     from tandemrank.learning import LearningConfig
+    from tandemrank.own_logs import StartConfig
 
     flags = {
-        "candidates": candidates, "shown": shown, "propensity": propensity,
-        "training.method": method, "training.epochs": epochs,
+        "candidates": candidates, "shown": shown, "propensity": propensity, "objective": objective,
+        "examination": _curve(curve), "training.epochs": epochs,
+    }  # fmt: skip
+    sizes = {
+        "rank": rank, "generator_width": generator_width, "generator_dimension": generator_dimension,
+        "ranker_width": ranker_width, "ranker_dimension": ranker_dimension,
+    }  # fmt: skip
+    tables = {
+        "query_features": query_features, "item_features": item_features,
+        "query_embeddings": query_embeddings, "item_embeddings": item_embeddings,
     }  # fmt: skip
     resolved = resolve(LearningConfig, file=config, switches=switches or (), flags=flags)
     with _resumable(), training_progress() as progress:
         summary = workflows.learn(
-            logs, start, out, resolved, logging_policy=logging_policy, seed=seed, resume=resume, progress=progress
-        )
-    print_summary(summary, as_json)
+            logs, out, resolved, methods=method or (), start=start, logging_policy=logging_policy, tables=tables,
+            sizes=resolve(StartConfig, flags=sizes), seed=seed, resume=resume, command=_command(), progress=progress,
+        )  # fmt: skip
+    if as_json:
+        print_json(summary)
+        return
+    show(training_report.text(summary))
+    for sentence in training_report.sentences(summary):
+        show(sentence)
+    show(f"propensities: {summary['propensities']} ({summary['why']})")
+    show(f"start: {summary['start']}")
+    show(f"pairs: {', '.join(found['policy'] for found in summary['methods'])}")
+    show(f"report: {summary['report']}")
 
 
 @app.command()
@@ -277,6 +345,12 @@ def evaluate(
         show(workflows.judge_table(found))
 
 
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="What reads the log: local, or ray, a task a file (RAY_ADDRESS, else a local cluster; all nodes see the files)."
+    ),
+]
 Logs = Annotated[list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders or globs.")]
 
 
@@ -317,6 +391,7 @@ def examination(
     method: Annotated[
         str, typer.Option(help="harvest (an item against itself at other ranks), em, or trust.")
     ] = "harvest",
+    engine: Engine = "local",
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -326,11 +401,12 @@ def examination(
     import numpy as np
 
     from tandemrank import examination as curves
+    from tandemrank.cluster import check_engine
     from tandemrank.logs import read
 
     if method not in ("harvest", "em", "trust"):
         raise ConfigError(f"--method takes harvest, em or trust; got {method!r}.")
-    rows = read(logs, K=shown)
+    rows = read(logs, K=shown, engine=check_engine(engine))
     found: Any = (
         curves.estimate_trust(rows, shown, seed=seed)
         if method == "trust"
@@ -364,9 +440,8 @@ def estimate(
     ] = "doubly_robust",
     shown: Annotated[int, typer.Option(help="Places of a shown list, K.", min=1)] = 10,
     candidates: Annotated[int, typer.Option(help="Candidates K2 of a system given by --scores.", min=1)] = 500,
-    curve: Annotated[
-        str, typer.Option(help="Examination curve: reciprocal (1/k) or dcg (1/log2(k+1)).")
-    ] = "reciprocal",
+    curve: Curve = None,
+    engine: Engine = "local",
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -374,21 +449,28 @@ def estimate(
 
     Two pairs (--policy or --scores, in this order) are compared by their paired difference, first less second.
     Ask a log that the pair was not trained on: on its own training log every pair looks better than it is.
+    With --engine ray a reward model is cross-fitted over queries, not over impressions, and nothing can be fitted to lists.
     """
     from tandemrank import clicks, estimation, policies
+    from tandemrank.cluster import check_engine
+    from tandemrank.logs import read
 
+    if check_engine(engine) == "ray" and propensity == "fitted":
+        raise ConfigError("--propensity fitted needs the lists of the log, not only its sums: use --engine local.")
     pairs = [policies.load(path) for path in policy or []]
     pairs += [estimation.policy_from_scores(path, K2=candidates, K=shown) for path in scores or []]
     if len(pairs) not in (1, 2):
         raise ConfigError(f"give one pair, or two to compare, by --policy or --scores; got {len(pairs)}.")
     question: dict[str, Any] = {
-        "theta": clicks.examination(shown, curve), "propensity": propensity, "estimator": estimator, "seed": seed,
+        "theta": clicks.examination(shown, _curve(curve) or "reciprocal"), "propensity": propensity,
+        "estimator": estimator, "seed": seed,
         "logging_policy": None if logging_policy is None else policies.load(logging_policy),
     }  # fmt: skip
+    log: Any = read(logs, K=shown, engine="ray") if engine == "ray" else logs
     if len(pairs) == 1:
-        print_summary(_answer(estimation.estimate(pairs[0], logs, **question)), as_json)
+        print_summary(_answer(estimation.estimate(pairs[0], log, **question)), as_json)
         return
-    found = estimation.compare(pairs[0], pairs[1], logs, **question)
+    found = estimation.compare(pairs[0], pairs[1], log, **question)
     names = ("difference", "standard_error", "interval", "wins", "verdict", "reasons")
     summary = {name: getattr(found, name) for name in names}
     if as_json:
@@ -419,3 +501,17 @@ def bench_epoch(as_json: Json = False) -> None:
     from tandemrank import bench
 
     print_summary(bench.epoch(), as_json)
+
+
+@bench_app.command("logs")
+def bench_logs(
+    impressions: Annotated[int, typer.Option(help="Length of the log, N.", min=1)] = 10_000_000,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Time and memory of reading a log, checks and all, over the bare polars group-by of the same files."""
+    from tandemrank import bench_logs
+
+    with counter("the log is written, then read", impressions) as progress:
+        found = bench_logs.reading(impressions, seed=seed, progress=progress)
+    print_summary(found, as_json)

@@ -8,8 +8,10 @@ alone; `one_stage` makes one from scores. A simulated log is a function of its s
 the order of the work changes an impression.
 """
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,9 +56,10 @@ class Impressions:
     clicks: NDArray[np.uint8]
 
 
-def examination(K: int = 10, curve: str = "reciprocal", power: float = 1.0) -> NDArray[np.float64]:
-    """The chance theta_k that rank k is looked at: "reciprocal" 1/k^power, or "dcg" 1/log2(k+1); 0 after rank K.
+def examination(K: int = 10, curve: str | Sequence[float] = "reciprocal", power: float = 1.0) -> NDArray[np.float64]:
+    """The chance theta_k that rank k is looked at; 0 after rank K.
 
+    "reciprocal" 1/k^power, "dcg" 1/log2(k+1), or a curve of one's own, of which the first K ranks count.
     Shapes: -> [K].
     """
     k = np.arange(1, K + 1, dtype=np.float64)
@@ -66,7 +69,24 @@ def examination(K: int = 10, curve: str = "reciprocal", power: float = 1.0) -> N
         return k**-power
     if curve == "dcg":
         return 1 / np.log2(k + 1)
-    raise ConfigError(f'expected the curve "reciprocal" or "dcg"; {curve!r} came.')
+    if isinstance(curve, str):
+        raise ConfigError(f'expected the curve "reciprocal" or "dcg", or one of your own; {curve!r} came.')
+    if len(curve) < K:
+        raise ConfigError(f"expected an examination curve of {K} ranks or more; {len(curve)} came. Show fewer places.")
+    return check_examination(curve[:K])
+
+
+def read_curve(path: str | Path) -> tuple[float, ...]:
+    """The curve in a JSON file: what `tandemrank examination --json` prints, or a list of numbers, rank 1 first."""
+    expected = f"{path}: expected JSON with `theta`, a list of numbers, as `tandemrank examination --json` prints"
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        theta = [float(x) for x in (found["theta"] if isinstance(found, dict) else found)]
+    except OSError as error:
+        raise ConfigError(f"{expected}; it cannot be read ({error.strerror}).") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{expected}; something else came ({error}).") from error
+    return tuple(check_examination(theta).tolist())
 
 
 def check_examination(theta: ArrayLike) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ other queries of the same kind would have given.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,23 +19,22 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank import feedback as sums
-from tandemrank import logs, objectives, plackett_luce, propensities, race
+from tandemrank import logs, objectives, propensities, race
 from tandemrank.clicks import check_examination
 from tandemrank.diagnostics import WORDS, Diagnostics, Exposure, Word, diagnose, judge
-from tandemrank.errors import ConfigError, LogError, PolicyError
+from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.feedback import Feedback
 from tandemrank.log_sources import Source
 from tandemrank.objectives import Estimate, Reward
-from tandemrank.policies import GivenScores, TwoStagePolicy
+from tandemrank.policies import TwoStagePolicy
+from tandemrank.scorers import GivenScores
 from tandemrank.vocabulary import Vocabulary
 
 Floats = NDArray[np.float64]
-Propensity = Literal["logged", "exact", "frequency", "fitted"]
 Estimator = Literal["ips", "clipped", "self_normalised", "direct", "doubly_robust"]
 
 CELLS = 2**21  # scores in memory at once: queries x items of a batch
 STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
-QUERY_FOLDS, FOLD_STREAM = 5, 5
 SCORES = ("query_id", "item_id", "candidate_score", "ranker_score")
 
 
@@ -45,14 +44,16 @@ class Question:
 
     `theta`: the examination curve. `propensity`: as logged; exact from the `logging_policy`; the frequency in the log; or
     fitted to its lists. `clip`: propensities are raised to it (None: 0, for "clipped" the 1% quantile). `samples` of the
-    race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
+    race for each exposure, `replicates` of the bootstrap, `level` of interval and bound. `others`: impressions of the same
+    vocabulary that are not in the log, for the reward model to learn from; without them the log itself is cut into folds.
     """
 
     theta: Floats
-    propensity: Propensity = "logged"
+    propensity: propensities.Kind = "logged"
     logging_policy: TwoStagePolicy | None = None
     estimator: Estimator = "doubly_robust"
     clip: float | None = None
+    others: Feedback | None = None
     samples: int = 20
     replicates: int = 1000
     level: float = 0.95
@@ -61,7 +62,7 @@ class Question:
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
         object.__setattr__(self, "theta", check_examination(self.theta))
-        for name, kind in (("propensity", Propensity), ("estimator", Estimator)):
+        for name, kind in (("propensity", propensities.Kind), ("estimator", Estimator)):
             if getattr(self, name) not in kind.__args__:  # type: ignore[attr-defined]
                 allowed = ", ".join(kind.__args__)  # type: ignore[attr-defined]
                 raise ConfigError(f"{name} must be one of {allowed}; {getattr(self, name)!r} came.")
@@ -142,7 +143,7 @@ class _Evidence:
 
 def _evidence(log: Source | Feedback, asked: Question) -> _Evidence:
     if isinstance(log, Feedback):
-        whole, folds = log, _query_folds(log, asked.seed)
+        whole, folds = log, objectives.query_folds(log, asked.seed)
     else:
         # Folds of impressions: a model of the one half knows the pairs of the other.
         one, other = logs.read_split(log, 0.5, seed=asked.seed, K=len(asked.theta))
@@ -151,50 +152,23 @@ def _evidence(log: Source | Feedback, asked: Question) -> _Evidence:
     minimum = asked.clip or 0.0
     if asked.clip is None and asked.estimator == "clipped":
         minimum = sums.quantile_clip(rho_0[whole.clicks > 0], 0.01)
+    if asked.others is not None:
+        folds = [(whole, asked.others)]
     if asked.estimator not in ("direct", "doubly_robust"):
         folds = []
     models = tuple((fold, objectives.reward_model(rest, asked.theta)) for fold, rest in folds)
     return _Evidence(whole, sums.clip(rho_0, minimum), rho_0 < minimum, models)
 
 
-def _query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
-    """Parts of the log by query, each with the rest: sums cannot be parted by impression."""
-    keys = plackett_luce.random_keys(seed, FOLD_STREAM, np.arange(log.Q))
-    fold_of = (plackett_luce.uniforms(keys) * QUERY_FOLDS).astype(np.int64)
-    return [(_of_queries(log, fold_of == fold), _of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
-
-
-def _of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
-    """The sums of some queries alone.  Shapes: chosen [Q]."""
-    rows = chosen[log.query]
-    columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}
-    logged = None if log.logged is None else log.logged[rows]
-    return replace(log, **columns, logged=logged, impressions=np.where(chosen, log.impressions, 0.0))
-
-
 def _propensity(log: Source | Feedback, whole: Feedback, asked: Question) -> Floats:
     """rho_0 of every row by the switch.  Shapes: -> [P]."""
-    if asked.propensity == "frequency":
-        return sums.frequency_propensity(whole, asked.theta)
-    if asked.propensity == "logged":
-        if whole.propensity is None:
-            raise LogError(
-                "the log has no column `propensities`. Use exact (with the logging policy), fitted, or frequency."
-            )
-        return whole.propensity
+    logger = asked.logging_policy
     if asked.propensity == "fitted":
-        if isinstance(log, Feedback):
-            raise ConfigError(
-                "fitted propensities need the lists of the log, which Feedback has not. Give the log itself, or the "
-                "policy of `propensities.fit` as logging_policy with propensity = exact."
-            )
-        lists = propensities.read_lists(log, whole.vocabulary, len(asked.theta))
-        logger = propensities.fit(lists, whole.vocabulary, seed=asked.seed).policy
-    elif asked.logging_policy is None:
-        raise ConfigError("exact propensities need the policy that drew the log: give logging_policy, or use fitted.")
-    else:
-        logger = asked.logging_policy
-    return _exposure(logger, whole, asked.theta, (), asked.samples, asked.seed).rho
+        logger = None
+        if not isinstance(log, Feedback):
+            lists = propensities.read_lists(log, whole.vocabulary, len(asked.theta))
+            logger = propensities.fit(lists, whole.vocabulary, seed=asked.seed).policy
+    return propensities.of_rows(whole, asked.theta, asked.propensity, logger, samples=asked.samples, seed=asked.seed)
 
 
 # --- the policy's side ------------------------------------------------------------------------------------------------
@@ -206,8 +180,8 @@ def _exposure(
     """One pass over the logged queries, a batch of them at a time: all items of a query, never of all queries."""
     logged = np.flatnonzero(log.impressions)
     positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged))
-    here = _places(policy.vocabulary.item_ids, log.vocabulary.item_ids)[log.item]
-    there = _places(log.vocabulary.item_ids, policy.vocabulary.item_ids)
+    here = propensities.places(policy.vocabulary.item_ids, log.vocabulary.item_ids)[log.item]
+    there = propensities.places(log.vocabulary.item_ids, policy.vocabulary.item_ids)
     once = ((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) & (here >= 0)
     rho, (total, supported, random) = np.zeros(len(log.query)), np.zeros((3, log.Q))
     direct = np.zeros((len(rewards), log.Q))
@@ -232,16 +206,6 @@ def _exposure(
         for fold, reward in enumerate(rewards):
             direct[fold, part] = (every * reward.matrix(part)[:, there]).sum(1)
     return Exposure(rho, total, supported, random, direct)
-
-
-def _places(ids: pl.Series, wanted: pl.Series) -> NDArray[np.int64]:
-    """The position of each of `wanted` in `ids`, -1 where it is not there: the two sides need not know the same items."""
-    plain = sums.plain(ids), sums.plain(wanted)
-    if plain[0].dtype != plain[1].dtype:
-        raise PolicyError(f"item ids are {ids.dtype} in one place and {wanted.dtype} in the other. Convert them.")
-    known = pl.DataFrame({"id": plain[0], "place": np.arange(len(ids), dtype=np.int64)})
-    found = pl.DataFrame({"id": plain[1]}).join(known, on="id", how="left", maintain_order="left")["place"]
-    return found.fill_null(-1).to_numpy()
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -278,7 +242,7 @@ def _estimate(exposure: Exposure, evidence: _Evidence, asked: Question) -> Estim
         return objectives.ips(rho, rho_0, log)  # rho_0 is clipped already
     parts = []
     for (fold, reward), direct in zip(evidence.folds, exposure.direct, strict=True):
-        at = np.searchsorted(_keys(log), _keys(fold))
+        at = objectives.rows_of(fold, log)
         if asked.estimator == "direct":
             parts.append(objectives.direct_method(rho[at], rho_0[at], fold, direct=direct))
         else:
@@ -287,12 +251,6 @@ def _estimate(exposure: Exposure, evidence: _Evidence, asked: Question) -> Estim
                 objectives.doubly_robust(rho[at], rho_0[at], fold, theta=asked.theta, r_hat=r_hat, direct=direct)
             )
     return objectives.pooled(parts)
-
-
-def _keys(log: Feedback) -> NDArray[np.int64]:
-    """One number for each row, in the order of the rows."""
-    key: NDArray[np.int64] = (log.query.astype(np.int64) * log.D + log.item) * 2**sums.RANK_BITS + log.rank
-    return key
 
 
 def _quantiles(values: Floats, level: float) -> tuple[float, float]:

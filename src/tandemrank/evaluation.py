@@ -72,7 +72,8 @@ def ndcg(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix) 
     K = lists.shape[1]
     discount = 1 / np.log2(np.arange(2, K + 2))
     gain = clicks.relevance_of(relevance, q, np.maximum(lists, 0)) * (lists >= 0)
-    ideal = _ideal(relevance, K, discount)[q]
+    distinct, row = np.unique(q, return_inverse=True)
+    ideal = _ideal(relevance[distinct], K, discount)[row]
     return _over((gain * discount).sum(1), ideal)
 
 

@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 from scipy.sparse import csr_matrix
 
-from tandemrank import clicks, datasets, feedback
+from tandemrank import clicks, datasets, feedback, propensities
 from tandemrank.clicks import Impressions
 from tandemrank.datasets import Task
 from tandemrank.errors import ConfigError
 from tandemrank.evaluation import Evaluation, evaluate, ndcg
 from tandemrank.learning import Clicks, LearningConfig, prepare
-from tandemrank.policies import MatrixFactorisation, TwoStagePolicy, truncated_svd
-from tandemrank.training import SCHEDULES, Epoch, Method, Phase, Progress, train
+from tandemrank.policies import TwoStagePolicy
+from tandemrank.scorers import MatrixFactorisation, truncated_svd
+from tandemrank.training import SCHEDULES, Criterion, Epoch, Method, Phase, Progress, train
 
 Floats = NDArray[np.float64]
 
@@ -63,7 +64,7 @@ class ExperimentConfig(BaseModel):
     rank: int = Field(default=50, ge=1, description="dimension of the embeddings")
     temperature: float = Field(default=1.0, gt=0, description="the logging policy's scores are divided by it")
     impressions: int = Field(default=100_000, ge=1, description="length of the log, N")
-    evaluation_samples: int = Field(default=20, ge=1, description="sampled lists a user for the expected NDCG")
+    evaluation_samples: int = Field(default=4, ge=1, description="sampled lists a user for the expected NDCG")
     learning: LearningConfig = LearningConfig()
 
 
@@ -78,6 +79,8 @@ PRESETS: dict[str, dict[str, Any]] = {
                 "samples": 300,
                 "stopping": "fixed",
                 "epochs": 30,
+                "learning_rate": 0.01,
+                "shared_rate": 1.0,
                 "alpha": "examination",
             },
         },
@@ -172,7 +175,11 @@ def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
         seed=derive(seed, "split", N) % 2**32,
     )
     chosen = derive(seed, "rho_0") % 2**32
-    return Log(prepare(used, held_out, config.learning, logging_policy=world.production, seed=chosen), N)
+    found = prepare(
+        used, held_out, config.learning, logging_policy=world.production, seed=chosen,
+        lists=lambda: propensities.lists_of(impressions(world, N, seed)),
+    )  # fmt: skip
+    return Log(found, N)
 
 
 def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePolicy:
@@ -231,18 +238,34 @@ class Trainer:
     ) -> tuple[TwoStagePolicy, tuple[Epoch, ...]]:
         coordinates = (phase.name, policy.K2) if phase.judged == "pair" else (phase.name,)
         seed = derive(self.seed, "training", self.log.N, *coordinates) % 2**32
+        criterion, watch = self._judges(seed)
         trained = train(
             policy,
             self.log.clicks.weights,
             self.world.theta,
             self.config.learning.training,
             schedule=(phase,),
-            criterion=self.log.clicks.criterion(self.config.learning, seed),
+            criterion=criterion,
             seed=seed,
             progress=progress,
-            watch=lambda judged: {"ndcg": self.true_ndcg(judged)},
+            watch=watch,
         )
         return trained.policy, trained.history
+
+    def _judges(self, seed: int) -> tuple[Criterion | None, Callable[[TwoStagePolicy], dict[str, float]]]:
+        """The criterion, and the true NDCG of the same lists: an epoch makes its lists once, for both."""
+        q, judged = self.world.q, np.empty((0, 0), np.int32)
+
+        def lists(policy: TwoStagePolicy) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+            nonlocal judged
+            judged = policy.most_likely(q)
+            return q, judged
+
+        def watch(policy: TwoStagePolicy) -> dict[str, float]:
+            shown = judged if self.config.learning.training.stopping == "dcg" else policy.most_likely(q)
+            return {"ndcg": float(np.nanmean(ndcg(shown, q, self.world.task.relevance)))}
+
+        return self.log.clicks.criterion(self.config.learning, seed, lists=lists), watch
 
     def true_ndcg(self, policy: TwoStagePolicy) -> float:
         """For the learning curves; never for a decision."""

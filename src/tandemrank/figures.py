@@ -59,20 +59,20 @@ def _style(**more: Any) -> Iterator[None]:
         yield
 
 
-def _styled(draw: "Callable[[Table], Figure]") -> "Callable[[Table], Figure]":
+def styled(draw: "Callable[[Table], Figure]") -> "Callable[[Table], Figure]":
     """A figure in our style, with its function's name as its label."""
 
     @functools.wraps(draw)
-    def styled(table: Table) -> "Figure":
+    def drawn(table: Table) -> "Figure":
         with _style():
             figure = draw(table)
             figure.set_label(draw.__name__)
             return figure
 
-    return styled
+    return drawn
 
 
-def _panels(rows: int, columns: int, height: float, **options: Any) -> "tuple[Figure, Any]":
+def panels(rows: int, columns: int, height: float, **options: Any) -> "tuple[Figure, Any]":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -97,13 +97,13 @@ def svg(figure: "Figure", alt: str = "") -> str:
     return re.sub(r"\n\s*", "\n", text).strip()
 
 
-def _look(table: Table, method: str) -> dict[str, Any]:
+def look_of(table: Table, method: str) -> dict[str, Any]:
     """Colour and marker of a method; grey for what is none of the methods."""
     slot = slots(table).get(method)
     return {"color": THEME["muted" if slot is None else f"method-{slot}"], "marker": MARKERS[slot or 0]}
 
 
-def _interval(axis: "Axes", at: float, low: float, high: float, colour: str, *, across: bool = False) -> None:
+def interval_line(axis: "Axes", at: float, low: float, high: float, colour: str, *, across: bool = False) -> None:
     """A 95% interval as a line, where there is one."""
     if math.isfinite(low) and math.isfinite(high):
         ends, place = [low, high], [at, at]
@@ -154,7 +154,7 @@ def _range(table: Table) -> tuple[float, float, list[tuple[str, float]], list[tu
     return low - margin, high + margin, near, far
 
 
-@_styled
+@styled
 def levels(table: Table) -> "Figure":
     """NDCG of methods and references in the one cell of a small experiment: a dot and an interval each."""
     cell = cells(table)[0]
@@ -162,16 +162,16 @@ def levels(table: Table) -> "Figure":
     for method in methods(table):
         row = find(table, method, cell)
         value, low, high = (number(row.get(f"ndcg_{key}")) for key in ("mean", "low", "high"))
-        points.append((label(method), _look(table, method), value, low, high))
+        points.append((label(method), look_of(table, method), value, low, high))
     for reference in table.get("references") or []:
         value, low, high = (number((reference.get("ndcg") or {}).get(key)) for key in ("mean", "low", "high"))
         points.append((label(reference["name"]), {"color": THEME["muted"], "marker": "|"}, value, low, high))
     points = sorted((p for p in points if math.isfinite(p[2])), key=lambda p: p[2])
-    figure, axes = _panels(1, 1, 0.8 + 0.3 * len(points))
+    figure, axes = panels(1, 1, 0.8 + 0.3 * len(points))
     axis = axes[0, 0]
     for y, (_, look, value, low, high) in enumerate(points):
         axis.plot([0, value], [y, y], color=look["color"], lw=0.8, alpha=0.35)
-        _interval(axis, y, low, high, look["color"], across=True)
+        interval_line(axis, y, low, high, look["color"], across=True)
         axis.plot(value, y, **look, ms=9 if look["marker"] == "|" else 7, mew=2 if look["marker"] == "|" else 1)
         axis.annotate(f"{value:.3f}", (value, y), (12, 0), textcoords="offset points", va="center", color=look["color"])
     axis.set_yticks(range(len(points)), [name for name, *_ in points])
@@ -183,20 +183,20 @@ def levels(table: Table) -> "Figure":
     return figure
 
 
-@_styled
+@styled
 def differences(table: Table) -> "Figure":
     """Paired differences with their 95% intervals: one panel a comparison, one line a cell; hollow where 0 is inside."""
     entries = table.get("differences") or []
     pairs = list(dict.fromkeys((str(d["method"]), str(d["against"])) for d in entries))
     places = sorted({(d["K2"], d["N"]) for d in entries}, reverse=True)
-    figure, axes = _panels(1, len(pairs), 0.95 + 0.34 * len(places), sharex=True, sharey=True)
+    figure, axes = panels(1, len(pairs), 0.95 + 0.34 * len(places), sharex=True, sharey=True)
     for axis, (method, against) in zip(axes[0], pairs, strict=True):
         axis.axvline(0, color=THEME["ink"], lw=1)
         for entry in (d for d in entries if (d["method"], d["against"]) == (method, against)):
             y = places.index((entry["K2"], entry["N"]))
             value, low, high = (number(entry.get(key)) for key in ("mean", "low", "high"))
-            look = _look(table, against)
-            _interval(axis, y, low, high, look["color"], across=True)
+            look = look_of(table, against)
+            interval_line(axis, y, low, high, look["color"], across=True)
             axis.plot(value, y, **look, ms=7, mew=1.6, mfc=look["color"] if low > 0 or high < 0 else THEME["page"])
             words = signed(value) + (f" [{signed(low)}, {signed(high)}]" if math.isfinite(low + high) else "")
             axis.annotate(words, (1, y), (4, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
@@ -217,19 +217,19 @@ def _few() -> Any:
 
 def _against(table: Table, along: int, name: str, others: Iterable[int], title: Callable[[int], str]) -> "Figure":
     """NDCG along K2 (0) or N (1): one panel for each value of the other, one line a method, references across."""
-    panels, grid = list(others), sorted({cell[along] for cell in cells(table)})
+    places, grid = list(others), sorted({cell[along] for cell in cells(table)})
     low, high, near, far = _range(table)
-    figure, axes = _panels(1, len(panels), 4.1, sharey=True)
-    for axis, other in zip(axes[0], panels, strict=True):
+    figure, axes = panels(1, len(places), 4.1, sharey=True)
+    for axis, other in zip(axes[0], places, strict=True):
         ends = []
         for i, method in enumerate(methods(table)):
-            look = _look(table, method)
+            look = look_of(table, method)
             rows = [find(table, method, (x, other) if along == 0 else (other, x)) for x in grid]
             mean = [number(row.get("ndcg_mean")) for row in rows]
             x = [value * (1 + 0.02 * (i - 1)) for value in grid]
             axis.plot(x, mean, **look)
             for place, row in zip(x, rows, strict=True):
-                _interval(axis, place, number(row.get("ndcg_low")), number(row.get("ndcg_high")), look["color"])
+                interval_line(axis, place, number(row.get("ndcg_low")), number(row.get("ndcg_high")), look["color"])
             ends += [(y, label(method), look["color"]) for y in [v for v in mean if math.isfinite(v)][-1:]]
         for reference, value in near:
             axis.axhline(value, color=THEME["muted"], lw=1.2, ls=(0, (4, 3)))
@@ -247,14 +247,14 @@ def _against(table: Table, along: int, name: str, others: Iterable[int], title: 
     return figure
 
 
-@_styled
+@styled
 def against_N(table: Table) -> "Figure":
     """NDCG against the length of the log, one panel a K2."""
     K2s = sorted({K2 for K2, _ in cells(table)})
     return _against(table, 1, "impressions in the log, N", K2s, lambda K2: f"K2 = {K2:,} candidates")
 
 
-@_styled
+@styled
 def against_K2(table: Table) -> "Figure":
     """NDCG against the number of candidates, one panel an N."""
     Ns = sorted({N for _, N in cells(table)})
@@ -286,14 +286,14 @@ def shown_curves(table: Table) -> tuple[int | None, list[int], list[str]]:
     return K2, sorted({Ns[0], Ns[-1]}), list(dict.fromkeys(str(c["method"]) for c in curves if c["K2"] == K2))
 
 
-@_styled
+@styled
 def learning_curves(table: Table) -> "Figure":
     """True NDCG (solid) and the judgement on held-out clicks (dotted) by epoch; phases follow one another."""
     K2, Ns, names = shown_curves(table)
-    figure, axes = _panels(len(Ns), len(names), 0.5 + 2.5 * len(Ns), sharey="row")
+    figure, axes = panels(len(Ns), len(names), 0.5 + 2.5 * len(Ns), sharey="row")
     for row, N in zip(axes, Ns, strict=True):
         for axis, method in zip(row, names, strict=True):
-            colour = _look(table, method)["color"]
+            colour = look_of(table, method)["color"]
             here = [c for c in table["curves"] if (c["method"], c["K2"], c["N"]) == (method, K2, N)][:5]
             _runs(axis, axis if in_ndcg(table) else axis.twinx(), [_phases(c["history"]) for c in here], colour)
             axis.set_title(f"{label(method)}, N = {count(N)}", color=colour)
@@ -337,11 +337,11 @@ def _runs(axis: "Axes", judged: "Axes", runs: list[dict[str, list[dict[str, Any]
     axis.set_xlim(0.5, start + 0.5)
 
 
-@_styled
+@styled
 def predicted(table: Table) -> "Figure":
     """What held-out clicks predicted against the truth, every epoch a point; perfect predictions are on the diagonal."""
     found = points(table)
-    figure, axes = _panels(1, 1, 5.6)
+    figure, axes = panels(1, 1, 5.6)
     axis = axes[0, 0]
     values = [v for *_, judged, true in found for v in (judged, true)]
     low, high = min(values, default=0), max(values, default=1)
@@ -350,7 +350,7 @@ def predicted(table: Table) -> "Figure":
     axis.plot([low, high], [low, high], color=THEME["ink"], lw=1)
     every = -(-len(found) // 2000)  # more points would only make the page heavy
     for i, method in enumerate(dict.fromkeys(p[0] for p in found)):
-        look = _look(table, method)
+        look = look_of(table, method)
         judged, true = zip(*[p[2:] for p in found if p[0] == method][::every], strict=True)
         axis.plot(judged, true, **look, ls="", ms=5, alpha=0.55, mew=0)
         axis.plot(0.03, 0.96 - 0.055 * i, **look, ls="", transform=axis.transAxes)
@@ -361,13 +361,13 @@ def predicted(table: Table) -> "Figure":
     return figure
 
 
-@_styled
+@styled
 def stages(table: Table) -> "Figure":
     """The two stages: NDCG of each alone and of the pair; recall of the generator and overlap of what both would show."""
     shown = [(cell, method) for cell in stage_cells(table) for method in methods(table) if find(table, method, cell)]
-    figure, axes = _panels(1, 2, 1.1 + 0.3 * len(shown), sharey=True, gridspec_kw={"width_ratios": [1.25, 1]})
+    figure, axes = panels(1, 2, 1.1 + 0.3 * len(shown), sharey=True, gridspec_kw={"width_ratios": [1.25, 1]})
     for y, (cell, method) in enumerate(reversed(shown)):
-        row, colour = find(table, method, cell), _look(table, method)["color"]
+        row, colour = find(table, method, cell), look_of(table, method)["color"]
         left = {key: number(row.get(key)) for key in ("generator_alone_mean", "ranker_alone_mean", "ndcg_mean")}
         right = {key: number(row.get(key)) for key in ("recall_at_K2_mean", "overlap_mean")}
         for axis, parts in zip(axes[0], (left, right), strict=True):
@@ -379,7 +379,7 @@ def stages(table: Table) -> "Figure":
     names = [f"{label(m)}, K2 = {K2:,}, N = {count(N)}" if several else label(m) for (K2, N), m in reversed(shown)]
     axes[0, 0].set_yticks(range(len(shown)), names)
     for tick, (_, method) in zip(axes[0, 0].get_yticklabels(), reversed(shown), strict=True):
-        tick.set_color(_look(table, method)["color"])
+        tick.set_color(look_of(table, method)["color"])
     for axis, title in zip(
         axes[0], ("△ generator alone\u2003□ ranker alone\u2003● the pair", "◆ recall@K2\u2003◇ overlap"), strict=True
     ):

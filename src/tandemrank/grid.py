@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from scipy.stats import t as student
 
-from tandemrank import experiments
+from tandemrank import cluster, experiments
+from tandemrank.cluster import Engine
 from tandemrank.datasets import Task
 from tandemrank.errors import ConfigError, JobError
 from tandemrank.evaluation import Mean, difference
@@ -27,7 +28,6 @@ from tandemrank.experiments import ExperimentConfig, Outcome, derive
 from tandemrank.files import as_json, replacing, write_json, write_text
 from tandemrank.training import Method
 
-Engine = Literal["local", "ray"]
 FIGURES = ("ndcg", "ndcg_expected", "recall_at_K2", "utility", "overlap")
 REFERENCES = "references"
 
@@ -44,6 +44,9 @@ class GridConfig(BaseModel):
     candidates: tuple[PositiveInt, ...] = Field(default=(500,), min_length=1, description="numbers of candidates, K2")
     impressions: tuple[PositiveInt, ...] = Field(default=(100_000,), min_length=1, description="lengths of the log, N")
     runs: int = Field(default=3, ge=1, description="independent runs: production policy, log and training anew")
+    references: bool = Field(
+        default=True, description="rows to compare with: random, popularity, production, full information"
+    )
     seed: int = Field(default=0, ge=0, description="the seed that every other seed is derived from")
 
 
@@ -71,11 +74,11 @@ class State(NamedTuple):
 
 
 def cells(config: GridConfig) -> list[Cell]:
-    """All cells, the longest logs first: they take longest, and two jobs then end at about the same time."""
+    """All cells, run by run, so that a table that is not finished has whole runs; of a run the longest logs first."""
     return [
         Cell(method, K2, N, run)
-        for N in sorted(config.impressions, reverse=True)
         for run in range(config.runs)
+        for N in sorted(config.impressions, reverse=True)
         for K2 in config.candidates
         for method in config.methods
     ]
@@ -128,7 +131,8 @@ def _open(config: GridConfig, folder: Path, resume: bool) -> None:
 def _missing_jobs(config: GridConfig, folder: Path) -> list[tuple[int, int]]:
     """The (N, run) with a cell to do; N = 0 stands for the reference rows."""
     missing = dict.fromkeys((c.N, c.run) for c in cells(config) if not (folder / "cells" / c.name).exists())
-    return list(missing) + ([] if (folder / f"{REFERENCES}.json").exists() else [(0, 0)])
+    wanted = config.references and not (folder / f"{REFERENCES}.json").exists()
+    return list(missing) + ([(0, 0)] if wanted else [])
 
 
 @lru_cache(maxsize=1)
@@ -253,18 +257,8 @@ def _on_ray(
     config: GridConfig, folder: Path, missing: list[tuple[int, int]], jobs: int | None, look: Callable[[], None]
 ) -> None:
     """The same jobs as Ray tasks; a task whose worker dies is run again, records are written by the driver."""
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError("the engine ray needs the extra `cluster`: pip install 'tandemrank[cluster]'.") from error
-    if not ray.is_initialized():
-        address = os.environ.get("RAY_ADDRESS")
-        # How many run at once is the cluster's business; --jobs sizes a cluster that is started here.
-        local: dict[str, Any] = {} if address else {"num_cpus": jobs, "include_dashboard": False}
-        ray.init(address=address, log_to_driver=False, **local)
-    task = ray.remote(
-        num_cpus=1, max_retries=5, runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}}
-    )(run_job)
+    ray = cluster.connect(jobs)
+    task = cluster.task(ray, run_job)
     done = frozenset(c.name for c in cells(config) if (folder / "cells" / c.name).exists())
     waiting = [task.remote(config.model_dump_json(), None, N, number, done) for N, number in missing]
     while waiting:
@@ -359,11 +353,18 @@ def summarise(config: GridConfig, folder: Path, command: str, seconds: float) ->
         "switches": _switches(config),
         "switch_help": switch_help(),
         "rows": rows_of(records),
-        "references": json.loads((folder / f"{REFERENCES}.json").read_text(encoding="utf-8")),
+        "references": _references(config, folder),
         "differences": differences(config, folder),
         "curves": [{**{f: r[f] for f in fields}, "history": r["history"]} for r in records],
         "paper": paper_rows(config) if is_ml_1m else [],
     }
+
+
+def _references(config: GridConfig, folder: Path) -> list[dict[str, Any]]:
+    if not config.references:
+        return []
+    found: list[dict[str, Any]] = json.loads((folder / f"{REFERENCES}.json").read_text(encoding="utf-8"))
+    return found
 
 
 def _switches(config: GridConfig) -> dict[str, Any]:

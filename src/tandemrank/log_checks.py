@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank.errors import LogError
-from tandemrank.feedback import ITEM_BITS, QUERY_BITS, RANK_BITS, WEIGHT_UNIT, Shown, plain
+from tandemrank.feedback import ITEM_BITS, QUERY_BITS, RANK_BITS, WEIGHT_UNIT, Shown, check_number, plain
 from tandemrank.vocabulary import Vocabulary, lookup
 
 LARGEST_WEIGHT = 1e6
@@ -322,7 +321,7 @@ def _flatten_long(frame: pl.DataFrame) -> _Flat:
 
 
 def _encode(ids: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
-    """The distinct ids, sorted, and each id's position among them. Shapes: ids [m] -> [u], [m]."""
+    """The distinct ids, in any order, and each id's position among them. Shapes: ids [m] -> [u], [m]."""
     if ids.dtype == pl.Int64 and len(ids):
         values = ids.to_numpy()
         low, high = int(values.min()), int(values.max())
@@ -330,7 +329,12 @@ def _encode(ids: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
             present = np.zeros(high - low + 1, dtype=np.bool_)
             present[values - low] = True
             return pl.Series(np.flatnonzero(present) + low), (np.cumsum(present) - 1)[values - low]
-    distinct = ids.unique().sort()
+    if ids.dtype == pl.String and len(ids):  # categories hash every text once
+        code = ids.cast(pl.Categorical(pl.Categories.random())).to_physical().to_numpy()
+        somewhere = np.zeros(int(code.max()) + 1, dtype=np.int64)
+        somewhere[code] = np.arange(len(code))
+        return ids.gather(somewhere), code.astype(np.int64)
+    distinct = ids.unique()
     return distinct, lookup(distinct, ids, "log")
 
 
@@ -370,8 +374,7 @@ def _positions(
         return known, np.full(len(distinct), -1)
     if grow:
         known = known.append(distinct.filter(~distinct.is_in(known.implode())))
-        if len(known) > 2**bits:
-            raise LogError(f"the log has more than {2**bits} different ids in one column, the most it may have.")
+        check_number(known, bits)
     table = pl.DataFrame({"id": known, "position": np.arange(len(known))})
     found = pl.DataFrame({"id": distinct}).join(table, on="id", how="left", maintain_order="left")["position"]
     return known, found.fill_null(-1).to_numpy()

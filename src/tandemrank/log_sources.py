@@ -22,7 +22,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank.errors import LogError
+from tandemrank.errors import ConfigError, LogError
+from tandemrank.feedback import push
 from tandemrank.log_checks import IDS, LONG, NO_ROWS, WIDE, Problem, is_long, schema_problems, unless
 
 
@@ -90,16 +91,37 @@ def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | Pan
     elif hasattr(source, "to_dict"):
         yield "the frame", "a frame", source
     else:
-        for path in [source] if isinstance(source, str | Path) else source:
-            for p in _paths(path):
-                form = FORMS.get(p.suffix.lower(), "Parquet")
-                if form == "JSON lines":
-                    yield str(p), form, p
-                elif form == "CSV":
-                    # All text, so that a wrong value is found here with its row and column; undecodable bytes are marked.
-                    yield str(p), form, pl.scan_csv(p, glob=False, infer_schema=False, encoding="utf8-lossy")
-                else:
-                    yield str(p), form, pl.scan_parquet(p, glob=False)
+        for p in paths(source):
+            form = FORMS.get(p.suffix.lower(), "Parquet")
+            if form == "JSON lines":
+                yield str(p), form, p
+            elif form == "CSV":
+                # All text, so that a wrong value is found here with its row and column; undecodable bytes are marked.
+                yield str(p), form, pl.scan_csv(p, glob=False, infer_schema=False, encoding="utf8-lossy")
+            else:
+                yield str(p), form, pl.scan_parquet(p, glob=False)
+
+
+def paths(source: Source) -> Iterator[Path]:
+    """The files of a log, in their order."""
+    if isinstance(source, pl.DataFrame | pl.LazyFrame) or hasattr(source, "to_dict"):
+        raise ConfigError("expected a log of files; a frame came. Read it with the engine local, or write it to files.")
+    for path in [source] if isinstance(source, str | Path) else source:
+        yield from _paths(path)
+
+
+def impressions_in(path: Path) -> int:
+    """The number of impressions in a file, 0 where it cannot be read: what is wrong with it is told by reading it."""
+    try:
+        for _, _, data in _files(path):
+            if isinstance(data, pl.LazyFrame):
+                long = is_long(data.collect_schema().names())
+                number = pl.col("impression_id").rle().len() if long else pl.len()
+                return int(data.select(number).collect().item())
+        with path.open("rb") as lines:
+            return sum(1 for _ in lines)
+    except (LogError, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+        return 0
 
 
 def _paths(path: str | Path) -> list[Path]:
@@ -176,9 +198,7 @@ def _returned(ids: pl.Series, seen: list[NDArray[np.uint64]]) -> list[Problem]:
     again[first] = False
     for part in seen:
         again |= part[np.minimum(np.searchsorted(part, hashes), len(part) - 1)] == hashes
-    seen.append(fresh)
-    while len(seen) > 1 and 2 * len(seen[-1]) >= len(seen[-2]):
-        seen[-2:] = [np.unique(np.concatenate(seen[-2:]))]
+    push(seen, fresh, len, lambda parts: np.unique(np.concatenate(parts)))
     if not again.any():
         return []
     message = "expected the rows of an impression together; one comes back after another began. Sort by impression_id."

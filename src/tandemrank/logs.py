@@ -3,20 +3,24 @@
 A log is read once; its cost in memory is that of its distinct (query, item, rank).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from tandemrank import files
+from tandemrank import cluster, files
 from tandemrank.clicks import Impressions
-from tandemrank.errors import LogError
+from tandemrank.cluster import Engine, check_engine
+from tandemrank.errors import JobError, LogError
 from tandemrank.feedback import (
     Feedback,
     Propensities,
     Shown,
-    check_share,
+    check_shares,
+    merge,
+    push,
     renamed,
     same,
     shown_items,
@@ -25,7 +29,7 @@ from tandemrank.feedback import (
     unpacked,
 )
 from tandemrank.log_checks import Names, examine
-from tandemrank.log_sources import Source, batches, describe
+from tandemrank.log_sources import Source, batches, describe, impressions_in, paths
 from tandemrank.vocabulary import Vocabulary
 
 Progress = Callable[[int], None]
@@ -87,14 +91,16 @@ def read(
     vocabulary: Vocabulary | None = None,
     K: int | None = None,
     batch: int = 200_000,
+    engine: Engine = "local",
     progress: Progress | None = None,
 ) -> Feedback:
     """Reads a log, wide or long: files, folders, patterns, a frame. Refuses the first problem by file, row and column.
 
     With a `vocabulary` every id must be in it; without, the log's own ids become one, sorted. K is the number of ranks
-    of the examination curve. `progress(n)` hears of impressions read.
+    of the examination curve. The engine ray reads each file by a task of a Ray cluster (RAY_ADDRESS, else one started
+    here) whose nodes all see the files: the same checks, the same bits. `progress(n)` hears of impressions read.
     """
-    return _read(source, vocabulary, K, batch, progress, 0.0, 0)[0]
+    return _read(source, _How(vocabulary, K, batch), engine, progress)[0]
 
 
 def read_split(
@@ -105,58 +111,160 @@ def read_split(
     vocabulary: Vocabulary | None = None,
     K: int | None = None,
     batch: int = 200_000,
+    engine: Engine = "local",
     progress: Progress | None = None,
 ) -> tuple[Feedback, Feedback]:
     """As `read`, with the given share of the impressions held out: (for training, held out), of one vocabulary.
 
     Which impressions depends on the seed and their number in the log, not on the batches.
     """
-    check_share(held_out)
-    return _read(source, vocabulary, K, batch, progress, held_out, seed)
+    used, apart = read_parts(
+        source, (held_out,), seed=seed, vocabulary=vocabulary, K=K, batch=batch, engine=engine, progress=progress
+    )
+    return used, apart
 
 
-def _read(
+def read_parts(
     source: Source,
-    vocabulary: Vocabulary | None,
-    K: int | None,
-    batch: int,
-    progress: Progress | None,
-    held_out: float,
-    seed: int,
-) -> tuple[Feedback, Feedback]:
-    names = Names(vocabulary)
+    shares: Sequence[float],
+    *,
+    seed: int = 0,
+    vocabulary: Vocabulary | None = None,
+    K: int | None = None,
+    batch: int = 200_000,
+    engine: Engine = "local",
+    progress: Progress | None = None,
+) -> tuple[Feedback, ...]:
+    """As `read_split`, with several parts held out: (the rest, a part for each share), of one vocabulary."""
+    check_shares(*shares)
+    return _read(source, _How(vocabulary, K, batch, tuple(shares), seed), engine, progress)
+
+
+@dataclass(frozen=True)
+class _How:
+    """How a log is read: the known ids, the ranks, rows at once, shares held out and their seed."""
+
+    vocabulary: Vocabulary | None
+    K: int | None
+    batch: int
+    shares: tuple[float, ...] = ()
+    seed: int = 0
+
+
+def _mixed(name: object) -> LogError:
+    return LogError(
+        f"{name}, column propensities: some parts of the log have propensities and others have none. "
+        "Read them apart, or add them."
+    )
+
+
+class _EmptyError(LogError):
+    """The log has no impressions."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(f"{name}: expected a log with impressions; it is empty. Check the path and how it was made.")
+
+
+def _read(source: Source, how: _How, engine: Engine, progress: Progress | None) -> tuple[Feedback, ...]:
+    check_engine(engine)
+    return (_on_ray if engine == "ray" else _here)(source, how, progress)
+
+
+def _here(source: Source, how: _How, progress: Progress | None, first: int = 0) -> tuple[Feedback, ...]:
+    """Reads a log in this process; `first` is the number of its first impression in a larger log."""
+    names = Names(how.vocabulary)
 
     def parts() -> Iterator[Shown]:
         done, name, propensities = 0, "nothing", None
-        for piece in batches(source, batch):
+        for piece in batches(source, how.batch):
             if piece.frame is None or piece.found:
                 raise LogError(describe(piece, piece.found[0]))
             name = piece.name
             if not len(piece.frame):
                 continue
-            found, shown = examine(piece.frame, names, K)
+            found, shown = examine(piece.frame, names, how.K)
             if shown is None:
                 raise LogError(describe(piece, found[0]))
             propensities = shown.propensity is not None if propensities is None else propensities
             if propensities != (shown.propensity is not None):
-                raise LogError(
-                    f"{name}, column propensities: some parts of the log have propensities and others have none. "
-                    "Read them apart, or add them."
-                )
+                raise _mixed(name)
             done += len(shown.query)
             yield shown
             if progress:
                 progress(done)
         if not done:
-            raise LogError(f"{name}: expected a log with impressions; it is empty. Check the path and how it was made.")
+            raise _EmptyError(name)
 
-    train, apart = tally(parts(), names.vocabulary, held_out, seed)
-    if vocabulary is not None:
-        return train, apart
+    found = tally(parts(), names.vocabulary, how.shares, how.seed, first)
+    if how.vocabulary is not None:
+        return found
     # The ids are in the order in which they came; sorted, they do not depend on the order of the files.
-    final = Vocabulary(train.vocabulary.query_ids.sort(), train.vocabulary.item_ids.sort())
-    if same(final, train.vocabulary):
-        return train, apart
-    moved = (renamed(feedback, final) for feedback in (train, apart))
-    train, apart = (unpacked(total([sums]), final, impressions) for sums, impressions in moved)
-    return train, apart
+    met = found[0].vocabulary
+    final = Vocabulary(met.query_ids.sort(), met.item_ids.sort())
+    if same(final, met):
+        return found
+    moved = (renamed(feedback, final) for feedback in found)
+    return tuple(unpacked(total([sums]), final, impressions) for sums, impressions in moved)
+
+
+# --- on a cluster -----------------------------------------------------------------------------------------------------
+
+
+def _on_ray(source: Source, how: _How, progress: Progress | None) -> tuple[Feedback, ...]:
+    """Each file by a task of its own; what they return is merged here, the same bits in any order.
+
+    The files are refused in their order, whichever is read first.
+    """
+    log = [path.absolute() for path in paths(source)]
+    ray = cluster.connect()
+    stacks: list[list[Feedback]] = [[] for _ in range(1 + len(how.shares))]
+    done, waiting = 0, []
+    try:
+        # Which impressions are held out depends on their number in the log.
+        count, part, known = cluster.task(ray, impressions_in), cluster.task(ray, _part), ray.put(how)
+        lengths = ray.get([count.remote(path) for path in log]) if how.shares else [0] * len(log)
+        waiting = [part.remote(path, known, sum(lengths[:i])) for i, path in enumerate(log)]
+        for path in log:
+            n, wrong, found = ray.get(waiting.pop(0))
+            if wrong:
+                raise LogError(wrong)
+            for stack, feedback in zip(stacks, found, strict=n > 0):
+                _check_alike(path, [*stack, feedback][0], feedback)
+                push(stack, feedback, lambda one: len(one.query), merge)
+            done += n
+            if progress and n:
+                progress(done)
+    except ray.exceptions.RayError as error:
+        why = str(error).strip().splitlines()[-1]
+        raise JobError(f"a task that reads the log failed: {why}. Has every node the files, and memory?") from error
+    finally:
+        for reference in waiting:
+            ray.cancel(reference)
+    if not done:
+        raise _EmptyError(log[-1])
+    return tuple(merge(stack) for stack in stacks)
+
+
+def _part(path: Path, how: _How, first: int) -> tuple[int, str, tuple[Feedback, ...]]:
+    """A file of a log: its impressions, what is wrong with it ("" for nothing), and its feedback; none if it is empty."""
+    heard = [0]
+    try:
+        found = _here(path, how, heard.append, first)
+    except _EmptyError:
+        return 0, "", ()
+    except LogError as error:
+        return 0, str(error), ()
+    return heard[-1], "", found
+
+
+def _check_alike(name: object, first: Feedback, other: Feedback) -> None:
+    """Refuses a file whose ids or propensities are not of the kind of the first one's."""
+    for column, ids in (("query_id", "query_ids"), ("items", "item_ids")):
+        expected, came = (getattr(one.vocabulary, ids) for one in (first, other))
+        if len(expected) and len(came) and expected.dtype != came.dtype:
+            raise LogError(
+                f"{name}, column {column}: expected ids that are {expected.dtype}, as in the files before; they are "
+                f"{came.dtype}. Convert them to the same type."
+            )
+    if (first.logged is None) != (other.logged is None):
+        raise _mixed(name)

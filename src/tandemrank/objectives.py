@@ -4,24 +4,28 @@
 
 Every estimator takes `(rho_cr, rho_0, feedback)`, exposures aligned with the rows of the feedback, and returns an
 `Estimate`. Clicks enter only through sums, so the cost does not depend on the length of the log. Beside them: the reward
-model of the doubly robust estimator, the bootstrap over queries, and a lower bound that holds for any number of queries.
+model of the doubly robust estimator, the bootstrap over queries, a lower bound that holds for any number of queries, and
+what training maximises: the same estimators as weights of the documents.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank import plackett_luce
 from tandemrank.errors import InputError, LogError
-from tandemrank.feedback import Feedback, exposure
+from tandemrank.feedback import RANK_BITS, Feedback, exposure
 
 Floats = NDArray[np.float64]
 Judge = Callable[[NDArray[np.int64], NDArray[np.int32]], float]
 
 TRUNCATIONS = 2.0 ** np.arange(-4, 8)  # of a query's term in the lower bound, in multiples of its scale
 RESAMPLED = 2**22  # queries drawn at once by the bootstrap: 32 MB
+QUERY_FOLDS, FOLD_STREAM = 5, 5
 
 
 @dataclass(frozen=True)
@@ -221,6 +225,31 @@ def reward_model(feedback: Feedback, theta: Floats) -> Reward:
     return Reward(rate, by_item, by_query, csr_matrix((by_pair, (key // D, key % D)), shape=(Q, D)))
 
 
+def query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
+    """Parts of a log by query, each with the rest: sums cannot be parted by impression."""
+    keys = plackett_luce.random_keys(seed, FOLD_STREAM, np.arange(log.Q))
+    fold_of = (plackett_luce.uniforms(keys) * QUERY_FOLDS).astype(np.int64)
+    return [(_of_queries(log, fold_of == fold), _of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
+
+
+def _of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
+    """The sums of some queries alone.  Shapes: chosen [Q]."""
+    rows = chosen[log.query]
+    columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}
+    logged = None if log.logged is None else log.logged[rows]
+    return replace(log, **columns, logged=logged, impressions=np.where(chosen, log.impressions, 0.0))
+
+
+def rows_of(part: Feedback, log: Feedback) -> NDArray[np.int64]:
+    """Where the rows of a part are among those of the whole log.  Shapes: -> [P of the part]."""
+    part_key, log_key = (
+        (x.query.astype(np.int64) * x.D + x.item) * 2**RANK_BITS + x.rank  # in the order of the rows
+        for x in (part, log)
+    )
+    at: NDArray[np.int64] = np.searchsorted(log_key, part_key)
+    return at
+
+
 def _factor(clicks: Floats, expected: Floats) -> Floats:
     """(c + s) / (x + s), where 1/s is the variance of the factor beyond that of Poisson counts.  Shapes: [n], [n] -> [n]."""
     excess, spread = float((np.square(clicks - expected) - expected).sum()), float(np.square(expected).sum())
@@ -245,6 +274,67 @@ def click_weights(rho_0: Floats, feedback: Feedback) -> csr_matrix:
     weights = csr_matrix((values.astype(np.float32), pairs), shape=(feedback.Q, feedback.D))
     weights.sum_duplicates()
     return weights
+
+
+@dataclass(frozen=True)
+class DoublyRobustWeights:
+    """What training sees with the doubly robust objective, for every document, a minibatch of rows at a time.
+
+        w[q, d] = n_q r_hat(q, d) + (clicks(q, d) - exposure(q, d) r_hat(q, d)) / rho_0(d)
+
+    so that N U_hat = sum_q sum_d w[q, d] rho_cr(d) is the estimator `doubly_robust` (r_hat = 0: IPS, paper: cltr-obj-2s),
+    and E[w[q, d]] = n_q R: its gradient is unbiased where that of IPS is. r_hat is cross-fitted: `parts` are the n_q of a
+    part of the log and a reward model that never saw that part. Rows cost O(minibatch x D); nothing has the size Q x D.
+    Shapes: parts of [Q] each; residual sparse [Q, D], logged pairs only.
+    """
+
+    parts: tuple[tuple[Floats, Reward], ...]
+    residual: csr_matrix
+    clicked: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and items."""
+        return int(self.residual.shape[0]), int(self.residual.shape[1])
+
+    @property
+    def queries(self) -> NDArray[np.int64]:
+        """Every logged query: one without a click has a gradient too."""
+        return np.flatnonzero(np.sum([n for n, _ in self.parts], axis=0)).astype(np.int64)
+
+    def rows(self, q: NDArray[np.int64]) -> csr_matrix:
+        """Shapes: q [B] -> [B, D]."""
+        w = self.residual[q].toarray()
+        for n, reward in self.parts:
+            own = np.flatnonzero(n[q])
+            w[own] += n[q[own], None] * reward.matrix(q[own])[:, :-1]
+        B, D = w.shape
+        every = np.tile(np.arange(D, dtype=np.int32), B)
+        return csr_matrix((w.ravel().astype(np.float32), every, np.arange(B + 1) * D), shape=(B, D))
+
+    def arrays(self) -> Sequence[NDArray[Any]]:
+        """Everything they are made of."""
+        models = [x for n, r in self.parts for x in (n, r.item, r.query, r.pair.indptr, r.pair.indices, r.pair.data)]
+        return [self.residual.indptr, self.residual.indices, self.residual.data, *models]
+
+
+def doubly_robust_weights(
+    rho_0: Floats, feedback: Feedback, theta: Floats, folds: Sequence[tuple[Feedback, Feedback]]
+) -> DoublyRobustWeights:
+    """The weights of the doubly robust objective. `folds`: parts that make up the log, each with what its model learns from.
+
+    Shapes: rho_0 [P], of the rows of the whole log; theta [K].
+    """
+    _check(rho_0, rho_0, feedback)
+    parts, residual = [], csr_matrix((feedback.Q, feedback.D))
+    for part, rest in folds:
+        reward = reward_model(rest, theta)
+        left = part.clicks - exposure(part, theta) * reward.at(part.query, part.item)
+        left *= _ratio(np.ones(len(left)), rho_0[rows_of(part, feedback)], part.shown)
+        residual = residual + csr_matrix((left, (part.query, part.item)), shape=residual.shape)
+        parts.append((part.impressions, reward))
+    pairs = feedback.query[feedback.clicks > 0] * np.int64(feedback.D) + feedback.item[feedback.clicks > 0]
+    return DoublyRobustWeights(tuple(parts), residual, len(np.unique(pairs)))
 
 
 def held_out_dcg(rho_0: Floats, feedback: Feedback, theta: Floats) -> Judge:

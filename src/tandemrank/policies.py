@@ -1,16 +1,14 @@
-"""Scorers, and `TwoStagePolicy`: a candidate generator and a re-ranker, each Plackett-Luce on its scorer's scores.
+"""`TwoStagePolicy`: a candidate generator and a re-ranker, each Plackett-Luce on its scorer's scores.
 
-A scorer gives every item a score for each query. `MatrixFactorisation` is the paper's model, `GivenScores` holds the
-scores of any outside system. A saved policy is a folder: `config.json`, `weights.safetensors`, `vocabulary.parquet`.
+A saved policy is a folder: `config.json`, `weights.safetensors`, `vocabulary.parquet`.
 """
 
 import copy
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -19,123 +17,19 @@ from numpy.typing import ArrayLike, NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from scipy.sparse import csr_matrix
-from scipy.sparse.linalg import svds
-from torch import Tensor, nn
+from torch import Tensor
 
-from tandemrank import race
-from tandemrank.errors import ConfigError, PolicyError
+from tandemrank import race, towers
+from tandemrank.errors import PolicyError
+from tandemrank.features import FeatureSource
 from tandemrank.files import replacing
+from tandemrank.scorers import GivenScores, MatrixFactorisation, Scorer
+from tandemrank.towers import TwoTowers
 from tandemrank.vocabulary import Vocabulary
 
 FORMAT = 1
 BATCH = 512
-
-
-class Scorer(nn.Module, ABC):
-    """Scores of all items for a batch of queries: `scorer(q)`, shapes q [B] -> [B, D]; -inf means not available.
-
-    All state is in parameters and buffers, and `rebuild(sizes(), ...)` followed by `load_state_dict` restores it.
-    """
-
-    kind: ClassVar[str]
-
-    @abstractmethod
-    def forward(self, q: Tensor) -> Tensor:
-        """Shapes: q [B] -> [B, D]."""
-
-    @abstractmethod
-    def sizes(self) -> dict[str, int]:
-        """What `rebuild` needs, as numbers for `config.json`; always with the number of queries Q and of items D."""
-
-    @classmethod
-    @abstractmethod
-    def rebuild(cls, sizes: dict[str, int]) -> "Scorer":
-        """A scorer of these sizes with undefined weights."""
-
-
-class MatrixFactorisation(Scorer):
-    """The paper's model: score(q, d) = <queries[q], items[d]>.  Shapes: queries [Q, F], items [D, F]."""
-
-    kind = "matrix-factorisation"
-
-    def __init__(self, queries: ArrayLike | Tensor, items: ArrayLike | Tensor) -> None:
-        super().__init__()
-        self.queries = nn.Parameter(torch.as_tensor(np.asarray(queries), dtype=torch.float32))
-        self.items = nn.Parameter(torch.as_tensor(np.asarray(items), dtype=torch.float32))
-        if self.queries.ndim != 2 or self.items.ndim != 2 or self.queries.shape[1] != self.items.shape[1]:
-            raise PolicyError(
-                f"embeddings must be [queries, F] and [items, F]; got {tuple(self.queries.shape)} and "
-                f"{tuple(self.items.shape)}."
-            )
-
-    def forward(self, q: Tensor) -> Tensor:
-        return self.queries[q] @ self.items.T
-
-    def sizes(self) -> dict[str, int]:
-        return {"Q": self.queries.shape[0], "D": self.items.shape[0], "F": self.items.shape[1]}
-
-    @classmethod
-    def rebuild(cls, sizes: dict[str, int]) -> "MatrixFactorisation":
-        return cls(torch.empty(sizes["Q"], sizes["F"]), torch.empty(sizes["D"], sizes["F"]))
-
-
-class GivenScores(Scorer):
-    """Scores that came as numbers, dense [Q, D] or sparse (then what is absent is not available)."""
-
-    kind = "given-scores"
-    first: Tensor
-    item: Tensor
-
-    def __init__(self, scores: ArrayLike | csr_matrix) -> None:
-        super().__init__()
-        if not isinstance(scores, csr_matrix):
-            dense = np.asarray(scores, np.float32)
-            if dense.ndim != 2:
-                raise PolicyError(f"scores must be [queries, items]; got the shape {dense.shape}.")
-            Q, D = dense.shape
-            scores = csr_matrix((dense.ravel(), np.tile(np.arange(D), Q), np.arange(Q + 1) * D), shape=(Q, D))
-        self.D = int(scores.shape[1])
-        self.register_buffer("first", torch.from_numpy(scores.indptr.astype(np.int64)))
-        self.register_buffer("item", torch.from_numpy(scores.indices.astype(np.int64)))
-        self.score = nn.Parameter(torch.from_numpy(scores.data.astype(np.float32)))
-        race.check_scores(self.score.detach()[None], "given")
-
-    def forward(self, q: Tensor) -> Tensor:
-        first, last = self.first[q], self.first[q + 1]
-        rows = torch.repeat_interleave(torch.arange(len(q)), last - first)
-        start = torch.cumsum(last - first, 0) - (last - first)
-        entries = torch.arange(len(rows)) - start[rows] + first[rows]
-        empty = self.score.new_full((len(q), self.D), -torch.inf)
-        return empty.index_put((rows, self.item[entries]), self.score[entries])
-
-    def sizes(self) -> dict[str, int]:
-        return {"Q": len(self.first) - 1, "D": self.D, "entries": len(self.score)}
-
-    @classmethod
-    def rebuild(cls, sizes: dict[str, int]) -> "GivenScores":
-        indptr = np.full(sizes["Q"] + 1, sizes["entries"], np.int64)
-        indptr[0] = 0
-        columns = np.zeros(sizes["entries"], np.int64)
-        return cls(csr_matrix((np.zeros(sizes["entries"]), columns, indptr), shape=(sizes["Q"], sizes["D"])))
-
-
-SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores)}
-
-
-def truncated_svd(ratings: csr_matrix, rank: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Embeddings whose products are the best approximation of that rank: ratings ~ queries items^T.
-
-    The singular values are shared evenly, queries = U sqrt(S), items = V sqrt(S), so that both sides have one scale.
-    Shapes: ratings [Q, D] -> [Q, F], [D, F].
-    """
-    if not 1 <= rank < min(ratings.shape):
-        raise ConfigError(f"the rank of the factorisation must be from 1 to {min(ratings.shape) - 1}; got {rank}.")
-    U, S, Vt = svds(ratings.astype(np.float64), k=rank, rng=np.random.default_rng(seed))
-    root = np.sqrt(S[::-1])
-    # The sign of a singular pair is arbitrary; the same one everywhere makes a seed mean the same everywhere.
-    sign = np.sign(Vt.sum(1)[::-1])
-    sign[sign == 0] = 1
-    return (U[:, ::-1] * root * sign).astype(np.float32), (Vt[::-1].T * root * sign).astype(np.float32)
+SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers)}
 
 
 @dataclass(frozen=True)
@@ -266,6 +160,32 @@ class TwoStagePolicy:
         return TwoStagePolicy(
             copy.deepcopy(self.generator), copy.deepcopy(self.ranker), self.K2, self.K, self.vocabulary
         )
+
+
+def extended(
+    policy: TwoStagePolicy, *, query_features: FeatureSource | None = None, item_features: FeatureSource | None = None
+) -> TwoStagePolicy:
+    """The policy for more queries and items, known by their features alone; both stages must be two towers.
+
+    The new ids come after the old ones, which keep their positions and, up to rounding, their scores. An old id that is
+    in a table takes its features from there and keeps what was learnt of it.
+    """
+    stages = []
+    for stage, scorer in policy._stages():
+        if not isinstance(scorer, TwoTowers):
+            raise PolicyError(
+                f"the {stage} is of the kind {scorer.kind}, which cannot score queries or items that it has not seen. "
+                f"Train two towers, with features."
+            )
+        stages.append(scorer)
+    old = policy.vocabulary
+    queries, query_ids = towers.more_rows(query_features, "query_id", old.query_ids)
+    items, item_ids = towers.more_rows(item_features, "item_id", old.item_ids)
+    generator, ranker = (
+        TwoTowers(towers.extended(s.queries, queries, query_ids), towers.extended(s.items, items, item_ids))
+        for s in stages
+    )
+    return replace(policy, generator=generator, ranker=ranker, vocabulary=Vocabulary(query_ids, item_ids))
 
 
 def _unique_rows(s_c: Tensor, s_r: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

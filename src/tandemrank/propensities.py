@@ -1,4 +1,4 @@
-"""Propensities for a log that has none: the logging policy, fitted to the lists that it showed.
+"""Propensities of a log, of every kind; and for a log that has none the logging policy, fitted to the lists it showed.
 
     log pi(y) = sum_k ( s_{y_k} - log sum_{d not in y_{<k}} exp(s_d) ),    s(q, d) = a_d + <u_q, v_d>
 
@@ -12,25 +12,80 @@ the race, exactly as those of a known logging policy (paper: propensity_def).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tandemrank import plackett_luce
+from tandemrank import feedback, plackett_luce
 from tandemrank.clicks import Impressions
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import ConfigError, LogError, PolicyError
+from tandemrank.feedback import Feedback
 from tandemrank.log_checks import Names, examine
 from tandemrank.log_sources import Source, batches, describe
-from tandemrank.policies import MatrixFactorisation, TwoStagePolicy
+from tandemrank.policies import TwoStagePolicy
+from tandemrank.scorers import MatrixFactorisation
 from tandemrank.vocabulary import Vocabulary
+
+Kind = Literal["logged", "exact", "frequency", "fitted"]
 
 LISTS = 1_000_000  # lists that a fit looks at: the first of the log; more would hardly change it
 HELD_OUT = 0.1
 LEFT = 1e-6  # the least mass that is left after a list: rounding, where a logger always shows the same
 ENOUGH = 1e-4  # nats that a list must gain for an epoch to count as better
 STREAM = 4  # of random keys: which lists are held out (feedback.py has the stream before it)
+
+
+def of_rows(
+    rows: Feedback,
+    theta: NDArray[np.float64],
+    kind: Kind,
+    logger: TwoStagePolicy | None = None,
+    *,
+    samples: int = 50,
+    seed: int = 0,
+) -> NDArray[np.float64]:
+    """rho_0 of every row of a log (paper: propensity_def), whoever asks.
+
+    As logged; the frequency in the log; or by the race over `logger`, the policy that drew the log (exact) or the one
+    that `fit` found (fitted), which may know other ids too. Of an item that the logger does not know it is 0.
+    Shapes: theta [K] -> [P].
+    """
+    if kind == "frequency":
+        return feedback.frequency_propensity(rows, theta)
+    if kind == "logged":
+        if rows.propensity is None:
+            raise LogError(
+                "the log has no column `propensities`. Use exact (with the logging policy), fitted, or frequency."
+            )
+        return rows.propensity
+    if logger is None and kind == "exact":
+        raise ConfigError("exact propensities need the policy that drew the log: give logging_policy, or use fitted.")
+    if logger is None:
+        raise ConfigError(
+            "fitted propensities need the lists of the log, which Feedback has not. Give the log itself, or the "
+            "policy of `propensities.fit` as logging_policy with propensity = exact."
+        )
+    logged = np.flatnonzero(rows.impressions)
+    q = np.zeros(rows.Q, np.int64)
+    q[logged] = logger.vocabulary.queries(rows.vocabulary.query_ids.gather(logged))
+    item = places(logger.vocabulary.item_ids, rows.vocabulary.item_ids)[rows.item]
+    rho_0, known = np.zeros(len(item)), item >= 0
+    rho_0[known], _ = logger.exposure(q[rows.query[known]], item[known], theta[: logger.K], samples=samples, seed=seed)
+    return rho_0
+
+
+def places(ids: pl.Series, wanted: pl.Series) -> NDArray[np.int64]:
+    """The position of each of `wanted` in `ids`, -1 where it is not there: the two sides need not know the same items."""
+    plain = feedback.plain(ids), feedback.plain(wanted)
+    if plain[0].dtype != plain[1].dtype:
+        raise PolicyError(f"item ids are {ids.dtype} in one place and {wanted.dtype} in the other. Convert them.")
+    known = pl.DataFrame({"id": plain[0], "place": np.arange(len(ids), dtype=np.int64)})
+    found = pl.DataFrame({"id": plain[1]}).join(known, on="id", how="left", maintain_order="left")["place"]
+    return found.fill_null(-1).to_numpy()
 
 
 @dataclass(frozen=True)

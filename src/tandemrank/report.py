@@ -53,19 +53,22 @@ def html(table: Table) -> str:
     title = escape(str(table.get("title") or "TandemRank report"))
     grid = _grid(table) if len(cells(table)) > 1 else ""
     sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in headline(table))
-    command = escape(str(table.get("command") or ""))
     sections = [
         f"<header><h1>{title}</h1><p>{escape(what_was_run(table))}</p>{_methods(table)}</header>",
-        _section("Who is ahead", _tiles(table) + (f'<ul class="headline">{sentences}</ul>' if sentences else "")),
-        _section(f"NDCG@{places(table)} of every method", grid + _measures(table)),
+        section("Who is ahead", _tiles(table) + (f'<ul class="headline">{sentences}</ul>' if sentences else "")),
+        section(f"NDCG@{places(table)} of every method", grid + _measures(table)),
         *_figures(table),
         _seconds(table),
-        _switches(table),
-        _section("To reproduce", f"<pre><code>{command}</code></pre>" if command else ""),
+        switches_of(table),
+        reproduce(table),
     ]
-    return PAGE.format(
-        title=title, css=_css(), body="\n".join(filter(None, sections)), version=escape(str(table.get("version", "")))
-    )
+    return page(title, sections, table.get("version"))
+
+
+def page(title: str, sections: Iterable[str], version: object) -> str:
+    """Sections, HTML already, as a page in our look."""
+    body = "\n".join(filter(None, sections))
+    return PAGE.format(title=title, css=_css(), body=body, version=escape(str(version or "")))
 
 
 PAGE = """<!doctype html>
@@ -88,7 +91,14 @@ PAGE = """<!doctype html>
 """
 
 
-def _section(title: str, body: str) -> str:
+def reproduce(table: Table) -> str:
+    """The command that made the result."""
+    command = escape(str(table.get("command") or ""))
+    return section("To reproduce", f"<pre><code>{command}</code></pre>" if command else "")
+
+
+def section(title: str, body: str) -> str:
+    """A part of the page under its heading; nothing where there is nothing to say."""
     return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
 
 
@@ -135,7 +145,7 @@ def _tiles(table: Table) -> str:
 # Tables. The pieces of a line are HTML already; whatever comes from outside was escaped on the way.
 
 
-def _table(heads: Iterable[str], lines: Iterable[str], name: str) -> str:
+def table_of(heads: Iterable[str], lines: Iterable[str], name: str) -> str:
     """A table in a box that scrolls where the screen is narrow."""
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(name)}"><table>'
@@ -143,7 +153,8 @@ def _table(heads: Iterable[str], lines: Iterable[str], name: str) -> str:
     )
 
 
-def _line(first: str, rest: Iterable[str], kind: str = "") -> str:
+def line(first: str, rest: Iterable[str], kind: str = "") -> str:
+    """A line of a table."""
     return f'<tr{kind}><th scope="row">{first}</th>{"".join(rest)}</tr>'
 
 
@@ -172,14 +183,14 @@ def _setting_heads(table: Table) -> list[str]:
 def _grid(table: Table) -> str:
     """Methods by settings, as the paper prints it."""
     columns = cells(table)
-    lines = [_line(_chip(table, m), (_ndcg(table, m, cell) for cell in columns)) for m in methods(table)]
+    lines = [line(_chip(table, m), (_ndcg(table, m, cell) for cell in columns)) for m in methods(table)]
     for reference in table.get("references") or []:
         found, kind = reference.get("ndcg") or {}, f' colspan="{len(columns)}"'
         value = _td(found.get("mean"), found.get("low"), found.get("high"), kind=kind)
-        lines.append(_line(escape(label(reference["name"])), [value], ' class="reference"'))
+        lines.append(line(escape(label(reference["name"])), [value], ' class="reference"'))
     beside = " In italics, what the paper prints." if table.get("paper") else ""
     note = f'<p class="note">In brackets the 95% interval; the highest of each column is bold.{beside}</p>'
-    return f'<div class="dense">{_table(_setting_heads(table), lines, "NDCG by method and setting")}</div>{note}'
+    return f'<div class="dense">{table_of(_setting_heads(table), lines, "NDCG by method and setting")}</div>{note}'
 
 
 def _measures(table: Table) -> str:
@@ -193,13 +204,13 @@ def _measures(table: Table) -> str:
         method, cell = str(row["method"]), (row["K2"], row["N"])
         where = f"<td>{cell[0]:,}</td><td>{count(cell[1])}</td>" if several else ""
         others = (_td(row.get(f"{key}_mean")) for key in list(MEASURES)[1:])
-        lines.append(_line(_chip(table, method), [where, _ndcg(table, method, cell), *others]))
+        lines.append(line(_chip(table, method), [where, _ndcg(table, method, cell), *others]))
     for reference in table.get("references") or []:
         found = (reference.get(key) or {} for key in MEASURES)
         values = (_td(part.get("mean"), part.get("low"), part.get("high")) for part in found)
         where = "<td></td><td></td>" if several else ""
-        lines.append(_line(escape(label(reference["name"])), [where, *values], ' class="reference"'))
-    body = _table(heads, lines, "All measures")
+        lines.append(line(escape(label(reference["name"])), [where, *values], ' class="reference"'))
+    body = table_of(heads, lines, "All measures")
     body = f"<details><summary>All measures of every setting</summary>{body}</details>" if several else body
     full = any(reference["name"] == "full information" for reference in table.get("references") or [])
     return body + (f'<p class="note">{FULL_INFORMATION}</p>' if full else "") if lines else ""
@@ -212,26 +223,28 @@ def _seconds(table: Table) -> str:
     if not any(math.isfinite(number(row.get("seconds_mean"))) for row in table.get("rows") or []):
         return ""
     lines = [
-        _line(_chip(table, m), (_td(find(table, m, cell).get("seconds_mean"), digits=1) for cell in cells(table)))
+        line(_chip(table, m), (_td(find(table, m, cell).get("seconds_mean"), digits=1) for cell in cells(table)))
         for m in methods(table)
     ]
-    body = _table(_setting_heads(table), lines, "Seconds a training")
-    return _section("Seconds a training", f'<div class="narrow">{body}</div>')
+    body = table_of(_setting_heads(table), lines, "Seconds a training")
+    return section("Seconds a training", f'<div class="narrow">{body}</div>')
 
 
-def _switches(table: Table) -> str:
+def switches_of(table: Table) -> str:
+    """Every switch with its value and what it is."""
     heads = ['<tr><th scope="col">switch</th><th scope="col">value</th><th scope="col">what it is</th></tr>']
     lines = [
-        _line(f"<code>{escape(name)}</code>", [f"<td><code>{escape(value)}</code></td><td>{escape(words)}</td>"])
+        line(f"<code>{escape(name)}</code>", [f"<td><code>{escape(value)}</code></td><td>{escape(words)}</td>"])
         for name, value, words in switches(table)
     ]
-    return _section("Every switch", f'<div class="words">{_table(heads, lines, "Switches")}</div>') if lines else ""
+    return section("Every switch", f'<div class="words">{table_of(heads, lines, "Switches")}</div>') if lines else ""
 
 
-def _figure(title: str, draw: "Callable[[Table], Figure]", table: Table, caption: str) -> str:
+def figure_of(title: str, draw: "Callable[[Table], Figure]", table: Table, caption: str) -> str:
+    """A figure with its caption under a heading."""
     picture = figures.svg(draw(table), f"{title}. {caption}")
     box = f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">{picture}</div>'
-    return _section(title, f"<figure>{box}<figcaption>{escape(caption)}</figcaption></figure>")
+    return section(title, f"<figure>{box}<figcaption>{escape(caption)}</figcaption></figure>")
 
 
 def _figures(table: Table) -> list[str]:
@@ -260,7 +273,7 @@ def _figures(table: Table) -> list[str]:
          f"Left: NDCG@{K} of the generator's own {K} best, of the ranker choosing from all items, and of the pair. Right: the "
          f"share of the relevant items among the candidates, and of the {K} items that both stages alone would show."),
     ]  # fmt: skip
-    return [_figure(title, draw, table, caption) for wanted, title, draw, caption in drawn if wanted]
+    return [figure_of(title, draw, table, caption) for wanted, title, draw, caption in drawn if wanted]
 
 
 DARK = {

@@ -62,8 +62,8 @@ def grid_progress() -> Iterator[Callable[[Any], None] | None]:
 
 
 @contextmanager
-def training_progress() -> Iterator[Callable[[Any], None] | None]:
-    """Epoch, objective, held-out value and time left, on a terminal; nothing in a pipe."""
+def training_progress() -> Iterator[Callable[[str, Any], None] | None]:
+    """Method, epoch, objective, held-out value and time left, on a terminal; nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -73,18 +73,19 @@ def training_progress() -> Iterator[Callable[[Any], None] | None]:
     # Narrow enough for eighty columns; the time left is that of all epochs, a phase may well end before.
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[int, Any] = {}
+        tasks: dict[tuple[str, int], Any] = {}
 
-        def show(state: Any) -> None:
-            if state.phase not in tasks:
-                tasks[state.phase] = bar.add_task("", total=state.epochs)
+        def show(method: str, state: Any) -> None:
+            if (method, state.phase) not in tasks:
+                tasks[method, state.phase] = bar.add_task("", total=state.epochs)
             last = (
                 ""
                 if state.last is None
                 else f"  objective {state.last.objective:.4g}  held out {state.last.held_out:.4f}"
             )
-            text = f"phase {state.phase + 1}/{state.phases}  epoch {min(state.epoch + 1, state.epochs)}{last}"
-            bar.update(tasks[state.phase], completed=state.epoch + state.done, description=text)
+            phase = f" {state.phase + 1}/{state.phases}" if state.phases > 1 else ""
+            text = f"{method}{phase}  epoch {min(state.epoch + 1, state.epochs)}{last}"
+            bar.update(tasks[method, state.phase], completed=state.epoch + state.done, description=text)
 
         yield show
 

@@ -6,8 +6,8 @@ one stage on one objective,
     sum_q sum_d w[q, d] rho_cr(d)   with   w[q, d] = sum_i c_i(d) / rho_0(d)          (paper: cltr-obj-2s, cltr-grad-2s)
 
 where rho_cr is the exposure, under the weights alpha of the ranks, by the pair of stages or by the stage alone (K2 = D,
-paper: cltr-obj). An epoch ends with a
-judgement on held-out clicks and a checkpoint; a phase ends when the judgement stops improving, with its best weights.
+paper: cltr-obj). An epoch ends with a judgement on held-out clicks and a checkpoint; a phase ends when the judgement stops
+improving, with its best weights.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -30,12 +30,68 @@ from torch import Tensor
 from tandemrank import race, reinforce
 from tandemrank.errors import ConfigError
 from tandemrank.files import replacing
-from tandemrank.policies import Scorer, TwoStagePolicy
+from tandemrank.policies import TwoStagePolicy
+from tandemrank.scorers import Scorer
 
 Stage = Literal["candidate", "ranker"]
 View = Literal["pair", "candidate", "ranker"]
 Method = Literal["baseline", "independent", "joint"]
 Criterion = Callable[[TwoStagePolicy], float]
+
+# A judgement is the mean of this many epochs': held-out clicks are few, and the noise of one epoch would choose for us.
+SMOOTH = 3
+
+
+class Weights(Protocol):
+    """What every document is worth to a query, a minibatch of rows at a time; `objectives` makes them from clicks."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and items."""
+
+    @property
+    def queries(self) -> NDArray[np.int64]:
+        """The queries to train on."""
+
+    @property
+    def clicked(self) -> int:
+        """Clicked (query, item) pairs."""
+
+    def rows(self, q: NDArray[np.int64]) -> csr_matrix:
+        """Shapes: q [B] -> [B, D]."""
+
+    def arrays(self) -> Sequence[NDArray[Any]]:
+        """Everything they are made of, to tell one training from another."""
+
+
+@dataclass(frozen=True)
+class SparseWeights:
+    """Weights of clicked pairs only.  Shapes: matrix [Q, D]."""
+
+    matrix: csr_matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and items."""
+        return int(self.matrix.shape[0]), int(self.matrix.shape[1])
+
+    @property
+    def queries(self) -> NDArray[np.int64]:
+        """A query without a click has no gradient."""
+        return np.flatnonzero(np.diff(self.matrix.indptr)).astype(np.int64)
+
+    @property
+    def clicked(self) -> int:
+        """Clicked (query, item) pairs."""
+        return int(self.matrix.nnz)
+
+    def rows(self, q: NDArray[np.int64]) -> csr_matrix:
+        """Shapes: q [B] -> [B, D]."""
+        return self.matrix[q]
+
+    def arrays(self) -> Sequence[NDArray[Any]]:
+        """Everything they are made of."""
+        return self.matrix.indptr, self.matrix.indices, self.matrix.data
 
 
 class Step(NamedTuple):
@@ -79,9 +135,12 @@ class TrainingConfig(BaseModel):
     )
     samples: int = Field(default=1, ge=1, description="Monte-Carlo samples of a gradient")
     minibatch: int = Field(default=256, ge=1, description="queries of a minibatch")
-    learning_rate: float = Field(default=0.01, gt=0, description="learning rate of Adam")
-    epochs: int = Field(default=50, ge=1, description="epochs of a phase, at most")
-    patience: int = Field(default=6, ge=1, description="epochs without a better judgement before a phase ends")
+    learning_rate: float = Field(default=0.03, gt=0, description="learning rate of Adam for what belongs to one query")
+    shared_rate: float = Field(
+        default=0.1, gt=0, description="learning rate of what all queries share, the items, as a share of learning_rate"
+    )
+    epochs: int = Field(default=40, ge=1, description="epochs of a phase, at most")
+    patience: int = Field(default=5, ge=1, description="epochs without a better judgement before a phase ends")
     stopping: Literal["dcg", "value", "fixed"] = Field(
         default="dcg",
         description="judgement on held-out clicks: self-normalised DCG of the lists, clipped-IPS value, or none",
@@ -132,7 +191,7 @@ class Trained:
 
 def train(
     policy: TwoStagePolicy,
-    weights: csr_matrix,
+    weights: Weights | csr_matrix,
     theta: ArrayLike,
     config: TrainingConfig | None = None,
     *,
@@ -148,10 +207,12 @@ def train(
 
     `criterion` judges a policy on held-out clicks, higher is better; without one, or with `stopping = "fixed"`, every phase
     has all its epochs. With `checkpoint` every epoch is saved there, and `resume` goes on from it: the weights come out
-    bit by bit as if nothing had happened. `watch` is recorded in the history and never decides anything.
-    Shapes: weights [Q, D]; theta [K].
+    bit by bit as if nothing had happened. `watch` is recorded in the history and never decides anything; it is
+    called after the criterion, for the same policy.
+    Shapes: weights [Q, D], sparse or any `Weights`; theta [K].
     """
     config = config or TrainingConfig()
+    weights = SparseWeights(weights) if isinstance(weights, csr_matrix) else weights
     if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
         raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
     schedule = tuple(schedule or SCHEDULES[config.method])
@@ -176,7 +237,7 @@ class _Loop:
     def __init__(
         self,
         policy: TwoStagePolicy,
-        weights: csr_matrix,
+        weights: Weights,
         theta: ArrayLike,
         config: TrainingConfig,
         schedule: tuple[Phase, ...],
@@ -190,8 +251,7 @@ class _Loop:
         self.criterion = criterion if config.stopping != "fixed" else None
         self.models: dict[Stage, Scorer] = {"candidate": policy.generator, "ranker": policy.ranker}
         self.random = torch.Generator().manual_seed(seed)
-        # A query without a click has no gradient.
-        self.queries = torch.from_numpy(np.flatnonzero(np.diff(weights.indptr)).astype(np.int64))
+        self.queries = torch.from_numpy(weights.queries)
         self.identity = _identity(config, schedule, seed, weights, policy, self.theta)
         self.history: list[Epoch] = []
         self.phase = 0
@@ -203,8 +263,7 @@ class _Loop:
 
     def begin_phase(self) -> None:
         stages = dict.fromkeys(step.stage for step in self.plan.steps)
-        rate = self.config.learning_rate
-        self.optimisers = {s: torch.optim.Adam(self.models[s].parameters(), lr=rate, fused=True) for s in stages}
+        self.optimisers = {s: _adam(self.models[s], self.config) for s in stages}
         self.epoch, self.best_epoch, self.best = 0, 0, -float("inf")
         self.best_weights = self.snapshot()
 
@@ -241,13 +300,14 @@ class _Loop:
         seconds = time.perf_counter() - start
         watched = watch(self.judged()) if watch else {}
         self.history.append(Epoch(self.plan.name, self.epoch, total / len(order), held_out, seconds, watched))
-        if held_out > self.best:
-            self.best, self.best_epoch, self.best_weights = held_out, self.epoch, self.snapshot()
+        judgement = _judgement(self.history[-self.epoch :])
+        if judgement > self.best:
+            self.best, self.best_epoch, self.best_weights = judgement, self.epoch, self.snapshot()
         tell(Progress(self.phase, phases, self.epoch, self.config.epochs, 0.0, self.history[-1]))
 
     def minibatch(self, q: Tensor, number: int) -> float:
         """The steps of one minibatch; returns the sum of the queries' objectives before the last step."""
-        w = self.weights[q.numpy()]
+        w = self.weights.rows(q.numpy())
         steps = self.plan.steps
         if self.config.joint_step == "every-other":
             steps = (steps[number % len(steps)],)
@@ -287,7 +347,7 @@ class _Loop:
         """
         if self.config.alpha == "examination":
             return self.theta
-        clicked = self.weights.nnz / max(len(self.queries), 1)
+        clicked = self.weights.clicked / max(len(self.queries), 1)
         depth = self.config.depth or int(np.clip(200 / max(clicked, 1), 20, 100))
         return torch.ones(max(len(self.theta), min(depth, K2 // 5)))
 
@@ -355,6 +415,35 @@ class _Loop:
             optimiser.load_state_dict(saved)
 
 
+def _adam(model: Scorer, config: TrainingConfig) -> torch.optim.Adam:
+    """In an epoch a query's own parameters meet one minibatch, what all queries share meets every one: it goes slower."""
+    own = {id(parameter) for parameter in model.of_one_query()}
+    groups = [
+        {"params": [p for p in model.parameters() if (id(p) in own) == is_own], "lr": config.learning_rate * pace}
+        for is_own, pace in ((True, 1.0), (False, config.shared_rate))
+    ]
+    return torch.optim.Adam([group for group in groups if group["params"]], fused=True)
+
+
+def _judgement(epochs: Sequence[Epoch]) -> float:
+    """Of the last of these epochs of one phase: the mean over SMOOTH of them, NaN without any held-out clicks met."""
+    lately = [epoch.held_out for epoch in epochs[-SMOOTH:] if not np.isnan(epoch.held_out)]
+    return sum(lately) / len(lately) if lately else float("nan")
+
+
+def chosen_epochs(history: Sequence[Epoch]) -> dict[str, int]:
+    """The epoch whose weights each phase ended with: the first with the best judgement, or the last without any."""
+    phases: dict[str, list[Epoch]] = {}
+    for epoch in history:
+        phases.setdefault(epoch.phase, []).append(epoch)
+    found = {}
+    for phase, epochs in phases.items():
+        judged = [_judgement(epochs[: n + 1]) for n in range(len(epochs))]
+        best = -1 if np.isnan(judged).all() else int(np.nanargmax(judged))
+        found[phase] = epochs[best].epoch
+    return found
+
+
 def _stages_of(view: View) -> Sequence[Stage]:
     return ("candidate", "ranker") if view == "pair" else (view,)
 
@@ -367,7 +456,7 @@ def _identity(
     config: TrainingConfig,
     schedule: tuple[Phase, ...],
     seed: int,
-    weights: csr_matrix,
+    weights: Weights,
     policy: TwoStagePolicy,
     theta: Tensor,
 ) -> str:
@@ -375,7 +464,7 @@ def _identity(
     digest = hashlib.sha256(
         json.dumps([config.model_dump(), schedule, seed, policy.K2, policy.K, theta.tolist()], sort_keys=True).encode()
     )
-    arrays: list[NDArray[Any]] = [weights.indptr, weights.indices, weights.data]
+    arrays: list[NDArray[Any]] = list(weights.arrays())
     for model in (policy.generator, policy.ranker):
         arrays += [t.detach().numpy() for t in model.state_dict().values()]
     for array in arrays:

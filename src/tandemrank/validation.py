@@ -152,7 +152,7 @@ def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int
     names = Names(None)
     parts = _good(source, survey, names, K, limit, batch)
     first = next(parts, None)
-    feedback = tally(chain([first], parts), names.vocabulary, 0.0, 0)[0] if first else None
+    feedback = tally(chain([first], parts), names.vocabulary, (), 0)[0] if first else None
     if name := survey.odd():
         message = "expected propensities in all files or in none; this one differs from the first."
         survey.add(Found(name, "propensities", (), 0, message), limit)
@@ -200,7 +200,7 @@ def _describe(feedback: Feedback, survey: _Survey) -> Description:
     new = (np.diff(feedback.query, prepend=-1) != 0) | (np.diff(feedback.item, prepend=-1) != 0)
     pair = np.add.reduceat(feedback.shown, np.flatnonzero(new)) if len(new) else np.zeros(0)
     repeated = feedback.impressions >= 2
-    fixed = _fixed(feedback)[repeated]
+    fixed = always_the_same(feedback)[repeated]
     numbers = _first_items(feedback)[repeated]
     return Description(
         impressions=int(feedback.N),
@@ -220,7 +220,7 @@ def _describe(feedback: Feedback, survey: _Survey) -> Description:
     )
 
 
-def _fixed(feedback: Feedback) -> NDArray[np.bool_]:
+def always_the_same(feedback: Feedback) -> NDArray[np.bool_]:
     """Whether all lists of a query were the same: each item at each rank as often as there are impressions.
 
     Shapes: -> [Q].

@@ -1,20 +1,21 @@
 """What the commands do with files: simulate a log, learn from a log, judge saved policies. Each writes its configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tandemrank import experiments, logs, policies
+import tandemrank
+from tandemrank import experiments, logs, own_logs, policies, training_report
 from tandemrank.clicks import Impressions
 from tandemrank.errors import ConfigError
 from tandemrank.evaluation import difference, evaluate
 from tandemrank.experiments import ExperimentConfig
 from tandemrank.files import write_json
-from tandemrank.learning import LearningConfig, prepare
-from tandemrank.policies import TwoStagePolicy
-from tandemrank.training import Progress, train
+from tandemrank.learning import LearningConfig
+from tandemrank.own_logs import Start, StartConfig, check_methods
+from tandemrank.training import Method, Progress, TrainingConfig
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,47 +57,51 @@ def simulate(
 
 def learn(
     source: Sequence[str],
-    start: str | Path,
     out: str | Path,
     config: LearningConfig,
     *,
+    methods: Sequence[str] = (),
+    start: str | Path | None = None,
     logging_policy: str | Path | None = None,
+    tables: Mapping[str, str | Path | None] | None = None,
+    sizes: StartConfig | None = None,
     seed: int = 0,
     resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    command: str = "",
+    progress: Callable[[Method, Progress], None] | None = None,
 ) -> dict[str, Any]:
-    """Trains a pair from a log, both stages starting as the saved policy `start`; writes `out/policy` and its history."""
-    out = Path(out)
-    if (out / "policy").exists() and not resume:
+    """Trains pairs from a log (`own_logs.learn`): `out/METHOD/policy` and its history each, the summary, the report.
+
+    `tables` are the files of features or embeddings, by the names of `Start`.
+    """
+    out, names = Path(out), check_methods(methods or [config.training.method])
+    if not resume and (there := [name for name in names if (out / name / "policy").exists()]):
         raise ConfigError(
-            f"{out / 'policy'} exists. Give another --out, or --resume to go on with an interrupted training."
+            f"{out / there[0] / 'policy'} exists. Give another --out, or --resume to go on with an interrupted training."
         )
-    first = policies.load(start)
-    pair = TwoStagePolicy(first.generator, first.ranker, config.candidates, config.shown, first.vocabulary)
-    drew = first if logging_policy is None else policies.load(logging_policy)
-    used, held_out = logs.read_split(
-        list(source), config.held_out, seed=seed, vocabulary=first.vocabulary, K=config.shown
-    )
-    clicks = prepare(used, held_out, config, logging_policy=drew, seed=seed)
-    trained = train(
-        pair, clicks.weights, config.theta, config.training, criterion=clicks.criterion(config, seed), seed=seed,
-        checkpoint=out / "checkpoint.safetensors", resume=resume, progress=progress,
+    first = None if start is None else policies.load(start)
+    drew = None if logging_policy is None else policies.load(logging_policy)
+    begin = Start(first, **dict(tables or {}), sizes=sizes or StartConfig())
+    learned = own_logs.learn(
+        list(source), config, methods=names, start=begin, logging_policy=drew, seed=seed, checkpoints=out, resume=resume,
+        progress=progress,
     )  # fmt: skip
-    history = [epoch._asdict() for epoch in trained.history]
-    write_json(out / "config.json", {"seed": seed, **config.model_dump(mode="json")})
-    write_json(out / "history.json", history)
-    trained.policy.save(out / "policy")
-    return {
-        "method": config.training.method,
-        "impressions": used.N + held_out.N,
-        "clicked_pairs": int(clicks.weights.nnz),
-        "epochs": len(history),
-        "propensities": config.propensity + (f", of {logging_policy or start}" if config.propensity == "exact" else ""),
-        "held_out": max(
-            (e.held_out for e in trained.history if e.phase == trained.history[-1].phase), default=float("nan")
-        ),
-        "policy": str(out / "policy"),
-    }
+    switches = {"seed": seed, **learned.config.model_dump(mode="json"), "start": begin.sizes.model_dump(mode="json")}
+    summary = {
+        "command": command, "version": tandemrank.__version__, **learned.summary(), "switches": switches,
+        "switch_help": {n: f.description or "" for m in CONFIGS for n, f in m.model_fields.items()},
+    }  # fmt: skip
+    write_json(out / "config.json", switches)
+    for method in summary["methods"]:
+        folder = out / method["method"]
+        write_json(folder / "history.json", method["history"])
+        method["policy"] = str(learned.trained[method["method"]].policy.save(folder / "policy"))
+    summary["report"] = str(training_report.write(summary, out / "report.html"))
+    write_json(out / "summary.json", summary)
+    return summary
+
+
+CONFIGS = (StartConfig, TrainingConfig, LearningConfig)
 
 
 def judge(
@@ -117,7 +122,10 @@ def judge(
         policy = policies.load(path)
         for side in ("query_ids", "item_ids"):
             if not getattr(policy.vocabulary, side).equals(getattr(task.vocabulary, side)):
-                raise ConfigError(f"{path} was made for other users or items than {task.name} has. Give its own data.")
+                raise ConfigError(
+                    f"{path} was made for other users or items than {task.name} has. Give its own data; a pair that was "
+                    "trained without --start knows those of its log only."
+                )
         found[str(path)] = evaluate(policy, task.relevance, config.learning.theta, q, samples=samples, seed=seed)
     first, *others = found
     return {

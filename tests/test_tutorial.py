@@ -1,0 +1,75 @@
+"""docs/own-logs.md: every command and every example runs in order, and prints what the page says.
+
+`python tests/test_tutorial.py` writes the page's outputs anew.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parent.parent / "docs" / "own-logs.md"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r"[+\-−]?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+
+
+def run(kind: str, code: str, folder: Path) -> str:
+    """What a block prints; a command that fails is an error."""
+    one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONWARNINGS": "error"}
+    bin_of = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = [sys.executable, "-c", code] if kind == "python" else ["sh", "-e", "-c", code]
+    out = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env={**os.environ, **one_thread, "PATH": bin_of}
+    )
+    assert out.returncode == 0, f"{code}\n{out.stderr}"
+    return out.stdout
+
+
+def printed(folder: Path) -> Iterator[tuple[str, str, str]]:
+    """(code, what the page says it prints, what it prints) of every block that is followed by its output."""
+    found = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    for number, (kind, code) in enumerate(found):
+        if kind == "text":
+            continue
+        out = run(kind, code, folder)
+        following = found[number + 1] if number + 1 < len(found) else ("", "")
+        if following[0] == "text":
+            yield code, following[1], out
+
+
+def words(text: str) -> list[str]:
+    """Without numbers, and without what depends on them: lines, bars and the width of columns."""
+    return re.sub(r"[█▌━─┏┳┓┡╇┩│┃└┴┘\s]+", " ", NUMBER.sub("#", text)).split()
+
+
+def numbers(text: str) -> list[float]:
+    return [float(x.replace("−", "-")) for x in NUMBER.findall(text)]
+
+
+def test_every_command_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
+    seen = 0
+    for code, said, out in printed(tmp_path):
+        seen += 1
+        assert words(out) == words(said), code
+        # Another CPU rounds otherwise, and training carries that on.
+        assert numbers(out) == pytest.approx(numbers(said), rel=0.1, abs=0.05), code
+    assert seen == 7
+
+
+def write_anew() -> None:
+    """Puts the real outputs into the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        for code, said, out in printed(Path(folder)):
+            lines = "\n".join(line.rstrip() for line in out.rstrip("\n").split("\n"))
+            text = text.replace(f"{code}```\n\n```text\n{said}```", f"{code}```\n\n```text\n{lines}\n```")
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_anew()
