@@ -106,7 +106,7 @@ def test_shell_examples_use_options_that_exist() -> None:
     for words in used:
         name = " ".join(words[1:3]) if words[1] == "bench" else words[1]
         assert name in commands(), f"{' '.join(words)}: there is no such command"
-        options = {option for parameter in commands()[name].params for option in parameter.opts}
+        options = {o for parameter in commands()[name].params for o in (*parameter.opts, *parameter.secondary_opts)}
         assert {word for word in words if word.startswith("--")} <= options, " ".join(words)
 
 

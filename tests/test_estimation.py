@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from tandemrank import clicks, diagnostics, estimation, feedback, logs
+from random_logs import long_logs, wide_logs
+from tandemrank import clicks, diagnostics, estimation, feedback, logs, propensities, validation
 from tandemrank.clicks import Impressions
-from tandemrank.errors import ConfigError, InputError, LogError, PolicyError
+from tandemrank.errors import ConfigError, InputError, LogError, PolicyError, TandemRankError
 from tandemrank.feedback import Feedback
 from tandemrank.policies import TwoStagePolicy
 from tandemrank.scorers import GivenScores
@@ -300,8 +303,8 @@ SCORES = pl.DataFrame(
 
 def test_policy_from_scores(tmp_path: Path) -> None:
     SCORES.write_parquet(tmp_path / "scores.parquet")
-    for given in (SCORES, tmp_path / "scores.parquet", str(tmp_path / "scores.parquet")):
-        policy = estimation.policy_from_scores(given, 2, 1)
+    for source in (SCORES, tmp_path / "scores.parquet", str(tmp_path / "scores.parquet")):
+        policy = estimation.policy_from_scores(source, 2, 1)
         s_c, s_r = policy.scores([0, 1])
         inf = np.inf
         assert s_c.tolist() == [[0.5, -1.0, -inf], [-inf, 2.0, 0.0]]
@@ -352,3 +355,32 @@ def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
     damaged.write_bytes(b"PAR1 and no more")
     with pytest.raises(PolicyError, match="cannot be read as Parquet"):
         estimation.policy_from_scores(damaged, 2, 1)
+
+
+IDS = Vocabulary(pl.Series("query_id", range(-3, 4)), pl.Series("item_id", range(-3, 21)))
+SOME = GivenScores(np.random.default_rng(0).normal(size=(7, 24)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    log=st.one_of(wide_logs(), long_logs()),
+    kind=st.sampled_from(get_args(propensities.Kind)),
+    estimator=st.sampled_from(get_args(estimation.Estimator)),
+)
+def test_any_log_is_answered_whole_or_refused(log, kind, estimator) -> None:
+    """Never a traceback, never a silent drop: a log with a problem is refused, and of others every impression counts."""
+    pair = TwoStagePolicy(SOME, SOME, 10, 4, IDS)
+    switches = {"theta": clicks.examination(4), "propensity": kind, "estimator": estimator, "replicates": 100}
+    fit = validation.validate(log).fit
+    try:
+        answer = estimation.estimate(pair, log, **switches, logging_policy=TwoStagePolicy(SOME, SOME, 24, 4, IDS))
+    except TandemRankError:
+        # A fit log is refused only for what it has not: propensities, lists to fit them to, a single impression.
+        assert not fit or kind in ("logged", "fitted") or len(log) == 0
+        return
+    assert fit
+    read = logs.read(log)
+    assert answer.diagnostics.impressions == pytest.approx(read.N)
+    assert answer.diagnostics.clicks == pytest.approx(read.clicks.sum())
+    assert np.isfinite(answer.value) or answer.verdict == diagnostics.WORDS[-1]
+    assert answer.lower_bound >= 0

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 
 import numpy as np
 import polars as pl
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from malformed import long_columns, wide_columns
+from random_logs import long_logs, wide_logs
 from tandemrank import clicks, logs, validation
 from tandemrank.errors import ConfigError, LogError, TandemRankError
 from tandemrank.vocabulary import Vocabulary
@@ -193,42 +193,6 @@ def test_what_cannot_be_mended_is_refused_and_leaves_nothing(tmp_path):
 
 
 # --- any log ----------------------------------------------------------------------------------------------------------
-
-IDS = st.one_of(st.none(), st.integers(-3, 3))
-NUMBERS = st.one_of(st.none(), st.sampled_from([0.0, 1.0, 0.5, -1.0, 2.0, math.nan, math.inf]))
-
-
-@st.composite
-def wide_logs(draw):
-    """Rows of which some are good and some are not."""
-    n = draw(st.integers(0, 12))
-    good = st.lists(st.integers(0, 5), max_size=4, unique=True)
-    items = [draw(st.one_of(good, good, st.none(), st.lists(IDS, max_size=4))) for _ in range(n)]
-    values = []
-    for row in items:
-        size = len(row or [])
-        right = st.lists(st.sampled_from([0.0, 1.0]), min_size=size, max_size=size)
-        values.append(draw(st.one_of(right, right, st.none(), st.lists(NUMBERS, max_size=4))))
-    queries = [draw(st.one_of(st.integers(0, 3), IDS)) for _ in range(n)]
-    schema = {"query_id": pl.Int64, "items": pl.List(pl.Int64), "clicks": pl.List(pl.Float64)}
-    log = pl.DataFrame({"query_id": queries, "items": items, "clicks": values}, schema=schema)
-    if draw(st.booleans()):
-        log = log.with_columns(weight=pl.Series([draw(NUMBERS) for _ in range(n)], dtype=pl.Float64))
-    return log
-
-
-@st.composite
-def long_logs(draw):
-    n = draw(st.integers(0, 12))
-    columns = {
-        "impression_id": sorted([draw(st.integers(0, 4)) for _ in range(n)]),
-        "query_id": [draw(st.sampled_from([1, 1, 1, 2, None])) for _ in range(n)],
-        "item_id": [draw(st.one_of(st.none(), st.integers(0, 20), st.integers(0, 20))) for _ in range(n)],
-        "position": [draw(st.sampled_from([1, 2, 3, 4, 0, None])) for _ in range(n)],
-        "click": [draw(st.sampled_from([0, 1, 0, 1, 0, 2, None])) for _ in range(n)],
-    }
-    log = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int64))
-    return draw(st.sampled_from([log, log[::-1], pl.concat([log, log])]))
 
 
 @settings(max_examples=150, deadline=None)

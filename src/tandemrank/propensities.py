@@ -159,6 +159,11 @@ def fit(
     Q, D, K = len(vocabulary.query_ids), len(vocabulary.item_ids), lists.items.shape[1]
     apart = plackett_luce.uniforms(plackett_luce.random_keys(seed, STREAM, np.arange(len(lists.query)))) < HELD_OUT
     used, held_out = _sorted(lists, ~apart), _sorted(lists, apart)
+    if not (used.items >= 0).any():
+        raise LogError(
+            f"expected lists with items to fit the logging policy to; {len(lists.query)} lists came, and what is not "
+            f"held out of them shows nothing. Give a longer log, or its propensities."
+        )
     counts = np.bincount(used.items[used.items >= 0], minlength=D)
     generator = torch.Generator().manual_seed(seed)
     alone = _optimise([torch.from_numpy(np.log(counts + 0.5)).float()], used, held_out, 0.0, epochs)
