@@ -269,7 +269,6 @@ def test_estimate_values_one_pair_and_compares_two(simulated, capsys, monkeypatc
         (["examination", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
         (["examination", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
-        (["estimate", "--logs", "x", "--engine", "ray", "--propensity", "fitted"], 2, "use --engine local"),
         (["estimate", "--logs", "absent.parquet"], 2, "give one pair, or two to compare"),
         (["estimate", "--logs", "absent.parquet", "--scores", "absent.parquet"], 2, "absent.parquet"),
         (["nonsense"], 2, "nonsense"),

@@ -100,6 +100,8 @@ def test_without_references_there_are_none(config, tmp_path) -> None:
     table = grid.run(one, tmp_path / "one", jobs=1)
     assert table["references"] == []
     assert not (tmp_path / "one" / "references.json").exists()
+    again = grid.run(one, tmp_path / "one", resume=True)
+    assert again["world"]["seconds"] > table["world"]["seconds"] > 0  # the time of all parts
     assert [row["method"] for row in table["rows"]] == ["joint", "joint"]
 
 

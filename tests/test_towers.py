@@ -62,6 +62,9 @@ def judged(policy: TwoStagePolicy, liked: csr_matrix) -> float:
 
 def test_the_score_is_its_formula() -> None:
     queries, items, _ = world(6, 5)
+    queries, items = (
+        f.with_columns(kind=pl.Series(["y", "x", "z", "x", "y", "z"][: len(f)])) for f in (queries, items)
+    )
     model = towers.from_features(
         queries, items, Vocabulary(queries["query_id"], items["item_id"]), width=3, dimension=2
     )
@@ -73,9 +76,13 @@ def test_the_score_is_its_formula() -> None:
         weights = {name: w.detach().double().numpy() for name, w in tower.named_parameters()}
         numbers = frame.select("t0", "t1", "t2", "noise").to_numpy()
         x = (numbers - numbers.mean(0)) / numbers.std(0)
-        values = frame["country"].unique().sort().to_list()
-        code = [1 + values.index(value) for value in frame["country"]]
-        hidden = np.maximum((x @ weights["first"] + weights["table"][code]) / 5**0.5 + weights["first_bias"], 0)
+        values = [frame[column].unique().sort().to_list() for column in ("country", "kind")]
+        country = [1 + values[0].index(value) for value in frame["country"]]
+        kind = [
+            len(values[0]) + 1 + 1 + values[1].index(value) for value in frame["kind"]
+        ]  # after all of the country's
+        of_categories = weights["table"][country] + weights["table"][kind]
+        hidden = np.maximum((x @ weights["first"] + of_categories) / 6**0.5 + weights["first_bias"], 0)
         sides.append(16 / 3 * hidden @ weights["second"] + weights["second_bias"] + 0.3 * weights["own"])
     scores = model(torch.arange(6)).detach().numpy()
     assert np.allclose(scores, sides[0] @ sides[1].T, rtol=1e-4, atol=1e-4)

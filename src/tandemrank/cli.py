@@ -449,14 +449,11 @@ def estimate(
 
     Two pairs (--policy or --scores, in this order) are compared by their paired difference, first less second.
     Ask a log that the pair was not trained on: on its own training log every pair looks better than it is.
-    With --engine ray a reward model is cross-fitted over queries, not over impressions, and nothing can be fitted to lists.
     """
     from tandemrank import clicks, estimation, policies
     from tandemrank.cluster import check_engine
-    from tandemrank.logs import read
 
-    if check_engine(engine) == "ray" and propensity == "fitted":
-        raise ConfigError("--propensity fitted needs the lists of the log, not only its sums: use --engine local.")
+    check_engine(engine)
     pairs = [policies.load(path) for path in policy or []]
     pairs += [estimation.policy_from_scores(path, K2=candidates, K=shown) for path in scores or []]
     if len(pairs) not in (1, 2):
@@ -464,13 +461,12 @@ def estimate(
     question: dict[str, Any] = {
         "theta": clicks.examination(shown, _curve(curve) or "reciprocal"), "propensity": propensity,
         "estimator": estimator, "seed": seed,
-        "logging_policy": None if logging_policy is None else policies.load(logging_policy),
+        "logging_policy": None if logging_policy is None else policies.load(logging_policy), "engine": engine,
     }  # fmt: skip
-    log: Any = read(logs, K=shown, engine="ray") if engine == "ray" else logs
     if len(pairs) == 1:
-        print_summary(_answer(estimation.estimate(pairs[0], log, **question)), as_json)
+        print_summary(_answer(estimation.estimate(pairs[0], logs, **question)), as_json)
         return
-    found = estimation.compare(pairs[0], pairs[1], log, **question)
+    found = estimation.compare(pairs[0], pairs[1], logs, **question)
     names = ("difference", "standard_error", "interval", "wins", "verdict", "reasons")
     summary = {name: getattr(found, name) for name in names}
     if as_json:

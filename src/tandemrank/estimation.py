@@ -21,6 +21,7 @@ from scipy.sparse import csr_matrix
 from tandemrank import feedback as sums
 from tandemrank import logs, objectives, propensities, race
 from tandemrank.clicks import check_examination
+from tandemrank.cluster import Engine, check_engine
 from tandemrank.diagnostics import WORDS, Diagnostics, Exposure, Word, diagnose, judge
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.feedback import Feedback
@@ -46,6 +47,7 @@ class Question:
     fitted to its lists. `clip`: propensities are raised to it (None: 0, for "clipped" the 1% quantile). `samples` of the
     race for each exposure, `replicates` of the bootstrap, `level` of interval and bound. `others`: impressions of the same
     vocabulary that are not in the log, for the reward model to learn from; without them the log itself is cut into folds.
+    `engine`: what reads the log, as in `logs.read`; the same bits either way.
     """
 
     theta: Floats
@@ -58,10 +60,12 @@ class Question:
     replicates: int = 1000
     level: float = 0.95
     seed: int = 0
+    engine: Engine = "local"
 
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
         object.__setattr__(self, "theta", check_examination(self.theta))
+        check_engine(self.engine)
         for name, kind in (("propensity", propensities.Kind), ("estimator", Estimator)):
             if getattr(self, name) not in kind.__args__:  # type: ignore[attr-defined]
                 allowed = ", ".join(kind.__args__)  # type: ignore[attr-defined]
@@ -146,7 +150,7 @@ def _evidence(log: Source | Feedback, asked: Question) -> _Evidence:
         whole, folds = log, objectives.query_folds(log, asked.seed)
     else:
         # Folds of impressions: a model of the one half knows the pairs of the other.
-        one, other = logs.read_split(log, 0.5, seed=asked.seed, K=len(asked.theta))
+        one, other = logs.read_split(log, 0.5, seed=asked.seed, K=len(asked.theta), engine=asked.engine)
         whole, folds = sums.merge([one, other]), [(one, other), (other, one)]
     rho_0 = _propensity(log, whole, asked)
     minimum = asked.clip or 0.0

@@ -2,7 +2,8 @@
 
 A job is everything that shares one log, (N, run): it simulates the log once and trains its cells. Seeds are derived from
 the grid's seed and the cell's own coordinates, so a table does not depend on order, on parallelism or on interruptions.
-The folder of a grid: `config.json`, `cells/<name>/{record.json, users.parquet}`, `references.json`, then `table.json`.
+The folder of a grid: `config.json`, `time.json`, `cells/<name>/{record.json, users.parquet}`, `references.json`, and at the
+end `table.json`.
 """
 
 import json
@@ -98,22 +99,38 @@ def run(
     folder = Path(folder)
     _open(config, folder, resume)
     _load.cache_clear()
-    start = time.perf_counter()
+    clock = _Clock(folder / "time.json")
     total = len(cells(config))
     tell = progress or (lambda _: None)
 
     def look() -> None:
         records = read_records(config, folder)
-        tell(State(len(records), total, time.perf_counter() - start, rows_of(records)))
+        tell(State(len(records), total, clock.seconds(), rows_of(records)))
 
     missing = _missing_jobs(config, folder)
     if missing:
         (_on_ray if engine == "ray" else _on_processes)(config, folder, missing, jobs, look)
     look()
-    seconds = time.perf_counter() - start
+    seconds = clock.seconds(last=True)
     table = summarise(config, folder, command, seconds)
     write_json(folder / "table.json", table)
     return table
+
+
+class _Clock:
+    """Wall time of a grid over all its parts: noted every ten seconds, so that an interruption loses no more."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.start = path, time.perf_counter()
+        self.before = float(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else 0.0
+        self.noted = self.before
+
+    def seconds(self, *, last: bool = False) -> float:
+        now = self.before + time.perf_counter() - self.start
+        if last or now - self.noted > 10:
+            write_json(self.path, now)
+            self.noted = now
+        return now
 
 
 def _open(config: GridConfig, folder: Path, resume: bool) -> None:
