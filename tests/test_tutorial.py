@@ -17,7 +17,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "own-logs.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Two methods that are nearly equal: on another CPU the other one may be ahead, and the words change.
 CLOSE = re.compile(r"^Joint (?:and|would get \w+ clicks than) baseline.*\n", re.MULTILINE)
-NUMBER = re.compile(r"[+\-−]?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+NUMBER = re.compile(r"[+\-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def run(kind: str, code: str, folder: Path) -> str:
@@ -50,7 +50,7 @@ def words(text: str) -> list[str]:
 
 
 def numbers(text: str) -> list[float]:
-    return [float(x.replace("−", "-")) for x in NUMBER.findall(text)]
+    return [float(x.replace("−", "-").replace(",", "")) for x in NUMBER.findall(text)]
 
 
 def test_every_command_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
