@@ -20,11 +20,11 @@ EXAMINATION = "learning.training.alpha=examination"
 GROUPS: dict[str, dict[str, list[str]]] = {
     "gradient": {
         "race, 1 sample": [],
-        "REINFORCE, 10 samples, 3 epochs": [
-            "learning.training.gradient=reinforce", "learning.training.samples=10", "learning.training.epochs=3",
+        "REINFORCE, 10 samples, 5 epochs": [
+            "learning.training.gradient=reinforce", "learning.training.samples=10", "learning.training.epochs=5",
         ],
-        "REINFORCE with baseline, 10 samples, 3 epochs": [
-            "learning.training.gradient=reinforce+baseline", "learning.training.samples=10", "learning.training.epochs=3",
+        "REINFORCE with baseline, 10 samples, 5 epochs": [
+            "learning.training.gradient=reinforce+baseline", "learning.training.samples=10", "learning.training.epochs=5",
         ],
     },
     "learning rates": {
