@@ -253,6 +253,38 @@ def test_documents_that_are_not_available_are_never_drawn_and_get_no_gradient(im
     assert not np.isin(shown, [2, 3, 4]).any()
 
 
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_each_gradient_sums_to_zero_over_the_documents(implementation: str) -> None:
+    """Adding a number to all scores of a stage changes no list; a sample says so too, not only the mean."""
+    s, r, w = (torch.randn(50, 40, generator=seeded(n)) for n in range(3))
+    s[:10, :5], r[5:20, 3:9] = -torch.inf, -torch.inf
+    for K2 in (7, 40):
+        _, by_s, by_r = value_and_gradients(
+            s, r, w, torch.tensor([1.0, 0.5]), K2, generator=seeded(3), implementation=implementation
+        )
+        for gradient in (by_s, by_r):
+            assert torch.all(gradient.sum(1).abs() <= 1e-5 * gradient.abs().sum(1) + 1e-7)
+        assert by_r.abs().sum(1).min() > 0
+
+
+@pytest.mark.parametrize("K", [1, 10])
+def test_the_noise_that_all_documents_share_is_gone(K: int, monkeypatch) -> None:
+    """What a common direction of the items' vectors would feel: less than a tenth of the variance without `_balance`."""
+    D, n = 200, 4_000
+    s, r = (torch.randn(D, generator=seeded(x)).repeat(n, 1) for x in range(2))
+    w = torch.zeros(n, D)
+    w[:, :10] = 1.0
+    common = 1 + 0.1 * torch.randn(D, generator=seeded(2))
+    options = {"generator": seeded(3), "implementation": "tensor"}
+    found = [x @ common for x in value_and_gradients(s, r, w, torch.ones(K), 50, **options)[1:]]
+    monkeypatch.setattr(race_tensor, "balance", lambda *problem: problem[-2:])
+    options["generator"] = seeded(3)
+    plain = [x @ common for x in value_and_gradients(s, r, w, torch.ones(K), 50, **options)[1:]]
+    for balanced, before in zip(found, plain, strict=True):
+        assert balanced.var() < 0.1 * before.var()
+        assert (balanced.mean() - before.mean()).abs() < 5 * before.std() / n**0.5
+
+
 def test_no_weight_no_gradient() -> None:
     s, r = torch.randn(5, 20, generator=seeded(1)), torch.randn(5, 20, generator=seeded(2))
     assert all(

@@ -75,22 +75,40 @@ def test_joint_updates_the_generator_then_the_ranker_for_each_minibatch(monkeypa
     order = []
     original = training._Loop.objective
 
-    def spy(self, step, scores, w):
-        order.append((step.stage, w.shape[0]))
-        return original(self, step, scores, w)
+    def spy(self, view, stages, scores, w):
+        order.append(("+".join(stages), w.shape[0]))
+        return original(self, view, stages, scores, w)
 
     monkeypatch.setattr(training._Loop, "objective", spy)
-    train(start(), weights(), THETA, TrainingConfig(epochs=1, minibatch=10))
+    train(
+        start(), weights(), THETA, TrainingConfig(epochs=1, minibatch=10, joint_start="start", joint_step="alternate")
+    )
     last = int((np.diff(weights().indptr) > 0).sum()) - 20  # queries without a click have no gradient and no turn
     assert order == [(stage, n) for n in (10, 10, last) for stage in ("candidate", "ranker")]
     order.clear()
-    train(start(), weights(), THETA, TrainingConfig(epochs=1, minibatch=10, joint_step="every-other"))
+    train(
+        start(), weights(), THETA, TrainingConfig(epochs=1, minibatch=10, joint_start="start", joint_step="every-other")
+    )
     assert [stage for stage, _ in order] == ["candidate", "ranker", "candidate"]
+    order.clear()
+    train(start(), weights(), THETA, TrainingConfig(epochs=1, minibatch=10, joint_start="start", joint_step="together"))
+    assert order == [("candidate+ranker", n) for n in (10, 10, last)]
+
+
+def test_joint_begins_with_both_stages_trained_alone() -> None:
+    """Unless told to begin with the policy itself: the same stages as Independent's, then both."""
+    config = TrainingConfig(epochs=2, minibatch=10)
+    history = train(start(), weights(), THETA, config).history
+    assert [e.phase for e in history] == ["generator alone"] * 2 + ["ranker alone"] * 2 + ["both"] * 2
+    alone = train(start(), weights(), THETA, config.model_copy(update={"method": "independent"}))
+    assert [e.objective for e in history[:4]] == [e.objective for e in alone.history]
+    cold = train(start(), weights(), THETA, config.model_copy(update={"joint_start": "start"}))
+    assert [e.phase for e in cold.history] == ["both"] * 2
 
 
 def test_the_ranker_step_sees_the_updated_generator() -> None:
     """Joint on one minibatch equals a generator step followed by a ranker step on the new generator."""
-    config = TrainingConfig(epochs=1, minibatch=Q)
+    config = TrainingConfig(epochs=1, minibatch=Q, joint_start="start", joint_step="alternate")
     together = train(start(), weights(), THETA, config, seed=3).policy
     alone = train(
         start(), weights(), THETA, config, seed=3, schedule=[Phase("c", (Step("candidate", "pair"),), "pair")]
@@ -102,36 +120,43 @@ def test_the_ranker_step_sees_the_updated_generator() -> None:
 
 
 def test_a_phase_stops_after_its_patience_and_restores_the_best_weights() -> None:
-    """The best by the mean of the last three judgements: the lucky third epoch does not decide alone."""
+    """The best by the mean of the last five judgements: the lucky third epoch does not decide alone."""
     seen: list[list[np.ndarray]] = []
-    judgements = iter([0.1, 0.5, 0.9, 0.2, 0.1, 0.0, 9.0])
+    judgements = iter([0.1, 0.5, 0.9, 0.2, 0.1, 0.4, 0.0, 0.1, 9.0])
 
     def criterion(policy: TwoStagePolicy) -> float:
         seen.append(state(policy.ranker))
         return next(judgements)
 
-    config = TrainingConfig(epochs=50, patience=2, minibatch=10)
+    config = TrainingConfig(epochs=50, patience=2, minibatch=10, joint_start="start")
     trained = train(start(), weights(), THETA, config, criterion=criterion)
-    assert [e.held_out for e in trained.history] == [0.1, 0.5, 0.9, 0.2, 0.1, 0.0]
-    assert same(state(trained.policy.ranker), seen[3])
-    assert training.chosen_epochs(trained.history) == {"both": 4}
+    assert [e.held_out for e in trained.history] == [0.1, 0.5, 0.9, 0.2, 0.1, 0.4, 0.0, 0.1]
+    assert same(state(trained.policy.ranker), seen[5])
+    assert training.chosen_epochs(trained.history) == {"both": 6}
 
 
 def test_what_all_queries_share_goes_slower() -> None:
-    """The first step of Adam is as long as its learning rate, for whatever has a gradient."""
-    config = TrainingConfig(epochs=1, minibatch=Q, learning_rate=0.02, shared_rate=0.25)
-    first, last = start(), train(start(), weights(), THETA, config).policy
-    before = dict(first.ranker.named_parameters())
-    moved = {n: (p - before[n]).detach().abs().max() for n, p in last.ranker.named_parameters()}
-    assert float(moved["queries"]) == pytest.approx(0.02, rel=1e-2)
-    assert float(moved["items"]) == pytest.approx(0.005, rel=1e-2)
+    """The first step of Adam is as long as its learning rate, for whatever has a gradient: each number, or a row's mean."""
+    before = dict(start().ranker.named_parameters())
+    for adam in ("row", "plain"):
+        config = TrainingConfig(
+            epochs=1, minibatch=Q, learning_rate=0.02, shared_rate=0.25, adam=adam, joint_start="start"
+        )
+        last = dict(train(start(), weights(), THETA, config).policy.ranker.named_parameters())
+        queries, items = ((last[n] - before[n]).detach() for n in ("queries", "items"))
+        clicked = queries[torch.from_numpy(np.flatnonzero(np.diff(weights().indptr)))]
+        assert clicked.square().mean(1).sqrt() == pytest.approx(0.02, rel=1e-2)
+        assert (float(clicked.abs().max()) == pytest.approx(0.02, rel=1e-2)) == (adam == "plain")
+        assert float(items.abs().max()) == pytest.approx(0.005, rel=1e-2)
 
 
 def test_fixed_stopping_has_all_epochs_and_never_asks_the_criterion() -> None:
     def criterion(policy: TwoStagePolicy) -> float:
         raise AssertionError("asked")
 
-    trained = train(start(), weights(), THETA, TrainingConfig(epochs=4, stopping="fixed"), criterion=criterion)
+    trained = train(
+        start(), weights(), THETA, TrainingConfig(epochs=4, stopping="fixed", joint_start="start"), criterion=criterion
+    )
     assert len(trained.history) == 4
     assert training.chosen_epochs(trained.history) == {"both": 4}
 
@@ -222,7 +247,7 @@ def test_progress_and_watch_see_every_epoch() -> None:
         start(),
         weights(),
         THETA,
-        TrainingConfig(epochs=2, minibatch=10),
+        TrainingConfig(epochs=2, minibatch=10, joint_start="start"),
         progress=told.append,
         watch=lambda p: {"K": p.K},
     )

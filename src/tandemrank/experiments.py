@@ -27,7 +27,7 @@ from tandemrank.evaluation import Evaluation, evaluate, ndcg
 from tandemrank.learning import Clicks, LearningConfig, prepare
 from tandemrank.policies import TwoStagePolicy
 from tandemrank.scorers import MatrixFactorisation, truncated_svd
-from tandemrank.training import SCHEDULES, Criterion, Epoch, Method, Phase, Progress, train
+from tandemrank.training import Criterion, Epoch, Method, Phase, Progress, schedule_of, train
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ class ExperimentConfig(BaseModel):
     rank: int = Field(default=50, ge=1, description="dimension of the embeddings")
     temperature: float = Field(default=1.0, gt=0, description="the logging policy's scores are divided by it")
     impressions: int = Field(default=100_000, ge=1, description="length of the log, N")
-    evaluation_samples: int = Field(default=4, ge=1, description="sampled lists a user for the expected NDCG")
+    evaluation_samples: int = Field(default=2, ge=1, description="sampled lists a user for the expected NDCG")
     learning: LearningConfig = LearningConfig()
 
 
@@ -81,6 +81,9 @@ PRESETS: dict[str, dict[str, Any]] = {
                 "epochs": 30,
                 "learning_rate": 0.01,
                 "shared_rate": 1.0,
+                "adam": "plain",
+                "joint_start": "start",
+                "joint_step": "alternate",
                 "alpha": "examination",
             },
         },
@@ -214,7 +217,7 @@ class Trainer:
         policy = start_policy(self.world, self.config, K2)
         history: tuple[Epoch, ...] = ()
         seconds = 0.0
-        for phase in SCHEDULES[method]:
+        for phase in schedule_of(method, self.config.learning.training):
             alone = phase.judged != "pair"
             if alone and phase in self._alone:
                 trained, epochs, taken = self._alone[phase]

@@ -28,7 +28,7 @@ from tandemrank.towers import TwoTowers
 from tandemrank.vocabulary import Vocabulary
 
 FORMAT = 1
-BATCH = 512
+BATCH = 128
 SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers)}
 
 

@@ -336,14 +336,15 @@ def _tensor_race(s_c: Tensor, s_r: Tensor, w: Tensor, problem: Problem) -> tuple
 
 
 def _tensor_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
+    from tandemrank import race_tensor
+
     dense = w.to(s_c) if isinstance(w, Tensor) else torch.from_numpy(w.toarray()).to(s_c)
     p, density, _, gain, slope, value = _tensor_race(s_c, s_r, dense, problem)
-    wants_c, wants_r = wanted
-    return (
-        value.mean(0),
-        (density * gain).mean(0) if wants_c else None,
-        (p * slope).mean(0) if wants_r else None,
+    grad_c, grad_r = race_tensor.balance(
+        s_c, s_r, problem.K2, problem.theta, (density * gain).mean(0), (p * slope).mean(0)
     )
+    wants_c, wants_r = wanted
+    return value.mean(0), grad_c if wants_c else None, grad_r if wants_r else None
 
 
 def _tensor_moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:

@@ -7,7 +7,8 @@ query and a sample
    first document that just missed, `x`;
 2. `second_race` draws the arrival times of the candidates, and keeps the first K + 1;
 3. `_own_terms` and `_others_terms` integrate each document's own clocks out: `_sweep` for a block of documents that see the
-   same list, the at most K + 1 shown candidates are then done one by one.
+   same list, the at most K + 1 shown candidates are then done one by one;
+4. `_balance` takes out of each gradient its sum over the documents, which is noise.
 
 Random numbers are a function of (key of the query, sample, stage, document): the result does not depend on threads,
 batches or order.
@@ -20,8 +21,12 @@ from tandemrank.float32_kernel import bits_of, exp, f32, i32, log, minus_log_1m,
 
 # No reassociation: every sum is in the order it is written, so a result is the same on every call.
 _MATHS = {"contract", "nsz"}
+# But for sums over documents that say how much noise to take out: eight at a time, in an order that D alone decides.
+_SUMS = _MATHS | {"reassoc"}
 _BUCKETS = 2048
 _BLOCK = 1024
+# A typical time is found from about so many documents, in so many steps: it only has to be near.
+TYPICAL_DOCUMENTS, TYPICAL_STEPS = 512, 8
 
 
 @njit(inline="always")
@@ -177,8 +182,10 @@ def _sweep(score, n, log_t, coefficient, value, slope, y_first):
 @njit(inline="always")
 def _without(place, source, target):
     """`source` less the entry at `place`, cut to the length of `target`."""
-    for k in range(target.size):
-        target[k] = source[k + (k >= place)]
+    for k in range(min(place, target.size)):
+        target[k] = source[k]
+    for k in range(place, target.size):
+        target[k] = source[k + 1]
 
 
 @njit(inline="always")
@@ -290,7 +297,7 @@ def _joining(r_d, w_d, base, log_t, c, theta, delta):
     """V(d), the expected utility if `d` joins the list that was last seen by `_see`: its second clock integrated out."""
     value = base + theta[0] * w_d
     for k in range(theta.size):
-        if log_t[k] < f32(np.inf):
+        if delta[k] != f32(0.0) and log_t[k] < f32(np.inf):
             value += exp(-min(exp(r_d + log_t[k]), f32(100.0))) * (delta[k] * w_d + c[k])
     return value
 
@@ -331,10 +338,15 @@ def _others_terms(r, theta, delta, w, state, scratch):
         else:
             for j in range(n):
                 value[candidates[j]] += V_outside - V_inside
+    base = _see(0, lists[0], lists[1], theta, delta, log_t, c)
     for place in range(shown.size):
         d = shown[place]
+        if place > 0:
+            # The next one sees the list of the one before, but for that one in its own place.
+            k, joins, leaves = place - 1, lists[1, place - 1], lists[1, place]
+            base += (theta[k] + delta[k]) * (joins - leaves)
+            log_t[k], c[k] = lists[0, k], -delta[k] * joins
         if d >= 0:
-            base = _see(place, lists[0], lists[1], theta, delta, log_t, c)
             value[d] = base - (_joining(r[x], w_x, base, log_t, c, theta, delta) if x >= 0 else f32(0.0))
             slope[d] = f32(0.0)
             _sweep(r[d : d + 1], 1, log_t, c, value[d : d + 1], slope[d : d + 1], y_first)
@@ -358,6 +370,77 @@ def _add_others(s, state, scratch, grad_s, grad_r):
         grad_s[d] += density[d] * value[d]
     for d in range(grad_r.size):
         grad_r[d] += chance[d] * slope[d]
+
+
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _typical_time(score, chance, target, rate, weight):
+    """log t with sum_d chance_d (1 - exp(-mu_d t)) = target: when so many are expected to have arrived; -inf for never.
+
+    At most half of all are waited for. Newton's steps from below, on every n-th document. A function of the scores alone:
+    no clock enters.  Shapes: score, chance [D]; rate, weight [D], working space.
+    """
+    D = score.size
+    stride = max(1, D // TYPICAL_DOCUMENTS)
+    n, top = 0, f32(-np.inf)
+    for d in range(0, D, stride):
+        rate[n], weight[n] = score[d], chance[d]
+        top = max(top, score[d] if chance[d] > f32(0.0) else f32(-np.inf))
+        n += 1
+    if top == f32(-np.inf):
+        return top
+    everybody, pace = f32(0.0), f32(0.0)
+    for j in range(n):
+        rate[j] = exp(rate[j] - top)
+        everybody += weight[j]
+        pace += weight[j] * rate[j]
+    target = min(f32(target * n / D), f32(0.5) * everybody)
+    t = target / pace
+    for _ in range(TYPICAL_STEPS):
+        arrived, pace = f32(0.0), f32(0.0)
+        for j in range(n):
+            still = weight[j] * exp(-min(rate[j] * t, f32(100.0)))
+            arrived += weight[j] - still
+            pace += still * rate[j]
+        t = min(t + max(target - arrived, f32(0.0)) / max(pace, f32(1e-30)), f32(1e30))
+    return log(t) - top
+
+
+@njit(cache=True, nogil=True, fastmath=_SUMS)
+def _take_out_sum(gradient, pattern):
+    """gradient - pattern sum(gradient) / sum(pattern)."""
+    total, mass = f32(0.0), f32(0.0)
+    for d in range(gradient.size):
+        total += gradient[d]
+        mass += pattern[d]
+    if mass > f32(0.0):
+        share = total / mass
+        for d in range(gradient.size):
+            gradient[d] -= share * pattern[d]
+
+
+@njit(cache=True, nogil=True, fastmath=_MATHS)
+def _balance(s, r, K2, places, scratch, grad_s, grad_r):
+    """Takes out of each gradient its sum over the documents; one of size 0 is left alone.
+
+    Adding a number to all scores of a stage changes nothing, so the sum is 0 in expectation, and all of it is noise. It is
+    shared out by how strongly a document's chance at the edge depends on its score, y exp(-y) with y = exp(score) t at a
+    typical time t. That is a function of the scores alone, so nothing becomes biased.
+    """
+    chance, pattern, rate, weight = scratch[0][0], scratch[0][1], scratch[0][2], scratch[0][3]
+    D, available = s.size, 0
+    for d in range(D):
+        chance[d] = f32(1.0) if s[d] > f32(-np.inf) else f32(0.0)
+        available += s[d] > f32(-np.inf)
+    if available > K2:
+        log_tau = _typical_time(s, chance[:D], K2, rate, weight)
+        for d in range(D):
+            chance[d], pattern[d] = _chances(s[d], log_tau)
+        _take_out_sum(grad_s, pattern)
+    if grad_r.size > 0:
+        log_t = _typical_time(r, chance[:D], places, rate, weight)
+        for d in range(D):
+            pattern[d] = chance[d] * _chances(r[d], log_t)[1]
+        _take_out_sum(grad_r, pattern)
 
 
 @njit(inline="always")
@@ -386,6 +469,8 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
     """
     B, D = s.shape
     delta = _steps(theta)
+    # Where an arrival changes something, on average over the ranks: the last place that counts if the curve is flat.
+    places = np.abs(theta).sum() / np.abs(theta).max() if np.any(theta != f32(0.0)) else f32(1.0)
     wants_s, wants_r = grad_s.shape[1] > 0, grad_r.shape[1] > 0
     for chunk in prange(chunks):
         scratch = _scratch(D, theta.size)
@@ -414,6 +499,8 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
             if samples > 1:
                 grad_s[q] /= f32(samples)
                 grad_r[q] /= f32(samples)
+            if wants_s or wants_r:
+                _balance(s[q], r[q], K2, places, scratch, grad_s[q], grad_r[q])
 
 
 @njit(cache=True, nogil=True, parallel=True)

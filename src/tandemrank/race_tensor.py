@@ -112,3 +112,43 @@ def race(
     density = torch.where(missed, a * (-a).exp(), 0.0).where(available, 0.0)
     examination = examination.where(showable, 0)
     return p, density, examination, V_d - V_b, slope, (w * p * examination).sum(-1)
+
+
+def _typical_time(scores: Tensor, chance: Tensor, target: float, documents: int, steps: int) -> Tensor:
+    """As `race_kernel._typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
+    D = scores.shape[1]
+    stride = max(1, D // documents)
+    part, weight = scores[:, ::stride], chance[:, ::stride]
+    top = part.where(weight > 0, -torch.inf).amax(1, keepdim=True)
+    never = top == -torch.inf
+    rate = (part - top.where(~never, 0)).clamp(max=88).exp()
+    goal = (0.5 * weight.sum(1, keepdim=True)).clamp(max=target * part.shape[1] / D)
+    t = goal / (weight * rate).sum(1, keepdim=True)
+    for _ in range(steps):
+        still = weight * (-(rate * t).clamp(max=100)).exp()
+        missing = (goal - (weight - still).sum(1, keepdim=True)).clamp(min=0)
+        t = (t + missing / (still * rate).sum(1, keepdim=True).clamp(min=1e-30)).clamp(max=1e30)
+    return (t.log() - top).where(~never, -torch.inf)
+
+
+def balance(s_c: Tensor, s_r: Tensor, K2: int, theta: Tensor, grad_c: Tensor, grad_r: Tensor) -> tuple[Tensor, Tensor]:
+    """Takes out of each gradient its sum over the documents, which is noise; as `race_kernel._balance`.  Shapes: all [B, D]."""
+    from tandemrank.race_kernel import TYPICAL_DOCUMENTS, TYPICAL_STEPS
+
+    places = float(theta.abs().sum() / theta.abs().max()) if bool((theta != 0).any()) else 1.0
+
+    def at_typical_time(scores: Tensor, chance: Tensor, target: float) -> tuple[Tensor, Tensor]:
+        log_t = _typical_time(scores, chance, target, TYPICAL_DOCUMENTS, TYPICAL_STEPS)
+        y = (scores + log_t).exp().clamp(max=80)
+        return -torch.expm1(-y), y * (-y).exp()
+
+    def less_its_sum(gradient: Tensor, pattern: Tensor) -> Tensor:
+        mass = pattern.sum(1, keepdim=True)
+        return gradient - pattern * torch.where(mass > 0, gradient.sum(1, keepdim=True) / mass, 0)
+
+    available = (s_c > -torch.inf).to(s_c)
+    two_stages = available.sum(1, keepdim=True) > K2
+    chance, pattern = at_typical_time(s_c, available, K2)
+    grad_c = torch.where(two_stages, less_its_sum(grad_c, pattern), grad_c)
+    chance = torch.where(two_stages, chance, available)
+    return grad_c, less_its_sum(grad_r, chance * at_typical_time(s_r, chance, places)[1])

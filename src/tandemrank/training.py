@@ -30,6 +30,7 @@ from torch import Tensor
 from tandemrank import race, reinforce
 from tandemrank.errors import ConfigError
 from tandemrank.files import replacing
+from tandemrank.optimiser import Adam
 from tandemrank.policies import TwoStagePolicy
 from tandemrank.scorers import Scorer
 
@@ -39,7 +40,7 @@ Method = Literal["baseline", "independent", "joint"]
 Criterion = Callable[[TwoStagePolicy], float]
 
 # A judgement is the mean of this many epochs': held-out clicks are few, and the noise of one epoch would choose for us.
-SMOOTH = 3
+SMOOTH = 5
 
 
 class Weights(Protocol):
@@ -109,18 +110,16 @@ class Phase(NamedTuple):
     judged: View
 
 
+GENERATOR_ALONE = Phase("generator alone", (Step("candidate", "candidate"),), "candidate")
+RANKER_ALONE = Phase("ranker alone", (Step("ranker", "ranker"),), "ranker")
+BOTH = Phase("both", (Step("candidate", "pair"), Step("ranker", "pair")), "pair")
+
 SCHEDULES: dict[Method, tuple[Phase, ...]] = {
     # Ma et al. 2020: the re-ranker alone first; then the generator, for the frozen re-ranker.
-    "baseline": (
-        Phase("ranker alone", (Step("ranker", "ranker"),), "ranker"),
-        Phase("generator for the ranker", (Step("candidate", "pair"),), "pair"),
-    ),
-    "independent": (
-        Phase("generator alone", (Step("candidate", "candidate"),), "candidate"),
-        Phase("ranker alone", (Step("ranker", "ranker"),), "ranker"),
-    ),
-    # The paper's method: for each minibatch the generator, then the re-ranker, each for the other.
-    "joint": (Phase("both", (Step("candidate", "pair"), Step("ranker", "pair")), "pair"),),
+    "baseline": (RANKER_ALONE, Phase("generator for the ranker", (Step("candidate", "pair"),), "pair")),
+    "independent": (GENERATOR_ALONE, RANKER_ALONE),
+    # The paper's method, each stage for the other, from stages that each know their clicks already.
+    "joint": (GENERATOR_ALONE, RANKER_ALONE, BOTH),
 }
 
 
@@ -139,8 +138,13 @@ class TrainingConfig(BaseModel):
     shared_rate: float = Field(
         default=0.1, gt=0, description="learning rate of what all queries share, the items, as a share of learning_rate"
     )
+    adam: Literal["row", "plain"] = Field(
+        default="row",
+        description="Adam's scale for what belongs to one query: one for its vector, which keeps the gradient's direction, "
+        "or one for each number",
+    )
     epochs: int = Field(default=40, ge=1, description="epochs of a phase, at most")
-    patience: int = Field(default=5, ge=1, description="epochs without a better judgement before a phase ends")
+    patience: int = Field(default=10, ge=1, description="epochs without a better judgement before a phase ends")
     stopping: Literal["dcg", "value", "fixed"] = Field(
         default="dcg",
         description="judgement on held-out clicks: self-normalised DCG of the lists, clipped-IPS value, or none",
@@ -154,9 +158,20 @@ class TrainingConfig(BaseModel):
         ge=1,
         description="ranks that count with alpha = flat; by default deeper where clicks are fewer",
     )
-    joint_step: Literal["alternate", "every-other"] = Field(
-        default="alternate", description="all steps for each minibatch, or one step a minibatch in turn"
+    joint_start: Literal["alone", "start"] = Field(
+        default="alone",
+        description="what joint training begins with: both stages trained alone, or the policy to start from itself",
     )
+    joint_step: Literal["alternate", "together", "every-other"] = Field(
+        default="together",
+        description="for each minibatch one step after the other, all steps from one draw, or one step in turn",
+    )
+
+
+def schedule_of(method: Method, config: TrainingConfig) -> tuple[Phase, ...]:
+    """The phases of a method under these switches."""
+    cold = method == "joint" and config.joint_start == "start"
+    return (BOTH,) if cold else SCHEDULES[method]
 
 
 class Epoch(NamedTuple):
@@ -215,7 +230,7 @@ def train(
     weights = SparseWeights(weights) if isinstance(weights, csr_matrix) else weights
     if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
         raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
-    schedule = tuple(schedule or SCHEDULES[config.method])
+    schedule = tuple(schedule or schedule_of(config.method, config))
     loop = _Loop(
         policy.copy(), weights, theta, config, schedule, criterion, seed, Path(checkpoint) if checkpoint else None
     )
@@ -268,7 +283,8 @@ class _Loop:
         self.best_weights = self.snapshot()
 
     def phase_is_over(self) -> bool:
-        stalled = self.criterion is not None and self.epoch - self.best_epoch >= self.config.patience
+        waited = self.epoch - max(self.best_epoch, SMOOTH)
+        stalled = self.criterion is not None and waited >= self.config.patience
         return self.epoch >= self.config.epochs or stalled or len(self.queries) == 0
 
     def end_phase(self) -> None:
@@ -308,30 +324,39 @@ class _Loop:
     def minibatch(self, q: Tensor, number: int) -> float:
         """The steps of one minibatch; returns the sum of the queries' objectives before the last step."""
         w = self.weights.rows(q.numpy())
-        steps = self.plan.steps
-        if self.config.joint_step == "every-other":
-            steps = (steps[number % len(steps)],)
         scores: dict[Stage, Tensor] = {}
         value = torch.zeros(())
-        for step in steps:
-            for stage in _stages_of(step.view):
+        for view, stages in self.moves(number):
+            for stage in _stages_of(view):
                 if stage not in scores:
                     with torch.set_grad_enabled(stage in self.optimisers):
                         scores[stage] = self.models[stage](q)
-            value = self.objective(step, scores, w)
-            self.optimisers[step.stage].zero_grad()
+            value = self.objective(view, stages, scores, w)
+            for stage in stages:
+                self.optimisers[stage].zero_grad()
             (-value.mean()).backward()  # type: ignore[no-untyped-call]
-            self.optimisers[step.stage].step()
-            del scores[step.stage]
+            for stage in stages:
+                self.optimisers[stage].step()
+                del scores[stage]
         return float(value.detach().sum())
 
-    def objective(self, step: Step, scores: dict[Stage, Tensor], w: csr_matrix) -> Tensor:
-        """The utility of each query, with a gradient for the stage of this step alone.  Shapes: scores, w [B, D] -> [B]."""
-        own = {s: x if s == step.stage else x.detach() for s, x in scores.items()}
-        if step.view == "pair":
+    def moves(self, number: int) -> list[tuple[View, list[Stage]]]:
+        """What minibatch `number` does, one after the other: the stages that move at once, and the exposure they improve."""
+        steps = self.plan.steps
+        if self.config.joint_step == "every-other":
+            steps = (steps[number % len(steps)],)
+        if self.config.joint_step != "together":
+            return [(step.view, [step.stage]) for step in steps]
+        views = dict.fromkeys(step.view for step in steps)
+        return [(view, [step.stage for step in steps if step.view == view]) for view in views]
+
+    def objective(self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix) -> Tensor:
+        """The utility of each query, with a gradient for these stages alone.  Shapes: scores, w [B, D] -> [B]."""
+        own = {s: x if s in stages else x.detach() for s, x in scores.items()}
+        if view == "pair":
             s_c, s_r, K2 = own["candidate"], own["ranker"], self.policy.K2
         else:
-            s_c, s_r, K2 = own[step.stage].detach(), own[step.stage], own[step.stage].shape[1]
+            s_c, s_r, K2 = own[view].detach(), own[view], own[view].shape[1]
         options: dict[str, Any] = {"samples": self.config.samples, "generator": self.random}
         alpha = self.alpha(K2)
         if self.config.gradient == "race":
@@ -415,20 +440,27 @@ class _Loop:
             optimiser.load_state_dict(saved)
 
 
-def _adam(model: Scorer, config: TrainingConfig) -> torch.optim.Adam:
+def _adam(model: Scorer, config: TrainingConfig) -> Adam:
     """In an epoch a query's own parameters meet one minibatch, what all queries share meets every one: it goes slower."""
     own = {id(parameter) for parameter in model.of_one_query()}
     groups = [
-        {"params": [p for p in model.parameters() if (id(p) in own) == is_own], "lr": config.learning_rate * pace}
+        {
+            "params": [p for p in model.parameters() if (id(p) in own) == is_own],
+            "lr": config.learning_rate * pace,
+            "by_row": is_own and config.adam == "row",
+        }
         for is_own, pace in ((True, 1.0), (False, config.shared_rate))
     ]
-    return torch.optim.Adam([group for group in groups if group["params"]], fused=True)
+    return Adam(group for group in groups if group["params"])
 
 
 def _judgement(epochs: Sequence[Epoch]) -> float:
-    """Of the last of these epochs of one phase: the mean over SMOOTH of them, NaN without any held-out clicks met."""
+    """Of the last of these epochs of one phase: the mean over SMOOTH of them.
+
+    NaN for the first ones, which would have had to be lucky only once, and where no held-out clicks are met.
+    """
     lately = [epoch.held_out for epoch in epochs[-SMOOTH:] if not np.isnan(epoch.held_out)]
-    return sum(lately) / len(lately) if lately else float("nan")
+    return sum(lately) / len(lately) if lately and len(epochs) >= SMOOTH else float("nan")
 
 
 def chosen_epochs(history: Sequence[Epoch]) -> dict[str, int]:

@@ -104,8 +104,8 @@ def html(summary: Summary) -> str:
         section("What the numbers rest on", _diagnostics(summary)),
         figure_of(
             "Learning curves", curves_figure, summary,
-            "The judgement on held-out clicks by epoch, which decides when to stop; the ring is the epoch whose weights were "
-            "kept.",
+            "The judgement on held-out clicks by epoch. The ring is the epoch whose weights were kept: the last of those five "
+            "whose mean was best.",
         ),
         section("The log", _log(summary)),
         switches_of(summary),
