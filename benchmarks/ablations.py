@@ -15,33 +15,35 @@ from tandemrank.experiments import PRESETS, ExperimentConfig
 from tandemrank.files import write_json, write_text
 from tandemrank.grid import GridConfig
 
-EXAMINATION = "learning.training.alpha=examination"
+T = "learning.training."
+COLD = f"{T}joint_start=start"
 # The first of each group is the default. REINFORCE gets the epochs that take about as long as the default's training.
 GROUPS: dict[str, dict[str, list[str]]] = {
     "gradient": {
         "race, 1 sample": [],
-        "REINFORCE, 10 samples, 5 epochs": [
-            "learning.training.gradient=reinforce", "learning.training.samples=10", "learning.training.epochs=5",
-        ],
-        "REINFORCE with baseline, 10 samples, 5 epochs": [
-            "learning.training.gradient=reinforce+baseline", "learning.training.samples=10", "learning.training.epochs=5",
+        "race, 4 samples": [f"{T}samples=4"],
+        "REINFORCE, 10 samples, 7 epochs": [f"{T}gradient=reinforce", f"{T}samples=10", f"{T}epochs=7", COLD],
+        "REINFORCE with baseline, 10 samples, 7 epochs": [
+            f"{T}gradient=reinforce+baseline", f"{T}samples=10", f"{T}epochs=7", COLD,
         ],
     },
-    "learning rates": {
-        "0.03, items a tenth of it": [],
-        "0.01, items a tenth of it": ["learning.training.learning_rate=0.01"],
-        "0.01 for both (the paper)": ["learning.training.learning_rate=0.01", "learning.training.shared_rate=1"],
+    "optimiser": {
+        "Adam by row, 0.03, items a tenth of it": [],
+        "plain Adam": [f"{T}adam=plain"],
+        "plain Adam, 0.01 for both (the paper)": [
+            f"{T}adam=plain", f"{T}learning_rate=0.01", f"{T}shared_rate=1",
+        ],
     },
     "weights of the ranks": {
         "flat, automatic depth": [],
-        "flat, depth 20": ["learning.training.depth=20"],
-        "the examination curve (the paper)": [EXAMINATION],
+        "flat, depth 20": [f"{T}depth=20"],
+        "the examination curve (the paper)": [f"{T}alpha=examination"],
     },
     "stopping": {
         "self-normalised DCG on held-out clicks": [],
-        "clipped-IPS value on held-out clicks": ["learning.training.stopping=value"],
-        "10 epochs": ["learning.training.stopping=fixed", "learning.training.epochs=10"],
-        "30 epochs": ["learning.training.stopping=fixed", "learning.training.epochs=30"],
+        "clipped-IPS value on held-out clicks": [f"{T}stopping=value"],
+        "10 epochs a phase": [f"{T}stopping=fixed", f"{T}epochs=10"],
+        "30 epochs a phase": [f"{T}stopping=fixed", f"{T}epochs=30"],
     },
     "readings of the paper": {
         "ours": [],
@@ -50,11 +52,13 @@ GROUPS: dict[str, dict[str, list[str]]] = {
         "frequency propensities, clip 10/sqrt(N)": ["learning.propensity=frequency", "learning.clip=paper"],
         "exact propensities, clip 10/sqrt(N)": ["learning.clip=paper"],
     },
-    "steps": {
-        "minibatch 256, alternate": [],
-        "minibatch 64": ["learning.training.minibatch=64"],
-        "minibatch 1024": ["learning.training.minibatch=1024"],
-        "every other minibatch": ["learning.training.joint_step=every-other"],
+    "start and steps": {
+        "from stages trained alone, both from one draw, minibatch 256": [],
+        "from production (the paper)": [COLD],
+        "from production, one after the other (the paper)": [COLD, f"{T}joint_step=alternate"],
+        "from production, every other minibatch": [COLD, f"{T}joint_step=every-other"],
+        "minibatch 64": [f"{T}minibatch=64"],
+        "minibatch 1024": [f"{T}minibatch=1024"],
     },
 }  # fmt: skip
 
