@@ -6,6 +6,7 @@ python benchmarks/results.py runs/ml-1m docs/results/ml-1m
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from tandemrank import figures, report
 from tandemrank.files import write_text
@@ -15,11 +16,19 @@ def main() -> None:
     """From the folder of a grid to a folder of the docs."""
     source, target = Path(sys.argv[1]), Path(sys.argv[2])
     table = json.loads((source / "table.json").read_text(encoding="utf-8"))
-    # The report is a result too, but a heavy one: the figures and the figures' data are kept.
-    write_text(target / "table.json", json.dumps(table) + "\n")
+    # The report is a result too, but a heavy one: the figures and the figures' data, to six digits, are kept.
+    write_text(target / "table.json", json.dumps(_rounded(table), separators=(",", ":")) + "\n")
     write_text(target / "table.md", report.markdown(table))
     for name in ("against_N", "against_K2", "differences", "learning_curves", "predicted", "stages"):
         write_text(target / f"{name}.svg", figures.svg(getattr(figures, name)(table)))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        return {name: _rounded(x) for name, x in value.items()}
+    return [_rounded(x) for x in value] if isinstance(value, list) else value
 
 
 if __name__ == "__main__":
