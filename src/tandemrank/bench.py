@@ -318,8 +318,8 @@ def epoch(
 ) -> Row:
     """One joint epoch of `training.train`, two matrix factorisations, over the floor of what any gradient needs.
 
-    For each minibatch: a step of the generator, then one of the re-ranker. The floor is the same forward and backward
-    products and optimiser steps with a fixed matrix as the gradient by the scores.
+    For each minibatch: a step of both stages, from one draw. The floor is the same forward and backward products, and
+    optimiser steps, with a fixed matrix as the gradient by the scores.
     Embeddings are synthetic: both stages agree but for noise, and each user's weighted items are drawn from those
     that score highest, so that shown lists contain them as late in training (`weighted_shown`, of K).
     """
@@ -327,8 +327,9 @@ def epoch(
     theta, generator = 1 / np.arange(1.0, K + 1), torch.Generator().manual_seed(seed)
     pair = TwoStagePolicy(stages[0], stages[1], K2, K, Vocabulary(pl.Series(range(users)), pl.Series(range(items))))
     config = TrainingConfig(
-        epochs=EPOCHS, stopping="fixed", minibatch=minibatch, samples=samples, alpha="examination", learning_rate=1e-4
-    )
+        epochs=EPOCHS, stopping="fixed", minibatch=minibatch, samples=samples, alpha="examination", learning_rate=1e-4,
+        joint_start="start",
+    )  # fmt: skip
     fixed = torch.randn(minibatch, items, generator=generator) / items
     with threads(on_threads):
         optimisers = [torch.optim.Adam(m.parameters(), lr=1e-4, fused=True) for m in stages]
@@ -357,18 +358,13 @@ def floor_epoch(
     batches: Sequence[Tensor],
     gradient: Tensor,
 ) -> None:
-    """The products and steps of a joint epoch and nothing else: the generator's scores again after its step.
-
-    Shapes: gradient [minibatch, D].
-    """
+    """The products and steps of a joint epoch and nothing else.  Shapes: gradient [minibatch, D]."""
     for q in batches:
         scores = [stage(q) for stage in stages]
         for number, optimiser in enumerate(optimisers):
             optimiser.zero_grad()
             scores[number].backward(gradient[: len(q)])
             optimiser.step()
-            if number == 0:
-                stages[0](q)
 
 
 def _trained_pair(
