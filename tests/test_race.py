@@ -269,7 +269,7 @@ def test_each_gradient_sums_to_zero_over_the_documents(implementation: str) -> N
 
 @pytest.mark.parametrize("K", [1, 10])
 def test_the_noise_that_all_documents_share_is_gone(K: int, monkeypatch) -> None:
-    """What a common direction of the items' vectors would feel: less than a tenth of the variance without `_balance`."""
+    """What a common direction of the items' vectors would feel: less than a tenth of the variance without `balance`."""
     D, n = 200, 4_000
     s, r = (torch.randn(D, generator=seeded(x)).repeat(n, 1) for x in range(2))
     w = torch.zeros(n, D)

@@ -318,8 +318,8 @@ def epoch(
 ) -> Row:
     """One joint epoch of `training.train`, two matrix factorisations, over the floor of what any gradient needs.
 
-    For each minibatch: a step of both stages, from one draw. The floor is the same forward and backward products, and
-    optimiser steps, with a fixed matrix as the gradient by the scores.
+    For each minibatch: a step of both stages, from one draw. The floor is the same forward and backward products, with a
+    fixed matrix as the gradient by the scores, and the steps of PyTorch's fused Adam.
     Embeddings are synthetic: both stages agree but for noise, and each user's weighted items are drawn from those
     that score highest, so that shown lists contain them as late in training (`weighted_shown`, of K).
     """

@@ -1,6 +1,6 @@
 """Adam, with one scale for a whole row where a row is what one query owns."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -24,9 +24,8 @@ class Adam(torch.optim.Optimizer):
         super().__init__(groups, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "by_row": False})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """One step on the gradients as they are."""
-        assert closure is None, "a closure has no use here"
         for group in self.param_groups:
             for x in group["params"]:
                 if x.grad is not None:

@@ -8,7 +8,7 @@ query and a sample
 2. `second_race` draws the arrival times of the candidates, and keeps the first K + 1;
 3. `_own_terms` and `_others_terms` integrate each document's own clocks out: `_sweep` for a block of documents that see the
    same list, the at most K + 1 shown candidates are then done one by one;
-4. `_balance` takes out of each gradient its sum over the documents, which is noise.
+4. `balance_kernel` takes out of each gradient its sum over the documents, which is noise.
 
 Random numbers are a function of (key of the query, sample, stage, document): the result does not depend on threads,
 batches or order.
@@ -17,16 +17,11 @@ batches or order.
 import numpy as np
 from numba import njit, prange
 
+from tandemrank.balance_kernel import MATHS, balance, chances
 from tandemrank.float32_kernel import bits_of, exp, f32, i32, log, minus_log_1m, stream, u32, u64, uniform
 
-# No reassociation: every sum is in the order it is written, so a result is the same on every call.
-_MATHS = {"contract", "nsz"}
-# But for sums over documents that say how much noise to take out: eight at a time, in an order that D alone decides.
-_SUMS = _MATHS | {"reassoc"}
 _BUCKETS = 2048
 _BLOCK = 1024
-# A typical time is found from about so many documents, in so many steps: it only has to be near.
-TYPICAL_DOCUMENTS, TYPICAL_STEPS = 512, 8
 
 
 @njit(inline="always")
@@ -67,7 +62,7 @@ def _select(keys, docs, n, rank):
             return
 
 
-@njit(cache=True, nogil=True, fastmath=_MATHS)
+@njit(cache=True, nogil=True, fastmath=MATHS)
 def arrivals(score, key, log_T):
     """log T_d = log E_d - s_d for all documents; +inf for those that are not available (score -inf)."""
     low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
@@ -137,7 +132,7 @@ def first_arrivals(docs, log_Q, n, shown, shown_log_Q):
     return filled
 
 
-@njit(cache=True, nogil=True, fastmath=_MATHS)
+@njit(cache=True, nogil=True, fastmath=MATHS)
 def second_race(score, key, candidates, n, scores, log_Q, shown, shown_log_Q):
     """The first arrivals among `candidates[:n]`, in order; returns how many there are."""
     low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
@@ -151,7 +146,7 @@ def second_race(score, key, candidates, n, scores, log_Q, shown, shown_log_Q):
     return first_arrivals(candidates, log_Q, n, shown, shown_log_Q)
 
 
-@njit(cache=True, nogil=True, fastmath=_MATHS)
+@njit(cache=True, nogil=True, fastmath=MATHS)
 def _sweep(score, n, log_t, coefficient, value, slope, y_first):
     """For a block of documents that see the same list: adds sum_k c_k exp(-mu t_k), and its derivative by the score.
 
@@ -197,7 +192,7 @@ def _place_of(d, shown):
     return shown.size
 
 
-@njit(cache=True, nogil=True, fastmath=_MATHS)
+@njit(cache=True, nogil=True, fastmath=MATHS)
 def _see(place, log_t_rest, w_rest, theta, delta, log_t, c_plain):
     """The list that a document sees: the rest less the entry at `place`. Returns the utility if the document were first.
 
@@ -248,16 +243,7 @@ def _draw(s, r, key, K2, w, scratch):
     return x, last, n
 
 
-@njit(inline="always")
-def _chances(s_d, log_tau):
-    """(p, lambda tau exp(-lambda tau)) with p = 1 - exp(-lambda tau), accurate for tiny chances too."""
-    a = min(exp(s_d + log_tau), f32(80.0))
-    e = exp(-a)
-    series = a * (f32(1.0) - a * (f32(0.5) - a * f32(1.0 / 6.0)))
-    return f32(1.0) - e if a > f32(0.02) else series, a * e
-
-
-@njit(cache=True, nogil=True, fastmath=_MATHS)
+@njit(cache=True, nogil=True, fastmath=MATHS)
 def _own_terms(s, r, docs, theta, delta, state, scratch, block):
     """What multiplies a document's own weight, for each of `docs`.
 
@@ -283,7 +269,7 @@ def _own_terms(s, r, docs, theta, delta, state, scratch, block):
         elif x < 0:
             chance[j], density[j] = f32(1.0), f32(0.0)
         else:
-            chance[j], density[j] = _chances(s[d], log_T[x] if is_candidate else log_T[last])
+            chance[j], density[j] = chances(s[d], log_T[x] if is_candidate else log_T[last])
         # Who is shown sees the list without itself; a candidate also sees the last candidate, others do not.
         place = min(_place_of(d, shown), K) if is_candidate else outside
         if place != outside:
@@ -292,7 +278,7 @@ def _own_terms(s, r, docs, theta, delta, state, scratch, block):
             _sweep(score[j : j + 1], 1, log_t, delta, value[j : j + 1], slope[j : j + 1], y_first)
 
 
-@njit(cache=True, nogil=True, fastmath=_MATHS)
+@njit(cache=True, nogil=True, fastmath=MATHS)
 def _joining(r_d, w_d, base, log_t, c, theta, delta):
     """V(d), the expected utility if `d` joins the list that was last seen by `_see`: its second clock integrated out."""
     value = base + theta[0] * w_d
@@ -302,7 +288,7 @@ def _joining(r_d, w_d, base, log_t, c, theta, delta):
     return value
 
 
-@njit(cache=True, nogil=True, fastmath=_MATHS)
+@njit(cache=True, nogil=True, fastmath=MATHS)
 def _others_terms(r, theta, delta, w, state, scratch):
     """V(d) - V(b), less the part of d's own weight: what d changes by taking the place of b, the K2-th of the others.
 
@@ -352,7 +338,7 @@ def _others_terms(r, theta, delta, w, state, scratch):
             _sweep(r[d : d + 1], 1, log_t, c, value[d : d + 1], slope[d : d + 1], y_first)
 
 
-@njit(cache=True, nogil=True, fastmath=_MATHS)
+@njit(cache=True, nogil=True, fastmath=MATHS)
 def _add_others(s, state, scratch, grad_s, grad_r):
     """Adds the terms of `_others_terms` to the gradients; to one of size 0 nothing."""
     x, last, _ = state
@@ -365,82 +351,11 @@ def _add_others(s, state, scratch, grad_s, grad_r):
     log_T_x, log_T_last = log_T[x], log_T[last]
     for d in range(s.size):
         # A candidate that ties with x needs no care: the last candidate's time is the same then.
-        chance[d], density[d] = _chances(s[d], log_T_x if log_T[d] < log_T_x else log_T_last)
+        chance[d], density[d] = chances(s[d], log_T_x if log_T[d] < log_T_x else log_T_last)
     for d in range(grad_s.size):
         grad_s[d] += density[d] * value[d]
     for d in range(grad_r.size):
         grad_r[d] += chance[d] * slope[d]
-
-
-@njit(cache=True, nogil=True, fastmath=_SUMS)
-def _typical_time(score, chance, target, rate, weight):
-    """log t with sum_d chance_d (1 - exp(-mu_d t)) = target: when so many are expected to have arrived; -inf for never.
-
-    At most half of all are waited for. Newton's steps from below, on every n-th document. A function of the scores alone:
-    no clock enters.  Shapes: score, chance [D]; rate, weight [D], working space.
-    """
-    D = score.size
-    stride = max(1, D // TYPICAL_DOCUMENTS)
-    n, top = 0, f32(-np.inf)
-    for d in range(0, D, stride):
-        rate[n], weight[n] = score[d], chance[d]
-        top = max(top, score[d] if chance[d] > f32(0.0) else f32(-np.inf))
-        n += 1
-    if top == f32(-np.inf):
-        return top
-    everybody, pace = f32(0.0), f32(0.0)
-    for j in range(n):
-        rate[j] = exp(rate[j] - top)
-        everybody += weight[j]
-        pace += weight[j] * rate[j]
-    target = min(f32(target * n / D), f32(0.5) * everybody)
-    t = target / pace
-    for _ in range(TYPICAL_STEPS):
-        arrived, pace = f32(0.0), f32(0.0)
-        for j in range(n):
-            still = weight[j] * exp(-min(rate[j] * t, f32(100.0)))
-            arrived += weight[j] - still
-            pace += still * rate[j]
-        t = min(t + max(target - arrived, f32(0.0)) / max(pace, f32(1e-30)), f32(1e30))
-    return log(t) - top
-
-
-@njit(cache=True, nogil=True, fastmath=_SUMS)
-def _take_out_sum(gradient, pattern):
-    """gradient - pattern sum(gradient) / sum(pattern)."""
-    total, mass = f32(0.0), f32(0.0)
-    for d in range(gradient.size):
-        total += gradient[d]
-        mass += pattern[d]
-    if mass > f32(0.0):
-        share = total / mass
-        for d in range(gradient.size):
-            gradient[d] -= share * pattern[d]
-
-
-@njit(cache=True, nogil=True, fastmath=_MATHS)
-def _balance(s, r, K2, places, scratch, grad_s, grad_r):
-    """Takes out of each gradient its sum over the documents; one of size 0 is left alone.
-
-    Adding a number to all scores of a stage changes nothing, so the sum is 0 in expectation, and all of it is noise. It is
-    shared out by how strongly a document's chance at the edge depends on its score, y exp(-y) with y = exp(score) t at a
-    typical time t. That is a function of the scores alone, so nothing becomes biased.
-    """
-    chance, pattern, rate, weight = scratch[0][0], scratch[0][1], scratch[0][2], scratch[0][3]
-    D, available = s.size, 0
-    for d in range(D):
-        chance[d] = f32(1.0) if s[d] > f32(-np.inf) else f32(0.0)
-        available += s[d] > f32(-np.inf)
-    if available > K2:
-        log_tau = _typical_time(s, chance[:D], K2, rate, weight)
-        for d in range(D):
-            chance[d], pattern[d] = _chances(s[d], log_tau)
-        _take_out_sum(grad_s, pattern)
-    if grad_r.size > 0:
-        log_t = _typical_time(r, chance[:D], places, rate, weight)
-        for d in range(D):
-            pattern[d] = chance[d] * _chances(r[d], log_t)[1]
-        _take_out_sum(grad_r, pattern)
 
 
 @njit(inline="always")
@@ -500,7 +415,7 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
                 grad_s[q] /= f32(samples)
                 grad_r[q] /= f32(samples)
             if wants_s or wants_r:
-                _balance(s[q], r[q], K2, places, scratch, grad_s[q], grad_r[q])
+                balance(s[q], r[q], K2, places, scratch, grad_s[q], grad_r[q])
 
 
 @njit(cache=True, nogil=True, parallel=True)

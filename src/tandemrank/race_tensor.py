@@ -115,7 +115,7 @@ def race(
 
 
 def _typical_time(scores: Tensor, chance: Tensor, target: float, documents: int, steps: int) -> Tensor:
-    """As `race_kernel._typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
+    """As `balance_kernel._typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
     D = scores.shape[1]
     stride = max(1, D // documents)
     part, weight = scores[:, ::stride], chance[:, ::stride]
@@ -132,8 +132,8 @@ def _typical_time(scores: Tensor, chance: Tensor, target: float, documents: int,
 
 
 def balance(s_c: Tensor, s_r: Tensor, K2: int, theta: Tensor, grad_c: Tensor, grad_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Takes out of each gradient its sum over the documents, which is noise; as `race_kernel._balance`.  Shapes: all [B, D]."""
-    from tandemrank.race_kernel import TYPICAL_DOCUMENTS, TYPICAL_STEPS
+    """Takes out of each gradient its sum over the documents; as `balance_kernel.balance`.  Shapes: all [B, D]."""
+    from tandemrank.balance_kernel import TYPICAL_DOCUMENTS, TYPICAL_STEPS
 
     places = float(theta.abs().sum() / theta.abs().max()) if bool((theta != 0).any()) else 1.0
 
