@@ -22,16 +22,17 @@ GROUPS: dict[str, dict[str, list[str]]] = {
     "gradient": {
         "race, 1 sample": [],
         "race, 4 samples": [f"{T}samples=4"],
-        "REINFORCE, 10 samples, 7 epochs": [f"{T}gradient=reinforce", f"{T}samples=10", f"{T}epochs=7", COLD],
-        "REINFORCE with baseline, 10 samples, 7 epochs": [
-            f"{T}gradient=reinforce+baseline", f"{T}samples=10", f"{T}epochs=7", COLD,
+        "REINFORCE, 10 samples, 4 epochs": [f"{T}gradient=reinforce", f"{T}samples=10", f"{T}epochs=4", COLD],
+        "REINFORCE with baseline, 10 samples, 4 epochs": [
+            f"{T}gradient=reinforce+baseline", f"{T}samples=10", f"{T}epochs=4", COLD,
         ],
     },
     "optimiser": {
-        "Adam by row, 0.03, items a tenth of it": [],
-        "plain Adam": [f"{T}adam=plain"],
-        "plain Adam, 0.01 for both (the paper)": [
-            f"{T}adam=plain", f"{T}learning_rate=0.01", f"{T}shared_rate=1",
+        "steps along the gradient, falling rate": [],
+        "constant rate": [f"{T}rate=constant"],
+        "Adam, falling rate": [f"{T}query_step=adam", f"{T}learning_rate=0.05", f"{T}shared_rate=0.1"],
+        "Adam, 0.01 for both, constant (the paper)": [
+            f"{T}query_step=adam", f"{T}rate=constant", f"{T}learning_rate=0.01", f"{T}shared_rate=1",
         ],
     },
     "weights of the ranks": {
@@ -40,10 +41,11 @@ GROUPS: dict[str, dict[str, list[str]]] = {
         "the examination curve (the paper)": [f"{T}alpha=examination"],
     },
     "stopping": {
-        "self-normalised DCG on held-out clicks": [],
-        "clipped-IPS value on held-out clicks": [f"{T}stopping=value"],
-        "10 epochs a phase": [f"{T}stopping=fixed", f"{T}epochs=10"],
-        "30 epochs a phase": [f"{T}stopping=fixed", f"{T}epochs=30"],
+        "16 epochs a phase, on all clicks": [],
+        "8 epochs": [f"{T}epochs=8"],
+        "32 epochs": [f"{T}epochs=32"],
+        "by self-normalised DCG on held-out clicks": [f"{T}stopping=dcg"],
+        "by clipped-IPS value on held-out clicks": [f"{T}stopping=value"],
     },
     "readings of the paper": {
         "ours": [],
@@ -53,7 +55,9 @@ GROUPS: dict[str, dict[str, list[str]]] = {
         "exact propensities, clip 10/sqrt(N)": ["learning.clip=paper"],
     },
     "start and steps": {
-        "from stages trained alone, both from one draw, minibatch 256": [],
+        "from the mean of stages trained alone, both from one draw, minibatch 256": [],
+        "the mean itself": [f"{T}joint_rate=1e-9", f"{T}joint_epochs=1"],
+        "from stages trained alone": [f"{T}joint_start=alone"],
         "from production (the paper)": [COLD],
         "from production, one after the other (the paper)": [COLD, f"{T}joint_step=alternate"],
         "from production, every other minibatch": [COLD, f"{T}joint_step=every-other"],

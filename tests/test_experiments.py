@@ -32,6 +32,14 @@ def trainer(config, world) -> Trainer:
     return Trainer(world, config, simulate(world, config, 20_000, 0), 0)
 
 
+@pytest.fixture(scope="module")
+def stopped(world) -> Trainer:
+    """Training that ends by held-out clicks."""
+    switches = {**SMALL["learning"], "training": {**SMALL["learning"]["training"], "stopping": "dcg"}}
+    config = validated(ExperimentConfig, {**SMALL, "learning": switches})
+    return Trainer(world, config, simulate(world, config, 20_000, 0), 0)
+
+
 @pytest.mark.parametrize("method", ["baseline", "independent", "joint"])
 def test_every_method_improves_on_production(trainer, world, method) -> None:
     outcome = trainer.run(method, 30)
@@ -47,20 +55,23 @@ def test_a_stage_alone_is_trained_once_for_all_K2(trainer) -> None:
     assert trainer.run("baseline", 30).policy.ranker is a.policy.ranker
 
 
-def test_no_decision_sees_the_test_relevance(config, world, trainer) -> None:
+@pytest.mark.parametrize("kind", ["trainer", "stopped"])
+def test_no_decision_sees_the_test_relevance(request, world, kind) -> None:
     """With the truth replaced after the log was drawn, training ends in the same weights."""
+    trainer: Trainer = request.getfixturevalue(kind)
     other = datasets.Task(
         world.task.name, world.task.ratings, csr_matrix(world.task.relevance[::-1]), world.task.vocabulary
     )
-    blind = Trainer(experiments.World(other, world.production, world.q, world.theta), config, trainer.log, 0)
+    blind = Trainer(experiments.World(other, world.production, world.q, world.theta), trainer.config, trainer.log, 0)
     a, b = trainer.run("joint", 30), blind.run("joint", 30)
     assert np.array_equal(a.policy.most_likely(), b.policy.most_likely())
-    assert [e.held_out for e in a.history] == [e.held_out for e in b.history]
+    np.testing.assert_array_equal([e.held_out for e in a.history], [e.held_out for e in b.history])
+    assert np.isnan([e.held_out for e in a.history]).all() == (kind == "trainer")
     assert np.nanmean(a.evaluation.ndcg) > np.nanmean(b.evaluation.ndcg)
 
 
-def test_held_out_dcg_follows_the_truth(trainer) -> None:
-    history = trainer.run("joint", 30).history
+def test_held_out_dcg_follows_the_truth(stopped) -> None:
+    history = stopped.run("joint", 30).history
     gaps = [abs(e.held_out - e.watched["ndcg"]) for e in history]
     assert np.mean(gaps) < 0.1
     assert np.corrcoef([e.held_out for e in history], [e.watched["ndcg"] for e in history])[0, 1] > 0.8
@@ -116,7 +127,7 @@ def test_references_stand_in_their_order(config, world) -> None:
 
 def test_too_short_a_log_and_too_many_candidates_are_refused(config, world, trainer) -> None:
     with pytest.raises(LogError, match="not enough clicks"):
-        simulate(world, config, 2, 0)
+        simulate(world, config, 1, 0)
     with pytest.raises(ConfigError, match="only 120 items"):
         trainer.run("joint", 121)
 

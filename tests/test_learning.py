@@ -49,24 +49,24 @@ def test_auto_takes_the_best_propensities_there_is_a_source_for() -> None:
 
 def test_a_deterministic_logger_has_the_examination_of_the_rank_as_its_propensity() -> None:
     rows = log(fixed=True)
-    found = prepare(rows, rows, CONFIG)
+    found = prepare(rows, CONFIG, held_out=rows)
     assert (found.propensity, found.logger) == ("frequency", None)
     assert found.rho_0 == pytest.approx(THETA[rows.rank])
     asked = CONFIG.model_copy(update={"propensity": "frequency"})
-    assert prepare(rows, rows, asked, logging_policy=policy()).logger is None  # known, and yet not used
+    assert prepare(rows, asked, held_out=rows, logging_policy=policy()).logger is None  # known, and yet not used
 
 
 def test_fitted_propensities_are_those_of_the_fitted_policy_for_both_parts() -> None:
     parts = impressions(800)
     used, held_out = feedback.split_impressions(parts, IDS, 0.3)
-    found = prepare(used, held_out, CONFIG, lists=lambda: propensities.lists_of(parts))
+    found = prepare(used, CONFIG, held_out=held_out, lists=lambda: propensities.lists_of(parts))
     assert found.propensity == "fitted"
     uniform = np.full(len(held_out.query), THETA.sum() / D)  # the logger shows what it likes
     assert np.abs(found.rho_0 / uniform - 1).mean() < 0.2
     wanted = propensities.of_rows(used, THETA, "fitted", found.logger)
     assert found.weights.toarray() == pytest.approx(objectives.click_weights(wanted, used).toarray())
     with pytest.raises(ConfigError, match="fitted propensities need the lists"):
-        prepare(used, held_out, CONFIG)
+        prepare(used, CONFIG, held_out=held_out)
 
 
 def test_learning_and_estimation_have_the_same_propensities_whatever_the_vocabulary() -> None:
@@ -85,12 +85,12 @@ def test_learning_and_estimation_have_the_same_propensities_whatever_the_vocabul
 def test_the_doubly_robust_objective_learns_its_reward_model_from_the_other_half_or_the_other_queries() -> None:
     config = CONFIG.model_copy(update={"objective": "doubly-robust", "propensity": "exact"})
     halves, held_out = (log(seed=1), log(seed=2)), log(seed=3)
-    weights = prepare(halves, held_out, config, logging_policy=policy()).weights
+    weights = prepare(halves, config, held_out=held_out, logging_policy=policy()).weights
     assert isinstance(weights, objectives.DoublyRobustWeights)
     for (n, reward), part, rest in zip(weights.parts, halves, halves[::-1], strict=True):
         assert np.array_equal(n, part.impressions)
         assert np.array_equal(reward.item, objectives.reward_model(rest, THETA).item)
-    whole = prepare(feedback.merge(halves), held_out, config, logging_policy=policy()).weights
+    whole = prepare(feedback.merge(halves), config, held_out=held_out, logging_policy=policy()).weights
     assert isinstance(whole, objectives.DoublyRobustWeights)
     assert len(whole.parts) == objectives.QUERY_FOLDS
     for n, reward in whole.parts:
@@ -104,7 +104,19 @@ def test_a_log_without_clicks_is_refused() -> None:
     for objective in ("ips", "doubly-robust"):
         config = CONFIG.model_copy(update={"objective": objective})
         with pytest.raises(LogError, match="not enough clicks to learn from: 0 for training"):
-            prepare(silent, log(), config, logging_policy=policy())
+            prepare(silent, config, held_out=log(), logging_policy=policy())
+
+
+def test_what_is_held_out_only_judges_and_nothing_is_where_nothing_stops() -> None:
+    dcg, fixed = (LearningConfig(**(CONFIG.model_dump() | {"training": {"stopping": s}})) for s in ("dcg", "fixed"))
+    assert (dcg.apart, fixed.apart) == (0.15, 0.0)
+    alone = prepare(log(), fixed, logging_policy=policy())
+    judged = prepare(log(), dcg, held_out=log(), logging_policy=policy())
+    assert np.array_equal(alone.weights.toarray(), judged.weights.toarray())
+    assert alone.criterion(fixed, 0) is None
+    assert judged.criterion(dcg, 0) is not None
+    with pytest.raises(ConfigError, match="stopping = dcg needs held-out clicks"):
+        alone.criterion(dcg, 0)
 
 
 def test_clips() -> None:

@@ -349,10 +349,16 @@ def test_the_split_is_by_impression_and_depends_on_the_seed_alone(tmp_path):
     assert abs(rates[0] - rates[1]) < 5 * math.sqrt(rates[0] / held_out.N)
 
 
-@pytest.mark.parametrize("share", [0, 1, -0.1, float("nan")])
+@pytest.mark.parametrize("share", [1, -0.1, float("nan")])
 def test_a_split_that_is_none_is_refused(share):
     with pytest.raises(ConfigError, match="share"):
         logs.read_split(wide(), share)
+
+
+def test_a_share_of_nothing_leaves_all_for_training():
+    used, held_out = logs.read_split(wide(), 0)
+    assert_same(used, logs.read(wide()))
+    assert held_out.N == held_out.clicks.sum() == 0
 
 
 @pytest.mark.parametrize("with_propensities", [None, propensities])

@@ -99,13 +99,14 @@ def test_on_its_own_training_clicks_a_pair_looks_better_than_it_is(world) -> Non
     assert own.value > truth + 5 * own.standard_error
 
 
-def test_no_part_shares_an_impression_with_another(world) -> None:
-    parts = own_logs._read(world.frame, configured(), Start(), 3)
+@pytest.mark.parametrize(("stopping", "wanted"), [("dcg", [0.325, 0.325, 0.15, 0.2]), ("fixed", [0.4, 0.4, 0, 0.2])])
+def test_no_part_shares_an_impression_with_another(world, stopping, wanted) -> None:
+    parts = own_logs._read(world.frame, configured(training={"stopping": stopping}), Start(), 3)
     whole = logs.read(world.frame)
     assert np.array_equal(parts.whole.shown, whole.shown)
     assert np.array_equal(parts.whole.clicks, whole.clicks)
     shares = [part.N / whole.N for part in (*parts.used, parts.held_out, parts.judged)]
-    assert shares == pytest.approx([0.325, 0.325, 0.15, 0.2], abs=0.02)
+    assert shares == pytest.approx(wanted, abs=0.02)
 
 
 def test_doubly_robust_training(world) -> None:
@@ -186,7 +187,11 @@ def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
         ({"config": {"candidates": 5000}}, ConfigError, "5000 candidates, but there are only"),
         ({"config": {"candidates": 3}}, ConfigError, "3 candidates are fewer than the 5 places"),
         ({"config": {"shown": 3}}, LogError, "row 0, column items"),
-        ({"config": {"held_out": 0.6, "judged": 0.5}}, ConfigError, "0.6 and 0.5 came"),
+        (
+            {"config": {"held_out": 0.6, "judged": 0.5, "training": {"stopping": "dcg"}}},
+            ConfigError,
+            "0.6 and 0.5 came",
+        ),
         ({"config": {"propensity": "logged"}}, LogError, "no column `propensities`"),
         ({"config": {"propensity": "exact"}}, ConfigError, "exact propensities need the policy that drew the log"),
     ],

@@ -50,9 +50,7 @@ def pair(queries: pl.DataFrame, items: pl.DataFrame, *, ids: bool = True) -> Two
 
 
 def trained(policy: TwoStagePolicy, liked: csr_matrix, epochs: int = 40) -> TwoStagePolicy:
-    return train(
-        policy, liked, THETA, TrainingConfig(epochs=epochs, minibatch=10, learning_rate=0.03, shared_rate=0.1), seed=3
-    ).policy
+    return train(policy, liked, THETA, TrainingConfig(epochs=epochs, minibatch=10), seed=3).policy
 
 
 def judged(policy: TwoStagePolicy, liked: csr_matrix) -> float:

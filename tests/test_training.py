@@ -23,6 +23,11 @@ def start(seed: int = 0) -> TwoStagePolicy:
     return TwoStagePolicy(*stages, 8, 3, Vocabulary(pl.Series(range(Q)), pl.Series(range(D))))
 
 
+def one_start() -> TwoStagePolicy:
+    """Both stages the same model."""
+    return TwoStagePolicy(start().generator, start().generator, 8, 3, start().vocabulary)
+
+
 def weights(seed: int = 1) -> csr_matrix:
     rng = np.random.default_rng(seed)
     dense = (rng.random((Q, D)) < 0.15) * rng.random((Q, D))
@@ -46,7 +51,7 @@ def value(policy: TwoStagePolicy) -> float:
 @pytest.mark.parametrize(("gradient", "samples"), [("race", 1), ("reinforce", 30), ("reinforce+baseline", 30)])
 def test_every_method_and_gradient_improves_the_objective(method, gradient, samples) -> None:
     config = TrainingConfig(
-        method=method, gradient=gradient, samples=samples, epochs=15, minibatch=10, learning_rate=0.03
+        method=method, gradient=gradient, samples=samples, epochs=15, minibatch=10, learning_rate=0.1
     )
     trained = train(start(), weights(), THETA, config)
     assert value(trained.policy) > 1.2 * value(start())
@@ -97,13 +102,58 @@ def test_joint_updates_the_generator_then_the_ranker_for_each_minibatch(monkeypa
 
 def test_joint_begins_with_both_stages_trained_alone() -> None:
     """Unless told to begin with the policy itself: the same stages as Independent's, then both."""
-    config = TrainingConfig(epochs=2, minibatch=10)
-    history = train(start(), weights(), THETA, config).history
-    assert [e.phase for e in history] == ["generator alone"] * 2 + ["ranker alone"] * 2 + ["both"] * 2
-    alone = train(start(), weights(), THETA, config.model_copy(update={"method": "independent"}))
+    config = TrainingConfig(epochs=2, joint_epochs=3, minibatch=10)
+    history = train(one_start(), weights(), THETA, config).history
+    assert [e.phase for e in history] == ["generator alone"] * 2 + ["ranker alone"] * 2 + ["both"] * 3
+    alone = train(one_start(), weights(), THETA, config.model_copy(update={"method": "independent"}))
     assert [e.objective for e in history[:4]] == [e.objective for e in alone.history]
     cold = train(start(), weights(), THETA, config.model_copy(update={"joint_start": "start"}))
     assert [e.phase for e in cold.history] == ["both"] * 2
+
+
+def test_joint_begins_with_the_mean_of_two_stages_that_had_one_start() -> None:
+    """At a rate of almost nothing joint training ends where it begins."""
+    config = TrainingConfig(epochs=2, joint_epochs=1, minibatch=10, joint_rate=1e-12)
+    alone = train(one_start(), weights(), THETA, config.model_copy(update={"method": "independent"})).policy
+    both = train(one_start(), weights(), THETA, config).policy
+    assert not same(state(alone.generator), state(alone.ranker))
+    mean = [(a + b) / 2 for a, b in zip(state(alone.generator), state(alone.ranker), strict=True)]
+    for found in (both.generator, both.ranker):
+        for a, b in zip(state(found), mean, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("policy", "joint_start", "wanted"),
+    [
+        (one_start, "mean", [training.GENERATOR_ALONE, training.RANKER_ALONE, training.BOTH._replace(from_mean=True)]),
+        (start, "mean", [training.GENERATOR_ALONE, training.RANKER_ALONE, training.BOTH]),
+        (one_start, "alone", [training.GENERATOR_ALONE, training.RANKER_ALONE, training.BOTH]),
+        (one_start, "start", [training.BOTH]),
+    ],
+)
+def test_the_schedule_of_joint(policy, joint_start, wanted) -> None:
+    """Two models that have nothing to do with each other have no mean."""
+    found = training.schedule_of("joint", TrainingConfig(joint_start=joint_start), policy())
+    assert list(found) == wanted
+
+
+def test_rates_fall_in_a_straight_line_over_a_phase_and_joint_training_goes_slower(monkeypatch) -> None:
+    seen: list[tuple[float, ...]] = []
+    original = training._Loop.minibatch
+
+    def spy(self, q, number):
+        seen.append(tuple(group["lr"] for optimiser in self.all_optimisers() for group in optimiser.param_groups))
+        return original(self, q, number)
+
+    monkeypatch.setattr(training._Loop, "minibatch", spy)
+    switches = {"epochs": 2, "joint_epochs": 1, "learning_rate": 0.8, "shared_rate": 0.5, "joint_rate": 0.25}
+    train(one_start(), weights(), THETA, TrainingConfig(minibatch=Q, **switches))
+    alone = [(0.8, 0.4), (0.4, 0.2)]
+    assert np.concatenate(seen) == pytest.approx(np.concatenate([*alone, *alone, (0.2, 0.1, 0.2, 0.1)]))
+    seen.clear()
+    train(start(), weights(), THETA, TrainingConfig(minibatch=Q, rate="constant", method="independent", **switches))
+    assert np.array(seen) == pytest.approx(np.array([(0.8, 0.4)] * 4))
 
 
 def test_the_ranker_step_sees_the_updated_generator() -> None:
@@ -128,7 +178,7 @@ def test_a_phase_stops_after_its_patience_and_restores_the_best_weights() -> Non
         seen.append(state(policy.ranker))
         return next(judgements)
 
-    config = TrainingConfig(epochs=50, patience=2, minibatch=10, joint_start="start")
+    config = TrainingConfig(epochs=50, patience=2, minibatch=10, joint_start="start", stopping="dcg")
     trained = train(start(), weights(), THETA, config, criterion=criterion)
     assert [e.held_out for e in trained.history] == [0.1, 0.5, 0.9, 0.2, 0.1, 0.4, 0.0, 0.1]
     assert same(state(trained.policy.ranker), seen[5])
@@ -136,17 +186,17 @@ def test_a_phase_stops_after_its_patience_and_restores_the_best_weights() -> Non
 
 
 def test_what_all_queries_share_goes_slower() -> None:
-    """The first step of Adam is as long as its learning rate, for whatever has a gradient: each number, or a row's mean."""
+    """The first step is as long as its learning rate, for whatever has a gradient: a row's mean, or with Adam each number."""
     before = dict(start().ranker.named_parameters())
-    for adam in ("row", "plain"):
+    for query_step in ("direction", "adam"):
         config = TrainingConfig(
-            epochs=1, minibatch=Q, learning_rate=0.02, shared_rate=0.25, adam=adam, joint_start="start"
+            epochs=1, minibatch=Q, learning_rate=0.02, shared_rate=0.25, query_step=query_step, joint_start="start"
         )
         last = dict(train(start(), weights(), THETA, config).policy.ranker.named_parameters())
         queries, items = ((last[n] - before[n]).detach() for n in ("queries", "items"))
         clicked = queries[torch.from_numpy(np.flatnonzero(np.diff(weights().indptr)))]
         assert clicked.square().mean(1).sqrt() == pytest.approx(0.02, rel=1e-2)
-        assert (float(clicked.abs().max()) == pytest.approx(0.02, rel=1e-2)) == (adam == "plain")
+        assert (float(clicked.abs().max()) == pytest.approx(0.02, rel=1e-2)) == (query_step == "adam")
         assert float(items.abs().max()) == pytest.approx(0.005, rel=1e-2)
 
 
@@ -192,14 +242,14 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("method", ["baseline", "joint"])
-@pytest.mark.parametrize("killed_at", [1, 2, 4, 5])
+@pytest.mark.parametrize("killed_at", [1, 2, 4, 5, 7])
 def test_an_interrupted_training_ends_in_bit_identical_weights(tmp_path, method, killed_at) -> None:
-    config = TrainingConfig(method=method, epochs=3, minibatch=10, patience=2)
+    config = TrainingConfig(method=method, epochs=3, joint_epochs=3, minibatch=10, patience=2, stopping="dcg")
 
     def criterion(policy: TwoStagePolicy) -> float:
         return float(policy.most_likely().sum())
 
-    whole = train(start(), weights(), THETA, config, criterion=criterion, seed=5)
+    whole = train(one_start(), weights(), THETA, config, criterion=criterion, seed=5)
 
     def kill(progress: training.Progress) -> None:
         epochs = progress.phase * config.epochs + progress.epoch
@@ -209,10 +259,10 @@ def test_an_interrupted_training_ends_in_bit_identical_weights(tmp_path, method,
     path = tmp_path / "checkpoint.safetensors"
     options = {"criterion": criterion, "seed": 5, "checkpoint": path}
     try:
-        train(start(), weights(), THETA, config, progress=kill, **options)
+        train(one_start(), weights(), THETA, config, progress=kill, **options)
     except Killed:
         assert path.exists()
-    resumed = train(start(), weights(), THETA, config, resume=True, **options)
+    resumed = train(one_start(), weights(), THETA, config, resume=True, **options)
     for a, b in ((whole.policy.generator, resumed.policy.generator), (whole.policy.ranker, resumed.policy.ranker)):
         assert same(state(a), state(b))
     assert [e._replace(seconds=0) for e in whole.history] == [e._replace(seconds=0) for e in resumed.history]
@@ -252,6 +302,9 @@ def test_progress_and_watch_see_every_epoch() -> None:
         watch=lambda p: {"K": p.K},
     )
     assert [e.watched for e in trained.history] == [{"K": 3}, {"K": 3}]
+    config = TrainingConfig(epochs=5, minibatch=10, joint_start="start")
+    seldom = train(start(), weights(), THETA, config, watch=lambda p: {"K": p.K}, watch_every=2)
+    assert [bool(e.watched) for e in seldom.history] == [False, True, False, True, True]
     assert max(p.done for p in told) == 1.0
     assert {p.epoch for p in told} == {0, 1, 2}
 

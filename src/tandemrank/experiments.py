@@ -81,7 +81,8 @@ PRESETS: dict[str, dict[str, Any]] = {
                 "epochs": 30,
                 "learning_rate": 0.01,
                 "shared_rate": 1.0,
-                "adam": "plain",
+                "rate": "constant",
+                "query_step": "adam",
                 "joint_start": "start",
                 "joint_step": "alternate",
                 "alpha": "examination",
@@ -174,12 +175,13 @@ def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
     used, held_out = feedback.split_impressions(
         impressions(world, N, seed),
         world.task.vocabulary,
-        config.learning.held_out,
+        config.learning.apart,
         seed=derive(seed, "split", N) % 2**32,
     )
     chosen = derive(seed, "rho_0") % 2**32
     found = prepare(
-        used, held_out, config.learning, logging_policy=world.production, seed=chosen,
+        used, config.learning, held_out=held_out if config.learning.apart else None, logging_policy=world.production,
+        seed=chosen,
         lists=lambda: propensities.lists_of(impressions(world, N, seed)),
     )  # fmt: skip
     return Log(found, N)
@@ -217,7 +219,7 @@ class Trainer:
         policy = start_policy(self.world, self.config, K2)
         history: tuple[Epoch, ...] = ()
         seconds = 0.0
-        for phase in schedule_of(method, self.config.learning.training):
+        for phase in schedule_of(method, self.config.learning.training, policy):
             alone = phase.judged != "pair"
             if alone and phase in self._alone:
                 trained, epochs, taken = self._alone[phase]
@@ -252,6 +254,7 @@ class Trainer:
             seed=seed,
             progress=progress,
             watch=watch,
+            watch_every=4 if criterion is None else 1,
         )
         return trained.policy, trained.history
 

@@ -393,9 +393,9 @@ def tally(
 
 
 def check_shares(*shares: float) -> None:
-    if not (min(shares) > 0 and sum(shares) < 1):
+    if not (min(shares) >= 0 and sum(shares) < 1):
         came = " and ".join(map(str, shares))
-        raise ConfigError(f"expected a share of impressions to hold out between 0 and 1; {came} came.")
+        raise ConfigError(f"expected a share of impressions to hold out, 0 or more and below 1; {came} came.")
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

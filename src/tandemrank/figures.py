@@ -321,8 +321,16 @@ def _runs(axis: "Axes", judged: "Axes", runs: list[dict[str, list[dict[str, Any]
             epochs = run.get(phase, [])
             x = np.arange(1, len(epochs) + 1) + start
             look: dict[str, Any] = {"color": colour, "lw": 1.0 if i else 1.8, "alpha": 0.4 if i else 1.0}
-            axis.plot(x, [number((e.get("watched") or {}).get("ndcg")) for e in epochs], **look)
-            judged.plot(x, [number(e.get("held_out")) for e in epochs], **look, ls=(0, (1, 1.2)))
+            true, predicted = (
+                np.array([number(value) for value in values])
+                for values in (
+                    [(e.get("watched") or {}).get("ndcg") for e in epochs],
+                    [e.get("held_out") for e in epochs],
+                )
+            )
+            known = ~np.isnan(true)
+            axis.plot(x[known], true[known], **look, marker="" if known.all() else ".")
+            judged.plot(x, predicted, **look, ls=(0, (1, 1.2)))
         axis.annotate(
             phase,
             (start + 0.5, 0),

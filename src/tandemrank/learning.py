@@ -54,7 +54,12 @@ class LearningConfig(BaseModel):
         default="ips",
         description="clicks weighted by inverse propensities, or the same for what a reward model leaves unexplained",
     )
-    held_out: float = Field(default=0.15, gt=0, lt=1, description="share of the impressions held out for stopping")
+    held_out: float = Field(
+        default=0.15,
+        gt=0,
+        lt=1,
+        description="share of the impressions held out to say when to stop; none with stopping = fixed",
+    )
     judged: float = Field(
         default=0.2,
         gt=0,
@@ -68,16 +73,21 @@ class LearningConfig(BaseModel):
         """The examination curve.  Shapes: -> [K]."""
         return clicks.examination(self.shown, self.examination)
 
+    @property
+    def apart(self) -> float:
+        """The share of the impressions that training does not see, because they say when to stop."""
+        return 0.0 if self.training.stopping == "fixed" else self.held_out
+
 
 @dataclass(frozen=True)
 class Clicks:
-    """What a log says: weights for training, and the held-out part with its propensities for judging.
+    """What a log says: weights for training, and the part that was held out for judging, if any, with its propensities.
 
     `propensity` is the kind that was used, `why` the reason in words, `logger` the policy it comes from, if from any.
     """
 
     weights: csr_matrix | DoublyRobustWeights
-    held_out: Feedback
+    held_out: Feedback | None
     rho_0: Floats
     clip: float
     propensity: Kind
@@ -89,28 +99,32 @@ class Clicks:
 
         `lists` makes the lists that are judged, by default the most likely ones of the held-out queries.
         """
+        if config.training.stopping == "fixed":
+            return None
+        if self.held_out is None:
+            raise ConfigError(
+                f"stopping = {config.training.stopping} needs held-out clicks: give `prepare` a held-out part."
+            )
         q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
         show = lists or (lambda policy: (q, policy.most_likely(q)))
         rho_0 = feedback.clip(self.rho_0, self.clip)
         if config.training.stopping == "dcg":
             judge = objectives.held_out_dcg(rho_0, self.held_out, config.theta)
             return lambda policy: judge(*show(policy))
-        if config.training.stopping == "value":
-            weights, total = objectives.click_weights(rho_0, self.held_out), self.held_out.N
-            return lambda policy: float(policy.utility(weights, config.theta, samples=4, seed=seed).sum() / total)
-        return None
+        weights, total = objectives.click_weights(rho_0, self.held_out), self.held_out.N
+        return lambda policy: float(policy.utility(weights, config.theta, samples=4, seed=seed).sum() / total)
 
 
 def prepare(
     used: Feedback | tuple[Feedback, Feedback],
-    held_out: Feedback,
     config: LearningConfig,
     *,
+    held_out: Feedback | None = None,
     logging_policy: TwoStagePolicy | None = None,
     lists: Callable[[], Lists] | None = None,
     seed: int = 0,
 ) -> Clicks:
-    """The weights of the documents by `used`, and `held_out` with its propensities.
+    """The weights of the documents by `used`, and `held_out`, which only judges, with its propensities.
 
     `used` may come in two parts by impression: the reward model of the doubly robust objective then learns from the one for
     the other, and else from some queries for the others. `lists` reads the lists of the log; it is called only for
@@ -120,10 +134,13 @@ def prepare(
         folds = objectives.query_folds(used, seed) if config.objective == "doubly-robust" else []
     else:
         folds, used = [used, used[::-1]], feedback.merge(used)
-    if used.clicks.sum() == 0 or held_out.clicks.sum() == 0:
+    parts = [used] if held_out is None else [used, held_out]
+    if any(part.clicks.sum() == 0 for part in parts):
+        came = " and ".join(
+            f"{part.clicks.sum():g} {n}" for part, n in zip(parts, ("for training", "held out"), strict=False)
+        )
         raise LogError(
-            f"not enough clicks to learn from: {used.clicks.sum():g} for training, {held_out.clicks.sum():g} held out, "
-            f"in {used.N + held_out.N:g} impressions. Give a longer log."
+            f"not enough clicks to learn from: {came}, in {sum(part.N for part in parts):g} impressions. Give a longer log."
         )
     kind, why = choose(config.propensity, used, logging_policy)
     logger = logging_policy if kind == "exact" else None
@@ -131,18 +148,18 @@ def prepare(
         if lists is None:
             raise ConfigError("fitted propensities need the lists of the log: give `lists`, or another propensity.")
         logger = propensities.fit(lists(), used.vocabulary, seed=seed).policy
-    rho_used, rho_held_out = (
+    rho_used, *rho_held_out = (
         propensities.of_rows(part, config.theta, kind, logger, samples=config.propensity_samples, seed=seed)
-        for part in (used, held_out)
+        for part in parts
     )
-    minimum = clip_at(config, rho_used[used.clicks > 0], used.N + held_out.N)
+    minimum = clip_at(config, rho_used[used.clicks > 0], sum(part.N for part in parts))
     rho_used = feedback.clip(rho_used, minimum)
     weights: csr_matrix | DoublyRobustWeights = (
         objectives.click_weights(rho_used, used)
         if config.objective == "ips"
         else objectives.doubly_robust_weights(rho_used, used, config.theta, folds)
     )
-    return Clicks(weights, held_out, rho_held_out, minimum, kind, why, logger)
+    return Clicks(weights, held_out, rho_held_out[0] if rho_held_out else np.empty(0), minimum, kind, why, logger)
 
 
 def choose(wanted: Literal["auto"] | Kind, log: Feedback, logging_policy: TwoStagePolicy | None) -> tuple[Kind, str]:

@@ -2,8 +2,9 @@
 
     log -> (used, held out, judged) -> start -> training, each method -> off-policy values on `judged`
 
-The log's impressions are parted in three. Training sees the first part, the second says when to stop, and the third, which
-neither has seen, values what came out: on its own training clicks every pair looks better than it is. Production, which
+The log's impressions are parted in three. Training sees the first part, the second says when to stop (it is empty where
+training has a fixed end), and the third, which neither has seen, values what came out: on its own training clicks every pair
+looks better than it is. Production, which
 drew the log, needs no estimate: its value is the clicks an impression that the third part shows.
 """
 
@@ -207,7 +208,8 @@ def learn(
     parts = _read(log, config, start, seed)
     config, start = _filled(config, parts), _lowered(start, parts)
     clicks = prepare(
-        parts.used, parts.held_out, config, logging_policy=_logger(logging_policy, start, parts, config),
+        parts.used, config, held_out=parts.held_out if config.apart else None,
+        logging_policy=_logger(logging_policy, start, parts, config),
         lists=lambda: propensities.read_lists(log, parts.judged.vocabulary, config.shown), seed=seed,
     )  # fmt: skip
     pair = _first(start, parts, config, seed)
@@ -247,11 +249,11 @@ def _of_method(
 
 def _read(log: Source, config: LearningConfig, start: Start, seed: int) -> Parts:
     """The log in its parts, in the vocabulary of the policy to start from, or in the log's own with the features' ids."""
-    feedback.check_shares(config.held_out, config.judged)
-    half = (1 - config.held_out - config.judged) / 2
+    feedback.check_shares(config.apart, config.judged)
+    half = (1 - config.apart - config.judged) / 2
     K = config.shown if "shown" in config.model_fields_set else None
     known = None if start.policy is None else start.policy.vocabulary
-    found = logs.read_parts(log, (half, config.held_out, config.judged), seed=seed, vocabulary=known, K=K)
+    found = logs.read_parts(log, (half, config.apart, config.judged), seed=seed, vocabulary=known, K=K)
     if start.query_features is not None or start.item_features is not None:
         own = found[0].vocabulary
         larger = Vocabulary(
@@ -265,7 +267,7 @@ def _read(log: Source, config: LearningConfig, start: Start, seed: int) -> Parts
         ("stopping", held_out.clicks.sum()),
         ("valuing what was trained", judged.clicks.sum()),
     ):
-        if clicks == 0:
+        if clicks == 0 and (what != "stopping" or config.apart > 0):
             N = sum(part.N for part in found)
             raise LogError(
                 f"not enough clicks to learn from: none for {what}, of {N:g} impressions. Give a longer log."
@@ -293,7 +295,7 @@ def _renamed(part: Feedback, vocabulary: Vocabulary) -> Feedback:
 def _filled(config: LearningConfig, parts: Parts) -> LearningConfig:
     """The configuration with what the log decides: K, the longest list; K2, at most all items; the minibatch.
 
-    An epoch has eight minibatches or more: with fewer steps, patience would end before training has begun.
+    An epoch has eight minibatches or more: with fewer steps, what all queries share would hardly move.
     """
     log, given = parts.whole, config.model_fields_set
     shown = config.shown if "shown" in given else int(log.rank.max()) + 1

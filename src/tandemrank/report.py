@@ -264,8 +264,8 @@ def _figures(table: Table) -> list[str]:
         (len({K2 for K2, _ in columns}) > 1, "More candidates", figures.against_K2,
          f"NDCG@{K} against the number of candidates, with 95% intervals; dashed: references."),
         (Ns, "Learning curves", figures.learning_curves,
-         f"K2 = {K2}, up to five runs, the first one strong. Solid: true NDCG@{K}, which no training sees. Dotted: the "
-         "judgement on held-out clicks, which decides when to stop."),
+         f"K2 = {K2}, up to five runs, the first one strong. Solid: true NDCG@{K}, which no training sees."
+         + (" Dotted: the judgement on held-out clicks, which decides when to stop." if found else "")),
         (found and figures.in_ndcg(table), "Predicted and true", figures.predicted,
          f"NDCG@{K} as predicted from held-out clicks alone, against the truth, epoch by epoch. The mean distance is "
          f"{gap:.3f} over {len(found):,} epochs; a perfect prediction is on the diagonal."),

@@ -1,5 +1,6 @@
 """What a person sees on a terminal: tables on standard output, progress on standard error and only if it is a terminal."""
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,11 +79,9 @@ def training_progress() -> Iterator[Callable[[str, Any], None] | None]:
         def show(method: str, state: Any) -> None:
             if (method, state.phase) not in tasks:
                 tasks[method, state.phase] = bar.add_task("", total=state.epochs)
-            last = (
-                ""
-                if state.last is None
-                else f"  objective {state.last.objective:.4g}  held out {state.last.held_out:.4f}"
-            )
+            last = "" if state.last is None else f"  objective {state.last.objective:.4g}"
+            if state.last is not None and not math.isnan(state.last.held_out):
+                last += f"  held out {state.last.held_out:.4f}"
             phase = f" {state.phase + 1}/{state.phases}" if state.phases > 1 else ""
             text = f"{method}{phase}  epoch {min(state.epoch + 1, state.epochs)}{last}"
             bar.update(tasks[method, state.phase], completed=state.epoch + state.done, description=text)

@@ -30,7 +30,7 @@ from torch import Tensor
 from tandemrank import race, reinforce
 from tandemrank.errors import ConfigError
 from tandemrank.files import replacing
-from tandemrank.optimiser import Adam
+from tandemrank.optimiser import Direction
 from tandemrank.policies import TwoStagePolicy
 from tandemrank.scorers import Scorer
 
@@ -103,11 +103,15 @@ class Step(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """The steps of each minibatch, and whose lists are judged at the end of an epoch."""
+    """The steps of each minibatch, and whose lists are judged at the end of an epoch.
+
+    With `from_mean` both stages begin from the mean of their weights, at the pace of `joint_rate` and `joint_epochs`.
+    """
 
     name: str
     steps: tuple[Step, ...]
     judged: View
+    from_mean: bool = False
 
 
 GENERATOR_ALONE = Phase("generator alone", (Step("candidate", "candidate"),), "candidate")
@@ -118,7 +122,7 @@ SCHEDULES: dict[Method, tuple[Phase, ...]] = {
     # Ma et al. 2020: the re-ranker alone first; then the generator, for the frozen re-ranker.
     "baseline": (RANKER_ALONE, Phase("generator for the ranker", (Step("candidate", "pair"),), "pair")),
     "independent": (GENERATOR_ALONE, RANKER_ALONE),
-    # The paper's method, each stage for the other, from stages that each know their clicks already.
+    # The paper's method, each stage for the other, from stages that know their clicks already.
     "joint": (GENERATOR_ALONE, RANKER_ALONE, BOTH),
 }
 
@@ -134,20 +138,25 @@ class TrainingConfig(BaseModel):
     )
     samples: int = Field(default=1, ge=1, description="Monte-Carlo samples of a gradient")
     minibatch: int = Field(default=256, ge=1, description="queries of a minibatch")
-    learning_rate: float = Field(default=0.03, gt=0, description="learning rate of Adam for what belongs to one query")
+    learning_rate: float = Field(default=0.2, gt=0, description="learning rate of what belongs to one query")
     shared_rate: float = Field(
-        default=0.1, gt=0, description="learning rate of what all queries share, the items, as a share of learning_rate"
+        default=0.04,
+        gt=0,
+        description="learning rate of what all queries share, the items, as a share of learning_rate",
     )
-    adam: Literal["row", "plain"] = Field(
-        default="row",
-        description="Adam's scale for what belongs to one query: one for its vector, which keeps the gradient's direction, "
-        "or one for each number",
+    rate: Literal["falling", "constant"] = Field(
+        default="falling", description="learning rates over a phase: falling to 0 in a straight line, or constant"
     )
-    epochs: int = Field(default=40, ge=1, description="epochs of a phase, at most")
+    query_step: Literal["direction", "adam"] = Field(
+        default="direction",
+        description="how the vector of a query moves: along its gradient by steps of one length, or by Adam",
+    )
+    epochs: int = Field(default=16, ge=1, description="epochs of a phase, at most")
     patience: int = Field(default=10, ge=1, description="epochs without a better judgement before a phase ends")
-    stopping: Literal["dcg", "value", "fixed"] = Field(
-        default="dcg",
-        description="judgement on held-out clicks: self-normalised DCG of the lists, clipped-IPS value, or none",
+    stopping: Literal["fixed", "dcg", "value"] = Field(
+        default="fixed",
+        description="all epochs on all clicks; or by a judgement on held-out clicks: self-normalised DCG of the lists, "
+        "clipped-IPS value",
     )
     alpha: Literal["examination", "flat"] = Field(
         default="flat",
@@ -158,20 +167,40 @@ class TrainingConfig(BaseModel):
         ge=1,
         description="ranks that count with alpha = flat; by default deeper where clicks are fewer",
     )
-    joint_start: Literal["alone", "start"] = Field(
-        default="alone",
-        description="what joint training begins with: both stages trained alone, or the policy to start from itself",
+    joint_start: Literal["mean", "alone", "start"] = Field(
+        default="mean",
+        description="what joint training begins with: both stages trained alone and then the mean of the two for both, "
+        "each its own, or the policy to start from itself",
     )
+    joint_rate: float = Field(
+        default=0.25, gt=0, description="learning rate of joint training that begins with the mean, as a share"
+    )
+    joint_epochs: int = Field(default=8, ge=1, description="epochs of joint training that begins with the mean")
     joint_step: Literal["alternate", "together", "every-other"] = Field(
         default="together",
         description="for each minibatch one step after the other, all steps from one draw, or one step in turn",
     )
 
 
-def schedule_of(method: Method, config: TrainingConfig) -> tuple[Phase, ...]:
-    """The phases of a method under these switches."""
-    cold = method == "joint" and config.joint_start == "start"
-    return (BOTH,) if cold else SCHEDULES[method]
+def schedule_of(method: Method, config: TrainingConfig, policy: TwoStagePolicy) -> tuple[Phase, ...]:
+    """The phases of a method under these switches, for this policy to start from."""
+    *alone, last = SCHEDULES[method]
+    if method != "joint":
+        return (*alone, last)
+    if config.joint_start == "start":
+        return (BOTH,)
+    # Weights have a mean that means something only where both stages come from the same ones.
+    return (*alone, last._replace(from_mean=config.joint_start == "mean" and _are_same(policy)))
+
+
+def _are_same(policy: TwoStagePolicy) -> bool:
+    """Whether the two stages are one model twice."""
+    ours, theirs = policy.generator.state_dict(), policy.ranker.state_dict()
+    return (
+        type(policy.generator) is type(policy.ranker)
+        and policy.generator.sizes() == policy.ranker.sizes()
+        and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    )
 
 
 class Epoch(NamedTuple):
@@ -217,20 +246,21 @@ def train(
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
     watch: Callable[[TwoStagePolicy], dict[str, float]] | None = None,
+    watch_every: int = 1,
 ) -> Trained:
     """Trains both stages of a copy of `policy` by a schedule, by default that of `config.method`.
 
     `criterion` judges a policy on held-out clicks, higher is better; without one, or with `stopping = "fixed"`, every phase
     has all its epochs. With `checkpoint` every epoch is saved there, and `resume` goes on from it: the weights come out
     bit by bit as if nothing had happened. `watch` is recorded in the history and never decides anything; it is
-    called after the criterion, for the same policy.
+    called after the criterion, for the same policy, every so many epochs and for the last one.
     Shapes: weights [Q, D], sparse or any `Weights`; theta [K].
     """
     config = config or TrainingConfig()
     weights = SparseWeights(weights) if isinstance(weights, csr_matrix) else weights
     if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
         raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
-    schedule = tuple(schedule or schedule_of(config.method, config))
+    schedule = tuple(schedule or schedule_of(config.method, config, policy))
     loop = _Loop(
         policy.copy(), weights, theta, config, schedule, criterion, seed, Path(checkpoint) if checkpoint else None
     )
@@ -239,7 +269,7 @@ def train(
     tell = progress or (lambda _: None)
     while loop.phase < len(schedule):
         while not loop.phase_is_over():
-            loop.run_epoch(tell, watch)
+            loop.run_epoch(tell, watch, watch_every)
             loop.save()
         loop.end_phase()
         loop.save()
@@ -276,16 +306,37 @@ class _Loop:
     def plan(self) -> Phase:
         return self.schedule[self.phase]
 
+    @property
+    def epochs(self) -> int:
+        """Of this phase, at most."""
+        return self.config.joint_epochs if self.plan.from_mean else self.config.epochs
+
     def begin_phase(self) -> None:
+        if self.plan.from_mean:
+            self.take_mean()
         stages = dict.fromkeys(step.stage for step in self.plan.steps)
-        self.optimisers = {s: _adam(self.models[s], self.config) for s in stages}
+        pace = self.config.joint_rate if self.plan.from_mean else 1.0
+        self.optimisers = {s: _optimisers(self.models[s], self.config, pace) for s in stages}
         self.epoch, self.best_epoch, self.best = 0, 0, -float("inf")
         self.best_weights = self.snapshot()
+
+    def take_mean(self) -> None:
+        """Both stages get the mean of their weights.
+
+        Trained from one start on the same clicks they differ by the noise of their draws; the mean has half its variance.
+        """
+        other = self.models["ranker"].state_dict()
+        mean = {
+            name: (x + other[name]) / 2 if x.is_floating_point() else x
+            for name, x in self.models["candidate"].state_dict().items()
+        }
+        for model in self.models.values():
+            model.load_state_dict(mean)
 
     def phase_is_over(self) -> bool:
         waited = self.epoch - max(self.best_epoch, SMOOTH)
         stalled = self.criterion is not None and waited >= self.config.patience
-        return self.epoch >= self.config.epochs or stalled or len(self.queries) == 0
+        return self.epoch >= self.epochs or stalled or len(self.queries) == 0
 
     def end_phase(self) -> None:
         """Restores the best weights, and begins the next phase if there is one."""
@@ -300,7 +351,7 @@ class _Loop:
         return {s: {k: v.detach().clone() for k, v in m.state_dict().items()} for s, m in self.models.items()}
 
     def run_epoch(
-        self, tell: Callable[[Progress], None], watch: Callable[[TwoStagePolicy], dict[str, float]] | None
+        self, tell: Callable[[Progress], None], watch: Callable[[TwoStagePolicy], dict[str, float]] | None, every: int
     ) -> None:
         start = time.perf_counter()
         size, phases = self.config.minibatch, len(self.schedule)
@@ -308,18 +359,30 @@ class _Loop:
         last = self.history[-1] if self.history else None
         total = 0.0
         for number, first in enumerate(range(0, len(order), size)):
+            self.set_rates((self.epoch + first / len(order)) / self.epochs)
             total += self.minibatch(order[first : first + size], number)
             done = min(first + size, len(order)) / len(order)
-            tell(Progress(self.phase, phases, self.epoch, self.config.epochs, done, last))
+            tell(Progress(self.phase, phases, self.epoch, self.epochs, done, last))
         self.epoch += 1
         held_out = float("nan") if self.criterion is None else self.criterion(self.judged())
         seconds = time.perf_counter() - start
-        watched = watch(self.judged()) if watch else {}
+        is_watched = self.epoch % every == 0 or self.epoch == self.epochs
+        watched = watch(self.judged()) if watch and is_watched else {}
         self.history.append(Epoch(self.plan.name, self.epoch, total / len(order), held_out, seconds, watched))
         judgement = _judgement(self.history[-self.epoch :])
         if judgement > self.best:
             self.best, self.best_epoch, self.best_weights = judgement, self.epoch, self.snapshot()
-        tell(Progress(self.phase, phases, self.epoch, self.config.epochs, 0.0, self.history[-1]))
+        tell(Progress(self.phase, phases, self.epoch, self.epochs, 0.0, self.history[-1]))
+
+    def set_rates(self, done: float) -> None:
+        """The learning rates after this share of the phase's epochs."""
+        share = 1.0 - done if self.config.rate == "falling" else 1.0
+        for optimiser in self.all_optimisers():
+            for group in optimiser.param_groups:
+                group["lr"] = optimiser.defaults["lr"] * share
+
+    def all_optimisers(self) -> list[torch.optim.Optimizer]:
+        return [optimiser for own in self.optimisers.values() for optimiser in own]
 
     def minibatch(self, q: Tensor, number: int) -> float:
         """The steps of one minibatch; returns the sum of the queries' objectives before the last step."""
@@ -332,11 +395,13 @@ class _Loop:
                     with torch.set_grad_enabled(stage in self.optimisers):
                         scores[stage] = self.models[stage](q)
             value = self.objective(view, stages, scores, w)
-            for stage in stages:
-                self.optimisers[stage].zero_grad()
+            moved = [optimiser for stage in stages for optimiser in self.optimisers[stage]]
+            for optimiser in moved:
+                optimiser.zero_grad()
             (-value.mean()).backward()  # type: ignore[no-untyped-call]
+            for optimiser in moved:
+                optimiser.step()
             for stage in stages:
-                self.optimisers[stage].step()
                 del scores[stage]
         return float(value.detach().sum())
 
@@ -391,9 +456,9 @@ class _Loop:
         tensors = {"random": self.random.get_state()}
         for kind, snapshot in (("now", self.snapshot()), ("best", self.best_weights)):
             tensors |= {f"{kind}.{s}.{name}": t for s, state in snapshot.items() for name, t in state.items()}
-        for stage, optimiser in self.optimisers.items():
+        for place, optimiser in enumerate(self.all_optimisers()):
             for number, moments in optimiser.state_dict()["state"].items():
-                tensors |= {f"adam.{stage}.{number}.{name}": t for name, t in moments.items()}
+                tensors |= {f"moments.{place}.{number}.{name}": t for name, t in moments.items()}
         state = {
             "identity": self.identity,
             "phase": self.phase,
@@ -424,34 +489,36 @@ class _Loop:
             )
         self.history = [Epoch(*epoch) for epoch in state["history"]]
         self.phase = state["phase"]
+        is_over = self.phase == len(self.schedule)
+        if not is_over:
+            self.begin_phase()
         for stage, model in self.models.items():
             model.load_state_dict(_with_prefix(tensors, f"now.{stage}."))
         self.random.set_state(tensors["random"])
-        if self.phase == len(self.schedule):
+        if is_over:
             return
-        self.begin_phase()
         self.epoch, self.best_epoch, self.best = state["epoch"], state["best_epoch"], state["best"]
         self.best_weights = {stage: _with_prefix(tensors, f"best.{stage}.") for stage in self.models}
-        for stage, optimiser in self.optimisers.items():
+        for place, optimiser in enumerate(self.all_optimisers()):
             saved = optimiser.state_dict()
-            for name, t in _with_prefix(tensors, f"adam.{stage}.").items():
+            for name, t in _with_prefix(tensors, f"moments.{place}.").items():
                 number, moment = name.split(".")
                 saved["state"].setdefault(int(number), {})[moment] = t
             optimiser.load_state_dict(saved)
 
 
-def _adam(model: Scorer, config: TrainingConfig) -> Adam:
+def _optimisers(model: Scorer, config: TrainingConfig, pace: float) -> list[torch.optim.Optimizer]:
     """In an epoch a query's own parameters meet one minibatch, what all queries share meets every one: it goes slower."""
     own = {id(parameter) for parameter in model.of_one_query()}
-    groups = [
-        {
-            "params": [p for p in model.parameters() if (id(p) in own) == is_own],
-            "lr": config.learning_rate * pace,
-            "by_row": is_own and config.adam == "row",
-        }
-        for is_own, pace in ((True, 1.0), (False, config.shared_rate))
-    ]
-    return Adam(group for group in groups if group["params"])
+    rate = config.learning_rate * pace
+    found: list[torch.optim.Optimizer] = []
+    for is_own, lr in ((True, rate), (False, rate * config.shared_rate)):
+        parameters = [p for p in model.parameters() if (id(p) in own) == is_own]
+        # Scores that were given have no vector a query, so no direction either.
+        by_direction = is_own and config.query_step == "direction" and all(p.ndim == 2 for p in parameters)
+        if parameters:
+            found.append(Direction(parameters, lr) if by_direction else torch.optim.Adam(parameters, lr, fused=True))
+    return found
 
 
 def _judgement(epochs: Sequence[Epoch]) -> float:

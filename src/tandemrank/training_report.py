@@ -105,7 +105,9 @@ def html(summary: Summary) -> str:
         figure_of(
             "Learning curves", curves_figure, summary,
             "The judgement on held-out clicks by epoch. The ring is the epoch whose weights were kept: the last of those five "
-            "whose mean was best.",
+            "whose mean was best." if summary["log"]["held_out"] else
+            "The objective of training by epoch, as a share of the highest. Nothing was held out to stop it: the last weights "
+            "of a phase were kept.",
         ),
         section("The log", _log(summary)),
         switches_of(summary),
@@ -117,12 +119,13 @@ def html(summary: Summary) -> str:
 def what_was_run(summary: Summary) -> str:
     """The training in plain words, with its sizes."""
     log, switches = summary["log"], summary.get("switches") or {}
+    stopping = f", {log['held_out']:,.0f} said when to stop," if log["held_out"] else ""
     return (
         f"A live system showed lists of up to {log['places']} of {log['items']:,} items to {log['queries']:,} queries, "
         f"{log['impressions']:,.0f} times, and {log['clicks']:,.0f} clicks were logged. From these clicks alone a two-stage "
         f"system was trained: a generator that picks {switches.get('candidates', '–')} candidates and a re-ranker that shows "
-        f"{switches.get('shown', '–')} of them. Training saw {log['used']:,.0f} impressions, {log['held_out']:,.0f} said "
-        f"when to stop, and {log['judged']:,.0f} valued what came out."
+        f"{switches.get('shown', '–')} of them. Training saw {log['used']:,.0f} impressions{stopping} "
+        f"and {log['judged']:,.0f} valued what came out."
     )
 
 
@@ -219,7 +222,10 @@ def values_figure(summary: Summary) -> "Figure":
 
 @figures.styled
 def curves_figure(summary: Summary) -> "Figure":
-    """The judgement on held-out clicks by epoch, one panel a method, its phases one after another; a ring at the choice."""
+    """The judgement on held-out clicks by epoch, one panel a method, its phases one after another; a ring at the choice.
+
+    Where nothing was held out, the objective of training.
+    """
     methods = summary["methods"]
     figure, axes = figures.panels(1, len(methods), 3.0, sharey=True)
     for axis, method in zip(axes[0], methods, strict=True):
@@ -229,21 +235,27 @@ def curves_figure(summary: Summary) -> "Figure":
         axis.set_xlabel("epoch")
         axis.grid(False, axis="x")
         axis.xaxis.get_major_locator().set_params(integer=True)
-    axes[0, 0].set_ylabel("judged on held-out clicks")
+    axes[0, 0].set_ylabel(
+        "judged on held-out clicks" if summary["log"]["held_out"] else "objective, share of the highest"
+    )
     return figure
 
 
 def _phases(axis: "Axes", method: dict[str, Any], colour: str) -> None:
     start = 0
     for phase, chosen in method["chosen"].items():
-        held_out = [number(e["held_out"]) for e in method["history"] if e["phase"] == phase]
-        axis.plot(np.arange(1, len(held_out) + 1) + start, held_out, color=colour, marker=".", ms=4)
-        axis.plot(start + chosen, held_out[chosen - 1], color=colour, marker="o", ms=10, mew=1.6, mfc="none")
+        epochs = [e for e in method["history"] if e["phase"] == phase]
+        judged = np.array([number(e["held_out"]) for e in epochs])
+        if np.isnan(judged).all():
+            judged = np.array([e["objective"] for e in epochs])
+            judged /= np.abs(judged).max() or 1.0
+        axis.plot(np.arange(1, len(judged) + 1) + start, judged, color=colour, marker=".", ms=4)
+        axis.plot(start + chosen, judged[chosen - 1], color=colour, marker="o", ms=10, mew=1.6, mfc="none")
         axis.annotate(
             phase, (start + 0.5, 0), (4, 4), ("data", "axes fraction"), "offset points", fontsize=8,
             color=figures.THEME["muted"],
         )  # fmt: skip
         axis.axvline(start + 0.5, color=figures.THEME["grid"], lw=1)
-        start += len(held_out)
+        start += len(judged)
     axis.set_xlim(0.5, start + 0.5)
     axis.margins(y=0.15)

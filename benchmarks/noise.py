@@ -1,0 +1,55 @@
+"""The noise of what a user's vector learns from, before and after the gradient's sum is taken out (docs/race.md).
+
+    python benchmarks/noise.py --data ml-1m.zip --impressions 320000
+
+Trains Joint from production for eight epochs, then draws the gradients of some users many times, one sample each. Prints the
+ratio of the variances, summed over the numbers of the users' vectors. About two minutes.
+"""
+
+import argparse
+
+import numpy as np
+import torch
+
+from tandemrank import experiments, race, race_tensor
+from tandemrank.experiments import ExperimentConfig
+from tandemrank.training import TrainingConfig, train
+
+USERS, ROUNDS, SAMPLES = 32, 25, 8
+
+
+def main() -> None:
+    """Trains, draws, prints."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="synthetic")
+    parser.add_argument("--impressions", type=int, default=100_000)
+    parser.add_argument("--candidates", type=int, default=500)
+    arguments = parser.parse_args()
+    config, K2 = ExperimentConfig(data=arguments.data), arguments.candidates
+    world = experiments.build_world(experiments.load_task(config), config, seed=0)
+    w = experiments.simulate(world, config, arguments.impressions, seed=0).clicks.weights
+    plan = TrainingConfig(epochs=8, stopping="fixed", joint_start="start")
+    pair = train(experiments.start_policy(world, config, K2), w, world.theta, plan).policy
+    q = np.flatnonzero(np.diff(w.indptr))
+    depth = int(np.clip(200 * len(q) / w.nnz, 20, 100))
+    with torch.no_grad():
+        s, r = (stage(torch.as_tensor(q[:USERS])) for stage in (pair.generator, pair.ranker))
+    vectors = [stage.items.detach().double() for stage in (pair.generator, pair.ranker)]  # type: ignore[union-attr]
+    weights, flat = torch.from_numpy(w[q[:USERS]].toarray()), torch.ones(depth)
+    for name, scores, candidates in (("pair", s, K2), ("one stage alone", r, r.shape[1])):
+        generator, drawn = torch.Generator().manual_seed(0), []
+        for _ in range(ROUNDS):
+            keys = race.keys_for(USERS, generator)
+            p, density, _, gain, slope, _ = race_tensor.race(scores, r, weights, flat, candidates, SAMPLES, keys)
+            drawn += list(zip(density * gain, p * slope, strict=True))
+        balanced = [race_tensor.balance(scores, r, candidates, flat, *pair_of) for pair_of in drawn]
+        for stage in range(2) if candidates < r.shape[1] else (1,):
+            before, after = (
+                torch.stack([x[stage].double() @ vectors[stage] for x in found]).var(0).sum()
+                for found in (drawn, balanced)
+            )
+            print(f"{name}, {('generator', 'ranker')[stage]}: variance {float(before / after):.1f} times smaller")
+
+
+if __name__ == "__main__":
+    main()
