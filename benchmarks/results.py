@@ -19,8 +19,8 @@ def main() -> None:
     # The report is a result too, but a heavy one: the figures and the figures' data, to six digits, are kept.
     write_text(target / "table.json", json.dumps(_rounded(table), separators=(",", ":")) + "\n")
     write_text(target / "table.md", report.markdown(table))
-    for name in ("against_N", "against_K2", "differences", "learning_curves", "predicted", "stages"):
-        write_text(target / f"{name}.svg", figures.svg(getattr(figures, name)(table)))
+    for _, draw, _ in report.figures_of(table):
+        write_text(target / f"{draw.__name__}.svg", figures.svg(draw(table)))
 
 
 def _rounded(value: Any) -> Any:

@@ -21,7 +21,7 @@ ORDER = [
     "feedback", "log_checks", "log_sources", "logs", "examination", "validation",
     "float32_kernel", "balance_kernel", "race_kernel", "race_tensor", "race", "reinforce_kernel", "reinforce", "pl_rank_kernel",
     "scorers", "features", "towers", "starts", "policies", "propensities", "objectives", "diagnostics", "estimation",
-    "optimiser", "training", "learning", "own_logs", "evaluation",
+    "schedules", "optimiser", "training", "learning", "own_logs", "evaluation",
     "experiments", "grid", "report_text", "figures", "report", "training_report", "workflows", "bench", "bench_logs",
     "terminal", "cli",
 ]  # fmt: skip

@@ -50,6 +50,9 @@ def test_2stage_true_utility_recall_and_overlap() -> None:
         for y, p, _, _ in enumeration.two_stage(s, r, theta, K2)
     )
     assert found.ndcg_expected[0] == pytest.approx(exact, abs=5 * 0.4 / 4000**0.5)
+    other = evaluation.evaluate(policy, csr_matrix([[0.0, 0.0, 1.0, 1.0, 0.0]]), theta, samples=1)
+    assert other.generator_alone[0] == pytest.approx(1 / (1 + second))  # 2 is first
+    assert other.ranker_alone[0] == pytest.approx(second / (1 + second))  # 3 is second
 
 
 def test_means_and_paired_differences() -> None:

@@ -188,10 +188,11 @@ def test_the_paper_stands_beside_ours() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "mean", "words"),
     [
-        (0.01, 0.03, 0.02, "Joint is ahead of Independent by 0.020 NDCG [+0.010, +0.030]."),
-        (-0.03, -0.01, -0.02, "Joint is behind Independent by 0.020 NDCG [−0.030, −0.010]."),
-        (-0.01, 0.02, 0.005, "Joint and Independent cannot be told apart: the difference +0.005 [−0.010, +0.020] includes 0."),
-        (math.nan, math.nan, 0.02, "Joint differs from Independent by +0.020, without an interval: it may be chance."),
+        (0.01, 0.03, 0.02, "Joint is ahead of Independent by 0.0200 NDCG [+0.0100, +0.0300]."),
+        (-0.03, -0.01, -0.02, "Joint is behind Independent by 0.0200 NDCG [−0.0300, −0.0100]."),
+        (-0.01, 0.02, 0.005,
+         "Joint and Independent cannot be told apart: the difference +0.0050 [−0.0100, +0.0200] includes 0."),
+        (math.nan, math.nan, 0.02, "Joint differs from Independent by +0.0200, without an interval: it may be chance."),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("no_figures")
@@ -209,7 +210,7 @@ def test_headline_of_many_settings_counts_them() -> None:
     own[1] |= {"mean": -0.02, "low": -0.03, "high": -0.01}
     assert report_text.headline(table)[0] == (
         "Joint is ahead of Independent in 2 of 4 settings, behind in 1, not to be told apart in 1; "
-        "the differences go from −0.020 to +0.020."
+        "the differences go from −0.0200 to +0.0200."
     )
 
 
@@ -378,7 +379,7 @@ def test_labels_keep_apart_and_stay_near() -> None:
 
 def test_markdown_has_differences_references_and_switches() -> None:
     text = report.markdown(one_setting())
-    assert "| Joint − Independent | 100 | 30k | +0.020 | [+0.010, +0.030] | 3 |" in text
+    assert "| Joint − Independent | 100 | 30k | +0.0200 | [+0.0100, +0.0300] | 3 |" in text
     assert "| Full information | 0.800 [0.790, 0.810] |" in text
     assert "| training.minibatch | 256 | queries of a minibatch |" in text
     assert text.rstrip().endswith("```\ntandemrank table --seed 1\n```")

@@ -9,8 +9,9 @@ from scipy.sparse import csr_matrix
 from tandemrank import training
 from tandemrank.errors import ConfigError
 from tandemrank.policies import TwoStagePolicy
+from tandemrank.schedules import BOTH, GENERATOR_ALONE, RANKER_ALONE, SCHEDULES, Phase, Step, schedule_of
 from tandemrank.scorers import MatrixFactorisation
-from tandemrank.training import SCHEDULES, Phase, Step, TrainingConfig, train
+from tandemrank.training import TrainingConfig, train
 from tandemrank.vocabulary import Vocabulary
 
 Q, D = 30, 24
@@ -126,15 +127,15 @@ def test_joint_begins_with_the_mean_of_two_stages_that_had_one_start() -> None:
 @pytest.mark.parametrize(
     ("policy", "joint_start", "wanted"),
     [
-        (one_start, "mean", [training.GENERATOR_ALONE, training.RANKER_ALONE, training.BOTH._replace(from_mean=True)]),
-        (start, "mean", [training.GENERATOR_ALONE, training.RANKER_ALONE, training.BOTH]),
-        (one_start, "alone", [training.GENERATOR_ALONE, training.RANKER_ALONE, training.BOTH]),
-        (one_start, "start", [training.BOTH]),
+        (one_start, "mean", [GENERATOR_ALONE, RANKER_ALONE, BOTH._replace(from_mean=True)]),
+        (start, "mean", [GENERATOR_ALONE, RANKER_ALONE, BOTH]),
+        (one_start, "alone", [GENERATOR_ALONE, RANKER_ALONE, BOTH]),
+        (one_start, "start", [BOTH]),
     ],
 )
 def test_the_schedule_of_joint(policy, joint_start, wanted) -> None:
     """Two models that have nothing to do with each other have no mean."""
-    found = training.schedule_of("joint", TrainingConfig(joint_start=joint_start), policy())
+    found = schedule_of("joint", joint_start, policy())
     assert list(found) == wanted
 
 

@@ -50,13 +50,16 @@ class Evaluation:
     """One policy on some queries; NaN for queries without a relevant document.
 
     ndcg: of the most likely list; ndcg_expected: of sampled lists; recall_at_K2: of the generator's K2 highest;
-    utility: expected clicks; overlap: share of the K items that both stages alone would show.  Shapes: each [n].
+    utility: expected clicks; generator_alone, ranker_alone: NDCG of what a stage would show without the other; overlap: share
+    of those items that are the same.  Shapes: each [n].
     """
 
     ndcg: Floats
     ndcg_expected: Floats
     recall_at_K2: Floats
     utility: Floats
+    generator_alone: Floats
+    ranker_alone: Floats
     overlap: Floats
 
     def summary(self) -> dict[str, Mean]:
@@ -123,6 +126,7 @@ def evaluate(
                 ndcg(drawn, part[rows], relevance).reshape(len(part), samples).mean(1),
                 _recall(s_c, R, policy.K2),
                 np.where(np.diff(R.indptr) > 0, value, np.nan),
+                *(ndcg(own, part, relevance) for own in alone),
                 ((alone[0][:, :, None] == alone[1][:, None, :]).any(2) & (alone[0] >= 0)).mean(1),
             )
         )

@@ -26,8 +26,9 @@ from tandemrank.errors import ConfigError
 from tandemrank.evaluation import Evaluation, evaluate, ndcg
 from tandemrank.learning import Clicks, LearningConfig, prepare
 from tandemrank.policies import TwoStagePolicy
+from tandemrank.schedules import Method, Phase, schedule_of
 from tandemrank.scorers import MatrixFactorisation, truncated_svd
-from tandemrank.training import Criterion, Epoch, Method, Phase, Progress, schedule_of, train
+from tandemrank.training import Criterion, Epoch, Progress, train
 
 Floats = NDArray[np.float64]
 
@@ -202,7 +203,6 @@ class Outcome:
     policy: TwoStagePolicy
     history: tuple[Epoch, ...]
     evaluation: Evaluation
-    alone: dict[str, float]
     seconds: float
 
 
@@ -219,7 +219,7 @@ class Trainer:
         policy = start_policy(self.world, self.config, K2)
         history: tuple[Epoch, ...] = ()
         seconds = 0.0
-        for phase in schedule_of(method, self.config.learning.training, policy):
+        for phase in schedule_of(method, self.config.learning.training.joint_start, policy):
             alone = phase.judged != "pair"
             if alone and phase in self._alone:
                 trained, epochs, taken = self._alone[phase]
@@ -236,7 +236,7 @@ class Trainer:
                 K2, self.config.learning.shown, self.world.task.vocabulary,
             )  # fmt: skip
             history, seconds = history + epochs, seconds + taken
-        return Outcome(policy, history, self.evaluate(policy), self._stages_alone(policy), seconds)
+        return Outcome(policy, history, self.evaluate(policy), seconds)
 
     def _train(
         self, policy: TwoStagePolicy, phase: Phase, progress: Callable[[Progress], None] | None
@@ -273,22 +273,12 @@ class Trainer:
 
         return self.log.clicks.criterion(self.config.learning, seed, lists=lists), watch
 
-    def true_ndcg(self, policy: TwoStagePolicy) -> float:
-        """For the learning curves; never for a decision."""
-        return float(np.nanmean(ndcg(policy.most_likely(self.world.q), self.world.q, self.world.task.relevance)))
-
     def evaluate(self, policy: TwoStagePolicy) -> Evaluation:
         """All figures of a policy, on the users who were logged."""
         return evaluate(
             policy, self.world.task.relevance, self.world.theta, self.world.q,
             samples=self.config.evaluation_samples, seed=derive(self.seed, "evaluation") % 2**32,
         )  # fmt: skip
-
-    def _stages_alone(self, policy: TwoStagePolicy) -> dict[str, float]:
-        """NDCG of what each stage would show without the other."""
-        D, vocabulary = self.world.task.D, self.world.task.vocabulary
-        stages = {"generator": policy.generator, "ranker": policy.ranker}
-        return {n: self.true_ndcg(TwoStagePolicy(s, s, D, policy.K, vocabulary)) for n, s in stages.items()}
 
 
 def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> dict[str, Evaluation]:

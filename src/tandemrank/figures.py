@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tandemrank.report_text import Cell, Table, cells, count, find, label, methods, number, signed
+from tandemrank.report_text import Cell, Table, cells, closely, count, find, label, methods, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -198,7 +198,7 @@ def differences(table: Table) -> "Figure":
             look = look_of(table, against)
             interval_line(axis, y, low, high, look["color"], across=True)
             axis.plot(value, y, **look, ms=7, mew=1.6, mfc=look["color"] if low > 0 or high < 0 else THEME["page"])
-            words = signed(value) + (f" [{signed(low)}, {signed(high)}]" if math.isfinite(low + high) else "")
+            words = closely(value) + (f" [{closely(low)}, {closely(high)}]" if math.isfinite(low + high) else "")
             axis.annotate(words, (1, y), (4, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
         axis.set_title(f"{label(method)} − {label(against)}")
         axis.set(ylim=(-0.6, len(places) - 0.4), xlabel="difference in NDCG")

@@ -27,9 +27,9 @@ from tandemrank.errors import ConfigError, JobError
 from tandemrank.evaluation import Mean, difference
 from tandemrank.experiments import ExperimentConfig, Outcome, derive
 from tandemrank.files import as_json, replacing, write_json, write_text
-from tandemrank.training import Method
+from tandemrank.schedules import Method
 
-FIGURES = ("ndcg", "ndcg_expected", "recall_at_K2", "utility", "overlap")
+FIGURES = ("ndcg", "ndcg_expected", "recall_at_K2", "utility", "generator_alone", "ranker_alone", "overlap")
 REFERENCES = "references"
 
 
@@ -192,8 +192,6 @@ def _record(cell: Cell, outcome: Outcome) -> dict[str, Any]:
     return {
         **cell._asdict(),
         **_means(outcome.evaluation.summary()),
-        "generator_alone": outcome.alone["generator"],
-        "ranker_alone": outcome.alone["ranker"],
         "seconds": outcome.seconds,
         "history": [epoch._asdict() for epoch in outcome.history],
         "users": [round(float(x), 6) for x in users],
@@ -304,8 +302,7 @@ def rows_of(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"method": method, "K2": K2, "N": N, "runs": len(group)}
         row |= {"ndcg_std": float(values.std(ddof=1)) if len(values) > 1 else None, "ndcg_low": low, "ndcg_high": high}
         row |= {f"{name}_mean": float(np.mean([r[name]["mean"] for r in group])) for name in FIGURES}
-        for name in ("generator_alone", "ranker_alone", "seconds"):
-            row[f"{name}_mean"] = float(np.mean([r[name] for r in group]))
+        row["seconds_mean"] = float(np.mean([r["seconds"] for r in group]))
         row["ndcg_runs"] = values.tolist()
         rows.append(row)
     return rows

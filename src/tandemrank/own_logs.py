@@ -30,7 +30,8 @@ from tandemrank.log_sources import Source
 from tandemrank.objectives import Estimate
 from tandemrank.policies import TwoStagePolicy
 from tandemrank.propensities import Kind
-from tandemrank.training import Method, Progress, Trained, chosen_epochs, train
+from tandemrank.schedules import Method
+from tandemrank.training import Progress, Trained, chosen_epochs, train
 from tandemrank.vocabulary import Vocabulary
 
 PRODUCTION = "production"

@@ -19,6 +19,7 @@ from tandemrank.report_text import (
     Table,
     bracket,
     cells,
+    closely,
     count,
     decimal,
     find,
@@ -128,7 +129,7 @@ def _tiles(table: Table) -> str:
     ]
     for d in own:
         tiles.append(
-            (f"− {label(d['against'])}", signed(number(d.get("mean"))), bracket(d.get("low"), d.get("high"), signed))
+            (f"− {label(d['against'])}", closely(number(d.get("mean"))), bracket(d.get("low"), d.get("high"), closely))
         )
     for reference in table.get("references") or []:
         if reference["name"] == "production" and all(d["against"] != "production" for d in own):
@@ -247,8 +248,8 @@ def figure_of(title: str, draw: "Callable[[Table], Figure]", table: Table, capti
     return section(title, f"<figure>{box}<figcaption>{escape(caption)}</figcaption></figure>")
 
 
-def _figures(table: Table) -> list[str]:
-    """The figures that the table has something for."""
+def figures_of(table: Table) -> "list[tuple[str, Callable[[Table], Figure], str]]":
+    """The figures that the table has something for: title, what draws it, caption."""
     columns, K, found = cells(table), places(table), figures.points(table)
     K2, Ns, _ = figures.shown_curves(table)
     gap = sum(abs(judged - true) for *_, judged, true in found) / max(len(found), 1)
@@ -273,7 +274,11 @@ def _figures(table: Table) -> list[str]:
          f"Left: NDCG@{K} of the generator's own {K} best, of the ranker choosing from all items, and of the pair. Right: the "
          f"share of the relevant items among the candidates, and of the {K} items that both stages alone would show."),
     ]  # fmt: skip
-    return [figure_of(title, draw, table, caption) for wanted, title, draw, caption in drawn if wanted]
+    return [(title, draw, caption) for wanted, title, draw, caption in drawn if wanted]
+
+
+def _figures(table: Table) -> list[str]:
+    return [figure_of(title, draw, table, caption) for title, draw, caption in figures_of(table)]
 
 
 DARK = {

@@ -49,9 +49,14 @@ def label(name: object) -> str:
     return text[:1].upper() + text[1:]
 
 
-def signed(value: float) -> str:
+def signed(value: float, digits: int = 3) -> str:
     """A difference with its sign and a true minus."""
-    return f"{value:+.3f}".replace("-", "−") if math.isfinite(value) else "–"
+    return f"{value:+.{digits}f}".replace("-", "−") if math.isfinite(value) else "–"
+
+
+def closely(value: float) -> str:
+    """A difference of NDCG: methods may be closer than a thousandth."""
+    return signed(value, 4)
 
 
 def methods(table: Table) -> list[str]:
@@ -163,12 +168,12 @@ def headline(table: Table) -> list[str]:
 
 def _one_cell(method: str, against: str, entry: dict[str, Any]) -> str:
     a, b, mean = label(method), label(against), number(entry["mean"])
-    bounds = bracket(entry.get("low"), entry.get("high"), signed)
+    bounds = bracket(entry.get("low"), entry.get("high"), closely)
     return {
-        "ahead": f"{a} is ahead of {b} by {abs(mean):.3f} NDCG {bounds}.",
-        "behind": f"{a} is behind {b} by {abs(mean):.3f} NDCG {bounds}.",
-        "level": f"{a} and {b} cannot be told apart: the difference {signed(mean)} {bounds} includes 0.",
-        "unknown": f"{a} differs from {b} by {signed(mean)}, without an interval: it may be chance.",
+        "ahead": f"{a} is ahead of {b} by {abs(mean):.4f} NDCG {bounds}.",
+        "behind": f"{a} is behind {b} by {abs(mean):.4f} NDCG {bounds}.",
+        "level": f"{a} and {b} cannot be told apart: the difference {closely(mean)} {bounds} includes 0.",
+        "unknown": f"{a} differs from {b} by {closely(mean)}, without an interval: it may be chance.",
     }[_verdict(entry)]
 
 
@@ -178,7 +183,7 @@ def _many_cells(method: str, against: str, entries: list[dict[str, Any]]) -> str
     rest = "".join(f", {words} {verdicts.count(name)}" for name, words in others.items() if name in verdicts)
     return (
         f"{label(method)} is ahead of {label(against)} in {verdicts.count('ahead')} of {len(entries)} settings{rest}; "
-        f"the differences go from {signed(min(values))} to {signed(max(values))}."
+        f"the differences go from {closely(min(values))} to {closely(max(values))}."
     )
 
 
@@ -233,8 +238,8 @@ def _grid(table: Table) -> tuple[list[str], list[list[str]]]:
 def _difference_lines(table: Table) -> list[list[str]]:
     return [
         [
-            f"{label(d['method'])} − {label(d['against'])}", f"{d['K2']}", count(d["N"]), signed(number(d.get("mean"))),
-            bracket(d.get("low"), d.get("high"), signed) or "–", f"{d.get('runs', '–')}",
+            f"{label(d['method'])} − {label(d['against'])}", f"{d['K2']}", count(d["N"]), closely(number(d.get("mean"))),
+            bracket(d.get("low"), d.get("high"), closely) or "–", f"{d.get('runs', '–')}",
         ]
         for d in table.get("differences") or []
     ]  # fmt: skip

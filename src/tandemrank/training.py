@@ -1,13 +1,12 @@
-"""One training loop. Baseline, Independent and Joint are schedules: values handed to the loop, not kinds of loop.
+"""One training loop, to which Baseline, Independent and Joint are values (`schedules`), not kinds of loop.
 
-A schedule is a sequence of phases, a phase is what happens for each minibatch: a sequence of steps, each of which improves
-one stage on one objective,
+Each step improves one stage on one objective,
 
     sum_q sum_d w[q, d] rho_cr(d)   with   w[q, d] = sum_i c_i(d) / rho_0(d)          (paper: cltr-obj-2s, cltr-grad-2s)
 
 where rho_cr is the exposure, under the weights alpha of the ranks, by the pair of stages or by the stage alone (K2 = D,
-paper: cltr-obj). An epoch ends with a judgement on held-out clicks and a checkpoint; a phase ends when the judgement stops
-improving, with its best weights.
+paper: cltr-obj). An epoch ends with a checkpoint and, where clicks are held out, with a judgement on them; a phase then ends
+when the judgement stops improving, with its best weights.
 """
 
 import hashlib
@@ -32,11 +31,9 @@ from tandemrank.errors import ConfigError
 from tandemrank.files import replacing
 from tandemrank.optimiser import Direction
 from tandemrank.policies import TwoStagePolicy
+from tandemrank.schedules import JointStart, Method, Phase, Stage, View, schedule_of
 from tandemrank.scorers import Scorer
 
-Stage = Literal["candidate", "ranker"]
-View = Literal["pair", "candidate", "ranker"]
-Method = Literal["baseline", "independent", "joint"]
 Criterion = Callable[[TwoStagePolicy], float]
 
 # A judgement is the mean of this many epochs': held-out clicks are few, and the noise of one epoch would choose for us.
@@ -95,38 +92,6 @@ class SparseWeights:
         return self.matrix.indptr, self.matrix.indices, self.matrix.data
 
 
-class Step(NamedTuple):
-    """Improve `stage` on the exposure by `view`: the pair, or the stage alone."""
-
-    stage: Stage
-    view: View
-
-
-class Phase(NamedTuple):
-    """The steps of each minibatch, and whose lists are judged at the end of an epoch.
-
-    With `from_mean` both stages begin from the mean of their weights, at the pace of `joint_rate` and `joint_epochs`.
-    """
-
-    name: str
-    steps: tuple[Step, ...]
-    judged: View
-    from_mean: bool = False
-
-
-GENERATOR_ALONE = Phase("generator alone", (Step("candidate", "candidate"),), "candidate")
-RANKER_ALONE = Phase("ranker alone", (Step("ranker", "ranker"),), "ranker")
-BOTH = Phase("both", (Step("candidate", "pair"), Step("ranker", "pair")), "pair")
-
-SCHEDULES: dict[Method, tuple[Phase, ...]] = {
-    # Ma et al. 2020: the re-ranker alone first; then the generator, for the frozen re-ranker.
-    "baseline": (RANKER_ALONE, Phase("generator for the ranker", (Step("candidate", "pair"),), "pair")),
-    "independent": (GENERATOR_ALONE, RANKER_ALONE),
-    # The paper's method, each stage for the other, from stages that know their clicks already.
-    "joint": (GENERATOR_ALONE, RANKER_ALONE, BOTH),
-}
-
-
 class TrainingConfig(BaseModel):
     """The switches of training; docs/experiment.md has the reasons."""
 
@@ -167,7 +132,7 @@ class TrainingConfig(BaseModel):
         ge=1,
         description="ranks that count with alpha = flat; by default deeper where clicks are fewer",
     )
-    joint_start: Literal["mean", "alone", "start"] = Field(
+    joint_start: JointStart = Field(
         default="mean",
         description="what joint training begins with: both stages trained alone and then the mean of the two for both, "
         "each its own, or the policy to start from itself",
@@ -179,27 +144,6 @@ class TrainingConfig(BaseModel):
     joint_step: Literal["alternate", "together", "every-other"] = Field(
         default="together",
         description="for each minibatch one step after the other, all steps from one draw, or one step in turn",
-    )
-
-
-def schedule_of(method: Method, config: TrainingConfig, policy: TwoStagePolicy) -> tuple[Phase, ...]:
-    """The phases of a method under these switches, for this policy to start from."""
-    *alone, last = SCHEDULES[method]
-    if method != "joint":
-        return (*alone, last)
-    if config.joint_start == "start":
-        return (BOTH,)
-    # Weights have a mean that means something only where both stages come from the same ones.
-    return (*alone, last._replace(from_mean=config.joint_start == "mean" and _are_same(policy)))
-
-
-def _are_same(policy: TwoStagePolicy) -> bool:
-    """Whether the two stages are one model twice."""
-    ours, theirs = policy.generator.state_dict(), policy.ranker.state_dict()
-    return (
-        type(policy.generator) is type(policy.ranker)
-        and policy.generator.sizes() == policy.ranker.sizes()
-        and all(torch.equal(ours[name], theirs[name]) for name in ours)
     )
 
 
@@ -260,7 +204,7 @@ def train(
     weights = SparseWeights(weights) if isinstance(weights, csr_matrix) else weights
     if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
         raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
-    schedule = tuple(schedule or schedule_of(config.method, config, policy))
+    schedule = tuple(schedule or schedule_of(config.method, config.joint_start, policy))
     loop = _Loop(
         policy.copy(), weights, theta, config, schedule, criterion, seed, Path(checkpoint) if checkpoint else None
     )

@@ -15,7 +15,8 @@ from tandemrank.experiments import ExperimentConfig
 from tandemrank.files import write_json
 from tandemrank.learning import LearningConfig
 from tandemrank.own_logs import Start, StartConfig, check_methods
-from tandemrank.training import Method, Progress, TrainingConfig
+from tandemrank.schedules import Method
+from tandemrank.training import Progress, TrainingConfig
 
 if TYPE_CHECKING:
     from rich.table import Table
