@@ -21,7 +21,6 @@ COLD = f"{T}joint_start=start"
 GROUPS: dict[str, dict[str, list[str]]] = {
     "gradient": {
         "race, 1 sample": [],
-        "race, 4 samples": [f"{T}samples=4"],
         "REINFORCE, 10 samples, 4 epochs": [f"{T}gradient=reinforce", f"{T}samples=10", f"{T}epochs=4", COLD],
         "REINFORCE with baseline, 10 samples, 4 epochs": [
             f"{T}gradient=reinforce+baseline", f"{T}samples=10", f"{T}epochs=4", COLD,

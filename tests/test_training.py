@@ -238,6 +238,18 @@ def test_the_automatic_depth_is_deeper_where_clicks_are_fewer() -> None:
     assert 20 < len(loop.alpha(1000)) < 100
 
 
+@pytest.mark.parametrize(("minibatch", "wanted"), [(None, 2), (7, 7)])
+def test_an_epoch_has_a_dozen_minibatches_or_more(monkeypatch, minibatch, wanted) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(training._Loop, "minibatch", lambda self, q, number: float(seen.append(len(q)) or 0))
+    config = TrainingConfig(epochs=1, minibatch=minibatch, joint_start="start")
+    train(start(), weights(), THETA, config)
+    clicked = int((np.diff(weights().indptr) > 0).sum())
+    assert sum(seen) == clicked
+    assert max(seen) == wanted
+    assert minibatch or wanted == clicked // 12
+
+
 class Killed(BaseException):
     pass
 

@@ -294,10 +294,7 @@ def _renamed(part: Feedback, vocabulary: Vocabulary) -> Feedback:
 
 
 def _filled(config: LearningConfig, parts: Parts) -> LearningConfig:
-    """The configuration with what the log decides: K, the longest list; K2, at most all items; the minibatch.
-
-    An epoch has eight minibatches or more: with fewer steps, what all queries share would hardly move.
-    """
+    """The configuration with what the log decides: K, the longest list; K2, at most all items."""
     log, given = parts.whole, config.model_fields_set
     shown = config.shown if "shown" in given else int(log.rank.max()) + 1
     candidates = config.candidates if "candidates" in given else max(min(config.candidates, log.D), shown)
@@ -308,11 +305,7 @@ def _filled(config: LearningConfig, parts: Parts) -> LearningConfig:
         )
     if candidates < shown:
         raise ConfigError(f"{candidates} candidates are fewer than the {shown} places of a list. Ask for more of them.")
-    training = config.training
-    if "minibatch" not in training.model_fields_set:
-        few = int((feedback.merge(parts.used).impressions > 0).sum()) // 8
-        training = training.model_copy(update={"minibatch": max(min(training.minibatch, few), 1)})
-    return config.model_copy(update={"shown": shown, "candidates": candidates, "training": training})
+    return config.model_copy(update={"shown": shown, "candidates": candidates})
 
 
 def _logger(given: TwoStagePolicy | None, start: Start, parts: Parts, config: LearningConfig) -> TwoStagePolicy | None:

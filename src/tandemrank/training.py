@@ -102,7 +102,11 @@ class TrainingConfig(BaseModel):
         default="race", description="gradient estimator"
     )
     samples: int = Field(default=1, ge=1, description="Monte-Carlo samples of a gradient")
-    minibatch: int = Field(default=256, ge=1, description="queries of a minibatch")
+    minibatch: int | None = Field(
+        default=None,
+        ge=1,
+        description="queries of a minibatch; by default 256, or a twelfth of them where there are fewer",
+    )
     learning_rate: float = Field(default=0.2, gt=0, description="learning rate of what belongs to one query")
     shared_rate: float = Field(
         default=0.04,
@@ -298,7 +302,9 @@ class _Loop:
         self, tell: Callable[[Progress], None], watch: Callable[[TwoStagePolicy], dict[str, float]] | None, every: int
     ) -> None:
         start = time.perf_counter()
-        size, phases = self.config.minibatch, len(self.schedule)
+        # A dozen steps in an epoch or more: with fewer, what all queries share would hardly move.
+        size = self.config.minibatch or max(min(256, len(self.queries) // 12), 1)
+        phases = len(self.schedule)
         order = self.queries[torch.randperm(len(self.queries), generator=self.random)]
         last = self.history[-1] if self.history else None
         total = 0.0
