@@ -336,6 +336,25 @@ def test_a_judgement_in_another_unit_is_not_compared_with_ndcg() -> None:
     assert "Learning curves" in html
 
 
+def test_learning_curves_have_a_second_axis_only_for_a_judgement_in_another_unit() -> None:
+    table = one_setting()
+    assert len(figures.learning_curves(table).axes) == len(table["rows"])
+    table["switches"]["training"]["stopping"] = "value"
+    assert len(figures.learning_curves(table).axes) == 2 * len(table["rows"])
+    table["switches"]["training"]["stopping"] = "fixed"
+    for curve in table["curves"]:
+        for number, epoch in enumerate(curve["history"]):
+            epoch["held_out"] = math.nan
+            epoch["watched"] = epoch["watched"] if number % 2 else {}
+    found = figures.learning_curves(table)
+    assert len(found.axes) == len(table["rows"])
+    assert all(math.isfinite(y) for axis in found.axes for y in axis.lines[0].get_ydata())
+    html = report.html(table)
+    check(html)
+    assert "Dotted" not in html
+    assert "Predicted and true" not in html
+
+
 def test_mean_distance_of_the_prediction() -> None:
     assert "The mean distance is 0.003 over" in page(one_setting)
 

@@ -288,14 +288,15 @@ def shown_curves(table: Table) -> tuple[int | None, list[int], list[str]]:
 
 @styled
 def learning_curves(table: Table) -> "Figure":
-    """True NDCG (solid) and the judgement on held-out clicks (dotted) by epoch; phases follow one another."""
+    """True NDCG (solid) and the judgement on held-out clicks (dotted), if any, by epoch; phases follow one another."""
     K2, Ns, names = shown_curves(table)
     figure, axes = panels(len(Ns), len(names), 0.5 + 2.5 * len(Ns), sharey="row")
+    one_axis = in_ndcg(table) or not points(table)
     for row, N in zip(axes, Ns, strict=True):
         for axis, method in zip(row, names, strict=True):
             colour = look_of(table, method)["color"]
             here = [c for c in table["curves"] if (c["method"], c["K2"], c["N"]) == (method, K2, N)][:5]
-            _runs(axis, axis if in_ndcg(table) else axis.twinx(), [_phases(c["history"]) for c in here], colour)
+            _runs(axis, axis if one_axis else axis.twinx(), [_phases(c["history"]) for c in here], colour)
             axis.set_title(f"{label(method)}, N = {count(N)}", color=colour)
             axis.set_xlabel("epoch" if Ns[-1] == N else "")
             axis.grid(False, axis="x")
