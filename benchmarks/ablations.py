@@ -74,9 +74,12 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--impressions", type=int, default=100_000)
     parser.add_argument("--candidates", type=int, default=500)
+    parser.add_argument("--group", choices=GROUPS, action="append", help="only this one; may be repeated")
     arguments = parser.parse_args()
     found: dict[str, list[dict[str, object]]] = {}
     for group, settings in GROUPS.items():
+        if group not in (arguments.group or GROUPS):
+            continue
         for name, switches in settings.items():
             experiment = resolve(
                 ExperimentConfig, preset=PRESETS["tandem"], switches=switches, flags={"data": arguments.data}
