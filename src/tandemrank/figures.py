@@ -205,14 +205,8 @@ def differences(table: Table) -> "Figure":
         axis.set_yticks(range(len(places)), [f"K2 = {K2:,}, N = {count(N)}" for K2, N in places])
         axis.grid(False, axis="y")
         axis.margins(x=0.08)
-        axis.xaxis.set_major_locator(_few())
+        axis.locator_params(axis="x", nbins=3)
     return figure
-
-
-def _few() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(5)
 
 
 def _against(table: Table, along: int, name: str, others: Iterable[int], title: Callable[[int], str]) -> "Figure":
