@@ -9,11 +9,11 @@ is finished is kept. Writes `ablations.md` and `ablations.json` in the folder.
 import argparse
 from pathlib import Path
 
-from tandemrank import grid
-from tandemrank.config import resolve
-from tandemrank.experiments import PRESETS, ExperimentConfig
-from tandemrank.files import write_json, write_text
-from tandemrank.grid import GridConfig
+from tandemrank._base.config import resolve
+from tandemrank._base.files import write_json, write_text
+from tandemrank.experiments import grid
+from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.config import PRESETS, ExperimentConfig
 
 T = "learning.training."
 COLD = f"{T}joint_start=start"

@@ -11,9 +11,11 @@ import argparse
 import numpy as np
 import torch
 
-from tandemrank import experiments, race, race_tensor
-from tandemrank.experiments import ExperimentConfig
-from tandemrank.training import TrainingConfig, train
+from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.experiments.world import build_world, load_task, simulate, start_policy
+from tandemrank.gradients import _bridge, _race_tensor
+from tandemrank.training.config import TrainingConfig
+from tandemrank.training.loop import train
 
 USERS, ROUNDS, SAMPLES = 32, 25, 8
 
@@ -26,10 +28,10 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=500)
     arguments = parser.parse_args()
     config, K2 = ExperimentConfig(data=arguments.data), arguments.candidates
-    world = experiments.build_world(experiments.load_task(config), config, seed=0)
-    w = experiments.simulate(world, config, arguments.impressions, seed=0).clicks.weights
+    world = build_world(load_task(config), config, seed=0)
+    w = simulate(world, config, arguments.impressions, seed=0).clicks.weights
     plan = TrainingConfig(epochs=8, stopping="fixed", joint_start="start")
-    pair = train(experiments.start_policy(world, config, K2), w, world.theta, plan).policy
+    pair = train(start_policy(world, config, K2), w, world.theta, plan).policy
     q = np.flatnonzero(np.diff(w.indptr))
     depth = int(np.clip(200 * len(q) / w.nnz, 20, 100))
     with torch.no_grad():
@@ -39,10 +41,10 @@ def main() -> None:
     for name, scores, candidates in (("pair", s, K2), ("one stage alone", r, r.shape[1])):
         generator, drawn = torch.Generator().manual_seed(0), []
         for _ in range(ROUNDS):
-            keys = race.keys_for(USERS, generator)
-            p, density, _, gain, slope, _ = race_tensor.race(scores, r, weights, flat, candidates, SAMPLES, keys)
+            keys = _bridge.keys_for(USERS, generator)
+            p, density, _, gain, slope, _ = _race_tensor.race(scores, r, weights, flat, candidates, SAMPLES, keys)
             drawn += list(zip(density * gain, p * slope, strict=True))
-        balanced = [race_tensor.balance(scores, r, candidates, flat, *pair_of) for pair_of in drawn]
+        balanced = [_race_tensor.balance(scores, r, candidates, flat, *pair_of) for pair_of in drawn]
         for stage in range(2) if candidates < r.shape[1] else (1,):
             before, after = (
                 torch.stack([x[stage].double() @ vectors[stage] for x in found]).var(0).sum()

@@ -13,18 +13,19 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tandemrank import bench, race
-from tandemrank.files import replacing
+from tandemrank._base.files import replacing
+from tandemrank.bench import gradient, timing
+from tandemrank.gradients import race
 
 BLUE, ORANGE, GREY = "#0b63a5", "#d9660b", "#8a8f98"
 
 
 def milliseconds(D: int = 3706, K2: int = 1000, samples: int = 1, queries: int = 16, turns: int = 9) -> float:
     """The time of one call of `race.utility` with both gradients on one thread, on peaked scores."""
-    of = bench.world("peaked", D, K=10, weighted=20, seed=0).times(queries)
+    of = gradient.world("peaked", D, K=10, weighted=20, seed=0).times(queries)
     generator = torch.Generator().manual_seed(0)
-    with bench.threads(1):
-        (taken,) = bench.seconds(
+    with timing.threads(1):
+        (taken,) = timing.seconds(
             [lambda: race.utility(of.s, of.r, of.w, of.theta, K2, samples=samples, generator=generator)], turns
         )
     return 1e3 * taken

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tandemrank import figures, report
-from tandemrank.files import write_text
+from tandemrank._base.files import write_text
+from tandemrank.reports import experiment, figures, words
 
 
 def main() -> None:
@@ -18,8 +18,8 @@ def main() -> None:
     table = json.loads((source / "table.json").read_text(encoding="utf-8"))
     # The report is a result too, but a heavy one: the figures and the figures' data, to six digits, are kept.
     write_text(target / "table.json", json.dumps(_rounded(table), separators=(",", ":")) + "\n")
-    write_text(target / "table.md", report.markdown(table))
-    for _, draw, _ in report.figures_of(table):
+    write_text(target / "table.md", words.markdown(table))
+    for _, draw, _ in experiment.figures_of(table):
         write_text(target / f"{draw.__name__}.svg", figures.svg(draw(table)))
 
 

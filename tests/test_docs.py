@@ -14,13 +14,12 @@ from pydantic import BaseModel
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from tandemrank.cli import app
-from tandemrank.config import resolve
-from tandemrank.experiments import PRESETS, ExperimentConfig
-from tandemrank.grid import GridConfig
-from tandemrank.learning import LearningConfig
-from tandemrank.own_logs import StartConfig
-from tandemrank.training import TrainingConfig
+from tandemrank._base.config import resolve
+from tandemrank.cli.app import app
+from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.config import PRESETS, ExperimentConfig
+from tandemrank.training.config import LearningConfig, TrainingConfig
+from tandemrank.training.start import StartConfig
 from test_architecture import ORDER
 
 ROOT = Path(__file__).resolve().parents[1]

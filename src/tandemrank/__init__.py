@@ -33,104 +33,79 @@ __all__ = [
     "Vocabulary",
     "__version__",
     "clicks",
-    "datasets",
+    "compare",
     "errors",
+    "estimate",
     "evaluate",
-    "evaluation",
     "experiments",
-    "features",
-    "feedback",
-    "grid",
+    "gradients",
     "learn",
-    "learning",
+    "load",
     "logs",
-    "objectives",
-    "own_logs",
-    "plackett_luce",
+    "offpolicy",
     "policies",
     "prepare",
-    "race",
-    "reinforce",
-    "report",
-    "scorers",
-    "starts",
-    "towers",
+    "reports",
     "train",
     "training",
-    "validation",
-    "workflows",
+    "validate",
 ]
 
-# Where a name of the API lives; what is not here is a module of its own.
+# Where a name of the API lives; what is not here is a package of its own.
 _HOME = {
-    "ClickModel": "clicks",
-    "Estimate": "objectives",
-    "Evaluation": "evaluation",
-    "ExperimentConfig": "experiments",
-    "Feedback": "feedback",
-    "GivenScores": "scorers",
-    "GridConfig": "grid",
-    "Impressions": "clicks",
-    "Learned": "own_logs",
-    "LearningConfig": "learning",
-    "MatrixFactorisation": "scorers",
-    "Scorer": "scorers",
-    "Start": "own_logs",
-    "StartConfig": "own_logs",
+    "ClickModel": "clicks.models",
+    "Estimate": "offpolicy.estimators",
+    "Evaluation": "experiments.evaluation",
+    "ExperimentConfig": "experiments.config",
+    "Feedback": "logs.feedback",
+    "GivenScores": "policies.scorers",
+    "GridConfig": "experiments.cells",
+    "Impressions": "logs.impressions",
+    "Learned": "training.learning",
+    "LearningConfig": "training.config",
+    "MatrixFactorisation": "policies.scorers",
+    "Scorer": "policies.scorers",
+    "Start": "training.start",
+    "StartConfig": "training.start",
     "TandemRankError": "errors",
-    "Task": "datasets",
-    "Trained": "training",
-    "TrainingConfig": "training",
-    "TwoStagePolicy": "policies",
-    "TwoTowers": "towers",
-    "Vocabulary": "vocabulary",
-    "evaluate": "evaluation",
-    "learn": "own_logs",
-    "prepare": "learning",
-    "train": "training",
+    "Task": "experiments.datasets",
+    "Trained": "training.loop",
+    "TrainingConfig": "training.config",
+    "TwoStagePolicy": "policies.two_stage",
+    "TwoTowers": "policies.towers",
+    "Vocabulary": "_base.ids",
+    "compare": "offpolicy.valuation",
+    "estimate": "offpolicy.valuation",
+    "evaluate": "experiments.evaluation",
+    "learn": "training.learning",
+    "load": "policies.two_stage",
+    "prepare": "training.data",
+    "train": "training.loop",
+    "validate": "logs.validation",
 }
 
 if TYPE_CHECKING:
-    from tandemrank import (
-        clicks,
-        datasets,
-        errors,
-        evaluation,
-        experiments,
-        features,
-        feedback,
-        grid,
-        learning,
-        logs,
-        objectives,
-        own_logs,
-        plackett_luce,
-        policies,
-        race,
-        reinforce,
-        report,
-        scorers,
-        starts,
-        towers,
-        training,
-        validation,
-        workflows,
-    )
-    from tandemrank.clicks import ClickModel, Impressions
-    from tandemrank.datasets import Task
+    from tandemrank import clicks, errors, experiments, gradients, logs, offpolicy, policies, reports, training
+    from tandemrank._base.ids import Vocabulary
+    from tandemrank.clicks.models import ClickModel
     from tandemrank.errors import TandemRankError
-    from tandemrank.evaluation import Evaluation, evaluate
-    from tandemrank.experiments import ExperimentConfig
-    from tandemrank.feedback import Feedback
-    from tandemrank.grid import GridConfig
-    from tandemrank.learning import LearningConfig, prepare
-    from tandemrank.objectives import Estimate
-    from tandemrank.own_logs import Learned, Start, StartConfig, learn
-    from tandemrank.policies import TwoStagePolicy
-    from tandemrank.scorers import GivenScores, MatrixFactorisation, Scorer
-    from tandemrank.towers import TwoTowers
-    from tandemrank.training import Trained, TrainingConfig, train
-    from tandemrank.vocabulary import Vocabulary
+    from tandemrank.experiments.cells import GridConfig
+    from tandemrank.experiments.config import ExperimentConfig
+    from tandemrank.experiments.datasets import Task
+    from tandemrank.experiments.evaluation import Evaluation, evaluate
+    from tandemrank.logs.feedback import Feedback
+    from tandemrank.logs.impressions import Impressions
+    from tandemrank.logs.validation import validate
+    from tandemrank.offpolicy.estimators import Estimate
+    from tandemrank.offpolicy.valuation import compare, estimate
+    from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
+    from tandemrank.policies.towers import TwoTowers
+    from tandemrank.policies.two_stage import TwoStagePolicy, load
+    from tandemrank.training.config import LearningConfig, TrainingConfig
+    from tandemrank.training.data import prepare
+    from tandemrank.training.learning import Learned, learn
+    from tandemrank.training.loop import Trained, train
+    from tandemrank.training.start import Start, StartConfig
 else:
     # Not seen by a type checker, to which every name that is not above stays an error.
 

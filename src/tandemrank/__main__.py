@@ -1,6 +1,6 @@
 """`python -m tandemrank` is the command `tandemrank`."""
 
-from tandemrank.cli import main
+from tandemrank.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -1,0 +1,39 @@
+"""Random numbers as a function of a seed and of coordinates, never of a global state.
+
+One home for seeds that are derived, for 64-bit keys, and for the streams of one seed.
+"""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the step of splitmix64
+
+
+def random_keys(seed: int, stream: int, numbers: ArrayLike) -> NDArray[np.uint64]:
+    """A 64-bit key for each number, a pure function of seed, stream and number (splitmix64).
+
+    Different streams of one seed are independent of each other. Shapes: numbers [n] -> [n].
+    """
+    start = np.array([seed % 2**64, (stream + 1) * int(GOLDEN) % 2**64], dtype=np.uint64)
+    base = mix(mix(start[:1]) + start[1:])
+    return mix(base + GOLDEN * np.asarray(numbers).astype(np.uint64))
+
+
+def uniforms(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1) from the upper 53 bits of random keys. Shapes: keys [...] -> [...]."""
+    return (keys >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Splitmix64's finaliser on whole arrays, the same function as the kernel's. Shapes: [...] -> [...]."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def derive(seed: int, *coordinates: object) -> int:
+    """A seed of its own for every place in an experiment: a function of the seed and the coordinates alone."""
+    digest = hashlib.sha256(repr((seed, *coordinates)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

@@ -1,0 +1,39 @@
+"""Timing side by side: jobs take turns, on a fixed number of threads."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+Row = dict[str, Any]
+
+
+@contextmanager
+def threads(n: int) -> Iterator[None]:
+    """Inside, compiled code and torch use n threads."""
+    import numba
+
+    before = numba.get_num_threads(), torch.get_num_threads()
+    numba.set_num_threads(n)
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before[0])
+        torch.set_num_threads(before[1])
+
+
+def seconds(jobs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """The median time of each job. They take turns, so that a busy moment of the machine hits all of them."""
+    for job in jobs:
+        job()
+    taken = np.empty((repeats, len(jobs)))
+    for i in range(repeats):
+        for j, job in enumerate(jobs):
+            start = time.perf_counter()
+            job()
+            taken[i, j] = time.perf_counter() - start
+    return [float(x) for x in np.median(taken, 0)]

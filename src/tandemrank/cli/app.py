@@ -1,0 +1,19 @@
+"""The command line: parses, calls, prints. A table for a person, `--json` for a program.
+
+Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input.
+"""
+
+import typer
+
+app = typer.Typer(
+    name="tandemrank",
+    help="Learn and judge both stages of a ranking system, the candidate generator and the re-ranker, from click logs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+bench_app = typer.Typer(
+    help="Measurements: speed and accuracy of the gradients, a training epoch, reading a log.", no_args_is_help=True
+)
+app.add_typer(bench_app, name="bench")

@@ -1,0 +1,41 @@
+"""Measurements: tandemrank bench."""
+
+from typing import Annotated
+
+import typer
+
+from tandemrank.cli.app import bench_app
+from tandemrank.cli.options import Json, Seed
+from tandemrank.cli.terminal import counter, print_summary
+
+
+@bench_app.command("gradient")
+def bench_gradient(
+    as_json: Json = False,
+) -> None:
+    """Noise and time of the gradients: race against REINFORCE and PL-Rank-3, one thread, the paper's sizes."""
+    from tandemrank.bench import gradient
+
+    print_summary(gradient.gradient(), as_json)
+
+
+@bench_app.command("epoch")
+def bench_epoch(as_json: Json = False) -> None:
+    """A joint training epoch on the paper's sizes over its floor, the matrix products and optimiser steps alone."""
+    from tandemrank.bench import epoch
+
+    print_summary(epoch.epoch(), as_json)
+
+
+@bench_app.command("logs")
+def bench_logs(
+    impressions: Annotated[int, typer.Option(help="Length of the log, N.", min=1)] = 10_000_000,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Time and memory of reading a log, checks and all, over the bare polars group-by of the same files."""
+    from tandemrank.bench import logs
+
+    with counter("the log is written, then read", impressions) as progress:
+        found = logs.reading(impressions, seed=seed, progress=progress)
+    print_summary(found, as_json)

@@ -1,0 +1,25 @@
+"""The entry point: every command is registered here, and errors become one message and an exit code.
+
+Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input.
+"""
+
+import sys
+
+from tandemrank.cli import bench, logs, tables, training, values  # noqa: F401  (each registers its commands)
+from tandemrank.cli.app import app
+from tandemrank.errors import InputError, TandemRankError
+
+
+def main() -> None:
+    """Runs the command line."""
+    try:
+        app(standalone_mode=True)
+    except InputError as error:
+        _fail(str(error), 2)
+    except TandemRankError as error:
+        _fail(str(error), 1)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"tandemrank: {message}", file=sys.stderr)  # noqa: T201
+    sys.exit(code)

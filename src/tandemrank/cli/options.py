@@ -1,0 +1,85 @@
+"""Options that several commands share, and what they mean."""
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tandemrank.errors import ConfigError, JobError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+Seed = Annotated[int, typer.Option(help="The seed of everything random.", min=0)]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="synthetic, ml-1m or ml-100k (downloaded), a MovieLens zip or folder, or a CSV or Parquet ratings file."
+    ),
+]
+Config = Annotated[Path | None, typer.Option(help="TOML file with switches; flags override it.")]
+Switches = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Any switch, as name=value (docs/experiment.md lists them). May be repeated."),
+]
+Preset = Annotated[str, typer.Option(help="tandem (our reading) or paper (the paper's, literally).")]
+Out = Annotated[Path, typer.Option(help="Folder for the results.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted job stopped.")]
+
+
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Around a job that can go on later: Ctrl-C becomes a message that says how."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise JobError(
+            "interrupted. What was finished is kept; the same command with --resume goes on from there."
+        ) from None
+
+
+def command_line() -> str:
+    """The command as it was typed, for the report."""
+    return shlex.join(["tandemrank", *sys.argv[1:]])
+
+
+def experiment_config(preset: str, config: Path | None, switches: list[str] | None, **flags: Any) -> Any:
+    from tandemrank._base.config import resolve
+    from tandemrank.experiments.config import PRESETS, ExperimentConfig
+
+    if preset not in PRESETS:
+        raise ConfigError(f"--preset takes {' or '.join(PRESETS)}; got {preset!r}.")
+    return resolve(ExperimentConfig, preset=PRESETS[preset], file=config, switches=switches or (), flags=flags)
+
+
+def listed(text: str, kind: Callable[[str], Any]) -> list[Any]:
+    try:
+        return [kind(part.strip()) for part in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"expected whole numbers separated by commas; got {text!r}.") from error
+
+
+Curve = Annotated[
+    str | None,
+    typer.Option(
+        help="Examination curve: reciprocal (1/k, the default), dcg (1/log2(k+1)), or a JSON file with theta, as "
+        "`tandemrank examination --json` prints it."
+    ),
+]
+
+
+def read_curve_option(curve: str | None) -> Any:
+    from tandemrank.clicks.models import read_curve
+
+    return curve if curve in (None, "reciprocal", "dcg") else read_curve(curve)
+
+
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="What reads the log: local, or ray, a task a file (RAY_ADDRESS, else a local cluster; all nodes see the files)."
+    ),
+]
+Logs = Annotated[list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders or globs.")]

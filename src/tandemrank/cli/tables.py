@@ -1,0 +1,169 @@
+"""Commands where the truth is known: demo, table, simulate, evaluate."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tandemrank.cli.app import app
+from tandemrank.cli.options import (
+    Config,
+    Data,
+    Json,
+    Out,
+    Preset,
+    Resume,
+    Seed,
+    Switches,
+    command_line,
+    experiment_config,
+    listed,
+    resumable,
+)
+from tandemrank.cli.terminal import counter, grid_progress, print_json, print_summary, show
+
+
+def _grid(config: Any, out: Path, engine: Any, jobs: int | None, resume: bool, as_json: bool) -> None:
+    """Runs a grid, writes its reports, prints its table: what `demo` and `table` have in common."""
+    from tandemrank._base.cluster import check_engine
+    from tandemrank._base.files import write_text
+    from tandemrank.experiments import grid
+    from tandemrank.reports import experiment, words
+
+    check_engine(engine)
+    with resumable(), grid_progress() as progress:
+        table = grid.run(
+            config,
+            out,
+            command=command_line(),
+            engine=engine,
+            jobs=jobs,
+            resume=resume,
+            progress=progress,
+        )
+    write_text(out / "table.md", words.markdown(table))
+    path = experiment.write(table, out / "report.html")
+    if as_json:
+        print_json(table)
+    else:
+        show(words.text(table))
+        show(f"report: {path.resolve()}")
+
+
+@app.command()
+def demo(
+    out: Out = Path("tandemrank-demo"),
+    seed: Seed = 0,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one a core.", min=1)] = None,
+    as_json: Json = False,
+) -> None:
+    """The whole method on a small synthetic world: simulate clicks, train three ways, compare with the truth."""
+    import shutil
+
+    from tandemrank._base.config import validated
+    from tandemrank.experiments.cells import GridConfig
+
+    config = validated(GridConfig, {**DEMO, "seed": seed})
+    # The demo always starts anew, but only a folder of its own is cleared for it.
+    own = out / "config.json"
+    if own.exists() and own.read_text(encoding="utf-8") == config.model_dump_json(indent=2) + "\n":
+        shutil.rmtree(out)
+    _grid(config, out, "local", jobs, resume=False, as_json=as_json)
+
+
+DEMO: dict[str, Any] = {
+    "experiment": {"queries": 1000, "items": 800, "rank": 30},
+    "candidates": [100],
+    "impressions": [20_000, 60_000, 200_000],
+    "runs": 3,
+}
+
+
+@app.command()
+def table(
+    out: Out = Path("tandemrank-table"),
+    data: Data = None,
+    preset: Preset = "tandem",
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "baseline,independent,joint",
+    candidates: Annotated[str | None, typer.Option(help="Numbers of candidates K2, separated by commas.")] = None,
+    impressions: Annotated[str | None, typer.Option(help="Lengths of the log N, separated by commas.")] = None,
+    runs: Annotated[int | None, typer.Option(help="Independent runs.", min=1)] = None,
+    references: Annotated[
+        bool, typer.Option(help="Rows to compare with: random, popularity, production, full information.")
+    ] = True,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one a core.", min=1)] = None,
+    engine: Annotated[
+        str, typer.Option(help="local (processes) or ray (RAY_ADDRESS, else a local cluster).")
+    ] = "local",
+    resume: Resume = False,
+    config: Config = None,
+    switches: Switches = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """The paper's table: a grid of methods, K2 and N, over independent runs. Small by default; give --data for the whole.
+
+    The whole table: tandemrank table --data ml-1m.zip --candidates 500,1000,1500 --impressions 100000,320000,1000000 --runs 25
+    """
+    from tandemrank._base.config import validated
+    from tandemrank.experiments.cells import GridConfig
+
+    experiment = experiment_config(preset, config, switches, data=data)
+    whole = experiment.data != "synthetic"
+    small = {} if whole else {"queries": 1500, "items": 1000}
+    if not whole and experiment.queries is None and experiment.items is None:
+        experiment = experiment.model_copy(update=small)
+    values = {
+        "experiment": experiment.model_dump(),
+        "methods": listed(methods, str),
+        "candidates": listed(candidates or ("500,1000,1500" if whole else "100,300"), int),
+        "impressions": listed(impressions or ("100000,320000,1000000" if whole else "30000,100000"), int),
+        "runs": runs or (25 if whole else 3),
+        "references": references,
+        "seed": seed,
+    }
+    _grid(validated(GridConfig, values), out, engine, jobs, resume, as_json)
+
+
+@app.command()
+def simulate(
+    out: Out = Path("tandemrank-log"),
+    data: Data = None,
+    impressions: Annotated[int | None, typer.Option(help="Length of the log, N.", min=1)] = None,
+    propensities: Annotated[bool, typer.Option(help="Log the exact propensity of every shown item.")] = False,
+    preset: Preset = "tandem",
+    config: Config = None,
+    switches: Switches = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Draws a click log of the experiment's production policy: OUT/log (Parquet) and OUT/production (the policy)."""
+    from tandemrank.experiments import simulation
+
+    experiment = experiment_config(preset, config, switches, data=data, impressions=impressions)
+    with counter("impressions", experiment.impressions) as progress:
+        summary = simulation.simulate(experiment, out, seed=seed, propensities=propensities, progress=progress)
+    print_summary(summary, as_json)
+
+
+@app.command()
+def evaluate(
+    policies: Annotated[list[Path], typer.Option("--policy", help="Saved policy; more are compared with the first.")],
+    data: Data = None,
+    logs: Annotated[list[str] | None, typer.Option("--logs", help="Only queries of this log are evaluated.")] = None,
+    samples: Annotated[int, typer.Option(help="Sampled lists a query for the expected figures.", min=1)] = 20,
+    config: Config = None,
+    switches: Switches = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """How good saved policies truly are, on ratings: NDCG, recall of the generator, expected clicks, with intervals."""
+    from tandemrank.cli import terminal
+    from tandemrank.experiments import judging
+
+    experiment = experiment_config("tandem", config, switches, data=data)
+    found = judging.judge(policies, experiment, logs_of=logs, samples=samples, seed=seed)
+    if as_json:
+        print_json(found)
+    else:
+        show(terminal.judge_table(found))

@@ -1,0 +1,185 @@
+"""What a person sees on a terminal: tables on standard output, progress on standard error and only if it is a terminal."""
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def judge_table(found: dict[str, Any]) -> "Table":
+    """The evaluation as a table for a terminal."""
+    from rich.table import Table
+
+    names = {
+        "ndcg": "NDCG@K",
+        "ndcg_expected": "expected NDCG@K",
+        "recall_at_K2": "recall@K2",
+        "utility": "clicks expected",
+    }
+    table = Table("policy", *names.values())
+    for row in found["policies"]:
+        table.add_row(
+            row["policy"], *(f"{row[k]['mean']:.4f} [{row[k]['low']:.4f}, {row[k]['high']:.4f}]" for k in names)
+        )
+    for other in dict.fromkeys(d["against"] for d in found["differences"]):
+        gaps = {d["figure"]: d for d in found["differences"] if d["against"] == other}
+        cells = (f"{gaps[k]['mean']:+.4f} [{gaps[k]['low']:+.4f}, {gaps[k]['high']:+.4f}]" for k in names)
+        table.add_row(f"the first less {other}", *cells)
+    return table
+
+
+def show(value: Any) -> None:
+    """To standard output: text as it is, a rich renderable as a table."""
+    if isinstance(value, str):
+        print(value)  # noqa: T201
+        return
+    from rich.console import Console
+
+    console = Console()
+    console = Console(width=max(console.width, 100)) if not console.is_terminal else console
+    console.print(value)
+
+
+def print_json(value: Any) -> None:
+    from tandemrank._base.files import as_json
+
+    print(as_json(value), end="")  # noqa: T201
+
+
+@contextmanager
+def grid_progress() -> Iterator[Callable[[Any], None] | None]:
+    """A bar and the table filling in, on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from tandemrank.reports import words
+
+    bar = Progress(
+        TextColumn("trainings"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    task = bar.add_task("trainings", total=None)
+    with Live(bar, console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
+
+        def show(state: Any) -> None:
+            bar.update(task, completed=state.done, total=state.total)
+            live.update(Group(words.text({"rows": state.rows, "references": []}), bar) if state.rows else bar)
+
+        yield show
+
+
+@contextmanager
+def training_progress() -> Iterator[Callable[[str, Any], None] | None]:
+    """Method, epoch, objective, held-out value and time left, on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    # Narrow enough for eighty columns; the time left is that of all epochs, a phase may well end before.
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[tuple[str, int], Any] = {}
+
+        def show(method: str, state: Any) -> None:
+            if (method, state.phase) not in tasks:
+                tasks[method, state.phase] = bar.add_task("", total=state.epochs)
+            last = "" if state.last is None else f"  objective {state.last.objective:.4g}"
+            if state.last is not None and not math.isnan(state.last.held_out):
+                last += f"  held out {state.last.held_out:.4f}"
+            phase = f" {state.phase + 1}/{state.phases}" if state.phases > 1 else ""
+            text = f"{method}{phase}  epoch {min(state.epoch + 1, state.epochs)}{last}"
+            bar.update(tasks[method, state.phase], completed=state.epoch + state.done, description=text)
+
+        yield show
+
+
+def print_validation(answer: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    problems = Table("file", "column", "rows", "count", "problem", title="problems", title_justify="left")
+    for p in answer["problems"]:
+        problems.add_row(p["file"], p["column"], ", ".join(map(str, p["rows"])) or "-", str(p["count"]), p["message"])
+    if answer["problems"]:
+        show(problems)
+    log = answer["log"]
+    if log is not None:
+        plain = {k: v for k, v in log.items() if not isinstance(v, list | tuple)}
+        print_summary({"fit": answer["fit"], "usable_impressions": answer["usable"], **plain}, as_json=False)
+        rates = Table("position", "shown", "click rate", "", title="clicks by position", title_justify="left")
+        top = max((r for r in log["click_rate"] if r is not None), default=0) or 1
+        for k, (n, rate) in enumerate(zip(log["shown"], log["click_rate"], strict=True), 1):
+            rates.add_row(str(k), str(n), "-" if rate is None else f"{rate:.4f}", "█" * round(30 * (rate or 0) / top))
+        show(rates)
+    questions = Table("question", "", "why", title="what this log can answer", title_justify="left")
+    for a in answer["answers"]:
+        questions.add_row(a["question"], "yes" if a["possible"] else "no", a["why"])
+    show(questions)
+    if "fixed" in answer:
+        mended = answer["fixed"]
+        show(f"cleaned copy: {mended['path']}, {mended['kept']} of {mended['impressions']} impressions")
+        print_summary({"dropped": mended["dropped"]}, as_json=False)
+
+
+@contextmanager
+def counter(what: str, total: int) -> Iterator[Callable[[int], None] | None]:
+    """A bar that counts, on a terminal; nothing in a pipe."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda n: bar.update(task, completed=n)
+
+
+def print_summary(summary: dict[str, Any], as_json: bool) -> None:
+    """A dictionary for a person: names and values in two columns, lists of rows as tables."""
+    if as_json:
+        print_json(summary)
+        return
+    from rich.table import Table
+
+    plain = Table(show_header=False, box=None)
+    for name, value in summary.items():
+        if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+            plain.add_row(name.replace("_", " "), _cell(value))
+    show(plain)
+    for name, value in summary.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            rows = Table(*value[0].keys(), title=name.replace("_", " "), title_justify="left")
+            for row in value:
+                rows.add_row(*(_cell(x) for x in row.values()))
+            show(rows)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return (
+            "\n".join(_cell(x) for x in value) if value and isinstance(value[0], str) else ", ".join(map(_cell, value))
+        )
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,0 +1,107 @@
+"""The command train."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tandemrank.cli.app import app
+from tandemrank.cli.options import (
+    Config,
+    Curve,
+    Json,
+    Out,
+    Resume,
+    Seed,
+    Switches,
+    command_line,
+    read_curve_option,
+    resumable,
+)
+from tandemrank.cli.terminal import print_json, show, training_progress
+
+
+@app.command()
+def train(
+    logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")],
+    out: Out = Path("tandemrank-policy"),
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Saved policy to start from. Without any start: a factorisation of the clicks themselves."),
+    ] = None,
+    query_features: Annotated[
+        Path | None, typer.Option(help="Start from two towers: Parquet with query_id and numbers or categories.")
+    ] = None,
+    item_features: Annotated[Path | None, typer.Option(help="The same of the items, with item_id.")] = None,
+    query_embeddings: Annotated[
+        Path | None, typer.Option(help="Start from embeddings: Parquet with query_id and embedding, a list of numbers.")
+    ] = None,
+    item_embeddings: Annotated[Path | None, typer.Option(help="The same of the items, with item_id.")] = None,
+    logging_policy: Annotated[
+        Path | None,
+        typer.Option(help="Saved policy that drew the log; by default --start, unless the log has propensities."),
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="joint (the default), independent or baseline. May be repeated.")
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option(help="Candidates of the generator, K2; by default 500, or all items.", min=1)
+    ] = None,
+    shown: Annotated[
+        int | None, typer.Option(help="Places of a shown list, K; by default the log's longest list.", min=1)
+    ] = None,
+    propensity: Annotated[
+        str | None, typer.Option(help="auto (the best there is a source for), exact, logged, fitted or frequency.")
+    ] = None,
+    objective: Annotated[str | None, typer.Option(help="ips or doubly-robust.")] = None,
+    curve: Curve = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of a phase, at most.", min=1)] = None,
+    rank: Annotated[int | None, typer.Option(help="Dimension of the factorisation of the clicks.", min=1)] = None,
+    generator_width: Annotated[int | None, typer.Option(help="Hidden units of the generator's towers.", min=1)] = None,
+    generator_dimension: Annotated[int | None, typer.Option(help="Dimension of its embeddings.", min=1)] = None,
+    ranker_width: Annotated[int | None, typer.Option(help="Hidden units of the re-ranker's towers.", min=1)] = None,
+    ranker_dimension: Annotated[int | None, typer.Option(help="Dimension of its embeddings.", min=1)] = None,
+    config: Config = None,
+    switches: Switches = None,
+    seed: Seed = 0,
+    resume: Resume = False,
+    as_json: Json = False,
+) -> None:
+    """Trains both stages from a click log alone, and values them on impressions that no training saw.
+
+    Writes OUT/METHOD/policy and history.json for each method, OUT/summary.json, OUT/report.html and OUT/config.json.
+    """
+    from tandemrank._base.config import resolve
+    from tandemrank.cli import training_run
+    from tandemrank.reports import training
+    from tandemrank.training.config import LearningConfig
+    from tandemrank.training.start import StartConfig
+
+    flags = {
+        "candidates": candidates, "shown": shown, "propensity": propensity, "objective": objective,
+        "examination": read_curve_option(curve), "training.epochs": epochs,
+    }  # fmt: skip
+    sizes = {
+        "rank": rank, "generator_width": generator_width, "generator_dimension": generator_dimension,
+        "ranker_width": ranker_width, "ranker_dimension": ranker_dimension,
+    }  # fmt: skip
+    tables = {
+        "query_features": query_features, "item_features": item_features,
+        "query_embeddings": query_embeddings, "item_embeddings": item_embeddings,
+    }  # fmt: skip
+    resolved = resolve(LearningConfig, file=config, switches=switches or (), flags=flags)
+    with resumable(), training_progress() as progress:
+        summary = training_run.learn(
+            logs, out, resolved, methods=method or (), start=start, logging_policy=logging_policy, tables=tables,
+            sizes=resolve(StartConfig, flags=sizes), seed=seed, resume=resume, command=command_line(), progress=progress,
+        )  # fmt: skip
+    if as_json:
+        print_json(summary)
+        return
+    show(training.text(summary))
+    for sentence in training.sentences(summary):
+        show(sentence)
+    show(f"propensities: {summary['propensities']} ({summary['why']})")
+    show(f"start: {summary['start']}")
+    show(f"pairs: {', '.join(found['policy'] for found in summary['methods'])}")
+    show(f"report: {summary['report']}")

@@ -1,0 +1,98 @@
+"""Click models and examination curves.
+
+P(C = 1 | d, q, k) = theta_k R[q, d]                   the position-based model      (paper: click-model)
+P(C = 1 | d, q, k) = alpha_k R[q, d] + beta_k          with trust bias; theta = alpha and beta = 0 is the first
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tandemrank.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ClickModel:
+    """Click probability alpha_k R + beta_k at rank k. Shapes: alpha, beta [K]."""
+
+    alpha: NDArray[np.float64]
+    beta: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        """Refuses curves that are not probabilities for every relevance in [0, 1]."""
+        check_examination(self.alpha)
+        if self.beta.shape != self.alpha.shape or not (np.all(self.beta >= 0) and np.all(self.alpha + self.beta <= 1)):
+            raise ConfigError(
+                f"expected trust bias beta >= 0 with alpha + beta <= 1 at each of {len(self.alpha)} ranks; "
+                f"beta = {self.beta} came."
+            )
+
+
+def examination_curve(
+    K: int = 10, curve: str | Sequence[float] = "reciprocal", power: float = 1.0
+) -> NDArray[np.float64]:
+    """The chance theta_k that rank k is looked at; 0 after rank K.
+
+    "reciprocal" 1/k^power, "dcg" 1/log2(k+1), or a curve of one's own, of which the first K ranks count.
+    Shapes: -> [K].
+    """
+    k = np.arange(1, K + 1, dtype=np.float64)
+    if K < 1 or not 0 <= power < np.inf:
+        raise ConfigError(f"expected K >= 1 and a power >= 0; K = {K} and power = {power} came.")
+    if curve == "reciprocal":
+        return k**-power
+    if curve == "dcg":
+        return 1 / np.log2(k + 1)
+    if isinstance(curve, str):
+        raise ConfigError(f'expected the curve "reciprocal" or "dcg", or one of your own; {curve!r} came.')
+    if len(curve) < K:
+        raise ConfigError(f"expected an examination curve of {K} ranks or more; {len(curve)} came. Show fewer places.")
+    return check_examination(curve[:K])
+
+
+def read_curve(path: str | Path) -> tuple[float, ...]:
+    """The curve in a JSON file: what `tandemrank examination --json` prints, or a list of numbers, rank 1 first."""
+    expected = f"{path}: expected JSON with `theta`, a list of numbers, as `tandemrank examination --json` prints"
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        theta = [float(x) for x in (found["theta"] if isinstance(found, dict) else found)]
+    except OSError as error:
+        raise ConfigError(f"{expected}; it cannot be read ({error.strerror}).") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{expected}; something else came ({error}).") from error
+    return tuple(check_examination(theta).tolist())
+
+
+def check_examination(theta: ArrayLike) -> NDArray[np.float64]:
+    """A curve given by the user as an array, refused unless its values are chances and the first is above 0.
+
+    Shapes: theta [K] -> [K].
+    """
+    checked = np.asarray(theta, dtype=np.float64)
+    if checked.ndim != 1 or not len(checked):
+        raise ConfigError(f"expected an examination curve, one number for each rank; shape {checked.shape} came.")
+    bad = np.flatnonzero(~((checked >= 0) & (checked <= 1)))
+    if len(bad):
+        raise ConfigError(
+            f"expected examination from 0 to 1 at every rank; rank {bad[0] + 1} has {checked[bad[0]]}. "
+            "Divide the curve by its largest value if it is only known up to a factor."
+        )
+    if checked[0] == 0:
+        raise ConfigError("expected examination above 0 at rank 1; 0 came. Leave out ranks nobody looks at.")
+    return checked
+
+
+def position_based(theta: ArrayLike) -> ClickModel:
+    """The position-based click model of an examination curve (paper: click-model). Shapes: theta [K]."""
+    theta = check_examination(theta)
+    return ClickModel(theta, np.zeros_like(theta))
+
+
+def click_probability(model: ClickModel, R: NDArray[np.floating]) -> NDArray[np.float64]:
+    """P(C = 1) of documents with relevance R at ranks 1, 2, ... of their list. Shapes: R [..., K] -> [..., K]."""
+    K = R.shape[-1]
+    return model.alpha[:K] * R + model.beta[:K]

@@ -1,0 +1,51 @@
+"""What a grid is made of: its switches and its cells."""
+
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.training.schedules import Method
+
+
+class GridConfig(BaseModel):
+    """What a table is made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    experiment: ExperimentConfig = ExperimentConfig()
+    methods: tuple[Method, ...] = Field(
+        default=("baseline", "independent", "joint"), min_length=1, description="the methods to compare"
+    )
+    candidates: tuple[PositiveInt, ...] = Field(default=(500,), min_length=1, description="numbers of candidates, K2")
+    impressions: tuple[PositiveInt, ...] = Field(default=(100_000,), min_length=1, description="lengths of the log, N")
+    runs: int = Field(default=3, ge=1, description="independent runs: production policy, log and training anew")
+    references: bool = Field(
+        default=True, description="rows to compare with: random, popularity, production, full information"
+    )
+    seed: int = Field(default=0, ge=0, description="the seed that every other seed is derived from")
+
+
+class Cell(NamedTuple):
+    """The coordinates of one training."""
+
+    method: Method
+    K2: int
+    N: int
+    run: int
+
+    @property
+    def name(self) -> str:
+        """The name of its record."""
+        return f"{self.method}-K2-{self.K2}-N-{self.N}-run-{self.run}"
+
+
+def cells(config: GridConfig) -> list[Cell]:
+    """All cells, run by run, so that a table that is not finished has whole runs; of a run the longest logs first."""
+    return [
+        Cell(method, K2, N, run)
+        for run in range(config.runs)
+        for N in sorted(config.impressions, reverse=True)
+        for K2 in config.candidates
+        for method in config.methods
+    ]

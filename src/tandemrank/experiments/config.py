@@ -1,0 +1,67 @@
+"""The switches of the experiment; every choice that the paper leaves open is one of them (docs/experiment.md)."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tandemrank.training.config import LearningConfig
+
+
+class ExperimentConfig(BaseModel):
+    """The switches of the experiment; the paper's reading and ours are in PRESETS."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str = Field(
+        default="synthetic", description="synthetic, ml-1m, ml-100k, a MovieLens zip or folder, a ratings file"
+    )
+    queries: int | None = Field(default=None, ge=2, description="users of the synthetic world")
+    items: int | None = Field(default=None, ge=2, description="items of the synthetic world")
+    world_seed: int = Field(
+        default=0, ge=0, description="seed of the synthetic world; --seed does not change the world"
+    )
+    threshold: float | None = Field(default=None, description="a rating above it is relevant (3 for MovieLens)")
+    user_column: str = Field(default="user", description="column of the users in an own ratings file")
+    item_column: str = Field(default="item", description="column of the items in an own ratings file")
+    rating_column: str = Field(default="rating", description="column of the ratings in an own ratings file")
+    production: Literal["mean", "zero", "ratings", "all"] = Field(
+        default="mean",
+        description="production policy: SVD of the ratings of a share of users, the others start from their mean vector or "
+        "from zero; or SVD of a share of all ratings; or SVD of all ratings",
+    )
+    production_share: float = Field(
+        default=0.1, gt=0, lt=1, description="share of users or ratings that production knows"
+    )
+    logged_users: Literal["rest", "all", "production"] = Field(
+        default="rest",
+        description="users who are logged and evaluated: those production does not know, all, or those it does",
+    )
+    rank: int = Field(default=50, ge=1, description="dimension of the embeddings")
+    temperature: float = Field(default=1.0, gt=0, description="the logging policy's scores are divided by it")
+    impressions: int = Field(default=100_000, ge=1, description="length of the log, N")
+    evaluation_samples: int = Field(default=2, ge=1, description="sampled lists a user for the expected NDCG")
+    learning: LearningConfig = LearningConfig()
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tandem": {},
+    "paper": {
+        "learning": {
+            "propensity": "frequency",
+            "clip": "paper",
+            "training": {
+                "gradient": "reinforce",
+                "samples": 300,
+                "stopping": "fixed",
+                "epochs": 30,
+                "learning_rate": 0.01,
+                "shared_rate": 1.0,
+                "rate": "constant",
+                "query_step": "adam",
+                "joint_start": "start",
+                "joint_step": "alternate",
+                "alpha": "examination",
+            },
+        },
+    },
+}

@@ -1,0 +1,142 @@
+"""How good a policy truly is, where the relevance is known: NDCG, recall of the generator, expected clicks.
+
+    U = E_q sum_d rho_cr(d) R[q, d]                                                     (paper: 2stage-true-utility)
+
+Every figure is kept per query, so two policies are compared by their paired differences.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_matrix
+
+from tandemrank.clicks import simulation
+from tandemrank.errors import DataError
+from tandemrank.gradients import _bridge, race
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over queries with its 95% interval."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+def mean(values: Floats) -> Mean:
+    """The mean and its normal 95% interval; queries without a value (NaN) are left out.  Shapes: [n]."""
+    known = values[~np.isnan(values)]
+    if len(known) == 0:
+        raise DataError(
+            "no query has a relevant document, so there is nothing to average. Check the relevance threshold."
+        )
+    half = 1.96 * known.std(ddof=1) / np.sqrt(len(known)) if len(known) > 1 else float("nan")
+    return Mean(float(known.mean()), float(known.mean() - half), float(known.mean() + half), len(known))
+
+
+def difference(a: Floats, b: Floats) -> Mean:
+    """The mean of a - b over the same queries, with its interval.  Shapes: a, b [n]."""
+    return mean(a - b)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One policy on some queries; NaN for queries without a relevant document.
+
+    ndcg: of the most likely list; ndcg_expected: of sampled lists; recall_at_K2: of the generator's K2 highest;
+    utility: expected clicks; generator_alone, ranker_alone: NDCG of what a stage would show without the other; overlap: share
+    of those items that are the same.  Shapes: each [n].
+    """
+
+    ndcg: Floats
+    ndcg_expected: Floats
+    recall_at_K2: Floats
+    utility: Floats
+    generator_alone: Floats
+    ranker_alone: Floats
+    overlap: Floats
+
+    def summary(self) -> dict[str, Mean]:
+        """The mean of every figure, with its interval."""
+        return {name: mean(values) for name, values in vars(self).items()}
+
+
+def ndcg(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix) -> Floats:
+    """NDCG@K of one list a query: DCG = sum_k R / log2(k + 1) over the best possible one.
+
+    Shapes: lists [n, K], -1 for an empty place; q [n]; relevance [Q, D] -> [n], NaN where nothing is relevant.
+    """
+    K = lists.shape[1]
+    discount = 1 / np.log2(np.arange(2, K + 2))
+    gain = simulation.relevance_of(relevance, q, np.maximum(lists, 0)) * (lists >= 0)
+    distinct, row = np.unique(q, return_inverse=True)
+    ideal = _ideal(relevance[distinct], K, discount)[row]
+    return _over((gain * discount).sum(1), ideal)
+
+
+def _over(a: Floats, b: Floats) -> Floats:
+    """a / b, NaN where b is 0."""
+    result: Floats = np.divide(a, b, out=np.full(len(a), np.nan), where=b > 0)
+    return result
+
+
+def _ideal(relevance: csr_matrix, K: int, discount: Floats) -> Floats:
+    """The DCG of the K most relevant documents of every query.  Shapes: relevance [Q, D] -> [Q]."""
+    row = np.repeat(np.arange(relevance.shape[0]), np.diff(relevance.indptr))
+    order = np.lexsort((-relevance.data, row))
+    place = np.arange(len(row)) - relevance.indptr[row]
+    top = place < K
+    gains = np.bincount(row[top], relevance.data[order][top] * discount[place[top]], relevance.shape[0])
+    return gains.astype(np.float64)
+
+
+def evaluate(
+    policy: TwoStagePolicy,
+    relevance: csr_matrix,
+    theta: ArrayLike,
+    q: ArrayLike | None = None,
+    *,
+    samples: int = 20,
+    seed: int = 0,
+) -> Evaluation:
+    """All figures of one policy, a batch of queries at a time.
+
+    Shapes: relevance [Q, D]; theta [K]; q [n], all queries by default.
+    """
+    positions = np.arange(relevance.shape[0]) if q is None else np.asarray(q, np.int64)
+    generator = torch.Generator().manual_seed(seed)
+    curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
+    parts: list[tuple[Floats, ...]] = []
+    for part, s_c, s_r in policy.batches(positions):
+        R = relevance[part].astype(np.float32)
+        rows = np.repeat(np.arange(len(part)), samples)
+        drawn = race.draw(s_c, s_r, policy.K2, policy.K, rows=rows, keys=_bridge.keys_for(len(rows), generator))
+        lists = race.most_likely(s_c, s_r, policy.K2, policy.K)
+        alone = [race.most_likely(s, s, s.shape[1], policy.K) for s in (s_c, s_r)]
+        value = race.utility(s_c, s_r, R, curve, policy.K2, samples=samples, generator=generator).double().numpy()
+        parts.append(
+            (
+                ndcg(lists, part, relevance),
+                ndcg(drawn, part[rows], relevance).reshape(len(part), samples).mean(1),
+                _recall(s_c, R, policy.K2),
+                np.where(np.diff(R.indptr) > 0, value, np.nan),
+                *(ndcg(own, part, relevance) for own in alone),
+                ((alone[0][:, :, None] == alone[1][:, None, :]).any(2) & (alone[0] >= 0)).mean(1),
+            )
+        )
+    return Evaluation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _recall(s_c: torch.Tensor, R: csr_matrix, K2: int) -> Floats:
+    """Share of the relevant documents among the K2 highest generator scores.  Shapes: s_c, R [B, D] -> [B]."""
+    row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
+    chosen = torch.zeros_like(s_c, dtype=torch.bool).scatter_(1, s_c.topk(K2, dim=1).indices, True) & (s_c > -torch.inf)
+    found = np.bincount(row, chosen.numpy()[row, R.indices], R.shape[0])
+    return _over(found.astype(np.float64), np.diff(R.indptr).astype(np.float64))

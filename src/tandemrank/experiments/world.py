@@ -1,0 +1,121 @@
+"""The semi-synthetic world of the paper: a task, its production policy, and the log of its clicks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from tandemrank._base.random import derive
+from tandemrank.clicks import models, simulation
+from tandemrank.errors import ConfigError
+from tandemrank.experiments import datasets
+from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.experiments.datasets import Task
+from tandemrank.logs import counting
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy import logger
+from tandemrank.policies.scorers import MatrixFactorisation, truncated_svd
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.data import TrainingData, prepare
+
+Floats = NDArray[np.float64]
+
+
+def load_task(config: ExperimentConfig, *, progress: bool = False) -> Task:
+    """The data set that the configuration names."""
+    return datasets.load(
+        config.data,
+        queries=config.queries,
+        items=config.items,
+        seed=config.world_seed,
+        query_column=config.user_column,
+        item_column=config.item_column,
+        rating_column=config.rating_column,
+        threshold=config.threshold,
+        progress=progress,
+    )
+
+
+@dataclass(frozen=True)
+class World:
+    """A task with its production policy: PL over all documents on the scores of a factorisation."""
+
+    task: Task
+    production: TwoStagePolicy
+    q: NDArray[np.int64]
+    theta: Floats
+
+
+def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
+    """The production policy, trained on a small share of the true ratings, and the users whom it serves."""
+    rng = np.random.default_rng(derive(seed, "production"))
+    known = np.sort(rng.permutation(task.Q)[: max(int(task.Q * config.production_share), 2)])
+    rest = np.setdiff1d(np.arange(task.Q), known)
+    ratings = task.ratings
+    if config.production in ("mean", "zero"):
+        ratings = ratings[known]
+    elif config.production == "ratings":
+        kept = rng.random(ratings.nnz) < config.production_share
+        rows = np.repeat(np.arange(task.Q), np.diff(ratings.indptr))
+        ratings = csr_matrix((ratings.data[kept], (rows[kept], ratings.indices[kept])), shape=ratings.shape)
+    users, items = truncated_svd(ratings, config.rank, seed=derive(seed, "svd") % 2**32)
+    if config.production in ("mean", "zero"):
+        start = users.mean(0) if config.production == "mean" else np.zeros(config.rank, np.float32)
+        everybody = np.tile(start, (task.Q, 1)).astype(np.float32)
+        everybody[known] = users
+        users = everybody
+    scorer = MatrixFactorisation(users / config.temperature, items)
+    q = {"rest": rest, "all": np.arange(task.Q), "production": known}[config.logged_users]
+    return World(
+        task, TwoStagePolicy(scorer, scorer, task.D, config.learning.shown, task.vocabulary), q, config.learning.theta
+    )
+
+
+@dataclass(frozen=True)
+class Log:
+    """A simulated log of N impressions, ready for training."""
+
+    clicks: TrainingData
+    N: int
+
+
+def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
+    """The impressions themselves, in parts: the production policy's lists, and position-based clicks on them."""
+    production = world.production.generator
+
+    def scores(q: NDArray[np.int64]) -> NDArray[np.float32]:
+        with torch.no_grad():
+            found: NDArray[np.float32] = production(torch.as_tensor(q)).numpy()
+        return found
+
+    draw = simulation.one_stage(scores, world.production.K)
+    model = models.position_based(world.theta)
+    return simulation.simulate(draw, world.task.relevance, world.q, N, model, seed=derive(seed, "clicks", N) % 2**32)
+
+
+def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
+    """A log of N impressions of the production policy, its weights and its held-out part."""
+    used, held_out = counting.split_impressions(
+        impressions(world, N, seed),
+        world.task.vocabulary,
+        config.learning.apart,
+        seed=derive(seed, "split", N) % 2**32,
+    )
+    chosen = derive(seed, "rho_0") % 2**32
+    found = prepare(
+        used, config.learning, held_out=held_out if config.learning.apart else None, logging_policy=world.production,
+        seed=chosen,
+        lists=lambda: logger.lists_of(impressions(world, N, seed)),
+    )  # fmt: skip
+    return Log(found, N)
+
+
+def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePolicy:
+    """Both stages start from the production policy's embeddings."""
+    if K2 > world.task.D:
+        raise ConfigError(f"K2 = {K2} candidates, but there are only {world.task.D} items. Ask for fewer candidates.")
+    scorer = world.production.generator
+    return TwoStagePolicy(scorer, scorer, K2, config.learning.shown, world.task.vocabulary).copy()

@@ -1,0 +1,123 @@
+"""REINFORCE on the CPU: the lists of many samples and the gradients of their log-probabilities, in compiled loops.
+
+It draws its lists by the same race as `race_kernel`, with the same vectorised clocks and selection, and uses that the
+gradient of a Plackett-Luce log-probability needs only the running sum of 1 / Z: the rival is compiled with the same care.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from tandemrank.gradients._float32_kernel import f32, stream, u64
+from tandemrank.gradients._race_kernel import arrivals, first_race, ordered, second_race
+
+
+@njit(cache=True, nogil=True)
+def _rates(score, rate):
+    """exp(score - max): the rates of a race up to a common factor.  Shapes: [D] -> [D]."""
+    top = -np.inf
+    for d in range(score.size):
+        top = max(top, score[d])
+    for d in range(score.size):
+        rate[d] = np.exp(score[d] - top) if top > -np.inf else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _sort_by_arrival(log_T, docs, n, packed):
+    """Orders docs[:n] by arrival: time and number packed in one word each, so that a plain sort does it."""
+    for j in range(n):
+        packed[j] = (u64(ordered(log_T[docs[j]])) << u64(32)) | u64(docs[j])
+    packed[:n].sort()
+    for j in range(n):
+        docs[j] = packed[j] & u64(0xFFFFFFFF)
+
+
+@njit(cache=True, nogil=True)
+def _add_log_gradient(rate, listed, n, left, a, b, Z, total_a, total_b):
+    """Adds a and b times the gradient of log PL(listed[:n]) for the listed; returns the sum of 1 / Z of all n draws.
+
+        d log PL / d score_d = 1[d listed] - rate_d sum_{i <= rank(d)} 1 / Z_i,   Z_i the rates not drawn before draw i
+
+    `left` is the sum of the rates that are never drawn; the term of those is the caller's.
+    """
+    # From the last draw to the first: sums only grow, nothing cancels.
+    for i in range(n - 1, -1, -1):
+        left += rate[listed[i]]
+        Z[i] = left
+    hazard = 0.0
+    for i in range(n):
+        d = listed[i]
+        hazard += 1.0 / Z[i] if Z[i] > 0.0 else 0.0
+        gradient = 1.0 - rate[d] * hazard
+        total_a[d] += a * gradient
+        total_b[d] += b * gradient
+    return hazard
+
+
+@njit(cache=True, nogil=True)
+def _add_others(rate, docs, n, skip, a, b, total_a, total_b):
+    """Adds -rate_d a and -rate_d b for docs[:n] that were never drawn (`skip` marks the drawn ones)."""
+    for j in range(n):
+        d = docs[j]
+        if not skip[d]:
+            total_a[d] -= rate[d] * a
+            total_b[d] -= rate[d] * b
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, chunks, value, grad_s, grad_r):
+    """Mean reward and REINFORCE gradients of both stages, each the mean over the samples (cand-grad, ranker-grad).
+
+    Shapes: s, r, grad_s, grad_r [B, D]; keys, value [B]; indptr [B + 1]; indices, weights [nnz]; theta [K].
+    With `baseline` each reward is measured from the mean of the other samples' rewards. Outputs come in as zeros.
+    """
+    B, D = s.shape
+    K = theta.size
+    for chunk in prange(chunks):
+        log_T, log_Q, scores = np.empty(D + 1, np.float32), np.empty(D + 1, np.float32), np.empty(D + 1, np.float32)
+        candidates, spare, packed = np.empty(D + 1, np.int32), np.empty(D + 1, np.int32), np.empty(D, np.uint64)
+        histogram, everybody = np.empty(2048, np.int32), np.arange(D).astype(np.int32)
+        shown, times = np.empty(K, np.int32), np.empty(K, np.float32)
+        rate_c, rate_r, w, drawn = np.empty(D), np.empty(D), np.zeros(D, np.float32), np.zeros(D, np.bool_)
+        sums, Z = np.empty((4, D)), np.empty(D)
+        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
+            for j in range(indptr[q], indptr[q + 1]):
+                w[indices[j]] = weights[j]
+            _rates(s[q], rate_c)
+            _rates(r[q], rate_r)
+            sums[:] = 0.0
+            for sample in range(samples):
+                key = stream(keys[q], u64(sample))
+                arrivals(s[q], stream(key, u64(0)), log_T[:D])
+                _, _, n = first_race(log_T[:D], K2, histogram, log_Q, spare, candidates)
+                filled = second_race(r[q], stream(key, u64(1)), candidates, n, scores, log_Q, shown, times)
+                reward = f32(0.0)
+                for k in range(filled):
+                    reward += theta[k] * w[shown[k]]
+                value[q] += reward / samples
+                if reward == 0.0 and not baseline:
+                    continue
+                _sort_by_arrival(log_T, candidates, n, packed)
+                left_c, left_r = 0.0, 0.0
+                for j in range(n):
+                    drawn[candidates[j]] = True
+                    left_r += rate_r[candidates[j]]
+                for d in range(D):
+                    left_c += 0.0 if drawn[d] else rate_c[d]
+                hazard = _add_log_gradient(rate_c, candidates, n, left_c, reward, 1.0, Z, sums[0], sums[1])
+                _add_others(rate_c, everybody, D, drawn, reward * hazard, hazard, sums[0], sums[1])
+                drawn[:] = False
+                for k in range(filled):
+                    drawn[shown[k]] = True
+                    left_r -= rate_r[shown[k]]
+                hazard = _add_log_gradient(rate_r, shown, filled, max(left_r, 0.0), reward, 1.0, Z, sums[2], sums[3])
+                _add_others(rate_r, candidates, n, drawn, reward * hazard, hazard, sums[2], sums[3])
+                drawn[:] = False
+            for d in range(D):
+                if baseline:
+                    grad_s[q, d] = (sums[0, d] - value[q] * sums[1, d]) / max(samples - 1, 1)
+                    grad_r[q, d] = (sums[2, d] - value[q] * sums[3, d]) / max(samples - 1, 1)
+                else:
+                    grad_s[q, d] = sums[0, d] / samples
+                    grad_r[q, d] = sums[2, d] / samples
+            for j in range(indptr[q], indptr[q + 1]):
+                w[indices[j]] = f32(0.0)

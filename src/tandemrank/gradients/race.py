@@ -1,0 +1,241 @@
+"""Two-stage exposure and utility with their gradients, by a race of exponential clocks (docs/race.md).
+
+Plackett-Luce is a race: document d arrives at T_d ~ Exp(rate exp(s_d)), and the order of arrival is the ranking. The
+candidates are the K2 first arrivals; the shown list is the K first arrivals, among the candidates, of a second race with
+the re-ranker's scores. Each score moves one clock only, so with all other clocks fixed a document's own two clocks
+integrate out in closed form: an unbiased estimate of value, exposure and both gradients, sharp with one sample.
+
+Equations: 2stage-true-utility and cltr-obj-2s (value), cand-grad and ranker-grad (gradients), eq:propensity_def (K2 = D).
+
+Two implementations of one law: the compiled kernel (`race_kernel`, the default on the CPU) and the tensor path below,
+which runs on any device. Both take their clocks from the same counter-based random numbers, so a seed means the same
+everywhere, and neither threads nor the split of a batch change a result.
+"""
+
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from tandemrank.errors import ConfigError
+from tandemrank.gradients._bridge import (
+    Implementation,
+    Problem,
+    Solution,
+    Weights,
+    checked_weights,
+    chunks,
+    compiling,
+    differentiable,
+    row_major,
+    sparse,
+)
+
+
+def utility(
+    s_c: Tensor,
+    s_r: Tensor,
+    w: Weights,
+    theta: Tensor,
+    K2: int,
+    *,
+    samples: int = 1,
+    generator: torch.Generator,
+    implementation: Implementation | None = None,
+) -> Tensor:
+    """Two-stage utility of each query, differentiable in both stages' scores.
+
+        U = sum_d rho_cr(d) w_d,   rho_cr(d) = E[theta_{k(d)}]            (paper: cltr-obj-2s, 2stage-true-utility)
+
+    Its gradient is the race gradient: unbiased, one sample is usually enough. K2 >= D is the one-stage case, where the
+    generator's scores only say who is available. A generator's score of -inf means "not available", a re-ranker's
+    "a candidate, but never shown"; weights may be negative.
+    Shapes: s_c, s_r [B, D]; w [B, D], a tensor or a scipy CSR matrix; theta [K] -> [B].
+    """
+    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
+    w = checked_weights(w, s_c)
+    solve = _kernel_utility if problem.compiled else _tensor_utility
+    wanted = (_needs_gradient(s_c), _needs_gradient(s_r))
+    return differentiable(s_c, s_r, lambda s, r: solve(s, r, w, problem, wanted))
+
+
+def _needs_gradient(scores: Tensor) -> bool:
+    return scores.requires_grad and torch.is_grad_enabled()
+
+
+def exposure(
+    s_c: Tensor,
+    s_r: Tensor,
+    theta: Tensor,
+    K2: int,
+    *,
+    samples: int,
+    generator: torch.Generator,
+    documents: csr_matrix | None = None,
+    implementation: Implementation | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The exposure of each document and its standard error.
+
+        rho_cr(d) = E[ p_d (theta_1 + sum_k exp(-mu_d t_k) (theta_{k+1} - theta_k)) ]     (paper: 2stage-true-utility)
+
+    With K2 = D it is the propensity of a one-stage policy (paper: eq:propensity_def). The samples' mean is scaled so that
+    the exposures of a query sum to theta_1 + ... + theta_K, as they must: most of the noise is common to all documents.
+    Shapes: s_c, s_r [B, D]; theta [K] -> two of [B, D], or of [nnz] where `documents`, a CSR pattern [B, D], is given.
+    The standard error is NaN for one sample.
+    """
+    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
+    if documents is not None and documents.shape != s_c.shape:
+        raise ConfigError(f"documents must have the shape of the scores, {tuple(s_c.shape)}, not {documents.shape}.")
+    row, moments, totals = (_kernel_moments if problem.compiled else _tensor_moments)(
+        s_c.detach(), s_r.detach(), documents, problem
+    )
+    mean, error = _ratio_estimate(moments, totals[:, row], _places_filled(s_c, s_r, problem)[row], samples)
+    shape = s_c.shape if documents is None else row.shape
+    # Scaling up the mean of few samples can pass the largest examination, which no exposure does.
+    mean = mean.clamp(max=float(theta.max()))
+    return mean.to(s_c).reshape(shape), error.to(s_c).reshape(shape)
+
+
+def draw(
+    s_c: Tensor, s_r: Tensor, K2: int, K: int, *, rows: NDArray[np.int64], keys: NDArray[np.uint64]
+) -> NDArray[np.int32]:
+    """One shown list for each key: K2 candidates by the first race, K of them by the second; -1 where too few are left.
+
+    Shapes: s_c, s_r [B, D]; rows [n], the row of the scores for each list; keys [n] -> [n, K] int32.
+    """
+    from tandemrank.gradients import _race_kernel
+
+    shown = np.empty((len(rows), K), np.int32)
+    with compiling():
+        _race_kernel.lists(
+            row_major(s_c),
+            row_major(s_r),
+            rows.astype(np.int64),
+            keys.astype(np.uint64),
+            K2,
+            chunks(len(rows)),
+            shown,
+        )
+    return shown
+
+
+def most_likely(s_c: Tensor, s_r: Tensor, K2: int, K: int) -> NDArray[np.int32]:
+    """The most likely list of each query: the K2 highest generator scores, of them the K highest re-ranker scores.
+
+    Ties go to the lower document number; -1 where fewer than K documents are available.
+    Shapes: s_c, s_r [B, D] -> [B, K].
+    """
+    from tandemrank.gradients import _race_kernel
+
+    shown = np.empty((len(s_c), K), np.int32)
+    with compiling():
+        _race_kernel.best(row_major(s_c), row_major(s_r), K2, chunks(len(s_c)), shown)
+    return shown
+
+
+def _ratio_estimate(moments: Tensor, totals: Tensor, known: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """known * sum(rho) / sum(S), and its standard error by the residuals rho_j - (sum(rho) / sum(S)) S_j.
+
+    Where the sum of the exposures is not known in advance (NaN) it is the plain mean with its own standard error.
+    Shapes: moments [3, n], the sums of rho, rho^2, rho S; totals [2, n], of S and S^2; known [n] -> [n], [n].
+    """
+    rho, rho_rho, rho_S = moments
+    S, S_S = totals
+    plain = ~(known > 0) | (S <= 0)
+    ratio = torch.where(plain, 0.0, rho / S.where(S > 0, 1.0))
+    scale = torch.where(plain, 1.0, known * n / S.where(S > 0, 1.0))
+    squares = torch.where(plain, rho_rho - rho * rho / n, rho_rho - 2 * ratio * rho_S + ratio**2 * S_S)
+    error = scale * (squares.clamp(min=0) / (n * (n - 1))).sqrt() if n > 1 else torch.full_like(rho, torch.nan)
+    return scale * rho / n, error
+
+
+def _places_filled(s_c: Tensor, s_r: Tensor, problem: Problem) -> Tensor:
+    """What the exposures of each query sum to: the curve over the places that are surely filled, NaN if that varies.
+
+    Shapes: s_c, s_r [B, D] -> [B].
+    """
+    available = s_c > -torch.inf
+    places = available.sum(1).clamp(max=min(problem.K2, len(problem.theta)))
+    total = torch.cat([problem.theta.new_zeros(1), problem.theta.cumsum(0)]).double()[places]
+    return total.where(~(available & (s_r == -torch.inf)).any(1), torch.nan)
+
+
+def _kernel_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
+    from tandemrank.gradients import _race_kernel
+
+    s, r, weights = row_major(s_c), row_major(s_r), sparse(w)
+    value = np.zeros(len(s))
+    # A gradient that nobody asks for is [B, 0], and costs nothing.
+    grad_c, grad_r = (np.zeros((len(s), s.shape[1] if wants else 0), np.float32) for wants in wanted)
+    with compiling():
+        _race_kernel.utility(
+            s, r, problem.keys, weights.indptr.astype(np.int64), weights.indices.astype(np.int32),
+            weights.data.astype(np.float32), row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
+            value, grad_c, grad_r,
+        )  # fmt: skip
+    by_c, by_r = (
+        torch.from_numpy(x).to(s_c) if wants else None for x, wants in zip((grad_c, grad_r), wanted, strict=True)
+    )
+    return torch.from_numpy(value).to(s_c), by_c, by_r
+
+
+Moments: TypeAlias = tuple[NDArray[np.int64], Tensor, Tensor]
+
+
+def _pairs(documents: csr_matrix | None, B: int, D: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Bounds of the rows and the documents of a pattern; without one, of all pairs."""
+    if documents is None:
+        return np.arange(B + 1, dtype=np.int64) * D, np.tile(np.arange(D, dtype=np.int32), B)
+    return documents.indptr.astype(np.int64), documents.indices.astype(np.int32)
+
+
+def _kernel_moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
+    """The row of each pair, and the sums over the samples of (rho, rho^2, rho S) [3, nnz] and of (S, S^2) [2, B]."""
+    from tandemrank.gradients import _race_kernel
+
+    s, r = row_major(s_c), row_major(s_r)
+    indptr, indices = _pairs(documents, *s.shape)
+    moments, totals = np.zeros((3, len(indices))), np.zeros((2, len(s)))
+    with compiling():
+        _race_kernel.exposure(
+            s, r, problem.keys, indptr, indices, row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
+            moments, totals,
+        )  # fmt: skip
+    rows = np.repeat(np.arange(len(s)), np.diff(indptr))
+    return rows, torch.from_numpy(moments), torch.from_numpy(totals)
+
+
+def _tensor_race(s_c: Tensor, s_r: Tensor, w: Tensor, problem: Problem) -> tuple[Tensor, ...]:
+    from tandemrank.gradients import _race_tensor
+
+    return _race_tensor.race(s_c, s_r, w, problem.theta, problem.K2, problem.samples, problem.keys)
+
+
+def _tensor_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
+    from tandemrank.gradients import _race_tensor
+
+    dense = w.to(s_c) if isinstance(w, Tensor) else torch.from_numpy(w.toarray()).to(s_c)
+    p, density, _, gain, slope, value = _tensor_race(s_c, s_r, dense, problem)
+    grad_c, grad_r = _race_tensor.balance(
+        s_c, s_r, problem.K2, problem.theta, (density * gain).mean(0), (p * slope).mean(0)
+    )
+    wants_c, wants_r = wanted
+    return value.mean(0), grad_c if wants_c else None, grad_r if wants_r else None
+
+
+def _tensor_moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
+    """As `_kernel_moments`."""
+    p, _, examination, *_ = _tensor_race(s_c, s_r, torch.zeros_like(s_c), problem)
+    rho = (p * examination).double()
+    S = rho.sum(-1)
+    indptr, indices = _pairs(documents, *s_c.shape)
+    rows = np.repeat(np.arange(len(s_c)), np.diff(indptr))
+    rho, S_of_pair = rho[:, rows, indices], S[:, rows]
+    return (
+        rows,
+        torch.stack([rho.sum(0), (rho**2).sum(0), (rho * S_of_pair).sum(0)]),
+        torch.stack([S.sum(0), (S**2).sum(0)]),
+    )

@@ -1,0 +1,320 @@
+"""The schema of click logs, and what can be wrong with one: every check in one pass over a batch.
+
+Wide: `query_id, items, clicks` and perhaps `propensities, weight, timestamp`; one row an impression, items top first.
+Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, weight, timestamp`; one row a shown
+item, positions from 1, the rows of an impression together. Ids are integers or strings. Times are dates, ISO texts or
+Unix seconds; nothing is computed from them, but a time in the future says that something is wrong.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tandemrank._base.ids import Vocabulary, plain_ids
+from tandemrank.logs.registry import IdRegistry, encode_ids
+from tandemrank.logs.sums import RANK_BITS, WEIGHT_UNIT, Shown
+
+LARGEST_WEIGHT = 1e6
+DAY = 86_400.0  # clocks and time zones may differ by so many seconds
+WIDE = ("query_id", "items", "clicks", "propensities", "weight", "timestamp")
+LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight", "timestamp")
+IDS = ("impression_id", "query_id", "item_id", "items")
+
+
+NO_ROWS = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong in a log: the column ("" for the whole row or file) and the rows, from 0; no rows for all of it.
+
+    The message is "expected ...; ... came."; what stands before the semicolon is the same for every row.
+    """
+
+    column: str
+    rows: NDArray[np.int64]
+    message: str
+
+    @property
+    def count(self) -> int:
+        """The number of rows it is wrong in."""
+        return len(self.rows)
+
+
+def problems(frame: pl.DataFrame, *, K: int | None = None, vocabulary: Vocabulary | None = None) -> list[Problem]:
+    """Everything that is wrong with the rows of a log, wide or long, by column; `read` refuses the first of it.
+
+    Rows are counted from 0 in the frame. Where the columns or the lengths of the lists are wrong, only that is told.
+    """
+    found = schema_problems(frame.schema)
+    return found or examine(frame, IdRegistry(vocabulary), K)[0]
+
+
+def is_long(columns: Sequence[str]) -> bool:
+    return "items" not in columns and "item_id" in columns
+
+
+def _is_id(dtype: pl.DataType) -> bool:
+    return dtype.is_integer() or dtype == pl.String or dtype in (pl.Categorical, pl.Enum)
+
+
+def _is_integer(dtype: pl.DataType) -> bool:
+    return dtype.is_integer()
+
+
+def _is_number(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric() or dtype == pl.Boolean
+
+
+def _is_time(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric() or dtype == pl.String or dtype == pl.Date or dtype == pl.Datetime
+
+
+def schema_problems(schema: pl.Schema) -> list[Problem]:
+    """Columns that are missing or of the wrong type."""
+    long = is_long(schema.names())
+    missing = [column for column in (LONG if long else WIDE)[: 5 if long else 3] if column not in schema]
+    if missing:
+        message = (
+            f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; {', '.join(schema) or 'none'} came."
+        )
+        return [Problem(column, NO_ROWS, message) for column in missing]
+    found = []
+    for column in [c for c in (LONG if long else WIDE) if c in schema]:
+        words, right = "numbers", _is_number
+        if column in IDS:
+            words, right = "integers or strings", _is_id
+        elif column == "position":
+            words, right = "integers", _is_integer
+        elif column == "timestamp":
+            words, right = "times", _is_time
+        dtype: object = schema[column]
+        if column in ("items", "clicks", "propensities"):
+            words = f"lists of {words}"
+            dtype = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
+        if not (isinstance(dtype, pl.DataType) and right(dtype)):
+            found.append(Problem(column, NO_ROWS, f"expected {words}; the type {schema[column]} came."))
+    return found
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """A batch with its lists laid out in one row; `long` says what a row of the file is.
+
+    Shapes: query, length, weight [n]; item, rank, click, propensity [m].
+    """
+
+    long: bool
+    query: pl.Series
+    length: NDArray[np.int64]
+    weight: pl.Series | None
+    item: pl.Series
+    rank: NDArray[np.int16]
+    click: pl.Series
+    propensity: pl.Series | None
+
+    def rows(self, shown: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rows in the file of shown items."""
+        return shown if self.long else np.searchsorted(np.cumsum(self.length), shown, side="right")
+
+    def row(self, impressions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The (first) rows in the file of impressions."""
+        return (np.cumsum(self.length) - self.length)[impressions] if self.long else impressions
+
+
+def examine(frame: pl.DataFrame, names: "IdRegistry", K: int | None) -> tuple[list[Problem], Shown | None]:
+    """The problems of a batch and, where there are none, its impressions in inside positions; there must be some."""
+    frame = frame.select(c for c in (LONG if is_long(frame.columns) else WIDE) if c in frame.columns)
+    frame = frame.with_columns(pl.col(c).arr.to_list() for c, t in frame.schema.items() if isinstance(t, pl.Array))
+    limit = min(K or 2**RANK_BITS, 2**RANK_BITS)
+    long = is_long(frame.columns)
+    found = _long_problems(frame, limit) if long else _wide_problems(frame, limit)
+    if found:
+        return found, None
+    flat = _flatten_long(frame) if long else _flatten_wide(frame)
+    found = _value_problems(flat)
+    if flat.item.null_count() or flat.query.null_count():
+        return found, None
+    distinct, within = encode_ids(flat.query)
+    query = names.queries(distinct)[within]
+    found += problem_unless(pl.Series(query >= 0), flat.query, "query_id", _known(names.query), flat.row)
+    distinct, within = encode_ids(flat.item)
+    item = names.items(distinct)[within]
+    column = "item_id" if long else "items"
+    found += problem_unless(pl.Series(item >= 0), flat.item, column, _known(names.item), flat.rows)
+    twice = flat.row(_repeated(flat.length, within))
+    found += _problem(column, twice, "expected each item once in a list; one comes twice.")
+    if found:
+        return found, None
+    weight = propensity = None
+    if flat.weight is not None:
+        weight = np.rint(flat.weight.cast(pl.Float64).to_numpy() / WEIGHT_UNIT) * WEIGHT_UNIT
+    if flat.propensity is not None:
+        propensity = flat.propensity.cast(pl.Float64).to_numpy()
+    return [], Shown(query, flat.length, weight, item, flat.rank, flat.click.cast(pl.UInt8).to_numpy(), propensity)
+
+
+def impressions_of(frame: pl.DataFrame) -> NDArray[np.int64]:
+    """The impression that each row belongs to, numbered from 0. Shapes: -> [rows]."""
+    if is_long(frame.columns):
+        return frame["impression_id"].rle_id().to_numpy().astype(np.int64)
+    return np.arange(len(frame))
+
+
+def split_good_rows(
+    frame: pl.DataFrame, found: list[Problem], names: "IdRegistry", K: int | None
+) -> tuple[list[Problem], NDArray[np.int64], Shown | None]:
+    """All problems of a batch (`found` are those known before), the rows without one, and their impressions.
+
+    Where lists are broken their values cannot be looked at, so the rows that are left are examined again. In a long
+    log an impression with one bad row goes as a whole. Shapes: -> rows [r].
+    """
+    run = impressions_of(frame)
+    everything: list[Problem] = []
+    left, shown = np.arange(len(frame)), None
+    while True:
+        everything += [Problem(p.column, left[p.rows], p.message) for p in found]
+        bad = np.concatenate([NO_ROWS, *(left[p.rows] for p in found)])
+        left = left[~np.isin(run[left], run[bad])]
+        if shown is not None or not len(left):
+            return everything, left, shown
+        found, shown = examine(frame[left], names, K)
+
+
+def _known(ids: pl.Series | None) -> str:
+    """What an id should have been, in words."""
+    return "an id" if ids is None else f"one of the {len(ids)} known ids, which are {ids.dtype}"
+
+
+def _problem(column: str, rows: NDArray[np.int64], message: str) -> list[Problem]:
+    """A problem in the given rows, or none."""
+    rows = np.unique(rows)
+    return [Problem(column, rows, message)] if len(rows) else []
+
+
+def problem_unless(
+    right: pl.Series,
+    values: pl.Series,
+    column: str,
+    expected: str,
+    rows: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda rows: rows,
+) -> list[Problem]:
+    """A problem where `right` is not true, with the first value that came. Shapes: right, values [m]."""
+    if right.all(ignore_nulls=False):
+        return []
+    wrong = np.flatnonzero(~right.fill_null(False).to_numpy())
+    first = values[int(wrong[0]) : int(wrong[0]) + 1]
+    value = (first.cast(pl.String) if first.dtype.is_temporal() else first)[0]  # a year may be beyond Python's
+    came = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
+    return _problem(column, rows(wrong), f"expected {expected}; {came} came.")
+
+
+def _nulls(frame: pl.DataFrame) -> list[Problem]:
+    columns = [c for c in frame.columns if c != "timestamp"]
+    return [p for c in columns for p in problem_unless(frame[c].is_not_null(), frame[c], c, "a value")]
+
+
+def _future_times(frame: pl.DataFrame) -> list[Problem]:
+    """Times in the future, or no times at all; a missing time is none."""
+    if "timestamp" not in frame.columns:
+        return []
+    values = frame["timestamp"]
+    if values.dtype == pl.String:
+        try:
+            values = values.str.to_datetime(strict=False, time_zone="UTC")
+        except pl.exceptions.PolarsError:  # no value looks like a time
+            values = pl.Series([None] * len(values), dtype=pl.Datetime)
+    seconds = values if values.dtype.is_numeric() else values.cast(pl.Datetime("us")).dt.epoch("s")
+    right = (seconds <= time.time() + DAY).fill_null(False) | frame["timestamp"].is_null()
+    return problem_unless(right, frame["timestamp"], "timestamp", "times until now, ISO or in Unix seconds")
+
+
+def _wide_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
+    """Nulls, times in the future, and lists of the wrong length."""
+    found = _nulls(frame) + _future_times(frame)
+    length = frame["items"].list.len()
+    right = (length <= limit).fill_null(True)
+    found += problem_unless(right, length, "items", f"at most {limit} items, the ranks of the examination curve")
+    for column in [c for c in ("clicks", "propensities") if c in frame.columns]:
+        own = frame[column].list.len()
+        found += problem_unless((own == length).fill_null(True), frame[column], column, "as many as items")
+    return found
+
+
+def _long_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
+    """Nulls, times in the future, positions out of range, impressions of two queries."""
+    found = _nulls(frame) + _future_times(frame)
+    position = frame["position"]
+    right = position.is_between(1, limit).fill_null(True)
+    found += problem_unless(
+        right, position, "position", f"positions from 1 to {limit}, the ranks of the examination curve"
+    )
+    run, query = frame["impression_id"].rle_id(), frame["query_id"]
+    right = ((query == query.shift(1)) | (run != run.shift(1))).fill_null(True)
+    return found + problem_unless(right, query, "query_id", "one query in an impression")
+
+
+def _value_problems(flat: _Flat) -> list[Problem]:
+    """Wrong values of items, clicks, propensities, weights, and repeated positions."""
+    item, click, propensity = ("item_id", "click", "propensity") if flat.long else ("items", "clicks", "propensities")
+    expected = "an id, a string or a 64-bit integer"
+    found = problem_unless(flat.query.is_not_null(), flat.query, "query_id", expected, flat.row)
+    found += problem_unless(flat.item.is_not_null(), flat.item, item, expected, flat.rows)
+    right = flat.click.is_not_null() if flat.click.dtype == pl.Boolean else (flat.click == 0) | (flat.click == 1)
+    found += problem_unless(right, flat.click, click, "0 or 1", flat.rows)
+    if (p := flat.propensity) is not None:
+        found += problem_unless((p > 0) & (p <= 1), p, propensity, "propensities above 0 and up to 1", flat.rows)
+    if (w := flat.weight) is not None:
+        right = (w >= WEIGHT_UNIT) & (w <= LARGEST_WEIGHT)
+        found += problem_unless(right, w, "weight", "weights from a millionth to a million", flat.row)
+    if flat.long:
+        twice = flat.row(_repeated(flat.length, flat.rank))
+        found += _problem("position", twice, "expected each position once in an impression; one comes twice.")
+    return found
+
+
+def _repeated(length: NDArray[np.int64], values: NDArray[np.integer]) -> NDArray[np.int64]:
+    """The impressions in which a value comes twice. Shapes: length [n]; values [m]."""
+    if not len(values):
+        return np.zeros(0, dtype=np.int64)
+    if (length == length[0]).all():
+        ordered = np.sort(values.reshape(len(length), -1), axis=1)
+        return np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+    key = np.repeat(np.arange(len(length)), length) * (int(values.max()) + 1) + values
+    key.sort()
+    return np.unique(key[1:][key[1:] == key[:-1]] // (int(values.max()) + 1))
+
+
+def _flatten_wide(frame: pl.DataFrame) -> _Flat:
+    """The lists of a wide batch in one row."""
+    length = frame["items"].list.len().cast(pl.Int64).to_numpy()
+    flat = {c: frame[c].explode(empty_as_null=False) for c in frame.columns if isinstance(frame.schema[c], pl.List)}
+    start = np.repeat(np.cumsum(length) - length, length)
+    rank = (np.arange(len(start)) - start).astype(np.int16)
+    weight = frame["weight"] if "weight" in frame.columns else None
+    return _Flat(
+        False,
+        plain_ids(frame["query_id"]),
+        length,
+        weight,
+        plain_ids(flat["items"]),
+        rank,
+        flat["clicks"],
+        flat.get("propensities"),
+    )
+
+
+def _flatten_long(frame: pl.DataFrame) -> _Flat:
+    """The impressions of a long batch: runs of equal impression ids; weight and query are those of the first row."""
+    run = frame["impression_id"].rle_id().to_numpy()
+    starts = np.flatnonzero(np.diff(run.astype(np.int64), prepend=-1))
+    length = np.diff(starts, append=len(run))
+    query = plain_ids(frame["query_id"]).gather(starts)
+    weight = frame["weight"].gather(starts) if "weight" in frame.columns else None
+    rank = (frame["position"].cast(pl.Int64).to_numpy() - 1).astype(np.int16)
+    propensity = frame["propensity"] if "propensity" in frame.columns else None
+    return _Flat(True, query, length, weight, plain_ids(frame["item_id"]), rank, frame["click"], propensity)

@@ -1,0 +1,58 @@
+"""(query, item) pairs that were shown at two ranks or more: what a log can compare ranks by."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
+
+from tandemrank.errors import ConfigError
+from tandemrank.logs.feedback import Feedback
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """(query, item) pairs shown at two ranks or more. Shapes: query [n]; shown, clicks [n, K], sparse alike."""
+
+    query: NDArray[np.int32]
+    shown: csr_matrix
+    clicks: csr_matrix
+
+    def take(self, chosen: NDArray[np.bool_]) -> "Pairs":
+        """Only the chosen pairs. Shapes: chosen [n]."""
+        return Pairs(self.query[chosen], self.shown[chosen], self.clicks[chosen])
+
+
+def compared(feedback: Feedback, K: int) -> Pairs:
+    """The pairs of a log that compare ranks; ranks after K are ignored."""
+    if K < 1:
+        raise ConfigError(f"expected K >= 1 ranks; {K} came.")
+    near = feedback.rank < K
+    query, item, rank = feedback.query[near], feedback.item[near], feedback.rank[near].astype(np.int32)
+    starts = np.flatnonzero((np.diff(query, prepend=-1) != 0) | (np.diff(item, prepend=-1) != 0))
+    ends = np.append(starts, len(query))
+    shape = (len(starts), K)
+    shown = csr_matrix((feedback.shown[near], rank, ends), shape=shape)
+    clicks = csr_matrix((feedback.clicks[near], rank, ends), shape=shape)
+    return Pairs(query[starts], shown, clicks).take(np.diff(ends) > 1)
+
+
+def unconnected(pairs: Pairs) -> list[int]:
+    """The ranks, from 1, whose examination the pairs cannot compare with that of rank 1.
+
+    A click on a pair at rank j is a vote for j against every other rank the pair was shown at. The curve is identified
+    if and only if votes lead from rank 1 to every rank and back (Ford, 1957, on paired comparisons).
+    """
+    ones = csr_matrix((np.ones(pairs.shown.nnz), pairs.shown.indices, pairs.shown.indptr), shape=pairs.shown.shape)
+    _, part = connected_components(pairs.clicks.T @ ones, directed=True, connection="strong")
+    return [int(k) + 1 for k in np.flatnonzero(part != part[0])]
+
+
+def often(pairs: Pairs) -> Pairs:
+    """The pairs shown at least ten times, which the model with trust bias is fitted to."""
+    return pairs.take(row_sums(pairs.shown) >= 10)
+
+
+def row_sums(matrix: csr_matrix) -> NDArray[np.float64]:
+    return np.asarray(matrix.sum(axis=1), dtype=np.float64).ravel()

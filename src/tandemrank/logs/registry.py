@@ -1,0 +1,68 @@
+"""Ids of a log as they come by: positions for known ids, and a growing registry where none are known."""
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tandemrank._base.ids import Vocabulary, lookup, plain_ids
+from tandemrank.logs.sums import ITEM_BITS, QUERY_BITS, check_number
+
+
+def encode_ids(ids: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
+    """The distinct ids, in any order, and each id's position among them. Shapes: ids [m] -> [u], [m]."""
+    if ids.dtype == pl.Int64 and len(ids):
+        values = ids.to_numpy()
+        low, high = int(values.min()), int(values.max())
+        if high - low <= 4 * len(values) + 2**16:  # dense: a table is several times faster than a join
+            present = np.zeros(high - low + 1, dtype=np.bool_)
+            present[values - low] = True
+            return pl.Series(np.flatnonzero(present) + low), (np.cumsum(present) - 1)[values - low]
+    if ids.dtype == pl.String and len(ids):  # categories hash every text once
+        code = ids.cast(pl.Categorical(pl.Categories.random())).to_physical().to_numpy()
+        somewhere = np.zeros(int(code.max()) + 1, dtype=np.int64)
+        somewhere[code] = np.arange(len(code))
+        return ids.gather(somewhere), code.astype(np.int64)
+    distinct = ids.unique()
+    return distinct, lookup(distinct, ids, "log")
+
+
+class IdRegistry:
+    """The ids met so far and their positions, in the order in which they came; or a vocabulary, which does not grow."""
+
+    def __init__(self, vocabulary: Vocabulary | None) -> None:
+        self.given = vocabulary
+        self.query = None if vocabulary is None else plain_ids(vocabulary.query_ids)
+        self.item = None if vocabulary is None else plain_ids(vocabulary.item_ids)
+
+    def vocabulary(self) -> Vocabulary:
+        """All ids: the vocabulary given, or those met."""
+        empty = pl.Series([], dtype=pl.Int64)
+        return self.given or Vocabulary(
+            empty if self.query is None else self.query, empty if self.item is None else self.item
+        )
+
+    def queries(self, distinct: pl.Series) -> NDArray[np.int64]:
+        """Positions of distinct query ids, -1 for an unknown one. Shapes: distinct [u] -> [u]."""
+        self.query, positions = _positions(self.query, distinct, self.given is None, QUERY_BITS)
+        return positions
+
+    def items(self, distinct: pl.Series) -> NDArray[np.int64]:
+        """Positions of distinct item ids, -1 for an unknown one. Shapes: distinct [u] -> [u]."""
+        self.item, positions = _positions(self.item, distinct, self.given is None, ITEM_BITS)
+        return positions
+
+
+def _positions(
+    known: pl.Series | None, distinct: pl.Series, grow: bool, bits: int
+) -> tuple[pl.Series, NDArray[np.int64]]:
+    """The known ids, with the new ones after them where they may grow, and the positions of `distinct` in them."""
+    if known is None or (grow and not len(known)):
+        known = distinct.clear()
+    if known.dtype != distinct.dtype:
+        return known, np.full(len(distinct), -1)
+    if grow:
+        known = known.append(distinct.filter(~distinct.is_in(known.implode())))
+        check_number(known, bits)
+    table = pl.DataFrame({"id": known, "position": np.arange(len(known))})
+    found = pl.DataFrame({"id": distinct}).join(table, on="id", how="left", maintain_order="left")["position"]
+    return known, found.fill_null(-1).to_numpy()

@@ -1,0 +1,61 @@
+"""Writing click logs as Parquet."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from tandemrank._base import files
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import LogError
+from tandemrank.logs.counting import Propensities, shown_items
+from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.reading import Progress
+
+
+def write(
+    parts: Iterable[Impressions],
+    path: str | Path,
+    vocabulary: Vocabulary,
+    *,
+    propensities: Propensities | None = None,
+    policy: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Writes a log as a folder of Parquet parts, one for each part of impressions; it appears only when whole.
+
+    `propensities(impressions) -> [n, K]` gives the rho_0 of what was shown, `progress(n)` hears of impressions written.
+    """
+    with files.replacing(path) as folder:
+        folder.mkdir()
+        number = done = 0
+        for number, part in enumerate(parts, 1):
+            frame = _frame(part, vocabulary, propensities, policy)
+            frame.write_parquet(folder / f"part-{number - 1:05d}.parquet", compression="zstd", compression_level=1)
+            done += len(part.query)
+            if progress:
+                progress(done)
+        if not number:
+            raise LogError("expected impressions to write; none came.")
+    return Path(path)
+
+
+def _frame(
+    part: Impressions, vocabulary: Vocabulary, propensities: Propensities | None, policy: str | None
+) -> pl.DataFrame:
+    """Impressions as rows of the wide log, in outside ids."""
+    shown = shown_items(part, vocabulary, propensities)
+    row = np.repeat(np.arange(len(part.query)), shown.length)
+    flat = {"items": vocabulary.item_ids.gather(shown.item), "clicks": pl.Series(shown.click)}
+    if shown.propensity is not None:
+        flat["propensities"] = pl.Series(shown.propensity)
+    if len(row) == part.items.size:
+        lists = [values.reshape(part.items.shape).arr.to_list().alias(name) for name, values in flat.items()]
+        frame = pl.DataFrame([vocabulary.query_ids.gather(part.query).alias("query_id"), *lists])
+    else:  # short lists
+        ids = pl.DataFrame({"row": np.arange(len(part.query)), "query_id": vocabulary.query_ids.gather(part.query)})
+        lists_by_row = pl.DataFrame({"row": row, **flat}).group_by("row", maintain_order=True).agg(pl.all())
+        frame = ids.join(lists_by_row, on="row", how="left", maintain_order="left").drop("row")
+        frame = frame.with_columns(pl.col(*flat).fill_null([]))
+    return frame if policy is None else frame.with_columns(policy=pl.lit(policy))

@@ -1,0 +1,163 @@
+"""The estimators: what clicks of the past say about a policy that was not live. Arrays in, numbers out; no policies here.
+
+    U_hat = 1/N sum_i sum_d rho_cr(d) / rho_0(d) c_i(d)          (paper: cltr-obj-2s; one stage: cltr-obj; K = 1: opl-obj)
+
+Every estimator takes `(rho_cr, rho_0, feedback)`, exposures aligned with the rows of the feedback, and returns an
+`Estimate`. Clicks enter only through sums, so the cost does not depend on the length of the log. Beside them: the reward
+model of the doubly robust estimator, the bootstrap over queries, a lower bound that holds for any number of queries, and
+what training maximises: the same estimators as weights of the documents.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemrank.errors import InputError, LogError
+from tandemrank.logs.feedback import Feedback, exposure
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio of sums over queries, sum_q numerator[q] / sum_q denominator[q]: every estimator here is one.
+
+    Shapes: numerator, denominator [Q].
+    """
+
+    numerator: Floats
+    denominator: Floats
+
+    @property
+    def value(self) -> float:
+        """The estimate itself; NaN where the log says nothing at all."""
+        total = float(self.denominator.sum())
+        return float(self.numerator.sum()) / total if total > 0 else float("nan")
+
+    @property
+    def standard_error(self) -> float:
+        """By the residuals of the ratio (delta method), queries independent."""
+        return float(np.sqrt(np.square(self.influence).sum()))
+
+    @property
+    def influence(self) -> Floats:
+        """What each query adds to the error of the ratio, to first order.  Shapes: -> [Q]."""
+        residual: Floats = self.numerator - self.value * self.denominator
+        total = float(self.denominator.sum())
+        return residual / total if total > 0 else np.full_like(residual, np.nan)
+
+    def interval(self, z: float = 1.96) -> tuple[float, float]:
+        """The normal interval value +- z standard errors."""
+        return self.value - z * self.standard_error, self.value + z * self.standard_error
+
+
+def ips(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> Estimate:
+    """Inverse propensity scoring: U_hat = 1/N sum_i sum_d rho_cr(d) / rho_0(d) c_i(d)   (paper: cltr-obj-2s).
+
+    Unbiased where rho_0 > 0 wherever rho_cr R > 0 (theorem 2s-unbiased); with a clipped rho_0 it is clipped IPS.
+    Shapes: rho_cr, rho_0 [P], one for each row of the feedback.
+    """
+    check_exposures(rho_cr, rho_0, feedback)
+    clicks = feedback.clicks * safe_ratio(rho_cr, rho_0, feedback.clicks)
+    return Estimate(by_query(clicks, feedback), feedback.impressions.astype(np.float64))
+
+
+def clipped(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, minimum: float) -> Estimate:
+    """IPS with propensities raised to a minimum: 1/N sum_i sum_d rho_cr(d) / max(rho_0(d), minimum) c_i(d).
+
+    Never above IPS: less noise for a value that is too small where the clip bites.  Shapes: rho_cr, rho_0 [P].
+    """
+    return ips(rho_cr, np.maximum(rho_0, minimum), feedback)
+
+
+def self_normalised(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, theta: Floats) -> Estimate:
+    """IPS over the same sum for the exposure, whose expectation is known: U_hat = sum(theta) * sum(w c) / sum(w e).
+
+    w = rho_cr / rho_0, e the examination theta_k of what was shown. Consistent, and bounded by sum(theta) whatever the
+    weights: less noise for a little bias. It extends what the log supports to what it does not.
+    Shapes: rho_cr, rho_0 [P]; theta [K].
+    """
+    check_exposures(rho_cr, rho_0, feedback)
+    w = safe_ratio(rho_cr, rho_0, feedback.shown)
+    clicks, seen = (by_query(w * x, feedback) for x in (feedback.clicks, exposure(feedback, theta)))
+    return Estimate(clicks * float(theta.sum()), seen)
+
+
+def direct_method(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, direct: Floats) -> Estimate:
+    """What a reward model promises: U_hat = 1/N sum_i sum_d rho_cr(d) r_hat(q_i, d), over *all* documents.
+
+    No weights, so little noise; as wrong as the model, and the interval does not know it.
+    Shapes: rho_cr, rho_0 [P], not used; direct [Q], sum_d rho_cr(d) r_hat(q, d) of each query.
+    """
+    check_direct(direct, feedback)
+    return Estimate(direct * feedback.impressions, feedback.impressions.astype(np.float64))
+
+
+def doubly_robust(
+    rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, theta: Floats, r_hat: Floats, direct: Floats
+) -> Estimate:
+    """The direct method, corrected by IPS on what the model gets wrong.
+
+        U_hat = 1/N sum_i [ sum_d rho_cr(d) r_hat(q_i, d)
+                            + sum_{d shown} rho_cr(d) / rho_0(d) (c_i(d) - theta_{k(d)} r_hat(q_i, d)) ]
+
+    Unbiased for *any* r_hat that was not fitted to these impressions, where IPS is; less noise the better r_hat is.
+    Shapes: rho_cr, rho_0, r_hat [P]; theta [K]; direct [Q], sum_d rho_cr(d) r_hat(q, d) of each query.
+    """
+    check_exposures(rho_cr, rho_0, feedback)
+    check_direct(direct, feedback)
+    w = safe_ratio(rho_cr, rho_0, feedback.shown)
+    residual = by_query(w * (feedback.clicks - exposure(feedback, theta) * r_hat), feedback)
+    return Estimate(direct * feedback.impressions + residual, feedback.impressions.astype(np.float64))
+
+
+def pooled(estimates: Sequence[Estimate]) -> Estimate:
+    """One estimate of several parts of a log, query by query: what cross-fitting ends with."""
+    return Estimate(
+        np.sum([part.numerator for part in estimates], axis=0), np.sum([part.denominator for part in estimates], axis=0)
+    )
+
+
+def by_query(values: Floats, feedback: Feedback) -> Floats:
+    """Sums over the rows of each query.  Shapes: [P] -> [Q]."""
+    return sums_by(feedback.query, values, feedback.Q)
+
+
+def sums_by(index: NDArray[np.integer], values: Floats, n: int) -> Floats:
+    """Sums of values by their index.  Shapes: [P], [P] -> [n]."""
+    return np.bincount(index, weights=values, minlength=n).astype(np.float64)
+
+
+def safe_ratio(rho_cr: Floats, rho_0: Floats, matters: Floats) -> Floats:
+    """rho_cr / rho_0 where a row matters, 0 elsewhere: a propensity of 0 is no harm where nothing was clicked."""
+    return np.divide(rho_cr, rho_0, out=np.zeros(len(rho_0)), where=(matters > 0) & (rho_0 > 0))
+
+
+def check_direct(direct: Floats, feedback: Feedback) -> None:
+    if direct.shape != feedback.impressions.shape or not np.isfinite(direct).all():
+        raise InputError(f"direct must have one finite value a query, {feedback.Q}; the shape {direct.shape} came.")
+
+
+def check_exposures(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> None:
+    for name, rho in (("rho_cr", rho_cr), ("rho_0", rho_0)):
+        if rho.shape != feedback.query.shape:
+            raise InputError(
+                f"{name} must have one value a row of the feedback, {len(feedback.query)}, not {rho.shape}."
+            )
+        if not np.isfinite(rho).all() or (rho < 0).any():
+            raise InputError(
+                f"{name} must be finite and not negative; {int((~np.isfinite(rho) | (rho < 0)).sum())} are not."
+            )
+    bad = (feedback.clicks > 0) & (rho_0 <= 0)
+    if bad.any():
+        row = int(np.argmax(bad))
+        query, item = (
+            feedback.vocabulary.query_ids[int(feedback.query[row])],
+            feedback.vocabulary.item_ids[int(feedback.item[row])],
+        )
+        raise LogError(
+            f"{int(bad.sum())} clicked items have propensity 0 (first: query {query}, item {item}). "
+            f"The log was not drawn from this policy; use frequency propensities or check the ids."
+        )

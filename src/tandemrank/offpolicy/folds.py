@@ -1,0 +1,37 @@
+"""Parts of a log by query, for cross-fitting."""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemrank._base import random
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.sums import RANK_BITS
+
+QUERY_FOLDS, FOLD_STREAM = 5, 5
+
+
+def query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
+    """Parts of a log by query, each with the rest: sums cannot be parted by impression."""
+    keys = random.random_keys(seed, FOLD_STREAM, np.arange(log.Q))
+    fold_of = (random.uniforms(keys) * QUERY_FOLDS).astype(np.int64)
+    return [(_of_queries(log, fold_of == fold), _of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
+
+
+def _of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
+    """The sums of some queries alone.  Shapes: chosen [Q]."""
+    rows = chosen[log.query]
+    columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}
+    logged = None if log.logged is None else log.logged[rows]
+    return replace(log, **columns, logged=logged, impressions=np.where(chosen, log.impressions, 0.0))
+
+
+def rows_of(part: Feedback, log: Feedback) -> NDArray[np.int64]:
+    """Where the rows of a part are among those of the whole log.  Shapes: -> [P of the part]."""
+    part_key, log_key = (
+        (x.query.astype(np.int64) * x.D + x.item) * 2**RANK_BITS + x.rank  # in the order of the rows
+        for x in (part, log)
+    )
+    at: NDArray[np.int64] = np.searchsorted(log_key, part_key)
+    return at

@@ -1,0 +1,247 @@
+"""Features of queries and items: a table with an id and any other columns becomes numbers that a model can take.
+
+    numeric      (integers, floats, booleans)    (x - mean) / scale, within +-10;  missing: 0, which is the mean
+    categorical  (strings, categories)           1, 2, ... by the sorted values;   missing or never seen: 0
+
+What was fitted, the `Encoder`, is plain data and goes through JSON, so new rows are encoded as the old ones were.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tandemrank._base.frames import PandasFrame
+from tandemrank._base.ids import plain_ids
+from tandemrank.errors import DataError
+
+FeatureSource = str | Path | pl.DataFrame | pl.LazyFrame | PandasFrame
+
+LARGEST = 1e100  # the square of a number, summed over all rows, must be a number
+OUTLIER = 10.0  # scales from the mean at which a value is cut: one wild row must not rule the scores
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A column of numbers: its mean and scale (standard deviation) in the rows that were fitted."""
+
+    name: str
+    mean: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A column of categories: the code of `values[i]` is i + 1, that of anything else 0."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How rows become numbers. Without columns it stands for a side that has no features."""
+
+    id_column: str
+    numeric: tuple[Numeric, ...] = ()
+    categorical: tuple[Categorical, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data; `encoder_from` makes the encoder of it again."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Features:
+    """Encoded rows.  Shapes: numeric [n, F], categorical [n, C]."""
+
+    numeric: NDArray[np.float32]
+    categorical: NDArray[np.int64]
+
+
+def encoder_from(data: dict[str, Any]) -> Encoder:
+    """The encoder of which this is the JSON."""
+    return Encoder(
+        data["id_column"],
+        tuple(Numeric(**column) for column in data["numeric"]),
+        tuple(Categorical(column["name"], tuple(column["values"])) for column in data["categorical"]),
+    )
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def table(source: FeatureSource, id_column: str) -> tuple[pl.DataFrame, str]:
+    """The table of a Parquet file or of a frame, its ids checked and 64-bit integers or strings; and its name."""
+    name = str(source) if isinstance(source, str | Path) else f"the {id_column.removesuffix('_id')} frame"
+    try:
+        if isinstance(source, str | Path):
+            frame = pl.read_parquet(source, glob=False)
+        elif isinstance(source, pl.DataFrame | pl.LazyFrame):
+            frame = source.lazy().collect()
+        else:
+            frame = _from_pandas(source, name)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{name} cannot be read as a table: {error}. Expected a Parquet file or a frame.") from error
+    return frame.with_columns(_ids(frame, id_column, name).alias(id_column)), name
+
+
+def read(source: FeatureSource, id_column: str) -> pl.DataFrame:
+    """The features of a Parquet file or of a frame, every column checked; `id_column` is `query_id` or `item_id`."""
+    frame, name = table(source, id_column)
+    columns = [c for c, dtype in frame.schema.items() if c != id_column and dtype != pl.Null]
+    if not columns:
+        raise DataError(f"{name} has {id_column} and no other column with values. Add at least one feature.")
+    for column in columns:
+        values = frame[column]
+        if _is_number(values.dtype):
+            _refuse_large(values, name)
+        elif not _is_category(values.dtype):
+            raise DataError(
+                f"{name}, column {column}: features are numbers, booleans or strings; {values.dtype} came. "
+                f"Turn it into such columns (a date into days, a list into one column a value), or drop it."
+            )
+    return frame
+
+
+def _from_pandas(source: Any, name: str) -> pl.DataFrame:
+    """A pandas frame through plain Python values; what pandas calls missing is null."""
+    if not hasattr(source, "to_dict"):
+        raise DataError(f"{name}: expected a path or a frame of polars or pandas; {type(source).__name__} came.")
+    columns = source.astype(object).where(source.notna(), None).to_dict(orient="list")
+    series = []
+    for column, values in columns.items():
+        try:
+            series.append(pl.Series(str(column), [v.tolist() if isinstance(v, np.ndarray) else v for v in values]))
+        except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+            raise DataError(
+                f"{name}, column {column}: values of mixed types ({error}). Convert them to one type."
+            ) from error
+    return pl.DataFrame(series)
+
+
+def _ids(frame: pl.DataFrame, id_column: str, name: str) -> pl.Series:
+    """The ids, refused where they are missing, of another type, null or there twice."""
+    if id_column not in frame.columns:
+        raise DataError(f"{name}: expected a column {id_column}; the columns are {', '.join(frame.columns) or 'none'}.")
+    if not len(frame):
+        raise DataError(f"{name} has no rows. Check the path and the filters that made it.")
+    dtype = frame[id_column].dtype
+    if not (dtype.is_integer() or _is_category(dtype)):
+        raise DataError(f"{name}, column {id_column}: ids are integers or strings; {dtype} came. Convert them.")
+    ids = plain_ids(frame[id_column])
+    if ids.null_count():
+        row = int(ids.is_null().to_numpy().argmax())
+        raise DataError(
+            f"{name}, row {row}, column {id_column}: expected an id; {frame[id_column][row]} came. Drop such rows."
+        )
+    twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
+    if len(twice):
+        raise DataError(f"{name}, column {id_column}: {_some(twice)} there more than once. Keep one row for each id.")
+    return ids
+
+
+def _refuse_large(values: pl.Series, name: str) -> None:
+    """Refuses infinite numbers; NaN is missing."""
+    large = (values.cast(pl.Float64).fill_nan(None).abs() >= LARGEST).fill_null(False)
+    if large.any():
+        row = int(large.to_numpy().argmax())
+        raise DataError(
+            f"{name}, row {row}, column {values.name}: expected a number below {LARGEST:g} in size, or null; "
+            f"{values[row]} came. {large.sum()} rows have the problem. Make them null where the value is unknown."
+        )
+
+
+def _some(ids: pl.Series) -> str:
+    """The first few ids in words, with how many there are."""
+    first = ", ".join(repr(x) for x in ids.head(3))
+    return f"{len(ids)} ids (first: {first}) are" if len(ids) > 1 else f"id {first} is"
+
+
+def _is_number(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric() or dtype == pl.Boolean
+
+
+def _is_category(dtype: pl.DataType) -> bool:
+    return dtype == pl.String or isinstance(dtype, pl.Categorical | pl.Enum)
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+def fit(frame: pl.DataFrame, id_column: str) -> Encoder:
+    """Means, scales and categories of all rows of a frame that `read` gave. A constant column has scale 1."""
+    columns = [frame[column] for column in frame.columns if column != id_column]
+    categorical = [
+        Categorical(c.name, tuple(c.cast(pl.String).drop_nulls().unique().sort()))
+        for c in columns
+        if _is_category(c.dtype)
+    ]
+    return Encoder(id_column, tuple(_scale(c) for c in columns if _is_number(c.dtype)), tuple(categorical))
+
+
+def _scale(column: pl.Series) -> Numeric:
+    values = column.cast(pl.Float64).fill_nan(None).drop_nulls().to_numpy()
+    mean = float(values.mean()) if len(values) else 0.0
+    scale = float(values.std()) if len(values) else 0.0
+    # Rounding alone gives equal numbers a tiny deviation, and noise must not be blown up to scale 1.
+    return Numeric(column.name, mean, scale if scale > 1e-9 * abs(mean) else 1.0)
+
+
+def encode(encoder: Encoder, frame: pl.DataFrame, ids: pl.Series) -> Features:
+    """The encoded features of `ids`, in their order, from a frame that `read` gave; each id must be there.
+
+    Shapes: ids [n] -> numeric [n, F], categorical [n, C].
+    """
+    for number in encoder.numeric:
+        _check_column(frame, number.name, "numbers", _is_number)
+    for category in encoder.categorical:
+        _check_column(frame, category.name, "strings", _is_category)
+    chosen = frame[rows(frame, encoder.id_column, ids)]
+    numeric = np.zeros((len(ids), len(encoder.numeric)), np.float32)
+    for f, number in enumerate(encoder.numeric):
+        values = chosen[number.name].cast(pl.Float64).fill_nan(None).fill_null(number.mean).to_numpy()
+        numeric[:, f] = np.clip((values - number.mean) / number.scale, -OUTLIER, OUTLIER)
+    categorical = np.zeros((len(ids), len(encoder.categorical)), np.int64)
+    for c, category in enumerate(encoder.categorical):
+        known = pl.DataFrame({"value": category.values, "code": np.arange(1, len(category.values) + 1)})
+        texts = chosen.select(value=pl.col(category.name).cast(pl.String))
+        found = texts.join(known.cast({"value": pl.String}), on="value", how="left", maintain_order="left")
+        categorical[:, c] = found["code"].fill_null(0).to_numpy()
+    return Features(numeric, categorical)
+
+
+def _check_column(frame: pl.DataFrame, column: str, words: str, fits: Callable[[pl.DataType], bool]) -> None:
+    """Refuses rows without a column that was fitted, or with another kind of values in it."""
+    if column not in frame.columns:
+        raise DataError(
+            f"the model was trained with the column {column} ({words}), which is not among "
+            f"{', '.join(frame.columns)}. Add it; null where it is unknown."
+        )
+    dtype = frame[column].dtype
+    if not (fits(dtype) or dtype == pl.Null):
+        raise DataError(f"column {column}: the model was trained with {words}; {dtype} came. Convert them.")
+
+
+def rows(frame: pl.DataFrame, id_column: str, ids: pl.Series) -> NDArray[np.int64]:
+    """The row of each id; refuses ids that have none.  Shapes: ids [n] -> [n]."""
+    wanted, there = plain_ids(ids), frame[id_column]
+    what = id_column.removesuffix("_id")
+    if wanted.dtype != there.dtype:
+        raise DataError(
+            f"{what} ids are {wanted.dtype} in the log and {there.dtype} in the table of {what}s. "
+            f"Convert them to the same type."
+        )
+    known = pl.DataFrame({"id": there, "row": np.arange(len(there))})
+    found = pl.DataFrame({"id": wanted}).join(known, on="id", how="left", maintain_order="left")["row"]
+    if found.null_count():
+        missing = wanted.filter(found.is_null())
+        raise DataError(
+            f"column {id_column}: {_some(missing)} in the log but not in the table of {what}s, which has {len(there)} "
+            f"rows. Add a row for each; features may be null."
+        )
+    return found.to_numpy()

@@ -1,0 +1,134 @@
+"""Scorers: what gives every item a score for each query, and so makes a stage, Plackett-Luce on its scores.
+
+`MatrixFactorisation` is the paper's model, `GivenScores` holds the scores of any outside system. The two towers, which
+score by features, have a module of their own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import svds
+from torch import Tensor, nn
+
+from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.gradients import _bridge
+
+
+class Scorer(nn.Module, ABC):
+    """Scores of all items for a batch of queries: `scorer(q)`, shapes q [B] -> [B, D]; -inf means not available.
+
+    All state is in parameters and buffers, and `rebuild(sizes(), ...)` followed by `load_state_dict` restores it.
+    """
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def forward(self, q: Tensor) -> Tensor:
+        """Shapes: q [B] -> [B, D]."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, Any]:
+        """What `rebuild` needs, as JSON for `config.json`; always with the number of queries Q and of items D."""
+
+    @classmethod
+    @abstractmethod
+    def rebuild(cls, sizes: dict[str, Any]) -> "Scorer":
+        """A scorer of these sizes with undefined weights."""
+
+    @abstractmethod
+    def of_one_query(self) -> Sequence[nn.Parameter]:
+        """The parameters whose entries each belong to one query; all others are shared, and training moves them slower."""
+
+
+class MatrixFactorisation(Scorer):
+    """The paper's model: score(q, d) = <queries[q], items[d]>.  Shapes: queries [Q, F], items [D, F]."""
+
+    kind = "matrix-factorisation"
+
+    def __init__(self, queries: ArrayLike | Tensor, items: ArrayLike | Tensor) -> None:
+        super().__init__()
+        # Row by row in memory, as a checkpoint gives them back: a resumed training is then the same bit by bit.
+        self.queries = nn.Parameter(torch.as_tensor(np.asarray(queries), dtype=torch.float32).contiguous())
+        self.items = nn.Parameter(torch.as_tensor(np.asarray(items), dtype=torch.float32).contiguous())
+        if self.queries.ndim != 2 or self.items.ndim != 2 or self.queries.shape[1] != self.items.shape[1]:
+            raise PolicyError(
+                f"embeddings must be [queries, F] and [items, F]; got {tuple(self.queries.shape)} and "
+                f"{tuple(self.items.shape)}."
+            )
+
+    def forward(self, q: Tensor) -> Tensor:
+        return self.queries[q] @ self.items.T
+
+    def sizes(self) -> dict[str, Any]:
+        return {"Q": self.queries.shape[0], "D": self.items.shape[0], "F": self.items.shape[1]}
+
+    @classmethod
+    def rebuild(cls, sizes: dict[str, Any]) -> "MatrixFactorisation":
+        return cls(torch.empty(sizes["Q"], sizes["F"]), torch.empty(sizes["D"], sizes["F"]))
+
+    def of_one_query(self) -> Sequence[nn.Parameter]:
+        return [self.queries]
+
+
+class GivenScores(Scorer):
+    """Scores that came as numbers, dense [Q, D] or sparse (then what is absent is not available)."""
+
+    kind = "given-scores"
+    first: Tensor
+    item: Tensor
+
+    def __init__(self, scores: ArrayLike | csr_matrix) -> None:
+        super().__init__()
+        if not isinstance(scores, csr_matrix):
+            dense = np.asarray(scores, np.float32)
+            if dense.ndim != 2:
+                raise PolicyError(f"scores must be [queries, items]; got the shape {dense.shape}.")
+            Q, D = dense.shape
+            scores = csr_matrix((dense.ravel(), np.tile(np.arange(D), Q), np.arange(Q + 1) * D), shape=(Q, D))
+        self.D = int(scores.shape[1])
+        self.register_buffer("first", torch.from_numpy(scores.indptr.astype(np.int64)))
+        self.register_buffer("item", torch.from_numpy(scores.indices.astype(np.int64)))
+        self.score = nn.Parameter(torch.from_numpy(scores.data.astype(np.float32)))
+        _bridge.check_scores(self.score.detach()[None], "given")
+
+    def forward(self, q: Tensor) -> Tensor:
+        first, last = self.first[q], self.first[q + 1]
+        rows = torch.repeat_interleave(torch.arange(len(q)), last - first)
+        start = torch.cumsum(last - first, 0) - (last - first)
+        entries = torch.arange(len(rows)) - start[rows] + first[rows]
+        empty = self.score.new_full((len(q), self.D), -torch.inf)
+        return empty.index_put((rows, self.item[entries]), self.score[entries])
+
+    def sizes(self) -> dict[str, Any]:
+        return {"Q": len(self.first) - 1, "D": self.D, "entries": len(self.score)}
+
+    @classmethod
+    def rebuild(cls, sizes: dict[str, Any]) -> "GivenScores":
+        indptr = np.full(sizes["Q"] + 1, sizes["entries"], np.int64)
+        indptr[0] = 0
+        columns = np.zeros(sizes["entries"], np.int64)
+        return cls(csr_matrix((np.zeros(sizes["entries"]), columns, indptr), shape=(sizes["Q"], sizes["D"])))
+
+    def of_one_query(self) -> Sequence[nn.Parameter]:
+        return [self.score]
+
+
+def truncated_svd(ratings: csr_matrix, rank: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Embeddings whose products are the best approximation of that rank: ratings ~ queries items^T.
+
+    The singular values are shared evenly, queries = U sqrt(S), items = V sqrt(S), so that both sides have one scale.
+    Shapes: ratings [Q, D] -> [Q, F], [D, F].
+    """
+    if not 1 <= rank < min(ratings.shape):
+        raise ConfigError(f"the rank of the factorisation must be from 1 to {min(ratings.shape) - 1}; got {rank}.")
+    U, S, Vt = svds(ratings.astype(np.float64), k=rank, rng=np.random.default_rng(seed))
+    root = np.sqrt(S[::-1])
+    # The sign of a singular pair is arbitrary; the same one everywhere makes a seed mean the same everywhere.
+    sign = np.sign(Vt.sum(1)[::-1])
+    sign[sign == 0] = 1
+    return (U[:, ::-1] * root * sign).astype(np.float32), (Vt[::-1].T * root * sign).astype(np.float32)

@@ -1,0 +1,121 @@
+"""From a log to what training needs: propensities, clipping, weights of the documents, and the held-out judgement.
+
+w[q, d] = sum_i c_i(d) / max(rho_0(d), clip)                                         (paper: cltr-obj-2s, propensity_def)
+
+or, with the doubly robust objective, the same for what a reward model leaves unexplained, and the model's promise.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs import sums
+from tandemrank.logs.feedback import Feedback
+from tandemrank.offpolicy import propensities
+from tandemrank.offpolicy.folds import query_folds
+from tandemrank.offpolicy.logger import Lists, fit
+from tandemrank.offpolicy.propensities import Kind, choose_propensity
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training import stopping
+from tandemrank.training.config import LearningConfig
+from tandemrank.training.stopping import Criterion
+from tandemrank.training.weights import DoublyRobustWeights, click_weights, doubly_robust_weights
+
+Floats = NDArray[np.float64]
+ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32]]]
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a log says: weights for training, and the part that was held out for judging, if any, with its propensities.
+
+    `propensity` is the kind that was used, `why` the reason in words, `logger` the policy it comes from, if from any.
+    """
+
+    weights: csr_matrix | DoublyRobustWeights
+    held_out: Feedback | None
+    rho_0: Floats
+    clip: float
+    propensity: Kind
+    why: str
+    logger: TwoStagePolicy | None
+
+    def criterion(self, config: LearningConfig, seed: int, *, lists: ListMaker | None = None) -> Criterion | None:
+        """The judgement that `training.stopping` names; only held-out clicks enter, never the truth.
+
+        `lists` makes the lists that are judged, by default the most likely ones of the held-out queries.
+        """
+        if config.training.stopping == "fixed":
+            return None
+        if self.held_out is None:
+            raise ConfigError(
+                f"stopping = {config.training.stopping} needs held-out clicks: give `prepare` a held-out part."
+            )
+        q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
+        show = lists or (lambda policy: (q, policy.most_likely(q)))
+        rho_0 = propensities.clip(self.rho_0, self.clip)
+        if config.training.stopping == "dcg":
+            judge = stopping.held_out_dcg(rho_0, self.held_out, config.theta)
+            return lambda policy: judge(*show(policy))
+        weights, total = click_weights(rho_0, self.held_out), self.held_out.N
+        return lambda policy: float(policy.utility(weights, config.theta, samples=4, seed=seed).sum() / total)
+
+
+def prepare(
+    used: Feedback | tuple[Feedback, Feedback],
+    config: LearningConfig,
+    *,
+    held_out: Feedback | None = None,
+    logging_policy: TwoStagePolicy | None = None,
+    lists: Callable[[], Lists] | None = None,
+    seed: int = 0,
+) -> TrainingData:
+    """The weights of the documents by `used`, and `held_out`, which only judges, with its propensities.
+
+    `used` may come in two parts by impression: the reward model of the doubly robust objective then learns from the one for
+    the other, and else from some queries for the others. `lists` reads the lists of the log; it is called only for
+    propensities that are fitted to them.
+    """
+    if isinstance(used, Feedback):
+        folds = query_folds(used, seed) if config.objective == "doubly-robust" else []
+    else:
+        folds, used = [used, used[::-1]], sums.merge(used)
+    parts = [used] if held_out is None else [used, held_out]
+    if any(part.clicks.sum() == 0 for part in parts):
+        came = " and ".join(
+            f"{part.clicks.sum():g} {n}" for part, n in zip(parts, ("for training", "held out"), strict=False)
+        )
+        raise LogError(
+            f"not enough clicks to learn from: {came}, in {sum(part.N for part in parts):g} impressions. Give a longer log."
+        )
+    kind, why = choose_propensity(config.propensity, used, logging_policy)
+    logger = logging_policy if kind == "exact" else None
+    if kind == "fitted":
+        if lists is None:
+            raise ConfigError("fitted propensities need the lists of the log: give `lists`, or another propensity.")
+        logger = fit(lists(), used.vocabulary, seed=seed).policy
+    rho_used, *rho_held_out = (
+        propensities.row_propensities(part, config.theta, kind, logger, samples=config.propensity_samples, seed=seed)
+        for part in parts
+    )
+    minimum = clip_at(config, rho_used[used.clicks > 0], sum(part.N for part in parts))
+    rho_used = propensities.clip(rho_used, minimum)
+    weights: csr_matrix | DoublyRobustWeights = (
+        click_weights(rho_used, used)
+        if config.objective == "ips"
+        else doubly_robust_weights(rho_used, used, config.theta, folds)
+    )
+    return TrainingData(weights, held_out, rho_held_out[0] if rho_held_out else np.empty(0), minimum, kind, why, logger)
+
+
+def clip_at(config: LearningConfig, rho_0: Floats, N: float) -> float:
+    """The number below which propensities are raised to it."""
+    if config.clip == "paper":
+        return propensities.paper_clip(N)
+    if config.clip == "quantile":
+        return propensities.quantile_clip(rho_0, config.clip_quantile)
+    return 0.0 if config.clip == "none" else float(config.clip)

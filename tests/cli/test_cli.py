@@ -1,0 +1,310 @@
+"""The command line: output, files, exit codes, and one clear message for every mistake."""
+
+import json
+import re
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+
+from tandemrank.cli import app
+
+SMALL = ["--set", "queries=150", "--set", "items=100", "--set", "rank=8"]
+
+
+def call(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
+    """Runs the command in this process: (exit code, standard output, standard error)."""
+    monkeypatch.setattr(sys, "argv", ["tandemrank", *arguments])
+    try:
+        app.main()
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    """A small log on disk, drawn by the command itself."""
+    folder = tmp_path_factory.mktemp("cli") / "sim"
+    arguments = [
+        sys.executable,
+        "-m",
+        "tandemrank",
+        "simulate",
+        "--out",
+        str(folder),
+        "--impressions",
+        "20000",
+        "--json",
+        *SMALL,
+    ]
+    out = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    assert out.stderr == "" or "compiling" in out.stderr
+    return folder, json.loads(out.stdout)
+
+
+def test_simulate_writes_the_log_and_the_policy(simulated) -> None:
+    folder, summary = simulated
+    assert summary["impressions"] == 20000
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "log", "production"]
+    log = pl.read_parquet(folder / "log")
+    assert len(log) == 20000
+    assert {"query_id", "items", "clicks"} <= set(log.columns)
+    assert json.loads((folder / "config.json").read_text())["rank"] == 8
+
+
+def test_simulate_train_evaluate_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    train = ["train", "--logs", str(folder / "log"), "--start", str(folder / "production"), "--candidates", "30"]
+    code, out, err = call(capsys, monkeypatch, *train, "--epochs", "15", "--out", str(tmp_path / "pair"), "--json")
+    assert code == 0, err
+    summary = json.loads(out)
+    assert summary["log"]["impressions"] == 20000
+    assert sorted(p.name for p in (tmp_path / "pair").iterdir()) == [
+        "config.json",
+        "joint",
+        "report.html",
+        "summary.json",
+    ]
+    assert {p.name for p in (tmp_path / "pair" / "joint").iterdir()} >= {"policy", "history.json"}
+    assert json.loads((tmp_path / "pair" / "summary.json").read_text()) == summary
+    policies = ["--policy", summary["methods"][0]["policy"], "--policy", str(folder / "production")]
+    code, out, err = call(capsys, monkeypatch, "evaluate", *policies, *SMALL, "--logs", str(folder / "log"), "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    gap = next(d for d in found["differences"] if d["figure"] == "ndcg")
+    assert gap["low"] > 0
+    code, out, err = call(capsys, monkeypatch, "evaluate", *policies, *SMALL, "--logs", str(folder / "log"))
+    assert code == 0, err
+    assert "NDCG@K" in out
+
+
+def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
+    from tandemrank.training import loop
+
+    folder, _ = simulated
+    run = [
+        "train",
+        "--logs",
+        str(folder / "log"),
+        "--start",
+        str(folder / "production"),
+        "--candidates",
+        "30",
+        "--epochs",
+        "4",
+    ]
+    code, *_ = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "whole"))
+    assert code == 0
+    original = loop._Loop.save
+
+    def interrupted(self) -> None:
+        original(self)
+        if self.epoch == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop._Loop, "save", interrupted)
+    code, _, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "cut"))
+    assert code == 1
+    assert "--resume goes on" in err
+    monkeypatch.setattr(loop._Loop, "save", original)
+    code, *_ = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "cut"), "--resume")
+    assert code == 0
+    a, b = (tmp_path / x / "joint" / "policy" / "weights.safetensors" for x in ("whole", "cut"))
+    assert a.read_bytes() == b.read_bytes()
+
+
+def test_train_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, monkeypatch) -> None:
+    """No start, no propensities, no ratings: a table a person reads, a pair for each method, one report."""
+    folder, _ = simulated
+    run = ["train", "--logs", str(folder / "log"), "--method", "joint", "--method", "baseline", "--candidates", "30"]
+    run += ["--epochs", "2", "--objective", "doubly-robust", "--rank", "8", "--out", str(tmp_path / "own")]
+    code, out, err = call(capsys, monkeypatch, *run)
+    assert code == 0, err
+    assert re.search(r"Production\s+\d\.\d+.*\n\s*Joint\s+\d\.\d+.*\n\s*Baseline\s+\d\.\d+", out)
+    assert "propensities: fitted (the log has none" in out
+    assert "start: matrix factorisation of the clicks, 8 dimensions" in out
+    page = (tmp_path / "own" / "report.html").read_text()
+    assert "tandemrank train --logs" in page
+    for method in ("joint", "baseline"):
+        assert (tmp_path / "own" / method / "policy" / "config.json").exists()
+    code, _, err = call(capsys, monkeypatch, *run)
+    assert code == 2
+    assert "exists. Give another --out, or --resume" in err
+
+
+def test_train_with_features_of_two_sizes(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    log = pl.read_parquet(folder / "log")
+    items = log["items"].explode().unique().sort()
+    pl.DataFrame({"item_id": items, "x": range(len(items))}).write_parquet(tmp_path / "items.parquet")
+    run = ["train", "--logs", str(folder / "log"), "--item-features", str(tmp_path / "items.parquet"), "--epochs", "1"]
+    run += ["--generator-width", "4", "--ranker-dimension", "9", "--propensity", "frequency", "--json"]
+    code, out, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "towers"))
+    assert code == 0, err
+    assert json.loads(out)["switches"]["candidates"] == len(items)  # all of them, where they are fewer than 500
+    stages = json.loads((tmp_path / "towers" / "joint" / "policy" / "config.json").read_text())["stages"]
+    assert (stages["generator"]["sizes"]["width"], stages["ranker"]["sizes"]["dimension"]) == (4, 9)
+    pl.DataFrame({"item_id": items[1:], "x": range(len(items) - 1)}).write_parquet(tmp_path / "items.parquet")
+    code, _, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "other"))
+    assert code == 2
+    assert str(items[0]) in err
+    code, _, err = call(
+        capsys, monkeypatch, *run, "--start", str(folder / "production"), "--out", str(tmp_path / "other")
+    )
+    assert code == 2
+    assert "starts from one thing only; a policy and features came" in err
+    code, _, err = call(capsys, monkeypatch, *run[:3], "--candidates", "5000", "--out", str(tmp_path / "other"))
+    assert code == 2
+    assert f"5000 candidates, but there are only {len(items)} items" in err
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_demo_prints_a_table_and_the_path_of_its_report(tmp_path, capsys, monkeypatch) -> None:
+    tiny = {
+        "experiment": {"queries": 60, "items": 40, "rank": 5, "learning": {"training": {"epochs": 3}}},
+        "candidates": [15],
+        "impressions": [3000],
+        "runs": 1,
+    }
+    monkeypatch.setattr(app, "DEMO", tiny)
+    for _ in range(2):  # the demo starts anew each time
+        code, out, err = call(capsys, monkeypatch, "demo", "--out", str(tmp_path / "demo"))
+        assert code == 0, err
+        assert "Joint" in out
+        assert "report.html" in out.splitlines()[-1] or "report.html" in "".join(out.splitlines()[-2:])
+    assert (tmp_path / "demo" / "report.html").exists()
+
+
+def test_validate_says_what_a_log_is_and_can_answer(simulated, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    code, out, err = call(capsys, monkeypatch, "validate", str(folder / "log"))
+    assert code == 0, err
+    assert "what this log can answer" in out
+    code, out, _ = call(capsys, monkeypatch, "validate", str(folder / "log"), "--json")
+    assert json.loads(out)["log"]["impressions"] == 20000
+
+
+def test_validate_lists_the_problems_and_writes_a_cleaned_copy(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    log = pl.read_parquet(folder / "log").head(50)
+    broken = log.with_columns(
+        clicks=pl.when(pl.int_range(50) == 7).then(pl.lit([2] * 10, pl.List(pl.UInt8))).otherwise("clicks")
+    )
+    broken.write_parquet(tmp_path / "broken.parquet")
+    arguments = ["validate", str(tmp_path / "broken.parquet"), "--fix", str(tmp_path / "mended")]
+    code, out, _ = call(capsys, monkeypatch, *arguments, "--json")
+    answer = json.loads(out)
+    assert code == 1
+    assert [(p["column"], p["rows"][0]) for p in answer["problems"]] == [("clicks", 7)]
+    assert (answer["fixed"]["impressions"], answer["fixed"]["kept"]) == (50, 49)
+    code, out, _ = call(capsys, monkeypatch, "validate", str(tmp_path / "mended"))
+    assert code == 0
+
+
+def test_examination_finds_the_curve_or_refuses(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    code, out, err = call(capsys, monkeypatch, "examination", str(folder / "log"), "--json")
+    assert code == 0, err
+    theta = json.loads(out)["theta"]
+    assert theta[1] == pytest.approx(0.5, abs=0.1)
+    pl.read_parquet(folder / "log").head(1).write_parquet(tmp_path / "one.parquet")
+    code, _, err = call(capsys, monkeypatch, "examination", str(tmp_path / "one.parquet"))
+    assert code == 2
+    assert err.startswith("tandemrank: ")
+
+
+def test_estimate_values_one_pair_and_compares_two(simulated, capsys, monkeypatch) -> None:
+    """On policy the value is the clicks an impression of the log itself, and a pair differs from itself by nothing."""
+    folder, _ = simulated
+    live = ["--policy", str(folder / "production")]
+    ask = [
+        "estimate",
+        "--logs",
+        str(folder / "log"),
+        "--propensity",
+        "exact",
+        "--logging-policy",
+        str(folder / "production"),
+    ]
+    code, out, err = call(capsys, monkeypatch, *ask, *live, "--estimator", "ips", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    clicks = pl.read_parquet(folder / "log")["clicks"].list.sum().mean()
+    assert abs(found["value"] - clicks) < 5 * found["standard_error"]
+    assert found["interval"][0] < found["value"] < found["interval"][1]
+    code, out, err = call(capsys, monkeypatch, *ask, *live, *live)
+    assert code == 0, err
+    assert re.search(r"difference\s+0\s", out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["demo", "--seed", "-1"], 2, "--seed"),
+        (["simulate", "--data", "absent.zip"], 2, "absent.zip"),
+        (["simulate", "--set", "rank=0"], 2, "rank: input should be greater than or equal to 1; got 0"),
+        (["simulate", "--preset", "other"], 2, "--preset takes tandem or paper; got 'other'"),
+        (["table", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
+        (["table", "--impressions", "many"], 2, "whole numbers separated by commas; got 'many'"),
+        (["table", "--methods", "magic"], 2, "methods"),
+        (["table", "--impressions", "0"], 2, "impressions"),
+        (["train", "--logs", "absent.parquet", "--start", "absent"], 2, "absent"),
+        (["train", "--logs", "x.parquet", "--method", "magic"], 2, "baseline, independent, joint; got 'magic'"),
+        (
+            ["train", "--logs", "x.parquet", "--objective", "magic"],
+            2,
+            "objective: input should be 'ips' or 'doubly-robust'",
+        ),
+        (["train", "--logs", "x.parquet", "--propensity", "magic"], 2, "propensity: input should be 'auto'"),
+        (["train", "--logs", "absent.parquet"], 2, "absent.parquet"),
+        (["train", "--logs", "x.parquet", "--item-embeddings", "y.parquet"], 2, "those of one came"),
+        (["evaluate", "--policy", "absent"], 2, "is not a whole saved policy"),
+        (["train"], 2, "--logs"),
+        (["validate", "absent.parquet"], 2, "absent.parquet"),
+        (["examination", "absent.parquet"], 2, "absent.parquet"),
+        (["examination", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
+        (["examination", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
+        (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
+        (["estimate", "--logs", "absent.parquet"], 2, "give one pair, or two to compare"),
+        (["estimate", "--logs", "absent.parquet", "--scores", "absent.parquet"], 2, "absent.parquet"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_every_mistake_gets_one_clear_message(arguments, code, message, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found, out, err = call(capsys, monkeypatch, *arguments)
+    assert found == code
+    assert message in re.sub(r"\s+", " ", err)
+    assert "Traceback" not in err + out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_written_is_one_error_and_leaves_nothing(tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    code, _, err = call(
+        capsys, monkeypatch, "simulate", "--out", str(tmp_path / "file" / "sim"), "--impressions", "100", *SMALL
+    )
+    assert code == 1
+    assert "cannot write" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_help_is_complete() -> None:
+    """Every option of every command says what it is for."""
+    import typer
+
+    group = typer.main.get_command(app.app)
+    commands = dict(group.commands)
+    commands |= {f"bench {n}": c for n, c in commands.pop("bench").commands.items()}
+    assert set(commands) == {
+        "demo", "table", "simulate", "train", "evaluate", "validate", "examination", "estimate",
+        "bench gradient", "bench epoch", "bench logs",
+    }  # fmt: skip
+    for name, command in commands.items():
+        assert command.help, name
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), f"{name}: {parameter.name}"

@@ -1,0 +1,246 @@
+"""Examination: exact on exact counts, within 5% on a million impressions, honest intervals, plain refusals."""
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.sparse import csr_matrix
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.clicks import examination, models, simulation
+from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs import counting, sums
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.pairs import compared, row_sums
+
+
+def feedback_of(shown, clicked):
+    """Feedback with the given sums. Shapes: shown, clicked [Q, D, K]."""
+    query, item, rank = np.nonzero(shown)
+    words = Vocabulary(pl.Series(np.arange(shown.shape[0])), pl.Series(np.arange(shown.shape[1])))
+    return Feedback(
+        words,
+        query.astype(np.int32),
+        item.astype(np.int32),
+        rank.astype(np.int16),
+        shown[query, item, rank].astype(float),
+        clicked[query, item, rank].astype(float),
+        None,
+        shown[:, :, 0].sum(1).astype(float),
+    )
+
+
+def simulate(N, model, *, Q=200, D=60, graded=True, seed=0, temperature=0.7):
+    """A log of a logger that prefers relevant items, but not always."""
+    rng = np.random.default_rng(seed)
+    latent = rng.normal(size=(Q, D))
+    R = 1 / (1 + np.exp(2 - 1.5 * latent)) if graded else (latent > 1) * 1.0
+    scores = ((latent + rng.normal(size=(Q, D))) / temperature).astype(np.float32)
+    draw = simulation.one_stage(lambda q: scores[q], len(model.alpha))
+    words = Vocabulary(pl.Series(np.arange(Q)), pl.Series(np.arange(D)))
+    parts = simulation.simulate(draw, csr_matrix(R), np.arange(Q), N, model, seed=seed)
+    return counting.from_impressions(parts, words)
+
+
+def expected(model, R, rng, most=40):
+    """Feedback whose clicks are their own expectation, n (alpha R + beta), at ranks that depend on R."""
+    K = len(model.alpha)
+    shown = rng.integers(0, most, (*R.shape, K)) * (rng.random((*R.shape, K)) < 0.6)
+    shown = np.where(R[..., None] > 0.5, shown, shown * (np.arange(K) > 0) + (shown > 0))
+    return feedback_of(shown, shown * models.click_probability(model, np.repeat(R[..., None], K, axis=2)))
+
+
+TRUST = models.ClickModel(np.array([0.7, 0.4, 0.25]), np.array([0.25, 0.1, 0.05]))
+
+
+# --- exact ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_comparison_is_the_ratio_of_click_rates():
+    shown = np.array([[[10, 40]]] * 40)
+    clicked = np.array([[[5, 8]]] * 40)  # rates 1/2 and 1/5
+    curve = examination.estimate(feedback_of(shown, clicked), 2)
+    assert curve.theta == pytest.approx([1, 0.4])
+    assert (curve.low, curve.high) == (pytest.approx([1, 0.4]), pytest.approx([1, 0.4]))  # every query says the same
+    assert (curve.compared, curve.clicks) == (40, 40 * 13)
+
+
+@pytest.mark.parametrize("curve", ["reciprocal", "dcg"])
+def test_harvesting_is_exact_on_expected_clicks(curve):
+    """Whatever the relevance, and though the logger shows relevant items higher."""
+    rng = np.random.default_rng(0)
+    theta = models.examination_curve(5, curve)
+    feedback = expected(models.position_based(theta), rng.random((50, 8)), rng)
+    assert examination.estimate(feedback, 5).theta == pytest.approx(theta, rel=1e-8)
+    naive = np.bincount(feedback.rank, feedback.clicks) / np.bincount(feedback.rank, feedback.shown)
+    assert (np.abs(naive / naive[0] / theta - 1) > 0.2).any()  # click rates alone do not give it
+    assert examination.estimate(feedback, 3).theta == pytest.approx(theta[:3], rel=1e-8)  # ranks after K are ignored
+
+
+@pytest.mark.parametrize("method", ["harvest", "em"])
+def test_a_pair_at_one_rank_changes_nothing(method):
+    rng = np.random.default_rng(0)
+    feedback = expected(models.position_based(models.examination_curve(3)), rng.random((50, 8)), rng)
+    alone = np.zeros((51, 8, 3), dtype=int)
+    alone[50, 3, 1] = 1000
+    both = sums.merge([feedback, feedback_of(alone, alone)])
+    one, other = (examination.estimate(f, 3, method=method) for f in (feedback, both))
+    assert np.array_equal(one.theta, other.theta)
+    assert np.array_equal(one.high, other.high)
+
+
+# --- a million impressions ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curve", ["reciprocal", "dcg"])
+def test_a_million_impressions_give_each_rank_within_five_percent(curve):
+    theta = models.examination_curve(10, curve)
+    feedback = simulate(1_000_000, models.position_based(theta))
+    for method in ("harvest", "em"):
+        found = examination.estimate(feedback, 10, method=method)
+        assert np.abs(found.theta / theta - 1).max() < 0.02
+        assert found.theta[0] == found.low[0] == found.high[0] == 1
+        assert (found.high / found.low)[1:].max() < 1.05
+        assert ((found.low <= theta) & (theta <= found.high)).sum() >= 7
+
+
+def test_pairs_that_rarely_come_back_are_enough():
+    """Thirty thousand impressions of 400 queries and 400 items: half the pairs are seen four times or less."""
+    theta = models.examination_curve(5, "dcg")
+    feedback = simulate(30_000, models.position_based(theta), Q=400, D=400, temperature=0.5)
+    pairs = compared(feedback, 5)
+    assert np.median(row_sums(pairs.shown)) <= 4
+    for method in ("harvest", "em"):
+        assert np.abs(examination.estimate(feedback, 5, method=method).theta / theta - 1).max() < 0.05
+
+
+def test_ninety_five_percent_intervals_cover():
+    theta = models.examination_curve(3)
+    inside = [
+        (curve.low[1:] <= theta[1:]) & (theta[1:] <= curve.high[1:])
+        for seed in range(40)
+        for curve in [examination.estimate(simulate(3000, models.position_based(theta), Q=60, D=10, seed=seed), 3)]
+    ]
+    assert 0.95 - 5 * np.sqrt(0.95 * 0.05 / 80) <= np.mean(inside) < 1
+
+
+def test_more_confidence_is_wider_and_the_seed_decides():
+    feedback = simulate(5000, models.position_based(models.examination_curve(3)), Q=60, D=10)
+    narrow, wide = (examination.estimate(feedback, 3, level=level) for level in (0.8, 0.99))
+    assert (wide.low[1:] < narrow.low[1:]).all()
+    assert (narrow.high[1:] < wide.high[1:]).all()
+    assert np.array_equal(wide.theta, narrow.theta)
+    again, other = (examination.estimate(feedback, 3, level=0.8, seed=seed) for seed in (0, 1))
+    assert np.array_equal(again.low, narrow.low)
+    assert not np.array_equal(other.low, narrow.low)
+
+
+# --- trust bias ---------------------------------------------------------------------------------------------------------
+
+
+def lines(model):
+    slope = model.alpha / model.alpha[0]
+    return slope, model.beta - model.beta[0] * slope
+
+
+def test_trust_bias_of_two_valued_relevance():
+    feedback = simulate(300_000, TRUST, graded=False, Q=100, D=30)
+    found = examination.estimate_trust(feedback, 3, levels=2)
+    slope, offset = lines(TRUST)
+    assert found.slope == pytest.approx(slope, rel=0.03)
+    assert found.offset == pytest.approx(offset, abs=0.01)
+    assert ((found.slope_low <= slope) & (slope <= found.slope_high)).sum() >= 2
+    assert found.rates == pytest.approx([0.25, 0.95], abs=0.01)  # beta_1 and alpha_1 + beta_1
+    assert found.shares.sum() == pytest.approx(1)
+    assert (found.slope[0], found.offset[0]) == (1, 0)
+    model = examination.click_model(found)
+    assert model.alpha == pytest.approx(TRUST.alpha, rel=0.03)
+    assert model.beta == pytest.approx(TRUST.beta, abs=0.01)
+
+
+def test_trust_bias_of_graded_relevance_is_found_up_to_the_scale_of_relevance():
+    feedback = simulate(300_000, TRUST, Q=100, D=30)
+    slope, offset = lines(TRUST)
+    found = examination.estimate_trust(feedback, 3)
+    assert found.slope == pytest.approx(slope, rel=0.05)
+    assert found.offset == pytest.approx(offset, abs=0.015)
+    model = examination.click_model(found, irrelevant=0.25, relevant=0.95)  # who knows these has alpha and beta
+    assert model.alpha == pytest.approx(TRUST.alpha, rel=0.05)
+    assert model.beta == pytest.approx(TRUST.beta, abs=0.015)
+
+
+def test_clicks_without_trust_bias_have_none():
+    feedback = simulate(300_000, models.position_based(models.examination_curve(3)), Q=100, D=30)
+    found = examination.estimate_trust(feedback, 3)
+    assert found.offset == pytest.approx(np.zeros(3), abs=0.01)
+    assert found.slope == pytest.approx(models.examination_curve(3), rel=0.03)
+
+
+def test_what_is_not_identified_is_not():
+    """Relevance a R + b with alpha / a and beta - b alpha / a: other models, the same clicks, the same lines."""
+    a, b = 2.0, -0.1
+    other = models.ClickModel(TRUST.alpha / a, TRUST.beta - b * TRUST.alpha / a)
+    R = np.linspace(0.1, 0.5, 12).reshape(4, 3)
+    assert models.click_probability(other, a * R + b) == pytest.approx(models.click_probability(TRUST, R))
+    assert lines(other) == (pytest.approx(lines(TRUST)[0]), pytest.approx(lines(TRUST)[1]))
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["harvest", "em"])
+def test_a_deterministic_logger_is_refused(method):
+    shown = np.zeros((50, 3, 3), dtype=int)
+    shown[:, np.arange(3), np.arange(3)] = 20
+    with pytest.raises(LogError, match=r"no item was shown .* at two ranks"):
+        examination.estimate(feedback_of(shown, shown // 2), 3, method=method)
+
+
+def test_ranks_that_nothing_connects_are_named():
+    """Items swap places within ranks 1 and 2, and within 3 and 4, but never between."""
+    shown = np.zeros((50, 4, 4), dtype=int)
+    shown[:, :2, :2] = shown[:, 2:, 2:] = 10
+    with pytest.raises(LogError, match="ranks 3, 4 with rank 1"):
+        examination.estimate(feedback_of(shown, shown // 2), 4)
+    assert examination.estimate(feedback_of(shown, shown // 2), 2).theta == pytest.approx([1, 1])
+
+
+def test_a_rank_without_clicks_is_named():
+    shown = np.full((50, 4, 3), 10)
+    clicked = shown // 2 * np.array([1, 1, 0])
+    with pytest.raises(LogError, match="rank 3 with rank 1"):
+        examination.estimate(feedback_of(shown, clicked), 3)
+
+
+def test_a_rank_that_hangs_on_a_few_queries_is_named():
+    shown = np.full((50, 4, 3), 10)
+    shown[1:, :, 2] = 0
+    with pytest.raises(LogError, match="ranks 3 hang on"):
+        examination.estimate(feedback_of(shown, shown // 2), 3)
+
+
+def test_trust_bias_needs_pairs_that_come_back_often():
+    shown = np.full((50, 4, 3), 2)
+    with pytest.raises(LogError, match="often enough"):
+        examination.estimate_trust(feedback_of(shown, shown // 2), 3)
+
+
+@pytest.mark.parametrize("options", [{"method": "magic"}, {"level": 1.0}, {"K": 0}])
+def test_bad_options_are_refused(options):
+    feedback = feedback_of(np.full((50, 4, 3), 10), np.full((50, 4, 3), 5))
+    with pytest.raises(ConfigError):
+        examination.estimate(feedback, **({"K": 3} | options))
+    with pytest.raises(ConfigError):
+        examination.estimate_trust(feedback, 3, levels=1)
+
+
+def test_one_query_has_an_interval_over_pairs():
+    feedback = simulate(20_000, models.position_based(models.examination_curve(3)), Q=1, D=40, temperature=2.0)
+    curve = examination.estimate(feedback, 3)
+    assert (curve.low[1:] < curve.theta[1:]).all()
+    assert np.abs(curve.theta / models.examination_curve(3) - 1).max() < 0.1
+
+
+def test_one_rank_is_one():
+    feedback = feedback_of(np.full((50, 4, 3), 10), np.full((50, 4, 3), 5))
+    with pytest.raises(LogError, match="at two ranks"):
+        examination.estimate(feedback, 1)

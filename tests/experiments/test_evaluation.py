@@ -1,0 +1,66 @@
+"""NDCG against ir-measures, recall and utility against plain arithmetic, intervals."""
+
+import ir_measures
+import numpy as np
+import polars as pl
+import pytest
+from scipy.sparse import csr_matrix
+
+import enumeration
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import DataError
+from tandemrank.experiments import evaluation
+from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+
+def test_ndcg_agrees_with_ir_measures() -> None:
+    rng = np.random.default_rng(0)
+    relevance = csr_matrix((rng.random((30, 40)) < 0.2).astype(np.float32))
+    lists = np.stack([rng.permutation(40)[:10] for _ in range(30)]).astype(np.int32)
+    found = evaluation.ndcg(lists, np.arange(30), relevance)
+    qrels = [ir_measures.Qrel(str(q), str(d), 1) for q, d in zip(*relevance.nonzero(), strict=True)]
+    run = [ir_measures.ScoredDoc(str(q), str(d), -k) for q in range(30) for k, d in enumerate(lists[q])]
+    wanted = {m.query_id: m.value for m in ir_measures.iter_calc([ir_measures.nDCG @ 10], qrels, run)}
+    for q in range(30):
+        assert found[q] == pytest.approx(wanted[str(q)], abs=1e-6)
+
+
+def test_ndcg_of_graded_relevance_and_empty_places() -> None:
+    relevance = csr_matrix(np.array([[0.5, 1.0, 0.0], [0.0, 0.0, 0.0]], np.float32))
+    second = 1 / np.log2(3)
+    found = evaluation.ndcg(np.array([[0, -1], [1, 2]], np.int32), np.array([0, 1]), relevance)
+    assert found[0] == pytest.approx(0.5 / (1.0 + 0.5 * second))
+    assert np.isnan(found[1])
+
+
+def test_2stage_true_utility_recall_and_overlap() -> None:
+    s, r, theta, K2 = [0.5, -1.0, 1.5, 0.0, 0.3], [0.0, 1.0, -0.5, 0.8, 0.1], [1.0, 0.5], 3
+    vocabulary = Vocabulary(pl.Series([0]), pl.Series(range(5)))
+    policy = TwoStagePolicy(GivenScores([s]), GivenScores([r]), K2, 2, vocabulary)
+    R = [0.0, 1.0, 1.0, 0.0, 1.0]
+    found = evaluation.evaluate(policy, csr_matrix([R]), theta, samples=4000)
+    assert found.utility[0] == pytest.approx(enumeration.utility(s, r, R, theta, K2)[0], rel=0.02)
+    assert found.recall_at_K2[0] == pytest.approx(2 / 3)  # candidates 2, 0, 4; relevant 1, 2, 4
+    assert found.overlap[0] == 0  # the generator alone shows 2 and 0, the ranker alone 1 and 3
+    second = 1 / np.log2(3)
+    assert found.ndcg[0] == pytest.approx(1 / (1 + second))  # shown: 4, 0
+    exact = sum(
+        p * sum(R[d] / np.log2(k + 2) for k, d in enumerate(y)) / (1 + second)
+        for y, p, _, _ in enumeration.two_stage(s, r, theta, K2)
+    )
+    assert found.ndcg_expected[0] == pytest.approx(exact, abs=5 * 0.4 / 4000**0.5)
+    other = evaluation.evaluate(policy, csr_matrix([[0.0, 0.0, 1.0, 1.0, 0.0]]), theta, samples=1)
+    assert other.generator_alone[0] == pytest.approx(1 / (1 + second))  # 2 is first
+    assert other.ranker_alone[0] == pytest.approx(second / (1 + second))  # 3 is second
+
+
+def test_means_and_paired_differences() -> None:
+    a, b = np.array([1.0, 2.0, 3.0, np.nan]), np.array([0.5, 1.5, 2.5, np.nan])
+    found = evaluation.mean(a)
+    assert (found.mean, found.n) == (2.0, 3)
+    assert found.high - found.mean == pytest.approx(1.96 / 3**0.5)
+    gap = evaluation.difference(a, b)
+    assert (gap.mean, gap.low, gap.high) == (0.5, 0.5, 0.5)
+    with pytest.raises(DataError, match="no query has a relevant document"):
+        evaluation.mean(np.array([np.nan]))

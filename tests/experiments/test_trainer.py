@@ -1,0 +1,167 @@
+"""The experiment on a small world: every method learns, no decision sees the truth, seeds decide everything."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from tandemrank._base.config import resolve, validated
+from tandemrank._base.random import derive
+from tandemrank.errors import ConfigError, LogError
+from tandemrank.experiments import datasets
+from tandemrank.experiments.config import PRESETS, ExperimentConfig
+from tandemrank.experiments.trainer import Trainer, references
+from tandemrank.experiments.world import World, build_world, impressions, load_task, simulate
+
+SMALL = {
+    "queries": 200,
+    "items": 120,
+    "rank": 10,
+    "learning": {"candidates": 30, "training": {"epochs": 25, "minibatch": 64}},
+}
+
+
+@pytest.fixture(scope="module")
+def config() -> ExperimentConfig:
+    return validated(ExperimentConfig, SMALL)
+
+
+@pytest.fixture(scope="module")
+def world(config):
+    return build_world(load_task(config), config, 0)
+
+
+@pytest.fixture(scope="module")
+def trainer(config, world) -> Trainer:
+    return Trainer(world, config, simulate(world, config, 20_000, 0), 0)
+
+
+@pytest.fixture(scope="module")
+def stopped(world) -> Trainer:
+    """Training that ends by held-out clicks."""
+    switches = {**SMALL["learning"], "training": {**SMALL["learning"]["training"], "stopping": "dcg"}}
+    config = validated(ExperimentConfig, {**SMALL, "learning": switches})
+    return Trainer(world, config, simulate(world, config, 20_000, 0), 0)
+
+
+@pytest.mark.parametrize("method", ["baseline", "independent", "joint"])
+def test_every_method_improves_on_production(trainer, world, method) -> None:
+    outcome = trainer.run(method, 30)
+    production = trainer.evaluate(world.production)
+    gap = outcome.evaluation.ndcg - production.ndcg
+    assert np.nanmean(gap) > 5 * np.nanstd(gap) / len(gap) ** 0.5
+    assert outcome.evaluation.summary()["utility"].mean > production.summary()["utility"].mean
+
+
+def test_a_stage_alone_is_trained_once_for_all_K2(trainer) -> None:
+    a, b = trainer.run("independent", 30), trainer.run("independent", 60)
+    assert a.policy.ranker is b.policy.ranker
+    assert trainer.run("baseline", 30).policy.ranker is a.policy.ranker
+
+
+@pytest.mark.parametrize("kind", ["trainer", "stopped"])
+def test_no_decision_sees_the_test_relevance(request, world, kind) -> None:
+    """With the truth replaced after the log was drawn, training ends in the same weights."""
+    trainer: Trainer = request.getfixturevalue(kind)
+    other = datasets.Task(
+        world.task.name, world.task.ratings, csr_matrix(world.task.relevance[::-1]), world.task.vocabulary
+    )
+    blind = Trainer(World(other, world.production, world.q, world.theta), trainer.config, trainer.log, 0)
+    a, b = trainer.run("joint", 30), blind.run("joint", 30)
+    assert np.array_equal(a.policy.most_likely(), b.policy.most_likely())
+    np.testing.assert_array_equal([e.held_out for e in a.history], [e.held_out for e in b.history])
+    assert np.isnan([e.held_out for e in a.history]).all() == (kind == "trainer")
+    assert np.nanmean(a.evaluation.ndcg) > np.nanmean(b.evaluation.ndcg)
+
+
+def test_held_out_dcg_follows_the_truth(stopped) -> None:
+    history = stopped.run("joint", 30).history
+    gaps = [abs(e.held_out - e.watched["ndcg"]) for e in history]
+    assert np.mean(gaps) < 0.1
+    assert np.corrcoef([e.held_out for e in history], [e.watched["ndcg"] for e in history])[0, 1] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("switches", "known"),
+    [
+        ({"production": "mean"}, False),
+        ({"production": "zero"}, False),
+        ({"production": "ratings", "logged_users": "all"}, True),
+        ({"production": "all", "logged_users": "production"}, True),
+    ],
+)
+def test_the_production_policies_of_the_readings(switches, known) -> None:
+    chosen = validated(ExperimentConfig, {**SMALL, **switches})
+    world = build_world(load_task(chosen), chosen, 0)
+    users = world.production.generator.queries.detach().numpy()
+    assert {"rest": 180, "all": 200, "production": 20}[chosen.logged_users] == len(world.q)
+    assert (np.unique(users[world.q], axis=0).shape[0] > 1) == known
+
+
+def test_exact_and_frequency_propensities_agree_on_a_long_log(config, world) -> None:
+    """Summed over a query's documents, both give the same exposure."""
+    from tandemrank.logs import counting
+    from tandemrank.offpolicy import propensities
+
+    rows = counting.from_impressions(impressions(world, 60_000, 1), world.task.vocabulary)
+    exact = propensities.row_propensities(rows, config.learning.theta, "exact", world.production)
+    frequency = propensities.frequency_propensity(rows, world.theta)
+    often = np.bincount(rows.query)[rows.query] > 200
+    ratio = frequency[often].mean() / exact[often].mean()
+    assert ratio == pytest.approx(1, abs=0.15)
+
+
+def test_seeds_are_functions_of_their_coordinates() -> None:
+    assert derive(1, "a", 2) == derive(1, "a", 2)
+    assert len({derive(0, "x", n) for n in range(100)} | {derive(n, "x", 0) for n in range(100)}) == 199
+
+
+def test_the_paper_preset_is_the_papers_reading() -> None:
+    paper = resolve(ExperimentConfig, preset=PRESETS["paper"]).learning
+    assert (paper.propensity, paper.clip) == ("frequency", "paper")
+    assert (paper.training.gradient, paper.training.samples, paper.training.stopping) == ("reinforce", 300, "fixed")
+    assert paper.training.alpha == "examination"
+
+
+def test_references_stand_in_their_order(config, world) -> None:
+    found = references(world, config, 30, 0)
+    level = {name: np.nanmean(e.ndcg) for name, e in found.items()}
+    assert level["random"] < level["production"] < level["full information"]
+    assert level["random"] < level["popularity"] < level["full information"]
+
+
+def test_too_short_a_log_and_too_many_candidates_are_refused(config, world, trainer) -> None:
+    with pytest.raises(LogError, match="not enough clicks"):
+        simulate(world, config, 1, 0)
+    with pytest.raises(ConfigError, match="only 120 items"):
+        trainer.run("joint", 121)
+
+
+def test_a_wrong_switch_is_named(tmp_path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"learning.training.epochs: input should be greater than or equal to 1; got 0"
+    ):
+        resolve(ExperimentConfig, switches=["learning.training.epochs=0"])
+    with pytest.raises(ConfigError, match=r"nonsense: there is no such switch\. There are: data"):
+        resolve(ExperimentConfig, switches=["nonsense=1"])
+    with pytest.raises(ConfigError, match="name=value"):
+        resolve(ExperimentConfig, switches=["nonsense"])
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        resolve(ExperimentConfig, file=tmp_path / "absent.toml")
+    (tmp_path / "bad.toml").write_text("= 1")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        resolve(ExperimentConfig, file=tmp_path / "bad.toml")
+
+
+def test_flags_override_switches_override_the_file_overrides_the_preset(tmp_path) -> None:
+    (tmp_path / "c.toml").write_text(
+        'impressions = 5\nrank = 7\n[learning]\nclip = "none"\n[learning.training]\nepochs = 3\n'
+    )
+    found = resolve(
+        ExperimentConfig,
+        preset=PRESETS["paper"],
+        file=tmp_path / "c.toml",
+        switches=["rank=8", "learning.propensity=exact"],
+        flags={"rank": 9, "impressions": None},
+    )
+    assert (found.impressions, found.rank, found.learning.clip, found.learning.training.epochs) == (5, 9, "none", 3)
+    assert (found.learning.propensity, found.learning.training.gradient) == ("exact", "reinforce")

@@ -1,0 +1,317 @@
+"""The estimators against complete enumeration: the theorem itself, identities, edges."""
+
+import itertools
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import enumeration
+from tandemrank._base.ids import Vocabulary
+from tandemrank.clicks import models, simulation
+from tandemrank.errors import InputError, LogError
+from tandemrank.gradients import race
+from tandemrank.logs import counting, feedback, sums
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy import estimators, uncertainty
+from tandemrank.offpolicy.folds import query_folds
+from tandemrank.offpolicy.reward import item_rate
+from tandemrank.training import stopping
+from tandemrank.training.weights import DoublyRobustWeights, click_weights, doubly_robust_weights
+
+THETA = [1.0, 0.5]
+S, R_SCORES, K2 = [0.3, -0.5, 1.0], [0.8, 0.0, -0.7], 2
+LOGGER = [0.2, 0.9, -0.4]
+RELEVANCE = [0.9, 0.2, 0.6]
+
+
+def log_of(lists: list[tuple[int, ...]], clicked: list[tuple[int, ...]], D: int = 3, Q: int = 1) -> feedback.Feedback:
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+    n = len(lists)
+    parts = [Impressions(np.zeros(n, np.int32), np.array(lists, np.int32), np.array(clicked, np.uint8))]
+    return counting.from_impressions(parts, vocabulary)
+
+
+def on_rows(rho: list[float], rows: feedback.Feedback) -> np.ndarray:
+    return np.array(rho)[rows.item]
+
+
+def two_impressions() -> list[tuple[feedback.Feedback, float]]:
+    """Every log of two impressions of the tiny world, and its chance."""
+    outcomes = []
+    for y, p, _ in enumeration.rankings(LOGGER, range(3), 2):
+        for c in itertools.product((0, 1), repeat=2):
+            chance = p
+            for k, d in enumerate(y):
+                click = THETA[k] * RELEVANCE[d]
+                chance *= click if c[k] else 1 - click
+            outcomes.append((y, c, chance))
+    assert abs(sum(chance for *_, chance in outcomes) - 1) < 1e-12
+    return [
+        (log_of([y1, y2], [c1, c2]), p1 * p2) for (y1, c1, p1), (y2, c2, p2) in itertools.product(outcomes, repeat=2)
+    ]
+
+
+RHO_CR = enumeration.exposure(S, R_SCORES, THETA, K2)
+RHO_0 = enumeration.exposure(LOGGER, LOGGER, THETA, 3)
+TRUTH = sum(p * r for p, r in zip(RHO_CR, RELEVANCE, strict=True))
+
+
+def test_2s_unbiased_over_all_logs_of_a_tiny_world() -> None:
+    """Theorem 2s-unbiased: the expectation of U_hat over *every* log of two impressions is the true utility."""
+    expectation = sum(
+        p * estimators.ips(on_rows(RHO_CR, log), on_rows(RHO_0, log), log).value for log, p in two_impressions()
+    )
+    assert expectation == pytest.approx(TRUTH, rel=1e-9)
+
+
+@pytest.mark.parametrize("r_hat", [RELEVANCE, [0.1, 0.9, 0.0], [1.0, 1.0, 1.0]])
+def test_doubly_robust_is_unbiased_whatever_the_reward_model(r_hat: list[float]) -> None:
+    direct = np.array([sum(p * r for p, r in zip(RHO_CR, r_hat, strict=True))])
+    logs = two_impressions()
+    values = [
+        estimators.doubly_robust(
+            on_rows(RHO_CR, log),
+            on_rows(RHO_0, log),
+            log,
+            theta=np.array(THETA),
+            r_hat=on_rows(r_hat, log),
+            direct=direct,
+        ).value
+        for log, _ in logs
+    ]
+    chances = [p for _, p in logs]
+    assert np.dot(values, chances) == pytest.approx(TRUTH, rel=1e-9)
+    if r_hat is RELEVANCE:  # the true model leaves only the noise of the clicks: less than IPS has
+        plain = [estimators.ips(on_rows(RHO_CR, log), on_rows(RHO_0, log), log).value for log, _ in logs]
+        errors = [np.dot(np.square(np.array(x) - TRUTH), chances) for x in (values, plain)]
+        assert errors[0] < 0.85 * errors[1]
+
+
+def test_direct_method_is_exact_with_the_true_relevance() -> None:
+    log = log_of([(0, 1)], [(0, 0)])
+    found = estimators.direct_method(on_rows(RHO_CR, log), on_rows(RHO_0, log), log, direct=np.array([TRUTH]))
+    assert found.value == pytest.approx(TRUTH, rel=1e-12)
+    with pytest.raises(InputError, match="one finite value a query, 1"):
+        estimators.direct_method(on_rows(RHO_CR, log), on_rows(RHO_0, log), log, direct=np.ones(2))
+
+
+def test_clipped_is_ips_until_the_clip_bites_and_less_after() -> None:
+    log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
+    rho_cr, rho_0 = on_rows([0.5, 0.3, 0.7], log), on_rows([0.4, 0.8, 0.2], log)
+    plain = estimators.ips(rho_cr, rho_0, log).value
+    assert estimators.clipped(rho_cr, rho_0, log, minimum=0.2).value == plain
+    by_hand = (0.5 / 0.4 + (0.7 / 0.3 + 0.5 / 0.4) + 0.7 / 0.3) / 3
+    assert estimators.clipped(rho_cr, rho_0, log, minimum=0.3).value == pytest.approx(by_hand)
+
+
+def test_doubly_robust_by_hand_and_its_edges() -> None:
+    rho_cr, rho_0, r_hat = [0.5, 0.3, 0.7], [0.4, 0.8, 0.2], [0.1, 0.2, 0.3]
+    log = log_of([(0, 1), (2, 0)], [(1, 0), (1, 0)])
+    direct = 0.5 * 0.1 + 0.3 * 0.2 + 0.7 * 0.3
+    first = 0.5 / 0.4 * (1 - 0.1) + 0.3 / 0.8 * (0 - 0.5 * 0.2)
+    second = 0.7 / 0.2 * (1 - 0.3) + 0.5 / 0.4 * (0 - 0.5 * 0.1)
+    arguments = {"theta": np.array(THETA), "direct": np.array([direct])}
+    rho_cr, rho_0, r_hat = (on_rows(x, log) for x in (rho_cr, rho_0, r_hat))
+    found = estimators.doubly_robust(rho_cr, rho_0, log, r_hat=r_hat, **arguments)
+    assert found.value == pytest.approx(direct + (first + second) / 2)
+    # Without a model it is IPS; and the parts of a log make the whole.
+    nothing = estimators.doubly_robust(rho_cr, rho_0, log, r_hat=0 * r_hat, theta=np.array(THETA), direct=np.zeros(1))
+    assert nothing.value == pytest.approx(estimators.ips(rho_cr, rho_0, log).value)
+    assert estimators.pooled([found, found]).value == pytest.approx(found.value)
+
+
+def in_two_parts() -> list[tuple[tuple[feedback.Feedback, feedback.Feedback], float]]:
+    """Every log of two impressions of the tiny world, the impressions apart, and its chance."""
+    outcomes = []
+    for y, p, _ in enumeration.rankings(LOGGER, range(3), 2):
+        for c in itertools.product((0, 1), repeat=2):
+            clicks = [THETA[k] * RELEVANCE[d] if c[k] else 1 - THETA[k] * RELEVANCE[d] for k, d in enumerate(y)]
+            outcomes.append((log_of([y], [c]), p * math.prod(clicks)))
+    return [((a, b), p * r) for (a, p), (b, r) in itertools.product(outcomes, repeat=2)]
+
+
+def weights_of(parts: tuple[feedback.Feedback, feedback.Feedback]) -> DoublyRobustWeights:
+    whole = sums.merge(parts)
+    return doubly_robust_weights(on_rows(RHO_0, whole), whole, np.array(THETA), [parts, parts[::-1]])
+
+
+def test_cltr_grad_2s_of_the_doubly_robust_weights_is_unbiased_over_all_logs_of_a_tiny_world() -> None:
+    """With a reward model of the other impression, the mean gradient over *every* log is that of the true utility."""
+    q = np.zeros(1, np.int64)
+    logs = in_two_parts()
+    assert sum(p for _, p in logs) == pytest.approx(1)
+    mean = np.zeros(7)
+    for parts, p in logs:
+        value, by_s, by_r = enumeration.utility(S, R_SCORES, weights_of(parts).rows(q).toarray()[0], THETA, K2)
+        mean += p * np.array([value, *by_s, *by_r])
+    value, by_s, by_r = enumeration.utility(S, R_SCORES, RELEVANCE, THETA, K2)
+    assert mean == pytest.approx(2 * np.array([value, *by_s, *by_r]), abs=1e-6)  # two impressions
+
+
+def test_doubly_robust_weights_are_the_estimator_as_it_is_written() -> None:
+    """sum_d rho_cr(d) w[q, d] is N U_hat, whatever the pair; and the race gradient of it is that by enumeration."""
+    parts = log_of([(0, 1), (1, 0)], [(1, 0), (0, 1)]), log_of([(1, 2), (1, 2), (1, 0)], [(0, 1), (0, 0), (0, 1)])
+    weights = weights_of(parts)
+    w = weights.rows(np.zeros(1, np.int64))
+    estimates = []
+    for part, rest in (parts, parts[::-1]):
+        reward = item_rate.reward_model(rest, np.array(THETA))
+        direct = np.array([(np.array(RHO_CR) * reward.matrix(np.zeros(1, np.int64))[0, :-1]).sum()])
+        r_hat = reward.at(part.query, part.item)
+        rho = on_rows(RHO_CR, part), on_rows(RHO_0, part)
+        estimates.append(estimators.doubly_robust(*rho, part, theta=np.array(THETA), r_hat=r_hat, direct=direct))
+    assert (w @ np.array(RHO_CR))[0] == pytest.approx(5 * estimators.pooled(estimates).value, rel=1e-6)
+    assert w.min() < 0  # what was shown and not clicked counts against a document
+    assert (weights.shape, weights.queries.tolist(), weights.clicked) == ((1, 3), [0], 2)
+    scores = [torch.tensor([x] * 4000, requires_grad=True) for x in (S, R_SCORES)]
+    many = weights.rows(np.zeros(4000, np.int64))
+    generator = torch.Generator().manual_seed(0)
+    race.utility(*scores, many, torch.tensor(THETA), K2, samples=5, generator=generator).sum().backward()
+    wanted = enumeration.utility(S, R_SCORES, w.toarray()[0], THETA, K2)[1:]
+    for stage, exact in zip(scores, wanted, strict=True):
+        noise = stage.grad.std(0).numpy() / 4000**0.5
+        assert (np.abs(stage.grad.mean(0).numpy() - exact) < 5 * noise + 1e-6).all()
+
+
+def test_doubly_robust_weights_never_have_the_size_of_all_queries_by_all_items() -> None:
+    """A million queries by a hundred thousand items: only the rows that are asked for exist."""
+    Q, D = 1_000_000, 100_000
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+    query = np.array([5, 5, 999_999], np.int32)
+    parts = Impressions(query, np.array([[0], [7], [99_999]], np.int32), np.array([[1], [0], [1]], np.uint8))
+    log = counting.from_impressions([parts], vocabulary)
+    folds = query_folds(log, 0)
+    weights = doubly_robust_weights(np.full(3, 0.5), log, np.ones(1), folds)
+    rows = weights.rows(np.array([5, 999_999]))
+    assert rows.shape == (2, D)
+    assert rows.dtype == np.float32
+    assert weights.queries.tolist() == [5, 999_999]
+
+
+def test_bootstrap_agrees_with_the_delta_method_and_pairs_its_draws() -> None:
+    rng = np.random.default_rng(0)
+    n = rng.integers(0, 9, 400).astype(float)
+    found = estimators.Estimate(rng.gamma(2, 1, 400) * n, n)
+    other = estimators.Estimate(found.numerator + 0.5 * n, n)
+    values = uncertainty.bootstrap([found, other], replicates=4000, seed=1)
+    assert values[:, 0].std() == pytest.approx(found.standard_error, rel=0.06)
+    assert values[:, 1] - values[:, 0] == pytest.approx(0.5)  # a constant difference has no noise
+    assert np.array_equal(values, uncertainty.bootstrap([found, other], replicates=4000, seed=1))
+
+
+def test_the_lower_bound_holds_and_comes_close_with_many_queries() -> None:
+    rng = np.random.default_rng(0)
+    heavy = [rng.pareto(2.5, size) for size in (50, 500, 5000, 50_000)]
+    bounds = [uncertainty.lower_bound(estimators.Estimate(x, np.ones(len(x))), 1.0) for x in heavy]
+    truth = 1 / 1.5
+    assert bounds == sorted(bounds)
+    assert all(0 <= bound < truth for bound in bounds)
+    assert bounds[-1] > 0.85 * truth
+    wrong = sum(
+        uncertainty.lower_bound(estimators.Estimate(rng.pareto(2.5, 300), np.ones(300)), 1.0) > truth
+        for _ in range(300)
+    )
+    assert wrong <= 15
+    with pytest.raises(InputError, match="not negative"):
+        uncertainty.lower_bound(estimators.Estimate(np.array([1.0, -1.0]), np.ones(2)), 1.0)
+
+
+def test_the_reward_model_finds_rates_and_shrinks_what_it_hardly_saw() -> None:
+    rng = np.random.default_rng(0)
+    Q, D, n = 60, 20, 12_000
+    by_item = rng.uniform(0.05, 0.6, D)
+    query, items = rng.integers(Q, size=n), rng.permuted(np.tile(np.arange(D - 1), (n, 1)), axis=1)[:, :2]
+    clicked = rng.random((n, 2)) < np.array(THETA) * by_item[items]
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+    part = Impressions(query.astype(np.int32), items.astype(np.int32), clicked.astype(np.uint8))
+    model = item_rate.reward_model(counting.from_impressions([part], vocabulary), np.array(THETA))
+    whole = model.matrix(np.arange(Q))
+    assert np.abs(whole[:, : D - 1].mean(0) - by_item[:-1]).max() < 0.05
+    for column in (D - 1, D):  # never shown, not known
+        assert whole[:, column] == pytest.approx(model.rate * model.query)
+    assert model.at(query[:50], items[:50, 0]) == pytest.approx(whole[query[:50], items[:50, 0]])
+    # Relevance here does not depend on the query, so pairs are pulled to their item almost wholly.
+    assert np.abs(whole[:, : D - 1] - whole[:, : D - 1].mean(0)).mean() < 0.03
+
+
+def test_cltr_obj_2s_is_the_sum_as_it_is_written() -> None:
+    """U_hat = 1/N sum_i sum_d rho_cr(d) / rho_0(d) c_i(d), in plain arithmetic."""
+    rho_cr, rho_0 = [0.5, 0.3, 0.7], [0.4, 0.8, 0.2]
+    log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
+    by_hand = (0.5 / 0.4 + (0.7 / 0.2 + 0.5 / 0.4) + 0.7 / 0.2) / 3
+    found = estimators.ips(on_rows(rho_cr, log), on_rows(rho_0, log), log)
+    assert found.value == pytest.approx(by_hand)
+    weights = click_weights(on_rows(rho_0, log), log).toarray()
+    assert weights[0] == pytest.approx([2 / 0.4, 0, 2 / 0.2])
+    assert (weights[0] * rho_cr).sum() / 3 == pytest.approx(by_hand)
+
+
+def test_self_normalised_by_hand() -> None:
+    rho_cr, rho_0 = [0.5, 0.3, 0.7], [0.4, 0.8, 0.2]
+    log = log_of([(0, 1), (2, 0)], [(1, 0), (1, 0)])
+    clicked = 0.5 / 0.4 + 0.7 / 0.2
+    seen = 0.5 / 0.4 * 1 + 0.3 / 0.8 * 0.5 + 0.7 / 0.2 * 1 + 0.5 / 0.4 * 0.5
+    found = estimators.self_normalised(on_rows(rho_cr, log), on_rows(rho_0, log), log, theta=np.array(THETA))
+    assert found.value == pytest.approx(1.5 * clicked / seen)
+
+
+def test_identity_on_policy_every_weight_is_one() -> None:
+    """With rho_cr = rho_0 the value is the clicks an impression; the self-normalised one is the click-through ratio."""
+    log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
+    rho = on_rows([0.5, 0.6, 0.4], log)
+    assert estimators.ips(rho, rho, log).value == pytest.approx(4 / 3)
+    assert estimators.self_normalised(rho, rho, log, theta=np.array(THETA)).value == pytest.approx(4 / 3)
+
+
+def test_standard_error_is_that_of_a_mean_over_queries() -> None:
+    numerator, denominator = np.array([3.0, 1.0, 2.0, 6.0]), np.ones(4)
+    found = estimators.Estimate(numerator, denominator)
+    assert found.value == pytest.approx(3.0)
+    assert found.standard_error == pytest.approx(np.sqrt(((numerator - 3) ** 2).sum()) / 4)
+    low, high = found.interval()
+    assert (low + high) / 2 == pytest.approx(3.0)
+
+
+def test_held_out_dcg_by_hand() -> None:
+    log = log_of([(0, 1), (2, 0)], [(1, 0), (0, 1)])
+    rho_0 = on_rows([0.4, 0.8, 0.2], log)
+    judge = stopping.held_out_dcg(rho_0, log, np.array(THETA))
+    clicks_of, seen = {0: 2.0, 1: 0.0, 2: 0.0}, {0: 1.5, 1: 0.5, 2: 1.0}
+    rho = {0: 0.4, 1: 0.8, 2: 0.2}
+    second = 1 / np.log2(3)
+    wanted = (clicks_of[2] / rho[2] + second * clicks_of[0] / rho[0]) / (seen[2] / rho[2] + second * seen[0] / rho[0])
+    assert judge(np.array([0]), np.array([[2, 0]], np.int32)) == pytest.approx(wanted)
+    assert np.isnan(judge(np.array([0]), np.array([[-1, -1]], np.int32)))
+
+
+def test_held_out_dcg_is_one_where_everything_is_relevant() -> None:
+    """If every document is always clicked when examined, the judgement of any list comes close to 1."""
+    rng = np.random.default_rng(0)
+    relevance = np.ones((20, 12), np.float32)
+    from scipy.sparse import csr_matrix
+
+    theta = models.examination_curve(3)
+    draw = simulation.one_stage(lambda q: np.zeros((len(q), 12), np.float32), 3)
+    parts = simulation.simulate(
+        draw, csr_matrix(relevance), np.arange(20), 20_000, models.position_based(theta), seed=1
+    )
+    log = counting.from_impressions(parts, Vocabulary(pl.Series(range(20)), pl.Series(range(12))))
+    rho_0 = np.full(len(log.query), theta.sum() / 12)
+    lists = np.stack([rng.permutation(12)[:3] for _ in range(20)]).astype(np.int32)
+    assert stopping.held_out_dcg(rho_0, log, theta)(np.arange(20), lists) == pytest.approx(1, abs=0.05)
+
+
+def test_edges_no_clicks_and_propensity_zero() -> None:
+    quiet = log_of([(0, 1)], [(0, 0)])
+    zero = on_rows([0.0, 0.0, 0.0], quiet)
+    assert estimators.ips(zero + 0.5, zero, quiet).value == 0
+    loud = log_of([(0, 1)], [(1, 0)])
+    with pytest.raises(LogError, match=r"1 clicked items have propensity 0 \(first: query 0, item 0\)"):
+        estimators.ips(on_rows([0.5] * 3, loud), on_rows([0.0] * 3, loud), loud)
+    with pytest.raises(InputError, match="one value a row"):
+        estimators.ips(np.ones(5), np.ones(5), loud)
+    with pytest.raises(InputError, match="finite and not negative"):
+        estimators.ips(on_rows([np.nan] * 3, loud), on_rows([0.5] * 3, loud), loud)

@@ -1,0 +1,389 @@
+"""The whole question on simulated worlds where the truth is known: coverage, support, verdicts, outside scores."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
+
+from random_logs import long_logs, wide_logs
+from tandemrank._base.ids import Vocabulary
+from tandemrank.clicks import models, simulation
+from tandemrank.errors import ConfigError, InputError, LogError, PolicyError, TandemRankError
+from tandemrank.logs import counting, feedback, reading, validation, writing
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy import diagnostics, propensities, valuation
+from tandemrank.policies.outside import policy_from_scores
+from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+K, K2, D = 3, 5, 8
+THETA = models.examination_curve(K)
+
+
+@dataclass(frozen=True)
+class World:
+    """A population of queries with tastes: the logger's scores, the new pair's, the relevance.  Shapes: each [Q, D]."""
+
+    logger: np.ndarray
+    candidate: np.ndarray
+    ranker: np.ndarray
+    R: np.ndarray
+
+    def take(self, q: np.ndarray) -> "World":
+        return World(*(x[q] for x in vars(self).values()))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(pl.Series(range(len(self.R))), pl.Series(range(self.R.shape[1])))
+
+    @property
+    def logging_policy(self) -> TwoStagePolicy:
+        scorer = GivenScores(self.logger)
+        return TwoStagePolicy(scorer, scorer, self.R.shape[1], K, self.vocabulary)
+
+    @property
+    def new(self) -> TwoStagePolicy:
+        return TwoStagePolicy(GivenScores(self.candidate), GivenScores(self.ranker), K2, K, self.vocabulary)
+
+    def utilities(self, policy: TwoStagePolicy, samples: int = 300) -> np.ndarray:
+        """The true value of each query."""
+        return policy.utility(csr_matrix(self.R), THETA, samples=samples, seed=9)
+
+    def impressions(self, N: int, seed: int) -> list[Impressions]:
+        model, everyone = models.position_based(THETA), np.arange(len(self.R))
+        return list(simulation.simulate(self.logging_policy.sample, csr_matrix(self.R), everyone, N, model, seed=seed))
+
+    def log(self, N: int, seed: int) -> Feedback:
+        return counting.from_impressions(self.impressions(N, seed), self.vocabulary)
+
+
+def world(Q: int = 200, items: int = D, seed: int = 0) -> World:
+    rng = np.random.default_rng(seed)
+    taste, item = rng.normal(size=(Q, 3)) / 3**0.5, rng.normal(size=(items, 3))
+    liked = taste @ item.T + rng.normal(size=items)
+    R = 1 / (1 + np.exp(-(liked - 0.5)))
+    logger = 0.5 * liked + 0.3 * rng.normal(size=items)
+    return World(logger, logger + 0.3 * rng.normal(size=(Q, items)), 1.5 * liked, R)
+
+
+def asked(small: World, **more: Any) -> dict[str, Any]:
+    return {"theta": THETA, "propensity": "exact", "logging_policy": small.logging_policy, **more}
+
+
+def known_exposure(policy: TwoStagePolicy) -> np.ndarray:
+    """rho of every pair, almost without noise.  Shapes: -> [Q, D]."""
+    q, d = np.divmod(np.arange(len(policy.vocabulary.query_ids) * D), D)
+    return policy.exposure(q, d, THETA, samples=300)[0].reshape(-1, D)
+
+
+def test_intervals_cover_the_truth_and_doubly_robust_errs_less_than_ips() -> None:
+    """500 logs, each of queries drawn anew: 95% intervals cover the value of the population 92 to 98% of the time."""
+    population = world(1000)
+    rho_cr, rho_0 = known_exposure(population.new), known_exposure(population.logging_policy)
+    U = (rho_cr * population.R).sum(1)
+    rng, model = np.random.default_rng(1), models.position_based(THETA)
+    covered, errors, above = [], [], 0
+    for seed in range(500):
+        q = rng.integers(len(U), size=120)
+        small = population.take(q)
+        draw = simulation.one_stage(lambda q, s=small.logger: s[q], K)
+        parts = simulation.simulate(draw, csr_matrix(small.R), np.arange(120), 1200, model, seed=seed)
+        log = counting.from_impressions(parts, small.vocabulary)
+        answers = []
+        for name in ("ips", "doubly_robust"):
+            question = valuation.Question(THETA, estimator=name, propensity="frequency", replicates=400, seed=seed)
+            evidence = replace(valuation._evidence(log, question), rho_0=rho_0[q][log.query, log.item])
+            answers += valuation._answers([whole_exposure(rho_cr[q], evidence)], evidence, question)[0]
+        covered.append([a.interval[0] <= U.mean() <= a.interval[1] for a in answers])
+        errors.append([a.value - float((log.impressions * U[q]).sum() / log.N) for a in answers])
+        above += answers[0].lower_bound > U.mean()
+    ips, doubly_robust = np.mean(covered, axis=0)
+    assert 0.92 <= ips <= 0.98
+    assert 0.92 <= doubly_robust <= 0.98
+    assert above <= 25
+    squared = np.square(errors)
+    gain = squared[:, 0] - squared[:, 1]
+    assert gain.mean() > 5 * gain.std() / len(gain) ** 0.5
+    assert np.sqrt(squared[:, 1].mean() / squared[:, 0].mean()) < 0.9
+
+
+def test_the_reward_model_of_a_fold_never_saw_it() -> None:
+    small = world(50)
+    log = small.log(2000, 1)
+    folds = valuation._evidence(log, valuation.Question(THETA, propensity="frequency")).folds
+    assert sum(fold.N for fold, _ in folds) == log.N
+    for fold, reward in folds:
+        queries = np.flatnonzero(fold.impressions)
+        assert reward.pair[queries].nnz == 0
+        assert (reward.query[queries] == 1).all()
+
+
+def whole_exposure(rho: np.ndarray, evidence: valuation._Evidence) -> diagnostics.Exposure:
+    """Exposures that are known, in place of those of the race.  Shapes: rho [Q, D]."""
+    log, total = evidence.feedback, rho.sum(1)
+    direct = np.array([(rho * reward.matrix(np.arange(len(rho)))[:, :-1]).sum(1) for _, reward in evidence.folds])
+    return diagnostics.Exposure(rho[log.query, log.item], total, total, np.ones(len(rho)), direct)
+
+
+@pytest.mark.parametrize("estimator", ["ips", "clipped", "self_normalised", "doubly_robust"])
+def test_every_estimator_finds_the_value_of_the_pair(estimator: str) -> None:
+    small = world()
+    answer = valuation.estimate(small.new, small.log(40_000, 1), **asked(small, estimator=estimator))
+    assert answer.value == pytest.approx(small.utilities(small.new).mean(), rel=0.015)
+    assert answer.interval[0] < answer.value < answer.interval[1]
+    assert 0.7 * answer.value < answer.lower_bound < answer.value
+    assert answer.verdict == "trust it"
+    assert answer.standard_error == pytest.approx((answer.interval[1] - answer.interval[0]) / 3.92, rel=0.1)
+
+
+def test_the_direct_method_is_never_simply_trusted() -> None:
+    small = world()
+    answer = valuation.estimate(small.new, small.log(20_000, 1), **asked(small, estimator="direct"))
+    assert answer.value == pytest.approx(small.utilities(small.new).mean(), rel=0.15)
+    assert (answer.verdict, answer.reasons) == (
+        "widen",
+        ("the interval does not contain the error of the reward model",),
+    )
+
+
+def test_identity_on_policy_every_weight_is_one() -> None:
+    small = world()
+    log = small.log(5000, 2)
+    answer = valuation.estimate(small.logging_policy, log, **asked(small, estimator="ips", samples=400))
+    assert answer.value == pytest.approx(log.clicks.sum() / log.N, rel=0.01)
+    found = answer.diagnostics
+    assert found.examined == pytest.approx(log.N * THETA.sum())
+    assert found.effective_sample_size == pytest.approx(found.examined, rel=0.01)
+    assert found.largest_weight == pytest.approx(1, abs=0.2)
+    assert found.balance == pytest.approx(1, abs=0.01)
+    assert found.clipped == 0
+
+
+def test_propensities_of_every_kind_from_files(tmp_path: Path) -> None:
+    """Logged, exact, frequency and fitted agree on a log that is large enough for each of them."""
+    small = world()
+    logger = small.logging_policy
+
+    def rho_0(part: Impressions) -> np.ndarray:
+        q = np.repeat(part.query, K)
+        return logger.exposure(q, part.items.ravel(), THETA, samples=200)[0].reshape(-1, K)
+
+    path = writing.write(small.impressions(20_000, 3), tmp_path / "log", small.vocabulary, propensities=rho_0)
+    values = {
+        kind: valuation.estimate(
+            small.new, path, theta=THETA, propensity=kind, logging_policy=logger if kind == "exact" else None
+        )
+        for kind in ("logged", "exact", "frequency", "fitted")
+    }
+    truth = values["exact"].value
+    assert truth == pytest.approx(small.utilities(small.new).mean(), rel=0.02)
+    assert values["logged"].value == pytest.approx(truth, rel=0.003)
+    assert values["frequency"].value == pytest.approx(truth, rel=0.015)
+    assert values["fitted"].value == pytest.approx(truth, rel=0.01)
+    assert {answer.verdict for answer in values.values()} == {"trust it"}
+
+
+def test_support_broken_at_the_generator_or_at_the_ranker_is_named() -> None:
+    """The logger never shows items 0 to 3. A generator that brings only them, or a ranker that prefers them, is refused."""
+    flat, none, much = np.zeros((100, D)), np.full((100, 4), -np.inf), np.full((100, 4), 8.0)
+    logger = np.hstack([none, flat[:, 4:]])
+    base = World(logger, flat, flat, np.full((100, D), 0.5))
+    generator = World(logger, np.hstack([much, flat[:, 4:]]), flat, base.R)  # its candidates are 0 to 3 and one more
+    ranker = World(logger, flat, np.hstack([much, flat[:, 4:]]), base.R)
+    log = base.log(5000, 4)
+    at_generator = valuation.estimate(generator.new, log, **asked(base))
+    at_ranker = valuation.estimate(ranker.new, log, **asked(base))
+    for answer in (at_generator, at_ranker):
+        assert answer.verdict == "cannot be answered from this log"
+        assert "outside what the log can speak about" in answer.reasons[0]
+        found = answer.diagnostics
+        assert found.unsupported == pytest.approx(found.lost_at_generator + found.lost_at_ranker)
+        assert found.balance == pytest.approx(1 - found.unsupported, abs=0.02)
+    # 4 of the 5 candidates were never logged, and the ranker shows them as they come.
+    assert at_generator.diagnostics.unsupported == pytest.approx(0.8, abs=0.02)
+    assert at_generator.diagnostics.lost_at_ranker < 0.02
+    # Half of the candidates by chance, but the ranker shows little else.
+    assert at_ranker.diagnostics.lost_at_generator == pytest.approx(0.5, abs=0.02)
+    assert at_ranker.diagnostics.lost_at_ranker > 0.3
+    assert valuation.estimate(base.logging_policy, log, **asked(base)).verdict == "trust it"
+
+
+def test_a_log_of_little_is_not_trusted() -> None:
+    small = world()
+    few = valuation.estimate(small.new, small.log(15, 1), **asked(small))
+    assert few.verdict == "cannot be answered from this log"
+    assert any("effective of" in reason for reason in few.reasons)
+    one = world(10)
+    assert valuation.estimate(one.new, one.log(5000, 1), **asked(one)).verdict == "widen"
+
+
+@pytest.mark.parametrize(
+    ("factor", "reason"), [(0, "do not fit the log"), (-1, "do not fit the log"), (-2, "a few pairs")]
+)
+def test_wrong_propensities_are_found_out(factor: float, reason: str) -> None:
+    small = world()
+    wrong = World(factor * small.logger, small.candidate, small.ranker, small.R)
+    answer = valuation.estimate(small.new, small.log(20_000, 1), **asked(wrong))
+    assert answer.verdict == "cannot be answered from this log"
+    assert reason in answer.reasons[0]
+
+
+def test_edges_no_clicks_no_items_one_query() -> None:
+    small = world(20)
+    silent = World(small.logger, small.candidate, small.ranker, 0 * small.R)
+    for name in ("ips", "clipped", "self_normalised", "direct", "doubly_robust"):
+        answer = valuation.estimate(small.new, silent.log(300, 1), **asked(small, estimator=name))
+        assert (answer.value, answer.interval, answer.lower_bound) == (0.0, (0.0, 0.0), 0.0)
+        assert answer.verdict == "cannot be answered from this log"
+        assert "no item that the new pair would show was ever clicked" in answer.reasons
+    one = small.take(np.zeros(1, np.int64))
+    assert valuation.estimate(one.new, one.log(3000, 1), **asked(one)).verdict == "widen"
+    nothing = World(small.logger, np.full((20, D), -np.inf), small.ranker, small.R)
+    with pytest.raises(PolicyError, match="shows nothing to any query of the log"):
+        valuation.estimate(nothing.new, small.log(300, 1), **asked(small))
+    empty = pl.DataFrame(
+        {"query_id": [0], "items": [[]], "clicks": [[]]},
+        schema_overrides={"items": pl.List(pl.Int64), "clicks": pl.List(pl.Int64)},
+    )
+    bare = counting.from_impressions(
+        [Impressions(np.zeros(1, np.int32), np.full((1, K), -1, np.int32), np.zeros((1, K), np.uint8))],
+        small.vocabulary,
+    )
+    for log in (empty, bare):
+        assert valuation.estimate(small.new, log, **asked(small)).verdict == "cannot be answered from this log"
+
+
+def test_compare_is_paired_and_antisymmetric() -> None:
+    small = world()
+    log, new, old = small.log(20_000, 1), small.new, small.logging_policy
+    there = valuation.compare(new, old, log, **asked(small))
+    back = valuation.compare(old, new, log, **asked(small))
+    truth = (small.utilities(new) - small.utilities(old)).mean()
+    assert there.interval[0] < truth < there.interval[1]
+    assert there.difference == pytest.approx(-back.difference)
+    assert there.interval == pytest.approx((-back.interval[1], -back.interval[0]))
+    apart = np.hypot(there.new.standard_error, there.old.standard_error)
+    assert there.standard_error < 0.6 * apart  # what the queries have in common cancels
+    assert (there.wins, there.verdict) == (1.0, "trust it")
+    same = valuation.compare(new, new, log, **asked(small))
+    assert (same.difference, same.interval, same.wins) == (0.0, (0.0, 0.0), 0.0)
+
+
+def test_the_log_and_the_policy_need_not_know_the_same_items() -> None:
+    """Items that only the log knows have no exposure; items that only the policy knows have no support."""
+    small = world(60)
+    log = small.log(8000, 1)
+    rows = pl.DataFrame(
+        {"query_id": np.repeat(np.arange(60), 5), "item_id": np.tile([7, 3, 2, 5, 99], 60)}
+    ).with_columns(candidate_score=0.0, ranker_score=pl.lit(0.0))
+    outside = policy_from_scores(rows, 5, 2)
+    answer = valuation.estimate(outside, log, **asked(small, estimator="ips"))
+    assert answer.diagnostics.unsupported == pytest.approx(1 / 5, abs=0.02)
+    rho = THETA[:2].sum() / 5
+    truth = rho * small.R[:, [7, 3, 2, 5]].sum(1)
+    assert answer.value == pytest.approx((log.impressions * truth).sum() / log.N, rel=0.05)
+    robust = valuation.estimate(outside, log, **asked(small))
+    rate = log.clicks.sum() / feedback.exposure(log, THETA).sum()
+    assert robust.value - answer.value == pytest.approx(rho * rate, rel=0.1)  # only the model speaks for item 99
+
+
+SCORES = pl.DataFrame(
+    {
+        "query_id": ["a", "a", "b", "b"],
+        "item_id": [1, 2, 2, 3],
+        "candidate_score": [0.5, -1.0, 2.0, 0.0],
+        "ranker_score": [1, 2, 3, 4],
+    }
+)
+
+
+def test_policy_from_scores(tmp_path: Path) -> None:
+    SCORES.write_parquet(tmp_path / "scores.parquet")
+    for source in (SCORES, tmp_path / "scores.parquet", str(tmp_path / "scores.parquet")):
+        policy = policy_from_scores(source, 2, 1)
+        s_c, s_r = policy.scores([0, 1])
+        inf = np.inf
+        assert s_c.tolist() == [[0.5, -1.0, -inf], [-inf, 2.0, 0.0]]
+        assert s_r.tolist() == [[1.0, 2.0, -inf], [-inf, 3.0, 4.0]]
+    wider = Vocabulary(pl.Series(["a", "b", "c"]), pl.Series([1, 2, 3, 4]))
+    assert policy_from_scores(SCORES, 2, 1, wider).scores([2])[0].tolist() == [[-inf] * 4]
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (SCORES.drop("ranker_score"), "expected the columns .* ranker_score is not there"),
+        (SCORES.clear(), "no rows"),
+        (SCORES.with_columns(item_id=pl.Series([1, None, 2, 3])), "row 1, column item_id: expected an id; None came"),
+        (SCORES.with_columns(candidate_score=pl.lit("x")), "column candidate_score: numbers expected; String came"),
+        (
+            SCORES.with_columns(ranker_score=pl.Series([0.0, 1.0, float("nan"), float("nan")])),
+            "row 2, column ranker_score: expected a number .* nan came. 2 rows",
+        ),
+        (SCORES.with_columns(candidate_score=pl.Series([np.inf, 1.0, 1.0, 1.0])), "row 0, column candidate_score"),
+        (SCORES.with_columns(query_id=pl.lit("a")), "row 2, column item_id: expected one row for each query and item"),
+        (SCORES.with_columns(query_id=pl.lit(0.5)), "column query_id: ids expected; Float64 came"),
+    ],
+)
+def test_bad_scores_are_refused_by_name(frame: pl.DataFrame, message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        policy_from_scores(frame, 2, 1)
+
+
+def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
+    small = world(20)
+    log = small.log(200, 1)
+    with pytest.raises(ConfigError, match=r"estimator must be one of ips, .* 'magic' came"):
+        valuation.estimate(small.new, log, theta=THETA, estimator="magic")
+    with pytest.raises(ConfigError, match="exact propensities need the policy that drew the log"):
+        valuation.estimate(small.new, log, theta=THETA, propensity="exact")
+    with pytest.raises(ConfigError, match="fitted propensities need the lists"):
+        valuation.estimate(small.new, log, theta=THETA, propensity="fitted")
+    with pytest.raises(LogError, match="no column `propensities`"):
+        valuation.estimate(small.new, log, theta=THETA)
+    with pytest.raises(ConfigError, match="replicates >= 100"):
+        valuation.estimate(small.new, log, theta=THETA, replicates=1)
+    with pytest.raises(LogError, match="nothing is at"):
+        valuation.estimate(small.new, tmp_path / "nothing", theta=THETA)
+    with pytest.raises(InputError, match="unknown query ids"):
+        valuation.estimate(world(3).new, log, **asked(small))
+    damaged = tmp_path / "scores.parquet"
+    damaged.write_bytes(b"PAR1 and no more")
+    with pytest.raises(PolicyError, match="cannot be read as Parquet"):
+        policy_from_scores(damaged, 2, 1)
+
+
+IDS = Vocabulary(pl.Series("query_id", range(-3, 4)), pl.Series("item_id", range(-3, 21)))
+SOME = GivenScores(np.random.default_rng(0).normal(size=(7, 24)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    log=st.one_of(wide_logs(), long_logs()),
+    kind=st.sampled_from(get_args(propensities.Kind)),
+    estimator=st.sampled_from(get_args(valuation.Estimator)),
+)
+def test_any_log_is_answered_whole_or_refused(log, kind, estimator) -> None:
+    """Never a traceback, never a silent drop: a log with a problem is refused, and of others every impression counts."""
+    pair = TwoStagePolicy(SOME, SOME, 10, 4, IDS)
+    switches = {"theta": models.examination_curve(4), "propensity": kind, "estimator": estimator, "replicates": 100}
+    fit = validation.validate(log).fit
+    try:
+        answer = valuation.estimate(pair, log, **switches, logging_policy=TwoStagePolicy(SOME, SOME, 24, 4, IDS))
+    except TandemRankError:
+        # A fit log is refused only for what it has not: propensities, lists to fit them to, a single impression.
+        assert not fit or kind in ("logged", "fitted") or len(log) == 0
+        return
+    assert fit
+    read = reading.read(log)
+    assert answer.diagnostics.impressions == pytest.approx(read.N)
+    assert answer.diagnostics.clicks == pytest.approx(read.clicks.sum())
+    assert np.isfinite(answer.value) or answer.verdict == diagnostics.VERDICTS[-1]
+    assert answer.lower_bound >= 0

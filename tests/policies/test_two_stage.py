@@ -1,0 +1,150 @@
+"""Scorers and the two-stage policy: lists, samples, exposure, saving and loading."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+import enumeration
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import ConfigError, InputError, PolicyError
+from tandemrank.gradients import _bridge, race
+from tandemrank.policies import scorers, two_stage
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+S = [[0.5, -1.0, 1.5, 0.0, 0.3], [0.0, 0.0, 1.0, 2.0, -1.0]]
+R = [[0.0, 1.0, -0.5, 0.8, 0.1], [1.0, 0.5, 0.0, -1.0, 2.0]]
+THETA = [1.0, 0.5]
+IDS = Vocabulary(pl.Series(["a", "b"]), pl.Series([10, 20, 30, 40, 50]))
+
+
+def small() -> TwoStagePolicy:
+    return TwoStagePolicy(GivenScores(S), GivenScores(R), 3, 2, IDS)
+
+
+def random_mf(Q: int = 7, D: int = 9, seed: int = 0) -> MatrixFactorisation:
+    rng = np.random.default_rng(seed)
+    return MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3)))
+
+
+def test_most_likely_takes_the_K2_highest_then_the_K_highest_of_them() -> None:
+    # Query 0: candidates {2, 0, 4}; of them by the ranker 4 (0.1), 0 (0.0). Query 1: {3, 2, 0} (tie 0 and 1), then 0, 2.
+    assert small().most_likely().tolist() == [[4, 0], [0, 2]]
+
+
+def test_most_likely_agrees_with_a_sort_on_many_random_scores() -> None:
+    generator = torch.Generator().manual_seed(0)
+    s, r = (torch.randn(50, 300, generator=generator) for _ in range(2))
+    s[:5, 20:] = -torch.inf
+    found = race.most_likely(s, r, 40, 7)
+    for q in range(50):
+        best = [d for d in s[q].argsort(descending=True)[:40].tolist() if s[q, d] > -torch.inf]
+        assert found[q].tolist() == sorted(best, key=lambda d: -r[q, d])[:7]
+
+
+def test_recommend_speaks_outside_ids() -> None:
+    frame = small().recommend(["b", "a"])
+    assert frame.to_dicts() == [{"query_id": "b", "items": [10, 30]}, {"query_id": "a", "items": [50, 10]}]
+    with pytest.raises(InputError, match=r"1 unknown query id \(first: 'c'\)"):
+        small().recommend(["c"])
+
+
+def test_sample_follows_the_exposure_of_enumeration_whatever_the_order() -> None:
+    n = 30_000
+    keys = _bridge.keys_for(n, torch.Generator().manual_seed(1))
+    q = np.arange(n) % 2
+    lists = small().sample(q, keys)
+    for user in range(2):
+        for d, rho in enumerate(enumeration.exposure(S[user], R[user], THETA, 3)):
+            seen = ((lists[q == user] == d) * np.array(THETA)).sum(1)
+            assert abs(seen.mean() - rho) < 5 * seen.std() / (n / 2) ** 0.5
+    order = np.random.default_rng(0).permutation(n)
+    assert np.array_equal(small().sample(q[order], keys[order]), lists[order])
+
+
+def test_exposure_of_pairs_agrees_with_enumeration() -> None:
+    q, item = np.array([1, 0, 1, 0]), np.array([4, 0, 0, 3])
+    rho, error = small().exposure(q, item, THETA, samples=2000)
+    exact = [enumeration.exposure(S[u], R[u], THETA, 3) for u in range(2)]
+    for i in range(4):
+        assert abs(rho[i] - exact[q[i]][item[i]]) < 5 * error[i]
+
+
+def test_utility_is_exposure_times_weights() -> None:
+    weights = csr_matrix(np.array([[0, 2.0, 0, 1.0, 0], [0, 0, 0, 0, 0]]))
+    value = small().utility(weights, THETA, samples=4000)
+    exact = enumeration.utility(S[0], R[0], [0, 2.0, 0, 1.0, 0], THETA, 3)[0]
+    assert value[0] == pytest.approx(exact, rel=0.05)
+    assert value[1] == 0
+
+
+def test_truncated_svd_is_the_best_approximation() -> None:
+    rng = np.random.default_rng(0)
+    ratings = csr_matrix(rng.integers(0, 6, size=(30, 20)) * (rng.random((30, 20)) < 0.5))
+    users, items = scorers.truncated_svd(ratings, 4)
+    U, sigma, Vt = np.linalg.svd(ratings.toarray())
+    assert users @ items.T == pytest.approx((U[:, :4] * sigma[:4]) @ Vt[:4], abs=1e-4)
+    assert np.array_equal(users, scorers.truncated_svd(ratings, 4)[0])
+    with pytest.raises(ConfigError, match="rank of the factorisation"):
+        scorers.truncated_svd(ratings, 20)
+
+
+def test_given_scores_sparse_means_absent_is_not_available() -> None:
+    scorer = GivenScores(csr_matrix(([1.0, 2.0], ([0, 0], [1, 3])), shape=(2, 4)))
+    inf = -np.inf
+    assert scorer(torch.tensor([1, 0])).tolist() == [[inf] * 4, [inf, 1.0, inf, 2.0]]
+    with pytest.raises(PolicyError, match="NaN"):
+        GivenScores([[1.0, np.nan]])
+
+
+@pytest.mark.parametrize("scorer", [random_mf(2, 5), GivenScores(S), GivenScores(csr_matrix(np.eye(2, 5)))])
+def test_save_and_load_is_the_same_policy(tmp_path, scorer) -> None:
+    policy = TwoStagePolicy(scorer, GivenScores(R), 3, 2, IDS)
+    loaded = two_stage.load(policy.save(tmp_path / "policy"))
+    assert loaded.recommend().equals(policy.recommend())
+    assert (loaded.K2, loaded.K) == (3, 2)
+    for a, b in zip(policy.scores([0, 1]), loaded.scores([0, 1]), strict=True):
+        assert torch.equal(a, b)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["policy"]
+
+
+def test_a_damaged_or_foreign_folder_is_refused(tmp_path) -> None:
+    folder = small().save(tmp_path / "policy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "format": 99}))
+    with pytest.raises(PolicyError, match="has format 99, this version reads format 1"):
+        two_stage.load(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(PolicyError, match="damaged saved policy"):
+        two_stage.load(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    whole = (folder / "weights.safetensors").read_bytes()
+    (folder / "weights.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(PolicyError, match="damaged saved policy"):
+        two_stage.load(folder)
+    (folder / "weights.safetensors").unlink()
+    with pytest.raises(PolicyError, match=r"weights.safetensors is missing"):
+        two_stage.load(folder)
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(PolicyError, match="1 <= K <= K2 <= 5"):
+        TwoStagePolicy(GivenScores(S), GivenScores(R), 2, 3, IDS)
+    with pytest.raises(PolicyError, match="1 <= K <= K2 <= 5"):
+        TwoStagePolicy(GivenScores(S), GivenScores(R), 6, 3, IDS)
+    with pytest.raises(PolicyError, match="the generator scores 7 queries and 9 items"):
+        TwoStagePolicy(random_mf(), GivenScores(R), 3, 2, IDS)
+    with pytest.raises(PolicyError, match="embeddings must be"):
+        MatrixFactorisation(np.zeros((2, 3)), np.zeros((4, 2)))
+
+
+def test_a_copy_has_weights_of_its_own() -> None:
+    policy = TwoStagePolicy(random_mf(2, 5), random_mf(2, 5), 3, 2, IDS)
+    other = policy.copy()
+    with torch.no_grad():
+        other.generator.items.zero_()
+    assert policy.generator.items.abs().sum() > 0

@@ -1,0 +1,445 @@
+"""The report: what it says, that it says it honestly, and that it survives whatever part of a table is missing."""
+
+import functools
+import io
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandemrank.errors import OutputError
+from tandemrank.reports import experiment, figures
+from tandemrank.reports import words as report_words
+from tandemrank.reports.page import DARK
+from tandemrank.reports.words import headline, interval_note, markdown, switches
+
+METHODS = ("baseline", "independent", "joint")
+PHASES = {
+    "baseline": ["ranker alone", "generator for the ranker"],
+    "independent": ["generator alone", "ranker alone"],
+    "joint": ["both"],
+}
+
+
+def example(K2s: tuple[int, ...] = (50, 100), Ns: tuple[int, ...] = (10_000, 100_000), runs: int = 3) -> dict[str, Any]:
+    """A table like the experiment's own, every value by hand: joint is .02 above independent, .03 above baseline."""
+    ndcg = {
+        (m, K2, N): 0.30 + 0.05 * math.log10(N / 1000) + {"baseline": 0.0, "independent": 0.01, "joint": 0.03}[m]
+        for m in METHODS
+        for K2 in K2s
+        for N in Ns
+    }
+    rows = [
+        {
+            "method": m, "K2": K2, "N": N, "runs": runs, "ndcg_mean": v, "ndcg_std": 0.004, "ndcg_low": v - 0.005,
+            "ndcg_high": v + 0.005, "ndcg_expected_mean": v - 0.1, "recall_at_K2_mean": 0.7, "utility_mean": 0.9,
+            "overlap_mean": 0.6, "generator_alone_mean": v - 0.02, "ranker_alone_mean": v - 0.01, "seconds_mean": 3.2,
+        }
+        for (m, K2, N), v in ndcg.items()
+    ]  # fmt: skip
+    differences = [
+        {"K2": K2, "N": N, "method": "joint", "against": a, "mean": d, "low": d - 0.01, "high": d + 0.01, "runs": runs,
+         "kind": "runs"}
+        for K2 in K2s
+        for N in Ns
+        for a, d in (("independent", 0.02), ("baseline", 0.03))
+    ]  # fmt: skip
+    curves = [
+        {"method": m, "K2": K2, "N": N, "run": run, "history": _history(m, v, run)}
+        for (m, K2, N), v in ndcg.items()
+        for run in range(runs)
+    ]
+    levels = {"random": 0.02, "popularity": 0.3, "production": 0.31, "full information": 0.8}
+    measures = ("ndcg", "ndcg_expected", "recall_at_K2", "utility", "overlap")
+    references = [
+        {"name": name} | {key: {"mean": v, "low": v - 0.01, "high": v + 0.01, "n": 1350} for key in measures}
+        for name, v in levels.items()
+    ]
+    return {
+        "title": "An example", "command": "tandemrank table --seed 1", "version": "0.1.0",
+        "world": {"data": "synthetic", "queries": 1500, "items": 800, "logged_users": 1350, "positives": 12345,
+                  "machine": "2 cores", "seconds": 65.1},
+        "switches": {"propensity": "exact", "shown": 10, "threshold": None, "training": {"minibatch": 256, "stopping": "dcg"}},
+        "switch_help": {"propensity": "how propensities are known", "training.minibatch": "queries of a minibatch"},
+        "rows": rows, "references": references, "differences": differences, "curves": curves, "paper": [],
+    }  # fmt: skip
+
+
+def _history(method: str, end: float, run: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "phase": phase, "epoch": e, "objective": 0.3, "held_out": end - 0.1 / e + 0.003 * (-1) ** (e + run),
+            "seconds": 0.5, "watched": {"ndcg": end - 0.1 / e},
+        }
+        for phase in PHASES[method]
+        for e in range(1, 8 + run)
+    ]  # fmt: skip
+
+
+def one_setting() -> dict[str, Any]:
+    return example((100,), (30_000,))
+
+
+page = functools.cache(lambda start: experiment.html(start()))
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words and tables only, where the figures are not the question: drawing them takes a second."""
+    monkeypatch.setattr(experiment, "_figures", lambda table: [])
+
+
+class _Checker(HTMLParser):
+    """Every tag is closed, ids are unique, and nothing is fetched."""
+
+    VOID = frozenset({"meta", "link", "img", "br", "hr"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.words = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        found = dict(attrs)
+        self.ids += [found["id"]] if found.get("id") else []
+        self.links += [v for k, v in attrs if k in ("href", "src", "xlink:href") and v]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def check(html: str) -> _Checker:
+    checker = _Checker()
+    checker.feed(html)
+    checker.close()
+    assert checker.open == []
+    assert len(checker.ids) == len(set(checker.ids))
+    assert all(link.startswith(("#", "data:")) for link in checker.links)
+    assert not {"script", "iframe", "object"} & set(checker.tags)
+    assert "url(http" not in html
+    assert "@import" not in html
+    assert not re.search(r"\bnan\b", checker.words, re.IGNORECASE)
+    return checker
+
+
+def test_page_is_whole_and_in_order() -> None:
+    html = page(example)
+    check(html)
+    titles = re.findall("<h2>(.*?)</h2>", html)
+    assert titles == [
+        "Who is ahead", "NDCG@10 of every method", "Paired differences", "More clicks", "More candidates", "Learning curves",
+        "Predicted and true", "How the two stages share the work", "Seconds a training", "Every switch", "To reproduce",
+    ]  # fmt: skip
+    assert html.count("<svg") == 6
+    assert len(re.findall(r'<svg [^>]*role="img" aria-label="[^"]{20,}"', html)) == 6
+    assert "1,500 users, 800 items and 12,345 relevant pairs" in html
+    assert "tandemrank table --seed 1" in html
+
+
+def test_one_setting_shows_levels_and_all_measures() -> None:
+    html = page(one_setting)
+    check(html)
+    assert "From random to full information" in html
+    assert "More clicks" not in html
+    assert "More candidates" not in html
+    assert "<details" not in html
+    assert html.index("Full information") < html.index("Paired differences")
+
+
+def test_values_intervals_and_the_highest_are_in_the_table() -> None:
+    html = page(example)
+    # joint at N = 100,000: .30 + .05 * 2 + .03 = .43, with .005 on both sides
+    assert html.count('<td class="best">0.430<small>[0.425, 0.435]</small></td>') == 4  # two K2, in two tables
+    assert '<td class="best">0.410' not in html
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_the_paper_stands_beside_ours() -> None:
+    table = example((500,), (100_000, 316_228))
+    table["paper"] = [
+        {"method": "joint", "K2": 500, "N": N, "ndcg_mean": v} for N, v in ((100_000, 0.42), (320_000, 0.47))
+    ]
+    html = experiment.html(table)
+    assert "paper 0.420" in html
+    assert "paper 0.470" in html
+    assert "| Joint, the paper | 0.420 | 0.470 |" in markdown(table)
+    assert "what the paper prints" in html
+    assert "what the paper prints" not in experiment.html(example())
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "mean", "words"),
+    [
+        (0.01, 0.03, 0.02, "Joint is ahead of Independent by 0.0200 NDCG [+0.0100, +0.0300]."),
+        (-0.03, -0.01, -0.02, "Joint is behind Independent by 0.0200 NDCG [−0.0300, −0.0100]."),
+        (-0.01, 0.02, 0.005,
+         "Joint and Independent cannot be told apart: the difference +0.0050 [−0.0100, +0.0200] includes 0."),
+        (math.nan, math.nan, 0.02, "Joint differs from Independent by +0.0200, without an interval: it may be chance."),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("no_figures")
+def test_headline_is_honest(low: float, high: float, mean: float, words: str) -> None:
+    table = one_setting()
+    table["differences"][0] |= {"low": low, "high": high, "mean": mean}
+    assert headline(table)[0] == words
+    assert words in experiment.html(table)
+
+
+def test_headline_of_many_settings_counts_them() -> None:
+    table = example()
+    own = [d for d in table["differences"] if d["against"] == "independent"]
+    own[0] |= {"mean": 0.001, "low": -0.01, "high": 0.01}
+    own[1] |= {"mean": -0.02, "low": -0.03, "high": -0.01}
+    assert headline(table)[0] == (
+        "Joint is ahead of Independent in 2 of 4 settings, behind in 1, not to be told apart in 1; "
+        "the differences go from −0.0200 to +0.0200."
+    )
+
+
+def test_intervals_over_users_are_said_to_be_so() -> None:
+    table = one_setting()
+    assert interval_note(table) in page(one_setting)
+    assert "over runs" in interval_note(table)
+    for entry in table["differences"]:
+        entry["kind"] = "users"
+    assert "over the users of one run" in interval_note(table)
+    assert "over runs" not in interval_note(table)
+
+
+def test_switches_nested_with_explanations() -> None:
+    assert switches(example()) == [
+        ("propensity", "exact", "how propensities are known"), ("shown", "10", ""), ("threshold", "–", ""),
+        ("training.minibatch", "256", "queries of a minibatch"), ("training.stopping", "dcg", ""),
+    ]  # fmt: skip
+
+
+EVIL = "<img src=x onerror=alert(1)>&\"'$x^{$|"
+
+
+def test_everything_from_outside_is_escaped() -> None:
+    text = json.dumps(one_setting()).replace('"joint"', json.dumps(EVIL)).replace('"production"', json.dumps(EVIL))
+    table = json.loads(text)
+    table |= {"title": EVIL, "command": EVIL, "version": EVIL, "switches": {EVIL: EVIL}, "switch_help": {EVIL: EVIL}}
+    table["world"] |= {"data": EVIL, "machine": EVIL}
+    for curve in table["curves"]:
+        for epoch in curve["history"]:
+            epoch["phase"] = EVIL
+    html = experiment.html(table)
+    assert "img" not in check(html).tags
+    assert "<img" not in markdown(table).split("## To reproduce")[0]
+    _printed(table)
+
+
+def _printed(table: dict[str, Any], width: int = 80) -> str:
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(width=width, file=out).print(report_words.text(table))
+    return out.getvalue()
+
+
+WORDS = (
+    "title",
+    "command",
+    "version",
+    "world",
+    "switches",
+    "switch_help",
+    "references",
+    "differences",
+    "curves",
+    "paper",
+)
+
+
+@pytest.mark.usefixtures("no_figures")
+@pytest.mark.parametrize("part", WORDS)
+@pytest.mark.parametrize("start", [example, one_setting])
+def test_a_missing_part_is_left_out(part: str, start: Any) -> None:
+    whole = start()
+    for table in (whole | {part: None}, {key: value for key, value in whole.items() if key != part}):
+        check(experiment.html(table))
+        assert markdown(table).startswith("# ")
+        _printed(table)
+
+
+def test_figures_do_without_missing_parts() -> None:
+    bare = {"rows": one_setting()["rows"]}
+    assert re.findall("<h2>(.*?)</h2>", "".join(experiment._figures(bare))) == [
+        "From random to full information", "How the two stages share the work",
+    ]  # fmt: skip
+
+
+def test_an_empty_table_is_still_a_page() -> None:
+    check(experiment.html({"rows": []}))
+    assert markdown({"rows": []})
+    _printed({"rows": []})
+
+
+@pytest.mark.parametrize("nothing", [math.nan, None])
+@pytest.mark.parametrize("start", [example, one_setting])
+def test_not_one_number(start: Any, nothing: float | None) -> None:
+    def blank(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {k: v if k in ("K2", "N", "run", "epoch", "runs") else blank(v) for k, v in part.items()}
+        return [blank(v) for v in part] if isinstance(part, list) else nothing if isinstance(part, float) else part
+
+    table = blank(start())
+    check(experiment.html(table))
+    assert "nan" not in markdown(table)
+    assert "nan" not in _printed(table)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_one_run_without_intervals() -> None:
+    table = example(runs=1)
+    for row in table["rows"]:
+        row |= {"ndcg_std": math.nan, "ndcg_low": math.nan, "ndcg_high": math.nan}
+    html = experiment.html(table)
+    check(html)
+    assert "once each" in html
+    assert "no interval" in html
+
+
+def test_a_cell_that_is_not_there() -> None:
+    table = example(runs=1)
+    table["rows"] = [r for r in table["rows"] if not (r["method"] == "joint" and r["N"] == 10_000 and r["K2"] == 50)]
+    check(experiment.html(table))
+    assert "| Joint | – |" in markdown(table)
+    _printed(table)
+
+
+def test_a_judgement_in_another_unit_is_not_compared_with_ndcg() -> None:
+    table = one_setting()
+    table["switches"]["training"]["stopping"] = "value"
+    html = experiment.html(table)
+    check(html)
+    assert "Predicted and true" not in html
+    assert "Learning curves" in html
+
+
+def test_learning_curves_have_a_second_axis_only_for_a_judgement_in_another_unit() -> None:
+    table = one_setting()
+    assert len(figures.learning_curves(table).axes) == len(table["rows"])
+    table["switches"]["training"]["stopping"] = "value"
+    assert len(figures.learning_curves(table).axes) == 2 * len(table["rows"])
+    table["switches"]["training"]["stopping"] = "fixed"
+    for curve in table["curves"]:
+        for number, epoch in enumerate(curve["history"]):
+            epoch["held_out"] = math.nan
+            epoch["watched"] = epoch["watched"] if number % 2 else {}
+    found = figures.learning_curves(table)
+    assert len(found.axes) == len(table["rows"])
+    assert all(math.isfinite(y) for axis in found.axes for y in axis.lines[0].get_ydata())
+    html = experiment.html(table)
+    check(html)
+    assert "Dotted" not in html
+    assert "Predicted and true" not in html
+
+
+def test_mean_distance_of_the_prediction() -> None:
+    assert "The mean distance is 0.003 over" in page(one_setting)
+
+
+def test_the_same_every_time() -> None:
+    table = one_setting()
+    assert experiment.html(table) == page(one_setting)
+    assert table == one_setting()
+
+
+def test_figures_follow_the_theme_and_keep_words_as_words() -> None:
+    svg = figures.svg(figures.differences(example()), 'a "b" <c>')
+    assert "var(--method-1, #c65300)" in svg
+    assert "Joint − Independent</text>" in svg
+    assert 'aria-label="a &quot;b&quot; &lt;c&gt;"' in svg
+    assert "<metadata" not in svg
+    assert set(DARK) == set(figures.THEME)
+
+
+def test_hollow_where_zero_is_inside() -> None:
+    table = one_setting()
+    hollow = f"fill: var(--page, {figures.THEME['page']})"
+    assert hollow not in figures.svg(figures.differences(table))
+    table["differences"][0]["low"] = -0.01
+    assert hollow in figures.svg(figures.differences(table))
+
+
+def test_a_method_has_one_colour_and_its_own() -> None:
+    table = example()
+    table["rows"] += [row | {"method": "tandem"} for row in table["rows"] if row["method"] == "joint"]
+    slots = figures.slots(table)
+    assert slots == {"joint": 0, "independent": 1, "baseline": 2, "tandem": 3}
+    svg = figures.svg(figures.against_N(table))
+    assert all(f"var(--method-{slot}," in svg for slot in slots.values())
+
+
+def test_labels_keep_apart_and_stay_near() -> None:
+    places = figures._spread([0.50, 0.10, 0.51], 0.1)
+    assert places == pytest.approx([0.455, 0.10, 0.555])
+
+
+def test_markdown_has_differences_references_and_switches() -> None:
+    text = markdown(one_setting())
+    assert "| Joint − Independent | 100 | 30k | +0.0200 | [+0.0100, +0.0300] | 3 |" in text
+    assert "| Full information | 0.800 [0.790, 0.810] |" in text
+    assert "| training.minibatch | 256 | queries of a minibatch |" in text
+    assert text.rstrip().endswith("```\ntandemrank table --seed 1\n```")
+
+
+@pytest.mark.parametrize("start", [example, one_setting])
+def test_terminal_fits_eighty_columns(start: Any) -> None:
+    text = _printed(start())
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.search(r"Full information\s+0\.800", text)
+    assert "[0.399, 0.409]" in text if start is one_setting else "0.430 [0.425, 0.435]" in text
+    assert "…" not in text
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_write_in_one_piece_or_not_at_all(tmp_path: Path) -> None:
+    path = experiment.write(one_setting(), tmp_path / "new folder" / "report.html")
+    assert path.read_text(encoding="utf-8") == experiment.html(one_setting())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=r"cannot write .*report\.html"):
+        experiment.write(one_setting(), tmp_path / "file" / "report.html")
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "new folder", "report.html"]
+
+
+def test_importing_is_cheap_and_drawing_leaves_settings_alone() -> None:
+    code = "import sys, tandemrank.report; assert not {'matplotlib', 'rich'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    import matplotlib
+
+    with matplotlib.rc_context({"axes.grid": False, "font.size": 33, "text.usetex": True}):
+        svg = figures.svg(figures.levels(one_setting()))
+        assert matplotlib.rcParams["font.size"] == 33
+    assert svg == figures.svg(figures.levels(one_setting()))
+
+
+def test_the_whole_report_takes_seconds() -> None:
+    table = example((50, 100, 200), (10_000, 30_000, 100_000), runs=10)
+    start = time.perf_counter()
+    html = experiment.html(table)
+    assert time.perf_counter() - start < 20  # about 4 on an idle core
+    assert len(html) < 1_500_000

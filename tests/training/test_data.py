@@ -1,0 +1,134 @@
+"""From a log to what training needs: which propensities, which weights, what is refused."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.clicks import models
+from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs import counting, sums
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy import folds, propensities
+from tandemrank.offpolicy.logger import lists_of
+from tandemrank.offpolicy.propensities import choose_propensity
+from tandemrank.offpolicy.reward import item_rate
+from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training import data
+from tandemrank.training.config import LearningConfig
+from tandemrank.training.data import prepare
+from tandemrank.training.weights import DoublyRobustWeights, click_weights
+
+Q, D, K = 6, 8, 3
+THETA = models.examination_curve(K)
+IDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+CONFIG = LearningConfig(shown=K, candidates=5, clip="none")
+
+
+def policy(seed: int = 0) -> TwoStagePolicy:
+    scorer = GivenScores(np.random.default_rng(seed).normal(size=(Q, D)))
+    return TwoStagePolicy(scorer, scorer, D, K, IDS)
+
+
+def impressions(N: int = 400, seed: int = 0, *, fixed: bool = False) -> list[Impressions]:
+    rng = np.random.default_rng(seed)
+    query = rng.integers(Q, size=N).astype(np.int32)
+    items = np.argsort(rng.random((Q if fixed else N, D)), axis=1)[:, :K].astype(np.int32)
+    return [Impressions(query, items[query] if fixed else items, (rng.random((N, K)) < 0.3).astype(np.uint8))]
+
+
+def log(**options: object) -> Feedback:
+    return counting.from_impressions(impressions(**options), IDS)
+
+
+def test_auto_takes_the_best_propensities_there_is_a_source_for() -> None:
+    plain = log()
+    logged = counting.from_impressions(impressions(), IDS, propensities=lambda part: np.full(part.items.shape, 0.2))
+    assert choose_propensity("auto", plain, policy())[0] == "exact"
+    assert choose_propensity("auto", logged, None)[0] == "logged"
+    assert choose_propensity("auto", plain, None)[0] == "fitted"
+    kind, why = choose_propensity("auto", log(fixed=True), None)
+    assert kind == "frequency"
+    assert "100% of the queries always saw the same list" in why
+    assert choose_propensity("frequency", logged, policy()) == ("frequency", "as asked")
+
+
+def test_a_deterministic_logger_has_the_examination_of_the_rank_as_its_propensity() -> None:
+    rows = log(fixed=True)
+    found = prepare(rows, CONFIG, held_out=rows)
+    assert (found.propensity, found.logger) == ("frequency", None)
+    assert found.rho_0 == pytest.approx(THETA[rows.rank])
+    asked = CONFIG.model_copy(update={"propensity": "frequency"})
+    assert prepare(rows, asked, held_out=rows, logging_policy=policy()).logger is None  # known, and yet not used
+
+
+def test_fitted_propensities_are_those_of_the_fitted_policy_for_both_parts() -> None:
+    parts = impressions(800)
+    used, held_out = counting.split_impressions(parts, IDS, 0.3)
+    found = prepare(used, CONFIG, held_out=held_out, lists=lambda: lists_of(parts))
+    assert found.propensity == "fitted"
+    uniform = np.full(len(held_out.query), THETA.sum() / D)  # the logger shows what it likes
+    assert np.abs(found.rho_0 / uniform - 1).mean() < 0.2
+    wanted = propensities.row_propensities(used, THETA, "fitted", found.logger)
+    assert found.weights.toarray() == pytest.approx(click_weights(wanted, used).toarray())
+    with pytest.raises(ConfigError, match="fitted propensities need the lists"):
+        prepare(used, CONFIG, held_out=held_out)
+
+
+def test_learning_and_estimation_have_the_same_propensities_whatever_the_vocabulary() -> None:
+    """A logging policy that knows more ids, in another order, gives each row the propensity of its own ids."""
+    rows, logger = log(), policy()
+    turned = Vocabulary(IDS.query_ids.reverse(), pl.concat([IDS.item_ids.reverse(), pl.Series([99])]))
+    scores = np.column_stack([logger.scores(np.arange(Q))[0].detach().numpy()[::-1, ::-1], np.full(Q, -np.inf)])
+    other = TwoStagePolicy(GivenScores(scores), GivenScores(scores), D, K, turned)
+    a, b = (propensities.row_propensities(rows, THETA, "exact", p, samples=4000) for p in (logger, other))
+    assert a == pytest.approx(b, rel=0.05)
+    fewer = GivenScores(scores[:, 1:])
+    unknown = TwoStagePolicy(fewer, fewer, D, K, Vocabulary(turned.query_ids, turned.item_ids[1:]))
+    assert (propensities.row_propensities(rows, THETA, "exact", unknown)[rows.item == D - 1] == 0).all()
+
+
+def test_the_doubly_robust_objective_learns_its_reward_model_from_the_other_half_or_the_other_queries() -> None:
+    config = CONFIG.model_copy(update={"objective": "doubly-robust", "propensity": "exact"})
+    halves, held_out = (log(seed=1), log(seed=2)), log(seed=3)
+    weights = prepare(halves, config, held_out=held_out, logging_policy=policy()).weights
+    assert isinstance(weights, DoublyRobustWeights)
+    for (n, reward), part, rest in zip(weights.parts, halves, halves[::-1], strict=True):
+        assert np.array_equal(n, part.impressions)
+        assert np.array_equal(reward.item, item_rate.reward_model(rest, THETA).item)
+    whole = prepare(sums.merge(halves), config, held_out=held_out, logging_policy=policy()).weights
+    assert isinstance(whole, DoublyRobustWeights)
+    assert len(whole.parts) == folds.QUERY_FOLDS
+    for n, reward in whole.parts:
+        assert reward.pair[np.flatnonzero(n)].nnz == 0
+    mean = np.asarray(whole.rows(np.arange(Q)).todense()).sum() / np.asarray(weights.rows(np.arange(Q)).todense()).sum()
+    assert mean == pytest.approx(1, abs=0.1)
+
+
+def test_a_log_without_clicks_is_refused() -> None:
+    silent = counting.from_impressions([Impressions(p.query, p.items, 0 * p.clicks) for p in impressions()], IDS)
+    for objective in ("ips", "doubly-robust"):
+        config = CONFIG.model_copy(update={"objective": objective})
+        with pytest.raises(LogError, match="not enough clicks to learn from: 0 for training"):
+            prepare(silent, config, held_out=log(), logging_policy=policy())
+
+
+def test_what_is_held_out_only_judges_and_nothing_is_where_nothing_stops() -> None:
+    dcg, fixed = (LearningConfig(**(CONFIG.model_dump() | {"training": {"stopping": s}})) for s in ("dcg", "fixed"))
+    assert (dcg.apart, fixed.apart) == (0.15, 0.0)
+    alone = prepare(log(), fixed, logging_policy=policy())
+    judged = prepare(log(), dcg, held_out=log(), logging_policy=policy())
+    assert np.array_equal(alone.weights.toarray(), judged.weights.toarray())
+    assert alone.criterion(fixed, 0) is None
+    assert judged.criterion(dcg, 0) is not None
+    with pytest.raises(ConfigError, match="stopping = dcg needs held-out clicks"):
+        alone.criterion(dcg, 0)
+
+
+def test_clips() -> None:
+    rho_0 = np.linspace(0.01, 1, 1000)
+    for clip, wanted in (("paper", 0.1), ("none", 0.0), (0.3, 0.3), ("quantile", 0.011)):
+        found = data.clip_at(CONFIG.model_copy(update={"clip": clip}), rho_0, 10_000)
+        assert found == pytest.approx(wanted, abs=1e-3)
