@@ -1,9 +1,10 @@
-"""One direction: a module imports only from modules before it. And the public names, which change only on purpose."""
+"""The house: one direction of imports between its rooms and inside them; and the public names, which change only on purpose."""
 
 import ast
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,42 +14,54 @@ import tandemrank
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "tandemrank"
 
-# docs/design.md shows the same list with what each module is.
-ORDER = [
-    "errors", "files", "vocabulary", "config", "cluster",
-    "synthetic", "datasets",
-    "plackett_luce_kernel", "plackett_luce", "clicks",
-    "feedback", "log_checks", "log_sources", "logs", "examination", "validation",
-    "float32_kernel", "balance_kernel", "race_kernel", "race_tensor", "race", "reinforce_kernel", "reinforce", "pl_rank_kernel",
-    "scorers", "features", "towers", "starts", "policies", "propensities", "objectives", "diagnostics", "estimation",
-    "schedules", "optimiser", "training", "learning", "own_logs", "evaluation",
-    "experiments", "grid", "report_text", "figures", "report", "training_report", "workflows", "bench", "bench_logs",
-    "terminal", "cli",
+# docs/design.md shows the same rooms with what each is for. A room sees only rooms before it.
+ROOMS = [
+    "errors", "_base", "gradients", "logs", "clicks", "policies", "offpolicy", "training", "safety", "serving",
+    "experiments", "reports", "bench", "cli",
 ]  # fmt: skip
-
-PUBLIC = [
-    "ClickModel", "Estimate", "Evaluation", "ExperimentConfig", "Feedback", "GivenScores", "GridConfig", "Impressions",
-    "Learned", "LearningConfig", "MatrixFactorisation", "Scorer", "Start", "StartConfig", "TandemRankError", "Task",
-    "Trained", "TrainingConfig", "TwoStagePolicy", "TwoTowers", "Vocabulary", "__version__", "clicks", "datasets",
-    "errors", "evaluate", "evaluation", "experiments", "features", "feedback", "grid", "learn", "learning", "logs",
-    "objectives", "own_logs", "plackett_luce", "policies", "prepare", "race", "reinforce", "report", "scorers", "starts",
-    "towers", "train", "training", "validation", "workflows",
-]  # fmt: skip
+# What a room sees, where that is less than all before it.
+ONLY = {
+    "safety": {"errors", "_base", "logs", "clicks", "policies", "offpolicy"},
+    "serving": {"errors", "_base", "gradients", "logs", "clicks", "policies", "offpolicy"},
+}
+LONGEST_CHAIN = 18  # modules, from the command line down to the errors
+LONGEST_MODULE = 480  # lines
 
 
-def imported(source: str) -> set[str]:
+def module_of(path: Path) -> str:
+    """The dotted name inside the package; a room's `__init__` has the room's name."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def modules() -> dict[str, Path]:
+    """Every module of every room but the two doors of the package."""
+    found = {module_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+    return {name: path for name, path in found.items() if name not in ("__init__", "__main__")}
+
+
+def imported(source: str, known: set[str]) -> set[str]:
     """The modules of the package that a source imports, also inside functions; `import tandemrank` alone gives none."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names] if node.level == 0 else ["tandemrank.."]
+        if isinstance(node, ast.ImportFrom) and node.level:
+            found.add("")  # no module has that name: relative imports are refused
+        elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("tandemrank."):
+            inside = (node.module or "").removeprefix("tandemrank").removeprefix(".")
+            names = [f"{inside}.{alias.name}".removeprefix(".") for alias in node.names]
+            found |= {name if name in known else inside for name in names if name != "__version__"}
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        parts = [name.split(".") for name in names]
-        found |= {part[1] for part in parts if part[0] == "tandemrank" and len(part) > 1 and part[1] != "__version__"}
+            found |= {a.name.removeprefix("tandemrank.") for a in node.names if a.name.startswith("tandemrank.")}
     return found
+
+
+@cache
+def graph() -> dict[str, frozenset[str]]:
+    """What every module imports."""
+    paths = modules()
+    return {
+        name: frozenset(imported(path.read_text(encoding="utf-8"), set(paths)) - {name, ""})
+        for name, path in paths.items()
+    }
 
 
 def test_the_reader_of_imports_sees_every_kind() -> None:
@@ -57,29 +70,76 @@ import tandemrank.a
 import tandemrank
 from tandemrank import b, __version__
 from tandemrank.c import x
+from tandemrank.c import d
 def f():
-    from tandemrank import d
+    from tandemrank.e.g import y
 """
-    assert imported(source) == {"a", "b", "c", "d"}
-    assert imported("from . import a") == {""}  # no module has that name: relative imports are refused
+    assert imported(source, {"a", "b", "c", "c.d", "e.g"}) == {"a", "b", "c", "c.d", "e.g"}
+    assert imported("from . import a", set()) == {""}
 
 
-def test_every_module_has_its_place() -> None:
-    there = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}  # the two doors
-    assert there == set(ORDER), "add a new module to ORDER, and to the table in docs/design.md"
-    assert len(ORDER) == len(set(ORDER))
+def test_every_module_is_in_a_room() -> None:
+    assert {name.split(".")[0] for name in modules()} <= set(ROOMS)
+    assert len(ROOMS) == len(set(ROOMS))
 
 
-@pytest.mark.parametrize("module", ORDER)
-def test_a_module_imports_only_from_modules_before_it(module: str) -> None:
-    later = imported((PACKAGE / f"{module}.py").read_text(encoding="utf-8")) - set(ORDER[: ORDER.index(module)])
-    assert not later, f"{module} comes before {sorted(later)} in ORDER, so it must not import from there"
+def test_no_import_is_relative() -> None:
+    paths = modules()
+    for name, path in paths.items():
+        assert "" not in imported(path.read_text(encoding="utf-8"), set(paths)), name
+
+
+@pytest.mark.parametrize("module", modules())
+def test_a_room_sees_only_rooms_before_it(module: str) -> None:
+    room = module.split(".")[0]
+    allowed = ONLY.get(room, set(ROOMS[: ROOMS.index(room)])) | {room}
+    seen = {other.split(".")[0] for other in graph()[module]}
+    assert seen <= allowed, f"{module} must not import from {sorted(seen - allowed)}"
+
+
+def longest_chain() -> tuple[str, ...]:
+    """The longest chain of imports; a circle is refused."""
+    found: dict[str, tuple[str, ...]] = {}
+
+    def chain(module: str, above: tuple[str, ...]) -> tuple[str, ...]:
+        assert module not in above, f"a circle of imports: {' -> '.join((*above, module))}"
+        if module not in found:
+            below = [chain(other, (*above, module)) for other in graph().get(module, ())]
+            found[module] = (module, *max(below, key=len, default=()))
+        return found[module]
+
+    return max((chain(module, ()) for module in graph()), key=len)
+
+
+def test_chains_of_imports_are_short_and_have_no_circle() -> None:
+    chain = longest_chain()
+    assert len(chain) <= LONGEST_CHAIN, " -> ".join(chain)
+
+
+def test_no_module_is_long() -> None:
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
+    assert not {name: n for name, n in lengths.items() if n > LONGEST_MODULE}
+
+
+def test_a_rooms_docstring_names_its_modules() -> None:
+    for path in PACKAGE.rglob("__init__.py"):
+        if path.parent == PACKAGE:
+            continue
+        words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        public = {p.stem for p in path.parent.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+        missing = {name for name in public if not name.startswith("_") and f"`{name}`" not in words}
+        assert not missing, f"the docstring of {path.parent.name} does not name {sorted(missing)}"
+
+
+def test_tests_mirror_the_rooms() -> None:
+    folders = {p.name for p in (ROOT / "tests").iterdir() if p.is_dir() and not p.name.startswith(("__", "."))}
+    assert folders - {"independent"} <= set(ROOMS)
 
 
 def test_public_names() -> None:
-    assert tandemrank.__all__ == PUBLIC
-    assert dir(tandemrank) == sorted(PUBLIC)
-    for name in PUBLIC:
+    assert tandemrank.__all__ == sorted(tandemrank.__all__)
+    assert dir(tandemrank) == sorted(tandemrank.__all__)
+    for name in tandemrank.__all__:
         assert getattr(tandemrank, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         tandemrank.nothing  # noqa: B018
@@ -95,7 +155,7 @@ def test_a_type_checker_sees_the_public_names() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    lazy = {name: tandemrank._HOME.get(name, "") for name in PUBLIC if name != "__version__"}
+    lazy = {name: tandemrank._HOME.get(name, "") for name in tandemrank.__all__ if name != "__version__"}
     assert typed == lazy
 
 
@@ -104,14 +164,24 @@ def test_the_version_is_the_packages() -> None:
     assert tandemrank.__version__ == project["version"]
 
 
+def fresh(code: str) -> list[str]:
+    """What a new interpreter prints, in words."""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return out.stdout.split()
+
+
 def test_importing_the_package_is_instant() -> None:
     """Nothing heavy comes with it: the libraries are imported by the modules that need them."""
     heavy = ("torch", "numba", "polars", "scipy", "pydantic", "matplotlib", "ray", "rich", "typer")
-    code = f"import sys, tandemrank; print(*[name for name in {heavy} if name in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == ""
+    assert fresh(f"import sys, tandemrank; print(*[name for name in {heavy} if name in sys.modules])") == []
+
+
+def test_loading_a_pair_does_not_import_the_log_readers() -> None:
+    loaded = fresh("import sys, tandemrank; tandemrank.load; print(*sys.modules)")
+    assert "tandemrank.policies.two_stage" in loaded
+    assert not [name for name in loaded if name.startswith(("tandemrank.logs.", "tandemrank.training"))]
 
 
 def test_nothing_is_pickled() -> None:
-    for path in PACKAGE.glob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         assert "pickle" not in path.read_text(encoding="utf-8"), path

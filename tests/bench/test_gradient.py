@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_matrix
-from test_race import assert_mean, seeded, world
 
 import enumeration
 from tandemrank.bench import _pl_rank_kernel, epoch, gradient, logs, timing
 from tandemrank.gradients import _bridge, race
 from tandemrank.logs import writing
+from worlds import assert_mean, seeded, world
 
 SMALL = gradient.Effort(reinforce=400, race=16_000, truth=40_000, turns=1, batch=200)
 

@@ -8,7 +8,8 @@ import sys
 import polars as pl
 import pytest
 
-from tandemrank.cli import app
+from tandemrank.cli import tables
+from tandemrank.cli.main import app, main
 
 SMALL = ["--set", "queries=150", "--set", "items=100", "--set", "rank=8"]
 
@@ -17,7 +18,7 @@ def call(capsys, monkeypatch, *arguments: str) -> tuple[int, str, str]:
     """Runs the command in this process: (exit code, standard output, standard error)."""
     monkeypatch.setattr(sys, "argv", ["tandemrank", *arguments])
     try:
-        app.main()
+        main()
         code = 0
     except SystemExit as stop:
         code = int(stop.code or 0)
@@ -170,7 +171,7 @@ def test_the_demo_prints_a_table_and_the_path_of_its_report(tmp_path, capsys, mo
         "impressions": [3000],
         "runs": 1,
     }
-    monkeypatch.setattr(app, "DEMO", tiny)
+    monkeypatch.setattr(tables, "DEMO", tiny)
     for _ in range(2):  # the demo starts anew each time
         code, out, err = call(capsys, monkeypatch, "demo", "--out", str(tmp_path / "demo"))
         assert code == 0, err
@@ -297,7 +298,7 @@ def test_help_is_complete() -> None:
     """Every option of every command says what it is for."""
     import typer
 
-    group = typer.main.get_command(app.app)
+    group = typer.main.get_command(app)
     commands = dict(group.commands)
     commands |= {f"bench {n}": c for n, c in commands.pop("bench").commands.items()}
     assert set(commands) == {

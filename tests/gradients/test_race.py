@@ -14,40 +14,15 @@ from scipy.sparse import csr_matrix
 import enumeration
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import _bridge, _race_tensor, race
+from worlds import assert_mean, seeded, world
 
 IMPLEMENTATIONS = ["kernel", "tensor"]
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def value_and_gradients(s, r, w, theta, K2, **options):
     s, r = s.clone().requires_grad_(), r.clone().requires_grad_()
     value = race.utility(s, r, w, theta, K2, **options)
     return value.detach(), *torch.autograd.grad(value.sum(), (s, r))
-
-
-def world(seed: int):
-    """A random small world: sizes, scores (some not available), weights (some zero, some negative), a curve."""
-    rng = np.random.default_rng(seed)
-    D = int(rng.integers(1, 7))
-    K2, K = int(rng.integers(1, D + 2)), int(rng.integers(1, 4))
-    s, r = (rng.normal(size=(2, D)) * rng.choice([0.3, 1.0, 3.0])).tolist()
-    w = (rng.normal(size=D) * (rng.random(D) < 0.7)).tolist()
-    theta = np.sort(rng.random(K))[::-1].tolist()
-    if D > 3 and rng.random() < 0.3:
-        s[int(rng.integers(D))] = -math.inf
-    if D > 3 and rng.random() < 0.3:
-        r[int(rng.integers(D))] = -math.inf
-    return s, r, w, theta, K2
-
-
-def assert_mean(sample: torch.Tensor, exact, what: str) -> None:
-    """The mean over the first axis is within five of its own standard errors of the exact value."""
-    sample, exact = sample.double(), torch.tensor(exact, dtype=torch.float64)
-    error = sample.std(0) / len(sample) ** 0.5
-    assert torch.all((sample.mean(0) - exact).abs() <= 5 * error + 1e-6), f"{what}: {sample.mean(0)} against {exact}"
 
 
 def check_world(seed: int, implementation: str, repeats: int) -> None:

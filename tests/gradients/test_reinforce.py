@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from test_race import assert_mean, seeded, world
 
 import enumeration
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, reinforce
+from worlds import assert_mean, seeded, world
 
 
 @pytest.mark.parametrize("baseline", [False, True])

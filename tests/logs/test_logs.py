@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from scipy.sparse import csr_matrix
 
+from same import assert_same
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError, OutputError
@@ -35,17 +36,6 @@ def simulate(N=500, *, seed=0, part=120, scores=SCORES):
 def propensities(part):
     """Any function of query and item will do here."""
     return (1 + part.query[:, None] + 4.0 * part.items) / 97
-
-
-def assert_same(a, b):
-    """The same bits in every column."""
-    for name in ("query", "item", "rank", "shown", "clicks", "logged", "impressions"):
-        x, y = getattr(a, name), getattr(b, name)
-        assert (x is None) == (y is None), name
-        assert x is None or (x.dtype == y.dtype and np.array_equal(x, y)), name
-    assert a.vocabulary.query_ids.to_list() == b.vocabulary.query_ids.to_list()
-    assert a.vocabulary.item_ids.to_list() == b.vocabulary.item_ids.to_list()
-    assert a.vocabulary.item_ids.dtype == b.vocabulary.item_ids.dtype
 
 
 def plain(frame):

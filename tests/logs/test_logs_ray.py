@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from test_logs import assert_same
 
+from same import assert_same
 from tandemrank._base import cluster
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs import feedback, reading

@@ -1,6 +1,5 @@
 """The report: what it says, that it says it honestly, and that it survives whatever part of a table is missing."""
 
-import functools
 import io
 import json
 import math
@@ -14,80 +13,12 @@ from typing import Any
 
 import pytest
 
+from example_table import example, one_setting, page
 from tandemrank.errors import OutputError
 from tandemrank.reports import experiment, figures
 from tandemrank.reports import words as report_words
 from tandemrank.reports.page import DARK
 from tandemrank.reports.words import headline, interval_note, markdown, switches
-
-METHODS = ("baseline", "independent", "joint")
-PHASES = {
-    "baseline": ["ranker alone", "generator for the ranker"],
-    "independent": ["generator alone", "ranker alone"],
-    "joint": ["both"],
-}
-
-
-def example(K2s: tuple[int, ...] = (50, 100), Ns: tuple[int, ...] = (10_000, 100_000), runs: int = 3) -> dict[str, Any]:
-    """A table like the experiment's own, every value by hand: joint is .02 above independent, .03 above baseline."""
-    ndcg = {
-        (m, K2, N): 0.30 + 0.05 * math.log10(N / 1000) + {"baseline": 0.0, "independent": 0.01, "joint": 0.03}[m]
-        for m in METHODS
-        for K2 in K2s
-        for N in Ns
-    }
-    rows = [
-        {
-            "method": m, "K2": K2, "N": N, "runs": runs, "ndcg_mean": v, "ndcg_std": 0.004, "ndcg_low": v - 0.005,
-            "ndcg_high": v + 0.005, "ndcg_expected_mean": v - 0.1, "recall_at_K2_mean": 0.7, "utility_mean": 0.9,
-            "overlap_mean": 0.6, "generator_alone_mean": v - 0.02, "ranker_alone_mean": v - 0.01, "seconds_mean": 3.2,
-        }
-        for (m, K2, N), v in ndcg.items()
-    ]  # fmt: skip
-    differences = [
-        {"K2": K2, "N": N, "method": "joint", "against": a, "mean": d, "low": d - 0.01, "high": d + 0.01, "runs": runs,
-         "kind": "runs"}
-        for K2 in K2s
-        for N in Ns
-        for a, d in (("independent", 0.02), ("baseline", 0.03))
-    ]  # fmt: skip
-    curves = [
-        {"method": m, "K2": K2, "N": N, "run": run, "history": _history(m, v, run)}
-        for (m, K2, N), v in ndcg.items()
-        for run in range(runs)
-    ]
-    levels = {"random": 0.02, "popularity": 0.3, "production": 0.31, "full information": 0.8}
-    measures = ("ndcg", "ndcg_expected", "recall_at_K2", "utility", "overlap")
-    references = [
-        {"name": name} | {key: {"mean": v, "low": v - 0.01, "high": v + 0.01, "n": 1350} for key in measures}
-        for name, v in levels.items()
-    ]
-    return {
-        "title": "An example", "command": "tandemrank table --seed 1", "version": "0.1.0",
-        "world": {"data": "synthetic", "queries": 1500, "items": 800, "logged_users": 1350, "positives": 12345,
-                  "machine": "2 cores", "seconds": 65.1},
-        "switches": {"propensity": "exact", "shown": 10, "threshold": None, "training": {"minibatch": 256, "stopping": "dcg"}},
-        "switch_help": {"propensity": "how propensities are known", "training.minibatch": "queries of a minibatch"},
-        "rows": rows, "references": references, "differences": differences, "curves": curves, "paper": [],
-    }  # fmt: skip
-
-
-def _history(method: str, end: float, run: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "phase": phase, "epoch": e, "objective": 0.3, "held_out": end - 0.1 / e + 0.003 * (-1) ** (e + run),
-            "seconds": 0.5, "watched": {"ndcg": end - 0.1 / e},
-        }
-        for phase in PHASES[method]
-        for e in range(1, 8 + run)
-    ]  # fmt: skip
-
-
-def one_setting() -> dict[str, Any]:
-    return example((100,), (30_000,))
-
-
-page = functools.cache(lambda start: experiment.html(start()))
 
 
 @pytest.fixture

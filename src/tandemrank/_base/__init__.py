@@ -1,1 +1,10 @@
-"""TO WRITE"""
+"""What every room stands on; nothing here knows what a click is.
+
+- `ids`: outside ids and inside positions: the one look-up
+- `random`: seeds that are derived, random keys, the streams of one seed
+- `files`: writing in one piece; never over what we did not write
+- `config`: configuration from a preset, a TOML file and single switches
+- `frames`: frames of polars and pandas as one kind of table
+- `cluster`: Ray: functions as tasks of a cluster
+- `lazy`: names that are imported at their first use
+"""

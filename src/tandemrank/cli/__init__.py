@@ -1,1 +1,13 @@
-"""TO WRITE"""
+"""The command line: parses, calls, prints; no arithmetic.
+
+- `app`: the application that commands register with
+- `options`: options that several commands share
+- `main`: the entry point: errors become one message and an exit code
+- `terminal`: what a person sees: tables, progress bars
+- `tables`: demo, table, simulate, evaluate
+- `training`: train
+- `training_run`: what train writes
+- `logs`: validate, examination
+- `values`: estimate
+- `bench`: bench
+"""

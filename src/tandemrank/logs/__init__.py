@@ -1,1 +1,18 @@
-"""TO WRITE"""
+"""Click logs: reading them with every check, reducing them to exact sums, writing them, telling whether they are fit.
+
+- `impressions`: shown lists and their clicks, in inside positions
+- `feedback`: `Feedback`, the sums of a log that every estimator needs
+- `sums`: the exact sums behind it, the same bits in any order
+- `counting`: impressions become `Feedback`, some of them held out
+- `registry`: ids of a log as they come by
+- `checks`: the schema of a log and every check of it
+- `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows
+- `reading`: a log becomes `Feedback`, here or on a cluster
+- `writing`: a log as Parquet
+- `pairs`: what a log can compare ranks by
+- `validation`: is my log fit, and a clean copy of it
+"""
+
+from tandemrank._base.lazy import modules_of
+
+__getattr__ = modules_of(__name__)

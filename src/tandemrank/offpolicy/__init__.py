@@ -1,1 +1,15 @@
-"""TO WRITE"""
+"""What clicks of the past say about a pair that was not live.
+
+- `propensities`: propensities of every kind and their clipping: the only place that chooses either
+- `logger`: the logging policy fitted to its lists, for logs that have no propensities
+- `estimators`: the estimators: arrays in, an `Estimate` out
+- `folds`: parts of a log by query, for cross-fitting
+- `reward`: reward models: what a pair that was examined is worth
+- `uncertainty`: the bootstrap over queries, the lower bound
+- `diagnostics`: what a value rests on: support by stage, weights, a verdict in words
+- `valuation`: `estimate` and `compare`: what a pair would be worth, from a log
+"""
+
+from tandemrank._base.lazy import modules_of
+
+__getattr__ = modules_of(__name__)

@@ -1,1 +1,12 @@
-"""TO WRITE"""
+"""What scores items and shows lists: scorers, features, and the two stages as one policy.
+
+- `scorers`: what scores items: matrix factorisation, given scores; truncated SVD
+- `features`: tables of features as numbers, and the encoder that remembers how
+- `towers`: two towers: scores by features, also of queries and items never seen
+- `two_stage`: `TwoStagePolicy`; saving and loading
+- `outside`: any outside system as a policy, from its scores
+"""
+
+from tandemrank._base.lazy import modules_of
+
+__getattr__ = modules_of(__name__)
