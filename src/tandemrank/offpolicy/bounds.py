@@ -1,0 +1,312 @@
+"""Bounds that hold for any number of queries: how much is a pair worth at least, and how much better is it at least?
+
+A bound is about a ratio of expectations, estimated by  sum_q X_q / sum_q n_q  (X_q: a query's sum of IPS terms or of
+differences, n_q: its impressions). Write Y_q = X_q + B n_q >= 0, v = u + B, n_max = max n_q, delta = 1 - level.
+
+    betting      the smallest u with  sum_j p_j prod_q (1 + f_j (Y_q / v - n_q) / n_max) <= 1 / delta
+    smoothing    L (exp(mean log(1 + y_q / L) - log(1 / delta) / n) - 1) - B,   y_q = Y_q n / N,  L = sqrt(n)
+    bernstein    empirical Bernstein over cut terms min(y_q, b), the best of J fixed cuts b
+
+Assumptions, of all three:
+ 1. Queries are independent, given how often each came. Impressions of one query may depend on each other in any way.
+ 2. The floor B is known before the clicks are: B = 0 for IPS, clipped or not; the most clicks an impression can get for a
+    difference to production. Nothing is assumed of the largest weight.
+ 3. X_q has the right expectation or less: right propensities (a clip lowers the value of a pair, never raises it).
+Then, whatever the value U_q of each query, the bound is about  U = sum_q n_q U_q / N: the log's queries, each as often as
+it came. Why: at u = U the mean of log(1 + f n_q (U_q - u) / (v n_max)) is at most log(1 + 0), so the expected wealth is at
+most 1 and exceeds 1 / delta with a chance of at most delta (Markov). Betting subtracts u n_q from each term, so that
+different n_q are no noise, and it holds for the population's ratio E[X] / E[n] too if n_max bounds every n_q; smoothing
+and Bernstein are about terms y_q. If all terms have the same expectation given the past, the wealth is a martingale: the
+betting bound then holds at *every* time at once (Ville), and `sequential` uses the same code.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from tandemrank.errors import ConfigError, InputError
+from tandemrank.objectives import Estimate
+
+Floats = NDArray[np.float64]
+Name = Literal["betting", "smoothing", "bernstein"]
+
+MOST = 0.97  # the largest share of the wealth that is staked
+FRACTIONS = 24
+CENTRE, SPREAD, SPAN = 0.7, 1.0, 30.0  # of the stakes of a planned sample, in multiples of sqrt(2 log(1/delta) / n)
+CUTS = 2.0 ** np.arange(-4, 8)  # of the terms of Bernstein's bound, in multiples of its scale
+BLOCK, CELLS = 8, 2**19  # factors that are multiplied before a logarithm is taken; factors in memory at once
+EXACT = 1e-9  # of the root; the bound is moved down by it
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Independent terms X_q with sizes n_q; `-floor n_q <= X_q <= ceiling n_q`, known before the data.
+
+    `times`: how often each row came (equal terms need no rows of their own). A term of size 0 says nothing and is left out.
+    Shapes: values, sizes, times [n].
+    """
+
+    values: Floats
+    sizes: Floats
+    floor: float = 0.0
+    ceiling: float = np.inf
+    times: Floats | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses terms outside their limits, by number."""
+        values, sizes = np.asarray(self.values, np.float64), np.asarray(self.sizes, np.float64)
+        times = None if self.times is None else np.asarray(self.times, np.float64)
+        if values.ndim != 1 or any(x.shape != values.shape for x in (sizes, times) if x is not None):
+            raise InputError(f"terms need one size for each value; values {values.shape} and sizes {sizes.shape} came.")
+        for name, x in (("values", values), ("sizes", sizes), ("times", times)):
+            if x is not None and not (np.isfinite(x).all() and (name == "values" or (x >= 0).all())):
+                raise InputError(f"{name} of terms must be finite, sizes and times not negative; they are not.")
+        slack = 1e-9 * (1 + np.abs(values))
+        outside = (values < -_times(self.floor, sizes) - slack) | (values > _times(self.ceiling, sizes) + slack)
+        if outside.any():
+            row = int(np.argmax(outside))
+            raise InputError(
+                f"{int(outside.sum())} terms are outside [-{self.floor:g}, {self.ceiling:g}] times their size (first: term "
+                f"{row}, {values[row]:g} of size {sizes[row]:g}). A bound needs limits that always hold; for a value give "
+                f"the IPS or the clipped estimate, for a difference a larger floor."
+            )
+        there = sizes > 0 if times is None else (sizes > 0) & (times > 0)
+        for name, x in (("values", values), ("sizes", sizes), ("times", times)):
+            object.__setattr__(self, name, None if x is None else x[there])
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.values)
+
+    @property
+    def mean(self) -> float:
+        """sum X / sum n; NaN of nothing."""
+        total = self.total(self.sizes)
+        return self.total(self.values) / total if total > 0 else float("nan")
+
+    def total(self, x: Floats) -> float:
+        """The sum over all terms of something each row has.  Shapes: x [n]."""
+        return float(x.sum() if self.times is None else x @ self.times)
+
+    def mirrored(self) -> "Terms":
+        """The terms -X: a lower bound of theirs is minus an upper bound."""
+        return Terms(-self.values, self.sizes, self.ceiling, self.floor, self.times)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A number, the side of the truth it is on, the chance that it is, and the method it comes from."""
+
+    value: float
+    name: Name
+    level: float
+    side: Literal["lower", "upper"] = "lower"
+
+
+Method = Callable[[Terms, float], Bound]
+
+# --- what is bounded --------------------------------------------------------------------------------------------------
+
+
+def value_terms(estimate: Estimate) -> Terms:
+    """The terms of a pair's value: its IPS (or clipped IPS) estimate, query by query."""
+    return Terms(estimate.numerator, estimate.denominator)
+
+
+def production_terms(clicks: Floats, impressions: Floats, most: float) -> Terms:
+    """The terms of production's own value: the clicks themselves. `most`: clicks that an impression can get, K or less.
+
+    Shapes: clicks, impressions [Q], of each query.
+    """
+    return Terms(clicks, impressions, 0.0, most)
+
+
+def difference_terms(new: Estimate, old: Estimate | Floats, floor: float) -> Terms:
+    """The terms of U(new) - U(old) on one log; `old` is another pair's IPS, or production: the clicks of each query.
+
+    `floor`: what the old side can be ahead by in one impression. Production gets at most K clicks: K. Of another pair: K
+    times its largest weight, known from its propensities. Clip the new side if you like; clipping the old is not allowed,
+    for it would lower what is subtracted.  Shapes: old [Q] if clicks.
+    """
+    numerator = old.numerator if isinstance(old, Estimate) else np.asarray(old, np.float64)
+    if numerator.shape != new.numerator.shape:
+        raise InputError(f"both sides need the same queries; {new.numerator.shape} and {numerator.shape} came.")
+    if isinstance(old, Estimate) and not np.array_equal(old.denominator, new.denominator):
+        raise InputError("both sides need the same impressions; give IPS estimates of one log.")
+    return Terms(new.numerator - numerator, new.denominator, floor)
+
+
+# --- mixture betting --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stakes:
+    """The mixture: shares f of the wealth that are staked on every term, and how much of the start each gets.
+
+    Shapes: fractions, shares [F]; the shares sum to 1.
+    """
+
+    fractions: Floats
+    shares: Floats
+
+    def log_mean(self, log_wealth: Floats) -> Floats:
+        """The logarithm of the averaged wealth.  Shapes: log_wealth [F] or [F, n] -> [] or [n]."""
+        top = log_wealth.max(axis=0)
+        found: Floats = top + np.log(self.shares @ np.exp(log_wealth - top))
+        return found
+
+
+def spread_stakes() -> Stakes:
+    """For a stream of unknown length: equal shares on fractions geometrically spaced from .001 to .97."""
+    return Stakes(np.geomspace(1e-3, MOST, FRACTIONS), np.full(FRACTIONS, 1 / FRACTIONS))
+
+
+def planned_stakes(n: float, level: float, *, floor: float = 0.0, largest: float = 1.0) -> Stakes:
+    """For a sample whose size is known: most shares where the best fraction is likely to be.
+
+    The best is about c / cv, with c = largest sqrt(2 log(1/delta) / n) and cv the coefficient of variation of the terms;
+    shares 1 / (1 + log(f / f0)^2) around f0 = 0.7 c (1 + floor) lose little for cv from .2 to 10.
+    `n`: sum of the squared sizes; `largest`: of the sizes. Valid for every choice that does not look at the values.
+    """
+    centre = CENTRE * (1 + floor) * largest * np.sqrt(2 * np.log(1 / (1 - level)) / n)
+    low = min(centre / SPAN, MOST / 2)
+    fractions = np.geomspace(low, min(centre * SPAN, MOST), FRACTIONS)
+    shares = 1 / (1 + np.square(np.log(fractions / centre) / SPREAD))
+    return Stakes(fractions, shares / shares.sum())
+
+
+def log_wealth(terms: Terms, u: float, fractions: Floats) -> Floats:
+    """log prod_q (1 + f (Y_q / v - n_q) / n_max) of each fraction: what betting against "the mean is u" has made of 1.
+
+    Not increasing in u.  Shapes: fractions [F] -> [F].
+    """
+    v, largest = u + terms.floor, float(terms.sizes.max())
+    gain = ((terms.values + terms.floor * terms.sizes) / v - terms.sizes) / largest
+    found = np.zeros(len(fractions))
+    step = max(BLOCK, CELLS // len(fractions))
+    for first in range(0, len(gain), step):
+        part = gain[first : first + step]
+        if terms.times is not None:
+            found += np.log1p(fractions[:, None] * part) @ terms.times[first : first + step]
+            continue
+        part = np.append(part, np.zeros(-len(part) % BLOCK))  # a factor of 1 each
+        factors = (1 + fractions[:, None] * part).reshape(len(fractions), BLOCK, -1)
+        found += np.log(factors.prod(axis=1)).sum(axis=1)
+    return found
+
+
+def betting(terms: Terms, level: float = 0.95, *, stakes: Stakes | None = None) -> Bound:
+    """The mixture-betting bound (module docstring): the smallest u that the averaged wealth does not speak against.
+
+    `stakes` must not depend on the values; by default those for a sample of these sizes. It is always below the mean.
+    """
+    if _checked(level) and (not len(terms) or not np.isfinite(terms.floor) or terms.mean + terms.floor <= 0):
+        return Bound(-terms.floor, "betting", level)
+    squares, largest = terms.total(np.square(terms.sizes)), float(terms.sizes.max())
+    bets = stakes or planned_stakes(squares, level, floor=terms.floor, largest=largest)
+    value = root(lambda u: float(bets.log_mean(log_wealth(terms, u, bets.fractions))), terms.mean, terms.floor, level)
+    return Bound(value, "betting", level)
+
+
+def root(log_mean: Callable[[float], float], guess: float, floor: float, level: float) -> float:
+    """The u above -floor at which a wealth that falls with u is 1 / delta; -floor where nothing speaks against any u."""
+
+    def above(log_v: float) -> float:
+        return log_mean(float(np.exp(log_v)) - floor) + float(np.log(1 - level))
+
+    at, step = float(np.log(guess + floor)), 0.05
+    found = above(at)
+    sign = 1 if found > 0 else -1
+    while (found > 0) == (sign > 0):
+        before, at, step = at, at + sign * step, 2 * step
+        if step > 2**9:  # v would be 0, or without end
+            return -floor
+        found = above(at)
+    log_v = brentq(above, before, at, xtol=EXACT / 4, rtol=1e-14)
+    return max(float(np.exp(log_v - EXACT)) - floor, -floor)
+
+
+# --- others -----------------------------------------------------------------------------------------------------------
+
+
+def smoothing(terms: Terms, level: float = 0.95, *, L: float | None = None) -> Bound:
+    """Logarithmic smoothing (Sakhi et al. 2024): the bet that stakes v / (v + L), L = sqrt(n) unless told.
+
+    L must not depend on the values. Terms of very different sizes are noise to it.
+    """
+    n, y = _plain(terms)
+    if _checked(level) and (n == 0 or not np.isfinite(terms.floor)):
+        return Bound(-terms.floor, "smoothing", level)
+    L = float(np.sqrt(n)) if L is None else L
+    log_mean = terms.total(np.log1p(y / L)) / n - np.log(1 / (1 - level)) / n
+    return Bound(max(L * float(np.expm1(log_mean)), 0.0) - terms.floor, "smoothing", level)
+
+
+def bernstein(terms: Terms, level: float = 0.95, *, scale: float = 1.0) -> Bound:
+    """Empirical Bernstein (Maurer and Pontil 2009, theorem 11: independent terms) of x = min(y, b) / b, J cuts b.
+
+        b (mean(x) - sqrt(2 var(x) log(2 J / delta) / n) - 7 log(2 J / delta) / (3 (n - 1)))
+
+    Cutting a term that is not negative only lowers its mean. b: multiples of `scale`, a typical term known beforehand.
+    """
+    n, y = _plain(terms)
+    if _checked(level) and (n < 2 or not np.isfinite(terms.floor)):
+        return Bound(-terms.floor, "bernstein", level)
+    log_term = np.log(2 * len(CUTS) / (1 - level))
+    found = 0.0
+    for b in scale * CUTS:
+        x = np.minimum(y, b) / b
+        mean = terms.total(x) / n
+        variance = terms.total(np.square(x - mean)) / (n - 1)
+        found = max(found, b * (mean - np.sqrt(2 * variance * log_term / n) - 7 * log_term / (3 * (n - 1))))
+    return Bound(float(found) - terms.floor, "bernstein", level)
+
+
+METHODS: dict[Name, Method] = {"betting": betting, "smoothing": smoothing, "bernstein": bernstein}
+
+
+def best(terms: Terms, level: float = 0.95, *, among: tuple[Name, ...] = ("betting",)) -> Bound:
+    """The largest of the named lower bounds, each at 1 - delta / m: the price of choosing after looking.
+
+    By default betting alone, fixed beforehand: measured over the distributions of `bench bounds` a choice among m costs
+    more than it finds (docs/decisions.md).
+    """
+    if not among or not set(among) <= set(METHODS):
+        raise ConfigError(f"among must name bounds out of {', '.join(METHODS)}; {', '.join(among) or 'nothing'} came.")
+    part = 1 - (1 - _checked(level)) / len(among)
+    found = max((METHODS[name](terms, part) for name in among), key=lambda bound: bound.value)
+    return Bound(found.value, found.name, level)
+
+
+def upper(terms: Terms, level: float = 0.95, *, method: Method = betting) -> Bound:
+    """The upper bound by symmetry: infinite unless the terms have a ceiling, as production's clicks have."""
+    found = method(terms.mirrored(), level)
+    return Bound(-found.value, found.name, level, "upper")
+
+
+def interval(terms: Terms, level: float = 0.95, *, method: Method = betting) -> tuple[Bound, Bound]:
+    """Both sides together at the level: each misses with half of 1 - level."""
+    half = (1 + level) / 2
+    low, high = method(terms, half), upper(terms, half, method=method)
+    return Bound(low.value, low.name, level), Bound(high.value, high.name, level, "upper")
+
+
+def _plain(terms: Terms) -> tuple[float, Floats]:
+    """The number of terms, and y_q = (X_q + B n_q) n / N, whose mean is u + B.  Shapes: -> [n]."""
+    n, N = terms.total(np.ones(len(terms))), terms.total(terms.sizes)
+    return n, (terms.values + _times(terms.floor, terms.sizes)) * (n / N if N > 0 else 0.0)
+
+
+def _times(limit: float, sizes: Floats) -> Floats:
+    """limit * sizes, where 0 of infinity is 0."""
+    return np.multiply(limit, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+
+
+def _checked(level: float) -> float:
+    if not 0 < level < 1:
+        raise ConfigError(f"level must be above 0 and below 1; {level} came.")
+    return level

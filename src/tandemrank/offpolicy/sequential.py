@@ -1,0 +1,155 @@
+"""Bounds that may be looked at after every impression: the wealth of a bet as it goes, and two arms of live traffic.
+
+The wealth of `bounds.betting` is a martingale if all terms have the same expectation given the past (a supermartingale if
+none has more than u), so with probability 1 - delta it *never* exceeds 1 / delta: stopping when the numbers look good is
+allowed. Two arms: impression t is given to the new pair with chance p, whatever happened before, and gets C_t clicks,
+
+    Z_t = (C_t - m) / p  if it went to the new pair,   -(C_t - m) / (1 - p)  if to the old one,
+
+whose expectation is the difference of the two, for every m fixed beforehand; near the usual clicks per impression it takes
+out most of the noise. Clicks are whole numbers up to K, so counts hold everything: an update costs O(1) per impression, and
+the interval of any moment is exact.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemrank.errors import ConfigError, InputError
+from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.bounds import Bound, Floats, Stakes, Terms
+
+Counts = Sequence[int] | NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Wealth:
+    """What betting against "the mean is at most `null`" has made of 1 so far; terms are at least `-floor`.
+
+    `peak`: the largest logarithm of the averaged wealth at any time; 1 / e^peak is a p-value that is valid at any time.
+    Shapes: log_wealth [F].
+    """
+
+    null: float
+    floor: float
+    stakes: Stakes = field(default_factory=bounds.spread_stakes)
+    log_wealth: Floats = field(default_factory=lambda: np.zeros(bounds.FRACTIONS))
+    peak: float = 0.0
+    seen: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuses a null that no term can be below."""
+        if not self.null + self.floor > 0:
+            raise ConfigError(f"null must be above -floor; {self.null} and the floor {self.floor} came.")
+
+    def update(self, terms: Floats) -> "Wealth":
+        """The wealth after more terms, in their order: O(F) per term.  Shapes: terms [n]."""
+        terms = np.asarray(terms, np.float64)
+        if not np.isfinite(terms).all() or (terms < -self.floor).any():
+            raise InputError(f"terms must be finite and at least {-self.floor:g}; {terms.min(initial=0):g} came.")
+        if not len(terms):
+            return self
+        gain = (terms - self.null) / (self.null + self.floor)
+        path = np.cumsum(np.log1p(self.stakes.fractions[:, None] * gain), axis=1) + self.log_wealth[:, None]
+        peak = max(self.peak, float(self.stakes.log_mean(path).max()))
+        return replace(self, log_wealth=path[:, -1], peak=peak, seen=self.seen + len(terms))
+
+    @property
+    def p_value(self) -> float:
+        """The smallest 1 - level at which the null was ever rejected."""
+        return float(min(1.0, np.exp(-self.peak)))
+
+
+@dataclass(frozen=True)
+class Share:
+    """Counts of impressions while the new pair had this share of the traffic.  Shapes: counts [2, K + 1], new first."""
+
+    share: float
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TwoArms:
+    """Live traffic split at random between a new pair and the old: the difference in clicks per impression, at any time.
+
+    `most`: the clicks that an impression can get (K; more are refused). `centre`: m above, fixed beforehand, best the clicks
+    per impression that are usual. The share may change with time, as long as chance decides about each impression.
+    Assumes that the difference does not depend on the time; if it does, `low > 0` still rules out "never better".
+    """
+
+    most: int
+    centre: float = 0.0
+    shares: tuple[Share, ...] = ()
+    stakes: Stakes = field(default_factory=bounds.spread_stakes)
+
+    def __post_init__(self) -> None:
+        """The centre is a possible number of clicks."""
+        if self.most < 1 or not 0 <= self.centre <= self.most:
+            raise ConfigError(f"needed: most >= 1, 0 <= centre <= most; {self.most} and {self.centre} came.")
+
+    def update(self, new: Counts, old: Counts, share: float) -> "TwoArms":
+        """More impressions, by the clicks that each got; `share`: the chance of the new pair.  Shapes: new [n], old [m]."""
+        if not 0 < share < 1:
+            raise ConfigError(f"the share of the new pair must be above 0 and below 1; {share} came.")
+        counts = np.stack([self._counted(arm) for arm in (new, old)])
+        kept = [s for s in self.shares if s.share != share]
+        before = [s.counts for s in self.shares if s.share == share]
+        return replace(self, shares=(*kept, Share(share, sum(before, start=counts))))
+
+    @property
+    def impressions(self) -> tuple[int, int]:
+        """Of the new pair and of the old."""
+        new, old = (int(sum(s.counts[arm].sum() for s in self.shares)) for arm in (0, 1))
+        return new, old
+
+    @property
+    def difference(self) -> float:
+        """The mean of Z: unbiased."""
+        parts = self._terms()
+        total = sum(part.total(part.sizes) for part in parts)
+        return sum(part.total(part.values) for part in parts) / total if total else float("nan")
+
+    def evidence(self, u: float) -> tuple[float, float]:
+        """The logarithms of the wealth against "the difference is at most u" and against "it is at least u".
+
+        One that exceeds log(1 / delta), at any time, speaks: a gate that asks about one u needs no interval.
+        """
+        parts = self._terms()
+        if not parts:
+            return 0.0, 0.0
+        return self._log_wealth(parts, u), self._log_wealth([part.mirrored() for part in parts], -u)
+
+    def interval(self, level: float = 0.95) -> tuple[Bound, Bound]:
+        """Holds the difference at every moment of the stream at once, with the given probability."""
+        parts, mean, half = self._terms(), self.difference, (1 + level) / 2
+        low = self._lower(parts, mean, half)
+        high = -self._lower([part.mirrored() for part in parts], -mean, half)
+        return Bound(low, "betting", level), Bound(high, "betting", level, "upper")
+
+    def _terms(self) -> list[Terms]:
+        """Z of each share and number of clicks, with how often it came."""
+        clicks = np.arange(self.most + 1) - self.centre
+        parts = []
+        for s in self.shares:
+            values = np.concatenate([clicks / s.share, -clicks / (1 - s.share)])
+            times = s.counts.ravel().astype(np.float64)
+            parts.append(Terms(values, np.ones(len(values)), -float(values.min()), float(values.max()), times))
+        return [part for part in parts if len(part)]
+
+    def _log_wealth(self, parts: list[Terms], u: float) -> float:
+        by_share = [bounds.log_wealth(part, u, self.stakes.fractions) for part in parts]
+        return float(self.stakes.log_mean(np.sum(by_share, axis=0)))
+
+    def _lower(self, parts: list[Terms], mean: float, level: float) -> float:
+        least, floor = -float(self.most), min((part.floor for part in parts), default=0.0)
+        if not parts or mean + floor <= 0:
+            return least
+        return max(bounds.root(lambda u: self._log_wealth(parts, u), mean, floor, level), least)
+
+    def _counted(self, arm: Counts) -> NDArray[np.int64]:
+        clicks = np.asarray(arm, np.int64)
+        if clicks.min(initial=0) < 0 or clicks.max(initial=0) > self.most:
+            raise InputError(f"expected 0 to {self.most} clicks per impression; {clicks.min()} to {clicks.max()} came.")
+        return np.bincount(clicks, minlength=self.most + 1).astype(np.int64)

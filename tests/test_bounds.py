@@ -1,0 +1,276 @@
+"""Bounds on means: identities with plain arithmetic, limits, edges; and coverage in simulations that share no code."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tandemrank import bench_bounds as bench
+from tandemrank import diagnostics, objectives
+from tandemrank.errors import ConfigError, InputError
+from tandemrank.objectives import Estimate
+from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.bounds import Stakes, Terms
+
+
+def ones(n: int) -> np.ndarray:
+    return np.ones(n)
+
+
+def wealth(values: list[float], sizes: list[float], floor: float, u: float, stakes: Stakes) -> float:
+    """The averaged wealth as it is written, in plain Python."""
+    total, largest = 0.0, max(sizes)
+    for f, share in zip(stakes.fractions, stakes.shares, strict=True):
+        product = 1.0
+        for x, n in zip(values, sizes, strict=True):
+            product *= 1 + f * ((x + floor * n) / (u + floor) - n) / largest
+        total += share * product
+    return total
+
+
+def gamma(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.gamma(2.6, 0.37, n)
+
+
+# --- betting: exact ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("floor", [0.0, 3.0])
+def test_betting_is_the_smallest_mean_that_the_wealth_does_not_speak_against(floor: float) -> None:
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 6, 37).astype(float)
+    values = (gamma(rng, 37) - (0.5 if floor else 0.0)) * sizes
+    stakes = bounds.spread_stakes()
+    u = bounds.betting(Terms(values, sizes, floor), 0.9, stakes=stakes).value
+    assert wealth(list(values), list(sizes), floor, u, stakes) == pytest.approx(10, rel=1e-6)
+    assert wealth(list(values), list(sizes), floor, u + 0.01, stakes) < 10
+    assert wealth(list(values), list(sizes), floor, u, stakes) >= 10  # on the safe side of the root
+    by_log = bounds.log_wealth(Terms(values, sizes, floor), u, stakes.fractions)
+    assert np.exp(stakes.log_mean(by_log)) == pytest.approx(10, rel=1e-6)
+
+
+def test_the_expected_wealth_at_the_truth_is_at_most_one_over_all_outcomes() -> None:
+    """Every outcome of four queries with values of their own and different sizes: the claim that the bound rests on.
+
+    And the chance, counted, that the bound is above the truth.
+    """
+    sizes, floor = np.array([1.0, 4.0, 2.0, 2.0]), 1.0
+    outcomes = [((-1.0, 0.6), (3.0, 0.4)), ((0.0, 0.9), (8.0, 0.1)), ((2.0, 1.0),), ((-2.0, 0.5), (6.0, 0.5))]
+    truth = sum(x * p for query in outcomes for x, p in query) / 9
+    expected, above = 0.0, 0.0
+    for outcome in itertools.product(*outcomes):
+        values, chance = [x for x, _ in outcome], math.prod(p for _, p in outcome)
+        expected += chance * wealth(values, list(sizes), floor, truth, bounds.spread_stakes())
+        terms = Terms(np.array(values), sizes, floor)
+        above += chance * sum(bounds.betting(terms, level).value > truth for level in (0.5,))
+    assert expected <= 1
+    assert expected > 0.9
+    assert above <= 0.5
+
+
+def test_equal_terms_may_come_as_counts_and_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 4, 1000).astype(float)
+    plain = bounds.betting(Terms(values, ones(1000)), 0.95).value
+    counted = Terms(np.arange(5.0), ones(5), times=np.bincount(values.astype(int), minlength=5).astype(float))
+    for method in bounds.METHODS.values():
+        assert method(counted, 0.95).value == pytest.approx(method(Terms(values, ones(1000)), 0.95).value, rel=1e-9)
+    assert len(counted) == 4  # what never came is no row
+    monkeypatch.setattr(bounds, "CELLS", 300)
+    assert bounds.betting(Terms(values, ones(1000)), 0.95).value == pytest.approx(plain, rel=1e-9)
+
+
+def test_the_bound_moves_with_the_scale_and_with_a_shift() -> None:
+    x = gamma(np.random.default_rng(2), 100)
+    u = bounds.betting(Terms(x, ones(100))).value
+    assert bounds.betting(Terms(7 * x, ones(100))).value == pytest.approx(7 * u)
+    assert bounds.betting(Terms(7 * x, 7 * ones(100))).value == pytest.approx(u)
+    stakes = bounds.spread_stakes()
+    shifted = bounds.betting(Terms(x - 2, ones(100), 2.0), stakes=stakes).value
+    assert shifted == pytest.approx(bounds.betting(Terms(x, ones(100)), stakes=stakes).value - 2)
+
+
+def test_different_numbers_of_impressions_are_no_noise_to_betting() -> None:
+    """Every query is worth the same: with terms per query the sizes would look like noise."""
+    rng = np.random.default_rng(3)
+    sizes = np.minimum(1 + np.floor(rng.pareto(1.2, 500) * 5), 200)
+    terms = Terms(0.9 * sizes, sizes)
+    assert bounds.betting(terms).value > 0.75
+    assert bounds.smoothing(terms).value < 0.72
+
+
+def test_more_queries_and_a_lower_level_come_closer() -> None:
+    rng = np.random.default_rng(4)
+    x = rng.pareto(2.5, 50_000)
+    found = [bounds.betting(Terms(x[:n], ones(n))).value for n in (5, 50, 500, 5000, 50_000)]
+    assert found == sorted(found)
+    assert 0.97 / 1.5 < found[-1] < 1 / 1.5
+    levels = [bounds.betting(Terms(x[:500], ones(500)), level).value for level in (0.5, 0.9, 0.99)]
+    assert levels == sorted(levels, reverse=True)
+    assert max(levels) < x[:500].mean()
+
+
+# --- the others -------------------------------------------------------------------------------------------------------
+
+
+def test_smoothing_is_its_formula_and_a_bet_with_one_stake() -> None:
+    """(1 + X / L) / (1 + u / L) = 1 - f + f X / u with f = u / (u + L): the wealth at the bound is 1 / delta."""
+    x = gamma(np.random.default_rng(5), 80)
+    u = bounds.smoothing(Terms(x, ones(80)), 0.95).value
+    L = math.sqrt(80)
+    assert u == pytest.approx(L * (math.exp(sum(math.log(1 + y / L) for y in x) / 80 - math.log(20) / 80) - 1))
+    f = u / (u + L)
+    assert math.prod(1 - f + f * y / u for y in x) == pytest.approx(20)
+    one = Stakes(np.array([f]), np.ones(1))
+    assert bounds.betting(Terms(x, ones(80)), 0.95, stakes=one).value == pytest.approx(u)
+
+
+@pytest.mark.parametrize("scale", [0.7, 2.93])
+def test_bernstein_is_the_lower_bound_of_the_estimators(scale: float) -> None:
+    rng = np.random.default_rng(6)
+    n = rng.integers(0, 5, 400).astype(float)
+    estimate = Estimate(gamma(rng, 400) * n, n)
+    found = bounds.bernstein(bounds.value_terms(estimate), 0.9, scale=scale).value
+    assert found == pytest.approx(objectives.lower_bound(estimate, scale, level=0.9), rel=1e-12)
+    assert found > 0
+
+
+def test_best_is_fixed_beforehand_or_pays_for_the_choice() -> None:
+    terms = Terms(gamma(np.random.default_rng(7), 200), ones(200))
+    fixed = bounds.best(terms)
+    assert (fixed.name, fixed.level, fixed.side) == ("betting", 0.95, "lower")
+    assert fixed.value == bounds.betting(terms, 0.95).value
+    chosen = bounds.best(terms, among=("betting", "smoothing"))
+    assert chosen.level == 0.95
+    assert chosen.value == max(method(terms, 0.975).value for method in (bounds.betting, bounds.smoothing))
+    with pytest.raises(ConfigError, match="out of betting, smoothing, bernstein; nothing came"):
+        bounds.best(terms, among=())
+
+
+# --- differences, upper bounds ----------------------------------------------------------------------------------------
+
+
+def test_terms_of_a_difference_and_of_production() -> None:
+    n = np.array([2.0, 3.0, 0.0])
+    new, old = Estimate(np.array([4.0, 0.0, 0.0]), n), Estimate(np.array([1.0, 2.0, 0.0]), n)
+    terms = bounds.difference_terms(new, old, floor=5.0)
+    assert (terms.values.tolist(), terms.sizes.tolist()) == ([3.0, -2.0], [2.0, 3.0])
+    same = bounds.difference_terms(new, np.array([1.0, 2.0, 0.0]), floor=5.0)
+    assert np.array_equal(same.values, terms.values)
+    assert bounds.production_terms(old.numerator, n, 2.0).mean == pytest.approx(3 / 5)
+    with pytest.raises(InputError, match="same impressions"):
+        bounds.difference_terms(new, Estimate(old.numerator, n + 1), floor=5.0)
+    with pytest.raises(InputError, match="same queries"):
+        bounds.difference_terms(new, np.zeros(2), floor=5.0)
+
+
+def test_a_difference_is_bounded_in_pairs() -> None:
+    """A better pair that follows production query by query: the difference is known better than either value."""
+    rng = np.random.default_rng(8)
+    clicks, n = rng.gamma(1.0, 0.8, 1000), ones(1000)
+    new = Estimate(clicks * 1.1 + 0.2 * rng.random(1000), n)
+    low = bounds.betting(bounds.difference_terms(new, clicks, floor=10.0)).value
+    apart = bounds.betting(bounds.value_terms(new), 0.975).value - bounds.upper(Terms(clicks, n, 0, 10.0), 0.975).value
+    assert 0.1 < low < new.value - clicks.mean()
+    assert low > apart
+
+
+def test_an_upper_bound_is_a_lower_bound_of_the_mirror_image() -> None:
+    rng = np.random.default_rng(9)
+    x = rng.binomial(10, 0.1, 400).astype(float)
+    low, high = bounds.interval(bounds.production_terms(x, ones(400), 10.0), 0.9)
+    assert low.value < x.mean() < high.value
+    assert (low.side, high.side, low.level, high.level) == ("lower", "upper", 0.9, 0.9)
+    stakes = bounds.spread_stakes()
+    mirror = bounds.betting(Terms(10 - x, ones(400)), 0.95, stakes=stakes).value
+    assert bounds.upper(
+        Terms(x, ones(400), 0.0, 10.0), method=lambda t, level: bounds.betting(t, level, stakes=stakes)
+    ).value == pytest.approx(10 - mirror)
+    for method in bounds.METHODS.values():
+        assert bounds.upper(Terms(x, ones(400)), 0.9, method=method).value == np.inf  # no ceiling, no upper bound
+    assert bounds.upper(Terms(x, ones(400), 0, 10.0), 0.9, method=bounds.bernstein).value > x.mean()
+
+
+# --- edges ------------------------------------------------------------------------------------------------------------
+
+
+def test_edges_nothing_zero_one_and_huge() -> None:
+    for method in bounds.METHODS.values():
+        assert method(Terms(np.zeros(0), np.zeros(0)), 0.95).value == 0
+        assert method(Terms(np.zeros(0), np.zeros(0), 2.0), 0.95).value == -2
+        assert method(Terms(np.zeros(50), ones(50)), 0.95).value == 0
+        assert 0 <= method(Terms(np.array([3.0]), ones(1)), 0.95).value < 3
+        assert method(Terms(np.full(5, -2.0), ones(5), 2.0), 0.95).value == -2
+        one_click = method(Terms(np.array([1e9] + [0.0] * 9999), ones(10_000)), 0.95).value
+        assert 0 <= one_click < 1e5
+    assert bounds.betting(Terms(np.full(1000, 0.5), ones(1000))).value == pytest.approx(0.5, rel=0.01)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(InputError, match=r"1 terms are outside \[-0, inf\].*first: term 1, -1 of size 1"):
+        Terms(np.array([1.0, -1.0]), ones(2))
+    with pytest.raises(InputError, match="a larger floor"):
+        Terms(np.array([3.0]), ones(1), 0.0, 2.0)
+    with pytest.raises(InputError, match="finite"):
+        Terms(np.array([np.nan]), ones(1))
+    with pytest.raises(InputError, match="one size for each value"):
+        Terms(ones(2), ones(3))
+    for method in bounds.METHODS.values():
+        with pytest.raises(ConfigError, match="level must be above 0 and below 1"):
+            method(Terms(ones(3), ones(3)), 1.0)
+
+
+# --- coverage ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", bench.DISTRIBUTIONS)
+def test_each_bound_holds_at_its_level_in_a_thousand_simulations(name: str) -> None:
+    rows = bench.coverage(name)
+    assert [row.bound for row in rows] == list(bounds.METHODS)
+    for row in rows:
+        assert row.coverage >= bench.LEVEL, row
+        assert row.mean_bound < row.truth
+    betting, _, bernstein = rows
+    assert betting.mean_bound > 1.1 * bernstein.mean_bound
+
+
+def test_the_verdict_sees_what_a_bound_cannot() -> None:
+    """With propensities of another policy a bound is about the wrong number; the balance of the weights gives it away."""
+    rng = np.random.default_rng(0)
+    worlds = [bench.misfit(rng) for _ in range(200)]
+    wrong = [world for world in worlds if bounds.betting(world.terms).value > world.value]
+    assert all(world.truth > 1.05 * world.value for world in worlds)
+    fine = diagnostics.Diagnostics(100, 2000, 800, 2000, 1000, 5.0, 0.01, 0.0, 0.0, 0.0, 0.0, 1.0, 0.01)
+    assert diagnostics.judge(fine, modelled=False)[0] == "trust it"
+    for world in worlds:
+        seen = replace(fine, balance=world.balance, balance_error=world.balance_error)
+        verdict, reasons = diagnostics.judge(seen, modelled=False)
+        assert verdict != "trust it"
+        assert "the propensities do not fit the log" in reasons[0]
+    assert len(wrong) > 0  # without the verdict the user would be misled
+
+
+def test_a_difference_to_production_holds_at_its_level() -> None:
+    """New minus production, one of ten documents each impression, clicks shared by both sides; the new pair is worse."""
+    rng = np.random.default_rng(1)
+    misses, close = 0, []
+    for _ in range(300):
+        n = rng.integers(1, 30, 200).astype(float)
+        U = rng.uniform(0.1, 0.6, 200)
+        clicks = rng.binomial(n.astype(int), U)
+        w = rng.exponential(0.8, 200)  # a query's weight; its expectation is known
+        low = bounds.betting(bounds.difference_terms(Estimate(w * clicks, n), clicks, floor=1.0)).value
+        truth = float((n * U).sum() / n.sum()) * -0.2
+        misses += low > truth
+        close.append(truth - low)
+    assert misses <= 15
+    assert np.mean(close) < 0.15
+
+
+def test_the_example_reaches_what_it_should() -> None:
+    found = {row.bound: row for row in bench.example()}
+    assert found["betting"].light >= 0.87
+    assert found["betting"].rare_clicks >= 0.645
+    assert found["bernstein"].light == pytest.approx(0.77, abs=0.01)

@@ -1,0 +1,191 @@
+"""Safe objectives of two-stage pairs against complete enumeration: the gradient by both stages' scores, and identities."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import enumeration
+from tandemrank.errors import ConfigError, InputError
+from tandemrank.offpolicy import bounds, safe_weights
+from tandemrank.offpolicy.bounds import Terms
+
+THETA = [1.0, 0.5]
+K2, Z, N, DELTA = 3, 1.5, 40.0, 0.1
+S = [[0.3, -0.5, 1.0, 0.1, -1.2], [1.5, 0.2, -0.3, 0.4, 0.0]]  # two queries
+R = [[0.8, 0.0, -0.7, 0.4, 0.9], [-0.2, 0.6, 0.1, -1.0, 0.3]]
+LOGGER = [[0.2, 0.9, -0.4, 0.0, 0.5], [0.0, -0.6, 0.3, 0.8, -0.1]]
+IMPRESSIONS = np.array([10.0, 30.0])
+CLICKED = np.array([[3.0, 0.0, 1.0, 0.0, 2.0], [0.0, 7.0, 2.0, 5.0, 0.0]])
+SIGNED = np.array([[3.0, -1.5, 1.0, 0.0, -2.0], [-0.5, 7.0, -2.0, 5.0, 0.3]])
+
+RHO_0 = np.array([enumeration.exposure(x, x, THETA, 5) for x in LOGGER])
+
+
+def exposures(s: list[list[float]], r: list[list[float]]) -> np.ndarray:
+    return np.array([enumeration.exposure(a, b, THETA, K2) for a, b in zip(s, r, strict=True)])
+
+
+# The objectives once more, as the papers write them, in plain Python.
+
+
+def exposure_risk(rho: np.ndarray, w: np.ndarray) -> float:
+    d2 = sum(n / N * sum((rho[q, d] / Z) ** 2 / (RHO_0[q, d] / Z) for d in range(5)) for q, n in enumerate(IMPRESSIONS))
+    value = sum(w[q, d] * rho[q, d] for q in range(2) for d in range(5)) / N
+    return N * (value - math.sqrt(Z / N * (1 - DELTA) / DELTA * d2))
+
+
+def clipped(rho: np.ndarray, w: np.ndarray, eps: float = 0.7) -> float:
+    total = 0.0
+    for q in range(2):
+        for d in range(5):
+            x, reward = rho[q, d] / RHO_0[q, d], w[q, d] * RHO_0[q, d]
+            total += reward * (min(x, 1 / eps) if reward >= 0 else max(x, eps))
+    return total
+
+
+def smoothed(rho: np.ndarray, w: np.ndarray, L: float = 2.0) -> float:
+    total = 0.0
+    for q in range(2):
+        for d in range(5):
+            x, reward = rho[q, d] / RHO_0[q, d], w[q, d] * RHO_0[q, d]
+            total += reward * (L * math.log(1 + x / L) if reward >= 0 else x)
+    return total
+
+
+def smoothed_queries(rho: np.ndarray, w: np.ndarray, L: float = 2.0) -> float:
+    terms = [2 / N * sum(w[q, d] * rho[q, d] for d in range(5)) for q in range(2)]
+    return N / 2 * sum(L * math.log(1 + x / L) for x in terms)
+
+
+CASES: dict[str, tuple[Callable[..., float], Callable[..., safe_weights.Safe], np.ndarray]] = {
+    "exposure": (
+        exposure_risk,
+        lambda w, rho: safe_weights.exposure(w, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=DELTA),
+        CLICKED,
+    ),
+    "exposure, signed": (
+        exposure_risk,
+        lambda w, rho: safe_weights.exposure(w, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=DELTA),
+        SIGNED,
+    ),
+    "prpo": (clipped, lambda w, rho: safe_weights.prpo(w, rho, RHO_0, eps=0.7), SIGNED),
+    "smoothing": (smoothed, lambda w, rho: safe_weights.smoothing(w, rho, RHO_0, L=2.0), SIGNED),
+    "bound": (smoothed_queries, lambda w, rho: safe_weights.bound(w, rho, L=2.0, queries=2, N=N), CLICKED),
+}
+
+
+def slope(f: Callable[[float], float]) -> float:
+    """f'(0) by central differences and two Richardson steps: exact to about 1e-12."""
+    d = [(f(h) - f(-h)) / (2 * h) for h in (0.04, 0.02, 0.01, 0.005)]
+    for power in (4, 16, 64):
+        d = [(power * b - a) / (power - 1) for a, b in itertools.pairwise(d)]
+    return d[0]
+
+
+def moved(x: list[list[float]], q: int, d: int, h: float) -> list[list[float]]:
+    return [[v + h * (i == q and j == d) for j, v in enumerate(row)] for i, row in enumerate(x)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_gradient_of_a_safe_objective_is_that_of_changed_weights(case: str) -> None:
+    """For both stages: dS/ds and dS/dr by enumeration, against the two-stage gradient with the weights w' held fixed."""
+    objective, safe, w = CASES[case]
+    rho = exposures(S, R)
+    found = safe(w, rho)
+    assert found.value.sum() == pytest.approx(objective(rho, w), rel=1e-12)
+    assert not np.allclose(found.weights, w)  # caution changes something here
+    for q in range(2):
+        _, by_s, by_r = enumeration.utility(S[q], R[q], found.weights[q], THETA, K2)
+        for d in range(5):
+            exact_s = slope(lambda h, q=q, d=d: objective(exposures(moved(S, q, d, h), R), w))
+            exact_r = slope(lambda h, q=q, d=d: objective(exposures(S, moved(R, q, d, h)), w))
+            assert by_s[d] == pytest.approx(exact_s, abs=1e-9)
+            assert by_r[d] == pytest.approx(exact_r, abs=1e-9)
+
+
+def test_the_case_of_prpo_has_weights_on_both_sides_of_the_clip() -> None:
+    rho = exposures(S, R)
+    kept = safe_weights.prpo(SIGNED, rho, RHO_0, eps=0.7).weights != 0
+    for sign in (SIGNED > 0, SIGNED < 0):
+        assert set(kept[sign]) == {True, False}
+
+
+def test_without_caution_the_weights_are_as_they_were() -> None:
+    rho = exposures(S, R)
+    for found in (
+        safe_weights.prpo(SIGNED, rho, RHO_0, eps=0.0),
+        safe_weights.smoothing(SIGNED, rho, RHO_0, L=np.inf),
+        safe_weights.exposure(SIGNED, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=1 - 1e-15),
+    ):
+        assert found.weights == pytest.approx(SIGNED, abs=1e-6)
+        assert found.value == pytest.approx((SIGNED * rho).sum(1), abs=1e-6)
+
+
+def test_no_click_counts_for_more_and_no_value_is_above_that_of_ips() -> None:
+    rho = exposures(S, R)
+    for case, (_, safe, w) in CASES.items():
+        found = safe(w, rho)
+        assert (np.abs(found.weights[w > 0]) <= np.abs(w[w > 0]) + 1e-12).all() or case.startswith("exposure")
+        assert (found.weights <= w + 1e-12).all() or case == "prpo"
+        assert (found.value <= (w * rho).sum(1) + 1e-12).all()
+
+
+def test_at_the_logger_with_eps_one_nothing_moves_outward() -> None:
+    """eps = 1: a rewarded document gets nothing for more exposure than the logger gave, a punished one for less."""
+    found = safe_weights.prpo(SIGNED, RHO_0, RHO_0, eps=1.0)
+    assert (found.weights == 0).all()
+
+
+def test_the_divergence_is_one_on_policy_and_minibatches_add_up() -> None:
+    rho = exposures(S, R)
+    assert safe_weights.divergence(RHO_0, RHO_0, IMPRESSIONS, Z) / N == pytest.approx(1)
+    whole = safe_weights.exposure(CLICKED, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=DELTA)
+    total = safe_weights.divergence(rho, RHO_0, IMPRESSIONS, Z)
+    for q in range(2):
+        row = slice(q, q + 1)
+        part = safe_weights.exposure(
+            CLICKED[row], rho[row], RHO_0[row], IMPRESSIONS[row], Z=Z, N=N, delta=DELTA, total=total
+        )
+        assert part.weights == pytest.approx(whole.weights[row], rel=1e-12)
+        assert part.value == pytest.approx(whole.value[row], rel=1e-12)
+
+
+def test_the_bound_that_is_trained_is_the_bound_that_is_printed() -> None:
+    """A larger safe value is a larger lower bound: one is an increasing function of the other."""
+    rng = np.random.default_rng(0)
+    found, wanted = [], []
+    for _ in range(20):
+        rho = rng.dirichlet(np.ones(5), 2) * Z
+        terms = Terms((CLICKED * rho).sum(1), IMPRESSIONS)
+        found.append(safe_weights.bound(CLICKED, rho, L=2.0, queries=2, N=N).value.sum())
+        wanted.append(bounds.smoothing(terms, 0.01, L=2.0).value)
+    assert (np.argsort(found) == np.argsort(wanted)).all()
+
+
+def test_edges_documents_that_the_logger_never_shows() -> None:
+    w, rho, rho_0 = np.array([[1.0, -1.0, 0.0]]), np.array([[0.5, 0.5, 0.5]]), np.array([[0.0, 0.0, 1.0]])
+    with pytest.raises(InputError, match="2 documents are shown that the logger never shows"):
+        safe_weights.exposure(w, rho, rho_0, np.ones(1), Z=Z, N=1.0, delta=0.1)
+    assert safe_weights.prpo(w, rho, rho_0, eps=0.5).weights.tolist() == [[0.0, -1.0, 0.0]]
+    assert safe_weights.smoothing(w, rho, rho_0, L=1.0).weights.tolist() == [[0.0, -1.0, 0.0]]
+    nothing = safe_weights.exposure(0 * w, 0 * rho, rho_0, np.ones(1), Z=Z, N=1.0, delta=0.1)
+    assert nothing.value.tolist() == [0.0]
+
+
+def test_what_is_refused() -> None:
+    one = np.ones((1, 2))
+    with pytest.raises(ConfigError, match="eps must be from 0"):
+        safe_weights.prpo(one, one, one, eps=1.5)
+    with pytest.raises(ConfigError, match="L must be above 0"):
+        safe_weights.smoothing(one, one, one, L=0.0)
+    with pytest.raises(ConfigError, match="0 < delta < 1"):
+        safe_weights.exposure(one, one, one, np.ones(1), Z=1.0, N=1.0, delta=1.0)
+    with pytest.raises(InputError, match="one shape"):
+        safe_weights.prpo(one, np.ones((1, 3)), one, eps=0.5)
+    with pytest.raises(InputError, match="rho_0 must be finite and not negative"):
+        safe_weights.prpo(one, one, -one, eps=0.5)
+    with pytest.raises(InputError, match="not negative"):
+        safe_weights.bound(-one, one, L=1.0, queries=1, N=1.0)

@@ -1,0 +1,115 @@
+"""The wealth of a stream against the bounds of a sample; and coverage when one looks after every impression."""
+
+import numpy as np
+import pytest
+
+from tandemrank.errors import ConfigError, InputError
+from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.bounds import Terms
+from tandemrank.offpolicy.sequential import TwoArms, Wealth
+
+
+def test_the_wealth_of_a_stream_is_that_of_the_sample_in_any_batches() -> None:
+    x = np.random.default_rng(0).gamma(2.0, 0.5, 300) - 0.3
+    stream = Wealth(null=0.4, floor=0.3)
+    whole, parts = stream.update(x), stream
+    for part in np.array_split(x, 7):
+        parts = parts.update(part).update(np.zeros(0))
+    wanted = bounds.log_wealth(Terms(x, np.ones(300), 0.3), 0.4, stream.stakes.fractions)
+    assert whole.log_wealth == pytest.approx(wanted, rel=1e-9)
+    assert parts.log_wealth == pytest.approx(wanted, rel=1e-9)
+    assert (whole.seen, parts.seen) == (300, 300)
+    assert parts.peak == pytest.approx(whole.peak, rel=1e-9)
+    assert whole.p_value == pytest.approx(np.exp(-whole.peak))
+    # Rejecting a null is the same as a lower bound above it.
+    low = bounds.betting(Terms(x, np.ones(300), 0.3), 1 - 1e-3, stakes=stream.stakes).value
+    assert low > 0.4
+    assert whole.p_value < 1e-3
+
+
+def test_a_true_null_is_rarely_rejected_at_any_time() -> None:
+    """1,000 streams that are looked at after every term; the peak remembers the best moment."""
+    rng = np.random.default_rng(1)
+    rejected = sum(Wealth(0.25, 1.0).update(5 * (rng.random(400) < 0.25) - 1.0).p_value <= 0.05 for _ in range(1000))
+    assert rejected <= 50  # the mean is 0.25
+
+
+def arms(most: int, centre: float, new: np.ndarray, old: np.ndarray, share: float) -> TwoArms:
+    return TwoArms(most, centre).update(new, old, share)
+
+
+def test_the_interval_of_two_arms_is_that_of_the_terms_written_out() -> None:
+    rng = np.random.default_rng(2)
+    new, old = rng.binomial(3, 0.3, 200), rng.binomial(3, 0.2, 800)
+    found = arms(3, 0.6, new, old, 0.2)
+    z = np.concatenate([(new - 0.6) / 0.2, -(old - 0.6) / 0.8])
+    assert found.difference == pytest.approx(z.mean())
+    assert found.impressions == (200, 800)
+    low, high = found.interval(0.9)
+    floor, ceiling = max(2.4 / 0.8, 0.6 / 0.2), max(2.4 / 0.2, 0.6 / 0.8)
+    terms = Terms(z, np.ones(1000), floor, ceiling)
+    stakes = bounds.spread_stakes()
+    assert low.value == pytest.approx(bounds.betting(terms, 0.95, stakes=stakes).value, rel=1e-6)
+    assert high.value == pytest.approx(-bounds.betting(terms.mirrored(), 0.95, stakes=stakes).value, rel=1e-6)
+    assert low.value < z.mean() < high.value
+    # An end of the interval is where the evidence is 1 / (half of delta).
+    assert found.evidence(low.value)[0] == pytest.approx(np.log(20), rel=1e-6)
+    assert found.evidence(high.value)[1] == pytest.approx(np.log(20), rel=1e-6)
+    assert found.evidence(high.value)[0] < 0
+    # Parts of the stream make the whole.
+    parts = TwoArms(3, 0.6).update(new[:50], old[:300], 0.2).update(new[50:], old[300:], 0.2)
+    assert parts.interval(0.9) == found.interval(0.9)
+
+
+def test_a_share_that_changes_joins_its_evidence() -> None:
+    rng = np.random.default_rng(3)
+    first = TwoArms(2, 0.5).update(rng.binomial(2, 0.3, 100), rng.binomial(2, 0.25, 1900), 0.05)
+    both = first.update(rng.binomial(2, 0.3, 10_000), rng.binomial(2, 0.25, 10_000), 0.5)
+    widths = [high.value - low.value for low, high in (first.interval(), both.interval())]
+    assert widths[1] < widths[0] / 3
+    low, high = both.interval()
+    assert low.value < 0.1 < high.value
+    assert low.value > 0
+
+
+def test_the_centre_takes_noise_out() -> None:
+    rng = np.random.default_rng(4)
+    new, old = rng.binomial(10, 0.1, 5000), rng.binomial(10, 0.1, 5000)
+    plain, centred = (arms(10, centre, new, old, 0.5).interval() for centre in (0.0, 1.0))
+    assert centred[1].value - centred[0].value < 0.8 * (plain[1].value - plain[0].value)
+
+
+@pytest.mark.parametrize(("share", "rates"), [(0.5, (0.1, 0.1)), (0.1, (0.12, 0.1))])
+def test_the_interval_holds_at_every_look(share: float, rates: tuple[float, float]) -> None:
+    """300 streams of 2,000 impressions, 20 looks each: all looks of a stream together count as one."""
+    rng = np.random.default_rng(5)
+    misses = 0
+    for _ in range(300):
+        stream, missed = TwoArms(2, 0.2), False
+        for _ in range(20):
+            n = rng.binomial(100, share)
+            stream = stream.update(rng.binomial(2, rates[0], n), rng.binomial(2, rates[1], 100 - n), share)
+            missed |= max(stream.evidence(2 * (rates[0] - rates[1]))) > np.log(40)
+        misses += missed
+    assert misses <= 15
+
+
+def test_edges_nothing_yet_no_clicks_and_what_is_refused() -> None:
+    nothing = TwoArms(10)
+    assert [bound.value for bound in nothing.interval()] == [-10, 10]
+    assert np.isnan(nothing.difference)
+    quiet = nothing.update([0] * 100, [0] * 900, 0.1)
+    low, high = quiet.interval()
+    assert -10 < low.value < 0 < high.value < 10
+    assert nothing.update([], [], 0.1).impressions == (0, 0)
+    assert [bound.value for bound in nothing.update([], [], 0.1).interval()] == [-10, 10]
+    with pytest.raises(InputError, match="expected 0 to 10 clicks per impression; 11 to 11 came"):
+        nothing.update([11], [], 0.1)
+    with pytest.raises(ConfigError, match="share of the new pair"):
+        nothing.update([1], [0], 1.0)
+    with pytest.raises(ConfigError, match="0 <= centre <= most"):
+        TwoArms(2, 3.0)
+    with pytest.raises(ConfigError, match="above -floor"):
+        Wealth(-1.0, 1.0)
+    with pytest.raises(InputError, match="at least -1"):
+        Wealth(0.0, 1.0).update(np.array([-2.0]))
