@@ -39,3 +39,17 @@ def bench_logs(
     with counter("the log is written, then read", impressions) as progress:
         found = logs.reading(impressions, seed=seed, progress=progress)
     print_summary(found, as_json)
+
+
+@bench_app.command("bounds")
+def bench_bounds(
+    simulations: Annotated[int, typer.Option(help="Simulated logs of each distribution.", min=1)] = 1000,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """How often each lower bound holds, and how close it comes, on six distributions whose truth is known."""
+    from dataclasses import asdict
+
+    from tandemrank.bench import bounds
+
+    print_summary(asdict(bounds.measure(simulations=simulations, seed=seed)), as_json)

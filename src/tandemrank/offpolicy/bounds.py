@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from tandemrank.errors import ConfigError, InputError
-from tandemrank.objectives import Estimate
+from tandemrank.offpolicy.estimators import Estimate
 
 Floats = NDArray[np.float64]
 Name = Literal["betting", "smoothing", "bernstein"]
@@ -185,7 +185,7 @@ def log_wealth(terms: Terms, u: float, fractions: Floats) -> Floats:
     Not increasing in u.  Shapes: fractions [F] -> [F].
     """
     v, largest = u + terms.floor, float(terms.sizes.max())
-    gain = ((terms.values + terms.floor * terms.sizes) / v - terms.sizes) / largest
+    gain = (np.maximum(terms.values + terms.floor * terms.sizes, 0.0) / v - terms.sizes) / largest
     found = np.zeros(len(fractions))
     step = max(BLOCK, CELLS // len(fractions))
     for first in range(0, len(gain), step):
@@ -298,7 +298,7 @@ def interval(terms: Terms, level: float = 0.95, *, method: Method = betting) -> 
 def _plain(terms: Terms) -> tuple[float, Floats]:
     """The number of terms, and y_q = (X_q + B n_q) n / N, whose mean is u + B.  Shapes: -> [n]."""
     n, N = terms.total(np.ones(len(terms))), terms.total(terms.sizes)
-    return n, (terms.values + _times(terms.floor, terms.sizes)) * (n / N if N > 0 else 0.0)
+    return n, np.maximum(terms.values + _times(terms.floor, terms.sizes), 0.0) * (n / N if N > 0 else 0.0)
 
 
 def _times(limit: float, sizes: Floats) -> Floats:

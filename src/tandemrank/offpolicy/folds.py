@@ -14,9 +14,14 @@ QUERY_FOLDS, FOLD_STREAM = 5, 5
 
 def query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
     """Parts of a log by query, each with the rest: sums cannot be parted by impression."""
-    keys = random.random_keys(seed, FOLD_STREAM, np.arange(log.Q))
-    fold_of = (random.uniforms(keys) * QUERY_FOLDS).astype(np.int64)
+    fold_of = fold_of_queries(log.Q, seed)
     return [(_of_queries(log, fold_of == fold), _of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
+
+
+def fold_of_queries(Q: int, seed: int) -> NDArray[np.int64]:
+    """The fold of each query, by its position and the seed alone.  Shapes: -> [Q]."""
+    keys = random.random_keys(seed, FOLD_STREAM, np.arange(Q))
+    return (random.uniforms(keys) * QUERY_FOLDS).astype(np.int64)
 
 
 def _of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:

@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tandemrank import bench_bounds as bench
-from tandemrank import diagnostics, objectives
+from tandemrank.bench import bounds as bench
 from tandemrank.errors import ConfigError, InputError
-from tandemrank.objectives import Estimate
-from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy import bounds, diagnostics, uncertainty
 from tandemrank.offpolicy.bounds import Stakes, Terms
+from tandemrank.offpolicy.estimators import Estimate
 
 
 def ones(n: int) -> np.ndarray:
@@ -133,7 +132,7 @@ def test_bernstein_is_the_lower_bound_of_the_estimators(scale: float) -> None:
     n = rng.integers(0, 5, 400).astype(float)
     estimate = Estimate(gamma(rng, 400) * n, n)
     found = bounds.bernstein(bounds.value_terms(estimate), 0.9, scale=scale).value
-    assert found == pytest.approx(objectives.lower_bound(estimate, scale, level=0.9), rel=1e-12)
+    assert found == pytest.approx(uncertainty.lower_bound(estimate, scale, level=0.9), rel=1e-12)
     assert found > 0
 
 

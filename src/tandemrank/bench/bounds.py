@@ -54,11 +54,24 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Example:
-    """The bounds on two fixed samples of 360 terms: light (mean .97, sd .6) and rare clicks (60 terms of 5.82)."""
+    """A bound on two fixed samples of 360 terms: light (mean .97, sd .6) and rare clicks (60 terms of 5.82)."""
 
     bound: Name
     light: float
     rare_clicks: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `bench bounds` prints. `example`: the bound that `estimate` would print on the light example, and its name."""
+
+    level: float
+    simulations: int
+    example: float
+    example_rare_clicks: float
+    example_bound: Name
+    examples: list[Example]
+    rows: list[Coverage]
 
 
 def light(rng: np.random.Generator) -> World:
@@ -129,12 +142,22 @@ def coverage(name: str, *, simulations: int = SIMULATIONS, level: float = LEVEL,
 
 
 def example(level: float = LEVEL) -> list[Example]:
-    """The example of the page on decisions: fixed samples, so that nothing but the bound differs."""
-    x = gammaincinv((MEAN / SD) ** 2, (np.arange(QUERIES) + 0.5) / QUERIES)
-    x = MEAN + SD * (x - x.mean()) / x.std(ddof=1)
-    rare = 6 * MEAN * (np.arange(QUERIES) % 6 == 0)
-    ones = np.ones(QUERIES)
+    """Every bound on both examples: fixed samples, so that nothing but the bound differs."""
+    samples = _example_terms()
     return [
-        Example(name, *(float(method(Terms(y, ones), level).value) for y in (np.maximum(x, 0.0), rare)))
-        for name, method in bounds.METHODS.items()
+        Example(name, *(method(terms, level).value for terms in samples)) for name, method in bounds.METHODS.items()
     ]
+
+
+def _example_terms() -> tuple[Terms, Terms]:
+    x = gammaincinv((MEAN / SD) ** 2, (np.arange(QUERIES) + 0.5) / QUERIES)
+    x = np.maximum(MEAN + SD * (x - x.mean()) / x.std(ddof=1), 0.0)
+    rare = np.where(np.arange(QUERIES) % 6 == 0, 6 * MEAN, 0.0)
+    return Terms(x, np.ones(QUERIES)), Terms(rare, np.ones(QUERIES))
+
+
+def measure(*, simulations: int = SIMULATIONS, level: float = LEVEL, seed: int = 0) -> Measured:
+    """All bounds on all distributions, and the examples."""
+    best, rare = (bounds.best(terms, level) for terms in _example_terms())
+    rows = [row for name in DISTRIBUTIONS for row in coverage(name, simulations=simulations, level=level, seed=seed)]
+    return Measured(level, simulations, best.value, rare.value, best.name, example(level), rows)

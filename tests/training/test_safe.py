@@ -9,8 +9,9 @@ import pytest
 
 import enumeration
 from tandemrank.errors import ConfigError, InputError
-from tandemrank.offpolicy import bounds, safe_weights
+from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.bounds import Terms
+from tandemrank.training import safe
 
 THETA = [1.0, 0.5]
 K2, Z, N, DELTA = 3, 1.5, 40.0, 0.1
@@ -60,20 +61,20 @@ def smoothed_queries(rho: np.ndarray, w: np.ndarray, L: float = 2.0) -> float:
     return N / 2 * sum(L * math.log(1 + x / L) for x in terms)
 
 
-CASES: dict[str, tuple[Callable[..., float], Callable[..., safe_weights.Safe], np.ndarray]] = {
+CASES: dict[str, tuple[Callable[..., float], Callable[..., safe.Safe], np.ndarray]] = {
     "exposure": (
         exposure_risk,
-        lambda w, rho: safe_weights.exposure(w, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=DELTA),
+        lambda w, rho: safe.exposure(w, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=DELTA),
         CLICKED,
     ),
     "exposure, signed": (
         exposure_risk,
-        lambda w, rho: safe_weights.exposure(w, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=DELTA),
+        lambda w, rho: safe.exposure(w, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=DELTA),
         SIGNED,
     ),
-    "prpo": (clipped, lambda w, rho: safe_weights.prpo(w, rho, RHO_0, eps=0.7), SIGNED),
-    "smoothing": (smoothed, lambda w, rho: safe_weights.smoothing(w, rho, RHO_0, L=2.0), SIGNED),
-    "bound": (smoothed_queries, lambda w, rho: safe_weights.bound(w, rho, L=2.0, queries=2, N=N), CLICKED),
+    "prpo": (clipped, lambda w, rho: safe.prpo(w, rho, RHO_0, eps=0.7), SIGNED),
+    "smoothing": (smoothed, lambda w, rho: safe.smoothing(w, rho, RHO_0, L=2.0), SIGNED),
+    "bound": (smoothed_queries, lambda w, rho: safe.bound(w, rho, L=2.0, queries=2, N=N), CLICKED),
 }
 
 
@@ -92,9 +93,9 @@ def moved(x: list[list[float]], q: int, d: int, h: float) -> list[list[float]]:
 @pytest.mark.parametrize("case", CASES)
 def test_the_gradient_of_a_safe_objective_is_that_of_changed_weights(case: str) -> None:
     """For both stages: dS/ds and dS/dr by enumeration, against the two-stage gradient with the weights w' held fixed."""
-    objective, safe, w = CASES[case]
+    objective, weigh, w = CASES[case]
     rho = exposures(S, R)
-    found = safe(w, rho)
+    found = weigh(w, rho)
     assert found.value.sum() == pytest.approx(objective(rho, w), rel=1e-12)
     assert not np.allclose(found.weights, w)  # caution changes something here
     for q in range(2):
@@ -108,7 +109,7 @@ def test_the_gradient_of_a_safe_objective_is_that_of_changed_weights(case: str) 
 
 def test_the_case_of_prpo_has_weights_on_both_sides_of_the_clip() -> None:
     rho = exposures(S, R)
-    kept = safe_weights.prpo(SIGNED, rho, RHO_0, eps=0.7).weights != 0
+    kept = safe.prpo(SIGNED, rho, RHO_0, eps=0.7).weights != 0
     for sign in (SIGNED > 0, SIGNED < 0):
         assert set(kept[sign]) == {True, False}
 
@@ -116,9 +117,9 @@ def test_the_case_of_prpo_has_weights_on_both_sides_of_the_clip() -> None:
 def test_without_caution_the_weights_are_as_they_were() -> None:
     rho = exposures(S, R)
     for found in (
-        safe_weights.prpo(SIGNED, rho, RHO_0, eps=0.0),
-        safe_weights.smoothing(SIGNED, rho, RHO_0, L=np.inf),
-        safe_weights.exposure(SIGNED, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=1 - 1e-15),
+        safe.prpo(SIGNED, rho, RHO_0, eps=0.0),
+        safe.smoothing(SIGNED, rho, RHO_0, L=np.inf),
+        safe.exposure(SIGNED, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=1 - 1e-15),
     ):
         assert found.weights == pytest.approx(SIGNED, abs=1e-6)
         assert found.value == pytest.approx((SIGNED * rho).sum(1), abs=1e-6)
@@ -126,8 +127,8 @@ def test_without_caution_the_weights_are_as_they_were() -> None:
 
 def test_no_click_counts_for_more_and_no_value_is_above_that_of_ips() -> None:
     rho = exposures(S, R)
-    for case, (_, safe, w) in CASES.items():
-        found = safe(w, rho)
+    for case, (_, weigh, w) in CASES.items():
+        found = weigh(w, rho)
         assert (np.abs(found.weights[w > 0]) <= np.abs(w[w > 0]) + 1e-12).all() or case.startswith("exposure")
         assert (found.weights <= w + 1e-12).all() or case == "prpo"
         assert (found.value <= (w * rho).sum(1) + 1e-12).all()
@@ -135,20 +136,18 @@ def test_no_click_counts_for_more_and_no_value_is_above_that_of_ips() -> None:
 
 def test_at_the_logger_with_eps_one_nothing_moves_outward() -> None:
     """eps = 1: a rewarded document gets nothing for more exposure than the logger gave, a punished one for less."""
-    found = safe_weights.prpo(SIGNED, RHO_0, RHO_0, eps=1.0)
+    found = safe.prpo(SIGNED, RHO_0, RHO_0, eps=1.0)
     assert (found.weights == 0).all()
 
 
 def test_the_divergence_is_one_on_policy_and_minibatches_add_up() -> None:
     rho = exposures(S, R)
-    assert safe_weights.divergence(RHO_0, RHO_0, IMPRESSIONS, Z) / N == pytest.approx(1)
-    whole = safe_weights.exposure(CLICKED, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=DELTA)
-    total = safe_weights.divergence(rho, RHO_0, IMPRESSIONS, Z)
+    assert safe.divergence(RHO_0, RHO_0, IMPRESSIONS, Z) / N == pytest.approx(1)
+    whole = safe.exposure(CLICKED, rho, RHO_0, IMPRESSIONS, Z=Z, N=N, delta=DELTA)
+    total = safe.divergence(rho, RHO_0, IMPRESSIONS, Z)
     for q in range(2):
         row = slice(q, q + 1)
-        part = safe_weights.exposure(
-            CLICKED[row], rho[row], RHO_0[row], IMPRESSIONS[row], Z=Z, N=N, delta=DELTA, total=total
-        )
+        part = safe.exposure(CLICKED[row], rho[row], RHO_0[row], IMPRESSIONS[row], Z=Z, N=N, delta=DELTA, total=total)
         assert part.weights == pytest.approx(whole.weights[row], rel=1e-12)
         assert part.value == pytest.approx(whole.value[row], rel=1e-12)
 
@@ -160,7 +159,7 @@ def test_the_bound_that_is_trained_is_the_bound_that_is_printed() -> None:
     for _ in range(20):
         rho = rng.dirichlet(np.ones(5), 2) * Z
         terms = Terms((CLICKED * rho).sum(1), IMPRESSIONS)
-        found.append(safe_weights.bound(CLICKED, rho, L=2.0, queries=2, N=N).value.sum())
+        found.append(safe.bound(CLICKED, rho, L=2.0, queries=2, N=N).value.sum())
         wanted.append(bounds.smoothing(terms, 0.01, L=2.0).value)
     assert (np.argsort(found) == np.argsort(wanted)).all()
 
@@ -168,24 +167,24 @@ def test_the_bound_that_is_trained_is_the_bound_that_is_printed() -> None:
 def test_edges_documents_that_the_logger_never_shows() -> None:
     w, rho, rho_0 = np.array([[1.0, -1.0, 0.0]]), np.array([[0.5, 0.5, 0.5]]), np.array([[0.0, 0.0, 1.0]])
     with pytest.raises(InputError, match="2 documents are shown that the logger never shows"):
-        safe_weights.exposure(w, rho, rho_0, np.ones(1), Z=Z, N=1.0, delta=0.1)
-    assert safe_weights.prpo(w, rho, rho_0, eps=0.5).weights.tolist() == [[0.0, -1.0, 0.0]]
-    assert safe_weights.smoothing(w, rho, rho_0, L=1.0).weights.tolist() == [[0.0, -1.0, 0.0]]
-    nothing = safe_weights.exposure(0 * w, 0 * rho, rho_0, np.ones(1), Z=Z, N=1.0, delta=0.1)
+        safe.exposure(w, rho, rho_0, np.ones(1), Z=Z, N=1.0, delta=0.1)
+    assert safe.prpo(w, rho, rho_0, eps=0.5).weights.tolist() == [[0.0, -1.0, 0.0]]
+    assert safe.smoothing(w, rho, rho_0, L=1.0).weights.tolist() == [[0.0, -1.0, 0.0]]
+    nothing = safe.exposure(0 * w, 0 * rho, rho_0, np.ones(1), Z=Z, N=1.0, delta=0.1)
     assert nothing.value.tolist() == [0.0]
 
 
 def test_what_is_refused() -> None:
     one = np.ones((1, 2))
     with pytest.raises(ConfigError, match="eps must be from 0"):
-        safe_weights.prpo(one, one, one, eps=1.5)
+        safe.prpo(one, one, one, eps=1.5)
     with pytest.raises(ConfigError, match="L must be above 0"):
-        safe_weights.smoothing(one, one, one, L=0.0)
+        safe.smoothing(one, one, one, L=0.0)
     with pytest.raises(ConfigError, match="0 < delta < 1"):
-        safe_weights.exposure(one, one, one, np.ones(1), Z=1.0, N=1.0, delta=1.0)
+        safe.exposure(one, one, one, np.ones(1), Z=1.0, N=1.0, delta=1.0)
     with pytest.raises(InputError, match="one shape"):
-        safe_weights.prpo(one, np.ones((1, 3)), one, eps=0.5)
+        safe.prpo(one, np.ones((1, 3)), one, eps=0.5)
     with pytest.raises(InputError, match="rho_0 must be finite and not negative"):
-        safe_weights.prpo(one, one, -one, eps=0.5)
+        safe.prpo(one, one, -one, eps=0.5)
     with pytest.raises(InputError, match="not negative"):
-        safe_weights.bound(-one, one, L=1.0, queries=1, N=1.0)
+        safe.bound(-one, one, L=1.0, queries=1, N=1.0)
