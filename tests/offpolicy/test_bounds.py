@@ -111,6 +111,26 @@ def test_more_queries_and_a_lower_level_come_closer() -> None:
     assert max(levels) < x[:500].mean()
 
 
+@pytest.mark.parametrize(("gap", "floor"), [(0.3, 0.0), (0.1, 1.0), (0.1, 10.0)])
+def test_the_terms_needed_are_about_those_after_which_the_bound_speaks(gap: float, floor: float) -> None:
+    """A sample of that size reaches the null in the middle: in some 20 to 80% of the draws."""
+    rng = np.random.default_rng(10)
+    n = round(bounds.terms_needed(1.0, 0.6, null=1 - gap, floor=floor))
+    reached = [bounds.betting(Terms(rng.gamma(2.78, 0.36, n), ones(n), floor)).value > 1 - gap for _ in range(100)]
+    assert 0.2 < np.mean(reached) < 0.8
+    stream = bounds.terms_needed(1.0, 0.6, null=1 - gap, floor=floor, stakes=bounds.spread_stakes())
+    assert n < stream < 3 * n
+
+
+def test_the_terms_needed_at_the_edges() -> None:
+    assert bounds.terms_needed(0.0, 1.0, floor=1.0) == np.inf
+    assert bounds.terms_needed(1.0, 1.0, floor=0.0) == np.inf  # nothing can be below 0: there is nothing to rule out
+    assert 3 < bounds.terms_needed(100.0, 0.0, null=1.0, floor=1.0) < 100
+    assert (
+        bounds.terms_needed(1e-7, 1.0, floor=1.0, stakes=bounds.spread_stakes()) == np.inf
+    )  # its smallest stake is too much
+
+
 # --- the others -------------------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,7 @@ FRACTIONS = 24
 CENTRE, SPREAD, SPAN = 0.7, 1.0, 30.0  # of the stakes of a planned sample, in multiples of sqrt(2 log(1/delta) / n)
 CUTS = 2.0 ** np.arange(-4, 8)  # of the terms of Bernstein's bound, in multiples of its scale
 BLOCK, CELLS = 8, 2**19  # factors that are multiplied before a logarithm is taken; factors in memory at once
+LONGEST = 35.0  # the logarithm of more terms than there ever will be
 EXACT = 1e-9  # of the root; the bound is moved down by it
 
 
@@ -228,6 +229,30 @@ def root(log_mean: Callable[[float], float], guess: float, floor: float, level: 
         found = above(at)
     log_v = brentq(above, before, at, xtol=EXACT / 4, rtol=1e-14)
     return max(float(np.exp(log_v - EXACT)) - floor, -floor)
+
+
+def terms_needed(
+    mean: float, sd: float, *, null: float = 0.0, floor: float, level: float = 0.95, stakes: Stakes | None = None
+) -> float:
+    """About how many terms until the bound exceeds `null`, if they have this mean and sd; inf if it never will.
+
+    By the growth of the wealth to second order, n (g m - g^2 (sd^2 + m^2) / 2) with m = mean - null, g = f / (null + floor):
+    for plans (how long a log, how many impressions of a canary), not for verdicts. With `stakes` for a stream, else for a
+    sample whose size is known.
+    """
+    m, v = mean - null, null + floor
+    if m <= 0 or v <= 0 or not np.isfinite(v):
+        return float("inf")
+
+    def missing(log_n: float) -> float:
+        n = float(np.exp(log_n))
+        bets = stakes or planned_stakes(n, level, floor=floor)
+        g = bets.fractions / v
+        return float(bets.log_mean(n * (g * m - np.square(g) * (sd**2 + m**2) / 2))) + float(np.log(1 - level))
+
+    if missing(LONGEST) < 0:
+        return float("inf")
+    return float(np.exp(brentq(missing, 0.0, LONGEST))) if missing(0.0) < 0 else 1.0
 
 
 # --- others -----------------------------------------------------------------------------------------------------------
