@@ -303,7 +303,7 @@ def test_help_is_complete() -> None:
     commands |= {f"bench {n}": c for n, c in commands.pop("bench").commands.items()}
     assert set(commands) == {
         "demo", "table", "simulate", "train", "evaluate", "validate", "examination", "estimate",
-        "bench gradient", "bench epoch", "bench logs",
+        "bench gradient", "bench epoch", "bench logs", "bench bounds",
     }  # fmt: skip
     for name, command in commands.items():
         assert command.help, name

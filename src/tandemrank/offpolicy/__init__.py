@@ -6,6 +6,8 @@
 - `folds`: parts of a log by query, for cross-fitting
 - `reward`: reward models: what a pair that was examined is worth
 - `uncertainty`: the bootstrap over queries, the lower bound
+- `bounds`: lower bounds of a value or of a difference, for any number of queries
+- `sequential`: the same at every moment of a stream: live traffic in two arms
 - `diagnostics`: what a value rests on: support by stage, weights, a verdict in words
 - `valuation`: `estimate` and `compare`: what a pair would be worth, from a log
 """

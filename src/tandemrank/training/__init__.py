@@ -3,6 +3,7 @@
 - `config`: the switches
 - `data`: from a log to what training needs: propensities, clipping, weights
 - `weights`: the estimators as weights of the documents
+- `safe`: caution as a change of these weights
 - `schedules`: Baseline, Independent and Joint as data
 - `steps`: how parameters move along their gradients
 - `history`: how a training went, and where it stands

@@ -1,0 +1,22 @@
+"""`bench bounds`: what it prints."""
+
+import json
+
+from typer.testing import CliRunner
+
+from tandemrank.bench import bounds as bench
+from tandemrank.cli.main import app
+from tandemrank.offpolicy import bounds
+
+
+def test_it_prints_a_row_for_each_distribution_and_bound_and_the_example() -> None:
+    found = CliRunner().invoke(app, ["bench", "bounds", "--simulations", "3", "--json"])
+    assert found.exit_code == 0
+    printed = json.loads(found.stdout)
+    assert {(row["distribution"], row["bound"]) for row in printed["rows"]} == {
+        (name, bound) for name in bench.DISTRIBUTIONS for bound in bounds.METHODS
+    }
+    assert all({"coverage", "mean_bound"} <= set(row) for row in printed["rows"])
+    assert printed["example"] >= 0.87
+    assert printed["example_rare_clicks"] >= 0.645
+    assert printed["example_bound"] == "betting"
