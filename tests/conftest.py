@@ -1,6 +1,11 @@
 """Fixtures that several test files share."""
 
 import os
+
+# Before torch is imported: small products on several threads wait for each other where a machine has other work.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", "1")
+
 from pathlib import Path
 
 import pytest

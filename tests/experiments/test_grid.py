@@ -137,9 +137,9 @@ KILL_ONE = """
 import json, os, signal, sys, threading, time
 import ray
 from ray.cluster_utils import Cluster
-from tandemrank import grid
-from tandemrank.config import validated
-from tandemrank.grid import GridConfig
+from tandemrank.experiments import grid
+from tandemrank._base.config import validated
+from tandemrank.experiments.cells import GridConfig
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 cluster.add_node(num_cpus=1)

@@ -1,6 +1,7 @@
 """The race against complete enumeration, both implementations against each other, identities and edges."""
 
 import math
+import os
 import subprocess
 import sys
 
@@ -164,7 +165,7 @@ def test_a_batch_equals_its_parts_and_sparse_equals_dense() -> None:
 THREADS = """
 import torch, numba
 numba.set_num_threads(int(__import__("sys").argv[1]))
-from tandemrank import race, race_tensor
+from tandemrank.gradients import race
 g = torch.Generator().manual_seed(0)
 s, r, w = (torch.randn(17, 200, generator=g).requires_grad_() for _ in range(3))
 u = race.utility(s, r, w.detach(), 1 / torch.arange(1.0, 11), 50, samples=2, generator=g)
@@ -173,8 +174,27 @@ print(hash((u.detach().numpy().tobytes(), a.numpy().tobytes(), b.numpy().tobytes
 """
 
 
+OTHERS_THREADS = """
+import torch
+from tandemrank.gradients import race
+torch.set_num_threads(1)
+s = torch.zeros(3, 20)
+race.utility(s, s, s, torch.ones(2), 5, generator=torch.Generator())
+print(torch.get_num_threads())
+"""
+
+
+def test_the_first_race_leaves_the_threads_of_torch_alone() -> None:
+    """Else a training's products would be summed otherwise before and after it, and not be the same twice."""
+    environment = {**os.environ, "NUMBA_NUM_THREADS": "2"}
+    out = subprocess.run(
+        [sys.executable, "-c", OTHERS_THREADS], capture_output=True, text=True, check=True, env=environment
+    )
+    assert out.stdout.split() == ["1"]
+
+
 def test_the_number_of_threads_changes_nothing() -> None:
-    environment = {"PYTHONHASHSEED": "0", "NUMBA_NUM_THREADS": "2", "PATH": ""}
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "NUMBA_NUM_THREADS": "2"}
     one, two = (
         subprocess.run(
             [sys.executable, "-c", THREADS, n], capture_output=True, text=True, check=True, env=environment

@@ -16,6 +16,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError, OutputError
 from tandemrank.logs import checks, counting, reading, sources, writing
+from tandemrank.logs import sums as log_sums
 from tandemrank.logs.feedback import exposure, load, save
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sums import merge
@@ -290,7 +291,7 @@ def test_batches_and_the_order_of_parts_do_not_change_a_bit(columns, monkeypatch
     found = np.array([sums for _, sums in sorted(by_id(whole).items())])
     assert found == pytest.approx(np.array([sums for _, sums in sorted(expected.items())]), abs=1e-5)
     assert whole.shown.sum() == pytest.approx(4 * whole.N)
-    monkeypatch.setattr(counting, "PENDING", 500)  # many small sorts and merges
+    monkeypatch.setattr(log_sums, "PENDING", 500)  # many small sorts and merges
     assert_same(reading.read(frame, batch=333), whole)
     assert_same(reading.read(frame[:50], batch=1), reading.read(frame[:50]))
     pieces = [reading.read(frame[i : i + 700]) for i in range(0, 3000, 700)]
@@ -318,7 +319,7 @@ def test_merging_refuses_what_does_not_belong_together():
 def test_merging_refuses_more_ids_than_a_key_holds(monkeypatch):
     pieces = [reading.read(wide(query_id=[number, number + 1, number, number])) for number in (1, 3)]
     assert merge(pieces).Q == 4
-    monkeypatch.setattr(counting, "QUERY_BITS", 1)
+    monkeypatch.setattr(log_sums, "QUERY_BITS", 1)
     with pytest.raises(LogError, match="more than 2 different ids in one column"):
         merge(pieces)
 

@@ -20,7 +20,7 @@ import json, os, signal, sys, threading, time
 from pathlib import Path
 import ray
 from ray.cluster_utils import Cluster
-from tandemrank import feedback, logs
+from tandemrank.logs import feedback, reading
 from tandemrank.errors import LogError
 
 folder = Path(sys.argv[1])
@@ -46,7 +46,7 @@ def kill_a_worker():
 
 threading.Thread(target=kill_a_worker, daemon=True).start()
 heard = []
-feedback.save(logs.read(sorted(folder.glob("log/*"), reverse=True), engine="ray", progress=heard.append), folder / "whole")
+feedback.save(reading.read(sorted(folder.glob("log/*"), reverse=True), engine="ray", progress=heard.append), folder / "whole")
 
 lost = []
 def lose_a_node(n):
@@ -54,7 +54,7 @@ def lose_a_node(n):
     if not lost:
         lost.append(n)
         nodes.remove_node(second, allow_graceful=False)
-parts = logs.read_split(folder / "log", 0.3, seed=7, engine="ray", progress=lose_a_node)
+parts = reading.read_split(folder / "log", 0.3, seed=7, engine="ray", progress=lose_a_node)
 for name, part in zip(("used", "apart"), parts, strict=True):
     feedback.save(part, folder / name)
 

@@ -172,7 +172,7 @@ def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
     few, methods = world.frame.head(3000), ["joint", "independent"]
     whole = learn(few, config, methods=methods)
 
-    def stop(method: str, state: tr.training.Progress) -> None:
+    def stop(method: str, state: tr.training.history.Progress) -> None:
         if (method, state.epoch, state.done) == ("independent", 2, 0.0):
             raise KeyboardInterrupt
 

@@ -120,11 +120,16 @@ def compiling() -> Iterator[None]:
     timer = threading.Timer(1.0, lambda: print(note, file=sys.stderr))  # noqa: T201
     timer.daemon = True
     timer.start()
+    threads = torch.get_num_threads()
     try:
         yield
         _compiled_once.set()
     finally:
         timer.cancel()
+        # numba's threads and torch's may be one pool (OpenMP), and starting the first sets the number of the second: the same
+        # products would then be summed otherwise before and after.
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
 
 
 def row_major(x: Tensor) -> NDArray[np.float32]:
