@@ -1,118 +1,115 @@
-"""The fitted logging policy: its likelihood by enumeration, its exposures and estimates near those of the truth."""
-
-from pathlib import Path
+"""One resolver of propensities and clipping: which source, why, which minimum, the same for whoever asks."""
 
 import numpy as np
 import polars as pl
 import pytest
-import torch
-from scipy.sparse import csr_matrix
 
-import enumeration
 from tandemrank._base.ids import Vocabulary
-from tandemrank.clicks import models, simulation
+from tandemrank.clicks import models
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.gradients import plackett_luce
-from tandemrank.logs import counting, writing
+from tandemrank.logs import counting
+from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import estimators
-from tandemrank.offpolicy.logger import Lists, _log_probability, fit, lists_of, read_lists
+from tandemrank.offpolicy import propensities
+from tandemrank.offpolicy.logger import lists_of
+from tandemrank.offpolicy.propensities import clip_minimum, resolve
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.config import LearningConfig
 
-Q, D, K, N = 80, 30, 4, 12_000
+Q, D, K = 6, 8, 3
 THETA = models.examination_curve(K)
 IDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
 
 
-def logger(tastes: float, seed: int = 0) -> np.ndarray:
-    """Scores of a logging policy: popularity and, more or less, tastes.  Shapes: -> [Q, D]."""
+def policy(seed: int = 0) -> TwoStagePolicy:
+    scorer = GivenScores(np.random.default_rng(seed).normal(size=(Q, D)))
+    return TwoStagePolicy(scorer, scorer, D, K, IDS)
+
+
+def impressions(N: int = 400, seed: int = 0, *, fixed: bool = False) -> list[Impressions]:
     rng = np.random.default_rng(seed)
-    return rng.normal(size=D) + tastes * rng.normal(size=(Q, 4)) @ rng.normal(size=(4, D)) / 2
+    query = rng.integers(Q, size=N).astype(np.int32)
+    items = np.argsort(rng.random((Q if fixed else N, D)), axis=1)[:, :K].astype(np.int32)
+    return [Impressions(query, items[query] if fixed else items, (rng.random((N, K)) < 0.3).astype(np.uint8))]
 
 
-def shown(scores: np.ndarray, R: np.ndarray, seed: int = 0) -> list[Impressions]:
-    draw = simulation.one_stage(lambda q: scores[q].astype(np.float32), K)
-    return list(simulation.simulate(draw, csr_matrix(R), np.arange(Q), N, models.position_based(THETA), seed=seed))
+def log(*, logged: bool = False, **options: object) -> Feedback:
+    chances = (lambda part: np.full(part.items.shape, 0.2)) if logged else None
+    return counting.from_impressions(impressions(**options), IDS, propensities=chances)
 
 
-def one_stage(scores: np.ndarray) -> TwoStagePolicy:
-    return TwoStagePolicy(GivenScores(scores), GivenScores(scores), D, K, IDS)
+def test_auto_takes_the_best_there_is_a_source_for() -> None:
+    found = resolve([log(logged=True)], THETA, logging_policy=policy())
+    assert (found.kind, found.reason) == ("exact", "the policy that drew the log is given")
+    found = resolve([log(logged=True)], THETA)
+    assert (found.kind, found.reason, found.logger) == ("logged", "the log has a column of them", None)
+    assert found.rho_0[0] == pytest.approx(np.full(len(found.rho_0[0]), 0.2))
+    assert resolve([log()], THETA, lists=lambda: lists_of(impressions())).kind == "fitted"
+    found = resolve([log(fixed=True)], THETA)
+    assert found.kind == "frequency"
+    assert "100% of the queries always saw the same list" in found.reason
+    found = resolve([log(logged=True)], THETA, kind="frequency", logging_policy=policy())
+    assert (found.kind, found.reason, found.logger) == ("frequency", "as asked", None)
 
 
-def test_the_likelihood_is_that_of_plackett_luce() -> None:
-    scores = [0.3, -0.5, 1.0, 0.1]
-    a = torch.tensor(scores)
-    total = 0.0
-    for y, probability, _ in enumeration.rankings(scores, range(4), 3):
-        found = _log_probability([a], torch.tensor([0]), torch.tensor([y])).item()
-        assert found == pytest.approx(np.log(probability), abs=1e-5)
-        total += np.exp(found)
-    assert total == pytest.approx(1, abs=1e-5)
-    short = _log_probability([a], torch.tensor([0]), torch.tensor([[2, -1, -1]])).item()
-    assert short == pytest.approx(1.0 - np.log(np.exp(scores).sum()), abs=1e-5)
+@pytest.mark.parametrize("repeats", [9, 8])
+def test_a_logger_counts_as_deterministic_from_nine_queries_in_ten(repeats: int) -> None:
+    """Queries that came once say nothing of it."""
+    query = np.repeat(np.arange(12), [2] * 10 + [1, 1]).astype(np.int32)
+    items = np.tile(np.arange(K, dtype=np.int32), (len(query), 1))
+    items[[2 * q for q in range(10 - repeats)]] = [2, 1, 0]
+    vocabulary = Vocabulary(pl.Series(range(12)), IDS.item_ids)
+    part = Impressions(query, items, np.ones(items.shape, np.uint8))
+    kind, _ = propensities.choose_propensity("auto", counting.from_impressions([part], vocabulary), None)
+    assert kind == ("frequency" if repeats == 9 else "fitted")
 
 
-def test_the_likelihood_with_tastes_is_that_of_each_query() -> None:
-    generator = torch.Generator().manual_seed(0)
-    a, u, v = torch.randn(6, generator=generator), *(torch.randn(n, 2, generator=generator) for n in (3, 6))
-    query, items = torch.tensor([0, 0, 2]), torch.tensor([[1, 2], [5, 0], [3, 4]])
-    wanted = plackett_luce.log_probability((a + u @ v.T)[query], items)
-    assert _log_probability([a, u, v], query, items) == pytest.approx(wanted, abs=1e-5)
+def test_what_has_no_source_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"need the lists of the log.*\(propensity = auto\)\. Give the log itself"):
+        resolve([log()], THETA)
+    with pytest.raises(ConfigError, match="exact propensities need the policy that drew the log"):
+        resolve([log()], THETA, kind="exact")
+    with pytest.raises(LogError, match="no column `propensities`"):
+        resolve([log()], THETA, kind="logged")
+    with pytest.raises(ConfigError, match="one of auto, logged, exact, frequency, fitted; 'guessed' came"):
+        resolve([log()], THETA, kind="guessed")
+    for clip in ("much", -0.1, float("nan")):
+        with pytest.raises(ConfigError, match="clip must be paper, quantile, none, or a number"):
+            resolve([log(logged=True)], THETA, clip=clip)
 
 
-@pytest.mark.parametrize("tastes", [0.0, 1.0])
-def test_fitted_propensities_come_close_to_the_true_ones_and_so_do_estimates(tastes: float) -> None:
-    rng = np.random.default_rng(1)
-    scores, R = logger(tastes), rng.uniform(0, 1, (Q, D)) ** 2
-    parts = shown(scores, R)
-    fitted = fit(lists_of(parts), IDS)
-    assert (fitted.rank > 0) == (tastes > 0)  # a logger that does not know its queries is given no tastes
-    log = counting.from_impressions(parts, IDS)
-    rho_0, rho_fit = (
-        policy.exposure(log.query, log.item, THETA, samples=100)[0] for policy in (one_stage(scores), fitted.policy)
-    )
-    off = np.average(np.abs(rho_fit / rho_0 - 1), weights=log.shown)
-    assert off < (0.04 if tastes == 0 else 0.12)
-    new = TwoStagePolicy(GivenScores(0.7 * scores + rng.normal(size=(Q, D)) / 3), GivenScores(2 * R), 10, K, IDS)
-    rho_cr, _ = new.exposure(log.query, log.item, THETA, samples=100)
-    truth = float((new.utility(csr_matrix(R), THETA, samples=100) * log.impressions).sum() / log.N)
-    exact, found, popular = (
-        estimators.ips(rho_cr, rho, log).value for rho in (rho_0, rho_fit, np.full(len(log.query), THETA.sum() / D))
-    )
-    assert exact == pytest.approx(truth, rel=0.05)
-    assert found == pytest.approx(exact, rel=0.015)
-    assert abs(popular - exact) > 5 * abs(found - exact)  # as if the logger had been random
+def test_the_first_part_decides_the_source_and_the_clip() -> None:
+    """The quantile is that of its clicked rows; what is held out is raised to the same minimum and fitted by nobody."""
+    used, held_out = log(seed=1), log(seed=2)
+    found = resolve([used, held_out], THETA, clip="quantile", clip_quantile=0.3, logging_policy=policy())
+    alone = resolve([used], THETA, logging_policy=policy())
+    assert np.array_equal(alone.unclipped[0], found.unclipped[0])
+    clicked = alone.unclipped[0][used.clicks > 0]
+    assert found.clip == np.quantile(clicked, 0.3)
+    for raw, clipped, raised in zip(found.unclipped, found.rho_0, found.raised, strict=True):
+        assert raised.any()
+        assert not raised.all()
+        assert np.array_equal(clipped, np.where(raised, found.clip, raw))
+    assert resolve([used, held_out], THETA, clip="paper", logging_policy=policy()).clip == 10 / np.sqrt(800)
 
 
-def test_lists_of_files_and_of_impressions_are_the_same(tmp_path: Path) -> None:
-    parts = shown(logger(0.0), np.full((Q, D), 0.5))
-    path = writing.write(parts, tmp_path / "log", IDS)
-    read, given = read_lists(path, IDS, K), lists_of(parts)
-    assert np.array_equal(read.query, given.query)
-    assert np.array_equal(read.items, given.items)
-    assert len(read_lists(path, IDS, K, limit=100).query) == 100
+def test_clips_and_their_one_default_quantile() -> None:
+    rho_0 = np.linspace(0.01, 1, 1000)
+    for clip, wanted in (("paper", 0.1), ("none", 0.0), (0.3, 0.3), ("quantile", 0.011)):
+        assert clip_minimum(clip, rho_0, 10_000) == pytest.approx(wanted, abs=1e-4)
+    assert LearningConfig().clip_quantile == propensities.CLIP_QUANTILE == 0.001
+    assert LearningConfig().propensity_samples == propensities.SAMPLES
 
 
-def test_short_lists_are_padded() -> None:
-    frame = pl.DataFrame({"query_id": [0, 1], "items": [[3, 1], [2]], "clicks": [[0, 1], [0]]})
-    read = read_lists(frame, IDS, 3)
-    assert read.items.tolist() == [[3, 1, -1], [2, -1, -1]]
-
-
-def test_edges_one_list_and_a_logger_that_never_changes() -> None:
-    one = fit(Lists(np.array([0]), np.array([[3, 1]])), IDS, epochs=3)
-    assert torch.isfinite(one.policy.scores([0])[0]).all()
-    fixed = Lists(np.repeat(np.arange(Q), 20), np.tile([3, 1, 2, 0], (20 * Q, 1)))
-    policy = fit(fixed, IDS, epochs=30).policy
-    assert policy.most_likely([0]).tolist()[0][0] == 3
-
-
-def test_refusals() -> None:
-    with pytest.raises(LogError, match="it is empty"):
-        lists_of([])
-    with pytest.raises(ConfigError, match="expected ranks >= 1"):
-        fit(Lists(np.array([0]), np.array([[1]])), IDS, ranks=(0,))
-    bad = pl.DataFrame({"query_id": [0], "items": [[3, 3]], "clicks": [[0, 1]]})
-    with pytest.raises(LogError, match="row 0, column items"):
-        read_lists(bad, IDS, 3)
+def test_propensities_are_the_same_whatever_the_vocabulary() -> None:
+    """A logging policy that knows more ids, in another order, gives each row the propensity of its own ids."""
+    rows, logger = log(), policy()
+    turned = Vocabulary(IDS.query_ids.reverse(), pl.concat([IDS.item_ids.reverse(), pl.Series([99])]))
+    scores = np.column_stack([logger.scores(np.arange(Q))[0].detach().numpy()[::-1, ::-1], np.full(Q, -np.inf)])
+    other = TwoStagePolicy(GivenScores(scores), GivenScores(scores), D, K, turned)
+    a, b = (propensities.row_propensities(rows, THETA, "exact", p, samples=4000) for p in (logger, other))
+    assert a == pytest.approx(b, rel=0.05)
+    fewer = GivenScores(scores[:, 1:])
+    unknown = TwoStagePolicy(fewer, fewer, D, K, Vocabulary(turned.query_ids, turned.item_ids[1:]))
+    assert (propensities.row_propensities(rows, THETA, "exact", unknown)[rows.item == D - 1] == 0).all()

@@ -347,6 +347,8 @@ def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="fitted propensities need the lists"):
         valuation.estimate(small.new, log, theta=THETA, propensity="fitted")
     with pytest.raises(LogError, match="no column `propensities`"):
+        valuation.estimate(small.new, log, theta=THETA, propensity="logged")
+    with pytest.raises(ConfigError, match=r"need the lists of the log.*propensity = auto"):
         valuation.estimate(small.new, log, theta=THETA)
     with pytest.raises(ConfigError, match="replicates >= 100"):
         valuation.estimate(small.new, log, theta=THETA, replicates=1)

@@ -12,11 +12,9 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import folds, propensities
 from tandemrank.offpolicy.logger import lists_of
-from tandemrank.offpolicy.propensities import choose_propensity
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import data
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.data import prepare
 from tandemrank.training.weights import DoublyRobustWeights, click_weights
@@ -43,51 +41,28 @@ def log(**options: object) -> Feedback:
     return counting.from_impressions(impressions(**options), IDS)
 
 
-def test_auto_takes_the_best_propensities_there_is_a_source_for() -> None:
-    plain = log()
-    logged = counting.from_impressions(impressions(), IDS, propensities=lambda part: np.full(part.items.shape, 0.2))
-    assert choose_propensity("auto", plain, policy())[0] == "exact"
-    assert choose_propensity("auto", logged, None)[0] == "logged"
-    assert choose_propensity("auto", plain, None)[0] == "fitted"
-    kind, why = choose_propensity("auto", log(fixed=True), None)
-    assert kind == "frequency"
-    assert "100% of the queries always saw the same list" in why
-    assert choose_propensity("frequency", logged, policy()) == ("frequency", "as asked")
-
-
 def test_a_deterministic_logger_has_the_examination_of_the_rank_as_its_propensity() -> None:
     rows = log(fixed=True)
     found = prepare(rows, CONFIG, held_out=rows)
-    assert (found.propensity, found.logger) == ("frequency", None)
-    assert found.rho_0 == pytest.approx(THETA[rows.rank])
+    assert (found.propensities.kind, found.propensities.logger) == ("frequency", None)
+    assert found.propensities.rho_0[1] == pytest.approx(THETA[rows.rank])
     asked = CONFIG.model_copy(update={"propensity": "frequency"})
-    assert prepare(rows, asked, held_out=rows, logging_policy=policy()).logger is None  # known, and yet not used
+    known = prepare(rows, asked, held_out=rows, logging_policy=policy()).propensities
+    assert known.logger is None  # known, and yet not used
 
 
 def test_fitted_propensities_are_those_of_the_fitted_policy_for_both_parts() -> None:
     parts = impressions(800)
     used, held_out = counting.split_impressions(parts, IDS, 0.3)
     found = prepare(used, CONFIG, held_out=held_out, lists=lambda: lists_of(parts))
-    assert found.propensity == "fitted"
+    resolved = found.propensities
+    assert resolved.kind == "fitted"
     uniform = np.full(len(held_out.query), THETA.sum() / D)  # the logger shows what it likes
-    assert np.abs(found.rho_0 / uniform - 1).mean() < 0.2
-    wanted = propensities.row_propensities(used, THETA, "fitted", found.logger)
+    assert np.abs(resolved.rho_0[1] / uniform - 1).mean() < 0.2
+    wanted = propensities.row_propensities(used, THETA, "fitted", resolved.logger)
     assert found.weights.toarray() == pytest.approx(click_weights(wanted, used).toarray())
     with pytest.raises(ConfigError, match="fitted propensities need the lists"):
         prepare(used, CONFIG, held_out=held_out)
-
-
-def test_learning_and_estimation_have_the_same_propensities_whatever_the_vocabulary() -> None:
-    """A logging policy that knows more ids, in another order, gives each row the propensity of its own ids."""
-    rows, logger = log(), policy()
-    turned = Vocabulary(IDS.query_ids.reverse(), pl.concat([IDS.item_ids.reverse(), pl.Series([99])]))
-    scores = np.column_stack([logger.scores(np.arange(Q))[0].detach().numpy()[::-1, ::-1], np.full(Q, -np.inf)])
-    other = TwoStagePolicy(GivenScores(scores), GivenScores(scores), D, K, turned)
-    a, b = (propensities.row_propensities(rows, THETA, "exact", p, samples=4000) for p in (logger, other))
-    assert a == pytest.approx(b, rel=0.05)
-    fewer = GivenScores(scores[:, 1:])
-    unknown = TwoStagePolicy(fewer, fewer, D, K, Vocabulary(turned.query_ids, turned.item_ids[1:]))
-    assert (propensities.row_propensities(rows, THETA, "exact", unknown)[rows.item == D - 1] == 0).all()
 
 
 def test_the_doubly_robust_objective_learns_its_reward_model_from_the_other_half_or_the_other_queries() -> None:
@@ -125,10 +100,3 @@ def test_what_is_held_out_only_judges_and_nothing_is_where_nothing_stops() -> No
     assert judged.criterion(dcg, 0) is not None
     with pytest.raises(ConfigError, match="stopping = dcg needs held-out clicks"):
         alone.criterion(dcg, 0)
-
-
-def test_clips() -> None:
-    rho_0 = np.linspace(0.01, 1, 1000)
-    for clip, wanted in (("paper", 0.1), ("none", 0.0), (0.3, 0.3), ("quantile", 0.011)):
-        found = data.clip_at(CONFIG.model_copy(update={"clip": clip}), rho_0, 10_000)
-        assert found == pytest.approx(wanted, abs=1e-3)

@@ -22,8 +22,9 @@ def estimate(
         typer.Option(help="Like --policy, from scores: Parquet with query_id, item_id, candidate_score, ranker_score."),
     ] = None,
     propensity: Annotated[
-        str, typer.Option(help="logged, exact (with --logging-policy), frequency or fitted.")
-    ] = "logged",
+        str,
+        typer.Option(help="auto (the best there is a source for), logged, exact, fitted or frequency."),
+    ] = "auto",
     logging_policy: Annotated[Path | None, typer.Option(help="Saved policy that drew the log.")] = None,
     estimator: Annotated[
         str, typer.Option(help="doubly_robust, ips, clipped, self_normalised or direct.")

@@ -69,6 +69,15 @@ def exposure(feedback: Feedback, theta: NDArray[np.float64]) -> NDArray[np.float
     return theta_k * feedback.shown
 
 
+def always_the_same(feedback: Feedback) -> NDArray[np.bool_]:
+    """Whether all lists of a query were the same: each item at each rank as often as there are impressions.
+
+    Shapes: -> [Q].
+    """
+    varied = feedback.shown < feedback.impressions[feedback.query]
+    return np.asarray(np.bincount(feedback.query[varied], minlength=feedback.Q) == 0)
+
+
 def save(feedback: Feedback, path: str | Path) -> Path:
     """Writes feedback as a folder of three small Parquet files: the sums, the queries, the items."""
     columns = {name: getattr(feedback, name) for name in ("query", "item", "rank", "shown", "clicks", "logged")}

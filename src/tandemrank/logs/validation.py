@@ -17,7 +17,7 @@ from tandemrank._base.files import replacing
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
-from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.feedback import Feedback, always_the_same
 from tandemrank.logs.pairs import compared, often, unconnected
 from tandemrank.logs.registry import IdRegistry
 from tandemrank.logs.sources import Batch, Source, batches, describe
@@ -222,15 +222,6 @@ def _describe(feedback: Feedback, survey: _Survey) -> Description:
         propensities=survey.ranges.get("propensity"),
         weights=survey.ranges.get("weight"),
     )
-
-
-def always_the_same(feedback: Feedback) -> NDArray[np.bool_]:
-    """Whether all lists of a query were the same: each item at each rank as often as there are impressions.
-
-    Shapes: -> [Q].
-    """
-    varied = feedback.shown < feedback.impressions[feedback.query]
-    return np.asarray(np.bincount(feedback.query[varied], minlength=feedback.Q) == 0)
 
 
 def _first_items(feedback: Feedback) -> NDArray[np.float64]:

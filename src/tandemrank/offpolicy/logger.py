@@ -1,4 +1,4 @@
-"""Propensities of a log, of every kind; and for a log that has none the logging policy, fitted to the lists it showed.
+"""The logging policy of a log that has no propensities, fitted to the lists that it showed.
 
     log pi(y) = sum_k ( s_{y_k} - log sum_{d not in y_{<k}} exp(s_d) ),    s(q, d) = a_d + <u_q, v_d>
 
@@ -21,10 +21,7 @@ from torch import Tensor
 from tandemrank._base import random
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.checks import examine
 from tandemrank.logs.impressions import Impressions
-from tandemrank.logs.registry import IdRegistry
-from tandemrank.logs.sources import Source, batches, describe
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -32,7 +29,7 @@ LISTS = 1_000_000  # lists that a fit looks at: the first of the log; more would
 HELD_OUT = 0.1
 LEFT = 1e-6  # the least mass that is left after a list: rounding, where a logger always shows the same
 ENOUGH = 1e-4  # nats that a list must gain for an epoch to count as better
-STREAM = 4  # of random keys: which lists are held out (feedback.py has the stream before it)
+STREAM = 4  # of random keys: which lists are held out
 
 
 @dataclass(frozen=True)
@@ -54,37 +51,18 @@ class Fitted:
     popularity: float
 
 
-def lists_of(parts: Iterable[Impressions], *, limit: int = LISTS) -> Lists:
-    """The first lists of simulated impressions."""
-    pairs = [(part.query.astype(np.int64), part.items.astype(np.int64)) for part in parts]
-    return _first(pairs, limit)
-
-
-def read_lists(source: Source, vocabulary: Vocabulary, K: int, *, limit: int = LISTS) -> Lists:
-    """The first lists of a log, with the checks of `logs.read`; every id must be in the vocabulary."""
-    names, pairs, n = IdRegistry(vocabulary), [], 0
-    for piece in batches(source):
-        if piece.frame is None or piece.found:
-            raise LogError(describe(piece, piece.found[0]))
-        if not len(piece.frame):
-            continue
-        found, shown = examine(piece.frame, names, K)
-        if shown is None:
-            raise LogError(describe(piece, found[0]))
-        padded = np.full((len(shown.query), K), -1, np.int64)
-        padded[np.repeat(np.arange(len(shown.query)), shown.length), shown.rank] = shown.item
-        pairs.append((shown.query.astype(np.int64), padded))
-        n += len(padded)
+def lists_of(parts: Iterable[Impressions | Lists], *, limit: int = LISTS) -> Lists:
+    """The first lists of impressions that come in parts; no more parts are taken than are needed."""
+    query, items, n = [], [], 0
+    for part in parts:
+        query.append(part.query.astype(np.int64))
+        items.append(part.items.astype(np.int64))
+        n += len(part.query)
         if n >= limit:
             break
-    return _first(pairs, limit)
-
-
-def _first(pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]], limit: int) -> Lists:
-    if not sum(len(query) for query, _ in pairs):
+    if not n:
         raise LogError("expected a log with impressions to fit the logging policy to; it is empty. Check the path.")
-    query, items = (np.concatenate(column)[:limit] for column in zip(*pairs, strict=True))
-    return Lists(query, items)
+    return Lists(np.concatenate(query)[:limit], np.concatenate(items)[:limit])
 
 
 def fit(

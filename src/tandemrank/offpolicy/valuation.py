@@ -9,7 +9,8 @@ other queries of the same kind would have given.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -23,11 +24,12 @@ from tandemrank.gradients import race
 from tandemrank.logs import reading, sums
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
-from tandemrank.offpolicy import estimators, propensities, uncertainty
+from tandemrank.offpolicy import estimators, uncertainty
 from tandemrank.offpolicy.diagnostics import VERDICTS, Diagnostics, Exposure, Verdict, diagnose, judge
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.folds import query_folds, rows_of
-from tandemrank.offpolicy.logger import fit, read_lists
+from tandemrank.offpolicy.lists import read_lists
+from tandemrank.offpolicy.propensities import Asked, Clip, Resolved, resolve
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.reward.item_rate import Reward
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -51,10 +53,10 @@ class Question:
     """
 
     theta: Floats
-    propensity: propensities.Kind = "logged"
+    propensity: Asked = "auto"
     logging_policy: TwoStagePolicy | None = None
     estimator: Estimator = "doubly_robust"
-    clip: float | None = None
+    clip: Clip | None = None
     others: Feedback | None = None
     samples: int = 20
     replicates: int = 1000
@@ -66,14 +68,12 @@ class Question:
         """Refuses by name what a switch does not take."""
         object.__setattr__(self, "theta", check_examination(self.theta))
         check_engine(self.engine)
-        for name, kind in (("propensity", propensities.Kind), ("estimator", Estimator)):
-            if getattr(self, name) not in kind.__args__:  # type: ignore[attr-defined]
-                allowed = ", ".join(kind.__args__)  # type: ignore[attr-defined]
-                raise ConfigError(f"{name} must be one of {allowed}; {getattr(self, name)!r} came.")
-        if self.samples < 1 or self.replicates < 100 or not 0 < self.level < 1 or (self.clip or 0) < 0:
+        if self.estimator not in get_args(Estimator):
+            raise ConfigError(f"estimator must be one of {', '.join(get_args(Estimator))}; {self.estimator!r} came.")
+        if self.samples < 1 or self.replicates < 100 or not 0 < self.level < 1:
             raise ConfigError(
-                f"needed: samples >= 1, replicates >= 100, 0 < level < 1, clip >= 0; got {self.samples}, "
-                f"{self.replicates}, {self.level}, {self.clip}."
+                f"needed: samples >= 1, replicates >= 100, 0 < level < 1; got {self.samples}, {self.replicates}, "
+                f"{self.level}."
             )
 
 
@@ -149,29 +149,23 @@ def _evidence(log: Source | Feedback, asked: Question) -> _Evidence:
         # Folds of impressions: a model of the one half knows the pairs of the other.
         one, other = reading.read_split(log, 0.5, seed=asked.seed, K=len(asked.theta), engine=asked.engine)
         whole, folds = sums.merge([one, other]), [(one, other), (other, one)]
-    rho_0 = _resolved_propensity(log, whole, asked)
-    minimum = asked.clip or 0.0
-    if asked.clip is None and asked.estimator == "clipped":
-        minimum = propensities.quantile_clip(rho_0[whole.clicks > 0], 0.01)
+    found = _propensities(log, whole, asked)
     if asked.others is not None:
         folds = [(whole, asked.others)]
     if asked.estimator not in ("direct", "doubly_robust"):
         folds = []
     models = tuple((fold, item_rate.reward_model(rest, asked.theta)) for fold, rest in folds)
-    return _Evidence(whole, propensities.clip(rho_0, minimum), rho_0 < minimum, models)
+    return _Evidence(whole, found.rho_0[0], found.raised[0], models)
 
 
-def _resolved_propensity(log: Source | Feedback, whole: Feedback, asked: Question) -> Floats:
-    """rho_0 of every row by the switch.  Shapes: -> [P]."""
-    logger = asked.logging_policy
-    if asked.propensity == "fitted":
-        logger = None
-        if not isinstance(log, Feedback):
-            lists = read_lists(log, whole.vocabulary, len(asked.theta))
-            logger = fit(lists, whole.vocabulary, seed=asked.seed).policy
-    return propensities.row_propensities(
-        whole, asked.theta, asked.propensity, logger, samples=asked.samples, seed=asked.seed
-    )
+def _propensities(log: Source | Feedback, whole: Feedback, asked: Question) -> Resolved:
+    """Those of every row, by the switches."""
+    lists = None if isinstance(log, Feedback) else partial(read_lists, log, whole.vocabulary, len(asked.theta))
+    clip = asked.clip if asked.clip is not None else "quantile" if asked.estimator == "clipped" else "none"
+    return resolve(
+        [whole], asked.theta, kind=asked.propensity, clip=clip, logging_policy=asked.logging_policy, lists=lists,
+        seed=asked.seed,
+    )  # fmt: skip
 
 
 def _exposure(

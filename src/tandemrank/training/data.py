@@ -17,15 +17,14 @@ from tandemrank.logs import sums
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import propensities
 from tandemrank.offpolicy.folds import query_folds
-from tandemrank.offpolicy.logger import Lists, fit
-from tandemrank.offpolicy.propensities import Kind, choose_propensity
+from tandemrank.offpolicy.logger import Lists
+from tandemrank.offpolicy.propensities import Resolved
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import stopping
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.stopping import Criterion
 from tandemrank.training.weights import DoublyRobustWeights, click_weights, doubly_robust_weights
 
-Floats = NDArray[np.float64]
 ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32]]]
 
 
@@ -33,16 +32,12 @@ ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32
 class TrainingData:
     """What a log says: weights for training, and the part that was held out for judging, if any, with its propensities.
 
-    `propensity` is the kind that was used, `why` the reason in words, `logger` the policy it comes from, if from any.
+    `propensities`: of what trains, then of what is held out.
     """
 
     weights: csr_matrix | DoublyRobustWeights
     held_out: Feedback | None
-    rho_0: Floats
-    clip: float
-    propensity: Kind
-    why: str
-    logger: TwoStagePolicy | None
+    propensities: Resolved
 
     def criterion(self, config: LearningConfig, seed: int, *, lists: ListMaker | None = None) -> Criterion | None:
         """The judgement that `training.stopping` names; only held-out clicks enter, never the truth.
@@ -57,7 +52,7 @@ class TrainingData:
             )
         q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
         show = lists or (lambda policy: (q, policy.most_likely(q)))
-        rho_0 = propensities.clip(self.rho_0, self.clip)
+        rho_0 = self.propensities.rho_0[1]
         if config.training.stopping == "dcg":
             judge = stopping.held_out_dcg(rho_0, self.held_out, config.theta)
             return lambda policy: judge(*show(policy))
@@ -92,30 +87,13 @@ def prepare(
         raise LogError(
             f"not enough clicks to learn from: {came}, in {sum(part.N for part in parts):g} impressions. Give a longer log."
         )
-    kind, why = choose_propensity(config.propensity, used, logging_policy)
-    logger = logging_policy if kind == "exact" else None
-    if kind == "fitted":
-        if lists is None:
-            raise ConfigError("fitted propensities need the lists of the log: give `lists`, or another propensity.")
-        logger = fit(lists(), used.vocabulary, seed=seed).policy
-    rho_used, *rho_held_out = (
-        propensities.row_propensities(part, config.theta, kind, logger, samples=config.propensity_samples, seed=seed)
-        for part in parts
-    )
-    minimum = clip_at(config, rho_used[used.clicks > 0], sum(part.N for part in parts))
-    rho_used = propensities.clip(rho_used, minimum)
+    found = propensities.resolve(
+        parts, config.theta, kind=config.propensity, clip=config.clip, clip_quantile=config.clip_quantile,
+        logging_policy=logging_policy, lists=lists, samples=config.propensity_samples, seed=seed,
+    )  # fmt: skip
     weights: csr_matrix | DoublyRobustWeights = (
-        click_weights(rho_used, used)
+        click_weights(found.rho_0[0], used)
         if config.objective == "ips"
-        else doubly_robust_weights(rho_used, used, config.theta, folds)
+        else doubly_robust_weights(found.rho_0[0], used, config.theta, folds)
     )
-    return TrainingData(weights, held_out, rho_held_out[0] if rho_held_out else np.empty(0), minimum, kind, why, logger)
-
-
-def clip_at(config: LearningConfig, rho_0: Floats, N: float) -> float:
-    """The number below which propensities are raised to it."""
-    if config.clip == "paper":
-        return propensities.paper_clip(N)
-    if config.clip == "quantile":
-        return propensities.quantile_clip(rho_0, config.clip_quantile)
-    return 0.0 if config.clip == "none" else float(config.clip)
+    return TrainingData(weights, held_out, found)

@@ -24,9 +24,10 @@ from tandemrank.logs import counting, reading
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge, renamed, total, unpacked
-from tandemrank.offpolicy import logger, uncertainty, valuation
+from tandemrank.offpolicy import uncertainty, valuation
 from tandemrank.offpolicy.diagnostics import VERDICTS, Verdict
 from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.lists import read_lists
 from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.valuation import Answer
 from tandemrank.policies import features, towers
@@ -159,7 +160,7 @@ def learn(
     clicks = prepare(
         parts.used, config, held_out=parts.held_out if config.apart else None,
         logging_policy=_logger(logging_policy, start, parts, config),
-        lists=lambda: logger.read_lists(log, parts.judged.vocabulary, config.shown), seed=seed,
+        lists=lambda: read_lists(log, parts.judged.vocabulary, config.shown), seed=seed,
     )  # fmt: skip
     pair = _initial_pair(start, parts, config, seed)
     trained = {
@@ -173,11 +174,10 @@ def learn(
     }  # fmt: skip
     values = {method: _value(found.policy, parts, clicks, config, seed) for method, found in trained.items()}
     production, differences = _compared(values, parts.judged, seed)
-    taken = clicks.propensity == "exact" and logging_policy is None
-    why = "the policy to start from is taken for the one that drew the log" if taken else clicks.why
-    return Learned(
-        config, start.words, _described(parts), clicks.propensity, why, trained, values, production, differences
-    )
+    used = clicks.propensities
+    taken = used.kind == "exact" and logging_policy is None
+    why = "the policy to start from is taken for the one that drew the log" if taken else used.reason
+    return Learned(config, start.words, _described(parts), used.kind, why, trained, values, production, differences)
 
 
 def check_methods(methods: Sequence[str]) -> list[Method]:
@@ -314,9 +314,10 @@ def _initial_pair(start: Start, parts: Parts, config: LearningConfig, seed: int)
 def _value(policy: TwoStagePolicy, parts: Parts, clicks: TrainingData, config: LearningConfig, seed: int) -> Answer:
     """The doubly robust value on the judged part; the reward model learns from the other parts."""
     # A policy that was fitted to the log is used as the one that drew it: sums have no lists to fit another to.
-    kind: Kind = "exact" if clicks.propensity == "fitted" else clicks.propensity
+    used = clicks.propensities
+    kind: Kind = "exact" if used.kind == "fitted" else used.kind
     return valuation.estimate(
-        policy, parts.judged, theta=config.theta, propensity=kind, logging_policy=clicks.logger, others=parts.seen,
+        policy, parts.judged, theta=config.theta, propensity=kind, logging_policy=used.logger, others=parts.seen,
         replicates=REPLICATES, level=LEVEL, seed=seed,
     )  # fmt: skip
 

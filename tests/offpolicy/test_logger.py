@@ -1,0 +1,119 @@
+"""The fitted logging policy: its likelihood by enumeration, its exposures and estimates near those of the truth."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+import enumeration
+from tandemrank._base.ids import Vocabulary
+from tandemrank.clicks import models, simulation
+from tandemrank.errors import ConfigError, LogError
+from tandemrank.gradients import plackett_luce
+from tandemrank.logs import counting, writing
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy import estimators
+from tandemrank.offpolicy.lists import read_lists
+from tandemrank.offpolicy.logger import Lists, _log_probability, fit, lists_of
+from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+Q, D, K, N = 80, 30, 4, 12_000
+THETA = models.examination_curve(K)
+IDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+
+
+def logger(tastes: float, seed: int = 0) -> np.ndarray:
+    """Scores of a logging policy: popularity and, more or less, tastes.  Shapes: -> [Q, D]."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=D) + tastes * rng.normal(size=(Q, 4)) @ rng.normal(size=(4, D)) / 2
+
+
+def shown(scores: np.ndarray, R: np.ndarray, seed: int = 0) -> list[Impressions]:
+    draw = simulation.one_stage(lambda q: scores[q].astype(np.float32), K)
+    return list(simulation.simulate(draw, csr_matrix(R), np.arange(Q), N, models.position_based(THETA), seed=seed))
+
+
+def one_stage(scores: np.ndarray) -> TwoStagePolicy:
+    return TwoStagePolicy(GivenScores(scores), GivenScores(scores), D, K, IDS)
+
+
+def test_the_likelihood_is_that_of_plackett_luce() -> None:
+    scores = [0.3, -0.5, 1.0, 0.1]
+    a = torch.tensor(scores)
+    total = 0.0
+    for y, probability, _ in enumeration.rankings(scores, range(4), 3):
+        found = _log_probability([a], torch.tensor([0]), torch.tensor([y])).item()
+        assert found == pytest.approx(np.log(probability), abs=1e-5)
+        total += np.exp(found)
+    assert total == pytest.approx(1, abs=1e-5)
+    short = _log_probability([a], torch.tensor([0]), torch.tensor([[2, -1, -1]])).item()
+    assert short == pytest.approx(1.0 - np.log(np.exp(scores).sum()), abs=1e-5)
+
+
+def test_the_likelihood_with_tastes_is_that_of_each_query() -> None:
+    generator = torch.Generator().manual_seed(0)
+    a, u, v = torch.randn(6, generator=generator), *(torch.randn(n, 2, generator=generator) for n in (3, 6))
+    query, items = torch.tensor([0, 0, 2]), torch.tensor([[1, 2], [5, 0], [3, 4]])
+    wanted = plackett_luce.log_probability((a + u @ v.T)[query], items)
+    assert _log_probability([a, u, v], query, items) == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize("tastes", [0.0, 1.0])
+def test_fitted_propensities_come_close_to_the_true_ones_and_so_do_estimates(tastes: float) -> None:
+    rng = np.random.default_rng(1)
+    scores, R = logger(tastes), rng.uniform(0, 1, (Q, D)) ** 2
+    parts = shown(scores, R)
+    fitted = fit(lists_of(parts), IDS)
+    assert (fitted.rank > 0) == (tastes > 0)  # a logger that does not know its queries is given no tastes
+    log = counting.from_impressions(parts, IDS)
+    rho_0, rho_fit = (
+        policy.exposure(log.query, log.item, THETA, samples=100)[0] for policy in (one_stage(scores), fitted.policy)
+    )
+    off = np.average(np.abs(rho_fit / rho_0 - 1), weights=log.shown)
+    assert off < (0.04 if tastes == 0 else 0.12)
+    new = TwoStagePolicy(GivenScores(0.7 * scores + rng.normal(size=(Q, D)) / 3), GivenScores(2 * R), 10, K, IDS)
+    rho_cr, _ = new.exposure(log.query, log.item, THETA, samples=100)
+    truth = float((new.utility(csr_matrix(R), THETA, samples=100) * log.impressions).sum() / log.N)
+    exact, found, popular = (
+        estimators.ips(rho_cr, rho, log).value for rho in (rho_0, rho_fit, np.full(len(log.query), THETA.sum() / D))
+    )
+    assert exact == pytest.approx(truth, rel=0.05)
+    assert found == pytest.approx(exact, rel=0.015)
+    assert abs(popular - exact) > 5 * abs(found - exact)  # as if the logger had been random
+
+
+def test_lists_of_files_and_of_impressions_are_the_same(tmp_path: Path) -> None:
+    parts = shown(logger(0.0), np.full((Q, D), 0.5))
+    path = writing.write(parts, tmp_path / "log", IDS)
+    read, given = read_lists(path, IDS, K), lists_of(parts)
+    assert np.array_equal(read.query, given.query)
+    assert np.array_equal(read.items, given.items)
+    assert len(read_lists(path, IDS, K, limit=100).query) == 100
+
+
+def test_short_lists_are_padded() -> None:
+    frame = pl.DataFrame({"query_id": [0, 1], "items": [[3, 1], [2]], "clicks": [[0, 1], [0]]})
+    read = read_lists(frame, IDS, 3)
+    assert read.items.tolist() == [[3, 1, -1], [2, -1, -1]]
+
+
+def test_edges_one_list_and_a_logger_that_never_changes() -> None:
+    one = fit(Lists(np.array([0]), np.array([[3, 1]])), IDS, epochs=3)
+    assert torch.isfinite(one.policy.scores([0])[0]).all()
+    fixed = Lists(np.repeat(np.arange(Q), 20), np.tile([3, 1, 2, 0], (20 * Q, 1)))
+    policy = fit(fixed, IDS, epochs=30).policy
+    assert policy.most_likely([0]).tolist()[0][0] == 3
+
+
+def test_refusals() -> None:
+    with pytest.raises(LogError, match="it is empty"):
+        lists_of([])
+    with pytest.raises(ConfigError, match="expected ranks >= 1"):
+        fit(Lists(np.array([0]), np.array([[1]])), IDS, ranks=(0,))
+    bad = pl.DataFrame({"query_id": [0], "items": [[3, 3]], "clicks": [[0, 1]]})
+    with pytest.raises(LogError, match="row 0, column items"):
+        read_lists(bad, IDS, 3)
