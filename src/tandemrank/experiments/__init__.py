@@ -6,6 +6,7 @@
 - `world`: a task, its production policy and the log of its clicks
 - `evaluation`: NDCG, recall, expected clicks; paired differences
 - `trainer`: three ways to learn from one log, and the references
+- `peers`: what a practitioner would pick instead, tuned on held-out clicks
 - `cells`: what a grid is made of
 - `records`: the record of a finished cell
 - `grid`: tables of experiments, resumable, on local processes or on Ray
