@@ -391,23 +391,51 @@ def test_identities_beta_ips_without_beta_and_on_policy_it_is_ips() -> None:
     assert estimators.beta_ips(rho_0, rho_0, log, theta=theta).value == pytest.approx(
         4 / 3
     )  # one query: no others to learn from
-    assert estimators.best_beta(np.ones(4), np.zeros(4), np.ones(4), np.ones(4, bool)) == 0.0
 
 
-def test_the_best_beta_is_a_regression_and_its_estimate_has_the_least_variance() -> None:
+def moments_of(clicks, surplus, n, covariance=None, variance=None, Z: float = 2.0) -> estimators.Moments:
+    zero = np.zeros(len(n))
+    return estimators.Moments(
+        np.array(clicks),
+        np.array(surplus),
+        np.array(n),
+        zero + Z,
+        *(zero if x is None else np.array(x) for x in (covariance, variance)),
+    )
+
+
+def test_the_best_beta_within_queries_is_the_regression_of_their_impressions() -> None:
+    """One document each impression: the sums say all, so it is Cov / Var of the impressions as they are."""
     rng = np.random.default_rng(0)
-    n = rng.integers(1, 9, 300).astype(float)
-    surplus = rng.normal(size=300) * n
-    clicks = 0.5 * n + 0.7 * surplus + rng.normal(size=300)
-    use = np.ones(300, bool)
-    beta = estimators.best_beta(clicks, surplus, n, use)
+    rho_cr, rho_0 = np.array([0.7, 0.2, 0.1]), np.array([0.2, 0.3, 0.5])
+    items, w = rng.choice(3, 500, p=rho_0), rho_cr / rho_0
+    clicked = rng.random(500) < np.array([0.9, 0.3, 0.1])[items]
+    log = log_of([(d,) for d in items], [(int(c),) for c in clicked])
+    found = estimators._moments(w[log.item], log, np.ones(1), None)
+    x, y = w[items] * clicked, w[items]
+    assert found.covariance[0] == pytest.approx(500 * np.cov(x, y)[0, 1])
+    assert found.variance[0] == pytest.approx(500 * np.var(y, ddof=1))
+    assert found.surplus[0] == pytest.approx(y.sum() - 500)
 
-    def spread(b: float) -> float:
-        return estimators.Estimate(clicks - b * surplus, n).standard_error
 
-    assert beta == pytest.approx(0.7, abs=0.05)
-    assert spread(beta) <= min(spread(b) for b in np.linspace(beta - 0.5, beta + 0.5, 41)) * 1.001
-    assert beta == estimators.best_beta(clicks * 2, surplus * 2, n * 2, use)
+def test_the_best_beta_by_hand() -> None:
+    everything = np.ones(4, bool)
+    # Twice or more: what varies within; all queries say 0.8, so there is no noise, and nothing is pulled.
+    many = moments_of(
+        [9.0, 1.0, 5.0, 5.0], [9.0, 9.0, 9.0, 9.0], [10.0] * 4, [0.8, 1.6, 0.8, 0.8], [1.0, 2.0, 1.0, 1.0]
+    )
+    assert estimators.best_beta(many, everything) == pytest.approx(0.8)
+    # Once: a regression over queries; U = 1, slope (1 + 1 + 0 + 0) / 2 = 1, error sqrt(0) = 0.
+    once = moments_of([2.0, 0.0, 1.0, 1.0], [1.0, -1.0, 0.0, 0.0], [1.0] * 4)
+    assert estimators.best_beta(once, everything) == pytest.approx(1.0)
+    # Noisy: slope 0.8 of 1.6, 0 and twice 0.8; error sqrt(0.8^2 + 0.8^2) / 4; U / Z = 0.5 / 2.
+    noisy = moments_of([5.0] * 4, [9.0] * 4, [10.0] * 4, [1.6, 0.0, 0.8, 0.8], [1.0] * 4)
+    assert estimators.best_beta(noisy, everything) == pytest.approx(0.25 + (1 - 2 * 0.8**2 / 16 / 0.55**2) * 0.55)
+    # No more than noise: that of the self-normalised estimator. And nothing varies: none.
+    wild = moments_of([5.0] * 4, [9.0] * 4, [10.0] * 4, [9.0, -9.0, 0.0, 0.9], [1.0] * 4)
+    assert estimators.best_beta(wild, everything) == pytest.approx(0.25)
+    assert estimators.best_beta(moments_of([1.0] * 4, [0.0] * 4, [1.0] * 4), everything) == 0.0
+    assert estimators.best_beta(many, ~everything) == 0.0
 
 
 def test_cross_fitted_it_is_unbiased_and_sharper_than_ips_and_not_worse_than_self_normalised() -> None:

@@ -106,29 +106,72 @@ def beta_ips(
     independent. Exposure without support, and what a clip takes, count as worth beta per unit.
     `total`: the pair's exposure where it is not sum(theta).  Shapes: rho_cr, rho_0 [P]; theta [K]; total [Q].
     """
-    clicks = ips(rho_cr, rho_0, feedback)
-    n = clicks.denominator
-    found = by_query(safe_ratio(rho_cr, rho_0, feedback.shown) * exposure(feedback, theta), feedback)
-    surplus = found - n * (float(theta.sum()) if total is None else total)
+    check_exposures(rho_cr, rho_0, feedback)
+    found = _moments(safe_ratio(rho_cr, rho_0, feedback.shown), feedback, theta, total)
     if beta is not None:
-        return Estimate(clicks.numerator - beta * surplus, n)
+        return Estimate(found.clicks - beta * found.surplus, found.n)
     fold = fold_of_queries(feedback.Q, seed)
-    betas = np.array([best_beta(clicks.numerator, surplus, n, fold != f) for f in range(QUERY_FOLDS)])
-    return Estimate(clicks.numerator - betas[fold] * surplus, n)
+    betas = np.array([best_beta(found, fold != f) for f in range(QUERY_FOLDS)])
+    return Estimate(found.clicks - betas[fold] * found.surplus, found.n)
 
 
-def best_beta(clicks: Floats, surplus: Floats, n: Floats, use: NDArray[np.bool_]) -> float:
-    """The beta with the least variance over the chosen queries; 0 where nothing varies: on policy it is IPS itself.
+@dataclass(frozen=True)
+class Moments:
+    """What beta* is made of, of each query: X, S = Y - Z n, n, Z, and of impressions within it Cov(X, Y) and Var(Y), times n.
 
-        sum_q (X_q - U n_q) S_q / sum_q S_q^2,     S_q = Y_q - Z n_q,   U = sum X / sum n
-
-    Shapes: clicks, surplus, n, use [Q].
+    Sums do not say which documents were shown together, so covariances are those within a rank, added up: another beta,
+    and a good one. Shapes: [Q] each.
     """
-    x, s, n = clicks[use], surplus[use], n[use]
-    spread, N = float(np.square(s).sum()), float(n.sum())
-    if N <= 0 or spread <= 1e-18 * N:
+
+    clicks: Floats
+    surplus: Floats
+    n: Floats
+    total: Floats
+    covariance: Floats
+    variance: Floats
+
+
+def best_beta(found: Moments, use: NDArray[np.bool_]) -> float:
+    """beta* by the chosen queries; 0 where nothing varies: on policy it is IPS itself.
+
+    Cov / Var from what varies within the queries that came twice or more (values that differ between queries are only
+    noise to it), and between those that came once; pulled to U / Z, the self-normalised estimator, as far as its own
+    noise would explain the distance:  beta = U/Z + max(0, 1 - error^2 / (Cov/Var - U/Z)^2) (Cov/Var - U/Z).
+    Shapes: use [Q].
+    """
+    N, exposed = float(found.n[use].sum()), float((found.n * found.total)[use].sum())
+    if N <= 0 or exposed <= 0:
         return 0.0
-    return float(((x - x.sum() / N * n) * s).sum()) / spread
+    U = float(found.clicks[use].sum()) / N
+    once = found.n < 2
+    top = np.where(once, (found.clicks - U * found.n) * found.surplus, found.covariance)[use]
+    bottom = np.where(once, np.square(found.surplus), found.variance)[use]
+    spread = float(bottom.sum())
+    if spread <= 1e-12 * exposed:
+        return 0.0
+    slope, plain = float(top.sum()) / spread, U * N / exposed
+    error = float(np.sqrt(np.square(top - slope * bottom).sum())) / spread
+    away = slope - plain
+    return plain + max(0.0, 1 - (error / away) ** 2) * away if away else plain
+
+
+def _moments(w: Floats, log: Feedback, theta: Floats, total: Floats | None) -> Moments:
+    """Shapes: w [P], rho_cr / rho_0; theta [K]; total [Q] -> [Q] each."""
+    K, n, seen = len(theta), log.impressions.astype(np.float64), exposure(log, theta)
+    ranks = log.query.astype(np.int64) * K + log.rank
+    X, Y = (sums_by(ranks, w * x, log.Q * K).reshape(log.Q, K) for x in (log.clicks, seen))
+    squares = w * w * theta[log.rank]
+    factor = np.where(n >= 2, n / np.maximum(n - 1, 1), 0.0)  # as in a sample variance
+    several = np.maximum(n, 1)
+    Z = np.full(log.Q, float(theta.sum())) if total is None else total
+    return Moments(
+        X.sum(1),
+        Y.sum(1) - n * Z,
+        n,
+        Z,
+        factor * (by_query(squares * log.clicks, log) - (X * Y).sum(1) / several),
+        factor * (by_query(squares * seen, log) - np.square(Y).sum(1) / several),
+    )
 
 
 def direct_method(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, direct: Floats) -> Estimate:
