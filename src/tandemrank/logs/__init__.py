@@ -9,6 +9,7 @@
 - `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows
 - `reading`: a log becomes `Feedback`, here or on a cluster
 - `writing`: a log as Parquet
+- `importers`: logs of other systems become logs of ours
 - `pairs`: what a log can compare ranks by
 - `validation`: is my log fit, and a clean copy of it
 """
