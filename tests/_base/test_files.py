@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from tandemrank._base import files
-from tandemrank._base.files import Kind, claim, clear, replacing, write_text
+from tandemrank._base.files import Kind, claim, claimed, clear, replacing, write_text
 from tandemrank.errors import ConfigError, OutputError
 
 PAIR = Kind("pair", r"(one|two)\.txt", lambda path: (path / "one.txt").is_file())
@@ -98,9 +98,13 @@ def test_what_cannot_be_put_back_is_kept_and_named_and_the_next_write_puts_it_ba
 
 
 def test_ctrl_c_while_writing_leaves_nothing(tmp_path) -> None:
-    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "a.txt") as temporary:
-        temporary.write_text("half")
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with replacing(tmp_path / "a.txt") as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert names(tmp_path) == []
 
 
@@ -250,10 +254,14 @@ def test_a_folder_that_is_not_a_result_of_ours_is_refused(tmp_path) -> None:
 
 
 def test_what_becomes_foreign_while_a_result_is_written_is_refused_too(tmp_path) -> None:
-    with pytest.raises(ConfigError, match=r"cat.jpg is in it"), replacing(tmp_path / "pair", PAIR) as folder:
-        folder.mkdir()
-        (tmp_path / "pair").mkdir()
-        (tmp_path / "pair" / "cat.jpg").touch()
+    def surprised() -> None:
+        with replacing(tmp_path / "pair", PAIR) as folder:
+            folder.mkdir()
+            (tmp_path / "pair").mkdir()
+            (tmp_path / "pair" / "cat.jpg").touch()
+
+    with pytest.raises(ConfigError, match=r"cat.jpg is in it"):
+        surprised()
     assert names(tmp_path / "pair") == ["cat.jpg"]
 
 
@@ -307,6 +315,22 @@ def test_a_claimed_folder_is_filled_bit_by_bit(tmp_path) -> None:
     clear(folder, GRID)
     clear(folder, GRID)
     assert names(tmp_path) == []
+
+
+def test_a_job_that_fails_before_it_has_written_leaves_no_folder(tmp_path) -> None:
+    def failing(text: str | None = None) -> None:
+        with claimed(tmp_path / "grid", GRID) as folder:
+            if text is not None:
+                write_text(folder / "config.json", text)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert names(tmp_path) == []
+    for text in ("{}", None):
+        with pytest.raises(ZeroDivisionError):
+            failing(text)
+        assert names(tmp_path / "grid") == [files.MARK, "config.json"]
 
 
 def test_a_folder_of_somebody_else_is_not_claimed_nor_cleared(tmp_path) -> None:

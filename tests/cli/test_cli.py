@@ -50,7 +50,7 @@ def simulated(tmp_path_factory):
 def test_simulate_writes_the_log_and_the_policy(simulated) -> None:
     folder, summary = simulated
     assert summary["impressions"] == 20000
-    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "log", "production"]
+    assert sorted(p.name for p in folder.iterdir()) == [".tandemrank", "config.json", "log", "production"]
     log = pl.read_parquet(folder / "log")
     assert len(log) == 20000
     assert {"query_id", "items", "clicks"} <= set(log.columns)
@@ -65,6 +65,7 @@ def test_simulate_train_evaluate_from_the_shell(simulated, tmp_path, capsys, mon
     summary = json.loads(out)
     assert summary["log"]["impressions"] == 20000
     assert sorted(p.name for p in (tmp_path / "pair").iterdir()) == [
+        ".tandemrank",
         "config.json",
         "joint",
         "report.html",

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tandemrank._base.config import validated
+from tandemrank._base.files import claim
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid
 from tandemrank.experiments.cells import GridConfig
@@ -71,7 +72,7 @@ def test_two_processes_give_the_same_table(config, whole, tmp_path) -> None:
 
 def test_a_finished_grid_needs_resume_and_another_grid_another_folder(config, whole, tmp_path) -> None:
     folder = tmp_path / "grid"
-    folder.mkdir()
+    claim(folder, grid.GRID)
     (folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
     with pytest.raises(ConfigError, match=r"holds this grid already\. Go on with --resume"):
         grid.run(config, folder)

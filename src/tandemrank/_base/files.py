@@ -142,6 +142,19 @@ def _is_marked(folder: Path, kind: Kind) -> bool:
     return mark.is_file() and mark.read_text(encoding="utf-8", errors="replace") == f"{kind.name}\n"
 
 
+@contextmanager
+def claimed(folder: str | Path, kind: Kind, inputs: Iterable[object] = ()) -> Iterator[Path]:
+    """`claim` around a job: if it fails before it has written anything, no folder stays behind."""
+    try:
+        yield claim(folder, kind, inputs)
+    except BaseException:
+        with suppress(OSError):
+            if os.listdir(folder) == [MARK] and _is_marked(Path(folder), kind):
+                (Path(folder) / MARK).unlink()
+                Path(folder).rmdir()
+        raise
+
+
 def clear(folder: str | Path, kind: Kind) -> None:
     """Deletes a claimed folder, if it is there; refuses one that is not marked, or holds anything else."""
     real = check_target(folder, kind)

@@ -58,16 +58,16 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """The whole method on a small synthetic world: simulate clicks, train three ways, compare with the truth."""
-    import shutil
-
     from tandemrank._base.config import validated
+    from tandemrank._base.files import clear
     from tandemrank.experiments.cells import GridConfig
+    from tandemrank.experiments.grid import GRID
 
     config = validated(GridConfig, {**DEMO, "seed": seed})
     # The demo always starts anew, but only a folder of its own is cleared for it.
     own = out / "config.json"
     if own.exists() and own.read_text(encoding="utf-8") == config.model_dump_json(indent=2) + "\n":
-        shutil.rmtree(out)
+        clear(out, GRID)
     _grid(config, out, "local", jobs, resume=False, as_json=as_json)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import tandemrank
-from tandemrank._base.files import write_json
+from tandemrank._base.files import Kind, claimed, write_json
 from tandemrank.errors import ConfigError
 from tandemrank.policies import two_stage
 from tandemrank.reports import training
@@ -15,6 +15,8 @@ from tandemrank.training.history import Progress
 from tandemrank.training.learning import check_methods
 from tandemrank.training.schedules import Method
 from tandemrank.training.start import Start, StartConfig
+
+TRAINING = Kind("training")
 
 
 def learn(
@@ -44,10 +46,11 @@ def learn(
     first = None if start is None else two_stage.load(start)
     drew = None if logging_policy is None else two_stage.load(logging_policy)
     begin = Start(first, **dict(tables or {}), sizes=sizes or StartConfig())
-    learned = learning.learn(
-        list(source), config, methods=names, start=begin, logging_policy=drew, seed=seed, checkpoints=out, resume=resume,
-        progress=progress,
-    )  # fmt: skip
+    with claimed(out, TRAINING, inputs=[*source, start, logging_policy, *(tables or {}).values()]):
+        learned = learning.learn(
+            list(source), config, methods=names, start=begin, logging_policy=drew, seed=seed, checkpoints=out,
+            resume=resume, progress=progress,
+        )  # fmt: skip
     switches = {"seed": seed, **learned.config.model_dump(mode="json"), "start": begin.sizes.model_dump(mode="json")}
     summary = {
         "command": command, "version": tandemrank.__version__, **learned.summary(), "switches": switches,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from tandemrank._base import cluster
 from tandemrank._base.cluster import Engine
-from tandemrank._base.files import as_json, write_json, write_text
+from tandemrank._base.files import Kind, as_json, claim, write_json, write_text
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, JobError
 from tandemrank.experiments.cells import GridConfig, cells
@@ -24,6 +24,11 @@ from tandemrank.experiments.records import REFERENCES, load_record, means, read_
 from tandemrank.experiments.table import cached_task, rows_of, summarise
 from tandemrank.experiments.trainer import Trainer, references
 from tandemrank.experiments.world import build_world, simulate
+
+# All that a grid's folder holds, its reports included.
+GRID = Kind(
+    "grid", r"(config|time|references|table)\.json|table\.md|report\.html|cells/([^/]+/(record\.json|users\.parquet)?)?"
+)
 
 
 class State(NamedTuple):
@@ -85,6 +90,7 @@ class _Clock:
 
 def _open(config: GridConfig, folder: Path, resume: bool) -> None:
     """Claims the folder for this grid: another grid's folder, or an unfinished one without `resume`, is refused."""
+    claim(folder, GRID, inputs=[config.experiment.data])
     path, text = folder / "config.json", config.model_dump_json(indent=2) + "\n"
     if path.exists():
         if path.read_text(encoding="utf-8") != text:

@@ -7,13 +7,14 @@ from typing import Any
 
 import polars as pl
 
-from tandemrank._base.files import as_json, replacing
+from tandemrank._base.files import Kind, as_json, replacing
 from tandemrank.experiments.cells import Cell, GridConfig, cells
 from tandemrank.experiments.evaluation import Mean
 from tandemrank.experiments.trainer import Outcome
 
 FIGURES = ("ndcg", "ndcg_expected", "recall_at_K2", "utility", "generator_alone", "ranker_alone", "overlap")
 REFERENCES = "references"
+CELL = Kind("cell of a grid", r"record\.json|users\.parquet")
 
 
 def means(summary: dict[str, Mean]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def write_record(folder: Path, name: str, text: str) -> None:
     """One finished cell, in one piece: the figures as JSON, the NDCG of every user as Parquet."""
     record = json.loads(text)
     users = record.pop("users")
-    with replacing(folder / "cells" / name) as place:
+    with replacing(folder / "cells" / name, CELL) as place:
         place.mkdir()
         (place / "record.json").write_text(as_json(record), encoding="utf-8")
         pl.DataFrame({"ndcg": pl.Series(users, dtype=pl.Float32)}).write_parquet(place / "users.parquet")

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from tandemrank._base import random
-from tandemrank._base.files import write_json
+from tandemrank._base.files import Kind, claimed, write_json
 from tandemrank.errors import ConfigError
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import writing
 from tandemrank.logs.impressions import Impressions
+
+SIMULATION = Kind("simulation")
 
 
 def simulate(
@@ -37,10 +39,11 @@ def simulate(
         )
         return found.reshape(part.items.shape)
 
-    writing.write(
-        parts, out / "log", world.task.vocabulary,
-        propensities=rho_0 if propensities else None, policy="production", progress=progress,
-    )  # fmt: skip
+    with claimed(out, SIMULATION, inputs=[config.data]):
+        writing.write(
+            parts, out / "log", world.task.vocabulary,
+            propensities=rho_0 if propensities else None, policy="production", progress=progress,
+        )  # fmt: skip
     world.production.save(out / "production")
     write_json(out / "config.json", {"seed": seed, **config.model_dump(mode="json")})
     return {

@@ -10,6 +10,7 @@
 - `reading`: a log becomes `Feedback`, here or on a cluster
 - `writing`: a log as Parquet
 - `importers`: logs of other systems become logs of ours
+- `parts`: its files, marked as ours
 - `pairs`: what a log can compare ranks by
 - `validation`: is my log fit, and a clean copy of it
 """

@@ -17,6 +17,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import LogError
 
 PROPENSITY_UNIT = 2.0**-36
+FEEDBACK = files.Kind("folder of feedback", r"(sums|queries|items)\.parquet", lambda folder: _columns_fit(folder))
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def always_the_same(feedback: Feedback) -> NDArray[np.bool_]:
 def save(feedback: Feedback, path: str | Path) -> Path:
     """Writes feedback as a folder of three small Parquet files: the sums, the queries, the items."""
     columns = {name: getattr(feedback, name) for name in ("query", "item", "rank", "shown", "clicks", "logged")}
-    with files.replacing(path) as folder:
+    with files.replacing(path, FEEDBACK) as folder:
         folder.mkdir()
         sums = pl.DataFrame({name: values for name, values in columns.items() if values is not None})
         sums.write_parquet(folder / "sums.parquet", compression="zstd", compression_level=1)
@@ -89,6 +90,15 @@ def save(feedback: Feedback, path: str | Path) -> Path:
         pl.DataFrame(queries).write_parquet(folder / "queries.parquet")
         pl.DataFrame({"item_id": feedback.vocabulary.item_ids}).write_parquet(folder / "items.parquet")
     return Path(path)
+
+
+def _columns_fit(folder: Path) -> bool:
+    """Whether the files have the columns of ours."""
+    expected = {"sums": {"query", "item", "rank"}, "queries": {"query_id", "impressions"}, "items": {"item_id"}}
+    try:
+        return all(names <= pl.read_parquet_schema(folder / f"{n}.parquet").keys() for n, names in expected.items())
+    except (pl.exceptions.PolarsError, OSError):
+        return False
 
 
 def load(path: str | Path) -> Feedback:

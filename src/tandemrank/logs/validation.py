@@ -19,6 +19,7 @@ from tandemrank.logs.checks import impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
 from tandemrank.logs.feedback import Feedback, always_the_same
 from tandemrank.logs.pairs import compared, often, unconnected
+from tandemrank.logs.parts import CLICK_LOG, write_part
 from tandemrank.logs.registry import IdRegistry
 from tandemrank.logs.sources import Batch, Source, batches, describe
 from tandemrank.logs.sums import Shown
@@ -287,11 +288,11 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
     leaving out impressions: an unreadable file, missing columns, propensities in some files only, nothing left.
     """
     given = [source] if isinstance(source, str | Path) else source if isinstance(source, list | tuple) else []
-    if any(isinstance(p, str | Path) and Path(p).resolve() == Path(path).resolve() for p in given):
-        raise ConfigError(f"expected another path for the clean copy; {path} is the log itself.")
+    if any(isinstance(p, str | Path) and Path(path).resolve().is_relative_to(Path(p).resolve()) for p in given):
+        raise ConfigError(f"expected another path for the clean copy; {path} is the log itself, or in its folder.")
     survey, names = _Survey(), IdRegistry(None)
     impressions, rows = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    with replacing(path) as folder:
+    with replacing(path, CLICK_LOG, inputs=given) as folder:
         folder.mkdir()
         for number, piece in enumerate(batches(source, batch, every_column=True)):
             if piece.frame is None:
@@ -308,7 +309,7 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
                 rows[reason] += int(here.sum())
                 impressions[reason] += len(np.unique(run[here]))
             if len(left):
-                piece.frame[left].write_parquet(folder / f"part-{number:05d}.parquet", compression="zstd")
+                write_part(piece.frame[left], folder, number)
         if not survey.usable:
             raise LogError("no impression of the log is without a problem, so there is nothing to write.")
         if survey.odd():

@@ -11,6 +11,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import LogError
 from tandemrank.logs.counting import Propensities, shown_items
 from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.parts import CLICK_LOG, write_part
 from tandemrank.logs.reading import Progress
 
 
@@ -27,12 +28,12 @@ def write(
 
     `propensities(impressions) -> [n, K]` gives the rho_0 of what was shown, `progress(n)` hears of impressions written.
     """
-    with files.replacing(path) as folder:
+    with files.replacing(path, CLICK_LOG) as folder:
         folder.mkdir()
         number = done = 0
         for number, part in enumerate(parts, 1):
             frame = _frame(part, vocabulary, propensities, policy)
-            frame.write_parquet(folder / f"part-{number - 1:05d}.parquet", compression="zstd", compression_level=1)
+            write_part(frame, folder, number - 1)
             done += len(part.query)
             if progress:
                 progress(done)

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank._base.files import replacing
+from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import race
@@ -30,6 +30,11 @@ from tandemrank.policies.towers import TwoTowers
 
 FORMAT = 1
 BATCH = 128
+SAVED_POLICY = Kind(
+    "saved policy",
+    r"config\.json|weights\.safetensors|vocabulary\.parquet",
+    lambda folder: has_keys(folder / "config.json", "format", "stages"),
+)
 SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers)}
 
 
@@ -146,7 +151,7 @@ class TwoStagePolicy:
             "K": self.K,
             "stages": {stage: {"kind": m.kind, "sizes": m.sizes()} for stage, m in self._stages()},
         }
-        with replacing(path) as folder:
+        with replacing(path, SAVED_POLICY) as folder:
             folder.mkdir()
             (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")

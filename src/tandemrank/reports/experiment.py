@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tandemrank._base import files
 from tandemrank.reports import figures
-from tandemrank.reports.page import figure_of, line, page, reproduce, section, switches_of, table_of
+from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, switches_of, table_of
 from tandemrank.reports.words import (
     ABOUT,
     MEASURES,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def write(table: Table, path: str | Path) -> Path:
     """Writes the page in one piece and returns its path."""
-    return files.write_text(path, html(table))
+    return files.write_text(path, html(table), REPORT)
 
 
 def html(table: Table) -> str:

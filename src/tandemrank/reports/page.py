@@ -4,11 +4,16 @@ from collections.abc import Callable, Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
+from tandemrank._base.files import Kind
 from tandemrank.reports import figures
 from tandemrank.reports.words import Table, switches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+GENERATOR = '<meta name="generator" content="TandemRank">'
+REPORT = Kind("report", check=lambda path: GENERATOR in path.read_text(encoding="utf-8", errors="replace"))
 
 
 def page(title: str, sections: Iterable[str], version: object) -> str:
@@ -22,6 +27,7 @@ PAGE = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <title>{title}</title>
+<meta name="generator" content="TandemRank">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <link rel="icon" href="data:,">

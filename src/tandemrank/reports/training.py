@@ -13,7 +13,7 @@ import numpy as np
 
 from tandemrank._base import files
 from tandemrank.reports import figures
-from tandemrank.reports.page import figure_of, line, page, reproduce, section, switches_of, table_of
+from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, switches_of, table_of
 from tandemrank.reports.words import ABOUT, bracket, decimal, label, number, signed
 from tandemrank.training.learning import PRODUCTION
 
@@ -84,7 +84,7 @@ def text(summary: Summary) -> "RichTable":
 
 def write(summary: Summary, path: str | Path) -> Path:
     """Writes the page in one piece and returns its path."""
-    return files.write_text(path, html(summary))
+    return files.write_text(path, html(summary), REPORT)
 
 
 def html(summary: Summary) -> str:

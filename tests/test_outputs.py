@@ -1,0 +1,147 @@
+"""Every output holds to the one rule: no result replaces or deletes what we did not write, nor an input of its own."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tandemrank._base.files import MARK, write_text
+from tandemrank._base.ids import Vocabulary
+from tandemrank.cli import tables, training_run
+from tandemrank.errors import ConfigError
+from tandemrank.experiments import grid, simulation
+from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.logs import feedback, validation, writing
+from tandemrank.logs.counting import from_impressions
+from tandemrank.logs.impressions import Impressions
+from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.reports.page import REPORT, page
+from tandemrank.training.config import LearningConfig
+
+IDS = Vocabulary(pl.Series([1, 2]), pl.Series([10, 20, 30]))
+SHOWN = Impressions(
+    np.array([0, 1], np.int32), np.array([[0, 1], [2, 1]], np.int32), np.array([[1, 0], [0, 0]], np.uint8)
+)
+SMALL = ExperimentConfig(queries=50, items=40)
+
+
+def write_log(path: Path) -> None:
+    writing.write([SHOWN], path, IDS)
+
+
+def fix_log(path: Path) -> None:
+    validation.fix(pl.DataFrame({"query_id": [1], "items": [[10, 20]], "clicks": [[1, 0]]}), path)
+
+
+def save_policy(path: Path) -> None:
+    TwoStagePolicy(GivenScores(np.zeros((2, 3))), GivenScores(np.zeros((2, 3))), 2, 1, IDS).save(path)
+
+
+def save_feedback(path: Path) -> None:
+    feedback.save(from_impressions([SHOWN], IDS), path)
+
+
+def simulate(path: Path) -> None:
+    simulation.simulate(SMALL, path)
+
+
+def train(path: Path, logs: str = "nowhere.parquet") -> None:
+    training_run.learn([logs], path, LearningConfig())
+
+
+def run_grid(path: Path) -> None:
+    grid.run(GridConfig(experiment=SMALL), path)
+
+
+WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy, save_feedback]
+FILLED: list[Callable[[Path], None]] = [simulate, train, run_grid, partial(tables.demo)]
+
+
+@pytest.mark.parametrize("write", WHOLE + FILLED)
+def test_a_folder_of_somebody_else_is_refused_and_stays_as_it_is(tmp_path, write) -> None:
+    for name in ("config.json", "report.html", "log", "part-00000.parquet"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match="exists"):
+        write(tmp_path)
+    assert all((tmp_path / name).read_text() == "mine" for name in os.listdir(tmp_path))
+
+
+@pytest.mark.parametrize("write", WHOLE)
+def test_a_result_of_ours_is_replaced_unless_something_else_is_in_it(tmp_path, write) -> None:
+    target = tmp_path / "result"
+    write(target)
+    write(target)
+    (target / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"notes.txt is in it"):
+        write(target)
+    assert (target / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("write", WHOLE)
+@pytest.mark.parametrize("other", WHOLE)
+def test_a_result_of_another_kind_is_refused(tmp_path, write, other) -> None:
+    other(tmp_path / "result")
+    if {write, other} <= {write_log, fix_log} or write is other:
+        write(tmp_path / "result")
+    else:
+        with pytest.raises(ConfigError, match="result exists and is not a"):
+            write(tmp_path / "result")
+
+
+def test_a_log_of_another_program_with_our_names_is_refused(tmp_path) -> None:
+    (tmp_path / "log").mkdir()
+    pl.DataFrame({"query_id": [1]}).write_parquet(tmp_path / "log" / "part-00000.parquet")
+    with pytest.raises(ConfigError, match="written by another program"):
+        write_log(tmp_path / "log")
+
+
+def test_the_clean_copy_goes_neither_over_nor_above_nor_into_the_log(tmp_path) -> None:
+    log = tmp_path / "data" / "log"
+    write_log(log)
+    before = sorted(log.rglob("*"))
+    for target in (log, log / "part-00000.parquet", tmp_path / "data", tmp_path):
+        for source in (str(log), [str(log / "*.parquet")]):
+            with pytest.raises(ConfigError):
+                validation.fix(source, target)
+    with pytest.raises(ConfigError, match="or in its folder"):
+        validation.fix(log, log / "clean")
+    assert sorted(log.rglob("*")) == before
+    assert sorted(os.listdir(tmp_path)) == ["data"]
+    assert validation.fix(log, tmp_path / "data" / "clean").kept == 2
+
+
+def test_training_does_not_write_above_its_log(tmp_path) -> None:
+    write_log(tmp_path / "log")
+    with pytest.raises(ConfigError, match="it holds the input"):
+        train(tmp_path, str(tmp_path / "log"))
+    assert os.listdir(tmp_path) == ["log"]
+
+
+def test_the_demo_clears_its_own_folder_but_nothing_else(tmp_path) -> None:
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / MARK).write_text("grid\n")
+    (folder / "config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="a grid with other switches"):
+        tables.demo(folder)
+    config = GridConfig.model_validate({**tables.DEMO, "seed": 0})
+    (folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"notes.txt is in it"):
+        tables.demo(folder)
+    assert sorted(os.listdir(folder)) == [MARK, "config.json", "notes.txt"]
+
+
+def test_a_page_of_somebody_else_is_not_replaced_by_a_report(tmp_path) -> None:
+    path = tmp_path / "report.html"
+    for _ in range(2):
+        write_text(path, page("Title", ["<p>text</p>"], "0.1.0"), REPORT)
+    path.write_text("<html>mine</html>")
+    with pytest.raises(ConfigError, match="not a report of ours"):
+        write_text(path, page("Title", [], "0.1.0"), REPORT)
