@@ -20,6 +20,7 @@ import polars as pl
 
 from tandemrank._base import files
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs.parts import CLICK_LOG, write_part
 
 CLICKS = ("click", "item_click", "product_click", "result_click", "select_item")  # names of a click, unless told
 
@@ -59,9 +60,9 @@ def import_log(
     log = FORMATS[kind](frames, frozenset(click_names))
     if not len(log.frame):
         raise LogError(f"the files hold no impression of the format {kind}. Is it the right format?")
-    with files.replacing(out) as folder:
+    with files.replacing(out, CLICK_LOG, inputs=sources) as folder:
         folder.mkdir()
-        log.frame.write_parquet(folder / "part-00000.parquet", compression="zstd")
+        write_part(log.frame, folder, 0)
     clicks = int(log.frame["clicks"].list.sum().sum())
     return Imported(Path(out), len(log.frame), clicks, log.unmatched, log.notes)
 
