@@ -100,16 +100,11 @@ def test_a_written_log_reads_as_the_impressions_it_came_from(tmp_path, vocabular
     assert by_id(own) == by_id(direct)
 
 
-def test_logged_propensities_become_their_mean(tmp_path):
+def test_logged_propensities_are_read(tmp_path):
     path = writing.write(simulate(), tmp_path / "log", NUMBERS, propensities=propensities)
     feedback = reading.read(path, vocabulary=NUMBERS)
-    assert feedback.propensity == pytest.approx((1 + feedback.query + 4.0 * feedback.item) / 97, abs=1e-9)
+    assert feedback.propensity == pytest.approx((1 + feedback.query + 4.0 * feedback.item) / 97, rel=1e-14)
     assert counting.from_impressions(simulate(), NUMBERS).propensity is None
-    mixed = pl.DataFrame(
-        {"query_id": [1, 1], "items": [[2], [2]], "clicks": [[0], [1]], "propensities": [[0.5], [0.1]]}
-    )
-    assert reading.read(mixed).propensity == pytest.approx([0.3])
-    assert reading.read(mixed.with_columns(weight=pl.Series([3, 1]))).propensity == pytest.approx([0.4])
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
@@ -289,7 +284,7 @@ def test_batches_and_the_order_of_parts_do_not_change_a_bit(columns, monkeypatch
     expected = plain(frame)
     assert by_id(whole).keys() == expected.keys()
     found = np.array([sums for _, sums in sorted(by_id(whole).items())])
-    assert found == pytest.approx(np.array([sums for _, sums in sorted(expected.items())]), abs=1e-5)
+    assert found == pytest.approx(np.array([sums for _, sums in sorted(expected.items())]), rel=1e-13)
     assert whole.shown.sum() == pytest.approx(4 * whole.N)
     monkeypatch.setattr(log_sums, "PENDING", 500)  # many small sorts and merges
     assert_same(reading.read(frame, batch=333), whole)

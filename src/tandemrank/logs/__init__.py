@@ -2,7 +2,8 @@
 
 - `impressions`: shown lists and their clicks, in inside positions
 - `feedback`: `Feedback`, the sums of a log that every estimator needs
-- `sums`: the exact sums behind it, the same bits in any order
+- `exact`: sums of numbers without rounding, in any order
+- `sums`: the sums behind `Feedback`, and merging
 - `counting`: impressions become `Feedback`, some of them held out
 - `registry`: ids of a log as they come by
 - `checks`: the schema of a log and every check of it

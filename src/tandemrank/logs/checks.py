@@ -15,10 +15,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, plain_ids
+from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_WEIGHT
 from tandemrank.logs.registry import IdRegistry, encode_ids
-from tandemrank.logs.sums import RANK_BITS, WEIGHT_UNIT, Shown
+from tandemrank.logs.sums import RANK_BITS, Shown
 
-LARGEST_WEIGHT = 1e6
 DAY = 86_400.0  # clocks and time zones may differ by so many seconds
 WIDE = ("query_id", "items", "clicks", "propensities", "weight", "timestamp")
 LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight", "timestamp")
@@ -152,7 +152,7 @@ def examine(frame: pl.DataFrame, names: "IdRegistry", K: int | None) -> tuple[li
         return found, None
     weight = propensity = None
     if flat.weight is not None:
-        weight = np.rint(flat.weight.cast(pl.Float64).to_numpy() / WEIGHT_UNIT) * WEIGHT_UNIT
+        weight = flat.weight.cast(pl.Float64).to_numpy()
     if flat.propensity is not None:
         propensity = flat.propensity.cast(pl.Float64).to_numpy()
     return [], Shown(query, flat.length, weight, item, flat.rank, flat.click.cast(pl.UInt8).to_numpy(), propensity)
@@ -267,9 +267,10 @@ def _value_problems(flat: _Flat) -> list[Problem]:
     right = flat.click.is_not_null() if flat.click.dtype == pl.Boolean else (flat.click == 0) | (flat.click == 1)
     found += problem_unless(right, flat.click, click, "0 or 1", flat.rows)
     if (p := flat.propensity) is not None:
-        found += problem_unless((p > 0) & (p <= 1), p, propensity, "propensities above 0 and up to 1", flat.rows)
+        right = (p >= SMALLEST_PROPENSITY) & (p <= 1)
+        found += problem_unless(right, p, propensity, "propensities from 1e-12 to 1", flat.rows)
     if (w := flat.weight) is not None:
-        right = (w >= WEIGHT_UNIT) & (w <= LARGEST_WEIGHT)
+        right = (w >= SMALLEST_WEIGHT) & (w <= LARGEST_WEIGHT)
         found += problem_unless(right, w, "weight", "weights from a millionth to a million", flat.row)
     if flat.long:
         twice = flat.row(_repeated(flat.length, flat.rank))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from tandemrank._base import random
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs.exact import SMALLEST_PROPENSITY
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sums import Shown, Tally
@@ -56,6 +57,10 @@ def shown_items(part: Impressions, vocabulary: Vocabulary, propensities: Propens
     if not listed.all():
         item, rank, click = item[listed], rank[listed], click[listed]
         propensity = None if propensity is None else propensity[listed]
+    if propensity is not None and not ((propensity >= SMALLEST_PROPENSITY) & (propensity <= 1)).all():
+        raise LogError(
+            "expected propensities from 1e-12 to 1 of all that is shown; others came. Is it the logging policy?"
+        )
     return Shown(part.query, length, None, item, rank, click, propensity)
 
 

@@ -1,12 +1,24 @@
 """`Feedback`: the sums of a click log that every estimator needs.
 
     exposure of a row        theta_k * (impressions that showed d to q at rank k)
+    propensity of a row      sum_i w_i / sum_i (w_i / p_i), the harmonic mean of the logged ones
+
+A logger that is retrained shows the same item with another propensity. Their mean over the rows *shown* would be too large,
+E[p^2] / E[p], since a high propensity is met more often. What estimators need of a row is sum_i w_i / p_i: it estimates the
+impressions without bias, sum_i theta_k w_i / p_i over the ranks of a pair, whatever the p_i are. With the harmonic mean
+
+- all that is a sum over what was *shown* (balance, self-normalisation, the model's part of the doubly robust estimator) is
+  the sum impression by impression, exactly;
+- the clicks, sum_i c_i mean(1 / p), are sum_i c_i / p_i exactly where the p_i of the row are equal, else in expectation: it
+  is the expectation of that sum given how many of these impressions were clicked (Rao-Blackwell), so it has never more
+  variance. It assumes that the relevance of a pair did not change together with its propensity, as all sums of a log do.
 
 Nothing here has the size queries x items.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,17 +27,32 @@ from numpy.typing import NDArray
 from tandemrank._base import files
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import LogError
+from tandemrank.logs import exact
+from tandemrank.logs.exact import Limbs
 
-PROPENSITY_UNIT = 2.0**-36
 FEEDBACK = files.Kind("folder of feedback", r"(sums|queries|items)\.parquet", lambda folder: _columns_fit(folder))
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The sums of `Feedback` in limbs (`logs.exact`), where float64 would round them; None where it does not.
+
+    Shapes: shown, clicks [3, P]; logged [4, P]; impressions [3, Q].
+    """
+
+    shown: Limbs | None = None
+    clicks: Limbs | None = None
+    logged: Limbs | None = None
+    impressions: Limbs | None = None
 
 
 @dataclass(frozen=True)
 class Feedback:
     """What a log says, one row for each distinct (query, item, rank), sorted: enough for every estimator.
 
-    `shown` and `clicks` are (weighted) numbers of impressions, `logged` the sum of the logged propensities in units of
-    2^-36 or None where the log has none, `impressions` the (weighted) number of impressions of each query.
+    `shown` and `clicks` are (weighted) numbers of impressions, `logged` the sum of weight / propensity of those that showed
+    it, or None where the log has no propensities, `impressions` the (weighted) number of impressions of each query. `exact`
+    has the digits that float64 has no room for, so that merging is exact; where a column was changed it counts, as it is.
     Shapes: query, item, rank, shown, clicks, logged [P]; impressions [Q].
     """
 
@@ -35,8 +62,9 @@ class Feedback:
     rank: NDArray[np.int16]
     shown: NDArray[np.float64]
     clicks: NDArray[np.float64]
-    logged: NDArray[np.int64] | None
+    logged: NDArray[np.float64] | None
     impressions: NDArray[np.float64]
+    exact: Exact = Exact()
 
     @property
     def N(self) -> float:
@@ -55,8 +83,15 @@ class Feedback:
 
     @property
     def propensity(self) -> NDArray[np.float64] | None:
-        """The mean logged propensity of each row. Shapes: -> [P]."""
-        return None if self.logged is None else self.logged * PROPENSITY_UNIT / self.shown
+        """The harmonic mean of the logged propensities of each row (see above). Shapes: -> [P]."""
+        return None if self.logged is None else self.shown / self.logged
+
+    def limbs(self, name: str, number: int) -> Limbs:
+        """The exact sums of a column: those kept where they are the column's, else the column's own values."""
+        column, kept = getattr(self, name), getattr(self.exact, name)
+        if kept is not None and kept.shape[1] == len(column) and np.array_equal(exact.value(kept), column):
+            return kept  # type: ignore[no-any-return]
+        return exact.split(column, number)
 
 
 def exposure(feedback: Feedback, theta: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -81,12 +116,14 @@ def always_the_same(feedback: Feedback) -> NDArray[np.bool_]:
 
 def save(feedback: Feedback, path: str | Path) -> Path:
     """Writes feedback as a folder of three small Parquet files: the sums, the queries, the items."""
-    columns = {name: getattr(feedback, name) for name in ("query", "item", "rank", "shown", "clicks", "logged")}
+    names = [n for n in ("query", "item", "rank", "shown", "clicks", "logged") if getattr(feedback, n) is not None]
+    rows = {name: getattr(feedback, name) for name in names}
+    rows |= {k: v for name in ("shown", "clicks", "logged") for k, v in _limb_columns(feedback.exact, name).items()}
+    queries = {"query_id": feedback.vocabulary.query_ids, "impressions": feedback.impressions}
+    queries |= _limb_columns(feedback.exact, "impressions")
     with files.replacing(path, FEEDBACK) as folder:
         folder.mkdir()
-        sums = pl.DataFrame({name: values for name, values in columns.items() if values is not None})
-        sums.write_parquet(folder / "sums.parquet", compression="zstd", compression_level=1)
-        queries = {"query_id": feedback.vocabulary.query_ids, "impressions": feedback.impressions}
+        pl.DataFrame(rows).write_parquet(folder / "sums.parquet", compression="zstd", compression_level=1)
         pl.DataFrame(queries).write_parquet(folder / "queries.parquet")
         pl.DataFrame({"item_id": feedback.vocabulary.item_ids}).write_parquet(folder / "items.parquet")
     return Path(path)
@@ -101,18 +138,55 @@ def _columns_fit(folder: Path) -> bool:
         return False
 
 
+def _limb_columns(sums: Exact, name: str) -> dict[str, NDArray[np.int64]]:
+    limbs = getattr(sums, name)
+    return {} if limbs is None else {f"{name}_{j}": limb for j, limb in enumerate(limbs)}
+
+
 def load(path: str | Path) -> Feedback:
     """Reads feedback that `save` wrote; refuses a folder that is not one."""
     try:
         sums, queries, items = (pl.read_parquet(Path(path) / f"{n}.parquet") for n in ("sums", "queries", "items"))
-        query, item, rank, shown, clicks = (sums[n].to_numpy() for n in ("query", "item", "rank", "shown", "clicks"))
-        logged = sums["logged"].to_numpy() if "logged" in sums.columns else None
-        vocabulary = Vocabulary(queries["query_id"], items["item_id"])
-        feedback = Feedback(vocabulary, query, item, rank, shown, clicks, logged, queries["impressions"].to_numpy())
-    except (pl.exceptions.PolarsError, OSError) as error:
+        columns: dict[str, Any] = {
+            n: _column(sums, n, t) for n, t in COLUMNS.items() if n != "logged" or n in sums.columns
+        }
+        kept = {n: _limbs(queries if n == "impressions" else sums, n) for n in LIMBS}
+        vocabulary = Vocabulary(_ids(queries, "query_id"), _ids(items, "item_id"))
+        impressions = _column(queries, "impressions", pl.Float64)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, LogError) as error:
         raise LogError(
             f"{path} is not saved feedback, or it is damaged: {error}. Build it from the log again."
         ) from error
-    if len(query) and (query.max() >= feedback.Q or item.max() >= feedback.D):
-        raise LogError(f"{path} is damaged: its sums name positions without an id. Build it from the log again.")
+    feedback = Feedback(vocabulary, **({"logged": None} | columns), impressions=impressions, exact=Exact(**kept))
+    for positions, size in ((feedback.query, feedback.Q), (feedback.item, feedback.D), (feedback.rank, 2**9)):
+        if len(positions) and not (positions.min() >= 0 and positions.max() < size):
+            raise LogError(f"{path} is damaged: its sums name positions without an id. Build it from the log again.")
     return feedback
+
+
+COLUMNS: dict[str, type[pl.DataType]] = {
+    "query": pl.Int32, "item": pl.Int32, "rank": pl.Int16, "shown": pl.Float64, "clicks": pl.Float64,
+    "logged": pl.Float64,
+}  # fmt: skip
+LIMBS = {"shown": 3, "clicks": 3, "logged": 4, "impressions": 3}
+
+
+def _column(frame: pl.DataFrame, name: str, dtype: type[pl.DataType]) -> NDArray[Any]:
+    """A column of numbers, refused unless it is of its type and has a value in every row."""
+    column = frame[name]
+    if column.dtype != dtype or column.null_count() or (dtype == pl.Float64 and not column.is_finite().all()):
+        raise LogError(f"expected the column {name} of {dtype()}, with a value in every row")
+    return column.to_numpy()
+
+
+def _limbs(frame: pl.DataFrame, name: str) -> Limbs | None:
+    names = [f"{name}_{j}" for j in range(LIMBS[name])]
+    return np.stack([_column(frame, n, pl.Int64) for n in names]) if names[0] in frame.columns else None
+
+
+def _ids(frame: pl.DataFrame, name: str) -> pl.Series:
+    """A column of ids, refused unless they are integers or strings and distinct."""
+    ids = frame[name]
+    if not (ids.dtype.is_integer() or ids.dtype == pl.String) or ids.null_count() or ids.n_unique() < len(ids):
+        raise LogError(f"expected the column {name} of different integers or strings")
+    return ids

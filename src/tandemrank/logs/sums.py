@@ -1,6 +1,6 @@
-"""The exact sums behind `Feedback`: the same bits in any order, on one machine or on many.
+"""The sums behind `Feedback`, by (query, item, rank): the same bits in any order, on one machine or on many.
 
-Weights are multiples of 2^-20 and propensities of 2^-36.
+Counts are integers in float64; sums of weights and of weight / propensity are those of `logs.exact`.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, plain_ids, same_ids
 from tandemrank.errors import LogError
-from tandemrank.logs.feedback import PROPENSITY_UNIT, Feedback
+from tandemrank.logs import exact
+from tandemrank.logs.exact import INVERSE_LIMBS, WEIGHT_LIMBS, Limbs
+from tandemrank.logs.feedback import Exact, Feedback
 
 Part = TypeVar("Part")
+CountsOrLimbs = NDArray[Any]  # float64 [n], where they are counts; else int64 [limbs, n]
 
 # One 64-bit key holds (query, item, rank) and the click, so that a plain sort groups a log.
 QUERY_BITS, ITEM_BITS, RANK_BITS = 27, 26, 9
-WEIGHT_UNIT = 2.0**-20
-
 
 PENDING = 2**24  # shown items that wait for one sort: 128 MB of keys
 
@@ -56,12 +57,25 @@ class Shown:
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums by (query, item, rank), packed in one key, sorted. Shapes: all [P]."""
+    """Sums by (query, item, rank), packed in one key, sorted; shown and clicks are counts, or weights in limbs.
+
+    Shapes: key [P]; shown, clicks [P] or [3, P]; logged [4, P].
+    """
 
     key: NDArray[np.int64]
-    shown: NDArray[np.float64]
-    clicks: NDArray[np.float64]
-    logged: NDArray[np.int64] | None
+    shown: CountsOrLimbs
+    clicks: CountsOrLimbs
+    logged: Limbs | None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Shown items that wait to be summed, of a log with weights or propensities.  Shapes: all [m]."""
+
+    key: NDArray[np.int64]
+    click: NDArray[np.uint8]
+    weight: NDArray[np.float64] | None
+    inverse: NDArray[np.float64] | None
 
 
 def pack(query: NDArray[np.integer], item: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[np.int64]:
@@ -91,22 +105,67 @@ def count_items(key: NDArray[np.int64]) -> Sums:
     return Sums(group[starts], shown, clicks, None)
 
 
+def sum_rows(parts: Sequence[Rows]) -> Sums:
+    """The sums of items with weights or propensities, or both."""
+    _check_propensities([part.inverse is not None for part in parts])
+    weighted, logged = any(part.weight is not None for part in parts), parts[0].inverse is not None
+    columns: dict[str, list[NDArray[Any]]] = {"key": [part.key for part in parts]}
+    columns["click"] = [part.click for part in parts]
+    if weighted:
+        columns["weight"] = [np.ones(len(p.key)) if p.weight is None else p.weight for p in parts]
+    if logged:
+        columns["inverse"] = [part.inverse for part in parts if part.inverse is not None]
+    rows = _sorted({name: np.concatenate(values) for name, values in columns.items()})
+    key, click = rows["key"], rows["click"]
+    starts = _starts(key)
+    inverse = exact.sums_of_runs(rows["inverse"], starts, INVERSE_LIMBS) if logged else None
+    if weighted:
+        weight = rows["weight"]
+        shown, clicks = (exact.sums_of_runs(x, starts, WEIGHT_LIMBS) for x in (weight, weight * click))
+        return Sums(key[starts], shown, clicks, inverse)
+    counts = np.diff(starts, append=len(key)).astype(np.float64)
+    return Sums(key[starts], counts, _runs(click.astype(np.float64), starts), inverse)
+
+
 def total(parts: Sequence[Sums]) -> Sums:
     """The sum of parts that need not be sorted or distinct themselves. Exact, so the order does not matter."""
-    logged = sum(part.logged is not None for part in parts)
-    if logged not in (0, len(parts)):
-        raise LogError("some parts of the log have propensities and others have none. Read them apart, or add them.")
-    names = ["key", "shown", "clicks", "logged"][: 4 if logged else 3]
-    # Polars sorts all columns at once, with threads: less than half the time of an argsort of numpy.
-    rows = pl.concat([pl.DataFrame({name: getattr(part, name) for name in names}) for part in parts]).sort("key")
-    key = rows["key"].to_numpy()
-    starts = _starts(key)
+    _check_propensities([part.logged is not None for part in parts])
+    weighted = any(part.shown.ndim == 2 for part in parts)
+    columns = {"key": np.concatenate([part.key for part in parts])}
+    for name in ("shown", "clicks", "logged"):
+        if parts[0].logged is None and name == "logged":
+            continue
+        values = [getattr(part, name) for part in parts]
+        if weighted:
+            values = [exact.split(x, WEIGHT_LIMBS) if x.ndim == 1 else x for x in values]
+        whole = np.concatenate(values, axis=-1)
+        columns |= {f"{name}{j}": limb for j, limb in enumerate(whole)} if whole.ndim == 2 else {name: whole}
+    rows = _sorted(columns)
+    starts = _starts(rows["key"])
 
     def summed(name: str) -> NDArray[Any]:
-        column = rows[name].to_numpy()
-        return np.add.reduceat(column, starts) if len(starts) else column
+        if name in rows:
+            return _runs(rows[name], starts)
+        return exact.carried(np.stack([_runs(rows[n], starts) for n in rows if n[:-1] == name]))
 
-    return Sums(key[starts], summed("shown"), summed("clicks"), summed("logged") if logged else None)
+    logged = None if parts[0].logged is None else summed("logged")
+    return Sums(rows["key"][starts], summed("shown"), summed("clicks"), logged)
+
+
+def _check_propensities(has: Sequence[bool]) -> None:
+    if any(has) != all(has):
+        raise LogError("some parts of the log have propensities and others have none. Read them apart, or add them.")
+
+
+def _sorted(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The columns in the order of the key. Polars sorts all at once, with threads: half the time of numpy's argsort."""
+    rows = pl.DataFrame(columns).sort("key")
+    return {name: rows[name].to_numpy() for name in columns}
+
+
+def _runs(x: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
+    """Sums from each start to the next.  Shapes: x [n]; starts [P] -> [P]."""
+    return np.add.reduceat(x, starts) if len(starts) else x
 
 
 def push(parts: list[Part], part: Part, size: Callable[[Part], int], join: Callable[[list[Part]], Part]) -> None:
@@ -121,33 +180,44 @@ class Tally:
 
     def __init__(self) -> None:
         self.keys: list[NDArray[np.int64]] = []  # waiting, those of weight 1 without propensities: a sort counts them
-        self.rows: list[Sums] = []  # waiting, the others
+        self.rows: list[Rows] = []  # waiting, the others
         self.parts: list[Sums] = []
         self.impressions = np.zeros(0)
+        self.weights = np.zeros((WEIGHT_LIMBS, 0), dtype=np.int64)
 
     def add(self, shown: Shown) -> None:
         """Counts more impressions."""
-        counted = np.bincount(shown.query, weights=shown.weight, minlength=len(self.impressions)).astype(np.float64)
-        counted[: len(self.impressions)] += self.impressions
-        self.impressions = counted
+        self._add_impressions(shown.query, shown.weight)
         key = pack(np.repeat(shown.query, shown.length), shown.item, shown.rank)
         if shown.weight is None and shown.propensity is None:
             key <<= 1
             key |= shown.click
             self.keys.append(key)
         else:
-            weight = np.ones(len(key)) if shown.weight is None else np.repeat(shown.weight, shown.length)
-            logged = None
+            weight = None if shown.weight is None else np.repeat(shown.weight, shown.length)
+            inverse = None
             if shown.propensity is not None:
-                logged = np.rint(weight * shown.propensity / PROPENSITY_UNIT).astype(np.int64)
-            self.rows.append(Sums(key, weight, weight * shown.click, logged))
+                inverse = (1.0 if weight is None else weight) / shown.propensity
+            self.rows.append(Rows(key, shown.click, weight, inverse))
         if sum(map(len, self.keys)) + sum(len(part.key) for part in self.rows) >= PENDING:
             self.flush()
+
+    def _add_impressions(self, query: NDArray[np.integer], weight: NDArray[np.float64] | None) -> None:
+        """Impressions of each query: counts in float64, weights in limbs."""
+        if weight is None:
+            counted = np.bincount(query, minlength=len(self.impressions)).astype(np.float64)
+            counted[: len(self.impressions)] += self.impressions
+            self.impressions = counted
+        else:
+            size = max(self.weights.shape[1], int(query.max(initial=-1)) + 1)
+            weighed = exact.sums_by(query, weight, size, WEIGHT_LIMBS)
+            weighed[:, : self.weights.shape[1]] += self.weights
+            self.weights = exact.carried(weighed)
 
     def flush(self) -> None:
         """Sorts and sums what is waiting."""
         sums = [count_items(np.concatenate(self.keys))] if self.keys else []
-        sums += [total(self.rows)] if self.rows else []
+        sums += [sum_rows(self.rows)] if self.rows else []
         self.keys, self.rows = [], []
         for part in sums:
             push(self.parts, part, lambda one: len(one.key), total)
@@ -158,33 +228,49 @@ class Tally:
         sums = (
             self.parts[0] if len(self.parts) == 1 else total(self.parts or [count_items(np.zeros(0, dtype=np.int64))])
         )
-        missing = len(vocabulary.query_ids) - len(self.impressions)
-        return unpacked(sums, vocabulary, np.pad(self.impressions, (0, missing)))
+        Q = len(vocabulary.query_ids)
+        impressions: CountsOrLimbs = np.pad(self.impressions, (0, Q - len(self.impressions)))
+        if self.weights.shape[1]:
+            weights = np.pad(self.weights, ((0, 0), (0, Q - self.weights.shape[1])))
+            impressions = exact.carried(weights + exact.split(impressions, WEIGHT_LIMBS))
+        return unpacked(sums, vocabulary, impressions)
 
 
-def unpacked(sums: Sums, vocabulary: Vocabulary, impressions: NDArray[np.float64]) -> Feedback:
-    """Unpacks sums."""
+def unpacked(sums: Sums, vocabulary: Vocabulary, impressions: CountsOrLimbs) -> Feedback:
+    """Sums as feedback.  Shapes: impressions [Q] or [3, Q]."""
     pair = sums.key >> RANK_BITS
+    columns = {"shown": sums.shown, "clicks": sums.clicks, "logged": sums.logged, "impressions": impressions}
+    limbs = {name: x for name, x in columns.items() if x is not None and x.ndim == 2}
+    values: dict[str, Any] = {name: exact.value(limbs[name]) if name in limbs else x for name, x in columns.items()}
     return Feedback(
         vocabulary,
         (pair >> ITEM_BITS).astype(np.int32),
         (pair & (2**ITEM_BITS - 1)).astype(np.int32),
         (sums.key & (2**RANK_BITS - 1)).astype(np.int16),
-        sums.shown,
-        sums.clicks,
-        sums.logged,
-        impressions,
+        **values,
+        exact=Exact(**limbs),
     )
 
 
-def renamed(feedback: Feedback, vocabulary: Vocabulary) -> tuple[Sums, NDArray[np.float64]]:
+def renamed(feedback: Feedback, vocabulary: Vocabulary) -> tuple[Sums, CountsOrLimbs]:
     """The sums and impressions of `feedback` in the positions of a vocabulary that has all its ids."""
     query = vocabulary.queries(feedback.vocabulary.query_ids)
     item = vocabulary.items(feedback.vocabulary.item_ids)
-    impressions = np.zeros(len(vocabulary.query_ids))
-    impressions[query] = feedback.impressions
     key = pack(query[feedback.query], item[feedback.item], feedback.rank)
-    return Sums(key, feedback.shown, feedback.clicks, feedback.logged), impressions
+    weighted = not all(_counts(x) for x in (feedback.shown, feedback.clicks, feedback.impressions))
+    shown, clicks, before = (
+        feedback.limbs(name, WEIGHT_LIMBS) if weighted else getattr(feedback, name)
+        for name in ("shown", "clicks", "impressions")
+    )
+    logged = None if feedback.logged is None else feedback.limbs("logged", INVERSE_LIMBS)
+    impressions = np.zeros((*before.shape[:-1], len(vocabulary.query_ids)), dtype=before.dtype)
+    impressions[..., query] = before
+    return Sums(key, shown, clicks, logged), impressions
+
+
+def _counts(x: NDArray[np.float64]) -> bool:
+    """Whether sums of these numbers are exact in float64: they are integers far from its end."""
+    return bool((x == np.rint(x)).all() and x.max(initial=0.0) < 2**50)
 
 
 def merge(feedbacks: Sequence[Feedback]) -> Feedback:
@@ -203,6 +289,9 @@ def merge(feedbacks: Sequence[Feedback]) -> Feedback:
             _union([f.vocabulary.item_ids for f in feedbacks], "item_id", ITEM_BITS),
         )
     sums, impressions = zip(*(renamed(f, vocabulary) for f in feedbacks), strict=True)
+    if any(x.ndim == 2 for x in impressions):
+        impressions = tuple(exact.split(x, WEIGHT_LIMBS) if x.ndim == 1 else x for x in impressions)
+        return unpacked(total(sums), vocabulary, exact.carried(np.sum(impressions, axis=0)))
     return unpacked(total(sums), vocabulary, np.sum(impressions, axis=0))
 
 

@@ -1,0 +1,147 @@
+"""Exact sums: those of fractions over the whole range that a log may have, in any order and any grouping."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from same import assert_same
+from tandemrank.errors import LogError
+from tandemrank.logs import exact, reading
+from tandemrank.logs.feedback import load, save
+from tandemrank.logs.sums import merge
+
+WEIGHTS = st.one_of(st.floats(exact.SMALLEST_WEIGHT, 1e6), st.sampled_from([exact.SMALLEST_WEIGHT, 1.4e-6, 1.0, 1e6]))
+CHANCES = st.one_of(st.floats(exact.SMALLEST_PROPENSITY, 1.0), st.sampled_from([exact.SMALLEST_PROPENSITY, 1e-12, 1.0]))
+ROWS = st.lists(st.tuples(st.integers(0, 2), WEIGHTS, CHANCES, st.integers(0, 1)), min_size=1, max_size=30)
+
+
+def fraction(limbs: np.ndarray) -> list[Fraction]:
+    """The numbers that limbs stand for."""
+    units = [Fraction(2) ** (exact.BITS * j + exact.LOWEST) for j in range(len(limbs))]
+    return [sum(int(x) * unit for x, unit in zip(column, units, strict=True)) for column in limbs.T]
+
+
+def one_item(weight, propensity, click=0, query=0) -> pl.DataFrame:
+    """Impressions of one item each; numbers are repeated for all of them."""
+    n = max(np.size(x) for x in (weight, propensity, click, query))
+    columns = {"query_id": query, "clicks": click, "propensities": propensity, "weight": weight}
+    frame = pl.DataFrame({name: np.broadcast_to(x, n) for name, x in columns.items()})
+    return frame.with_columns(pl.col("clicks", "propensities").reshape((-1, 1)).arr.to_list(), items=pl.lit([7]))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(2.0**-20, 1e18), max_size=40), st.lists(st.integers(0, 40), max_size=4))
+def test_limbs_are_the_fractions(x, cuts) -> None:
+    x = np.array(x)
+    limbs = exact.split(x, exact.INVERSE_LIMBS)
+    assert fraction(limbs) == [Fraction(v) for v in x]
+    assert (limbs[:-1] < 2**exact.BITS).all()
+    assert exact.value(limbs) == pytest.approx(x, rel=2.0**-52, abs=0)
+    starts = np.unique([0, *(c for c in cuts if c < len(x))])[: len(x)]
+    groups = np.split(x, starts[1:])
+    assert fraction(exact.sums_of_runs(x, starts, 4)) == [sum(map(Fraction, g)) for g in groups][: len(starts)]
+    index = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+    assert (
+        fraction(exact.sums_by(index, x, 50, 4))[: len(starts)]
+        == [sum(map(Fraction, g)) for g in groups][: len(starts)]
+    )
+
+
+def test_many_rows_by_index_are_exact(monkeypatch) -> None:
+    monkeypatch.setattr(exact, "_AT_ONCE", 7)
+    x = np.random.default_rng(0).uniform(1e-6, 1e6, 100)
+    assert fraction(exact.sums_by(np.zeros(100, int), x, 1, 3)) == [sum(map(Fraction, x))]
+
+
+@settings(max_examples=100, deadline=None)
+@given(ROWS, st.randoms(use_true_random=False))
+def test_a_log_over_the_whole_range_is_summed_exactly_in_any_order(rows, random) -> None:
+    def read(some):
+        query, weight, propensity, click = (np.array(x) for x in zip(*some, strict=True))
+        return reading.read(one_item(weight, propensity, click, query))
+
+    whole = read(rows)
+    for position, q in enumerate(sorted({row[0] for row in rows})):
+        own = [row for row in rows if row[0] == q]
+        shown, clicks = sum(Fraction(w) for _, w, _, _ in own), sum(Fraction(w) * c for _, w, _, c in own)
+        inverse = sum(Fraction(w / p) for _, w, p, _ in own)
+        assert fraction(whole.exact.shown)[position] == fraction(whole.exact.impressions)[position] == shown
+        assert fraction(whole.exact.clicks)[position] == clicks
+        assert fraction(whole.exact.logged)[position] == inverse
+        assert whole.shown[position] == pytest.approx(float(shown), rel=1e-15)
+        assert whole.propensity[position] == pytest.approx(float(shown / inverse), rel=1e-15)
+    shuffled = random.sample(rows, len(rows))
+    cut = random.randint(0, len(rows))
+    parts = [read(part) for part in (shuffled[:cut], shuffled[cut:]) if part]
+    assert_same(merge(parts), whole)
+    assert_same(read(shuffled), whole)
+
+
+@pytest.mark.parametrize("n", [134, 5000])
+def test_large_weights_do_not_overflow(n) -> None:
+    found = reading.read(one_item(np.full(n, 1e6), 1.0))
+    assert found.shown[0] == found.impressions[0] == n * 1e6
+    assert found.propensity[0] == 1.0
+
+
+@pytest.mark.parametrize("weight", [1.4e-6, 1.0, 1e6])
+@pytest.mark.parametrize("propensity", [1e-12, 1.7e-12, 0.3])
+def test_small_weights_and_propensities_are_not_rounded(weight, propensity) -> None:
+    found = reading.read(one_item(np.full(3, weight), propensity, 1))
+    assert found.shown[0] == found.clicks[0] == float(3 * Fraction(weight))
+    assert found.propensity[0] == pytest.approx(propensity, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("weight", "propensity", "message"),
+    [
+        (9e-7, 0.5, "row 1, column weight: expected weights from a millionth to a million; 9e-07 came"),
+        (1.1e6, 0.5, "row 1, column weight: expected weights from a millionth to a million; 1100000.0 came"),
+        (1.0, 9e-13, "row 1, column propensities: expected propensities from 1e-12 to 1; 9e-13 came"),
+        (1.0, 5e-324, "row 1, column propensities: expected propensities from 1e-12 to 1; 5e-324 came"),
+    ],
+)
+def test_what_is_outside_the_range_is_refused(weight, propensity, message) -> None:
+    with pytest.raises(LogError, match=message):
+        reading.read(one_item(np.array([1.0, weight]), np.array([1.0, propensity])))
+
+
+def test_the_ends_of_the_range_may_be_of_float32() -> None:
+    frame = one_item(np.array([1e-6, 1e6], np.float32), np.array([1e-12, 1.0], np.float32))
+    found = reading.read(frame)
+    assert found.impressions == pytest.approx([1e6 + 1e-6])
+
+
+def test_a_changed_column_counts_and_not_the_sums_it_had() -> None:
+    log = reading.read(one_item(np.array([0.1, 0.2]), np.array([0.3, 0.7]), 1, np.array([0, 1])))
+    assert log.exact.clicks is not None
+    without = replace(log, clicks=np.zeros(2))
+    assert merge([without, without]).clicks.tolist() == [0, 0]
+    first = replace(
+        log, **{name: getattr(log, name)[:1] for name in ("query", "item", "rank", "shown", "clicks", "logged")}
+    )
+    assert merge([first, log]).shown.tolist() == [0.1 + 0.1, 0.2]
+
+
+def test_logs_with_and_without_weights_are_one_log() -> None:
+    weighted, plain = one_item(np.array([0.1, 1e6, 3.0]), 0.3), one_item(np.ones(4), 0.7)
+    whole = reading.read(pl.concat([weighted, plain]))
+    assert_same(merge([reading.read(plain.drop("weight")), reading.read(weighted)]), whole)
+    assert fraction(whole.exact.shown) == [Fraction(0.1) + 1_000_007]
+
+
+def test_saved_sums_are_exact(tmp_path) -> None:
+    logs = [reading.read(one_item(np.full(3, w), p, 1)) for w, p in ((1.4e-6, 0.3), (1e6, 1e-12))]
+    loaded = [load(save(log, tmp_path / str(number))) for number, log in enumerate(logs)]
+    assert_same(merge(loaded), merge(logs))
+    assert fraction(loaded[0].exact.logged) == fraction(logs[0].exact.logged)
+    frame = pl.read_parquet(tmp_path / "0" / "sums.parquet")
+    for damage in (pl.col("logged").cast(pl.Int64), pl.col("shown") * float("nan"), pl.col("rank") - 1):
+        frame.with_columns(damage).write_parquet(tmp_path / "0" / "sums.parquet")
+        with pytest.raises(LogError, match="damaged"):
+            load(tmp_path / "0")
