@@ -219,28 +219,27 @@ def test_examination_finds_the_curve_or_refuses(simulated, tmp_path, capsys, mon
     assert err.startswith("tandemrank: ")
 
 
-def test_estimate_values_one_pair_and_compares_two(simulated, capsys, monkeypatch) -> None:
+def test_estimate_values_a_pair_and_compare_compares_two(simulated, capsys, monkeypatch) -> None:
     """On policy the value is the clicks an impression of the log itself, and a pair differs from itself by nothing."""
     folder, _ = simulated
     live = ["--policy", str(folder / "production")]
-    ask = [
-        "estimate",
-        "--logs",
-        str(folder / "log"),
-        "--propensity",
-        "exact",
-        "--logging-policy",
-        str(folder / "production"),
-    ]
-    code, out, err = call(capsys, monkeypatch, *ask, *live, "--estimator", "ips", "--json")
+    ask = ["--logs", str(folder / "log"), "--logging-policy", str(folder / "production"), *live]
+    code, out, err = call(capsys, monkeypatch, "estimate", *ask, "--estimator", "ips", "--json")
     assert code == 0, err
     found = json.loads(out)
     clicks = pl.read_parquet(folder / "log")["clicks"].list.sum().mean()
     assert abs(found["value"] - clicks) < 5 * found["standard_error"]
     assert found["interval"][0] < found["value"] < found["interval"][1]
-    code, out, err = call(capsys, monkeypatch, *ask, *live, *live)
+    assert (found["propensity"], found["propensity_reason"]) == ("exact", "the policy that drew the log is given")
+    code, out, err = call(capsys, monkeypatch, "compare", *ask, "--against", str(folder / "production"))
     assert code == 0, err
     assert re.search(r"difference\s+0\s", out)
+    code, out, err = call(capsys, monkeypatch, "compare", *ask, "--json")
+    assert code == 0, err
+    against = json.loads(out)
+    assert against["old"]["value"] == pytest.approx(clicks)
+    assert against["old"]["verdict"] == "as the log shows it"
+    assert against["interval"][0] < 0 < against["interval"][1]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +270,8 @@ def test_estimate_values_one_pair_and_compares_two(simulated, capsys, monkeypatc
         (["examination", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
         (["examination", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
-        (["estimate", "--logs", "absent.parquet"], 2, "give one pair, or two to compare"),
+        (["estimate", "--logs", "absent.parquet"], 2, "give the pair by --policy"),
+        (["compare", "--logs", "x", "--policy", "absent", "--against", "nowhere"], 2, "absent"),
         (["estimate", "--logs", "absent.parquet", "--scores", "absent.parquet"], 2, "absent.parquet"),
         (["nonsense"], 2, "nonsense"),
     ],
@@ -303,7 +303,7 @@ def test_help_is_complete() -> None:
     commands = dict(group.commands)
     commands |= {f"bench {n}": c for n, c in commands.pop("bench").commands.items()}
     assert set(commands) == {
-        "demo", "table", "simulate", "train", "evaluate", "validate", "examination", "estimate",
+        "demo", "table", "simulate", "train", "evaluate", "validate", "examination", "estimate", "compare",
         "bench gradient", "bench epoch", "bench logs", "bench bounds",
     }  # fmt: skip
     for name, command in commands.items():

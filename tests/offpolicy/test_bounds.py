@@ -9,7 +9,7 @@ import pytest
 
 from tandemrank.bench import bounds as bench
 from tandemrank.errors import ConfigError, InputError
-from tandemrank.offpolicy import bounds, diagnostics, uncertainty
+from tandemrank.offpolicy import bounds, diagnostics
 from tandemrank.offpolicy.bounds import Stakes, Terms
 from tandemrank.offpolicy.estimators import Estimate
 
@@ -146,14 +146,34 @@ def test_smoothing_is_its_formula_and_a_bet_with_one_stake() -> None:
     assert bounds.betting(Terms(x, ones(80)), 0.95, stakes=one).value == pytest.approx(u)
 
 
-@pytest.mark.parametrize("scale", [0.7, 2.93])
-def test_bernstein_is_the_lower_bound_of_the_estimators(scale: float) -> None:
+@pytest.mark.parametrize(("scale", "queries"), [(0.7, 400), (2.93, 400), (1.0, 40)])
+def test_bernstein_is_its_formula(scale: float, queries: int) -> None:
+    """Maurer and Pontil's bound for each of the twelve cuts, in plain Python; the best of them."""
     rng = np.random.default_rng(6)
-    n = rng.integers(0, 5, 400).astype(float)
-    estimate = Estimate(gamma(rng, 400) * n, n)
+    n = rng.integers(1, 5, queries).astype(float)
+    estimate = Estimate((3 + gamma(rng, queries)) * n, n)
     found = bounds.bernstein(bounds.value_terms(estimate), 0.9, scale=scale).value
-    assert found == pytest.approx(uncertainty.lower_bound(estimate, scale, level=0.9), rel=1e-12)
+    log_term = math.log(2 * 12 / 0.1)
+    y = [x * queries / n.sum() for x in estimate.numerator]
+    wanted = []
+    for b in (scale * 2.0**j for j in range(-4, 8)):
+        x = [min(term, b) / b for term in y]
+        mean = sum(x) / queries
+        variance = sum((term - mean) ** 2 for term in x) / (queries - 1)
+        few = 7 * log_term / (3 * (queries - 1))
+        wanted.append(b * (mean - math.sqrt(2 * variance * log_term / queries) - few))
+    assert found == pytest.approx(max(wanted), rel=1e-9)
     assert found > 0
+
+
+def test_bernstein_holds_and_comes_close_with_many_queries() -> None:
+    rng = np.random.default_rng(0)
+    found = [bounds.bernstein(Terms(rng.pareto(2.5, size), ones(size))).value for size in (50, 500, 5000, 50_000)]
+    truth = 1 / 1.5
+    assert found == sorted(found)
+    assert all(0 <= bound < truth for bound in found)
+    assert found[-1] > 0.85 * truth
+    assert sum(bounds.bernstein(Terms(rng.pareto(2.5, 300), ones(300))).value > truth for _ in range(300)) <= 15
 
 
 def test_best_is_fixed_beforehand_or_pays_for_the_choice() -> None:

@@ -15,7 +15,7 @@ from tandemrank.errors import InputError, LogError
 from tandemrank.gradients import race
 from tandemrank.logs import counting, feedback, sums
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import estimators, uncertainty
+from tandemrank.offpolicy import estimators
 from tandemrank.offpolicy.folds import fold_of_queries, query_folds
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.training import stopping
@@ -189,34 +189,6 @@ def test_doubly_robust_weights_never_have_the_size_of_all_queries_by_all_items()
     assert rows.shape == (2, D)
     assert rows.dtype == np.float32
     assert weights.queries.tolist() == [5, 999_999]
-
-
-def test_bootstrap_agrees_with_the_delta_method_and_pairs_its_draws() -> None:
-    rng = np.random.default_rng(0)
-    n = rng.integers(0, 9, 400).astype(float)
-    found = estimators.Estimate(rng.gamma(2, 1, 400) * n, n)
-    other = estimators.Estimate(found.numerator + 0.5 * n, n)
-    values = uncertainty.bootstrap([found, other], replicates=4000, seed=1)
-    assert values[:, 0].std() == pytest.approx(found.standard_error, rel=0.06)
-    assert values[:, 1] - values[:, 0] == pytest.approx(0.5)  # a constant difference has no noise
-    assert np.array_equal(values, uncertainty.bootstrap([found, other], replicates=4000, seed=1))
-
-
-def test_the_lower_bound_holds_and_comes_close_with_many_queries() -> None:
-    rng = np.random.default_rng(0)
-    heavy = [rng.pareto(2.5, size) for size in (50, 500, 5000, 50_000)]
-    bounds = [uncertainty.lower_bound(estimators.Estimate(x, np.ones(len(x))), 1.0) for x in heavy]
-    truth = 1 / 1.5
-    assert bounds == sorted(bounds)
-    assert all(0 <= bound < truth for bound in bounds)
-    assert bounds[-1] > 0.85 * truth
-    wrong = sum(
-        uncertainty.lower_bound(estimators.Estimate(rng.pareto(2.5, 300), np.ones(300)), 1.0) > truth
-        for _ in range(300)
-    )
-    assert wrong <= 15
-    with pytest.raises(InputError, match="not negative"):
-        uncertainty.lower_bound(estimators.Estimate(np.array([1.0, -1.0]), np.ones(2)), 1.0)
 
 
 def test_the_reward_model_finds_rates_and_shrinks_what_it_hardly_saw() -> None:

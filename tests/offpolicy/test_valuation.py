@@ -1,5 +1,7 @@
 """The whole question on simulated worlds where the truth is known: coverage, support, verdicts, outside scores."""
 
+import dataclasses
+import inspect
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -15,10 +17,12 @@ from random_logs import long_logs, wide_logs
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, InputError, LogError, PolicyError, TandemRankError
-from tandemrank.logs import counting, feedback, reading, validation, writing
+from tandemrank.logs import counting, feedback, reading, sums, validation, writing
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import diagnostics, propensities, valuation
+from tandemrank.offpolicy import diagnostics, propensities, valuation, values
+from tandemrank.offpolicy.reward import item_rate
+from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.outside import policy_from_scores
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -74,7 +78,7 @@ def world(Q: int = 200, items: int = D, seed: int = 0) -> World:
 
 
 def asked(small: World, **more: Any) -> dict[str, Any]:
-    return {"theta": THETA, "propensity": "exact", "logging_policy": small.logging_policy, **more}
+    return {"examination": THETA, "propensity": "exact", "logging_policy": small.logging_policy, **more}
 
 
 def known_exposure(policy: TwoStagePolicy) -> np.ndarray:
@@ -98,9 +102,10 @@ def test_intervals_cover_the_truth_and_doubly_robust_errs_less_than_ips() -> Non
         log = counting.from_impressions(parts, small.vocabulary)
         answers = []
         for name in ("ips", "doubly_robust"):
-            question = valuation.Question(THETA, estimator=name, propensity="frequency", replicates=400, seed=seed)
-            evidence = replace(valuation._evidence(log, question), rho_0=rho_0[q][log.query, log.item])
-            answers += valuation._answers([whole_exposure(rho_cr[q], evidence)], evidence, question)[0]
+            question = valuation.Question(THETA, estimator=name, propensity="frequency")
+            evidence = known_propensities(evidence_of(log, question), rho_0[q][log.query, log.item])
+            side = valuation.judged(whole_exposure(rho_cr[q], evidence), evidence, question)
+            answers += values.with_uncertainty([side], log, replicates=400, level=0.95, seed=seed)
         covered.append([a.interval[0] <= U.mean() <= a.interval[1] for a in answers])
         errors.append([a.value - float((log.impressions * U[q]).sum() / log.N) for a in answers])
         above += answers[0].lower_bound > U.mean()
@@ -114,25 +119,61 @@ def test_intervals_cover_the_truth_and_doubly_robust_errs_less_than_ips() -> Non
     assert np.sqrt(squared[:, 1].mean() / squared[:, 0].mean()) < 0.9
 
 
-def test_the_reward_model_of_a_fold_never_saw_it() -> None:
-    small = world(50)
-    log = small.log(2000, 1)
-    folds = valuation._evidence(log, valuation.Question(THETA, propensity="frequency")).folds
-    assert sum(fold.N for fold, _ in folds) == log.N
-    for fold, reward in folds:
-        queries = np.flatnonzero(fold.impressions)
-        assert reward.pair[queries].nnz == 0
-        assert (reward.query[queries] == 1).all()
+def evidence_of(log: Any, question: valuation.Question) -> valuation.Evidence:
+    whole, folds = valuation._read(log, question)
+    return valuation._evidence(log, whole, folds, np.asarray(question.examination), question)
 
 
-def whole_exposure(rho: np.ndarray, evidence: valuation._Evidence) -> diagnostics.Exposure:
+def known_propensities(evidence: valuation.Evidence, rho_0: np.ndarray) -> valuation.Evidence:
+    return replace(evidence, propensities=replace(evidence.propensities, unclipped=(rho_0,)))
+
+
+def whole_exposure(rho: np.ndarray, evidence: valuation.Evidence) -> diagnostics.Exposure:
     """Exposures that are known, in place of those of the race.  Shapes: rho [Q, D]."""
-    log, total = evidence.feedback, rho.sum(1)
-    direct = np.array([(rho * reward.matrix(np.arange(len(rho)))[:, :-1]).sum(1) for _, reward in evidence.folds])
+    log, total = evidence.log, rho.sum(1)
+    direct = np.array([(rho * reward.matrix(np.arange(len(rho)))[:, :-1]).sum(1) for _, reward in evidence.parts])
     return diagnostics.Exposure(rho[log.query, log.item], total, total, np.ones(len(rho)), direct)
 
 
-@pytest.mark.parametrize("estimator", ["ips", "clipped", "self_normalised", "doubly_robust"])
+def test_the_reward_model_of_a_fold_never_saw_it() -> None:
+    """Sums are parted by query, so the model of a fold knows none of its queries; and every impression is in one fold."""
+    small = world(50)
+    log = small.log(2000, 1)
+    parts = evidence_of(log, valuation.Question(THETA, propensity="frequency")).parts
+    assert sum(fold.N for fold, _ in parts) == log.N
+    assert np.array_equal(sum(fold.impressions for fold, _ in parts), log.impressions)
+    for fold, reward in parts:
+        queries = np.flatnonzero(fold.impressions)
+        assert reward.pair[queries].nnz == 0
+        assert (reward.query[queries] == 1).all()
+        others = [other for other, _ in parts if other is not fold]
+        assert_same_model(reward, item_rate.reward_model(sums.merge(others), THETA))
+
+
+def test_the_reward_model_of_a_half_learns_from_the_other_half(tmp_path: Path) -> None:
+    """A log that is read is parted by impression: the model of each half is that of the other, and of nothing else."""
+    small = world(30)
+    path = writing.write(small.impressions(900, 1), tmp_path / "log", small.vocabulary)
+    evidence = evidence_of(path, valuation.Question(THETA, propensity="frequency"))
+    (one, of_one), (other, of_other) = evidence.parts
+    assert one.N + other.N == evidence.log.N == 900
+    assert 300 < one.N < 600
+    assert_same_model(of_one, item_rate.reward_model(other, THETA))
+    assert_same_model(of_other, item_rate.reward_model(one, THETA))
+    given = valuation.Question(THETA, propensity="frequency", reward_log=small.log(500, 7))
+    [(whole, reward)] = evidence_of(path, given).parts
+    assert whole.N == 900
+    assert_same_model(reward, item_rate.reward_model(small.log(500, 7), THETA))
+
+
+def assert_same_model(a: item_rate.Reward, b: item_rate.Reward) -> None:
+    assert a.rate == b.rate
+    assert np.array_equal(a.item, b.item)
+    assert np.array_equal(a.query, b.query)
+    assert (a.pair != b.pair).nnz == 0
+
+
+@pytest.mark.parametrize("estimator", ["ips", "clipped", "self_normalised", "beta_ips", "doubly_robust"])
 def test_every_estimator_finds_the_value_of_the_pair(estimator: str) -> None:
     small = world()
     answer = valuation.estimate(small.new, small.log(40_000, 1), **asked(small, estimator=estimator))
@@ -148,7 +189,7 @@ def test_the_direct_method_is_never_simply_trusted() -> None:
     answer = valuation.estimate(small.new, small.log(20_000, 1), **asked(small, estimator="direct"))
     assert answer.value == pytest.approx(small.utilities(small.new).mean(), rel=0.15)
     assert (answer.verdict, answer.reasons) == (
-        "widen",
+        "use with care",
         ("the interval does not contain the error of the reward model",),
     )
 
@@ -176,18 +217,18 @@ def test_propensities_of_every_kind_from_files(tmp_path: Path) -> None:
         return logger.exposure(q, part.items.ravel(), THETA, samples=200)[0].reshape(-1, K)
 
     path = writing.write(small.impressions(20_000, 3), tmp_path / "log", small.vocabulary, propensities=rho_0)
-    values = {
+    found = {
         kind: valuation.estimate(
-            small.new, path, theta=THETA, propensity=kind, logging_policy=logger if kind == "exact" else None
+            small.new, path, examination=THETA, propensity=kind, logging_policy=logger if kind == "exact" else None
         )
         for kind in ("logged", "exact", "frequency", "fitted")
     }
-    truth = values["exact"].value
+    truth = found["exact"].value
     assert truth == pytest.approx(small.utilities(small.new).mean(), rel=0.02)
-    assert values["logged"].value == pytest.approx(truth, rel=0.003)
-    assert values["frequency"].value == pytest.approx(truth, rel=0.015)
-    assert values["fitted"].value == pytest.approx(truth, rel=0.01)
-    assert {answer.verdict for answer in values.values()} == {"trust it"}
+    assert found["logged"].value == pytest.approx(truth, rel=0.003)
+    assert found["frequency"].value == pytest.approx(truth, rel=0.015)
+    assert found["fitted"].value == pytest.approx(truth, rel=0.01)
+    assert {answer.verdict for answer in found.values()} == {"trust it"}
 
 
 def test_support_broken_at_the_generator_or_at_the_ranker_is_named() -> None:
@@ -221,11 +262,11 @@ def test_a_log_of_little_is_not_trusted() -> None:
     assert few.verdict == "cannot be answered from this log"
     assert any("effective of" in reason for reason in few.reasons)
     one = world(10)
-    assert valuation.estimate(one.new, one.log(5000, 1), **asked(one)).verdict == "widen"
+    assert valuation.estimate(one.new, one.log(5000, 1), **asked(one)).verdict == "use with care"
 
 
 @pytest.mark.parametrize(
-    ("factor", "reason"), [(0, "do not fit the log"), (-1, "do not fit the log"), (-2, "a few pairs")]
+    ("factor", "reason"), [(0, "do not fit the log"), (-1, "do not fit the log"), (-2, "a few items decide")]
 )
 def test_wrong_propensities_are_found_out(factor: float, reason: str) -> None:
     small = world()
@@ -238,13 +279,13 @@ def test_wrong_propensities_are_found_out(factor: float, reason: str) -> None:
 def test_edges_no_clicks_no_items_one_query() -> None:
     small = world(20)
     silent = World(small.logger, small.candidate, small.ranker, 0 * small.R)
-    for name in ("ips", "clipped", "self_normalised", "direct", "doubly_robust"):
+    for name in valuation.ESTIMATORS:
         answer = valuation.estimate(small.new, silent.log(300, 1), **asked(small, estimator=name))
         assert (answer.value, answer.interval, answer.lower_bound) == (0.0, (0.0, 0.0), 0.0)
         assert answer.verdict == "cannot be answered from this log"
         assert "no item that the new pair would show was ever clicked" in answer.reasons
     one = small.take(np.zeros(1, np.int64))
-    assert valuation.estimate(one.new, one.log(3000, 1), **asked(one)).verdict == "widen"
+    assert valuation.estimate(one.new, one.log(3000, 1), **asked(one)).verdict == "use with care"
     nothing = World(small.logger, np.full((20, D), -np.inf), small.ranker, small.R)
     with pytest.raises(PolicyError, match="shows nothing to any query of the log"):
         valuation.estimate(nothing.new, small.log(300, 1), **asked(small))
@@ -274,6 +315,50 @@ def test_compare_is_paired_and_antisymmetric() -> None:
     assert (there.wins, there.verdict) == (1.0, "trust it")
     same = valuation.compare(new, new, log, **asked(small))
     assert (same.difference, same.interval, same.wins) == (0.0, (0.0, 0.0), 0.0)
+    assert there.new.value == valuation.estimate(new, log, **asked(small)).value
+
+
+def test_production_is_a_side_and_needs_no_propensities() -> None:
+    """Its value are the clicks of the log; the difference to it is that of the new pair to the policy that drew the log."""
+    small = world()
+    log, new = small.log(20_000, 1), small.new
+    there = valuation.compare(new, "production", log, **asked(small))
+    back = valuation.compare("production", new, log, **asked(small))
+    assert there.old.value == log.clicks.sum() / log.N
+    assert (there.old.verdict, there.old.diagnostics, there.old.propensity) == ("as the log shows it", None, None)
+    assert (there.verdict, back.verdict) == ("trust it", "trust it")
+    assert all(reason.startswith("new: ") for reason in there.reasons)
+    assert there.difference == pytest.approx(-back.difference)
+    assert there.wins == 1 - back.wins == 1.0
+    truth = (small.utilities(new) - small.utilities(small.logging_policy)).mean()
+    assert there.interval[0] < truth < there.interval[1]
+    alone = valuation.estimate("production", log)  # sums without propensities: there is nothing to estimate
+    assert alone.value == there.old.value
+    assert 0.8 * alone.value < alone.lower_bound < alone.interval[0]
+    with pytest.raises(ConfigError, match=r'a TwoStagePolicy or "production"; .shop/production. came'):
+        valuation.compare(new, "shop/production", log)
+
+
+def test_a_named_curve_is_as_long_as_the_longest_list() -> None:
+    small = world(30)
+    log = small.log(2000, 1)
+    named = valuation.estimate(small.new, log, **asked(small, examination="reciprocal"))
+    assert named.value == valuation.estimate(small.new, log, **asked(small)).value
+    short = TwoStagePolicy(small.new.generator, small.new.ranker, K2, 1, small.vocabulary)
+    assert valuation.estimate(short, log, **asked(small, examination="dcg")).value < named.value
+    with pytest.raises(LogError, match="the log shows items at rank 3, but the examination curve ends at rank 2"):
+        valuation.estimate(small.new, log, **asked(small, examination=[1.0, 0.5]))
+    with pytest.raises(ConfigError, match="reciprocal or dcg, or a number for each rank; 'steep' came"):
+        valuation.estimate(small.new, log, **asked(small, examination="steep"))
+
+
+def test_the_table_of_estimators_is_the_list_of_their_names() -> None:
+    assert tuple(valuation.ESTIMATORS) == get_args(valuation.Estimator)
+    fields = {field.name: field.default for field in dataclasses.fields(valuation.Question)}
+    for verb in (valuation.estimate, valuation.compare):
+        asked = inspect.signature(verb).parameters
+        own = {name: p.default for name, p in asked.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        assert own == fields
 
 
 def test_the_log_and_the_policy_need_not_know_the_same_items() -> None:
@@ -340,20 +425,20 @@ def test_bad_scores_are_refused_by_name(frame: pl.DataFrame, message: str) -> No
 def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
     small = world(20)
     log = small.log(200, 1)
-    with pytest.raises(ConfigError, match=r"estimator must be one of ips, .* 'magic' came"):
-        valuation.estimate(small.new, log, theta=THETA, estimator="magic")
+    with pytest.raises(ConfigError, match=r"estimator must be one of doubly_robust, ips, .* 'magic' came"):
+        valuation.estimate(small.new, log, examination=THETA, estimator="magic")
     with pytest.raises(ConfigError, match="exact propensities need the policy that drew the log"):
-        valuation.estimate(small.new, log, theta=THETA, propensity="exact")
+        valuation.estimate(small.new, log, examination=THETA, propensity="exact")
     with pytest.raises(ConfigError, match="fitted propensities need the lists"):
-        valuation.estimate(small.new, log, theta=THETA, propensity="fitted")
+        valuation.estimate(small.new, log, examination=THETA, propensity="fitted")
     with pytest.raises(LogError, match="no column `propensities`"):
-        valuation.estimate(small.new, log, theta=THETA, propensity="logged")
+        valuation.estimate(small.new, log, examination=THETA, propensity="logged")
     with pytest.raises(ConfigError, match=r"need the lists of the log.*propensity = auto"):
-        valuation.estimate(small.new, log, theta=THETA)
+        valuation.estimate(small.new, log, examination=THETA)
     with pytest.raises(ConfigError, match="replicates >= 100"):
-        valuation.estimate(small.new, log, theta=THETA, replicates=1)
+        valuation.estimate(small.new, log, examination=THETA, replicates=1)
     with pytest.raises(LogError, match="nothing is at"):
-        valuation.estimate(small.new, tmp_path / "nothing", theta=THETA)
+        valuation.estimate(small.new, tmp_path / "nothing", examination=THETA)
     with pytest.raises(InputError, match="unknown query ids"):
         valuation.estimate(world(3).new, log, **asked(small))
     damaged = tmp_path / "scores.parquet"
@@ -375,7 +460,12 @@ SOME = GivenScores(np.random.default_rng(0).normal(size=(7, 24)))
 def test_any_log_is_answered_whole_or_refused(log, kind, estimator) -> None:
     """Never a traceback, never a silent drop: a log with a problem is refused, and of others every impression counts."""
     pair = TwoStagePolicy(SOME, SOME, 10, 4, IDS)
-    switches = {"theta": models.examination_curve(4), "propensity": kind, "estimator": estimator, "replicates": 100}
+    switches = {
+        "examination": models.examination_curve(4),
+        "propensity": kind,
+        "estimator": estimator,
+        "replicates": 100,
+    }
     fit = validation.validate(log).fit
     try:
         answer = valuation.estimate(pair, log, **switches, logging_policy=TwoStagePolicy(SOME, SOME, 24, 4, IDS))
@@ -387,5 +477,5 @@ def test_any_log_is_answered_whole_or_refused(log, kind, estimator) -> None:
     read = reading.read(log)
     assert answer.diagnostics.impressions == pytest.approx(read.N)
     assert answer.diagnostics.clicks == pytest.approx(read.clicks.sum())
-    assert np.isfinite(answer.value) or answer.verdict == diagnostics.VERDICTS[-1]
+    assert np.isfinite(answer.value) or answer.verdict == Verdict.REFUSE
     assert answer.lower_bound >= 0

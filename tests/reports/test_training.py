@@ -42,7 +42,7 @@ SUMMARY: dict[str, Any] = {
         "impressions": 5000.0, "queries": 90, "items": 70, "pairs": 3000, "clicks": 4000.0, "places": 10,
         "used": 3250.0, "held_out": 750.0, "judged": 1000.0,
     },
-    "production": {"value": 0.8, "interval": [0.75, 0.85]},
+    "production": {"value": 0.8, "interval": [0.75, 0.85], "verdict": "as the log shows it"},
     "methods": [method("joint", 1.2, TRUST, {"both": 4}), method("baseline", 1.1, CANNOT, {"one": 2, "two": 1})],
     "differences": [gap("joint", "production", 0.4), gap("baseline", "production", 0.3, CANNOT), gap("joint", "baseline", 0.1)],
     "switches": {"shown": 10, "candidates": 50, "training": {"epochs": 5}}, "switch_help": {"shown": "places"},
@@ -61,7 +61,8 @@ def test_sentences_say_who_is_ahead_and_what_cannot_be_said() -> None:
     ]
     assert with_gap(-0.4, TRUST)[0].startswith("Joint would get fewer clicks than production: −0.400")
     assert with_gap(0.05, TRUST)[0].startswith("Joint and production cannot be told apart: +0.050 [−0.050, +0.150]")
-    assert with_gap(0.4, "widen")[0].endswith("so take it as wider.")
+    careful = "; use it with care, the interval is too narrow, for the log supports less than it says."
+    assert with_gap(0.4, "use with care")[0].endswith(careful)
     refused = training.sentences(SUMMARY)[1]
     assert refused == "Baseline against production cannot be answered from this log: because <of> this."
 

@@ -77,15 +77,15 @@ def test_differences_are_paired_and_name_what_they_compare(learned) -> None:
     pairs = [(d.method, d.against) for d in learned.differences]
     assert pairs == [("joint", "production"), ("baseline", "production"), ("joint", "baseline")]
     joint, baseline = (learned.values[m].value for m in ("joint", "baseline"))
-    values = [d.value for d in learned.differences]
+    values = [d.comparison.difference for d in learned.differences]
     assert values == pytest.approx(
         [joint - learned.production.value, baseline - learned.production.value, joint - baseline]
     )
-    between = learned.differences[2]
-    assert between.interval[0] < between.value < between.interval[1]
+    between = learned.differences[2].comparison
+    assert between.interval[0] < between.difference < between.interval[1]
     apart = sum(learned.values[m].standard_error ** 2 for m in ("joint", "baseline")) ** 0.5
     assert between.standard_error < 0.7 * apart  # the same queries, so most of the noise is common
-    assert learned.differences[0].wins > 0.99
+    assert learned.differences[0].comparison.wins > 0.99
 
 
 def test_on_its_own_training_clicks_a_pair_looks_better_than_it_is(world) -> None:
@@ -97,7 +97,7 @@ def test_on_its_own_training_clicks_a_pair_looks_better_than_it_is(world) -> Non
     assert abs(answer.value - truth) < 4 * answer.standard_error
     parts = learning._read(few, config, Start(), 0)
     own = valuation.estimate(
-        found.policy, sums.merge(parts.used), theta=found.config.theta, propensity="exact",
+        found.policy, sums.merge(parts.used), examination=found.config.theta, propensity="exact",
         logging_policy=world.production,
     )  # fmt: skip
     assert own.value > truth + 5 * own.standard_error

@@ -1,36 +1,54 @@
-"""The command estimate."""
+"""The commands estimate and compare."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from tandemrank.cli.app import app
 from tandemrank.cli.options import Curve, Engine, Json, Seed, read_curve_option
-from tandemrank.cli.terminal import print_json, print_summary
+from tandemrank.cli.terminal import print_summary
 from tandemrank.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tandemrank.offpolicy.valuation import Question, Side
+    from tandemrank.policies.two_stage import TwoStagePolicy
+
+Log = Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")]
+Policy = Annotated[Path | None, typer.Option(help="Saved pair to value.")]
+Scores = Annotated[
+    Path | None,
+    typer.Option(
+        help="Instead of --policy, any system by its scores: Parquet with query_id, item_id, candidate_score, ranker_score."
+    ),
+]
+Against = Annotated[
+    str,
+    typer.Option(
+        help="What to compare with: production (the policy that drew the log), a saved pair, or a Parquet of scores."
+    ),
+]
+Propensity = Annotated[
+    str, typer.Option(help="auto (the best there is a source for), logged, exact, fitted or frequency.")
+]
+LoggingPolicy = Annotated[Path | None, typer.Option(help="Saved policy that drew the log, for exact propensities.")]
+Estimator = Annotated[
+    str, typer.Option(help="doubly_robust, ips, clipped, self_normalised, beta_ips or direct.")
+]  # fmt: skip
+Shown = Annotated[int, typer.Option(help="Places of a list, K, of a system given by its scores.", min=1)]
+Candidates = Annotated[int, typer.Option(help="Candidates, K2, of a system given by its scores.", min=1)]
 
 
 @app.command()
 def estimate(
-    logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")],
-    policy: Annotated[
-        list[Path] | None, typer.Option(help="Saved pair to value; a second one is compared with it.")
-    ] = None,
-    scores: Annotated[
-        list[Path] | None,
-        typer.Option(help="Like --policy, from scores: Parquet with query_id, item_id, candidate_score, ranker_score."),
-    ] = None,
-    propensity: Annotated[
-        str,
-        typer.Option(help="auto (the best there is a source for), logged, exact, fitted or frequency."),
-    ] = "auto",
-    logging_policy: Annotated[Path | None, typer.Option(help="Saved policy that drew the log.")] = None,
-    estimator: Annotated[
-        str, typer.Option(help="doubly_robust, ips, clipped, self_normalised or direct.")
-    ] = "doubly_robust",
-    shown: Annotated[int, typer.Option(help="Places of a shown list, K.", min=1)] = 10,
-    candidates: Annotated[int, typer.Option(help="Candidates K2 of a system given by --scores.", min=1)] = 500,
+    logs: Log,
+    policy: Policy = None,
+    scores: Scores = None,
+    propensity: Propensity = "auto",
+    logging_policy: LoggingPolicy = None,
+    estimator: Estimator = "doubly_robust",
+    shown: Shown = 10,
+    candidates: Candidates = 500,
     curve: Curve = None,
     engine: Engine = "local",
     seed: Seed = 0,
@@ -38,37 +56,80 @@ def estimate(
 ) -> None:
     """What a pair would be worth if it were live, by the clicks of the past: value, interval, diagnostics, a verdict.
 
-    Two pairs (--policy or --scores, in this order) are compared by their paired difference, first less second.
     Ask a log that the pair was not trained on: on its own training log every pair looks better than it is.
     """
-    from tandemrank._base.cluster import check_engine
-    from tandemrank.clicks import models
-    from tandemrank.offpolicy import valuation
+    from tandemrank.offpolicy.valuation import estimate_all
+
+    question = _question(propensity, logging_policy, estimator, curve, engine, seed)
+    [value] = estimate_all([_pair(policy, scores, candidates, shown)], logs, question)
+    print_summary(value.summary(), as_json)
+
+
+@app.command()
+def compare(
+    logs: Log,
+    policy: Policy = None,
+    scores: Scores = None,
+    against: Against = "production",
+    propensity: Propensity = "auto",
+    logging_policy: LoggingPolicy = None,
+    estimator: Estimator = "doubly_robust",
+    shown: Shown = 10,
+    candidates: Candidates = 500,
+    curve: Curve = None,
+    engine: Engine = "local",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """How many more clicks per impression a pair would get than production, or than another pair: the paired difference.
+
+    Ask a log that neither was trained on: on its own training log every pair looks better than it is.
+    """
+    from tandemrank.offpolicy.valuation import estimate_all
+    from tandemrank.offpolicy.values import compare_values
+
+    question = _question(propensity, logging_policy, estimator, curve, engine, seed)
+    sides = [_pair(policy, scores, candidates, shown), _against(against, candidates, shown)]
+    found = compare_values(*estimate_all(sides, logs, question)).summary()
+    if not as_json:
+        found |= {name: cast("dict[str, object]", found[name])["value"] for name in ("new", "old")}
+    print_summary(found, as_json)
+
+
+def _question(
+    propensity: str, logging_policy: Path | None, estimator: str, curve: str | None, engine: str, seed: int
+) -> "Question":
+    from tandemrank.offpolicy.valuation import Question
+    from tandemrank.policies import two_stage
+
+    return Question(
+        examination=read_curve_option(curve) or "reciprocal",
+        estimator=estimator,  # type: ignore[arg-type]  # refused by name if it is none
+        propensity=propensity,  # type: ignore[arg-type]
+        logging_policy=None if logging_policy is None else two_stage.load(logging_policy),
+        seed=seed,
+        engine=engine,  # type: ignore[arg-type]
+    )
+
+
+def _pair(policy: Path | None, scores: Path | None, candidates: int, shown: int) -> "TwoStagePolicy":
+    """The pair that is asked about."""
     from tandemrank.policies import outside, two_stage
 
-    check_engine(engine)
-    pairs = [two_stage.load(path) for path in policy or []]
-    pairs += [outside.policy_from_scores(path, K2=candidates, K=shown) for path in scores or []]
-    if len(pairs) not in (1, 2):
-        raise ConfigError(f"give one pair, or two to compare, by --policy or --scores; got {len(pairs)}.")
-    question: dict[str, Any] = {
-        "theta": models.examination_curve(shown, read_curve_option(curve) or "reciprocal"), "propensity": propensity,
-        "estimator": estimator, "seed": seed,
-        "logging_policy": None if logging_policy is None else two_stage.load(logging_policy), "engine": engine,
-    }  # fmt: skip
-    if len(pairs) == 1:
-        print_summary(_answer(valuation.estimate(pairs[0], logs, **question)), as_json)
-        return
-    found = valuation.compare(pairs[0], pairs[1], logs, **question)
-    names = ("difference", "standard_error", "interval", "wins", "verdict", "reasons")
-    summary = {name: getattr(found, name) for name in names}
-    if as_json:
-        print_json({**summary, "new": _answer(found.new), "old": _answer(found.old)})
-    else:
-        print_summary({"first": _answer(found.new)["value"], "second": _answer(found.old)["value"], **summary}, as_json)
+    if (policy is None) == (scores is None):
+        raise ConfigError("give the pair by --policy, a saved pair, or by --scores, a Parquet of scores; one of them.")
+    if policy is not None:
+        return two_stage.load(policy)
+    return outside.policy_from_scores(cast(Path, scores), K2=candidates, K=shown)
 
 
-def _answer(answer: Any) -> dict[str, Any]:
-    """An off-policy value as plain names and values."""
-    names = ("value", "standard_error", "interval", "lower_bound", "verdict", "reasons")
-    return {**{name: getattr(answer, name) for name in names}, **vars(answer.diagnostics)}
+def _against(against: str, candidates: int, shown: int) -> "Side":
+    """The other side: production, a saved pair, or any system by its scores."""
+    from tandemrank.offpolicy.values import PRODUCTION
+
+    if against == PRODUCTION:
+        return PRODUCTION
+    path = Path(against)
+    if not path.exists():
+        raise ConfigError(f"--against takes production, a saved pair or a Parquet of scores; nothing is at {against}.")
+    return _pair(path, None, candidates, shown) if path.is_dir() else _pair(None, path, candidates, shown)

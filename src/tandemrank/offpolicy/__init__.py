@@ -5,10 +5,12 @@
 - `estimators`: the estimators: arrays in, an `Estimate` out
 - `folds`: parts of a log by query, for cross-fitting
 - `reward`: reward models: what a pair that was examined is worth
-- `uncertainty`: the bootstrap over queries, the lower bound
+- `uncertainty`: the bootstrap over queries
 - `bounds`: lower bounds of a value or of a difference, for any number of queries
 - `sequential`: the same at every moment of a stream: live traffic in two arms
-- `diagnostics`: what a value rests on: support by stage, weights, a verdict in words
+- `exposure`: how a pair spreads the attention of a log's queries over the items
+- `diagnostics`: what a value rests on: support by stage, weights; `verdicts`: the words for it
+- `values`: the typed results, `Value` and `Comparison`, made from arrays
 - `valuation`: `estimate` and `compare`: what a pair would be worth, from a log
 """
 

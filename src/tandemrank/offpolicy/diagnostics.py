@@ -2,13 +2,12 @@
 
 **Unsupported exposure** is the share of the new pair's exposure on (query, item) pairs that the log never shows. By stage:
 the share that a re-ranker showing the K2 candidates in random order would waste too is lost at the generator (at most
-all that is wasted); what the real re-ranker wastes beyond it, by preferring such candidates, is lost at the ranker.
+all that is wasted); what the real re-ranker wastes beyond it, by preferring such candidates, is lost at the re-ranker.
 **Balance** is sum(w e) / sum(rho_cr), w = rho_cr / rho_0 and e the logged examination: 1 up to noise if the propensities
 are right and the log has support (rho_0 > 0 wherever rho_cr > 0), less by what has none.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +16,15 @@ from tandemrank.errors import PolicyError
 from tandemrank.logs import feedback
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.verdicts import Verdict
 
 Floats = NDArray[np.float64]
-Verdict = Literal["trust it", "widen", "cannot be answered from this log"]
-VERDICTS = get_args(Verdict)  # from good to bad
+
 
 # The verdict. Where exposure is missing beyond three standard errors and these shares, or so little data is left:
-WIDEN_MISSING, REFUSE_MISSING = 0.05, 0.2
-WIDEN_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
-WIDEN_QUERIES, WIDEN_LARGEST, WIDEN_CLIPPED = 30, 0.1, 0.05
+CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
+CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
+CARE_QUERIES, CARE_LARGEST, CARE_CLIPPED = 30, 0.1, 0.05
 
 
 @dataclass(frozen=True)
@@ -102,40 +101,60 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
 
 def judge(found: Diagnostics, *, modelled: bool) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict and its reasons: the worst that is found decides. `modelled`: the value is a reward model's alone."""
+    for verdict, rules in ((Verdict.REFUSE, _refusals(found)), (Verdict.CARE, _cautions(found, modelled=modelled))):
+        if reasons := tuple(reason for holds, reason in rules if holds):
+            return verdict, reasons
+    left = f"{found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
+    return Verdict.TRUST, (f"the log supports what the pair would show: balance {found.balance:.2f}, {left}",)
+
+
+def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:
+    """What makes a value useless, and whether it holds."""
+    return [
+        *_exposure_rules(found, REFUSE_MISSING),
+        (found.effective_sample_size < REFUSE_SAMPLE, _few(found)),
+        (found.clicks == 0, "no item that the new pair would show was ever clicked"),
+    ]
+
+
+def _cautions(found: Diagnostics, *, modelled: bool) -> list[tuple[bool, str]]:
+    """What makes an interval too narrow, and whether it holds."""
+    largest = f"one (query, item) pair carries {found.largest_share:.0%} of all weight"
+    clipped = f"{found.clipped:.0%} of the propensities are clipped, so the value is too low"
+    return [
+        *_exposure_rules(found, CARE_MISSING),
+        (found.effective_sample_size < CARE_SAMPLE, _few(found)),
+        (found.queries < CARE_QUERIES, f"an interval from {found.queries} queries is too narrow"),
+        (found.largest_share > CARE_LARGEST, largest),
+        (found.clipped > CARE_CLIPPED, clipped),
+        (modelled, "the interval does not contain the error of the reward model"),
+    ]
+
+
+def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
+    """Whether weighted exposure is off by more than a share, surely: too little, too much, or not known well enough."""
     off = found.balance - 1
     sure = abs(off) > 3 * found.balance_error
     stages = (
-        f"{found.unsupported:.0%} of its exposure goes to pairs never logged: {found.lost_at_generator:.0%} lost at the "
-        f"generator, {found.lost_at_ranker:.0%} at the ranker"
+        f"{found.unsupported:.0%} of its exposure goes to items that the query was never shown: {found.lost_at_generator:.0%} "
+        f"lost at the generator, {found.lost_at_ranker:.0%} at the re-ranker"
     )
-    outside = f"{-off:.0%} of what the new pair shows is outside what the log can speak about ({stages})"
-    wrong = f"the propensities do not fit the log: weighted exposure is {found.balance:.2f} of what it should be"
-    vague = f"weighted exposure is known only to +-{1.96 * found.balance_error:.0%}, so a few pairs decide"
-    few = f"the weights leave {found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
-    refuse = [
-        (sure and off < -REFUSE_MISSING, outside),
-        (sure and off > REFUSE_MISSING, wrong),
-        (found.balance_error > REFUSE_MISSING, vague),
-        (found.effective_sample_size < REFUSE_SAMPLE, few),
-        (found.clicks == 0, "no item that the new pair would show was ever clicked"),
-    ]
-    widen = [
-        (sure and off < -WIDEN_MISSING, outside),
-        (sure and off > WIDEN_MISSING, wrong),
-        (found.balance_error > WIDEN_MISSING, vague),
-        (found.effective_sample_size < WIDEN_SAMPLE, few),
-        (found.queries < WIDEN_QUERIES, f"an interval from {found.queries} queries is too narrow"),
-        (found.largest_share > WIDEN_LARGEST, f"one pair carries {found.largest_share:.0%} of all weight"),
+    return [
         (
-            found.clipped > WIDEN_CLIPPED,
-            f"{found.clipped:.0%} of the propensities are clipped, so the value is too low",
+            sure and off < -share,
+            f"{-off:.0%} of what the new pair shows is outside what the log can speak about ({stages})",
         ),
-        (modelled, "the interval does not contain the error of the reward model"),
+        (sure and off > share, _wrong(found)),
+        (
+            found.balance_error > share,
+            f"weighted exposure is known only to +-{1.96 * found.balance_error:.0%}, so a few items decide",
+        ),
     ]
-    for word, rules in (("cannot be answered from this log", refuse), ("widen", widen)):
-        if reasons := tuple(reason for holds, reason in rules if holds):
-            return word, reasons  # type: ignore[return-value]
-    supported = (
-        f"balance {found.balance:.2f}, {found.effective_sample_size:.0f} effective of {found.examined:.0f} examined"
-    )
-    return "trust it", (f"the log supports what the pair would show: {supported}",)
+
+
+def _wrong(found: Diagnostics) -> str:
+    return f"the propensities do not fit the log: weighted exposure is {found.balance:.2f} of what it should be"
+
+
+def _few(found: Diagnostics) -> str:
+    return f"the weights leave {found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"

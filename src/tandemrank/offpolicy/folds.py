@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from tandemrank._base import random
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.sums import RANK_BITS
 
 QUERY_FOLDS, FOLD_STREAM = 5, 5
 
@@ -34,8 +33,9 @@ def _of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
 
 def rows_of(part: Feedback, log: Feedback) -> NDArray[np.int64]:
     """Where the rows of a part are among those of the whole log.  Shapes: -> [P of the part]."""
+    ranks = 1 + max(int(x.rank.max(initial=0)) for x in (part, log))
     part_key, log_key = (
-        (x.query.astype(np.int64) * x.D + x.item) * 2**RANK_BITS + x.rank  # in the order of the rows
+        (x.query.astype(np.int64) * x.D + x.item) * ranks + x.rank  # in the order of the rows
         for x in (part, log)
     )
     at: NDArray[np.int64] = np.searchsorted(log_key, part_key)

@@ -1,63 +1,66 @@
-"""The practitioner's question, data in and answer out: what would this pair be worth if it were live, and may I believe it?
+"""The practitioner's questions: what would this pair be worth if it were live, is it better than that, may I believe it?
 
-    estimate(policy, log, theta=..., ...)      value, interval, lower bound, diagnostics, a verdict in words
-    compare(new, old, log, theta=..., ...)     the paired difference of two pairs, on the same draws of queries
-
-The value is that of the log's queries, each as often as it came. Queries are taken as a sample: the interval covers what
-other queries of the same kind would have given.
+estimate(policy, log, ...)          value, interval, lower bound, diagnostics, a verdict in words
+compare(new, old, log, ...)         the paired difference of two pairs, or of a pair and production
+estimate_all(sides, log, Question)  several at once: the log is read once, every side sees the same draws
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tandemrank._base.cluster import Engine, check_engine
-from tandemrank._base.ids import positions_or_missing
-from tandemrank.clicks.models import check_examination
+from tandemrank._base.random import derive
+from tandemrank.clicks.models import check_examination, examination_curve
 from tandemrank.errors import ConfigError
-from tandemrank.gradients import race
 from tandemrank.logs import reading, sums
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
-from tandemrank.offpolicy import estimators, uncertainty
-from tandemrank.offpolicy.diagnostics import VERDICTS, Diagnostics, Exposure, Verdict, diagnose, judge
+from tandemrank.offpolicy import bounds, estimators, values
+from tandemrank.offpolicy.diagnostics import Exposure, diagnose, judge
 from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.exposure import exposure_on
 from tandemrank.offpolicy.folds import query_folds, rows_of
 from tandemrank.offpolicy.lists import read_lists
-from tandemrank.offpolicy.propensities import Asked, Clip, Resolved, resolve
+from tandemrank.offpolicy.propensities import SAMPLES, Asked, Clip, Resolved, resolve
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.reward.item_rate import Reward
+from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
-Estimator = Literal["ips", "clipped", "self_normalised", "direct", "doubly_robust"]
-
-CELLS = 2**21  # scores in memory at once: queries x items of a batch
-STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
+Estimator = Literal["doubly_robust", "ips", "clipped", "self_normalised", "beta_ips", "direct"]
+Curve = Literal["reciprocal", "dcg"]
+Side = TwoStagePolicy | Production
 
 
 @dataclass(frozen=True)
 class Question:
     """How to ask: the keywords of `estimate` and `compare`.
 
-    `theta`: the examination curve. `propensity`: as logged; exact from the `logging_policy`; the frequency in the log; or
-    fitted to its lists. `clip`: propensities are raised to it (None: 0, for "clipped" the 1% quantile). `samples` of the
-    race for each exposure, `replicates` of the bootstrap, `level` of interval and bound. `others`: impressions of the same
-    vocabulary that are not in the log, for the reward model to learn from; without them the log itself is cut into folds.
-    `engine`: what reads the log, as in `logs.read`; the same bits either way.
+    - `examination`: the curve theta, the chance that a rank is looked at: "reciprocal" 1/k, "dcg" 1/log2(k+1), or a number
+      for each rank, as `examine` finds them.
+    - `estimator`: see `offpolicy.estimators`; "direct" and "doubly_robust" use a reward model, cross-fitted.
+    - `propensity`: "auto" takes the best there is a source for: "exact" if the `logging_policy` is given, "logged" if the
+      log has a column of them, "frequency" if the logger always shows the same, else "fitted" to the lists of the log.
+    - `clip`: propensities are raised to it: "none", "quantile", "paper", or a number; without it "quantile" for the estimator
+      "clipped" and "none" for the others.
+    - `reward_log`: impressions that are not in the log, for the reward model to learn from, in the same vocabulary; without
+      it the log itself is cut into folds.
+    - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
+    - `engine`: what reads the log, as in `logs.read`; the same bits either way.
     """
 
-    theta: Floats
+    examination: Curve | ArrayLike = "reciprocal"
+    estimator: Estimator = "doubly_robust"
     propensity: Asked = "auto"
     logging_policy: TwoStagePolicy | None = None
-    estimator: Estimator = "doubly_robust"
     clip: Clip | None = None
-    others: Feedback | None = None
+    reward_log: Feedback | None = None
     samples: int = 20
     replicates: int = 1000
     level: float = 0.95
@@ -66,10 +69,15 @@ class Question:
 
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
-        object.__setattr__(self, "theta", check_examination(self.theta))
+        if not isinstance(self.examination, str):
+            object.__setattr__(self, "examination", check_examination(self.examination))
+        elif self.examination not in get_args(Curve):
+            raise ConfigError(
+                f"examination must be {' or '.join(get_args(Curve))}, or a number for each rank; {self.examination!r} came."
+            )
         check_engine(self.engine)
-        if self.estimator not in get_args(Estimator):
-            raise ConfigError(f"estimator must be one of {', '.join(get_args(Estimator))}; {self.estimator!r} came.")
+        if self.estimator not in ESTIMATORS:
+            raise ConfigError(f"estimator must be one of {', '.join(ESTIMATORS)}; {self.estimator!r} came.")
         if self.samples < 1 or self.replicates < 100 or not 0 < self.level < 1:
             raise ConfigError(
                 f"needed: samples >= 1, replicates >= 100, 0 < level < 1; got {self.samples}, {self.replicates}, "
@@ -77,175 +85,198 @@ class Question:
             )
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Expected clicks an impression, with interval, finite-sample lower bound (of IPS, whatever the estimator), verdict."""
+def estimate(
+    policy: Side,
+    log: Source | Feedback,
+    *,
+    examination: Curve | ArrayLike = "reciprocal",
+    estimator: Estimator = "doubly_robust",
+    propensity: Asked = "auto",
+    logging_policy: TwoStagePolicy | None = None,
+    clip: Clip | None = None,
+    reward_log: Feedback | None = None,
+    samples: int = 20,
+    replicates: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    engine: Engine = "local",
+) -> Value:
+    """What a pair would be worth if it were live, in clicks per impression, by the clicks of the past.
 
-    value: float
-    standard_error: float
-    interval: tuple[float, float]
-    lower_bound: float
-    diagnostics: Diagnostics
-    verdict: Verdict
-    reasons: tuple[str, ...]
-    estimate: Estimate
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two pairs on one log: the difference new - old, its paired interval, and the share of the draws where new wins."""
-
-    new: Answer
-    old: Answer
-    difference: float
-    standard_error: float
-    interval: tuple[float, float]
-    wins: float
-    verdict: Verdict
-    reasons: tuple[str, ...]
-
-
-def estimate(policy: TwoStagePolicy, log: Source | Feedback, **question: Any) -> Answer:
-    """What the pair would be worth, by the clicks of the past. The keywords are the fields of `Question`."""
-    asked = Question(**question)
-    return _ask([policy], log, asked)[0][0]
-
-
-def compare(new: TwoStagePolicy, old: TwoStagePolicy, log: Source | Feedback, **question: Any) -> Comparison:
-    """The difference of two pairs on one log, by the same draws of queries. The keywords are the fields of `Question`."""
-    asked = Question(**question)
-    (a, b), values = _ask([new, old], log, asked)
-    difference = values[:, 0] - values[:, 1]
-    worse = max(a, b, key=lambda answer: VERDICTS.index(answer.verdict))
-    return Comparison(
-        a,
-        b,
-        a.value - b.value,
-        float(np.sqrt(np.square(a.estimate.influence - b.estimate.influence).sum())),
-        _quantiles(difference, asked.level),
-        float(np.nanmean(difference > 0)),
-        worse.verdict,
-        (*(f"new: {reason}" for reason in a.reasons), *(f"old: {reason}" for reason in b.reasons)),
-    )
-
-
-@dataclass(frozen=True)
-class _Evidence:
-    """A log, its propensities (raised to the clip), and its folds, each with the reward model of the rest.
-
-    Shapes: rho_0, raised [P].
+    `log`: files, folders, patterns, a frame of polars or pandas, or `Feedback`. `Question` explains the keywords. Ask a log
+    that the pair was not trained on: on its own training log every pair looks better than it is.
     """
-
-    feedback: Feedback
-    rho_0: Floats
-    raised: NDArray[np.bool_]
-    folds: tuple[tuple[Feedback, Reward], ...]
-
-
-def _evidence(log: Source | Feedback, asked: Question) -> _Evidence:
-    if isinstance(log, Feedback):
-        whole, folds = log, query_folds(log, asked.seed)
-    else:
-        # Folds of impressions: a model of the one half knows the pairs of the other.
-        one, other = reading.read_split(log, 0.5, seed=asked.seed, K=len(asked.theta), engine=asked.engine)
-        whole, folds = sums.merge([one, other]), [(one, other), (other, one)]
-    found = _propensities(log, whole, asked)
-    if asked.others is not None:
-        folds = [(whole, asked.others)]
-    if asked.estimator not in ("direct", "doubly_robust"):
-        folds = []
-    models = tuple((fold, item_rate.reward_model(rest, asked.theta)) for fold, rest in folds)
-    return _Evidence(whole, found.rho_0[0], found.raised[0], models)
+    asked = Question(
+        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine
+    )
+    return estimate_all([policy], log, asked)[0]
 
 
-def _propensities(log: Source | Feedback, whole: Feedback, asked: Question) -> Resolved:
-    """Those of every row, by the switches."""
-    lists = None if isinstance(log, Feedback) else partial(read_lists, log, whole.vocabulary, len(asked.theta))
-    clip = asked.clip if asked.clip is not None else "quantile" if asked.estimator == "clipped" else "none"
-    return resolve(
-        [whole], asked.theta, kind=asked.propensity, clip=clip, logging_policy=asked.logging_policy, lists=lists,
-        seed=asked.seed,
+def compare(
+    new: Side,
+    old: Side,
+    log: Source | Feedback,
+    *,
+    examination: Curve | ArrayLike = "reciprocal",
+    estimator: Estimator = "doubly_robust",
+    propensity: Asked = "auto",
+    logging_policy: TwoStagePolicy | None = None,
+    clip: Clip | None = None,
+    reward_log: Feedback | None = None,
+    samples: int = 20,
+    replicates: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    engine: Engine = "local",
+) -> Comparison:
+    """How many more clicks per impression the new side would get than the old, by the same draws of queries.
+
+    A side is a pair, or "production": the policy that drew the log, whose value are the clicks of the log itself.
+    `log` and the keywords are those of `estimate`.
+    """
+    asked = Question(
+        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine
+    )
+    return values.compare_values(*estimate_all([new, old], log, asked))
+
+
+def estimate_all(sides: Sequence[Side], log: Source | Feedback, question: Question) -> tuple[Value, ...]:
+    """The value of each side. The log is read and its propensities are found once, and all see the same draws of queries.
+
+    Any two of the values can be compared with `values.compare_values`.
+    """
+    if wrong := [side for side in sides if not isinstance(side, TwoStagePolicy) and side != PRODUCTION]:
+        raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; {wrong[0]!r} came. Load a saved pair first.')
+    pairs = [side for side in sides if isinstance(side, TwoStagePolicy)]
+    whole, folds = _read(log, question)
+    theta = _curve(whole, pairs, question)
+    judged = iter(_judged(pairs, _evidence(log, whole, folds, theta, question), question)) if pairs else iter(())
+    return values.with_uncertainty(
+        [next(judged) if isinstance(side, TwoStagePolicy) else values.production(whole) for side in sides],
+        whole, replicates=question.replicates, level=question.level, seed=question.seed,
     )  # fmt: skip
 
 
-def _exposure(
-    policy: TwoStagePolicy, log: Feedback, theta: Floats, rewards: Sequence[Reward], samples: int, seed: int
-) -> Exposure:
-    """One pass over the logged queries, a batch of them at a time: all items of a query, never of all queries."""
-    logged = np.flatnonzero(log.impressions)
-    positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged))
-    here = positions_or_missing(policy.vocabulary.item_ids, log.vocabulary.item_ids)[log.item]
-    there = positions_or_missing(log.vocabulary.item_ids, policy.vocabulary.item_ids)
-    once = ((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) & (here >= 0)
-    rho, (total, supported, random) = np.zeros(len(log.query)), np.zeros((3, log.Q))
-    direct = np.zeros((len(rewards), log.Q))
-    generator = torch.Generator().manual_seed(seed)
-    curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
-    step = max(1, CELLS // len(there))
-    for first in range(0, len(logged), step):
-        part = logged[first : first + step]
-        with torch.no_grad():
-            s_c, s_r = policy.scores(positions[first : first + step])
-        every, shuffled = (
-            race.exposure(s_c, s, curve, policy.K2, samples=n, generator=generator)[0].double().numpy()
-            for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
+Folds = list[tuple[Feedback, Feedback]]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a log says, whatever the pair: its curve, its propensities, and parts of it, each with a reward model of others.
+
+    Shapes: theta [K]; rho_0 [P].
+    """
+
+    log: Feedback
+    theta: Floats
+    propensities: Resolved
+    parts: tuple[tuple[Feedback, Reward], ...] = ()
+
+    @property
+    def rho_0(self) -> Floats:
+        """Of every row, clipped."""
+        return self.propensities.rho_0[0]
+
+
+def _read(log: Source | Feedback, asked: Question) -> tuple[Feedback, Folds]:
+    """The whole log, and its parts, each with what a reward model may learn from to judge it: never the part itself."""
+    seed = derive(asked.seed, "folds")
+    if isinstance(log, Feedback):
+        whole, folds = log, query_folds(log, seed)
+    else:
+        # Folds of impressions: a model of the one half knows the pairs of the other.
+        K = None if isinstance(asked.examination, str) else len(np.asarray(asked.examination))
+        one, other = reading.read_split(log, 0.5, seed=seed, K=K, engine=asked.engine)
+        whole, folds = sums.merge([one, other]), [(one, other), (other, one)]
+    return whole, folds if asked.reward_log is None else [(whole, asked.reward_log)]
+
+
+def _curve(log: Feedback, pairs: Sequence[TwoStagePolicy], asked: Question) -> Floats:
+    """The examination curve; one with a name is as long as the longest list, of the log or of a pair.  Shapes: -> [K]."""
+    if isinstance(asked.examination, str):
+        longest = int(log.rank.max()) + 1 if len(log.rank) else 1
+        return examination_curve(max(longest, *(pair.K for pair in pairs), 1), asked.examination)
+    return np.asarray(asked.examination, np.float64)
+
+
+def _evidence(log: Source | Feedback, whole: Feedback, folds: Folds, theta: Floats, asked: Question) -> Evidence:
+    lists = None if isinstance(log, Feedback) else partial(read_lists, log, whole.vocabulary, len(theta))
+    clip = asked.clip if asked.clip is not None else "quantile" if asked.estimator == "clipped" else "none"
+    found = resolve(
+        [whole], theta, kind=asked.propensity, clip=clip, logging_policy=asked.logging_policy, lists=lists,
+        samples=max(asked.samples, SAMPLES), seed=derive(asked.seed, "propensities"),
+    )  # fmt: skip
+    if asked.estimator not in MODELLED:
+        return Evidence(whole, theta, found)
+    return Evidence(
+        whole, theta, found, tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds)
+    )  # fmt: skip
+
+
+def _judged(pairs: Sequence[TwoStagePolicy], evidence: Evidence, asked: Question) -> list[Judged]:
+    """Every pair with its estimate, its diagnostics and its verdict. All see the same races."""
+    seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in evidence.parts]
+    return [
+        judged(
+            exposure_on(pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed), evidence, asked
         )
-        rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
-        at = np.searchsorted(part, log.query[rows]), np.maximum(here[rows], 0)
-        rho[rows] = np.where(here[rows] >= 0, every[at], 0.0)
-        total[part] = every.sum(1)
-        supported[part] = np.bincount(at[0], np.where(once[rows], every[at], 0.0), len(part))
-        random[part] = np.bincount(at[0], np.where(once[rows], shuffled[at], 0.0), len(part))
-        random[part] /= np.maximum(shuffled.sum(1), np.finfo(float).tiny)  # nothing at all is available to some
-        for fold, reward in enumerate(rewards):
-            direct[fold, part] = (every * reward.matrix(part)[:, there]).sum(1)
-    return Exposure(rho, total, supported, random, direct)
+        for pair in pairs
+    ]
 
 
-def _ask(pairs: Sequence[TwoStagePolicy], log: Source | Feedback, asked: Question) -> tuple[list[Answer], Floats]:
-    """The answer for each pair, and the bootstrap's values [replicates, pairs] of one set of draws."""
-    evidence = _evidence(log, asked)
-    rewards = [reward for _, reward in evidence.folds]
-    whole, theta, seed = evidence.feedback, asked.theta, asked.seed + 1  # other races than those of exact propensities
-    return _answers([_exposure(pair, whole, theta, rewards, asked.samples, seed) for pair in pairs], evidence, asked)
+def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
+    """One pair, by its exposures."""
+    found = evidence.propensities
+    ips = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
+    diagnostics = diagnose(evidence.log, evidence.rho_0, found.raised[0], exposure, evidence.theta)
+    verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct")
+    return Judged(
+        ESTIMATORS[asked.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
+        found.reason,
+    )  # fmt: skip
 
 
-def _answers(exposures: Sequence[Exposure], evidence: _Evidence, asked: Question) -> tuple[list[Answer], Floats]:
-    log, rho_0 = evidence.feedback, evidence.rho_0
-    estimates = [_estimate(exposure, evidence, asked) for exposure in exposures]
-    values = uncertainty.bootstrap(estimates, replicates=asked.replicates, seed=asked.seed)
-    answers = []
-    for exposure, found, drawn in zip(exposures, estimates, values.T, strict=True):
-        plain = estimators.ips(exposure.rho, rho_0, log)
-        bound = uncertainty.lower_bound(plain, float(asked.theta.sum()), level=asked.level)
-        diagnostics = diagnose(log, rho_0, evidence.raised, exposure, asked.theta)
-        verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct")
-        interval = _quantiles(drawn, asked.level)
-        answers.append(Answer(found.value, found.standard_error, interval, bound, diagnostics, verdict, reasons, found))
-    return answers, values
+# --- the estimators, by name ------------------------------------------------------------------------------------------
 
 
-def _estimate(exposure: Exposure, evidence: _Evidence, asked: Question) -> Estimate:
-    log, rho_0, rho = evidence.feedback, evidence.rho_0, exposure.rho
-    if asked.estimator == "self_normalised":
-        return estimators.self_normalised(rho, rho_0, log, theta=asked.theta)
-    if asked.estimator in ("ips", "clipped"):
-        return estimators.ips(rho, rho_0, log)  # rho_0 is clipped already
+def _ips(exposure: Exposure, evidence: Evidence) -> Estimate:
+    return estimators.ips(exposure.rho, evidence.rho_0, evidence.log)  # clipped, if the propensities are
+
+
+def _self_normalised(exposure: Exposure, evidence: Evidence) -> Estimate:
+    return estimators.self_normalised(exposure.rho, evidence.rho_0, evidence.log, theta=evidence.theta)
+
+
+def _beta_ips(exposure: Exposure, evidence: Evidence) -> Estimate:
+    return estimators.beta_ips(
+        exposure.rho, evidence.rho_0, evidence.log, theta=evidence.theta, total=exposure.total
+    )  # fmt: skip
+
+
+def _direct(exposure: Exposure, evidence: Evidence) -> Estimate:
+    rho, rho_0 = exposure.rho, evidence.rho_0
     parts = []
-    for (fold, reward), direct in zip(evidence.folds, exposure.direct, strict=True):
-        at = rows_of(fold, log)
-        if asked.estimator == "direct":
-            parts.append(estimators.direct_method(rho[at], rho_0[at], fold, direct=direct))
-        else:
-            r_hat = reward.at(fold.query, fold.item)
-            parts.append(
-                estimators.doubly_robust(rho[at], rho_0[at], fold, theta=asked.theta, r_hat=r_hat, direct=direct)
-            )
+    for (part, _), direct in zip(evidence.parts, exposure.direct, strict=True):
+        at = rows_of(part, evidence.log)
+        parts.append(estimators.direct_method(rho[at], rho_0[at], part, direct=direct))
     return estimators.pooled(parts)
 
 
-def _quantiles(values: Floats, level: float) -> tuple[float, float]:
-    if np.isnan(values).all():
-        return float("nan"), float("nan")
-    low, high = np.nanquantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+def _doubly_robust(exposure: Exposure, evidence: Evidence) -> Estimate:
+    rho, rho_0, theta = exposure.rho, evidence.rho_0, evidence.theta
+    parts = []
+    for (part, reward), direct in zip(evidence.parts, exposure.direct, strict=True):
+        at, r_hat = rows_of(part, evidence.log), reward.at(part.query, part.item)
+        parts.append(estimators.doubly_robust(rho[at], rho_0[at], part, theta=theta, r_hat=r_hat, direct=direct))
+    return estimators.pooled(parts)
+
+
+ESTIMATORS: dict[Estimator, Callable[[Exposure, Evidence], Estimate]] = {
+    "doubly_robust": _doubly_robust,
+    "ips": _ips,
+    "clipped": _ips,
+    "self_normalised": _self_normalised,
+    "beta_ips": _beta_ips,
+    "direct": _direct,
+}
+MODELLED = ("doubly_robust", "direct")  # those that use a reward model

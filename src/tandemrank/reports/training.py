@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tandemrank._base import files
+from tandemrank.offpolicy.values import PRODUCTION
+from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.reports import figures
 from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, switches_of, table_of
 from tandemrank.reports.words import ABOUT, bracket, decimal, label, number, signed
-from tandemrank.training.learning import PRODUCTION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,25 +36,21 @@ def _sentence(summary: Summary, difference: dict[str, Any]) -> str:
     a, b = difference["method"], difference["against"]
     low, high = difference["interval"]
     gap = f"{signed(difference['value'])} {_bounds(difference, signed)}"
-    if difference["verdict"].startswith("cannot"):
+    if difference["verdict"] == Verdict.REFUSE:
         which = next(m for m in summary["methods"] if m["method"] in (a, b) and m["verdict"] == difference["verdict"])
-        return f"{label(a)} against {b} cannot be answered from this log: {which['reasons'][0]}."
+        return f"{label(a)} against {b} {Verdict.REFUSE}: {which['reasons'][0]}."
     if low <= 0 <= high:
         words = f"{label(a)} and {b} cannot be told apart: {gap} clicks an impression includes 0"
     else:
         words = f"{label(a)} would get {'more' if low > 0 else 'fewer'} clicks than {b}: {gap} an impression"
-    careful = (
-        "; the log supports less than that interval says, so take it as wider"
-        if difference["verdict"] == "widen"
-        else ""
-    )
+    careful = f"; use it with care, {Verdict.CARE.meaning}" if difference["verdict"] == Verdict.CARE else ""
     return f"{words}{careful}."
 
 
 def _rows(summary: Summary) -> list[dict[str, Any]]:
     """Production, then every method, with what each lies above production."""
     gaps = {d["method"]: d for d in summary["differences"] if d["against"] == PRODUCTION}
-    live = {"method": PRODUCTION, **summary["production"], "verdict": "as the log shows it", "gap": None}
+    live = {"method": PRODUCTION, **summary["production"], "gap": None}
     return [live, *({**method, "gap": gaps.get(method["method"])} for method in summary["methods"])]
 
 
@@ -211,7 +208,7 @@ def values_figure(summary: Summary) -> "Figure":
         look = figures.look_of(summary, row["method"])
         low, high = map(number, row["interval"])
         figures.interval_line(axis, y, low, high, look["color"], across=True)
-        inside = figures.THEME["page"] if row["verdict"].startswith("cannot") else look["color"]
+        inside = figures.THEME["page"] if row["verdict"] == Verdict.REFUSE else look["color"]
         axis.plot(row["value"], y, **look, ms=7, mew=1.6, mfc=inside)
         words = f"{decimal(row['value'])} {_bounds(row)}"
         axis.annotate(words, (1, y), (6, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)

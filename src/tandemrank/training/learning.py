@@ -9,14 +9,13 @@ drew the log, needs no estimate: its value is the clicks an impression that the 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import ConfigError, DataError, LogError
@@ -24,12 +23,10 @@ from tandemrank.logs import counting, reading
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge, renamed, total, unpacked
-from tandemrank.offpolicy import uncertainty, valuation
-from tandemrank.offpolicy.diagnostics import VERDICTS, Verdict
-from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.lists import read_lists
 from tandemrank.offpolicy.propensities import Kind
-from tandemrank.offpolicy.valuation import Answer
+from tandemrank.offpolicy.valuation import Question, estimate_all
+from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
 from tandemrank.policies import features, towers
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -40,9 +37,6 @@ from tandemrank.training.loop import Trained, train
 from tandemrank.training.schedules import Method
 from tandemrank.training.start import Start, from_clicks, from_embeddings
 from tandemrank.training.stopping import chosen_epochs
-
-PRODUCTION = "production"
-REPLICATES, LEVEL = 1000, 0.95
 
 
 @dataclass(frozen=True)
@@ -65,25 +59,20 @@ class Parts:
 
 
 @dataclass(frozen=True)
-class Value:
-    """Clicks an impression, with its 95% interval: queries are taken as a sample."""
-
-    value: float
-    standard_error: float
-    interval: tuple[float, float]
-
-
-@dataclass(frozen=True)
 class Difference:
-    """How many more clicks an impression `method` would get than `against`; `wins` is the share of the draws where it does."""
+    """How many more clicks per impression `method` would get than `against`."""
 
     method: str
     against: str
-    value: float
-    standard_error: float
-    interval: tuple[float, float]
-    wins: float
-    verdict: Verdict
+    comparison: Comparison
+
+    def summary(self) -> dict[str, object]:
+        """As plain names and values."""
+        found = self.comparison
+        return {
+            "method": self.method, "against": self.against, "value": found.difference,
+            "standard_error": found.standard_error, "interval": found.interval, "wins": found.wins, "verdict": found.verdict,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,7 +88,7 @@ class Learned:
     propensity: Kind
     why: str
     trained: dict[Method, Trained]
-    values: dict[Method, Answer]
+    values: dict[Method, Value]
     production: Value
     differences: tuple[Difference, ...]
 
@@ -115,23 +104,19 @@ class Learned:
             "start": self.start,
             "propensities": self.propensity,
             "why": self.why,
-            "production": asdict(self.production),
+            "production": self.production.summary(),
             "methods": [
                 {
                     "method": method,
-                    **{name: getattr(answer, name) for name in ANSWER},
-                    **asdict(answer.diagnostics),
+                    **value.summary(),
                     "epochs": len(self.trained[method].history),
                     "chosen": chosen_epochs(self.trained[method].history),
                     "history": [epoch._asdict() for epoch in self.trained[method].history],
                 }
-                for method, answer in self.values.items()
+                for method, value in self.values.items()
             ],
-            "differences": [asdict(difference) for difference in self.differences],
+            "differences": [difference.summary() for difference in self.differences],
         }
-
-
-ANSWER = ("value", "standard_error", "interval", "lower_bound", "verdict", "reasons")
 
 
 def learn(
@@ -172,8 +157,9 @@ def learn(
         )
         for method in names
     }  # fmt: skip
-    values = {method: _value(found.policy, parts, clicks, config, seed) for method, found in trained.items()}
-    production, differences = _compared(values, parts.judged, seed)
+    *found, production = _valued([one.policy for one in trained.values()], parts, clicks, config, seed)
+    values = dict(zip(trained, found, strict=True))
+    differences = _differences(values, production)
     used = clicks.propensities
     taken = used.kind == "exact" and logging_policy is None
     why = "the policy to start from is taken for the one that drew the log" if taken else used.reason
@@ -311,41 +297,24 @@ def _initial_pair(start: Start, parts: Parts, config: LearningConfig, seed: int)
     return TwoStagePolicy(generator, ranker, config.candidates, config.shown, vocabulary)
 
 
-def _value(policy: TwoStagePolicy, parts: Parts, clicks: TrainingData, config: LearningConfig, seed: int) -> Answer:
-    """The doubly robust value on the judged part; the reward model learns from the other parts."""
+def _valued(
+    policies: Sequence[TwoStagePolicy], parts: Parts, clicks: TrainingData, config: LearningConfig, seed: int
+) -> tuple[Value, ...]:
+    """The doubly robust value of every pair on the judged part, and production's; the reward model learns from the others."""
     # A policy that was fitted to the log is used as the one that drew it: sums have no lists to fit another to.
     used = clicks.propensities
-    kind: Kind = "exact" if used.kind == "fitted" else used.kind
-    return valuation.estimate(
-        policy, parts.judged, theta=config.theta, propensity=kind, logging_policy=used.logger, others=parts.seen,
-        replicates=REPLICATES, level=LEVEL, seed=seed,
+    asked = Question(
+        examination=config.theta, propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
+        reward_log=parts.seen, seed=seed,
     )  # fmt: skip
+    return estimate_all([*policies, PRODUCTION], parts.judged, asked)
 
 
-def _compared(values: dict[Method, Answer], judged: Feedback, seed: int) -> tuple[Value, tuple[Difference, ...]]:
-    """Production's value, and every method less production and less the methods after it, by the same draws of queries."""
-    clicks = np.bincount(judged.query, judged.clicks, judged.Q).astype(np.float64)
-    answers: dict[str, Answer] = {str(method): answer for method, answer in values.items()}
-    estimates = {PRODUCTION: Estimate(clicks, judged.impressions)} | {m: a.estimate for m, a in answers.items()}
-    drawn = uncertainty.bootstrap(list(estimates.values()), replicates=REPLICATES, seed=seed)
-    columns = dict(zip(estimates, drawn.T, strict=True))
-    live = estimates[PRODUCTION]
-    names = list(answers)
-    pairs = [(method, PRODUCTION) for method in names]
+def _differences(values: dict[Method, Value], production: Value) -> tuple[Difference, ...]:
+    """Every method less production and less the methods after it."""
+    sides: dict[str, Value] = {str(method): value for method, value in values.items()}
+    names = list(sides)
+    pairs: list[tuple[str, str]] = [(method, PRODUCTION) for method in names]
     pairs += [(a, b) for place, a in enumerate(names) for b in names[place + 1 :]]
-    differences = []
-    for a, b in pairs:
-        gap, draws = estimates[a].influence - estimates[b].influence, columns[a] - columns[b]
-        verdicts = [answers[name].verdict for name in (a, b) if name != PRODUCTION]
-        differences.append(
-            Difference(
-                a, b, estimates[a].value - estimates[b].value, float(np.sqrt(np.square(gap).sum())), _interval(draws),
-                float((draws > 0).mean()), max(verdicts, key=VERDICTS.index),
-            )
-        )  # fmt: skip
-    return Value(live.value, live.standard_error, _interval(columns[PRODUCTION])), tuple(differences)
-
-
-def _interval(draws: NDArray[np.float64]) -> tuple[float, float]:
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    sides[PRODUCTION] = production
+    return tuple(Difference(a, b, compare_values(sides[a], sides[b])) for a, b in pairs)

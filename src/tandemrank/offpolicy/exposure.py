@@ -1,0 +1,67 @@
+"""How a pair spreads the attention of a log's queries over the items: what every estimator needs to know of it.
+
+rho_cr(d | q) = E_{y_c} E_{y_r} [theta_{k(d)}]                                       (paper: 2stage-true-utility)
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tandemrank._base.ids import positions_or_missing
+from tandemrank.gradients import race
+from tandemrank.logs.feedback import Feedback
+from tandemrank.offpolicy.diagnostics import Exposure
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+Floats = NDArray[np.float64]
+
+CELLS = 2**21  # scores in memory at once: queries x items of a batch
+STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
+
+
+class Rewards(Protocol):
+    """What an examined item is worth, by a reward model."""
+
+    def matrix(self, q: NDArray[np.integer]) -> Floats:
+        """r_hat of every item; the last column is for items that the model does not know.  Shapes: q [B] -> [B, D + 1]."""
+
+
+def exposure_on(
+    policy: TwoStagePolicy, log: Feedback, theta: Floats, rewards: Sequence[Rewards], *, samples: int, seed: int
+) -> Exposure:
+    """The exposures by the race, in one pass over the logged queries: all items of a batch of queries, never of all.
+
+    Items that only the log knows have no exposure; items that only the pair knows have no support.
+    Shapes: theta [K].
+    """
+    logged = np.flatnonzero(log.impressions)
+    positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged))
+    here = positions_or_missing(policy.vocabulary.item_ids, log.vocabulary.item_ids)[log.item]
+    there = positions_or_missing(log.vocabulary.item_ids, policy.vocabulary.item_ids)
+    once = ((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) & (here >= 0)
+    rho, (total, supported, random) = np.zeros(len(log.query)), np.zeros((3, log.Q))
+    direct = np.zeros((len(rewards), log.Q))
+    generator = torch.Generator().manual_seed(seed)
+    curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
+    step = max(1, CELLS // len(there))
+    for first in range(0, len(logged), step):
+        part = logged[first : first + step]
+        with torch.no_grad():
+            s_c, s_r = policy.scores(positions[first : first + step])
+        every, shuffled = (
+            race.exposure(s_c, s, curve, policy.K2, samples=n, generator=generator)[0].double().numpy()
+            for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
+        )
+        rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
+        at = np.searchsorted(part, log.query[rows]), np.maximum(here[rows], 0)
+        rho[rows] = np.where(here[rows] >= 0, every[at], 0.0)
+        total[part] = every.sum(1)
+        supported[part] = np.bincount(at[0], np.where(once[rows], every[at], 0.0), len(part))
+        random[part] = np.bincount(at[0], np.where(once[rows], shuffled[at], 0.0), len(part))
+        random[part] /= np.maximum(shuffled.sum(1), np.finfo(float).tiny)  # nothing at all is available to some
+        for fold, reward in enumerate(rewards):
+            direct[fold, part] = (every * reward.matrix(part)[:, there]).sum(1)
+    return Exposure(rho, total, supported, random, direct)

@@ -1,0 +1,151 @@
+"""What a pair is worth and how two compare: the typed results, made from arrays alone.
+
+Everything here is about clicks per impression over a log's queries, each as often as it came. Queries are taken as a sample:
+an interval covers what other queries of the same kind would have given.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemrank.errors import InputError
+from tandemrank.logs.feedback import Feedback
+from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.diagnostics import Diagnostics
+from tandemrank.offpolicy.estimators import Estimate, by_query
+from tandemrank.offpolicy.uncertainty import bootstrap, percentile_interval, share_of_wins
+from tandemrank.offpolicy.verdicts import Verdict, worst
+
+Floats = NDArray[np.float64]
+Production = Literal["production"]
+PRODUCTION: Production = "production"  # the policy that drew the log
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Which queries the bootstrap draws: values of one sample can be compared, draw by draw.
+
+    `queries` and `impressions` of the log, `replicates` and `seed` of the draws, the `level` of interval and bound.
+    """
+
+    queries: int
+    impressions: float
+    replicates: int
+    level: float
+    seed: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """Clicks per impression: of a pair if it were live, or of production as the log shows it.
+
+    `interval`: by the bootstrap over queries. `lower_bound`: the value exceeds it with the same probability however few the
+    queries are (by mixture betting on the IPS terms, whatever the estimator). `verdict`: may it be believed, with `reasons`.
+    `propensity`: the kind that was used, and why. `diagnostics`: what the value rests on; None for production, which needs
+    neither. `estimate`: query by query. Shapes: draws [replicates], the values of other samples of queries.
+    """
+
+    value: float
+    standard_error: float
+    interval: tuple[float, float]
+    lower_bound: float
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    propensity: str | None
+    propensity_reason: str
+    diagnostics: Diagnostics | None
+    estimate: Estimate
+    draws: Floats
+    sample: Sample
+
+    def summary(self) -> dict[str, object]:
+        """All but the arrays, as plain names and values."""
+        names = ("value", "standard_error", "interval", "lower_bound", "verdict", "reasons")
+        own = {name: getattr(self, name) for name in (*names, "propensity", "propensity_reason")}
+        return own | ({} if self.diagnostics is None else asdict(self.diagnostics))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides on one log, on the same draws of queries: what they have in common cancels.
+
+    `difference`: new less old, in clicks per impression, with its paired `interval`; `wins`: the share of the draws where new
+    is ahead; `verdict`: the worse of the two sides', with the reasons of both.
+    """
+
+    new: Value
+    old: Value
+    difference: float
+    standard_error: float
+    interval: tuple[float, float]
+    wins: float
+    verdict: Verdict
+    reasons: tuple[str, ...]
+
+    def summary(self) -> dict[str, object]:
+        """All but the arrays, as plain names and values."""
+        names = ("difference", "standard_error", "interval", "wins", "verdict", "reasons")
+        sides: dict[str, object] = {"new": self.new.summary(), "old": self.old.summary()}
+        return {name: getattr(self, name) for name in names} | sides
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One side before its uncertainty: the estimate, its IPS terms for the lower bound, and what is said of it."""
+
+    estimate: Estimate
+    terms: bounds.Terms
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    diagnostics: Diagnostics | None = None
+    propensity: str | None = None
+    propensity_reason: str = ""
+
+
+def production(log: Feedback) -> Judged:
+    """What the log shows of the policy that drew it: its clicks."""
+    clicks = by_query(log.clicks, log)
+    places = int(log.rank.max(initial=0)) + 1  # no list gets more clicks
+    terms = bounds.production_terms(clicks, log.impressions, float(places))
+    return Judged(Estimate(clicks, log.impressions), terms, Verdict.OBSERVED, (Verdict.OBSERVED.meaning,))
+
+
+def with_uncertainty(
+    sides: Sequence[Judged], log: Feedback, *, replicates: int, level: float, seed: int
+) -> tuple[Value, ...]:
+    """The values of several sides on one log, with intervals and bounds, all by the same draws of queries."""
+    logged = log.impressions > 0
+    sample = Sample(int(logged.sum()), log.N, replicates, level, seed)
+    draws = bootstrap([side.estimate for side in sides], logged, replicates=replicates, seed=seed)
+    return tuple(
+        Value(
+            side.estimate.value, side.estimate.standard_error, percentile_interval(drawn, level),
+            max(0.0, bounds.best(side.terms, level).value), side.verdict, side.reasons, side.propensity,
+            side.propensity_reason, side.diagnostics, side.estimate, drawn, sample,
+        )
+        for side, drawn in zip(sides, draws.T, strict=True)
+    )  # fmt: skip
+
+
+def compare_values(new: Value, old: Value) -> Comparison:
+    """The difference of two values of one sample, query by query and draw by draw; either may be production's."""
+    if new.sample != old.sample:
+        raise InputError(
+            f"both values must come from the same log and the same draws; {new.sample} and {old.sample} came. Ask for both "
+            "with the same log, seed, replicates and level."
+        )
+    draws = new.draws - old.draws
+    sides = (("new", new), ("old", old))
+    return Comparison(
+        new,
+        old,
+        new.value - old.value,
+        float(np.sqrt(np.square(new.estimate.influence - old.estimate.influence).sum())),
+        percentile_interval(draws, new.sample.level),
+        share_of_wins(draws),
+        worst(new.verdict, old.verdict),
+        tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
+    )

@@ -1,0 +1,116 @@
+"""Values and their comparison from arrays: intervals, bounds, wins, verdicts, and what cannot be compared."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tandemrank._base.files import as_json
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import InputError
+from tandemrank.logs import counting
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy import bounds, estimators, values
+from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.values import Judged, Value, compare_values
+from tandemrank.offpolicy.verdicts import MEANINGS, Verdict, worst
+
+Q = 40
+
+
+def log(seed: int = 0) -> Feedback:
+    rng = np.random.default_rng(seed)
+    vocabulary = Vocabulary(pl.Series(range(Q + 3)), pl.Series(range(5)))  # three queries were never logged
+    items = np.argsort(rng.random((900, 5)), axis=1)[:, :2].astype(np.int32)
+    query = rng.integers(Q, size=900).astype(np.int32)
+    return counting.from_impressions(
+        [Impressions(query, items, (rng.random((900, 2)) < 0.4).astype(np.uint8))], vocabulary
+    )
+
+
+def side(rows: Feedback, factor: float, verdict: Verdict = Verdict.TRUST) -> Judged:
+    n = rows.impressions
+    estimate = Estimate(factor * estimators.by_query(rows.clicks, rows) + 0.1 * n, n)
+    return Judged(estimate, bounds.value_terms(estimate), verdict, ("because",), propensity="exact")
+
+
+def valued(*sides: Judged, rows: Feedback | None = None, **options: float) -> tuple[Value, ...]:
+    chosen = {"replicates": 500, "level": 0.9, "seed": 1} | options
+    return values.with_uncertainty(sides, rows or log(), **chosen)
+
+
+def test_a_value_is_its_estimate_with_interval_and_bound() -> None:
+    rows = log()
+    [found] = valued(side(rows, 2.0))
+    exact = found.estimate
+    assert (found.value, found.standard_error) == (exact.value, exact.standard_error)
+    z = 1.645 * exact.standard_error
+    assert found.interval == pytest.approx((exact.value - z, exact.value + z), rel=0.02)
+    assert found.lower_bound == bounds.betting(bounds.value_terms(exact), 0.9).value
+    assert found.lower_bound < found.interval[0]
+    assert (found.sample.queries, found.sample.impressions) == (Q, 900)
+
+
+def test_a_difference_is_paired_query_by_query_and_draw_by_draw() -> None:
+    rows = log()
+    a, b, live = valued(side(rows, 2.0), side(rows, 1.5), values.production(rows))
+    found = compare_values(a, b)
+    assert found.difference == pytest.approx(0.5 * live.value)
+    # Half of production's clicks and nothing else, so the error is half of production's too.
+    assert found.standard_error == pytest.approx(0.5 * live.standard_error)
+    assert found.interval == pytest.approx((0.5 * live.interval[0], 0.5 * live.interval[1]))
+    assert (found.wins, compare_values(b, a).wins, compare_values(a, a).wins) == (1.0, 0.0, 0.0)
+    against = compare_values(a, live)
+    assert against.difference == pytest.approx(live.value + 0.1)
+    assert live.value == rows.clicks.sum() / rows.N
+
+
+def test_draws_without_an_answer_are_neither_wins_nor_losses() -> None:
+    """Self-normalised estimates have no value where a draw holds no weight: of such draws nobody is the loser."""
+    rows = log()
+    n = np.zeros(Q + 3)
+    n[:2] = 1.0  # two queries in forty carry all weight: e^-2 of the draws have neither
+    more, less = (Judged(Estimate(x * n, n), bounds.Terms(x * n, n), Verdict.TRUST, ()) for x in (2.0, 1.0))
+    a, b = valued(more, less, rows=rows)
+    assert 0.05 < np.isnan(a.draws).mean() < 0.25
+    found = compare_values(a, b)
+    assert (found.wins, compare_values(b, a).wins) == (1.0, 0.0)
+    assert found.interval == (1.0, 1.0)
+
+
+def test_values_of_other_draws_cannot_be_compared() -> None:
+    rows = log()
+    [a] = valued(side(rows, 2.0))
+    longer = replace(rows, impressions=2 * rows.impressions)
+    others = [
+        valued(side(rows, 1.0), seed=2),
+        valued(side(rows, 1.0), replicates=600),
+        valued(side(rows, 1.0), level=0.8),
+        valued(side(longer, 1.0), rows=longer),
+    ]
+    for other in others:
+        with pytest.raises(InputError, match="both values must come from the same log and the same draws"):
+            compare_values(a, other[0])
+
+
+def test_the_worse_verdict_decides_and_production_never_does() -> None:
+    rows = log()
+    trusted, care, live = valued(side(rows, 2.0), side(rows, 1.0, Verdict.CARE), values.production(rows))
+    careful = replace(care, diagnostics="some")
+    assert compare_values(trusted, careful).verdict == compare_values(careful, trusted).verdict == Verdict.CARE
+    assert compare_values(careful, trusted).reasons == ("new: because",)
+    assert compare_values(trusted, live).verdict == Verdict.TRUST
+    assert worst(Verdict.REFUSE, Verdict.CARE, Verdict.OBSERVED) == "cannot be answered from this log"
+    assert set(MEANINGS) == set(Verdict)
+
+
+def test_the_summary_is_plain_json() -> None:
+    rows = log()
+    a, live = valued(side(rows, 2.0), values.production(rows))
+    found = json.loads(as_json(compare_values(a, live).summary()))
+    assert found["old"]["verdict"] == "as the log shows it"
+    assert (found["new"]["value"], found["wins"]) == (a.value, 1.0)
+    assert found["new"]["propensity"] == "exact"
