@@ -61,7 +61,7 @@ def test_every_command_runs_and_prints_what_the_page_says(tmp_path: Path) -> Non
         assert words(out) == words(said), code
         # Another CPU rounds otherwise, and training carries that on.
         assert numbers(out) == pytest.approx(numbers(said), rel=0.1, abs=0.05), code
-    assert seen == 7
+    assert seen == 8
 
 
 def write_anew() -> None:

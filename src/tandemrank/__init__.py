@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ClickModel",
+    "Comparison",
     "Estimate",
     "Evaluation",
     "ExperimentConfig",
@@ -30,6 +31,7 @@ __all__ = [
     "TrainingConfig",
     "TwoStagePolicy",
     "TwoTowers",
+    "Value",
     "Vocabulary",
     "__version__",
     "clicks",
@@ -54,6 +56,7 @@ __all__ = [
 # Where a name of the API lives; what is not here is a package of its own.
 _HOME = {
     "ClickModel": "clicks.models",
+    "Comparison": "offpolicy.values",
     "Estimate": "offpolicy.estimators",
     "Evaluation": "experiments.evaluation",
     "ExperimentConfig": "experiments.config",
@@ -73,6 +76,7 @@ _HOME = {
     "TrainingConfig": "training.config",
     "TwoStagePolicy": "policies.two_stage",
     "TwoTowers": "policies.towers",
+    "Value": "offpolicy.values",
     "Vocabulary": "_base.ids",
     "compare": "offpolicy.valuation",
     "estimate": "offpolicy.valuation",
@@ -98,6 +102,7 @@ if TYPE_CHECKING:
     from tandemrank.logs.validation import validate
     from tandemrank.offpolicy.estimators import Estimate
     from tandemrank.offpolicy.valuation import compare, estimate
+    from tandemrank.offpolicy.values import Comparison, Value
     from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
     from tandemrank.policies.towers import TwoTowers
     from tandemrank.policies.two_stage import TwoStagePolicy, load

@@ -312,9 +312,9 @@ def test_compare_is_paired_and_antisymmetric() -> None:
     assert there.interval == pytest.approx((-back.interval[1], -back.interval[0]))
     apart = np.hypot(there.new.standard_error, there.old.standard_error)
     assert there.standard_error < 0.6 * apart  # what the queries have in common cancels
-    assert (there.wins, there.verdict) == (1.0, "trust it")
+    assert (there.share_of_wins, there.verdict) == (1.0, "trust it")
     same = valuation.compare(new, new, log, **asked(small))
-    assert (same.difference, same.interval, same.wins) == (0.0, (0.0, 0.0), 0.0)
+    assert (same.difference, same.interval, same.share_of_wins) == (0.0, (0.0, 0.0), 0.0)
     assert there.new.value == valuation.estimate(new, log, **asked(small)).value
 
 
@@ -329,7 +329,7 @@ def test_production_is_a_side_and_needs_no_propensities() -> None:
     assert (there.verdict, back.verdict) == ("trust it", "trust it")
     assert all(reason.startswith("new: ") for reason in there.reasons)
     assert there.difference == pytest.approx(-back.difference)
-    assert there.wins == 1 - back.wins == 1.0
+    assert there.share_of_wins == 1 - back.share_of_wins == 1.0
     truth = (small.utilities(new) - small.utilities(small.logging_policy)).mean()
     assert there.interval[0] < truth < there.interval[1]
     alone = valuation.estimate("production", log)  # sums without propensities: there is nothing to estimate

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -62,7 +63,11 @@ def test_a_difference_is_paired_query_by_query_and_draw_by_draw() -> None:
     # Half of production's clicks and nothing else, so the error is half of production's too.
     assert found.standard_error == pytest.approx(0.5 * live.standard_error)
     assert found.interval == pytest.approx((0.5 * live.interval[0], 0.5 * live.interval[1]))
-    assert (found.wins, compare_values(b, a).wins, compare_values(a, a).wins) == (1.0, 0.0, 0.0)
+    assert (found.share_of_wins, compare_values(b, a).share_of_wins, compare_values(a, a).share_of_wins) == (
+        1.0,
+        0.0,
+        0.0,
+    )
     against = compare_values(a, live)
     assert against.difference == pytest.approx(live.value + 0.1)
     assert live.value == rows.clicks.sum() / rows.N
@@ -77,7 +82,7 @@ def test_draws_without_an_answer_are_neither_wins_nor_losses() -> None:
     a, b = valued(more, less, rows=rows)
     assert 0.05 < np.isnan(a.draws).mean() < 0.25
     found = compare_values(a, b)
-    assert (found.wins, compare_values(b, a).wins) == (1.0, 0.0)
+    assert (found.share_of_wins, compare_values(b, a).share_of_wins) == (1.0, 0.0)
     assert found.interval == (1.0, 1.0)
 
 
@@ -105,6 +110,8 @@ def test_the_worse_verdict_decides_and_production_never_does() -> None:
     assert compare_values(trusted, live).verdict == Verdict.TRUST
     assert worst(Verdict.REFUSE, Verdict.CARE, Verdict.OBSERVED) == "cannot be answered from this log"
     assert set(MEANINGS) == set(Verdict)
+    page = (Path(__file__).parents[2] / "docs" / "own-logs.md").read_text(encoding="utf-8")
+    assert all(f"| {verdict} | {verdict.meaning} |" in page for verdict in set(Verdict) - {Verdict.OBSERVED})
 
 
 def test_the_summary_is_plain_json() -> None:
@@ -112,5 +119,5 @@ def test_the_summary_is_plain_json() -> None:
     a, live = valued(side(rows, 2.0), values.production(rows))
     found = json.loads(as_json(compare_values(a, live).summary()))
     assert found["old"]["verdict"] == "as the log shows it"
-    assert (found["new"]["value"], found["wins"]) == (a.value, 1.0)
+    assert (found["new"]["value"], found["share_of_wins"]) == (a.value, 1.0)
     assert found["new"]["propensity"] == "exact"

@@ -85,7 +85,7 @@ def test_differences_are_paired_and_name_what_they_compare(learned) -> None:
     assert between.interval[0] < between.difference < between.interval[1]
     apart = sum(learned.values[m].standard_error ** 2 for m in ("joint", "baseline")) ** 0.5
     assert between.standard_error < 0.7 * apart  # the same queries, so most of the noise is common
-    assert learned.differences[0].comparison.wins > 0.99
+    assert learned.differences[0].comparison.share_of_wins > 0.99
 
 
 def test_on_its_own_training_clicks_a_pair_looks_better_than_it_is(world) -> None:

@@ -90,10 +90,10 @@ def compare(
 
     question = _question(propensity, logging_policy, estimator, curve, engine, seed)
     sides = [_pair(policy, scores, candidates, shown), _against(against, candidates, shown)]
-    found = compare_values(*estimate_all(sides, logs, question)).summary()
-    if not as_json:
-        found |= {name: cast("dict[str, object]", found[name])["value"] for name in ("new", "old")}
-    print_summary(found, as_json)
+    found = compare_values(*estimate_all(sides, logs, question))
+    brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
+    of_new = {"propensity": found.new.propensity, "propensity_reason": found.new.propensity_reason}
+    print_summary(found.summary() if as_json else brief | found.summary() | brief | of_new, as_json)
 
 
 def _question(

@@ -72,7 +72,7 @@ class Value:
 class Comparison:
     """Two sides on one log, on the same draws of queries: what they have in common cancels.
 
-    `difference`: new less old, in clicks per impression, with its paired `interval`; `wins`: the share of the draws where new
+    `difference`: new less old, in clicks per impression, with its paired `interval`; `share_of_wins`: of the draws, where new
     is ahead; `verdict`: the worse of the two sides', with the reasons of both.
     """
 
@@ -81,13 +81,13 @@ class Comparison:
     difference: float
     standard_error: float
     interval: tuple[float, float]
-    wins: float
+    share_of_wins: float
     verdict: Verdict
     reasons: tuple[str, ...]
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
-        names = ("difference", "standard_error", "interval", "wins", "verdict", "reasons")
+        names = ("difference", "standard_error", "interval", "share_of_wins", "verdict", "reasons")
         sides: dict[str, object] = {"new": self.new.summary(), "old": self.old.summary()}
         return {name: getattr(self, name) for name in names} | sides
 

@@ -71,7 +71,8 @@ class Difference:
         found = self.comparison
         return {
             "method": self.method, "against": self.against, "value": found.difference,
-            "standard_error": found.standard_error, "interval": found.interval, "wins": found.wins, "verdict": found.verdict,
+            "standard_error": found.standard_error, "interval": found.interval,
+            "share_of_wins": found.share_of_wins, "verdict": found.verdict,
         }  # fmt: skip
 
 
