@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from tandemrank.logs import feedback, reading
 ON_TWO_NODES = """
 import json, os, signal, sys, threading, time
 from pathlib import Path
+import numpy as np
 import ray
 from ray.cluster_utils import Cluster
 from tandemrank.logs import feedback, reading
@@ -54,15 +56,16 @@ def lose_a_node(n):
     if not lost:
         lost.append(n)
         nodes.remove_node(second, allow_graceful=False)
-parts = reading.read_split(folder / "log", 0.3, seed=7, engine="ray", progress=lose_a_node)
+parts, first = reading.read_with_lists(folder / "log", (0.3,), lists=70_000, seed=7, engine="ray", progress=lose_a_node)
+np.savez(folder / "first.npz", query=first.query, items=first.items, clicks=first.clicks)
 for name, part in zip(("used", "apart"), parts, strict=True):
     feedback.save(part, folder / name)
 
-feedback.save(logs.read(folder / "texts", engine="ray"), folder / "words")
+feedback.save(reading.read(folder / "texts", engine="ray"), folder / "words")
 refused = {}
-for name in ("bad", "mixed", "propensities", "empty"):
+for name in ("bad", "mixed", "propensities", "empty", "linked", "ids"):
     try:
-        logs.read(folder / name, engine="ray")
+        reading.read(folder / name, engine="ray")
     except LogError as error:
         refused[name] = str(error)
 result = {"killed": len(killed), "lost": len(lost), "heard": heard, "refused": refused}
@@ -112,6 +115,12 @@ def write_broken_logs(folder: Path) -> None:
         (folder / name).mkdir()
         (right.clear() if name == "empty" else right).write_parquet(folder / name / "1.parquet")
         second.write_parquet(folder / name / "2.parquet")
+    (folder / "linked").mkdir()
+    right.write_parquet(folder / "linked" / "1.parquet")
+    (folder / "linked" / "2.parquet").symlink_to(folder / "linked" / "1.parquet")
+    (folder / "ids").mkdir()
+    for number in (0, 1):  # impressions 0 to 49, and 10 to 59
+        right.with_row_index("impression_id", 10 * number).write_parquet(folder / "ids" / f"{number}.parquet")
 
 
 def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
@@ -130,12 +139,19 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
     assert result["heard"] == [500, 1000, 61_000, 121_000, 181_000]
     assert_same(feedback.load(tmp_path / "whole"), reading.read(tmp_path / "log"))
     assert_same(feedback.load(tmp_path / "words"), reading.read(tmp_path / "texts"))
-    for name, part in zip(("used", "apart"), reading.read_split(tmp_path / "log", 0.3, seed=7), strict=True):
+    parts, lists = reading.read_with_lists(tmp_path / "log", (0.3,), lists=70_000, seed=7)
+    for name, part in zip(("used", "apart"), parts, strict=True):
         assert_same(feedback.load(tmp_path / name), part)
-    for name in ("bad", "propensities", "empty"):
+    first = np.load(tmp_path / "first.npz")
+    assert all(np.array_equal(first[name], getattr(lists, name)) for name in ("query", "items", "clicks"))
+    for name in ("bad", "propensities", "empty", "linked"):
         with pytest.raises(LogError) as here:
             reading.read(tmp_path / name)
         assert result["refused"][name] == str(here.value)
+    assert re.search(
+        r"ids/1.parquet, column impression_id: expected each .* this one is in .*ids/0.parquet too",
+        result["refused"]["ids"],
+    )
     assert (
         "2.parquet, column query_id: expected ids that are Int64, as in the files before; they are String"
         in (result["refused"]["mixed"])

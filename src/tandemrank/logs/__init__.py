@@ -8,6 +8,7 @@
 - `registry`: ids of a log as they come by
 - `checks`: the schema of a log and every check of it
 - `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows
+- `repeats`: files and impressions that come twice
 - `reading`: a log becomes `Feedback`, here or on a cluster
 - `writing`: a log as Parquet
 - `importers`: logs of other systems become logs of ours

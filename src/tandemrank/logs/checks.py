@@ -1,9 +1,11 @@
 """The schema of click logs, and what can be wrong with one: every check in one pass over a batch.
 
-Wide: `query_id, items, clicks` and perhaps `propensities, weight, timestamp`; one row an impression, items top first.
-Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, weight, timestamp`; one row a shown
-item, positions from 1, the rows of an impression together. Ids are integers or strings. Times are dates, ISO texts or
-Unix seconds; nothing is computed from them, but a time in the future says that something is wrong.
+Wide: `query_id, items, clicks` and perhaps `propensities, weight, timestamp, impression_id, policy`; one row per
+impression, items top first. Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, weight,
+timestamp, policy`; one row per shown item, positions from 1, the rows of an impression together. Ids are integers or
+strings. Times are dates, ISO texts or Unix seconds; nothing is computed from them, but a time in the future says that
+something is wrong. `policy` names the policy that drew the list: propensities are each row's own, so several policies are
+one log.
 """
 
 import time
@@ -16,13 +18,14 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_WEIGHT
+from tandemrank.logs.impressions import Shown
 from tandemrank.logs.registry import IdRegistry, encode_ids
-from tandemrank.logs.sums import RANK_BITS, Shown
+from tandemrank.logs.sums import RANK_BITS
 
 DAY = 86_400.0  # clocks and time zones may differ by so many seconds
-WIDE = ("query_id", "items", "clicks", "propensities", "weight", "timestamp")
-LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight", "timestamp")
-IDS = ("impression_id", "query_id", "item_id", "items")
+WIDE = ("query_id", "items", "clicks", "propensities", "weight", "timestamp", "impression_id", "policy")
+LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight", "timestamp", "policy")
+IDS = ("impression_id", "query_id", "item_id", "items", "policy")
 
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -67,6 +70,10 @@ def _is_integer(dtype: pl.DataType) -> bool:
 
 
 def _is_number(dtype: pl.DataType) -> bool:
+    return dtype.is_numeric()
+
+
+def _is_click(dtype: pl.DataType) -> bool:
     return dtype.is_numeric() or dtype == pl.Boolean
 
 
@@ -92,6 +99,8 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
             words, right = "integers", _is_integer
         elif column == "timestamp":
             words, right = "times", _is_time
+        elif column in ("click", "clicks"):
+            right = _is_click
         dtype: object = schema[column]
         if column in ("items", "clicks", "propensities"):
             words = f"lists of {words}"
@@ -246,16 +255,19 @@ def _wide_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
 
 
 def _long_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
-    """Nulls, times in the future, positions out of range, impressions of two queries."""
+    """Nulls, times in the future, positions out of range, impressions of two queries or policies."""
     found = _nulls(frame) + _future_times(frame)
     position = frame["position"]
     right = position.is_between(1, limit).fill_null(True)
     found += problem_unless(
         right, position, "position", f"positions from 1 to {limit}, the ranks of the examination curve"
     )
-    run, query = frame["impression_id"].rle_id(), frame["query_id"]
-    right = ((query == query.shift(1)) | (run != run.shift(1))).fill_null(True)
-    return found + problem_unless(right, query, "query_id", "one query in an impression")
+    run = frame["impression_id"].rle_id()
+    for column in [c for c in ("query_id", "policy") if c in frame.columns]:
+        values = frame[column]
+        right = ((values == values.shift(1)) | (run != run.shift(1))).fill_null(True)
+        found += problem_unless(right, values, column, f"one {column.removesuffix('_id')} in an impression")
+    return found
 
 
 def _value_problems(flat: _Flat) -> list[Problem]:

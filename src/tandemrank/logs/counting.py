@@ -10,8 +10,8 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.exact import SMALLEST_PROPENSITY
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.impressions import Impressions
-from tandemrank.logs.sums import Shown, Tally
+from tandemrank.logs.impressions import Impressions, Shown
+from tandemrank.logs.sums import Tally
 
 Propensities = Callable[[Impressions], NDArray[np.float64]]
 
@@ -92,6 +92,6 @@ def tally(
 
 
 def check_shares(*shares: float) -> None:
-    if not (min(shares) >= 0 and sum(shares) < 1):
+    if not (min(shares, default=0.0) >= 0 and sum(shares) < 1):
         came = " and ".join(map(str, shares))
         raise ConfigError(f"expected a share of impressions to hold out, 0 or more and below 1; {came} came.")

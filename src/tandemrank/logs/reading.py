@@ -1,4 +1,4 @@
-"""Click logs: writing them as Parquet, and reading them (`log_sources`) in batches with every check of `log_checks`.
+"""A log becomes `Feedback`, here or on a cluster: read in batches (`sources`), with every check (`checks`), counted.
 
 A log is read once; its cost in memory is that of its distinct (query, item, rank).
 """
@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tandemrank._base import cluster
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.ids import Vocabulary, same_ids
@@ -14,9 +17,11 @@ from tandemrank.errors import JobError, LogError
 from tandemrank.logs.checks import examine
 from tandemrank.logs.counting import check_shares, tally
 from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions, Shown, joined
 from tandemrank.logs.registry import IdRegistry
+from tandemrank.logs.repeats import KnownFiles, KnownImpressions, in_two_files
 from tandemrank.logs.sources import Source, batches, describe, impressions_in, paths
-from tandemrank.logs.sums import Shown, merge, push, renamed, total, unpacked
+from tandemrank.logs.sums import merge, push, renamed, total, unpacked
 
 Progress = Callable[[int], None]
 
@@ -36,7 +41,7 @@ def read(
     of the examination curve. The engine ray reads each file by a task of a Ray cluster (RAY_ADDRESS, else one started
     here) whose nodes all see the files: the same checks, the same bits. `progress(n)` hears of impressions read.
     """
-    return _read(source, _How(vocabulary, K, batch), engine, progress)[0]
+    return _read(source, _How(vocabulary, K, batch), engine, progress).parts[0]
 
 
 def read_split(
@@ -73,18 +78,48 @@ def read_parts(
 ) -> tuple[Feedback, ...]:
     """As `read_split`, with several parts held out: (the rest, a part for each share), of one vocabulary."""
     check_shares(*shares)
-    return _read(source, _How(vocabulary, K, batch, tuple(shares), seed), engine, progress)
+    return _read(source, _How(vocabulary, K, batch, tuple(shares), seed), engine, progress).parts
+
+
+def read_with_lists(
+    source: Source,
+    shares: Sequence[float] = (),
+    *,
+    lists: int,
+    seed: int = 0,
+    vocabulary: Vocabulary | None = None,
+    K: int | None = None,
+    batch: int = 200_000,
+    engine: Engine = "local",
+    progress: Progress | None = None,
+) -> tuple[tuple[Feedback, ...], Impressions]:
+    """As `read_parts`, and the log's first `lists` impressions one by one, of all parts: the log is read once for both.
+
+    A logging policy is fitted to lists, which sums do not have. As wide as the longest of these lists; -1 pads.
+    """
+    check_shares(*shares)
+    found = _read(source, _How(vocabulary, K, batch, tuple(shares), seed, lists), engine, progress)
+    return found.parts, found.first
 
 
 @dataclass(frozen=True)
 class _How:
-    """How a log is read: the known ids, the ranks, rows at once, shares held out and their seed."""
+    """How a log is read: the known ids, the ranks, rows at once, shares held out and their seed, lists that are kept."""
 
     vocabulary: Vocabulary | None
     K: int | None
     batch: int
     shares: tuple[float, ...] = ()
     seed: int = 0
+    lists: int = 0
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was read: the sums of each part, and the first impressions, in the same vocabulary."""
+
+    parts: tuple[Feedback, ...]
+    first: Impressions
 
 
 def _mixed(name: object) -> LogError:
@@ -101,18 +136,21 @@ class _EmptyError(LogError):
         super().__init__(f"{name}: expected a log with impressions; it is empty. Check the path and how it was made.")
 
 
-def _read(source: Source, how: _How, engine: Engine, progress: Progress | None) -> tuple[Feedback, ...]:
+def _read(source: Source, how: _How, engine: Engine, progress: Progress | None) -> _Found:
     check_engine(engine)
     return (_on_ray if engine == "ray" else _here)(source, how, progress)
 
 
-def _here(source: Source, how: _How, progress: Progress | None, first: int = 0) -> tuple[Feedback, ...]:
-    """Reads a log in this process; `first` is the number of its first impression in a larger log."""
-    names = IdRegistry(how.vocabulary)
+def _here(
+    source: Source, how: _How, progress: Progress | None, before: int = 0, known: KnownImpressions | None = None
+) -> _Found:
+    """Reads a log in this process; `before` is the number of impressions before it in a larger log."""
+    names, lists = IdRegistry(how.vocabulary), list[Impressions]()
+    missing = max(how.lists - before, 0)
 
     def parts() -> Iterator[Shown]:
         done, name, propensities = 0, "nothing", None
-        for piece in batches(source, how.batch):
+        for piece in batches(source, how.batch, impressions=known):
             if piece.frame is None or piece.found:
                 raise LogError(describe(piece, piece.found[0]))
             name = piece.name
@@ -124,6 +162,8 @@ def _here(source: Source, how: _How, progress: Progress | None, first: int = 0) 
             propensities = shown.propensity is not None if propensities is None else propensities
             if propensities != (shown.propensity is not None):
                 raise _mixed(name)
+            if done < missing:
+                lists.append(shown.table(missing - done))
             done += len(shown.query)
             yield shown
             if progress:
@@ -131,19 +171,22 @@ def _here(source: Source, how: _How, progress: Progress | None, first: int = 0) 
         if not done:
             raise _EmptyError(name)
 
-    found = tally(parts(), names.vocabulary, how.shares, how.seed, first)
-    if how.vocabulary is not None:
-        return found
-    # The ids are in the order in which they came; sorted, they do not depend on the order of the files.
-    met = found[0].vocabulary
+    found = tally(parts(), names.vocabulary, how.shares, how.seed, before)
+    return _Found(found, joined(lists)) if how.vocabulary is not None else _in_order(_Found(found, joined(lists)))
+
+
+def _in_order(found: _Found) -> _Found:
+    """The same with sorted ids: those that were read are in the order in which they came, which is that of the files."""
+    met = found.parts[0].vocabulary
     final = Vocabulary(met.query_ids.sort(), met.item_ids.sort())
     if same_ids(final, met):
         return found
-    moved = (renamed(feedback, final) for feedback in found)
-    return tuple(unpacked(total([sums]), final, impressions) for sums, impressions in moved)
+    moved = (renamed(feedback, final) for feedback in found.parts)
+    parts = tuple(unpacked(total([sums]), final, impressions) for sums, impressions in moved)
+    return _Found(parts, found.first.in_vocabulary(met, final))
 
 
-def _on_ray(source: Source, how: _How, progress: Progress | None) -> tuple[Feedback, ...]:
+def _on_ray(source: Source, how: _How, progress: Progress | None) -> _Found:
     """Each file by a task of its own; what they return is merged here, the same bits in any order.
 
     The files are refused in their order, whichever is read first.
@@ -151,19 +194,25 @@ def _on_ray(source: Source, how: _How, progress: Progress | None) -> tuple[Feedb
     log = [path.absolute() for path in paths(source)]
     ray = cluster.connect()
     stacks: list[list[Feedback]] = [[] for _ in range(1 + len(how.shares))]
+    lists: list[tuple[Vocabulary, Impressions]] = []
+    files, impressions = KnownFiles(), KnownImpressions()
     done, waiting = 0, []
     try:
-        # Which impressions are held out depends on their number in the log.
-        count, part, known = cluster.task(ray, impressions_in), cluster.task(ray, _part), ray.put(how)
-        lengths = ray.get([count.remote(path) for path in log]) if how.shares else [0] * len(log)
-        waiting = [part.remote(path, known, sum(lengths[:i])) for i, path in enumerate(log)]
+        # Which impressions are held out, and which are the first, depends on their number in the log.
+        count, part, task_how = cluster.task(ray, impressions_in), cluster.task(ray, _part), ray.put(how)
+        numbered = bool(how.shares or how.lists)
+        lengths = ray.get([count.remote(path) for path in log]) if numbered else [0] * len(log)
+        waiting = [part.remote(path, task_how, sum(lengths[:i])) for i, path in enumerate(log)]
         for path in log:
-            n, wrong, found = ray.get(waiting.pop(0))
+            if again := files.repeated(path):
+                raise LogError(f"{path}: {again}")
+            n, wrong, found, hashes = ray.get(waiting.pop(0))
             if wrong:
                 raise LogError(wrong)
-            for stack, feedback in zip(stacks, found, strict=n > 0):
-                _check_alike(path, [*stack, feedback][0], feedback)
-                push(stack, feedback, lambda one: len(one.query), merge)
+            _check_ids(path, impressions, hashes)
+            if found is not None:
+                _stack(path, stacks, found)
+                lists.append((found.parts[0].vocabulary, found.first))
             done += n
             if progress and n:
                 progress(done)
@@ -175,19 +224,39 @@ def _on_ray(source: Source, how: _How, progress: Progress | None) -> tuple[Feedb
             ray.cancel(reference)
     if not done:
         raise _EmptyError(log[-1])
-    return tuple(merge(stack) for stack in stacks)
+    parts = tuple(merge(stack) for stack in stacks)
+    final = parts[0].vocabulary
+    return _Found(parts, joined([some.in_vocabulary(own, final) for own, some in lists if len(some.query)]))
 
 
-def _part(path: Path, how: _How, first: int) -> tuple[int, str, tuple[Feedback, ...]]:
-    """A file of a log: its impressions, what is wrong with it ("" for nothing), and its feedback; none if it is empty."""
-    heard = [0]
+def _part(path: Path, how: _How, before: int) -> tuple[int, str, _Found | None, NDArray[np.uint64]]:
+    """A file of a log: its impressions, what is wrong with it ("" for nothing), what was read, the impressions' hashes.
+
+    Nothing is read of an empty file.
+    """
+    heard, known = [0], KnownImpressions()
     try:
-        found = _here(path, how, heard.append, first)
+        found = _here(path, how, heard.append, before, known)
     except _EmptyError:
-        return 0, "", ()
+        return 0, "", None, known.hashes()
     except LogError as error:
-        return 0, str(error), ()
-    return heard[-1], "", found
+        return 0, str(error), None, known.hashes()
+    return heard[-1], "", found, known.hashes()
+
+
+def _check_ids(path: Path, known: KnownImpressions, hashes: NDArray[np.uint64]) -> None:
+    """Refuses a file with impressions of an earlier one."""
+    known.begin(str(path))
+    before = known.add(hashes)
+    if (twice := before[before >= 0]).size:
+        raise LogError(f"{path}, column impression_id: {in_two_files(known.files[twice[0]])}")
+
+
+def _stack(path: Path, stacks: list[list[Feedback]], found: _Found) -> None:
+    """Keeps what was read of a file, merged with what is of similar size."""
+    for stack, feedback in zip(stacks, found.parts, strict=True):
+        _check_alike(path, [*stack, feedback][0], feedback)
+        push(stack, feedback, lambda one: len(one.query), merge)
 
 
 def _check_alike(name: object, first: Feedback, other: Feedback) -> None:

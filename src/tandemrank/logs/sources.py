@@ -20,12 +20,11 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from tandemrank._base.frames import PandasFrame
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import IDS, LONG, NO_ROWS, WIDE, Problem, is_long, problem_unless, schema_problems
-from tandemrank.logs.sums import push
+from tandemrank.logs.repeats import KnownFiles, KnownImpressions
 
 Source = str | Path | Sequence[str | Path] | pl.DataFrame | pl.LazyFrame | PandasFrame
 Piece = tuple[pl.DataFrame, list[Problem]]
@@ -46,11 +45,20 @@ class Batch:
     found: list[Problem]
 
 
-def batches(source: Source, batch: int = 200_000, *, every_column: bool = False) -> Iterator[Batch]:
-    """The log in pieces of about `batch` rows, with the columns needed or with every one; an impression is never cut."""
+def batches(
+    source: Source, batch: int = 200_000, *, every_column: bool = False, impressions: KnownImpressions | None = None
+) -> Iterator[Batch]:
+    """The log in pieces of about `batch` rows, with the columns needed or with every one; an impression is never cut.
+
+    `impressions` hears of all impressions that have an id.
+    """
+    known = impressions or KnownImpressions()
     for name, form, data in _files(source):
         first, any_piece = 0, False
+        known.begin(name)
         try:
+            if isinstance(data, LogError):
+                raise data
             if isinstance(data, Path):
                 pieces = _json_pieces(data, batch)
             else:
@@ -58,6 +66,8 @@ def batches(source: Source, batch: int = 200_000, *, every_column: bool = False)
                 pieces = _pieces(lazy, form, batch, every_column)
             for frame, found in pieces:
                 usable = all(problem.count for problem in found)
+                if usable:
+                    found += known.problems(frame)
                 yield Batch(name, first, frame if usable else None, found)
                 first, any_piece = first + len(frame), True
             if not any_piece:
@@ -77,16 +87,19 @@ def describe(batch: Batch, problem: Problem) -> str:
     return f"{batch.name}{row}{column}: {problem.message}{more}"
 
 
-def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | PandasFrame]]:
-    """The files or frames of a log: name, form, data. JSON lines stay a path."""
+def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | PandasFrame | LogError]]:
+    """The files or frames of a log: name, form, data. JSON lines stay a path; a file that came before is an error."""
     if isinstance(source, pl.DataFrame | pl.LazyFrame):
         yield "the frame", "a frame", source.lazy()
     elif hasattr(source, "to_dict"):
         yield "the frame", "a frame", source
     else:
+        known = KnownFiles()
         for p in paths(source):
             form = FORMS.get(p.suffix.lower(), "Parquet")
-            if form == "JSON lines":
+            if again := known.repeated(p):
+                yield str(p), form, LogError(again)
+            elif form == "JSON lines":
                 yield str(p), form, p
             elif form == "CSV":
                 # All text, so that a wrong value is found here with its row and column; undecodable bytes are marked.
@@ -154,45 +167,22 @@ def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool) -> It
         data = data.select(c for c in (LONG if is_long(schema.names()) else WIDE) if c in schema)
     pieces: Iterator[pl.DataFrame] = data.collect_batches(chunk_size=batch, maintain_order=True)
     types: dict[str, type[pl.DataType]] = {}
-    for frame, found in _uncut(pieces) if is_long(schema.names()) else ((piece, []) for piece in pieces):
-        if form == "CSV":
-            frame, untyped = _typed(frame, types)
-            found += untyped
-        yield frame, found
+    for frame in _uncut(pieces) if is_long(schema.names()) else pieces:
+        yield _typed(frame, types) if form == "CSV" else (frame, [])
 
 
-def _uncut(pieces: Iterable[pl.DataFrame]) -> Iterator[Piece]:
-    """A long log in pieces that end where an impression ends, with the impressions that come back after their end."""
+def _uncut(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """A long log in pieces that end where an impression ends."""
     carry: pl.DataFrame | None = None
-    seen: list[NDArray[np.uint64]] = []
     for piece in pieces:
         piece = piece if carry is None else pl.concat([carry, piece])
         run = piece["impression_id"].rle_id().to_numpy()
         cut = int(np.searchsorted(run, run[-1])) if len(run) else 0
         carry = piece[cut:]
         if cut:
-            yield piece[:cut], _returned(piece["impression_id"][:cut], seen)
+            yield piece[:cut]
     if carry is not None and len(carry):
-        yield carry, _returned(carry["impression_id"], seen)
-
-
-def _returned(ids: pl.Series, seen: list[NDArray[np.uint64]]) -> list[Problem]:
-    """The impressions that began before; `seen` keeps sorted hashes of all, in parts that are merged as they grow.
-
-    64 bits for each impression: with 10 million of them, one false alarm in 300,000 logs.
-    """
-    starts = np.flatnonzero(np.diff(ids.rle_id().to_numpy().astype(np.int64), prepend=-1))
-    hashes = ids.gather(starts).hash().to_numpy()
-    fresh, first = np.unique(hashes, return_index=True)
-    again = np.ones(len(hashes), dtype=np.bool_)
-    again[first] = False
-    for part in seen:
-        again |= part[np.minimum(np.searchsorted(part, hashes), len(part) - 1)] == hashes
-    push(seen, fresh, len, lambda parts: np.unique(np.concatenate(parts)))
-    if not again.any():
-        return []
-    message = "expected the rows of an impression together; one comes back after another began. Sort by impression_id."
-    return [Problem("impression_id", starts[again], message)]
+        yield carry
 
 
 def _typed(frame: pl.DataFrame, types: dict[str, type[pl.DataType]]) -> Piece:

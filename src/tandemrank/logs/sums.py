@@ -16,6 +16,7 @@ from tandemrank.errors import LogError
 from tandemrank.logs import exact
 from tandemrank.logs.exact import INVERSE_LIMBS, WEIGHT_LIMBS, Limbs
 from tandemrank.logs.feedback import Exact, Feedback
+from tandemrank.logs.impressions import Shown
 
 Part = TypeVar("Part")
 CountsOrLimbs = NDArray[Any]  # float64 [n], where they are counts; else int64 [limbs, n]
@@ -24,35 +25,6 @@ CountsOrLimbs = NDArray[Any]  # float64 [n], where they are counts; else int64 [
 QUERY_BITS, ITEM_BITS, RANK_BITS = 27, 26, 9
 
 PENDING = 2**24  # shown items that wait for one sort: 128 MB of keys
-
-
-@dataclass(frozen=True)
-class Shown:
-    """Impressions in inside positions, their items in one row.
-
-    Shapes: query, length, weight [n]; item, rank, click, propensity [m], where m = sum(length).
-    """
-
-    query: NDArray[np.integer]
-    length: NDArray[np.integer]
-    weight: NDArray[np.float64] | None
-    item: NDArray[np.integer]
-    rank: NDArray[np.integer]
-    click: NDArray[np.uint8]
-    propensity: NDArray[np.float64] | None
-
-    def take(self, chosen: NDArray[np.bool_]) -> "Shown":
-        """Only the chosen impressions. Shapes: chosen [n]."""
-        inside = np.repeat(chosen, self.length)
-        return Shown(
-            self.query[chosen],
-            self.length[chosen],
-            None if self.weight is None else self.weight[chosen],
-            self.item[inside],
-            self.rank[inside],
-            self.click[inside],
-            None if self.propensity is None else self.propensity[inside],
-        )
 
 
 @dataclass(frozen=True)

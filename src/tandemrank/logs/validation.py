@@ -18,11 +18,11 @@ from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
 from tandemrank.logs.feedback import Feedback, always_the_same
+from tandemrank.logs.impressions import Shown
 from tandemrank.logs.pairs import compared, often, unconnected
 from tandemrank.logs.parts import CLICK_LOG, write_part
 from tandemrank.logs.registry import IdRegistry
 from tandemrank.logs.sources import Batch, Source, batches, describe
-from tandemrank.logs.sums import Shown
 
 FREQUENT = 10  # impressions of a query from which on frequencies begin to say something about the logger
 
