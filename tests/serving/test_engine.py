@@ -1,0 +1,231 @@
+"""The engine: answers, a log that others read as it is, propensities against enumeration, replay, recovery."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+import enumeration
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import ConfigError, InputError, LogError, OutputError
+from tandemrank.gradients import race
+from tandemrank.logs import reading, validation
+from tandemrank.policies.scorers import MatrixFactorisation
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.serving import exploration, replay
+from tandemrank.serving.engine import LivePair, Server, digest
+from tandemrank.serving.exploration import Exploration
+from tandemrank.serving.recorder import Event, Recorder
+
+Q, D, K2, K = 4, 6, 4, 2
+THETA = [1.0, 0.5]
+STRATEGIES = [Exploration(), Exploration("temperature", 2.0), Exploration("uniform", 0.3), Exploration("deterministic")]
+
+
+def pair(seed: int = 0, items: list | None = None) -> TwoStagePolicy:
+    rng = np.random.default_rng(seed)
+    stages = [MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3))) for _ in range(2)]
+    ids = Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series(items or [f"i{d}" for d in range(D)]))
+    return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
+
+
+class Clock:
+    """A time that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def exact_exposure(s_c: np.ndarray, s_r: np.ndarray) -> np.ndarray:
+    """rho of every document by enumeration of all candidate sets and lists."""
+    return np.array([enumeration.utility(s_c, s_r, [float(d == e) for e in range(D)], THETA, K2)[0] for d in range(D)])
+
+
+@pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
+def test_exposure_of_every_strategy_by_enumeration(how) -> None:
+    live = LivePair(pair())
+    s_c, s_r = live.scores(11)
+    rho, error = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=20_000, seed=1)
+    a, b = (s.double().numpy()[0].tolist() for s in (s_c, s_r))
+    if how.strategy == "temperature":
+        wanted = exact_exposure([x / 2 for x in a], [x / 2 for x in b])
+    elif how.strategy == "uniform":
+        wanted = 0.7 * exact_exposure(a, b) + 0.3 * exact_exposure([0.0] * D, [0.0] * D)
+    elif how.strategy == "deterministic":
+        wanted = np.zeros(D)
+        wanted[race.most_likely(s_c, s_r, K2, K)[0]] = THETA
+    else:
+        wanted = exact_exposure(a, b)
+    assert np.all(np.abs(rho - wanted) <= 5 * error + 1e-6)
+    assert rho.sum() == pytest.approx(sum(THETA), abs=1e-5)
+
+
+@pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
+def test_lists_are_drawn_as_often_as_their_exposure_says(how) -> None:
+    live = LivePair(pair(1))
+    s_c, s_r = live.scores(12)
+    n = 20_000
+    lists = how.draw(s_c, s_r, K2, K, np.random.default_rng(0).integers(2**63, size=n).astype(np.uint64))
+    seen = sum(np.bincount(lists[:, k], minlength=D) * THETA[k] for k in range(K)) / n
+    rho, error = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=5000, seed=1)
+    assert np.all(np.abs(seen - rho) <= 5 * np.sqrt(rho.clip(0, 1) / n + error**2) + 1e-9)
+
+
+def test_names_of_strategies_are_read_back() -> None:
+    for how in STRATEGIES:
+        assert exploration.parse(how.name).name == how.name
+    for wrong in ("", "greedy", "temperature", "temperature:x", "uniform:2", "temperature:-1", "trained:3"):
+        with pytest.raises(ConfigError):
+            exploration.parse(wrong)
+
+
+def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
+    clock = Clock()
+    log = Recorder(tmp_path, theta=THETA, clock=clock, samples=500)
+    server = Server(pair(), recorder=log, seed=3)
+    answers = [server.rank(10 + n % Q) for n in range(40)]
+    assert {len(a.items) for a in answers} == {K}
+    assert all(a.logged and a.source == "pair" and a.policy == digest(pair()) for a in answers)
+    for a in answers[::4]:
+        for _ in range(2):  # the same event twice counts once
+            assert server.feedback(a.impression_id, [Event(a.items[0])])
+    server.feedback(answers[1].impression_id, [Event("nothing"), Event(answers[1].items[0], "view")])
+    server.feedback(answers[2].impression_id, [Event(answers[2].items[0], time=clock.now + 10**6)])
+    assert log.seal() == []  # clicks may still come
+    clock.now += 10**5
+    [sealed] = log.seal()
+    assert (sealed.impressions, sealed.clicks, sealed.late, sealed.unmatched) == (40, 10, 1, 1)
+    assert log.seal() == []
+    assert validation.validate(tmp_path / "*.parquet").fit
+    feedback = reading.read(tmp_path / "*.parquet")
+    assert (feedback.N, feedback.clicks.sum()) == (40, 10)
+    row = pl.read_parquet(sealed.path).row(0, named=True)
+    live = LivePair(pair())
+    exact = exact_exposure(*(s.double().numpy()[0].tolist() for s in live.scores(row["query_id"])))
+    for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
+        assert abs(rho - exact[live.item_at[item]]) <= 5 * error + 1e-6
+    log.close()
+
+
+def test_a_propensity_does_not_depend_on_who_else_was_asked(tmp_path) -> None:
+    rows = []
+    for name, queries in (("alone", [11]), ("many", [10, 12, 11, 13])):
+        log = Recorder(tmp_path / name, theta=THETA)
+        server = Server(pair(), recorder=log, exploration=Exploration("deterministic"))
+        for q in queries:
+            server.rank(q)
+        [sealed] = log.seal(everything=True)
+        rows.append(pl.read_parquet(sealed.path).filter(pl.col("query_id") == 11)["propensities"].to_list())
+        log.close()
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
+def test_replay_draws_every_list_again(tmp_path, how) -> None:
+    log = Recorder(tmp_path, theta=THETA, samples=2)
+    server = Server(pair(), recorder=log, exploration=how)
+    for n in range(30):
+        server.rank(10 + n % Q, K=1 + n % 2, items=["i1", "i2", "i5", "never"] if n % 3 == 0 else None)
+        server.rank("stranger")
+    log.seal(everything=True)
+    log.close()
+    found = replay.replay([tmp_path], [pair()])
+    assert (found.impressions, found.equal, found.first) == (60, 60, None)
+    if how.strategy != "deterministic":
+        [path] = replay.segments([tmp_path])
+        frame = pl.read_parquet(path)
+        frame.with_columns(key=pl.col("key") ^ pl.lit(12345, pl.UInt64)).write_parquet(path)
+        other = replay.replay([tmp_path], [pair()])
+        assert other.equal < 60
+        assert other.first is not None
+    with pytest.raises(LogError, match="which was not given"):
+        replay.replay([tmp_path], [pair(5)])
+    (tmp_path / "empty").mkdir()
+    for where, message in (("empty", "no segment"), ("nowhere", "cannot read")):
+        with pytest.raises(LogError, match=message):
+            replay.replay([tmp_path / where], [pair()])
+
+
+def test_available_items_and_strangers(tmp_path) -> None:
+    server = Server(pair(), seed=0)
+    for _ in range(20):
+        found = server.rank(10, items=["i0", "i3", "i0", "never"])
+        assert sorted(found.items) == ["i0", "i3"]
+        assert found.unknown == ("never",)
+        assert not found.logged
+    assert server.rank(10, items=[]).items == ()
+    assert server.rank("nobody").source == "popular"
+    assert server.rank().source == "popular"
+    for K_ in (0, 3):
+        with pytest.raises(InputError, match="K must be from 1 to 2"):
+            server.rank(10, K=K_)
+    runs = [[server.rank(10).items for _ in range(20)] for server in (Server(pair(), seed=4), Server(pair(), seed=4))]
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) > 1
+
+
+def test_after_a_kill_the_next_process_has_every_impression(tmp_path) -> None:
+    log = Recorder(tmp_path, theta=THETA, sync_seconds=0)
+    server = Server(pair(), recorder=log)
+    answers = [server.rank(10) for _ in range(5)]
+    log._journal.close()  # as a killed process leaves it: nothing sealed
+    with (tmp_path / "journal-0-000000.bin").open("ab") as file:
+        file.write(b"\x40\x00\x00\x00torn")
+    later = Recorder(tmp_path, theta=THETA)
+    with pytest.raises(OutputError, match="which is not loaded"):
+        later.seal(everything=True)
+    after = Server(pair(), recorder=later)
+    after.feedback(answers[0].impression_id, [Event(answers[0].items[1])])
+    sealed = later.seal(everything=True)
+    assert [(s.impressions, s.clicks) for s in sealed] == [(5, 1)]
+    assert not list(tmp_path.glob("journal-0-000000.bin"))
+    later.close()
+
+
+def test_replicas_write_side_by_side(tmp_path) -> None:
+    logs = [Recorder(tmp_path, replica=name, theta=THETA) for name in ("a", "b")]
+    for number, log in enumerate(logs):
+        server = Server(pair(), recorder=log)
+        for _ in range(3 + number):
+            server.rank(11)
+        log.seal(everything=True)
+        log.close()
+    assert reading.read(tmp_path / "*.parquet").N == 7
+    with pytest.raises(InputError, match="name of a replica"):
+        Recorder(tmp_path, replica="../x")
+
+
+def test_a_full_disk_does_not_stop_answers(tmp_path, monkeypatch) -> None:
+    log = Recorder(tmp_path, theta=THETA)
+    server = Server(pair(), recorder=log)
+    server.rank(10)
+
+    def full(payload: bytes) -> None:
+        raise OutputError("No space left on device")
+
+    monkeypatch.setattr(log._journal, "append", full)
+    found = server.rank(10)
+    assert len(found.items) == K
+    assert not found.logged
+    assert server.unlogged == 1
+    assert not server.feedback(found.impression_id, [Event(found.items[0])])
+    log.close()
+
+
+def test_digests_tell_pairs_apart() -> None:
+    names = {digest(pair()), digest(pair(1)), digest(pair(0, [f"x{d}" for d in range(D)]))}
+    assert len(names) == 3
+    assert digest(pair()) == digest(pair())
+
+
+def test_journals_turn_over(tmp_path) -> None:
+    log = Recorder(tmp_path, theta=THETA, rotate=200)
+    server = Server(pair(), recorder=log)
+    for _ in range(6):
+        server.rank(10)
+    assert len(list(tmp_path.glob("journal-*.bin"))) > 2
+    assert sum(s.impressions for s in log.seal(everything=True)) == 6
+    log.close()

@@ -1,0 +1,140 @@
+"""The journal: what was acknowledged is there after any death, a torn end is dropped, a full disk is loud."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tandemrank.errors import OutputError
+from tandemrank.serving import journal as journals
+from tandemrank.serving.journal import HEADER, Journal, read
+
+
+def test_what_is_written_is_read(tmp_path) -> None:
+    records = [b"", b"one", bytes(range(256)) * 10]
+    log = Journal(tmp_path / "j.bin")
+    for record in records:
+        log.append(record)
+    log.close()
+    log.close()
+    assert read(tmp_path / "j.bin") == journals.Recovered(tuple(records), 0)
+    again = Journal(tmp_path / "j.bin")
+    assert again.recovered.records == tuple(records)
+    again.append(b"more")
+    again.close()
+    assert read(tmp_path / "j.bin").records == (*records, b"more")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.binary(max_size=40), max_size=6), st.data())
+def test_a_journal_cut_anywhere_keeps_every_whole_record(tmp_path_factory, records, data) -> None:
+    path = tmp_path_factory.mktemp("cut") / "j.bin"
+    log = Journal(path)
+    ends = [0]
+    for record in records:
+        log.append(record)
+        ends.append(log.size)
+    log.close()
+    cut = data.draw(st.integers(0, ends[-1]))
+    os.truncate(path, cut)
+    whole = sum(end <= cut for end in ends[1:])
+    assert read(path).records == tuple(records[:whole])
+    after = Journal(path)
+    after.append(b"next")
+    after.close()
+    assert read(path) == journals.Recovered((*records[:whole], b"next"), 0)
+
+
+def test_a_damaged_record_ends_the_journal_and_is_counted(tmp_path) -> None:
+    log = Journal(tmp_path / "j.bin")
+    for record in (b"first", b"second", b"third"):
+        log.append(record)
+    log.close()
+    content = bytearray((tmp_path / "j.bin").read_bytes())
+    content[2 * HEADER.size + 5 + 1] ^= 1  # inside "second"
+    (tmp_path / "j.bin").write_bytes(content)
+    found = read(tmp_path / "j.bin")
+    assert found.records == (b"first",)
+    assert found.dropped == 2 * HEADER.size + len(b"second") + len(b"third")
+
+
+def test_one_process_writes_at_a_time(tmp_path) -> None:
+    log = Journal(tmp_path / "j.bin")
+    with pytest.raises(OutputError, match="being written by another process"):
+        Journal(tmp_path / "j.bin")
+    log.close()
+    Journal(tmp_path / "j.bin").close()
+
+
+@pytest.mark.parametrize("partly", [False, True])
+def test_a_full_disk_is_loud_once_and_leaves_no_trace(tmp_path, monkeypatch, partly) -> None:
+    heard: list[str] = []
+    log = Journal(tmp_path / "j.bin", alarm=heard.append)
+    log.append(b"before")
+    real = os.write
+
+    def full(file: int, data: bytes) -> int:
+        if partly and len(data) > 3:
+            return real(file, data[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    for _ in range(2):
+        with pytest.raises(OutputError, match="No space left on device"):
+            log.append(b"lost")
+    monkeypatch.setattr(os, "write", real)
+    log.append(b"after")
+    log.close()
+    assert read(tmp_path / "j.bin") == journals.Recovered((b"before", b"after"), 0)
+    assert len(heard) == 1
+    assert "Answers go on unlogged" in heard[0]
+
+
+def test_refused_after_the_end_and_when_too_long(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(journals, "LONGEST", 10)
+    log = Journal(tmp_path / "j.bin")
+    with pytest.raises(OutputError, match="longer than the 10"):
+        log.append(b"x" * 11)
+    log.close()
+    with pytest.raises(OutputError, match="is closed"):
+        log.append(b"x")
+
+
+def test_every_record_on_disk_before_it_is_acknowledged_if_asked(tmp_path, monkeypatch) -> None:
+    synced: list[int] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(os.fstat(file).st_size), real(file))[1])
+    log = Journal(tmp_path / "j.bin", sync_seconds=0)
+    synced.clear()
+    log.append(b"one")
+    assert synced == [log.size] == [log.synced]
+    log.close()
+
+
+WRITER = """
+import sys
+from tandemrank.serving.journal import Journal
+log = Journal(sys.argv[1], sync_seconds=0)
+for number in range(10_000_000):
+    log.append(b"%d" % number)
+    print(number, flush=True)
+"""
+
+
+def test_killed_at_any_moment_every_acknowledged_record_is_there(tmp_path) -> None:
+    for turn in range(5):
+        path = tmp_path / f"{turn}.bin"
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            lines = [writer.stdout.readline() for _ in range(3 + 7 * turn)]
+            writer.send_signal(signal.SIGKILL)
+            lines += writer.stdout.readlines()
+        acknowledged = [int(line) for line in lines if line.endswith("\n")]  # the last one may be torn itself
+        found = [int(record) for record in read(path).records]
+        assert found == list(range(len(found)))
+        assert len(found) >= len(acknowledged) > 2
