@@ -1,9 +1,11 @@
-"""A table as an experiment gives it, for the tests of the report."""
+"""The content of a `table.json` as an experiment writes it, and the table that it is, for the tests of the reports."""
 
 import functools
 import math
 from typing import Any
 
+from tandemrank._base.files import as_json
+from tandemrank.experiments.results import Table, from_json
 from tandemrank.reports import experiment
 
 METHODS = ("baseline", "independent", "joint")
@@ -71,8 +73,13 @@ def _history(method: str, end: float, run: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def typed(content: dict[str, Any]) -> Table:
+    """The table of that content."""
+    return from_json(Table, as_json(content))
+
+
 def one_setting() -> dict[str, Any]:
     return example((100,), (30_000,))
 
 
-page = functools.cache(lambda start: experiment.html(start()))
+page = functools.cache(lambda start: experiment.html(typed(start())))

@@ -34,6 +34,33 @@ def test_ndcg_of_graded_relevance_and_empty_places() -> None:
     assert np.isnan(found[1])
 
 
+def one_query(relevance, q=None) -> evaluation.Evaluation:
+    policy = TwoStagePolicy(
+        GivenScores([[3.0, 2.0, 1.0, 0.0]]), GivenScores([[0.0, 1.0, 2.0, 3.0]]), 2, 1,
+        Vocabulary(pl.Series([0]), pl.Series(range(4))),
+    )  # fmt: skip
+    return evaluation.evaluate(policy, relevance, [1.0], q)
+
+
+def test_how_the_relevance_is_stored_makes_no_difference() -> None:
+    """Zeros that are stored, entries in two parts, a matrix by columns: recall is one half in each."""
+    plain = csr_matrix(np.array([[1.0, 0.0, 0.0, 1.0]], np.float32))
+    zeros = csr_matrix((np.array([1, 0, 1], np.float32), np.array([0, 1, 3]), np.array([0, 3])), shape=(1, 4))
+    twice = csr_matrix((np.array([0.5, 0.5, 1], np.float32), np.array([0, 0, 3]), np.array([0, 3])), shape=(1, 4))
+    for relevance in (plain, zeros, twice, plain.tocsc()):
+        found = one_query(relevance)
+        assert found.recall_at_K2.tolist() == [0.5]
+        assert found.ndcg.tolist() == one_query(plain).ndcg.tolist()
+    assert zeros.nnz == 3  # what came is left as it was
+
+
+def test_no_query_gives_no_figures() -> None:
+    found = one_query(csr_matrix(np.ones((1, 4), np.float32)), [])
+    assert all(len(values) == 0 for values in vars(found).values())
+    with pytest.raises(DataError, match="no query has a relevant document"):
+        found.figures()
+
+
 def test_2stage_true_utility_recall_and_overlap() -> None:
     s, r, theta, K2 = [0.5, -1.0, 1.5, 0.0, 0.3], [0.0, 1.0, -0.5, 0.8, 0.1], [1.0, 0.5], 3
     vocabulary = Vocabulary(pl.Series([0]), pl.Series(range(5)))

@@ -33,12 +33,12 @@ def test_the_figures_of_a_small_grid() -> None:
         "runs": 1,
     }
     config = validated(GridConfig, values).model_dump_json()
-    records = [json.loads(text) for _, text in grid.run_job(config, None, 3000, 0, frozenset())]
-    assert {record["method"] for record in records} == set(PUBLISHED)
+    records = [finished.record for finished in grid.run_job(config, None, 3000, 0, frozenset()).cells]
+    assert {record.method for record in records} == set(PUBLISHED)
     for record in records:
-        ndcg, clicks = PUBLISHED[record["method"]]
-        assert record["ndcg"]["mean"] == pytest.approx(ndcg, abs=0.003)
-        assert record["utility"]["mean"] == pytest.approx(clicks, abs=0.01)
+        ndcg, clicks = PUBLISHED[record.method]
+        assert record.ndcg.mean == pytest.approx(ndcg, abs=0.003)
+        assert record.utility.mean == pytest.approx(clicks, abs=0.01)
 
 
 def small_numbers(Q: int, D: int) -> np.ndarray:

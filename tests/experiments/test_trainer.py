@@ -49,7 +49,7 @@ def test_every_method_improves_on_production(trainer, world, method) -> None:
     production = trainer.evaluate(world.production)
     gap = outcome.evaluation.ndcg - production.ndcg
     assert np.nanmean(gap) > 5 * np.nanstd(gap) / len(gap) ** 0.5
-    assert outcome.evaluation.summary()["utility"].mean > production.summary()["utility"].mean
+    assert outcome.evaluation.figures().utility.mean > production.figures().utility.mean
 
 
 def test_a_stage_alone_is_trained_once_for_all_K2(trainer) -> None:

@@ -57,7 +57,7 @@ def with_gap(value: float, verdict: str) -> list[str]:
 
 def test_sentences_say_who_is_ahead_and_what_cannot_be_said() -> None:
     assert with_gap(0.4, TRUST) == [
-        "Joint would get more clicks than production: +0.400 [+0.300, +0.500] an impression."
+        "Joint would get more clicks than production: +0.400 [+0.300, +0.500] per impression."
     ]
     assert with_gap(-0.4, TRUST)[0].startswith("Joint would get fewer clicks than production: −0.400")
     assert with_gap(0.05, TRUST)[0].startswith("Joint and production cannot be told apart: +0.050 [−0.050, +0.150]")
@@ -83,7 +83,7 @@ def test_the_page_is_whole_and_says_every_number() -> None:
         "training.epochs",
     ):
         assert text in page, text
-    titles = ["What it is worth", "Clicks an impression", "What the numbers rest on", "Learning curves", "The log",
+    titles = ["What it is worth", "Clicks per impression", "What the numbers rest on", "Learning curves", "The log",
               "Every switch", "To reproduce"]  # fmt: skip
     assert re.findall("<h2>(.*?)</h2>", page) == titles
     assert training.html(SUMMARY) == page

@@ -6,5 +6,6 @@
 - `config`: configuration from a preset, a TOML file and single switches
 - `frames`: frames of polars and pandas as one kind of table
 - `cluster`: Ray: functions as tasks of a cluster
+- `processes`: worker processes that end with their parent, one process at a time in a folder
 - `lazy`: names that are imported at their first use
 """

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -326,11 +326,15 @@ else:
 
 
 def as_json(value: Any) -> str:
-    """JSON that every program reads: NaN and infinities become null."""
+    """JSON that every program reads: NaN and infinities become null, dataclasses and named tuples objects."""
     return json.dumps(_plain(value), indent=1, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -23,30 +23,39 @@ from tandemrank.cli.options import (
 from tandemrank.cli.terminal import counter, grid_progress, print_json, print_summary, show
 
 
-def _grid(config: Any, out: Path, engine: Any, jobs: int | None, resume: bool, as_json: bool) -> None:
+def _grid(
+    config: Any,
+    out: Path,
+    as_json: bool,
+    *,
+    engine: str = "local",
+    jobs: int | None,
+    resume: bool = False,
+    anew: bool = False,
+) -> None:
     """Runs a grid, writes its reports, prints its table: what `demo` and `table` have in common."""
     from tandemrank._base.cluster import check_engine
     from tandemrank._base.files import write_text
     from tandemrank.experiments import grid
-    from tandemrank.reports import experiment, words
+    from tandemrank.reports import experiment, text
 
-    check_engine(engine)
     with resumable(), grid_progress() as progress:
         table = grid.run(
             config,
             out,
             command=command_line(),
-            engine=engine,
+            engine=check_engine(engine),
             jobs=jobs,
             resume=resume,
+            anew=anew,
             progress=progress,
         )
-    write_text(out / "table.md", words.markdown(table))
+    write_text(out / "table.md", text.markdown(table))
     path = experiment.write(table, out / "report.html")
     if as_json:
         print_json(table)
     else:
-        show(words.text(table))
+        show(text.text(table))
         show(f"report: {path.resolve()}")
 
 
@@ -54,21 +63,14 @@ def _grid(config: Any, out: Path, engine: Any, jobs: int | None, resume: bool, a
 def demo(
     out: Out = Path("tandemrank-demo"),
     seed: Seed = 0,
-    jobs: Annotated[int | None, typer.Option(help="Processes; by default one a core.", min=1)] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.", min=1)] = None,
     as_json: Json = False,
 ) -> None:
     """The whole method on a small synthetic world: simulate clicks, train three ways, compare with the truth."""
     from tandemrank._base.config import validated
-    from tandemrank._base.files import clear
     from tandemrank.experiments.cells import GridConfig
-    from tandemrank.experiments.grid import GRID
 
-    config = validated(GridConfig, {**DEMO, "seed": seed})
-    # The demo always starts anew, but only a folder of its own is cleared for it.
-    own = out / "config.json"
-    if own.exists() and own.read_text(encoding="utf-8") == config.model_dump_json(indent=2) + "\n":
-        clear(out, GRID)
-    _grid(config, out, "local", jobs, resume=False, as_json=as_json)
+    _grid(validated(GridConfig, {**DEMO, "seed": seed}), out, as_json, jobs=jobs, anew=True)
 
 
 DEMO: dict[str, Any] = {
@@ -91,7 +93,7 @@ def table(
     references: Annotated[
         bool, typer.Option(help="Rows to compare with: random, popularity, production, full information.")
     ] = True,
-    jobs: Annotated[int | None, typer.Option(help="Processes; by default one a core.", min=1)] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.", min=1)] = None,
     engine: Annotated[
         str, typer.Option(help="local (processes) or ray (RAY_ADDRESS, else a local cluster).")
     ] = "local",
@@ -122,7 +124,7 @@ def table(
         "references": references,
         "seed": seed,
     }
-    _grid(validated(GridConfig, values), out, engine, jobs, resume, as_json)
+    _grid(validated(GridConfig, values), out, as_json, engine=engine, jobs=jobs, resume=resume)
 
 
 @app.command()
@@ -138,11 +140,11 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Draws a click log of the experiment's production policy: OUT/log (Parquet) and OUT/production (the policy)."""
-    from tandemrank.experiments import simulation
+    from tandemrank.experiments import world
 
     experiment = experiment_config(preset, config, switches, data=data, impressions=impressions)
     with counter("impressions", experiment.impressions) as progress:
-        summary = simulation.simulate(experiment, out, seed=seed, propensities=propensities, progress=progress)
+        summary = world.write_log(experiment, out, seed=seed, propensities=propensities, progress=progress)
     print_summary(summary, as_json)
 
 
@@ -151,18 +153,26 @@ def evaluate(
     policies: Annotated[list[Path], typer.Option("--policy", help="Saved policy; more are compared with the first.")],
     data: Data = None,
     logs: Annotated[list[str] | None, typer.Option("--logs", help="Only queries of this log are evaluated.")] = None,
-    samples: Annotated[int, typer.Option(help="Sampled lists a query for the expected figures.", min=1)] = 20,
+    samples: Annotated[int, typer.Option(help="Sampled lists per query for the expected figures.", min=1)] = 20,
     config: Config = None,
     switches: Switches = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """How good saved policies truly are, on ratings: NDCG, recall of the generator, expected clicks, with intervals."""
+    import numpy as np
+
     from tandemrank.cli import terminal
-    from tandemrank.experiments import judging
+    from tandemrank.experiments.evaluation import judge
+    from tandemrank.experiments.world import load_task
+    from tandemrank.logs.reading import read
+    from tandemrank.policies.two_stage import load
 
     experiment = experiment_config("tandem", config, switches, data=data)
-    found = judging.judge(policies, experiment, logs_of=logs, samples=samples, seed=seed)
+    pairs = {str(path): load(path) for path in policies}
+    task = load_task(experiment)
+    q = np.flatnonzero(read(logs, vocabulary=task.vocabulary).impressions) if logs else np.arange(task.Q)
+    found = judge(pairs, task, experiment.learning.theta, q, samples=samples, seed=seed)
     if as_json:
         print_json(found)
     else:

@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tandemrank.experiments.grid import State
+    from tandemrank.experiments.results import Evaluated, Figure
 
-def judge_table(found: dict[str, Any]) -> "Table":
+
+def judge_table(found: "Evaluated") -> "Table":
     """The evaluation as a table for a terminal."""
     from rich.table import Table
 
-    names = {
-        "ndcg": "NDCG@K",
-        "ndcg_expected": "expected NDCG@K",
-        "recall_at_K2": "recall@K2",
-        "utility": "clicks expected",
-    }
+    names: dict[Figure, str] = {
+        "ndcg": "NDCG@K", "ndcg_expected": "expected NDCG@K", "recall_at_K2": "recall@K2", "utility": "clicks per list",
+    }  # fmt: skip
     table = Table("policy", *names.values())
-    for row in found["policies"]:
-        table.add_row(
-            row["policy"], *(f"{row[k]['mean']:.4f} [{row[k]['low']:.4f}, {row[k]['high']:.4f}]" for k in names)
-        )
-    for other in dict.fromkeys(d["against"] for d in found["differences"]):
-        gaps = {d["figure"]: d for d in found["differences"] if d["against"] == other}
-        cells = (f"{gaps[k]['mean']:+.4f} [{gaps[k]['low']:+.4f}, {gaps[k]['high']:+.4f}]" for k in names)
+    for row in found.policies:
+        means = (row.of(figure) for figure in names)
+        table.add_row(row.policy, *(f"{m.mean:.4f} [{m.low:.4f}, {m.high:.4f}]" for m in means))
+    for other in dict.fromkeys(gap.against for gap in found.differences):
+        gaps = {gap.figure: gap for gap in found.differences if gap.against == other}
+        cells = (f"{gaps[f].mean:+.4f} [{gaps[f].low:+.4f}, {gaps[f].high:+.4f}]" for f in names)
         table.add_row(f"the first less {other}", *cells)
     return table
 
@@ -51,7 +50,7 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
-def grid_progress() -> Iterator[Callable[[Any], None] | None]:
+def grid_progress() -> "Iterator[Callable[[State], None] | None]":
     """A bar and the table filling in, on a terminal; nothing in a pipe."""
     if not sys.stderr.isatty():
         yield None
@@ -67,7 +66,8 @@ def grid_progress() -> Iterator[Callable[[Any], None] | None]:
         TimeRemainingColumn,
     )
 
-    from tandemrank.reports import words
+    from tandemrank.experiments.results import Table
+    from tandemrank.reports import text
 
     bar = Progress(
         TextColumn("trainings"),
@@ -80,9 +80,9 @@ def grid_progress() -> Iterator[Callable[[Any], None] | None]:
     task = bar.add_task("trainings", total=None)
     with Live(bar, console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
 
-        def show(state: Any) -> None:
+        def show(state: State) -> None:
             bar.update(task, completed=state.done, total=state.total)
-            live.update(Group(words.text({"rows": state.rows, "references": []}), bar) if state.rows else bar)
+            live.update(Group(text.text(Table(rows=state.rows)), bar) if state.rows else bar)
 
         yield show
 
@@ -155,12 +155,16 @@ def counter(what: str, total: int) -> Iterator[Callable[[int], None] | None]:
         yield lambda n: bar.update(task, completed=n)
 
 
-def print_summary(summary: dict[str, Any], as_json: bool) -> None:
-    """A dictionary for a person: names and values in two columns, lists of rows as tables."""
+def print_summary(result: Any, as_json: bool) -> None:
+    """A result for a person: names and values in two columns, lists of rows as tables."""
     if as_json:
-        print_json(summary)
+        print_json(result)
         return
+    from dataclasses import asdict, is_dataclass
+
     from rich.table import Table
+
+    summary: dict[str, Any] = asdict(result) if is_dataclass(result) else result  # type: ignore[arg-type]
 
     plain = Table(show_header=False, box=None)
     for name, value in summary.items():

@@ -3,17 +3,16 @@
 - `synthetic`: the embedded synthetic world
 - `datasets`: ratings become a `Task`: synthetic, MovieLens, own ratings
 - `config`: the experiment's switches and presets
-- `world`: a task, its production policy and the log of its clicks
-- `evaluation`: NDCG, recall, expected clicks; paired differences
+- `world`: a task, its production policy and the log of its clicks, also as files
+- `evaluation`: NDCG, recall, expected clicks; paired differences of policies
 - `trainer`: three ways to learn from one log, and the references
 - `peers`: what a practitioner would pick instead, tuned on held-out clicks
 - `cells`: what a grid is made of
-- `records`: the record of a finished cell
+- `results`: what experiments come to, as types, and as JSON
+- `store`: the folder of a grid: claimed, locked, its finished cells
 - `grid`: tables of experiments, resumable, on local processes or on Ray
-- `table`: from records to the table
+- `table`: from finished cells to the table
 - `paper`: Table 1 of the paper
-- `simulation`: a log of the production policy, as files
-- `judging`: how good saved policies truly are
 """
 
 from tandemrank._base.lazy import modules_of

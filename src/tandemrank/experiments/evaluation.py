@@ -5,6 +5,7 @@
 Every figure is kept per query, so two policies are compared by their paired differences.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,22 +13,15 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.ids import same_ids
 from tandemrank.clicks import simulation
-from tandemrank.errors import DataError
+from tandemrank.errors import ConfigError, DataError
+from tandemrank.experiments.datasets import Task
+from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
 from tandemrank.gradients import _bridge, race
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean over queries with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-    n: int
 
 
 def mean(values: Floats) -> Mean:
@@ -63,9 +57,9 @@ class Evaluation:
     ranker_alone: Floats
     overlap: Floats
 
-    def summary(self) -> dict[str, Mean]:
+    def figures(self) -> Figures:
         """The mean of every figure, with its interval."""
-        return {name: mean(values) for name, values in vars(self).items()}
+        return Figures(**{figure: mean(getattr(self, figure)) for figure in FIGURES})
 
 
 def ndcg(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix) -> Floats:
@@ -110,10 +104,11 @@ def evaluate(
 
     Shapes: relevance [Q, D]; theta [K]; q [n], all queries by default.
     """
+    relevance = _canonical(relevance)
     positions = np.arange(relevance.shape[0]) if q is None else np.asarray(q, np.int64)
     generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
-    parts: list[tuple[Floats, ...]] = []
+    parts: list[tuple[Floats, ...]] = [tuple(np.empty(0) for _ in FIGURES)]
     for part, s_c, s_r in policy.batches(positions):
         R = relevance[part].astype(np.float32)
         rows = np.repeat(np.arange(len(part)), samples)
@@ -132,6 +127,55 @@ def evaluate(
             )
         )
     return Evaluation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _canonical(relevance: csr_matrix) -> csr_matrix:
+    """The matrix by rows, each entry once and none of them 0: an entry counts as a relevant document."""
+    plain = csr_matrix(relevance)
+    if not plain.has_canonical_format or not plain.data.all():
+        plain = plain.copy()
+        plain.sum_duplicates()
+        plain.eliminate_zeros()
+    return plain
+
+
+def judge(
+    policies: Mapping[str, TwoStagePolicy],
+    task: Task,
+    theta: ArrayLike,
+    q: ArrayLike,
+    *,
+    samples: int = 20,
+    seed: int = 0,
+) -> Evaluated:
+    """Policies by their names, on the truth: the figures of each, and the first less each other one, paired by query.
+
+    Shapes: theta [K]; q [n], the queries that count.
+    """
+    found = {}
+    for name, policy in policies.items():
+        if not same_ids(policy.vocabulary, task.vocabulary):
+            raise ConfigError(
+                f"{name} was made for other users or items than {task.name} has. Give its own data; a pair that was "
+                "trained without --start knows those of its log only."
+            )
+        found[name] = evaluate(policy, task.relevance, theta, q, samples=samples, seed=seed)
+    first, *others = found
+    return Evaluated(
+        data=task.name,
+        policies=tuple(PolicyFigures(policy=name, **vars(found[name].figures())) for name in found),
+        differences=tuple(
+            FigureDifference(
+                **vars(difference(getattr(found[first], figure), getattr(found[other], figure))),
+                policy=first, against=other, figure=figure,
+            )
+            for other in others
+            for figure in COMPARED
+        ),
+    )  # fmt: skip
+
+
+COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_expected", "recall_at_K2", "utility")
 
 
 def _recall(s_c: torch.Tensor, R: csr_matrix, K2: int) -> Floats:

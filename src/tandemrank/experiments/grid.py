@@ -2,33 +2,32 @@
 
 A job is everything that shares one log, (N, run): it simulates the log once and trains its cells. Seeds are derived from
 the grid's seed and the cell's own coordinates, so a table does not depend on order, on parallelism or on interruptions.
-The folder of a grid: `config.json`, `time.json`, `cells/<name>/{record.json, users.parquet}`, `references.json`, and at the
-end `table.json`.
+What is in the folder of a grid says `store`.
 """
 
-import json
+import multiprocessing
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tandemrank._base import cluster
-from tandemrank._base.cluster import Engine
-from tandemrank._base.files import Kind, as_json, claim, write_json, write_text
+from tandemrank._base import cluster, processes
+from tandemrank._base.cluster import Engine, check_engine
+from tandemrank._base.files import write_json
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, JobError
-from tandemrank.experiments.cells import GridConfig, cells
-from tandemrank.experiments.records import REFERENCES, load_record, means, read_records, record_of, write_record
-from tandemrank.experiments.table import cached_task, rows_of, summarise
-from tandemrank.experiments.trainer import Trainer, references
-from tandemrank.experiments.world import build_world, simulate
-
-# All that a grid's folder holds, its reports included.
-GRID = Kind(
-    "grid", r"(config|time|references|table)\.json|table\.md|report\.html|cells/([^/]+/(record\.json|users\.parquet)?)?"
-)
+from tandemrank.experiments import results, store
+from tandemrank.experiments.cells import Cell, GridConfig, cells
+from tandemrank.experiments.datasets import Task
+from tandemrank.experiments.results import Point, Record, Reference, Row, Table
+from tandemrank.experiments.store import Clock, Finished, Store
+from tandemrank.experiments.table import rows_of, table_of
+from tandemrank.experiments.trainer import Outcome, Trainer, references
+from tandemrank.experiments.world import build_world, load_task, logged_users, simulate
 
 
 class State(NamedTuple):
@@ -37,7 +36,14 @@ class State(NamedTuple):
     done: int
     total: int
     seconds: float
-    rows: list[dict[str, Any]]
+    rows: tuple[Row, ...]
+
+
+class Job(NamedTuple):
+    """The cells of one log; with N = 0 the rows to compare with."""
+
+    N: int
+    run: int
 
 
 def run(
@@ -48,117 +54,134 @@ def run(
     engine: Engine = "local",
     jobs: int | None = None,
     resume: bool = False,
+    anew: bool = False,
     progress: Callable[[State], None] | None = None,
-) -> dict[str, Any]:
-    """Runs what is missing of a grid, and returns (and writes) its table."""
-    folder = Path(folder)
-    _open(config, folder, resume)
-    load_record.cache_clear()
-    clock = _Clock(folder / "time.json")
-    total = len(cells(config))
-    tell = progress or (lambda _: None)
+) -> Table:
+    """Runs what is missing of a grid, and returns (and writes) its table.
 
-    def look() -> None:
-        records = read_records(config, folder)
-        tell(State(len(records), total, clock.seconds(), rows_of(records)))
+    A folder with finished cells of this grid needs `resume`, or `anew`, which begins again.
+    """
+    check_engine(engine)
+    _check_candidates(config)
+    with store.opened(config, Path(folder), resume=resume, anew=anew) as mine:
+        clock, total = Clock(mine.folder), len(cells(config))
 
-    missing = _missing_jobs(config, folder)
-    if missing:
-        (_on_ray if engine == "ray" else _on_processes)(config, folder, missing, jobs, look)
-    look()
-    seconds = clock.seconds(last=True)
-    table = summarise(config, folder, command, seconds)
-    write_json(folder / "table.json", table)
+        def look() -> None:
+            records = mine.records()
+            if progress is not None:
+                progress(State(len(records), total, clock.seconds(), rows_of(records.values())))
+
+        look()
+        if missing := _missing(mine):
+            (_on_ray if engine == "ray" else _on_processes)(mine, missing, jobs, look)
+        if left := _missing(mine):
+            raise JobError(
+                f"{len(left)} of the grid's jobs left no whole result in {folder}. Check the disk, and go on with --resume."
+            )
+        table = table_of(
+            config,
+            _world(config, clock.seconds(last=True)),
+            mine.records(),
+            mine.references() or (),
+            mine.users,
+            command,
+        )
+        write_json(mine.folder / "table.json", table)
     return table
 
 
-class _Clock:
-    """Wall time of a grid over all its parts: noted every ten seconds, so that an interruption loses no more."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.start = path, time.perf_counter()
-        self.before = float(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else 0.0
-        self.noted = self.before
-
-    def seconds(self, *, last: bool = False) -> float:
-        now = self.before + time.perf_counter() - self.start
-        if last or now - self.noted > 10:
-            write_json(self.path, now)
-            self.noted = now
-        return now
+def _check_candidates(config: GridConfig) -> None:
+    task = _task(config.model_dump_json())
+    if (most := max(config.candidates)) > task.D:
+        raise ConfigError(f"K2 = {most} candidates, but there are only {task.D} items. Ask for fewer candidates.")
 
 
-def _open(config: GridConfig, folder: Path, resume: bool) -> None:
-    """Claims the folder for this grid: another grid's folder, or an unfinished one without `resume`, is refused."""
-    claim(folder, GRID, inputs=[config.experiment.data])
-    path, text = folder / "config.json", config.model_dump_json(indent=2) + "\n"
-    if path.exists():
-        if path.read_text(encoding="utf-8") != text:
-            raise ConfigError(f"{folder} holds a grid with other switches. Give another folder, or the same switches.")
-        if not resume:
-            raise ConfigError(f"{folder} holds this grid already. Go on with --resume, or give another folder.")
-    else:
-        write_text(path, text)
+def _missing(mine: Store) -> list[Job]:
+    """The jobs with something to do."""
+    done = mine.records()
+    found = dict.fromkeys(Job(cell.N, cell.run) for cell in cells(mine.config) if cell not in done)
+    return list(found) + ([Job(0, 0)] if mine.references() is None else [])
 
 
-def _missing_jobs(config: GridConfig, folder: Path) -> list[tuple[int, int]]:
-    """The (N, run) with a cell to do; N = 0 stands for the reference rows."""
-    missing = dict.fromkeys((c.N, c.run) for c in cells(config) if not (folder / "cells" / c.name).exists())
-    wanted = config.references and not (folder / f"{REFERENCES}.json").exists()
-    return list(missing) + ([(0, 0)] if wanted else [])
+def _world(config: GridConfig, seconds: float) -> results.World:
+    task = _task(config.model_dump_json())
+    return results.World(
+        data=task.name,
+        queries=task.Q,
+        items=task.D,
+        logged_users=len(logged_users(task, config.experiment, derive(config.seed, "run", 0))),
+        positives=int(task.relevance.nnz),
+        machine=f"{os.cpu_count()} cores",
+        seconds=seconds,
+    )
 
 
-def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozenset[str]) -> list[tuple[str, str]]:
-    """The cells of one log that are not `done`. With a folder each record is written there as soon as it is finished;
-    without one (on a cluster) they are returned, as (name, text of the record)."""
+@lru_cache(maxsize=1)
+def _task(config_json: str) -> Task:
+    return load_task(GridConfig.model_validate_json(config_json).experiment)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What came of a job."""
+
+    cells: tuple[Finished, ...] = ()
+    references: tuple[Reference, ...] = ()
+
+
+def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozenset[str]) -> Done:
+    """The cells of one log that are not `done`, or the rows to compare with (N = 0).
+
+    With a folder each result is written there as soon as it is finished, without one (on a cluster) they are returned.
+    """
     config = GridConfig.model_validate_json(config_json)
     seed = derive(config.seed, "run", run)
-    world = build_world(cached_task(config_json), config.experiment, seed)
+    world = build_world(_task(config_json), config.experiment, seed)
     if N == 0:
         found = references(world, config.experiment, config.candidates[0], seed)
-        text = as_json([{"name": n, **means(e.summary())} for n, e in found.items()])
-        if folder is not None:
-            write_text(Path(folder) / f"{REFERENCES}.json", text)
-        return [(REFERENCES, text)]
+        rows = tuple(Reference(name=name, **vars(evaluation.figures())) for name, evaluation in found.items())
+        return _deliver(Done(references=rows), folder)
     trainer = Trainer(world, config.experiment, simulate(world, config.experiment, N, seed), seed)
-    results = []
+    finished: tuple[Finished, ...] = ()
     for cell in cells(config):
         if (cell.N, cell.run) == (N, run) and cell.name not in done:
-            record = as_json(record_of(cell, trainer.run(cell.method, cell.K2)))
-            if folder is not None:
-                write_record(Path(folder), cell.name, record)
-            results.append((cell.name, record))
-    return results
+            found_here = Done((_finished(cell, trainer.run(cell.method, cell.K2)),))
+            finished += _deliver(found_here, folder).cells
+    return Done(finished)
 
 
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """The environment for worker processes: one thread each, so that jobs do not fight for cores."""
-    names = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def _finished(cell: Cell, outcome: Outcome) -> Finished:
+    record = Record(
+        **cell._asdict(),
+        **vars(outcome.evaluation.figures()),
+        seconds=outcome.seconds,
+        history=tuple(Point(**epoch._asdict()) for epoch in outcome.history),
+    )
+    return Finished(cell, record, tuple(round(float(x), 6) for x in outcome.evaluation.ndcg))
 
 
-def _on_processes(
-    config: GridConfig, folder: Path, missing: list[tuple[int, int]], jobs: int | None, look: Callable[[], None]
-) -> None:
-    import multiprocessing
-    from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
-    from concurrent.futures.process import BrokenProcessPool
+def _deliver(found: Done, folder: str | Path | None) -> Done:
+    """Writes results into the folder, if there is one; what is written need not travel back."""
+    if folder is None:
+        return found
+    for finished in found.cells:
+        store.write_cell(Path(folder), finished)
+    if found.references:
+        store.write_references(Path(folder), found.references)
+    return Done()
 
-    done = frozenset(c.name for c in cells(config) if (folder / "cells" / c.name).exists())
-    text = config.model_dump_json()
+
+def _on_processes(mine: Store, missing: list[Job], jobs: int | None, look: Callable[[], None]) -> None:
+    done = frozenset(cell.name for cell in mine.records())
+    text, folder = mine.config.model_dump_json(), str(mine.folder)
     workers = min(jobs or os.cpu_count() or 1, len(missing))
-    with _one_thread_each(), ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(run_job, text, str(folder), N, number, done) for N, number in missing}
+    with (
+        processes.one_thread_each(),
+        ProcessPoolExecutor(
+            workers, multiprocessing.get_context("spawn"), initializer=processes.end_with_parent
+        ) as pool,
+    ):
+        waiting = {pool.submit(run_job, text, folder, job.N, job.run, done) for job in missing}
         try:
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION)
@@ -176,20 +199,14 @@ def _on_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _on_ray(
-    config: GridConfig, folder: Path, missing: list[tuple[int, int]], jobs: int | None, look: Callable[[], None]
-) -> None:
+def _on_ray(mine: Store, missing: list[Job], jobs: int | None, look: Callable[[], None]) -> None:
     """The same jobs as Ray tasks; a task whose worker dies is run again, records are written by the driver."""
     ray = cluster.connect(jobs)
     task = cluster.task(ray, run_job)
-    done = frozenset(c.name for c in cells(config) if (folder / "cells" / c.name).exists())
-    waiting = [task.remote(config.model_dump_json(), None, N, number, done) for N, number in missing]
+    done = frozenset(cell.name for cell in mine.records())
+    waiting = [task.remote(mine.config.model_dump_json(), None, job.N, job.run, done) for job in missing]
     while waiting:
         finished, waiting = ray.wait(waiting, timeout=0.5)
         for reference in finished:
-            for name, text in ray.get(reference):
-                if name == REFERENCES:
-                    write_text(folder / f"{REFERENCES}.json", text)
-                else:
-                    write_record(folder, name, text)
+            _deliver(ray.get(reference), mine.folder)
         look()

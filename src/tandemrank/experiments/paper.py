@@ -1,8 +1,6 @@
 """Table 1 of the paper."""
 
-from typing import Any
-
-from tandemrank.experiments.cells import GridConfig, cells
+from tandemrank.experiments.results import PaperRow
 
 # Table 1 of the paper: NDCG@10, means of 25 runs.
 PAPER = {
@@ -10,15 +8,9 @@ PAPER = {
     "independent": {500: (0.410, 0.454, 0.489), 1000: (0.416, 0.465, 0.496), 1500: (0.416, 0.455, 0.496)},
     "joint": {500: (0.420, 0.470, 0.504), 1000: (0.426, 0.479, 0.504), 1500: (0.424, 0.472, 0.510)},
 }
-
-
-def paper_rows(config: GridConfig) -> list[dict[str, Any]]:
-    """The cells of the paper's table that are in this grid."""
-    rows = [
-        {"method": method, "K2": K2, "N": N, "ndcg_mean": value}
-        for method, by_K2 in PAPER.items()
-        for K2, values in by_K2.items()
-        for N, value in zip((100_000, 320_000, 1_000_000), values, strict=True)
-    ]
-    wanted = {(c.method, c.K2, c.N) for c in cells(config)}
-    return [row for row in rows if (row["method"], row["K2"], row["N"]) in wanted]
+ROWS = tuple(
+    PaperRow(method, K2, N, value)
+    for method, by_K2 in PAPER.items()
+    for K2, values in by_K2.items()
+    for N, value in zip((100_000, 320_000, 1_000_000), values, strict=True)
+)

@@ -1,20 +1,23 @@
 """The semi-synthetic world of the paper: a task, its production policy, and the log of its clicks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.files import Kind, claimed, write_json
 from tandemrank._base.random import derive
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.datasets import Task
-from tandemrank.logs import counting
+from tandemrank.experiments.results import SimulatedLog
+from tandemrank.logs import counting, writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation, truncated_svd
@@ -22,6 +25,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.data import TrainingData, prepare
 
 Floats = NDArray[np.float64]
+SIMULATION = Kind("simulation")
 
 
 def load_task(config: ExperimentConfig, *, progress: bool = False) -> Task:
@@ -49,11 +53,21 @@ class World:
     theta: Floats
 
 
+def _known_users(task: Task, config: ExperimentConfig, rng: np.random.Generator) -> NDArray[np.int64]:
+    return np.sort(rng.permutation(task.Q)[: max(int(task.Q * config.production_share), 2)])
+
+
+def logged_users(task: Task, config: ExperimentConfig, seed: int) -> NDArray[np.int64]:
+    """The users whom production serves."""
+    known = _known_users(task, config, np.random.default_rng(derive(seed, "production")))
+    everybody = np.arange(task.Q)
+    return {"rest": np.setdiff1d(everybody, known), "all": everybody, "production": known}[config.logged_users]
+
+
 def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
     """The production policy, trained on a small share of the true ratings, and the users whom it serves."""
     rng = np.random.default_rng(derive(seed, "production"))
-    known = np.sort(rng.permutation(task.Q)[: max(int(task.Q * config.production_share), 2)])
-    rest = np.setdiff1d(np.arange(task.Q), known)
+    known = _known_users(task, config, rng)
     ratings = task.ratings
     if config.production in ("mean", "zero"):
         ratings = ratings[known]
@@ -68,10 +82,8 @@ def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
         everybody[known] = users
         users = everybody
     scorer = MatrixFactorisation(users / config.temperature, items)
-    q = {"rest": rest, "all": np.arange(task.Q), "production": known}[config.logged_users]
-    return World(
-        task, TwoStagePolicy(scorer, scorer, task.D, config.learning.shown, task.vocabulary), q, config.learning.theta
-    )
+    production = TwoStagePolicy(scorer, scorer, task.D, config.learning.shown, task.vocabulary)
+    return World(task, production, logged_users(task, config, seed), config.learning.theta)
 
 
 @dataclass(frozen=True)
@@ -94,6 +106,41 @@ def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
     draw = simulation.one_stage(scores, world.production.K)
     model = models.position_based(world.theta)
     return simulation.simulate(draw, world.task.relevance, world.q, N, model, seed=derive(seed, "clicks", N) % 2**32)
+
+
+def write_log(
+    config: ExperimentConfig,
+    out: str | Path,
+    *,
+    seed: int = 0,
+    propensities: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> SimulatedLog:
+    """Draws a log of the production policy: writes `out/log`, and `out/production`, the policy itself."""
+    out = Path(out)
+    if (out / "log").exists():
+        raise ConfigError(f"{out / 'log'} exists. Give another --out, or delete it first.")
+    world = build_world(load_task(config), config, derive(seed, "run", 0))
+    parts = impressions(world, config.impressions, derive(seed, "run", 0))
+
+    def rho_0(part: Impressions) -> Floats:
+        q = np.repeat(part.query, part.items.shape[1])
+        found, _ = world.production.exposure(
+            q, part.items.ravel(), world.theta, samples=config.learning.propensity_samples, seed=seed
+        )
+        return found.reshape(part.items.shape)
+
+    with claimed(out, SIMULATION, inputs=[config.data]):
+        writing.write(
+            parts, out / "log", world.task.vocabulary,
+            propensities=rho_0 if propensities else None, policy="production", progress=progress,
+        )  # fmt: skip
+    world.production.save(out / "production")
+    write_json(out / "config.json", {"seed": seed, **config.model_dump(mode="json")})
+    return SimulatedLog(
+        data=world.task.name, impressions=config.impressions, users=len(world.q), items=world.task.D,
+        log=str(out / "log"), production=str(out / "production"),
+    )  # fmt: skip
 
 
 def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:

@@ -1,9 +1,13 @@
 """Results in words, figures and pages.
 
-- `words`: a result in words, in Markdown and on a terminal
-- `figures`: the figures of the reports
+- `words`: numbers and names as a reader sees them
+- `style`: the look of all figures, and a figure as SVG
 - `page`: the parts of a self-contained HTML page
-- `experiment`: the report of an experiment
+- `experiment`: the report of an experiment, a page
+- `text`: the same as Markdown and for a terminal
+- `sentences`: what the table of an experiment says
+- `figures`: its figures
+- `curves`: learning curves, and what held-out clicks predicted
 - `training`: the report of a training from an own log
 """
 

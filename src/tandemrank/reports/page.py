@@ -1,12 +1,12 @@
 """The parts of a self-contained HTML page in our look."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
 from tandemrank._base.files import Kind
-from tandemrank.reports import figures
-from tandemrank.reports.words import Table, switches
+from tandemrank.reports import style
+from tandemrank.reports.words import Switch, label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,10 +16,10 @@ GENERATOR = '<meta name="generator" content="TandemRank">'
 REPORT = Kind("report", check=lambda path: GENERATOR in path.read_text(encoding="utf-8", errors="replace"))
 
 
-def page(title: str, sections: Iterable[str], version: object) -> str:
+def page(title: str, sections: Iterable[str], version: str) -> str:
     """Sections, HTML already, as a page in our look."""
     body = "\n".join(filter(None, sections))
-    return PAGE.format(title=title, css=stylesheet(), body=body, version=escape(str(version or "")))
+    return PAGE.format(title=title, css=stylesheet(), body=body, version=escape(version))
 
 
 PAGE = """<!doctype html>
@@ -43,10 +43,15 @@ PAGE = """<!doctype html>
 """
 
 
-def reproduce(table: Table) -> str:
+def reproduce(command: str) -> str:
     """The command that made the result."""
-    command = escape(str(table.get("command") or ""))
-    return section("To reproduce", f"<pre><code>{command}</code></pre>" if command else "")
+    return section("To reproduce", f"<pre><code>{escape(command)}</code></pre>" if command else "")
+
+
+def chip(name: str, slot: int | None) -> str:
+    """A name in the colour of its place in the palette, grey without one."""
+    colour = "muted" if slot is None else f"method-{slot}"
+    return f'<span class="chip" style="--c: var(--{colour})">{escape(label(name))}</span>'
 
 
 def section(title: str, body: str) -> str:
@@ -67,19 +72,19 @@ def line(first: str, rest: Iterable[str], kind: str = "") -> str:
     return f'<tr{kind}><th scope="row">{first}</th>{"".join(rest)}</tr>'
 
 
-def switches_of(table: Table) -> str:
+def switches_of(switches: Iterable[Switch]) -> str:
     """Every switch with its value and what it is."""
     heads = ['<tr><th scope="col">switch</th><th scope="col">value</th><th scope="col">what it is</th></tr>']
     lines = [
         line(f"<code>{escape(name)}</code>", [f"<td><code>{escape(value)}</code></td><td>{escape(words)}</td>"])
-        for name, value, words in switches(table)
+        for name, value, words in switches
     ]
     return section("Every switch", f'<div class="words">{table_of(heads, lines, "Switches")}</div>') if lines else ""
 
 
-def figure_of(title: str, draw: "Callable[[Table], Figure]", table: Table, caption: str) -> str:
+def figure_of(title: str, figure: "Figure", caption: str) -> str:
     """A figure with its caption under a heading."""
-    picture = figures.svg(draw(table), f"{title}. {caption}")
+    picture = style.svg(figure, f"{title}. {caption}")
     box = f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">{picture}</div>'
     return section(title, f"<figure>{box}<figcaption>{escape(caption)}</figcaption></figure>")
 
@@ -92,7 +97,8 @@ DARK = {
 
 
 def stylesheet() -> str:
-    light, dark = (" ".join(f"--{n}: {c};" for n, c in theme.items()) for theme in (figures.THEME, DARK))
+    """Both themes and the look of everything."""
+    light, dark = (" ".join(f"--{n}: {c};" for n, c in theme.items()) for theme in (style.THEME, DARK))
     return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{CSS}"
 
 

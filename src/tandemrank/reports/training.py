@@ -14,9 +14,10 @@ import numpy as np
 from tandemrank._base import files
 from tandemrank.offpolicy.values import PRODUCTION
 from tandemrank.offpolicy.verdicts import Verdict
-from tandemrank.reports import figures
-from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, switches_of, table_of
-from tandemrank.reports.words import ABOUT, bracket, decimal, label, number, signed
+from tandemrank.reports import style
+from tandemrank.reports.curves import mark_phase
+from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
+from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 
 
 Summary = dict[str, Any]
+
+
+def number(value: object) -> float:
+    """A float; NaN for what is missing or is not a number."""
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def sentences(summary: Summary) -> list[str]:
@@ -40,9 +46,9 @@ def _sentence(summary: Summary, difference: dict[str, Any]) -> str:
         which = next(m for m in summary["methods"] if m["method"] in (a, b) and m["verdict"] == difference["verdict"])
         return f"{label(a)} against {b} {Verdict.REFUSE}: {which['reasons'][0]}."
     if low <= 0 <= high:
-        words = f"{label(a)} and {b} cannot be told apart: {gap} clicks an impression includes 0"
+        words = f"{label(a)} and {b} cannot be told apart: {gap} clicks per impression includes 0"
     else:
-        words = f"{label(a)} would get {'more' if low > 0 else 'fewer'} clicks than {b}: {gap} an impression"
+        words = f"{label(a)} would get {'more' if low > 0 else 'fewer'} clicks than {b}: {gap} per impression"
     careful = f"; use it with care, {Verdict.CARE.meaning}" if difference["verdict"] == Verdict.CARE else ""
     return f"{words}{careful}."
 
@@ -55,7 +61,7 @@ def _rows(summary: Summary) -> list[dict[str, Any]]:
 
 
 def _bounds(entry: dict[str, Any] | None, write: Callable[[float], str] = decimal) -> str:
-    low, high = entry["interval"] if entry else (None, None)
+    low, high = map(number, entry["interval"] if entry else (None, None))
     return bracket(low, high, write)
 
 
@@ -66,13 +72,13 @@ def text(summary: Summary) -> "RichTable":
     from rich.text import Text
 
     narrow: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "collapse_padding": True}
-    out = Table(title="clicks an impression, on impressions that no training saw", title_justify="left", **narrow)
+    out = Table(title="clicks per impression, on impressions that no training saw", title_justify="left", **narrow)
     for head in ("", "clicks", "95% interval", "above production", "95% interval", "verdict"):
         out.add_column(head, justify="left" if head in ("", "verdict") else "right")
     for row in _rows(summary):
         gap = row["gap"]
         cells = (
-            label(row["method"]), decimal(row["value"]), _bounds(row),
+            label(row["method"]), decimal(number(row['value'])), _bounds(row),
             signed(number(gap and gap["value"])), _bounds(gap, signed), row["verdict"],
         )  # fmt: skip
         out.add_row(*(Text(cell) for cell in cells))
@@ -96,63 +102,62 @@ def html(summary: Summary) -> str:
         f'<header><h1>{title}</h1><p>{escape(what_was_run(summary))}</p><ul class="methods">{methods}</ul></header>',
         section("What it is worth", f'{_tiles(summary)}<ul class="headline">{found}</ul>'),
         figure_of(
-            "Clicks an impression", values_figure, summary,
+            "Clicks per impression", values_figure(summary),
             f"Doubly robust estimates with 95% intervals on {judged} impressions that neither training nor stopping saw; "
             "production's is what these impressions show. Hollow: this log cannot answer for it.",
         ),
         section("What the numbers rest on", _diagnostics(summary)),
         figure_of(
-            "Learning curves", curves_figure, summary,
+            "Learning curves", curves_figure(summary),
             "The judgement on held-out clicks by epoch. The ring is the epoch whose weights were kept: the last of those five "
             "whose mean was best." if summary["log"]["held_out"] else
             "The objective of training by epoch, as a share of the highest. Nothing was held out to stop it: the last weights "
             "of a phase were kept.",
         ),
         section("The log", _log(summary)),
-        switches_of(summary),
-        reproduce(summary),
+        switches_of(switches(summary["switches"], summary["switch_help"])),
+        reproduce(summary["command"]),
     ]  # fmt: skip
-    return page(title, sections, summary.get("version"))
+    return page(title, sections, summary["version"])
 
 
 def what_was_run(summary: Summary) -> str:
     """The training in plain words, with its sizes."""
-    log, switches = summary["log"], summary.get("switches") or {}
+    log, asked = summary["log"], summary["switches"]
     stopping = f", {log['held_out']:,.0f} said when to stop," if log["held_out"] else ""
     return (
         f"A live system showed lists of up to {log['places']} of {log['items']:,} items to {log['queries']:,} queries, "
         f"{log['impressions']:,.0f} times, and {log['clicks']:,.0f} clicks were logged. From these clicks alone a two-stage "
-        f"system was trained: a generator that picks {switches.get('candidates', '–')} candidates and a re-ranker that shows "
-        f"{switches.get('shown', '–')} of them. Training saw {log['used']:,.0f} impressions{stopping} "
+        f"system was trained: a generator that picks {asked['candidates']} candidates and a re-ranker that shows "
+        f"{asked['shown']} of them. Training saw {log['used']:,.0f} impressions{stopping} "
         f"and {log['judged']:,.0f} valued what came out."
     )
 
 
 def _chip(method: str) -> str:
-    colour = "muted" if method == PRODUCTION else f"method-{figures.SLOTS[method]}"
-    return f'<span class="chip" style="--c: var(--{colour})">{escape(label(method))}</span>'
+    return chip(method, style.SLOTS.get(method))
 
 
 def _tiles(summary: Summary) -> str:
     boxes = []
     for row in _rows(summary):
         gap = row["gap"]
-        more = f"{signed(gap['value'])} {_bounds(gap, signed)}" if gap else "clicks an impression"
+        more = f"{signed(gap['value'])} {_bounds(gap, signed)}" if gap else "clicks per impression"
         boxes.append(
-            f"<div><dt>{escape(label(row['method']))}</dt><dd>{decimal(row['value'])}<small>{more}</small></dd></div>"
+            f"<div><dt>{escape(label(row['method']))}</dt><dd>{decimal(number(row['value']))}<small>{more}</small></dd></div>"
         )
-    note = "Clicks an impression; under each its distance from production with the 95% interval."
+    note = "Clicks per impression; under each its distance from production with the 95% interval."
     return f'<dl class="tiles">{"".join(boxes)}</dl><p class="note">{note}</p>'
 
 
 RESTS_ON = {
-    "value": ("clicks", "an impression"),
+    "value": ("clicks", "per impression"),
     "lower_bound": ("at least", "95% sure, by IPS"),
     "effective_sample_size": ("effective", "examined items"),
     "largest_weight": ("largest weight", "of one pair"),
     "unsupported": ("unsupported", "share not in that part"),
     "lost_at_generator": ("at the generator", "of that"),
-    "lost_at_ranker": ("at the ranker", "of that"),
+    "lost_at_ranker": ("at the re-ranker", "of that"),
     "balance": ("balance", "1 is right"),
 }
 
@@ -176,7 +181,7 @@ def _figure(value: object, key: str) -> str:
     x = number(value)
     if key in ("unsupported", "lost_at_generator", "lost_at_ranker"):
         return f"{x:.1%}" if math.isfinite(x) else "–"
-    return f"{x:,.0f}" if key == "effective_sample_size" and math.isfinite(x) else decimal(value)
+    return f"{x:,.0f}" if key == "effective_sample_size" and math.isfinite(x) else decimal(x)
 
 
 def _log(summary: Summary) -> str:
@@ -198,37 +203,37 @@ def _log(summary: Summary) -> str:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-@figures.styled
+@style.styled
 def values_figure(summary: Summary) -> "Figure":
     """The value of production and of every method: a dot and an interval each."""
     rows = _rows(summary)[::-1]
-    figure, axes = figures.panels(1, 1, 0.8 + 0.36 * len(rows))
+    figure, axes = style.panels(1, 1, 0.8 + 0.36 * len(rows))
     axis = axes[0, 0]
     for y, row in enumerate(rows):
-        look = figures.look_of(summary, row["method"])
+        look = style.look_of(row["method"])
         low, high = map(number, row["interval"])
-        figures.interval_line(axis, y, low, high, look["color"], across=True)
-        inside = figures.THEME["page"] if row["verdict"] == Verdict.REFUSE else look["color"]
+        style.interval_line(axis, y, low, high, look["color"], across=True)
+        inside = style.THEME["page"] if row["verdict"] == Verdict.REFUSE else look["color"]
         axis.plot(row["value"], y, **look, ms=7, mew=1.6, mfc=inside)
-        words = f"{decimal(row['value'])} {_bounds(row)}"
+        words = f"{decimal(number(row['value']))} {_bounds(row)}"
         axis.annotate(words, (1, y), (6, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
     axis.set_yticks(range(len(rows)), [label(row["method"]) for row in rows])
-    axis.set(ylim=(-0.6, len(rows) - 0.4), xlabel="clicks an impression")
+    axis.set(ylim=(-0.6, len(rows) - 0.4), xlabel="clicks per impression")
     axis.grid(False, axis="y")
     axis.margins(x=0.08)
     return figure
 
 
-@figures.styled
+@style.styled
 def curves_figure(summary: Summary) -> "Figure":
-    """The judgement on held-out clicks by epoch, one panel a method, its phases one after another; a ring at the choice.
+    """The judgement on held-out clicks by epoch, one panel per method, its phases one after another; a ring at the choice.
 
     Where nothing was held out, the objective of training.
     """
     methods = summary["methods"]
-    figure, axes = figures.panels(1, len(methods), 3.0, sharey=True)
+    figure, axes = style.panels(1, len(methods), 3.0, sharey=True)
     for axis, method in zip(axes[0], methods, strict=True):
-        look = figures.look_of(summary, method["method"])
+        look = style.look_of(method["method"])
         _phases(axis, method, look["color"])
         axis.set_title(label(method["method"]), color=look["color"])
         axis.set_xlabel("epoch")
@@ -250,11 +255,7 @@ def _phases(axis: "Axes", method: dict[str, Any], colour: str) -> None:
             judged /= np.abs(judged).max() or 1.0
         axis.plot(np.arange(1, len(judged) + 1) + start, judged, color=colour, marker=".", ms=4)
         axis.plot(start + chosen, judged[chosen - 1], color=colour, marker="o", ms=10, mew=1.6, mfc="none")
-        axis.annotate(
-            phase, (start + 0.5, 0), (4, 4), ("data", "axes fraction"), "offset points", fontsize=8,
-            color=figures.THEME["muted"],
-        )  # fmt: skip
-        axis.axvline(start + 0.5, color=figures.THEME["grid"], lw=1)
+        mark_phase(axis, phase, start)
         start += len(judged)
     axis.set_xlim(0.5, start + 0.5)
     axis.margins(y=0.15)

@@ -1,0 +1,85 @@
+"""Worker processes: one thread each, none that outlives the process that started it; one process at a time in a folder."""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import connection, parent_process
+from pathlib import Path
+
+from tandemrank.errors import JobError
+
+THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """The environment for worker processes: one thread each, so that jobs do not fight for cores."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def end_with_parent() -> None:
+    """In a worker process: from now on it ends when its parent does, however that ends (kill -9 too).
+
+    The parent holds one end of a pipe, and the system closes it whatever happens; a thread here waits for that.
+    """
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def follow() -> None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=follow, name="end with the parent", daemon=True).start()
+
+
+@contextmanager
+def alone_in(folder: Path, mark: str) -> Iterator[None]:
+    """Keeps other processes out of a folder while this one works there: a lock on the file `mark` in it.
+
+    The system takes the lock back when the process ends, however it ends.
+    """
+    handle = _locked(folder / mark, folder)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+if sys.platform == "win32":
+
+    def _locked(path: Path, folder: Path) -> int:
+        """There are no such locks."""
+        return os.open(path, os.O_RDWR | os.O_CREAT)
+
+else:
+    import fcntl
+
+    def _locked(path: Path, folder: Path) -> int:
+        """The file, open and locked."""
+        while True:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(handle)
+                raise JobError(
+                    f"another process is at work in {folder}. Wait until it has finished, or give another folder."
+                ) from None
+            except OSError:
+                return handle  # a file system without locks
+            # Another process may have replaced the file before it was locked: then that one counts.
+            if path.exists() and os.fstat(handle).st_ino == path.stat().st_ino:
+                return handle
+            os.close(handle)

@@ -1,0 +1,312 @@
+"""What experiments come to, as types: the table of a grid and its parts, the record of a cell, the figures of saved policies.
+
+They become JSON at the edge only (`_base.files.as_json`), and a `table.json` becomes a `Table` again (`read_table`). JSON
+has no NaN: a number that is not known is null there.
+"""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import BeforeValidator, JsonValue, TypeAdapter
+
+from tandemrank.errors import DataError
+
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+Setting = tuple[int, int]  # K2, N
+
+Figure = Literal["ndcg", "ndcg_expected", "recall_at_K2", "utility", "generator_alone", "ranker_alone", "overlap"]
+FIGURES: tuple[Figure, ...] = get_args(Figure)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over queries or runs with its 95% interval."""
+
+    mean: Number = math.nan
+    low: Number = math.nan
+    high: Number = math.nan
+    n: int = 0
+
+
+UNKNOWN = Mean()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What one policy is truly worth, each figure a mean over queries: see `evaluation.Evaluation`."""
+
+    ndcg: Mean = UNKNOWN
+    ndcg_expected: Mean = UNKNOWN
+    recall_at_K2: Mean = UNKNOWN
+    utility: Mean = UNKNOWN
+    generator_alone: Mean = UNKNOWN
+    ranker_alone: Mean = UNKNOWN
+    overlap: Mean = UNKNOWN
+
+    def of(self, figure: Figure) -> Mean:
+        """The figure of that name."""
+        found: Mean = getattr(self, figure)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference(Figures):
+    """Something to compare with: random lists, popularity, production, full information."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """One epoch of a learning curve: see `training.history.Epoch`."""
+
+    phase: str = ""
+    epoch: int = 0
+    objective: Number = math.nan
+    held_out: Number = math.nan
+    seconds: Number = math.nan
+    watched: dict[str, Number] = field(default_factory=dict)
+
+    @property
+    def ndcg(self) -> float:
+        """The true NDCG, NaN where it was not looked at."""
+        return self.watched.get("ndcg", math.nan)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How one training went, epoch by epoch."""
+
+    method: str
+    K2: int
+    N: int
+    run: int
+    history: tuple[Point, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Figures):
+    """One finished cell of a grid."""
+
+    method: str
+    K2: int
+    N: int
+    run: int
+    seconds: Number
+    history: tuple[Point, ...]
+
+    @property
+    def curve(self) -> Curve:
+        """How it went."""
+        return Curve(self.method, self.K2, self.N, self.run, self.history)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A method in a setting: means over its runs; the interval is over runs, over users where there is one run."""
+
+    method: str
+    K2: int
+    N: int
+    runs: int = 0
+    ndcg_std: Number = math.nan
+    ndcg_low: Number = math.nan
+    ndcg_high: Number = math.nan
+    ndcg_mean: Number = math.nan
+    ndcg_expected_mean: Number = math.nan
+    recall_at_K2_mean: Number = math.nan
+    utility_mean: Number = math.nan
+    generator_alone_mean: Number = math.nan
+    ranker_alone_mean: Number = math.nan
+    overlap_mean: Number = math.nan
+    seconds_mean: Number = math.nan
+    ndcg_runs: tuple[Number, ...] = ()
+
+    @property
+    def setting(self) -> Setting:
+        """(K2, N)."""
+        return self.K2, self.N
+
+    @property
+    def ndcg(self) -> Mean:
+        """NDCG with its interval."""
+        return Mean(self.ndcg_mean, self.ndcg_low, self.ndcg_high, self.runs)
+
+    def mean(self, figure: Figure) -> float:
+        """The mean of a figure."""
+        return float(getattr(self, f"{figure}_mean"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """NDCG of `method` less that of `against`, paired over the runs, or over the users of one run."""
+
+    K2: int
+    N: int
+    method: str
+    against: str
+    runs: int = 0
+    mean: Number = math.nan
+    low: Number = math.nan
+    high: Number = math.nan
+    kind: Literal["runs", "users"] = "runs"
+
+    @property
+    def setting(self) -> Setting:
+        """(K2, N)."""
+        return self.K2, self.N
+
+    @property
+    def verdict(self) -> Literal["ahead", "behind", "level", "unknown"]:
+        """Ahead, behind, level (0 is inside the interval) or unknown (there is no interval)."""
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            return "unknown"
+        return "ahead" if self.low > 0 else "behind" if self.high < 0 else "level"
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """What the paper prints for a method in a setting."""
+
+    method: str
+    K2: int
+    N: int
+    ndcg_mean: Number
+
+
+@dataclass(frozen=True)
+class World:
+    """What an experiment ran on, how long and where."""
+
+    data: str = "its data"
+    queries: int | None = None
+    items: int | None = None
+    logged_users: int | None = None
+    positives: int | None = None
+    machine: str = ""
+    seconds: Number = math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The result of a grid: everything that a report shows."""
+
+    title: str = "Results"
+    command: str = ""
+    version: str = ""
+    world: World = World()
+    switches: dict[str, JsonValue] = field(default_factory=dict)
+    switch_help: dict[str, str] = field(default_factory=dict)
+    rows: tuple[Row, ...] = ()
+    references: tuple[Reference, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    paper: tuple[PaperRow, ...] = ()
+
+    @cached_property
+    def methods(self) -> list[str]:
+        """The methods in the order of the rows."""
+        return list(dict.fromkeys(row.method for row in self.rows))
+
+    @cached_property
+    def settings(self) -> list[Setting]:
+        """Every (K2, N), in order."""
+        return sorted({row.setting for row in self.rows})
+
+    def row(self, method: str, setting: Setting) -> Row | None:
+        """The row of a method in a setting, if there is one."""
+        return next((row for row in self.rows if (row.method, row.setting) == (method, setting)), None)
+
+    def ndcg(self, method: str, setting: Setting) -> Mean:
+        """NDCG of a method in a setting."""
+        row = self.row(method, setting)
+        return UNKNOWN if row is None else row.ndcg
+
+    def leader(self, setting: Setting) -> str | None:
+        """The method with the highest NDCG in a setting."""
+        known = [(self.ndcg(method, setting).mean, method) for method in self.methods]
+        return max((pair for pair in known if math.isfinite(pair[0])), default=(0.0, None))[1]
+
+    def paper_ndcg(self, method: str, setting: Setting) -> float:
+        """The paper's figure for a setting; its N (0.32M) and ours (316,228) may be rounded differently."""
+        for row in self.paper:
+            if (row.method, row.K2) == (method, setting[0]) and math.isclose(row.N, setting[1], rel_tol=0.05):
+                return row.ndcg_mean
+        return math.nan
+
+    @property
+    def K(self) -> int:
+        """The places of a shown list."""
+        shown = self.switches.get("shown")
+        return shown if isinstance(shown, int) else 10
+
+    @property
+    def judged_in_ndcg(self) -> bool:
+        """Is the judgement on held-out clicks an estimate of NDCG, so that both share an axis?"""
+        training = self.switches.get("training")
+        return not isinstance(training, dict) or training.get("stopping", "dcg") == "dcg"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyFigures(Figures):
+    """The figures of a saved policy."""
+
+    policy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureDifference(Mean):
+    """A figure of `policy` less that of `against`, paired by query."""
+
+    policy: str
+    against: str
+    figure: Figure
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Saved policies on the truth, and the first less each other one."""
+
+    data: str
+    policies: tuple[PolicyFigures, ...]
+    differences: tuple[FigureDifference, ...]
+
+
+@dataclass(frozen=True)
+class SimulatedLog:
+    """A log that was drawn, and the policy that drew it."""
+
+    data: str
+    impressions: int
+    users: int
+    items: int
+    log: str
+    production: str
+
+
+Result = TypeVar("Result")
+
+
+_READERS: dict[object, TypeAdapter[Any]] = {}  # making one takes longer than reading a record
+
+
+def from_json(kind: type[Result], text: str | bytes) -> Result:
+    """The result that a JSON text holds; a `ValueError` where it holds none."""
+    if kind not in _READERS:
+        _READERS[kind] = TypeAdapter(kind)
+    found: Result = _READERS[kind].validate_json(text)
+    return found
+
+
+def read_table(path: str | Path) -> Table:
+    """The table of a `table.json`."""
+    try:
+        return from_json(Table, Path(path).read_bytes())
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}. Expected the table.json of a grid.") from error
+    except ValueError as error:
+        first = str(error).splitlines()[1:2] or [str(error)]
+        raise DataError(f"{path} is no table of a grid ({first[0].strip()}). Run `tandemrank table` anew.") from error

@@ -1,0 +1,126 @@
+"""The table of an experiment as Markdown and for a terminal."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from tandemrank.experiments.results import Mean, Table
+from tandemrank.reports.sentences import MEASURES, headline, interval_note, what_was_run
+from tandemrank.reports.words import bracket, closely, count, decimal, label, switches
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+def _with_interval(value: Mean) -> str:
+    return f"{decimal(value.mean)} {bracket(value.low, value.high)}".strip()
+
+
+def markdown(table: Table) -> str:
+    """The result as Markdown: methods, the paper's figures, references, differences, switches, command."""
+    parts = [f"# {_text(table.title)}", _text(what_was_run(table))]
+    parts += ["\n".join(f"- {_text(sentence)}" for sentence in headline(table))]
+    parts += [f"## NDCG@{table.K} with 95% intervals", _block(*_grid(table))]
+    if table.differences:
+        heads = ["difference", "K2", "N", "mean", "95% interval", "runs"]
+        parts += ["## Paired differences", _block(heads, _difference_lines(table)), interval_note(table)]
+    names = ["expected NDCG", "recall@K2", "clicks", "overlap", "generator alone", "re-ranker alone", "seconds"]
+    parts += ["## All figures", _block(["method", "K2", "N", "runs", *names], _figure_lines(table))]
+    explained = switches(table.switches, table.switch_help)
+    parts += ["## Switches", _block(["switch", "value", "what it is"], explained)]
+    if table.command:
+        parts += ["## To reproduce", f"```\n{table.command}\n```"]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _text(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _block(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [heads, ["---"] * len(heads), *lines]
+    return "\n".join("| " + " | ".join(map(_text, row)) + " |" for row in rows)
+
+
+def _grid(table: Table) -> tuple[list[str], list[list[str]]]:
+    """The table of methods, the paper's and the references: heads and lines of text, one column per (K2, N)."""
+    heads = ["method", *(f"K2={K2}, N={count(N)}" for K2, N in table.settings)]
+    lines = []
+    for method in table.methods:
+        lines.append([label(method), *(_with_interval(table.ndcg(method, setting)) for setting in table.settings)])
+        paper = [table.paper_ndcg(method, setting) for setting in table.settings]
+        if any(map(math.isfinite, paper)):
+            lines.append([f"{label(method)}, the paper", *map(decimal, paper)])
+    for reference in table.references:
+        lines.append([label(reference.name), *([_with_interval(reference.ndcg)] * len(table.settings))])
+    return heads, lines
+
+
+def _difference_lines(table: Table) -> list[list[str]]:
+    return [
+        [
+            f"{label(d.method)} − {label(d.against)}", f"{d.K2}", count(d.N), closely(d.mean),
+            bracket(d.low, d.high, closely) or "–", f"{d.runs or '–'}",
+        ]
+        for d in table.differences
+    ]  # fmt: skip
+
+
+def _figure_lines(table: Table) -> list[list[str]]:
+    return [
+        [label(row.method), f"{row.K2}", count(row.N), f"{row.runs or '–'}",
+         *(decimal(row.mean(figure)) for figure in (*list(MEASURES)[1:], "generator_alone", "ranker_alone")),
+         decimal(row.seconds_mean, 1)]
+        for row in table.rows
+    ]  # fmt: skip
+
+
+def text(table: Table) -> "RichTable":
+    """The result for a terminal: the measures of one setting, or a line for each of several settings."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+
+    out = RichTable(
+        title=f"NDCG@{table.K} with 95% intervals", title_justify="left", caption_justify="left",
+        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    fill = _one_setting if len(table.settings) == 1 else _settings
+    fill(table, out)
+    return out
+
+
+def _one_setting(table: Table, out: "RichTable") -> None:
+    """A line for each method and reference, a column for each measure."""
+    from rich.text import Text
+
+    setting, measures = table.settings[0], list(MEASURES)[1:4]
+    for head in ("", f"NDCG@{table.K}", "95% interval", "expected", "recall@K2", "clicks", "seconds"):
+        out.add_column(head, justify="right" if head else "left")
+    for row in (row for row in table.rows if row.setting == setting):
+        ndcg = Text(decimal(row.ndcg_mean), "bold" if row.method == table.leader(setting) else "")
+        values = [decimal(row.mean(figure)) for figure in measures]
+        bounds, last = Text(bracket(row.ndcg_low, row.ndcg_high)), decimal(row.seconds_mean, 1)
+        out.add_row(Text(label(row.method)), ndcg, bounds, *values, last, end_section=row.method == table.methods[-1])
+    for reference in table.references:
+        bounds = Text(bracket(reference.ndcg.low, reference.ndcg.high))
+        values = [decimal(reference.of(figure).mean) for figure in measures]
+        out.add_row(Text(label(reference.name)), decimal(reference.ndcg.mean), bounds, *values, style="dim")
+
+
+def _settings(table: Table, out: "RichTable") -> None:
+    """A line for each (K2, N), a column for each method, the paper's figures under ours; references below."""
+    from rich.text import Text
+
+    out.add_column("K2", justify="right")
+    out.add_column("N", justify="right")
+    for method in table.methods:
+        out.add_column(Text(label(method)))
+    for setting in table.settings:
+        line = []
+        for method in table.methods:
+            ndcg, paper = table.ndcg(method, setting), table.paper_ndcg(method, setting)
+            figure = Text(decimal(ndcg.mean), "bold" if method == table.leader(setting) else "")
+            figure.append(f" {bracket(ndcg.low, ndcg.high)}", "not bold")
+            line.append(figure.append(f"\npaper {decimal(paper)}", "dim not bold") if math.isfinite(paper) else figure)
+        out.add_row(f"{setting[0]:,}", count(setting[1]), *line)
+    out.caption = Text("  ".join(f"{label(r.name)} {decimal(r.ndcg.mean)}" for r in table.references))

@@ -1,0 +1,29 @@
+"""One tiny grid, run once for all tests of grids."""
+
+from pathlib import Path
+
+import pytest
+
+from example_grid import TINY
+from tandemrank._base.config import validated
+from tandemrank.experiments import grid
+from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.results import Table, read_table
+
+
+@pytest.fixture(scope="session")
+def config() -> GridConfig:
+    return validated(GridConfig, TINY)
+
+
+@pytest.fixture(scope="session")
+def whole_folder(config: GridConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the whole grid; tests copy it before they damage it."""
+    folder = tmp_path_factory.mktemp("grid") / "whole"
+    grid.run(config, folder, jobs=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def whole(whole_folder: Path) -> Table:
+    return read_table(whole_folder / "table.json")
