@@ -94,7 +94,7 @@ def test_direct_method_is_exact_with_the_true_relevance() -> None:
     log = log_of([(0, 1)], [(0, 0)])
     found = estimators.direct_method(on_rows(RHO_CR, log), on_rows(RHO_0, log), log, direct=np.array([TRUTH]))
     assert found.value == pytest.approx(TRUTH, rel=1e-12)
-    with pytest.raises(InputError, match="one finite value a query, 1"):
+    with pytest.raises(InputError, match="one finite value per query, 1"):
         estimators.direct_method(on_rows(RHO_CR, log), on_rows(RHO_0, log), log, direct=np.ones(2))
 
 
@@ -283,7 +283,7 @@ def test_edges_no_clicks_and_propensity_zero() -> None:
     loud = log_of([(0, 1)], [(1, 0)])
     with pytest.raises(LogError, match=r"1 clicked items have propensity 0 \(first: query 0, item 0\)"):
         estimators.ips(on_rows([0.5] * 3, loud), on_rows([0.0] * 3, loud), loud)
-    with pytest.raises(InputError, match="one value a row"):
+    with pytest.raises(InputError, match="one value per row"):
         estimators.ips(np.ones(5), np.ones(5), loud)
     with pytest.raises(InputError, match="finite and not negative"):
         estimators.ips(on_rows([np.nan] * 3, loud), on_rows([0.5] * 3, loud), loud)

@@ -20,7 +20,7 @@ from tandemrank.errors import ConfigError, InputError, LogError, PolicyError, Ta
 from tandemrank.logs import counting, feedback, reading, sums, validation, writing
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import diagnostics, propensities, valuation, values
+from tandemrank.offpolicy import diagnostics, estimators, propensities, valuation, values
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.outside import policy_from_scores
@@ -120,8 +120,7 @@ def test_intervals_cover_the_truth_and_doubly_robust_errs_less_than_ips() -> Non
 
 
 def evidence_of(log: Any, question: valuation.Question) -> valuation.Evidence:
-    whole, folds = valuation._read(log, question)
-    return valuation._evidence(log, whole, folds, np.asarray(question.examination), question)
+    return valuation._evidence(valuation._read(log, question), np.asarray(question.examination), question)
 
 
 def known_propensities(evidence: valuation.Evidence, rho_0: np.ndarray) -> valuation.Evidence:
@@ -164,6 +163,18 @@ def test_the_reward_model_of_a_half_learns_from_the_other_half(tmp_path: Path) -
     [(whole, reward)] = evidence_of(path, given).parts
     assert whole.N == 900
     assert_same_model(reward, item_rate.reward_model(small.log(500, 7), THETA))
+
+
+def test_a_log_is_read_once_also_where_a_logger_is_fitted_to_its_lists(tmp_path: Path, monkeypatch) -> None:
+    small = world(30)
+    path = writing.write(small.impressions(900, 1), tmp_path / "log", small.vocabulary)
+    opened = []
+    batches = reading.batches
+    monkeypatch.setattr(reading, "batches", lambda *a, **k: opened.append(a) or batches(*a, **k))
+    found = valuation.compare(small.new, "production", path)
+    assert (found.new.propensity, len(opened)) == ("fitted", 1)
+    lists = valuation._read(path, valuation.Question()).lists
+    assert np.array_equal(lists.items, np.concatenate([part.items for part in small.impressions(900, 1)]))
 
 
 def assert_same_model(a: item_rate.Reward, b: item_rate.Reward) -> None:
@@ -350,6 +361,24 @@ def test_a_named_curve_is_as_long_as_the_longest_list() -> None:
         valuation.estimate(small.new, log, **asked(small, examination=[1.0, 0.5]))
     with pytest.raises(ConfigError, match="reciprocal or dcg, or a number for each rank; 'steep' came"):
         valuation.estimate(small.new, log, **asked(small, examination="steep"))
+
+
+def test_a_new_estimator_needs_a_function_and_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe of CONTRIBUTING.md: here half of IPS."""
+
+    def half(exposure: diagnostics.Exposure, evidence: valuation.Evidence) -> estimators.Estimate:
+        plain = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
+        return estimators.Estimate(plain.numerator / 2, plain.denominator)
+
+    monkeypatch.setitem(valuation.ESTIMATORS, "half", half)
+    small = world(30)
+    log = small.log(3000, 1)
+    found, plain = (
+        valuation.compare(small.new, "production", log, **asked(small, estimator=e)) for e in ("half", "ips")
+    )
+    assert found.new.value == pytest.approx(plain.new.value / 2)
+    assert found.new.standard_error == pytest.approx(plain.new.standard_error / 2)
+    assert found.difference == pytest.approx(plain.difference - plain.new.value / 2)
 
 
 def test_the_table_of_estimators_is_the_list_of_their_names() -> None:

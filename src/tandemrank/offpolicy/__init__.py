@@ -4,7 +4,7 @@
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities; `lists` reads them
 - `estimators`: the estimators: arrays in, an `Estimate` out
 - `folds`: parts of a log by query, for cross-fitting
-- `reward`: reward models: what a pair that was examined is worth
+- `reward`: reward models: what an examined item is worth to a query
 - `uncertainty`: the bootstrap over queries
 - `bounds`: lower bounds of a value or of a difference, for any number of queries
 - `sequential`: the same at every moment of a stream: live traffic in two arms

@@ -3,9 +3,8 @@
     U_hat = 1/N sum_i sum_d rho_cr(d) / rho_0(d) c_i(d)          (paper: cltr-obj-2s; one stage: cltr-obj; K = 1: opl-obj)
 
 Every estimator takes `(rho_cr, rho_0, feedback)`, exposures aligned with the rows of the feedback, and returns an
-`Estimate`. Clicks enter only through sums, so the cost does not depend on the length of the log. Beside them: the reward
-model of the doubly robust estimator, the bootstrap over queries, a lower bound that holds for any number of queries, and
-what training maximises: the same estimators as weights of the documents.
+`Estimate`. Clicks enter only through sums, so the cost does not depend on the length of the log. `valuation.ESTIMATORS` gives
+them their names for users; `training.weights` has the same estimators as weights of the documents.
 """
 
 from collections.abc import Sequence
@@ -226,14 +225,14 @@ def safe_ratio(rho_cr: Floats, rho_0: Floats, matters: Floats) -> Floats:
 
 def check_direct(direct: Floats, feedback: Feedback) -> None:
     if direct.shape != feedback.impressions.shape or not np.isfinite(direct).all():
-        raise InputError(f"direct must have one finite value a query, {feedback.Q}; the shape {direct.shape} came.")
+        raise InputError(f"direct must have one finite value per query, {feedback.Q}; the shape {direct.shape} came.")
 
 
 def check_exposures(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> None:
     for name, rho in (("rho_cr", rho_cr), ("rho_0", rho_0)):
         if rho.shape != feedback.query.shape:
             raise InputError(
-                f"{name} must have one value a row of the feedback, {len(feedback.query)}, not {rho.shape}."
+                f"{name} must have one value per row of the feedback, {len(feedback.query)}, not {rho.shape}."
             )
         if not np.isfinite(rho).all() or (rho < 0).any():
             raise InputError(

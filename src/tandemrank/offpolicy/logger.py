@@ -164,7 +164,7 @@ def _judge(parameters: list[Tensor], lists: Lists) -> NDArray[np.float64]:
 
 
 def _log_probability(parameters: list[Tensor], query: Tensor, items: Tensor) -> Tensor:
-    """log pi(y) of lists by the mass that is left after each place; one normaliser a query, whatever its lists.
+    """log pi(y) of lists by the mass that is left after each place; one normaliser per query, whatever its lists.
 
     Shapes: parameters a [D] and, with tastes, u [Q, F], v [D, F]; query [n], items [n, K] -> [n].
     """

@@ -7,7 +7,6 @@ estimate_all(sides, log, Question)  several at once: the log is read once, every
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -19,13 +18,14 @@ from tandemrank.clicks.models import check_examination, examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs import reading, sums
 from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import bounds, estimators, values
 from tandemrank.offpolicy.diagnostics import Exposure, diagnose, judge
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.exposure import exposure_on
 from tandemrank.offpolicy.folds import query_folds, rows_of
-from tandemrank.offpolicy.lists import read_lists
+from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import SAMPLES, Asked, Clip, Resolved, resolve
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.reward.item_rate import Reward
@@ -131,7 +131,7 @@ def compare(
 ) -> Comparison:
     """How many more clicks per impression the new side would get than the old, by the same draws of queries.
 
-    A side is a pair, or "production": the policy that drew the log, whose value are the clicks of the log itself.
+    A side is a pair, or "production": the policy that drew the log, whose value is the clicks of the log itself.
     `log` and the keywords are those of `estimate`.
     """
     asked = Question(
@@ -148,16 +148,22 @@ def estimate_all(sides: Sequence[Side], log: Source | Feedback, question: Questi
     if wrong := [side for side in sides if not isinstance(side, TwoStagePolicy) and side != PRODUCTION]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; {wrong[0]!r} came. Load a saved pair first.')
     pairs = [side for side in sides if isinstance(side, TwoStagePolicy)]
-    whole, folds = _read(log, question)
-    theta = _curve(whole, pairs, question)
-    judged = iter(_judged(pairs, _evidence(log, whole, folds, theta, question), question)) if pairs else iter(())
+    read = _read(log, question)
+    theta = _curve(read.whole, pairs, question)
+    judged = iter(_judged(pairs, _evidence(read, theta, question), question)) if pairs else iter(())
     return values.with_uncertainty(
-        [next(judged) if isinstance(side, TwoStagePolicy) else values.production(whole) for side in sides],
-        whole, replicates=question.replicates, level=question.level, seed=question.seed,
+        [next(judged) if isinstance(side, TwoStagePolicy) else values.production(read.whole) for side in sides],
+        read.whole, replicates=question.replicates, level=question.level, seed=question.seed,
     )  # fmt: skip
 
 
-Folds = list[tuple[Feedback, Feedback]]
+@dataclass(frozen=True)
+class Read:
+    """A log: all of it, parts of it with what a reward model may learn from, never the part itself, and its first lists."""
+
+    whole: Feedback
+    folds: list[tuple[Feedback, Feedback]]
+    lists: Impressions | None
 
 
 @dataclass(frozen=True)
@@ -178,17 +184,20 @@ class Evidence:
         return self.propensities.rho_0[0]
 
 
-def _read(log: Source | Feedback, asked: Question) -> tuple[Feedback, Folds]:
-    """The whole log, and its parts, each with what a reward model may learn from to judge it: never the part itself."""
-    seed = derive(asked.seed, "folds")
+def _read(log: Source | Feedback, asked: Question) -> Read:
+    """The log, read once: its sums, its parts, each with what may teach the model that judges it, its first lists."""
+    seed, lists = derive(asked.seed, "folds"), None
     if isinstance(log, Feedback):
         whole, folds = log, query_folds(log, seed)
     else:
         # Folds of impressions: a model of the one half knows the pairs of the other.
         K = None if isinstance(asked.examination, str) else len(np.asarray(asked.examination))
-        one, other = reading.read_split(log, 0.5, seed=seed, K=K, engine=asked.engine)
+        may_fit = asked.propensity == "fitted" or (asked.propensity == "auto" and asked.logging_policy is None)
+        (one, other), lists = reading.read_with_lists(
+            log, (0.5,), lists=LISTS if may_fit else 0, seed=seed, K=K, engine=asked.engine
+        )
         whole, folds = sums.merge([one, other]), [(one, other), (other, one)]
-    return whole, folds if asked.reward_log is None else [(whole, asked.reward_log)]
+    return Read(whole, folds if asked.reward_log is None else [(whole, asked.reward_log)], lists)
 
 
 def _curve(log: Feedback, pairs: Sequence[TwoStagePolicy], asked: Question) -> Floats:
@@ -199,18 +208,17 @@ def _curve(log: Feedback, pairs: Sequence[TwoStagePolicy], asked: Question) -> F
     return np.asarray(asked.examination, np.float64)
 
 
-def _evidence(log: Source | Feedback, whole: Feedback, folds: Folds, theta: Floats, asked: Question) -> Evidence:
-    lists = None if isinstance(log, Feedback) else partial(read_lists, log, whole.vocabulary, len(theta))
+def _evidence(read: Read, theta: Floats, asked: Question) -> Evidence:
+    shown = read.lists
     clip = asked.clip if asked.clip is not None else "quantile" if asked.estimator == "clipped" else "none"
     found = resolve(
-        [whole], theta, kind=asked.propensity, clip=clip, logging_policy=asked.logging_policy, lists=lists,
-        samples=max(asked.samples, SAMPLES), seed=derive(asked.seed, "propensities"),
+        [read.whole], theta, kind=asked.propensity, clip=clip, logging_policy=asked.logging_policy,
+        lists=None if shown is None else lambda: lists_of([shown]), samples=max(asked.samples, SAMPLES),
+        seed=derive(asked.seed, "propensities"),
     )  # fmt: skip
-    if asked.estimator not in MODELLED:
-        return Evidence(whole, theta, found)
-    return Evidence(
-        whole, theta, found, tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds)
-    )  # fmt: skip
+    folds = read.folds if asked.estimator in MODELLED else []
+    parts = tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds)
+    return Evidence(read.whole, theta, found, parts)
 
 
 def _judged(pairs: Sequence[TwoStagePolicy], evidence: Evidence, asked: Question) -> list[Judged]:
