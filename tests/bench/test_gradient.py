@@ -1,6 +1,5 @@
 """The benchmarks on small sizes: the rows they return; and that the rival they measure, PL-Rank-3, is right."""
 
-import json
 from pathlib import Path
 
 import numba
@@ -10,7 +9,9 @@ import torch
 from scipy.sparse import csr_matrix
 
 import enumeration
+from tandemrank._base.files import as_json
 from tandemrank.bench import _pl_rank_kernel, epoch, gradient, logs, timing
+from tandemrank.experiments.results import from_json
 from tandemrank.gradients import _bridge, race
 from tandemrank.logs import writing
 from worlds import assert_mean, seeded, world
@@ -19,44 +20,40 @@ SMALL = gradient.Effort(reinforce=400, race=16_000, truth=40_000, turns=1, batch
 
 
 @pytest.fixture(scope="module")
-def measured() -> timing.Row:
+def measured() -> gradient.Measured:
     return gradient.gradient(
         D=30, K=3, weighted=5, K2=(10, 20), large_D=60, reinforce_samples=20, race_samples=(1, 4), effort=SMALL
     )
 
 
-def test_gradient_has_a_row_for_each_method_and_prints_as_json(measured: timing.Row) -> None:
-    assert json.loads(json.dumps(measured)) == measured
-    keys = {"method", "K2", "samples", "ms_per_query", "relative_error_candidate", "relative_error_ranker", "scores"}
-    assert all(set(row) == keys for row in measured["rows"])
-    found = {(row["method"], row["K2"], row["samples"], row["scores"]) for row in measured["rows"]}
+def test_gradient_has_a_row_for_each_method_and_prints_as_json(measured: gradient.Measured) -> None:
+    assert from_json(gradient.Measured, as_json(measured)) == measured
+    found = {(row.method, row.K2, row.samples, row.scores) for row in measured.rows}
     methods = [("reinforce", 20), ("reinforce+baseline", 20), ("race", 1), ("race", 4)]
     assert found == {(m, K2, n, shape) for m, n in methods for K2 in (10, 20) for shape in ("flat", "peaked")}
-    assert [(row["D"], row["scores"]) for row in measured["draws"]] == [
+    assert [(row.D, row.scores) for row in measured.draws] == [
         (30, "flat"), (30, "peaked"), (60, "flat"), (60, "peaked")
     ]  # fmt: skip
-    assert all(row["draw_ratio"] > 0 and row["ms_per_query"] > 0 for row in measured["draws"])
+    assert all(row.draw_ratio > 0 and row.ms_per_query > 0 for row in measured.draws)
 
 
-def test_errors_fall_with_the_square_root_of_the_samples(measured: timing.Row) -> None:
+def test_errors_fall_with_the_square_root_of_the_samples(measured: gradient.Measured) -> None:
     """Four samples halve the error of one: so the truth they are measured from is the truth."""
-    for rows in (measured["rows"], measured["one_stage"]):
-        error = {(r["K2"], r["scores"], r["samples"]): r for r in rows if r["method"] == "race"}
+    for rows in (measured.rows, measured.one_stage):
+        error = {(r.K2, r.scores, r.samples): r for r in rows if r.method == "race"}
         for (K2, shape, samples), row in error.items():
             if samples == 1:
-                for stage in ("candidate", "ranker"):
-                    one, four = (x[f"relative_error_{stage}"] for x in (row, error[K2, shape, 4]))
+                for stage in ("generator", "ranker"):
+                    one, four = (getattr(x, f"relative_error_{stage}") for x in (row, error[K2, shape, 4]))
                     assert one is None or abs(one / four / 2 - 1) < 0.25, (K2, shape, stage, one, four)
 
 
-def test_the_race_is_sharper_than_its_rivals(measured: timing.Row) -> None:
-    for row in measured["rows"]:
-        if row["method"] == "race" and row["samples"] == 4:
-            here = [r for r in measured["rows"] if (r["K2"], r["scores"]) == (row["K2"], row["scores"])]
-            for stage in ("candidate", "ranker"):
-                rival = min(r[f"relative_error_{stage}"] for r in here if r["method"].startswith("reinforce"))
-                assert row[f"relative_error_{stage}"] < rival
-    assert min(measured[name] for name in ("ratio_candidate", "ratio_ranker", "pl_rank_ratio")) > 0
+def test_the_race_is_sharper_than_its_rivals(measured: gradient.Measured) -> None:
+    for row in (row for row in measured.rows if (row.method, row.samples) == ("race", 4)):
+        rivals = [r for r in measured.rows if (r.K2, r.scores) == (row.K2, row.scores) and r.method != "race"]
+        assert row.relative_error_generator < min(r.relative_error_generator for r in rivals)
+        assert row.relative_error_ranker < min(r.relative_error_ranker for r in rivals)
+    assert min(measured.ratio_generator, measured.ratio_ranker, measured.pl_rank_ratio) > 0
 
 
 def test_threads_are_restored() -> None:
@@ -68,19 +65,19 @@ def test_threads_are_restored() -> None:
 
 def test_epoch_compares_with_its_floor() -> None:
     row = epoch.epoch(users=40, items=60, F=8, K2=20, K=3, clicked=4, minibatch=16, turns=2)
-    assert json.loads(json.dumps(row)) == row
-    assert row["ratio"] == row["seconds"] / row["floor_seconds"]
-    assert 0 < row["weighted_shown"] <= 3
+    assert from_json(epoch.Measured, as_json(row)) == row
+    assert row.ratio == row.seconds / row.floor_seconds
+    assert 0 < row.weighted_shown <= 3
 
 
 def test_reading_a_log_is_compared_with_the_bare_group_by() -> None:
     written: list[int] = []
     row = logs.reading(2000, queries=20, items=80, K=10, turns=1, progress=written.append)
-    assert json.loads(json.dumps(row)) == row
-    assert row["ratio"] == row["seconds"] / row["bare_seconds"]
-    assert row["same_sums"]
-    assert row["shown"] == 20_000
-    assert min(row["peak_mb"], row["bare_peak_mb"]) > 30  # an interpreter with polars
+    assert from_json(logs.Measured, as_json(row)) == row
+    assert row.ratio == row.seconds / row.bare_seconds
+    assert row.same_sums
+    assert row.shown == 20_000
+    assert min(row.peak_mb, row.bare_peak_mb) > 30  # an interpreter with polars
     assert written == [2000]
 
 

@@ -1,6 +1,7 @@
 """A training epoch over its own matrix products."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -9,7 +10,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank._base.ids import Vocabulary
-from tandemrank.bench.timing import Row, seconds, threads
+from tandemrank.bench.timing import seconds, threads
 from tandemrank.gradients import _bridge, race
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -18,6 +19,24 @@ from tandemrank.training.loop import train
 
 # What a training does once, a copy of the weights and the digest of its inputs, is shared by a few epochs, as in real ones.
 EPOCHS = 4
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `bench epoch` prints: the seconds of an epoch, of its floor, and their ratio.
+
+    `weighted_shown`: how many of the K shown items carry weight.
+    """
+
+    users: int
+    items: int
+    K2: int
+    samples: int
+    threads: int
+    weighted_shown: float
+    seconds: float
+    floor_seconds: float
+    ratio: float
 
 
 def epoch(
@@ -32,7 +51,7 @@ def epoch(
     turns: int = 5,
     on_threads: int = 1,
     seed: int = 0,
-) -> Row:
+) -> Measured:
     """One joint epoch of `training.train`, two matrix factorisations, over the floor of what any gradient needs.
 
     For each minibatch: a step of both stages, from one draw. The floor is the same forward and backward products, with a
@@ -56,17 +75,8 @@ def epoch(
             [lambda: train(pair, w, theta, config), lambda: floor_epoch(stages, optimisers, batches, fixed)], turns
         )
         run /= EPOCHS
-    return {
-        "users": users,
-        "items": items,
-        "K2": K2,
-        "samples": samples,
-        "threads": on_threads,
-        "weighted_shown": _weighted_shown(stages, w, K2, K, generator),
-        "seconds": run,
-        "floor_seconds": floor,
-        "ratio": run / floor,
-    }
+    weighted_shown = _weighted_shown(stages, w, K2, K, generator)
+    return Measured(users, items, K2, samples, on_threads, weighted_shown, run, floor, run / floor)
 
 
 def floor_epoch(
@@ -87,7 +97,7 @@ def floor_epoch(
 def _trained_pair(
     users: int, items: int, F: int, clicked: int, seed: int
 ) -> tuple[list[MatrixFactorisation], csr_matrix]:
-    """Two stages with scores of standard deviation about 2, and weights [users, items], `clicked` a user."""
+    """Two stages with scores of standard deviation about 2, and weights [users, items], `clicked` per user."""
     rng = np.random.default_rng(seed)
     scale = np.sqrt(2 / np.sqrt(F))
     stages, total = [], np.zeros((users, items), np.float32)

@@ -1,10 +1,11 @@
-"""What the race gradient costs and how sharp it is, beside its rivals: the figures of docs/race.md, as plain rows.
+"""What the race gradient costs and how sharp it is, beside its rivals: the figures of docs/race.md.
 
-`gradient` compares it with REINFORCE (paper: cand-grad, ranker-grad), with PL-Rank-3 in the one-stage case, and with
-the time of merely drawing exponentials. `epoch` compares a joint training epoch with its own matrix products.
-Everything is measured on one thread unless told otherwise; times are medians, and what is compared is measured in turns.
+It is compared with REINFORCE (paper: cand-grad, ranker-grad), with PL-Rank-3 in the one-stage case, and with the time of
+merely drawing exponentials. Everything is measured on one thread unless told otherwise; times are medians, and what is
+compared is measured in turns.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,9 +16,10 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank.bench.timing import Row, seconds, threads
+from tandemrank.bench.timing import seconds, threads
 from tandemrank.gradients import _bridge, race, reinforce
 
+Stage = Literal["generator", "ranker"]
 Shape = Literal["flat", "peaked"]
 SHAPES: tuple[Shape, ...] = ("flat", "peaked")
 
@@ -130,6 +132,8 @@ def relative_errors(
 
 @dataclass(frozen=True)
 class Method:
+    """An estimate of the gradients with a number of samples, and how it is measured."""
+
     name: str
     samples: int
     estimate: Estimate
@@ -137,30 +141,65 @@ class Method:
     batch: int
 
 
-def measured(methods: Sequence[Method], of: World, K2: int, effort: Effort, seed: int) -> list[Row]:
-    """A row for each method: time of a query, relative error of both gradients."""
+@dataclass(frozen=True)
+class Row:
+    """A method on scores of one shape: time per query, and the relative error of both gradients (None where it is 0)."""
+
+    method: str
+    K2: int
+    samples: int
+    ms_per_query: float
+    relative_error_generator: float | None
+    relative_error_ranker: float | None
+    scores: Shape
+
+    def cost(self, stage: Stage) -> float:
+        """Variance times time: how long a method takes to a given accuracy, whatever its number of samples."""
+        error = self.relative_error_generator if stage == "generator" else self.relative_error_ranker
+        return (math.nan if error is None else error) ** 2 * self.ms_per_query
+
+
+@dataclass(frozen=True)
+class DrawRow:
+    """One sample of the race, both gradients, over the time of drawing D standard exponentials."""
+
+    D: int
+    K2: int
+    scores: Shape
+    ms_per_query: float
+    draw_ratio: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `bench gradient` prints.
+
+    `ratio_generator`, `ratio_ranker`: variance times time of the better REINFORCE over that of the race with its first
+    number of samples, the worst case. `one_stage`: K2 = D; `pl_rank_ratio`: the time of PL-Rank-3 over that of the race at
+    equal relative error, the worst case.
+    """
+
+    D: int
+    K: int
+    weighted: int
+    ratio_generator: float
+    ratio_ranker: float
+    pl_rank_ratio: float
+    rows: tuple[Row, ...]
+    draws: tuple[DrawRow, ...]
+    one_stage: tuple[Row, ...]
+
+
+def measured(methods: Sequence[Method], of: World, K2: int, shape: Shape, effort: Effort, seed: int) -> list[Row]:
+    """A row for each method."""
     truth = true_gradients(of, K2, effort.truth, seed)
     generator = torch.Generator().manual_seed(seed + 1)
     jobs = [partial(m.estimate, of.times(m.batch), generator) for m in methods]
     rows = []
     for m, t in zip(methods, seconds(jobs, effort.turns), strict=True):
-        candidate, ranker = relative_errors(m.estimate, of.times(m.batch), truth, m.repeats, generator)
-        rows.append(
-            {
-                "method": m.name,
-                "K2": K2,
-                "samples": m.samples,
-                "ms_per_query": 1e3 * t / m.batch,
-                "relative_error_candidate": candidate,
-                "relative_error_ranker": ranker,
-            }
-        )
+        errors = relative_errors(m.estimate, of.times(m.batch), truth, m.repeats, generator)
+        rows.append(Row(m.name, K2, m.samples, 1e3 * t / m.batch, errors[0], errors[1], shape))
     return rows
-
-
-def cost(row: Row, stage: str) -> float:
-    """Variance times time: how long a method takes to a given accuracy, whatever its number of samples."""
-    return float(row[f"relative_error_{stage}"] ** 2 * row["ms_per_query"])
 
 
 def gradient(
@@ -173,51 +212,33 @@ def gradient(
     race_samples: Sequence[int] = (1, 4, 16),
     seed: int = 0,
     effort: Effort | None = None,
-) -> Row:
-    """The race gradient against REINFORCE, PL-Rank-3 and the drawing of exponentials, on one thread.
-
-    `rows`: a method, K2, shape of the scores and number of samples each. `ratio_candidate`, `ratio_ranker`: variance
-    times time of the better REINFORCE over that of the race with its first number of samples, the worst case. `draws`:
-    `draw_ratio`, the race with one sample over NumPy's generator drawing D standard exponentials. `one_stage`: K2 = D;
-    `pl_rank_ratio`: the time of PL-Rank-3 over that of the race at equal relative error, the worst case.
-    """
+) -> Measured:
+    """The race gradient against REINFORCE, PL-Rank-3 and NumPy's drawing of exponentials, on one thread."""
     effort = effort or Effort()
+    cases = [(shape, world(shape, D, K, weighted, seed)) for shape in SHAPES]
     with threads(1):
         rows = [
-            {**row, "scores": shape}
-            for shape in SHAPES
+            row
+            for shape, of in cases
             for k in K2
             for row in measured(
-                _two_stage_methods(k, reinforce_samples, race_samples, effort),
-                world(shape, D, K, weighted, seed),
-                k,
-                effort,
-                seed,
+                _two_stage_methods(k, reinforce_samples, race_samples, effort), of, k, shape, effort, seed
             )
         ]
         draws = [_draw_row(n, K, weighted, shape, effort, seed) for n in (D, large_D) for shape in SHAPES]
-        one_stage = [
-            {**row, "scores": shape}
-            for shape in SHAPES
-            for row in measured(
-                _one_stage_methods(D, reinforce_samples, race_samples, effort),
-                world(shape, D, K, weighted, seed),
-                D,
-                effort,
-                seed,
-            )
-        ]
-    return {
-        "D": D,
-        "K": K,
-        "weighted": weighted,
-        "rows": rows,
-        "ratio_candidate": _worst_ratio(rows, "candidate", "reinforce", race_samples[0]),
-        "ratio_ranker": _worst_ratio(rows, "ranker", "reinforce", race_samples[0]),
-        "draws": draws,
-        "one_stage": one_stage,
-        "pl_rank_ratio": _worst_ratio(one_stage, "ranker", "pl-rank-3", race_samples[0]),
-    }
+        rivals = _one_stage_methods(D, reinforce_samples, race_samples, effort)
+        one_stage = [row for shape, of in cases for row in measured(rivals, of, D, shape, effort, seed)]
+    return Measured(
+        D=D,
+        K=K,
+        weighted=weighted,
+        ratio_generator=_worst_ratio(rows, "generator", "reinforce", race_samples[0]),
+        ratio_ranker=_worst_ratio(rows, "ranker", "reinforce", race_samples[0]),
+        pl_rank_ratio=_worst_ratio(one_stage, "ranker", "pl-rank-3", race_samples[0]),
+        rows=tuple(rows),
+        draws=tuple(draws),
+        one_stage=tuple(one_stage),
+    )
 
 
 def _two_stage_methods(K2: int, reinforce_samples: int, race_samples: Sequence[int], effort: Effort) -> list[Method]:
@@ -233,18 +254,18 @@ def _one_stage_methods(D: int, samples: int, race_samples: Sequence[int], effort
     return [rival] + [Method("race", n, by_race(D, n), effort.race // n, effort.batch) for n in race_samples]
 
 
-def _worst_ratio(rows: Sequence[Row], stage: str, rival: str, samples: int) -> float:
+def _worst_ratio(rows: Sequence[Row], stage: Stage, rival: str, samples: int) -> float:
     """The smallest, over K2 and shapes, of the best rival's cost over that of the race with `samples` samples."""
     ratios = []
-    for K2, shape in {(row["K2"], row["scores"]) for row in rows}:
-        here = [row for row in rows if (row["K2"], row["scores"]) == (K2, shape)]
-        best = min(cost(row, stage) for row in here if row["method"].startswith(rival))
-        ours = [cost(row, stage) for row in here if row["method"] == "race" and row["samples"] == samples]
+    for case in {(row.K2, row.scores) for row in rows}:
+        here = [row for row in rows if (row.K2, row.scores) == case]
+        best = min(row.cost(stage) for row in here if row.method.startswith(rival))
+        ours = [row.cost(stage) for row in here if row.method == "race" and row.samples == samples]
         ratios.append(best / ours[0])
     return min(ratios)
 
 
-def _draw_row(D: int, K: int, weighted: int, shape: Shape, effort: Effort, seed: int, K2: int = 1000) -> Row:
+def _draw_row(D: int, K: int, weighted: int, shape: Shape, effort: Effort, seed: int, K2: int = 1000) -> DrawRow:
     """One sample of the race, both gradients, over D standard exponentials of NumPy's generator; K2 = D/2 for small D."""
     K2, n = min(K2, max(1, D // 2)), max(1, min(effort.batch, 1_000_000 // D))
     of = world(shape, D, K, weighted, seed).times(n)
@@ -256,4 +277,4 @@ def _draw_row(D: int, K: int, weighted: int, shape: Shape, effort: Effort, seed:
         ],
         3 * effort.turns,
     )
-    return {"D": D, "K2": K2, "scores": shape, "ms_per_query": 1e3 * run / n, "draw_ratio": run / draw}
+    return DrawRow(D, K2, shape, 1e3 * run / n, run / draw)

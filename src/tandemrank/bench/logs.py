@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -29,6 +28,23 @@ LONGEST_GAP = 10
 
 @dataclass(frozen=True)
 class Measured:
+    """What `bench logs` prints: reading a log over the bare group-by of the same files, in time and memory."""
+
+    seconds: float
+    bare_seconds: float
+    ratio: float
+    peak_mb: float
+    bare_peak_mb: float
+    impressions: int
+    shown: int
+    rows: int
+    same_sums: bool
+    file_mb: float
+    threads: int
+
+
+@dataclass(frozen=True)
+class Taken:
     """What a process took for a log, and what it found there."""
 
     seconds: float
@@ -46,7 +62,7 @@ def reading(
     turns: int = 2,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
-) -> dict[str, Any]:
+) -> Measured:
     """`logs.read` of a simulated wide log of lists of K, over the bare group-by by (query, item, rank).
 
     `progress(n)` hears of impressions written, which is not counted in the times.
@@ -57,19 +73,19 @@ def reading(
         megabytes = sum(path.stat().st_size for path in log.iterdir()) / 2**20
         found = [(alone(bare, log), alone(ours, log)) for _ in range(turns)]
     group_by, read = (min(column, key=lambda one: one.seconds) for column in zip(*found, strict=True))
-    return {
-        "seconds": read.seconds,
-        "bare_seconds": group_by.seconds,
-        "ratio": read.seconds / group_by.seconds,
-        "peak_mb": max(one.peak_mb for _, one in found),
-        "bare_peak_mb": max(one.peak_mb for one, _ in found),
-        "impressions": impressions,
-        "shown": read.shown,
-        "rows": read.rows,
-        "same_sums": (read.rows, read.shown, read.clicks) == (group_by.rows, group_by.shown, group_by.clicks),
-        "file_mb": megabytes,
-        "threads": pl.thread_pool_size(),
-    }
+    return Measured(
+        seconds=read.seconds,
+        bare_seconds=group_by.seconds,
+        ratio=read.seconds / group_by.seconds,
+        peak_mb=max(one.peak_mb for _, one in found),
+        bare_peak_mb=max(one.peak_mb for one, _ in found),
+        impressions=impressions,
+        shown=read.shown,
+        rows=read.rows,
+        same_sums=(read.rows, read.shown, read.clicks) == (group_by.rows, group_by.shown, group_by.clicks),
+        file_mb=megabytes,
+        threads=pl.thread_pool_size(),
+    )
 
 
 def names(queries: int, items: int) -> Vocabulary:
@@ -109,16 +125,17 @@ def bare(log: Path) -> tuple[int, int, int]:
     return len(found), int(found["shown"].sum()), int(found["clicks"].sum())
 
 
-def alone(job: Callable[[Path], tuple[int, int, int]], log: Path) -> Measured:
+def alone(job: Callable[[Path], tuple[int, int, int]], log: Path) -> Taken:
     """The job in a new process."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         return pool.submit(measured, job, log).result()
 
 
-def measured(job: Callable[[Path], tuple[int, int, int]], log: Path) -> Measured:
+def measured(job: Callable[[Path], tuple[int, int, int]], log: Path) -> Taken:
+    """What the job takes here."""
     start = time.perf_counter()
     found = job(log)
-    return Measured(time.perf_counter() - start, peak_mb(), *found)
+    return Taken(time.perf_counter() - start, peak_mb(), *found)
 
 
 def peak_mb() -> float:

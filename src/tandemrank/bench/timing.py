@@ -3,12 +3,9 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import torch
-
-Row = dict[str, Any]
 
 
 @contextmanager

@@ -48,8 +48,6 @@ def bench_bounds(
     as_json: Json = False,
 ) -> None:
     """How often each lower bound holds, and how close it comes, on six distributions whose truth is known."""
-    from dataclasses import asdict
-
     from tandemrank.bench import bounds
 
-    print_summary(asdict(bounds.measure(simulations=simulations, seed=seed)), as_json)
+    print_summary(bounds.measure(simulations=simulations, seed=seed), as_json)
