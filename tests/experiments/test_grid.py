@@ -14,7 +14,7 @@ from example_grid import TINY, figures
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid
 from tandemrank.experiments.cells import GridConfig
-from tandemrank.experiments.results import FIGURES, Table, from_json, read_table
+from tandemrank.experiments.results import FIGURES, GridState, Table, from_json, read_table
 
 
 def test_the_table_has_a_row_for_every_cell(whole: Table) -> None:
@@ -35,7 +35,7 @@ def test_the_table_has_a_row_for_every_cell(whole: Table) -> None:
 
 
 def test_two_processes_give_the_same_table(config, whole, tmp_path) -> None:
-    states: list[grid.State] = []
+    states: list[GridState] = []
     table = grid.run(config, tmp_path / "two", jobs=2, progress=states.append)
     assert figures(table) == figures(whole)
     assert (states[0].done, states[0].total) == (0, 12)

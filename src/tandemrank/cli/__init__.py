@@ -3,7 +3,8 @@
 - `app`: the application that commands register with
 - `options`: options that several commands share
 - `main`: the entry point: errors become one message and an exit code
-- `terminal`: what a person sees: tables, progress bars
+- `terminal`: results on standard output
+- `progress`: how far a long job is, on standard error
 - `tables`: demo, table, simulate, evaluate
 - `training`: train
 - `training_run`: what train writes

@@ -6,7 +6,8 @@ import typer
 
 from tandemrank.cli.app import bench_app
 from tandemrank.cli.options import Json, Seed
-from tandemrank.cli.terminal import counter, print_summary
+from tandemrank.cli.progress import working
+from tandemrank.cli.terminal import print_summary
 
 
 @bench_app.command("gradient")
@@ -16,7 +17,9 @@ def bench_gradient(
     """Noise and time of the gradients: race against REINFORCE and PL-Rank-3, one thread, the paper's sizes."""
     from tandemrank.bench import gradient
 
-    print_summary(gradient.gradient(), as_json)
+    with working("measuring the gradients"):
+        found = gradient.gradient()
+    print_summary(found, as_json)
 
 
 @bench_app.command("epoch")
@@ -24,7 +27,9 @@ def bench_epoch(as_json: Json = False) -> None:
     """A joint training epoch on the paper's sizes over its floor, the matrix products and optimiser steps alone."""
     from tandemrank.bench import epoch
 
-    print_summary(epoch.epoch(), as_json)
+    with working("measuring an epoch"):
+        found = epoch.epoch()
+    print_summary(found, as_json)
 
 
 @bench_app.command("logs")
@@ -36,7 +41,7 @@ def bench_logs(
     """Time and memory of reading a log, checks and all, over the bare polars group-by of the same files."""
     from tandemrank.bench import logs
 
-    with counter("the log is written, then read", impressions) as progress:
+    with working("impressions written, then read", impressions) as progress:
         found = logs.reading(impressions, seed=seed, progress=progress)
     print_summary(found, as_json)
 
@@ -50,4 +55,6 @@ def bench_bounds(
     """How often each lower bound holds, and how close it comes, on six distributions whose truth is known."""
     from tandemrank.bench import bounds
 
-    print_summary(bounds.measure(simulations=simulations, seed=seed), as_json)
+    with working("simulating logs"):
+        found = bounds.measure(simulations=simulations, seed=seed)
+    print_summary(found, as_json)

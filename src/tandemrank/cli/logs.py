@@ -8,6 +8,7 @@ import typer
 
 from tandemrank.cli.app import app
 from tandemrank.cli.options import Engine, Json, Logs, Seed
+from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_json, print_summary, print_validation
 from tandemrank.errors import ConfigError
 
@@ -29,10 +30,11 @@ def validate(
 
     from tandemrank.logs import validation
 
-    found = validation.validate(logs, K=shown)
+    with working("reading the log"):
+        found = validation.validate(logs, K=shown)
+        mended = None if fix is None else validation.fix(logs, fix, K=shown)
     answer = asdict(found)
-    if fix is not None:
-        mended = validation.fix(logs, fix, K=shown)
+    if mended is not None:
         answer["fixed"] = {**asdict(mended), "path": str(mended.path)}
     if as_json:
         print_json(answer)
@@ -64,12 +66,13 @@ def examination(
 
     if method not in ("harvest", "em", "trust"):
         raise ConfigError(f"--method takes harvest, em or trust; got {method!r}.")
-    rows = read(logs, K=shown, engine=check_engine(engine))
-    found: Any = (
-        examination.estimate_trust(rows, shown, seed=seed)
-        if method == "trust"
-        else examination.estimate(rows, shown, method=method, seed=seed)
-    )
+    found: Any
+    with working("reading the log and comparing ranks"):
+        rows = read(logs, K=shown, engine=check_engine(engine))
+        if method == "trust":
+            found = examination.estimate_trust(rows, shown, seed=seed)
+        else:
+            found = examination.estimate(rows, shown, method=method, seed=seed)
     answer = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in asdict(found).items()}
     if as_json:
         print_json(answer)

@@ -20,7 +20,8 @@ from tandemrank.cli.options import (
     listed,
     resumable,
 )
-from tandemrank.cli.terminal import counter, grid_progress, print_json, print_summary, show
+from tandemrank.cli.progress import grid_progress, working
+from tandemrank.cli.terminal import print_json, print_summary, show
 
 
 def _grid(
@@ -143,7 +144,7 @@ def simulate(
     from tandemrank.experiments import world
 
     experiment = experiment_config(preset, config, switches, data=data, impressions=impressions)
-    with counter("impressions", experiment.impressions) as progress:
+    with working("impressions drawn", experiment.impressions) as progress:
         summary = world.write_log(experiment, out, seed=seed, propensities=propensities, progress=progress)
     print_summary(summary, as_json)
 
@@ -170,9 +171,10 @@ def evaluate(
 
     experiment = experiment_config("tandem", config, switches, data=data)
     pairs = {str(path): load(path) for path in policies}
-    task = load_task(experiment)
-    q = np.flatnonzero(read(logs, vocabulary=task.vocabulary).impressions) if logs else np.arange(task.Q)
-    found = judge(pairs, task, experiment.learning.theta, q, samples=samples, seed=seed)
+    with working("evaluating on the truth"):
+        task = load_task(experiment)
+        q = np.flatnonzero(read(logs, vocabulary=task.vocabulary).impressions) if logs else np.arange(task.Q)
+        found = judge(pairs, task, experiment.learning.theta, q, samples=samples, seed=seed)
     if as_json:
         print_json(found)
     else:

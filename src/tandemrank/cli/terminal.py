@@ -1,15 +1,10 @@
-"""What a person sees on a terminal: tables on standard output, progress on standard error and only if it is a terminal."""
+"""Results on standard output: tables for a person, JSON for a program."""
 
-import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tandemrank.experiments.grid import State
     from tandemrank.experiments.results import Evaluated, Figure
 
 
@@ -49,71 +44,6 @@ def print_json(value: Any) -> None:
     print(as_json(value), end="")  # noqa: T201
 
 
-@contextmanager
-def grid_progress() -> "Iterator[Callable[[State], None] | None]":
-    """A bar and the table filling in, on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console, Group
-    from rich.live import Live
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from tandemrank.experiments.results import Table
-    from tandemrank.reports import text
-
-    bar = Progress(
-        TextColumn("trainings"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    task = bar.add_task("trainings", total=None)
-    with Live(bar, console=Console(stderr=True), transient=True, refresh_per_second=4) as live:
-
-        def show(state: State) -> None:
-            bar.update(task, completed=state.done, total=state.total)
-            live.update(Group(text.text(Table(rows=state.rows)), bar) if state.rows else bar)
-
-        yield show
-
-
-@contextmanager
-def training_progress() -> Iterator[Callable[[str, Any], None] | None]:
-    """Method, epoch, objective, held-out value and time left, on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    # Narrow enough for eighty columns; the time left is that of all epochs, a phase may well end before.
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        tasks: dict[tuple[str, int], Any] = {}
-
-        def show(method: str, state: Any) -> None:
-            if (method, state.phase) not in tasks:
-                tasks[method, state.phase] = bar.add_task("", total=state.epochs)
-            last = "" if state.last is None else f"  objective {state.last.objective:.4g}"
-            if state.last is not None and not math.isnan(state.last.held_out):
-                last += f"  held out {state.last.held_out:.4f}"
-            phase = f" {state.phase + 1}/{state.phases}" if state.phases > 1 else ""
-            text = f"{method}{phase}  epoch {min(state.epoch + 1, state.epochs)}{last}"
-            bar.update(tasks[method, state.phase], completed=state.epoch + state.done, description=text)
-
-        yield show
-
-
 def print_validation(answer: dict[str, Any]) -> None:
     from rich.table import Table
 
@@ -139,20 +69,6 @@ def print_validation(answer: dict[str, Any]) -> None:
         mended = answer["fixed"]
         show(f"cleaned copy: {mended['path']}, {mended['kept']} of {mended['impressions']} impressions")
         print_summary({"dropped": mended["dropped"]}, as_json=False)
-
-
-@contextmanager
-def counter(what: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar that counts, on a terminal; nothing in a pipe."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda n: bar.update(task, completed=n)
 
 
 def print_summary(result: Any, as_json: bool) -> None:

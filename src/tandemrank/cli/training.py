@@ -18,7 +18,8 @@ from tandemrank.cli.options import (
     read_curve_option,
     resumable,
 )
-from tandemrank.cli.terminal import print_json, show, training_progress
+from tandemrank.cli.progress import training_progress
+from tandemrank.cli.terminal import print_json, show
 
 
 @app.command()

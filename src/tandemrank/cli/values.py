@@ -7,6 +7,7 @@ import typer
 
 from tandemrank.cli.app import app
 from tandemrank.cli.options import Curve, Engine, Json, Seed, read_curve_option
+from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary
 from tandemrank.errors import ConfigError
 
@@ -61,7 +62,9 @@ def estimate(
     from tandemrank.offpolicy.valuation import estimate_all
 
     question = _question(propensity, logging_policy, estimator, curve, engine, seed)
-    [value] = estimate_all([_pair(policy, scores, candidates, shown)], logs, question)
+    pair = _pair(policy, scores, candidates, shown)
+    with working("reading the log and valuing the pair"):
+        [value] = estimate_all([pair], logs, question)
     print_summary(value.summary(), as_json)
 
 
@@ -90,7 +93,8 @@ def compare(
 
     question = _question(propensity, logging_policy, estimator, curve, engine, seed)
     sides = [_pair(policy, scores, candidates, shown), _against(against, candidates, shown)]
-    found = compare_values(*estimate_all(sides, logs, question))
+    with working("reading the log and comparing"):
+        found = compare_values(*estimate_all(sides, logs, question))
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
     of_new = {"propensity": found.new.propensity, "propensity_reason": found.new.propensity_reason}
     print_summary(found.summary() if as_json else brief | found.summary() | brief | of_new, as_json)

@@ -23,20 +23,11 @@ from tandemrank.errors import ConfigError, JobError
 from tandemrank.experiments import results, store
 from tandemrank.experiments.cells import Cell, GridConfig, cells
 from tandemrank.experiments.datasets import Task
-from tandemrank.experiments.results import Point, Record, Reference, Row, Table
+from tandemrank.experiments.results import GridState, Point, Record, Reference, Table
 from tandemrank.experiments.store import Clock, Finished, Store
 from tandemrank.experiments.table import rows_of, table_of
 from tandemrank.experiments.trainer import Outcome, Trainer, references
 from tandemrank.experiments.world import build_world, load_task, logged_users, simulate
-
-
-class State(NamedTuple):
-    """Where a grid stands."""
-
-    done: int
-    total: int
-    seconds: float
-    rows: tuple[Row, ...]
 
 
 class Job(NamedTuple):
@@ -55,7 +46,7 @@ def run(
     jobs: int | None = None,
     resume: bool = False,
     anew: bool = False,
-    progress: Callable[[State], None] | None = None,
+    progress: Callable[[GridState], None] | None = None,
 ) -> Table:
     """Runs what is missing of a grid, and returns (and writes) its table.
 
@@ -69,7 +60,7 @@ def run(
         def look() -> None:
             records = mine.records()
             if progress is not None:
-                progress(State(len(records), total, clock.seconds(), rows_of(records.values())))
+                progress(GridState(len(records), total, clock.seconds(), rows_of(records.values())))
 
         look()
         if missing := _missing(mine):

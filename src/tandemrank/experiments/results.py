@@ -250,6 +250,16 @@ class Table:
         return not isinstance(training, dict) or training.get("stopping", "dcg") == "dcg"
 
 
+@dataclass(frozen=True)
+class GridState:
+    """Where a grid stands: trainings that are finished, and the rows so far."""
+
+    done: int
+    total: int
+    seconds: float
+    rows: tuple[Row, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PolicyFigures(Figures):
     """The figures of a saved policy."""

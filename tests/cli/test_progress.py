@@ -1,0 +1,95 @@
+"""Progress: plain lines in a pipe, a bar on a terminal, always on standard error."""
+
+import io
+import math
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tandemrank.cli import progress
+from tandemrank.experiments.results import GridState, Row
+from tandemrank.training.history import Epoch, Progress
+
+LAST = Epoch("both", 3, 0.25, math.nan, 1.0, {})
+STATE = Progress(phase=1, phases=3, epoch=3, epochs=16, done=0.5, last=LAST)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def until(said: Callable[[], str], words: str) -> str:
+    """Waits for the words: an event, whatever the load."""
+    text = said()
+    while words not in text:
+        time.sleep(0.005)
+        text += said()
+    return text
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "FIRST", 0.01)
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+
+
+def test_the_first_line_comes_after_a_second_and_the_next_every_ten() -> None:
+    assert (progress.FIRST, progress.EVERY) == (1.0, 10.0)
+
+
+@pytest.mark.usefixtures("often")
+def test_a_job_in_a_pipe_says_what_it_does_in_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    out = []
+
+    def said() -> str:
+        found = capsys.readouterr()
+        out.append(found.out)
+        return found.err
+
+    with progress.working("impressions drawn", 2000) as count:
+        assert until(said, "tandemrank: impressions drawn, 0 s\n").startswith("tandemrank: ")
+        count(1500)
+        until(said, "tandemrank: impressions drawn: 1,500 of 2,000, ")
+    with progress.grid_progress() as tell:
+        until(said, "the first trainings are under way, ")
+        tell(GridState(3, 12, 5.0, ()))
+        until(said, "3 of 12 trainings are finished, ")
+    with progress.training_progress() as train:
+        until(said, "reading the log, ")
+        train("joint", STATE)
+        until(said, "joint 2/3  epoch 4 of 16  objective 0.25, ")
+    assert "".join(out) == ""
+
+
+def test_a_quick_job_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.working("reading the log"):
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_lines_end_with_the_job_even_if_it_fails() -> None:
+    import threading
+
+    with pytest.raises(ZeroDivisionError), progress.working("reading the log"):
+        raise ZeroDivisionError
+    assert "progress" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with progress.working("impressions drawn", 2000) as count:
+        count(1500)
+    with progress.grid_progress() as tell:
+        tell(GridState(3, 12, 5.0, (Row(method="joint", K2=10, N=1000, ndcg_mean=0.5),)))
+    with progress.training_progress() as train:
+        train("joint", STATE)
+        train("joint", STATE._replace(phase=2, last=LAST._replace(held_out=0.5)))
+    for words in ("impressions drawn", "3 of 12 trainings", "NDCG@10", "0.500", "joint 3/3"):
+        assert words in screen.getvalue(), words
+    assert capsys.readouterr().out == ""
