@@ -174,3 +174,22 @@ def test_a_file_that_is_no_curve_is_refused(text, message, tmp_path) -> None:
         path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         models.read_curve(path)
+
+
+def test_noisy_users_click_as_the_formula_says() -> None:
+    theta = np.array([1.0, 0.5, 0.25])
+    model = models.noisy(theta, 0.9, 0.1, 0.3)
+    for k, rank in enumerate((1, 2, 3)):
+        r0 = 0.1 + 0.3 / rank
+        for R in (0.0, 0.5, 1.0):
+            found = models.click_probability(model, np.full(3, R))[k]
+            assert found == pytest.approx(theta[k] * (r0 + (0.9 - r0) * R))
+    plain = models.noisy(theta)
+    assert np.array_equal(plain.alpha, models.position_based(theta).alpha)
+    assert not plain.beta.any()
+
+
+@pytest.mark.parametrize("wrong", [(0.1, 0.9, 0), (1.2, 0, 0), (0.9, -0.1, 0), (0.9, 0.1, -1), (0.9, 0.5, 0.5)])
+def test_users_who_prefer_the_irrelevant_are_refused(wrong) -> None:
+    with pytest.raises(ConfigError, match="irrelevant \\+ trust_bias < relevant"):
+        models.noisy(np.ones(2), *wrong)

@@ -314,3 +314,11 @@ class TestLoad:
             load("movies")
         with pytest.raises(ConfigError, match=r"size the synthetic world, but the data is r\.csv"):
             load("r.csv", queries=5)
+
+
+def test_graded_relevance_is_the_share_of_the_way_to_the_highest_rating() -> None:
+    frame = pl.DataFrame({"user": [1, 1, 1, 2], "item": [1, 2, 3, 1], "rating": [5.0, 4.0, 3.0, 3.5]})
+    graded = datasets.from_ratings(frame, threshold=3.0, graded=True).relevance.toarray()
+    assert graded == pytest.approx(np.array([[1.0, 0.5, 0.0], [0.25, 0.0, 0.0]]))
+    plain = datasets.from_ratings(frame, threshold=3.0).relevance.toarray()
+    assert plain == pytest.approx((graded > 0).astype(float))

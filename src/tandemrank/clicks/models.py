@@ -92,6 +92,22 @@ def position_based(theta: ArrayLike) -> ClickModel:
     return ClickModel(theta, np.zeros_like(theta))
 
 
+def noisy(theta: ArrayLike, relevant: float = 1.0, irrelevant: float = 0.0, trust_bias: float = 0.0) -> ClickModel:
+    """Users who also click what is irrelevant, the more so the higher it stands (trust bias).
+
+        P(C = 1) = theta_k (r0_k + (r1 - r0_k) R),   r0_k = irrelevant + trust_bias / k,   r1 = relevant
+
+    With the defaults it is the position-based model. Shapes: theta [K].
+    """
+    theta = check_examination(theta)
+    if irrelevant < 0 or trust_bias < 0 or not irrelevant + trust_bias < relevant <= 1:
+        raise ConfigError(
+            f"expected irrelevant + trust_bias < relevant <= 1, none below 0; {irrelevant}, {trust_bias} and {relevant} came."
+        )
+    r0 = irrelevant + trust_bias / np.arange(1, len(theta) + 1)
+    return ClickModel(theta * (relevant - r0), theta * r0)
+
+
 def click_probability(model: ClickModel, R: NDArray[np.floating]) -> NDArray[np.float64]:
     """P(C = 1) of documents with relevance R at ranks 1, 2, ... of their list. Shapes: R [..., K] -> [..., K]."""
     K = R.shape[-1]

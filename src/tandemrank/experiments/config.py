@@ -21,6 +21,20 @@ class ExperimentConfig(BaseModel):
         default=0, ge=0, description="seed of the synthetic world; --seed does not change the world"
     )
     threshold: float | None = Field(default=None, description="a rating above it is relevant (3 for MovieLens)")
+    grades: Literal["binary", "graded"] = Field(
+        default="binary",
+        description="relevance of what is rated above the threshold: 1, or the share of the way from it to the highest rating",
+    )
+    relevant: float = Field(default=1.0, gt=0, le=1, description="chance of a click on an examined item of relevance 1")
+    irrelevant: float = Field(
+        default=0.0, ge=0, lt=1, description="chance of a click on an examined item of relevance 0"
+    )
+    trust_bias: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="added to `irrelevant` at rank 1, a half of it at rank 2, a third at rank 3, ...",
+    )
     user_column: str = Field(default="user", description="column of the users in an own ratings file")
     item_column: str = Field(default="item", description="column of the items in an own ratings file")
     rating_column: str = Field(default="rating", description="column of the ratings in an own ratings file")

@@ -88,6 +88,7 @@ def load(
     item_column: str = "item",
     rating_column: str = "rating",
     threshold: float | None = None,
+    graded: bool = False,
     cache: Path | None = None,
     progress: bool = False,
 ) -> Task:
@@ -95,13 +96,14 @@ def load(
 
     `data` is "synthetic" (of size `queries` x `items`, from `seed`), "ml-1m" or "ml-100k" (downloaded once, unless a
     file or folder of that name is here), the path of a MovieLens zip or folder, or of a .csv or .parquet file with the
-    three columns named. `threshold` is 3 unless given; for own ratings it must be given.
+    three columns named. `threshold` is 3 unless given; for own ratings it must be given. With `graded` what is above it is relevant
+    by the share of the way to the highest rating, else by 1.
     """
     path = Path(data)
     if str(data) == "synthetic":
         size = {"queries": queries, "items": items}
         given = {name: n for name, n in size.items() if n is not None}
-        return synthetic(**given, seed=seed, threshold=3.0 if threshold is None else threshold)
+        return synthetic(**given, seed=seed, threshold=3.0 if threshold is None else threshold, graded=graded)
     if queries is not None or items is not None:
         raise ConfigError(
             f"the numbers of queries and items size the synthetic world, but the data is {data}. Leave them out."
@@ -109,7 +111,7 @@ def load(
     if str(data) in RELEASES and not path.exists():
         path = download_movielens(str(data), cache=cache, progress=progress)
     if path.is_dir() or path.suffix.lower() == ".zip":
-        return movielens(path, threshold=3.0 if threshold is None else threshold)
+        return movielens(path, threshold=3.0 if threshold is None else threshold, graded=graded)
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise DataError(
             f"unknown data {str(data)!r}: expected 'synthetic', {', '.join(map(repr, RELEASES))}, "
@@ -119,17 +121,21 @@ def load(
         raise ConfigError(
             f"the ratings in {path} need a threshold: a rating above it counts as relevant (--threshold 3)."
         )
-    return from_ratings(path, query=query_column, item=item_column, rating=rating_column, threshold=threshold)
+    return from_ratings(
+        path, query=query_column, item=item_column, rating=rating_column, threshold=threshold, graded=graded
+    )
 
 
-def synthetic(queries: int = 6040, items: int = 3706, *, seed: int = 0, threshold: float = 3.0) -> Task:
+def synthetic(
+    queries: int = 6040, items: int = 3706, *, seed: int = 0, threshold: float = 3.0, graded: bool = False
+) -> Task:
     """The embedded synthetic world, made to resemble MovieLens-1M; the same for the same seed. Ids count from 1."""
     ratings = synthetic_ratings(queries, items, seed=seed)
     ids = Vocabulary(pl.Series("query_id", np.arange(1, queries + 1)), pl.Series("item_id", np.arange(1, items + 1)))
-    return _task("synthetic", ratings, ids, threshold)
+    return _task("synthetic", ratings, ids, threshold, graded)
 
 
-def movielens(path: str | Path, *, threshold: float = 3.0) -> Task:
+def movielens(path: str | Path, *, threshold: float = 3.0, graded: bool = False) -> Task:
     """MovieLens-1M or -100K, from the published zip or its unpacked folder; its checksum is verified."""
     name, content = _ratings_file(Path(path))
     release = RELEASES[name]
@@ -140,7 +146,7 @@ def movielens(path: str | Path, *, threshold: float = 3.0) -> Task:
         has_header=False,
         schema={"user": pl.Int64, "item": pl.Int64, "rating": pl.Float64, "timestamp": pl.Int64},
     )
-    return _assemble(name, table.drop("timestamp"), threshold)
+    return _assemble(name, table.drop("timestamp"), threshold, graded)
 
 
 def from_ratings(
@@ -150,6 +156,7 @@ def from_ratings(
     item: str = "item",
     rating: str = "rating",
     threshold: float,
+    graded: bool = False,
 ) -> Task:
     """A task from one's own ratings: a .csv file, a .parquet file or a frame, one row for each rated (query, item).
 
@@ -169,7 +176,7 @@ def from_ratings(
             "rating": _numbers(table["rating"], rating, where),
         }
     )
-    return _assemble("ratings" if isinstance(source, pl.DataFrame) else Path(source).stem, clean, threshold)
+    return _assemble("ratings" if isinstance(source, pl.DataFrame) else Path(source).stem, clean, threshold, graded)
 
 
 def download_movielens(
@@ -330,7 +337,7 @@ def _numbers(values: pl.Series, column: str, where: str) -> pl.Series:
     return numbers
 
 
-def _assemble(name: str, table: pl.DataFrame, threshold: float) -> Task:
+def _assemble(name: str, table: pl.DataFrame, threshold: float, graded: bool) -> Task:
     """Clean columns user, item, rating -> Task. Positions follow the sorted ids; refuses a pair that is rated twice."""
     ids = Vocabulary(table["user"].unique().sort().rename("query_id"), table["item"].unique().sort().rename("item_id"))
     q, d = lookup(ids.query_ids, table["user"], "query"), lookup(ids.item_ids, table["item"], "item")
@@ -342,7 +349,7 @@ def _assemble(name: str, table: pl.DataFrame, threshold: float) -> Task:
             f"{name}: user {user!r} rated item {item!r} twice, in rows {first + 1} and {again + 1}. "
             "Expected one rating for each pair; keep one of them, for example the last."
         )
-    return _task(name, csr_matrix((table["rating"].to_numpy(), (q, d)), shape=shape), ids, threshold)
+    return _task(name, csr_matrix((table["rating"].to_numpy(), (q, d)), shape=shape), ids, threshold, graded)
 
 
 def _first_repeat(pairs: NDArray[np.int64]) -> tuple[int, int] | None:
@@ -355,8 +362,10 @@ def _first_repeat(pairs: NDArray[np.int64]) -> tuple[int, int] | None:
     return int(order[k]), int(order[k + 1])
 
 
-def _task(name: str, ratings: csr_matrix, vocabulary: Vocabulary, threshold: float) -> Task:
+def _task(name: str, ratings: csr_matrix, vocabulary: Vocabulary, threshold: float, graded: bool) -> Task:
     """R[q, d] = 1 where rating > threshold, else 0 (label click-model); refuses a world where nothing is relevant.
+
+    Graded: R = (rating - threshold) / (highest rating - threshold) where it is above.
 
     Shapes: ratings [Q, D].
     """
@@ -367,9 +376,10 @@ def _task(name: str, ratings: csr_matrix, vocabulary: Vocabulary, threshold: flo
             f"{name}: no rating is above the threshold {threshold:g}; the highest is {ratings.data.max():g}. "
             "Lower the threshold, so that something is relevant."
         )
-    relevance = csr_matrix(
-        ((ratings.data > threshold).astype(np.float32), ratings.indices, ratings.indptr), ratings.shape
-    )
+    above = (ratings.data > threshold).astype(np.float32)
+    if graded:
+        above *= ((ratings.data - threshold) / (ratings.data.max() - threshold)).astype(np.float32)
+    relevance = csr_matrix((above, ratings.indices, ratings.indptr), ratings.shape)
     relevance = relevance.copy()  # own indices: eliminating zeros works in place
     relevance.eliminate_zeros()
     return Task(name, ratings.astype(np.float32), relevance, vocabulary)

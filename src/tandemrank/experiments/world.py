@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 from tandemrank._base.files import Kind, claimed, write_json
 from tandemrank._base.random import derive
 from tandemrank.clicks import models, simulation
+from tandemrank.clicks.models import ClickModel
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.config import ExperimentConfig
@@ -39,6 +40,7 @@ def load_task(config: ExperimentConfig, *, progress: bool = False) -> Task:
         item_column=config.item_column,
         rating_column=config.rating_column,
         threshold=config.threshold,
+        graded=config.grades == "graded",
         progress=progress,
     )
 
@@ -51,6 +53,7 @@ class World:
     production: TwoStagePolicy
     q: NDArray[np.int64]
     theta: Floats
+    click_model: ClickModel
 
 
 def _known_users(task: Task, config: ExperimentConfig, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -83,7 +86,9 @@ def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
         users = everybody
     scorer = MatrixFactorisation(users / config.temperature, items)
     production = TwoStagePolicy(scorer, scorer, task.D, config.learning.shown, task.vocabulary)
-    return World(task, production, logged_users(task, config, seed), config.learning.theta)
+    theta = config.learning.theta
+    model = models.noisy(theta, config.relevant, config.irrelevant, config.trust_bias)
+    return World(task, production, logged_users(task, config, seed), theta, model)
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class Log:
 
 
 def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
-    """The impressions themselves, in parts: the production policy's lists, and position-based clicks on them."""
+    """The impressions themselves, in parts: the production policy's lists, and the clicks on them."""
     production = world.production.generator
 
     def scores(q: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -104,8 +109,9 @@ def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
         return found
 
     draw = simulation.one_stage(scores, world.production.K)
-    model = models.position_based(world.theta)
-    return simulation.simulate(draw, world.task.relevance, world.q, N, model, seed=derive(seed, "clicks", N) % 2**32)
+    return simulation.simulate(
+        draw, world.task.relevance, world.q, N, world.click_model, seed=derive(seed, "clicks", N) % 2**32
+    )
 
 
 def write_log(
