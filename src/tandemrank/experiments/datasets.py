@@ -96,8 +96,8 @@ def load(
 
     `data` is "synthetic" (of size `queries` x `items`, from `seed`), "ml-1m" or "ml-100k" (downloaded once, unless a
     file or folder of that name is here), the path of a MovieLens zip or folder, or of a .csv or .parquet file with the
-    three columns named. `threshold` is 3 unless given; for own ratings it must be given. With `graded` what is above it is relevant
-    by the share of the way to the highest rating, else by 1.
+    three columns named. `threshold` is 3 unless given; for own ratings it must be given. With `graded` what is above
+    it is relevant by the share of the way to the highest rating, else by 1.
     """
     path = Path(data)
     if str(data) == "synthetic":
