@@ -79,6 +79,15 @@ def test_the_python_example_runs_as_printed_and_prints_what_it_says(tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
+def test_the_example_of_propensities_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a smaller world than the page's, which is not at hand everywhere."""
+    [example] = blocks(read("docs/experiment.md"), "python")
+    small = example.replace('data="ml-1m"', "queries=60, items=50, rank=5").replace("100_000, 1_000_000", "2_000,")
+    assert small.count("60") == small.count("2_000") == 1
+    exec(compile(small, "docs/experiment.md", "exec"), {})
+    assert re.findall(r"^2000 (\w+)", capsys.readouterr().out, re.MULTILINE) == ["exact", "frequency"]
+
+
 def commands() -> dict[str, Any]:
     """Every command of the command line by its full name."""
     found: dict[str, Any] = {}

@@ -1,7 +1,12 @@
 """TandemRank: learn and judge both stages of a ranking system, the candidate generator and the re-ranker, from click logs.
 
+    validate(log)      is it fit, and what can it answer?         examine(log)       how much do users look at each rank?
+    estimate(pair, log)   what would a pair be worth, live?       compare(new, old, log)   and against another, or production?
+    learn(log)         both stages from clicks alone              load(folder)       a saved pair
+    evaluate(pair, relevance, theta)   what it is truly worth, where the truth is known
+
 The names below are the public API. Each is imported when it is first used, so `import tandemrank` itself is instant; the
-modules are described in docs/design.md, the symbols in docs/notation.md.
+packages are described in docs/design.md, the symbols in docs/notation.md.
 """
 
 from importlib import import_module
@@ -9,122 +14,92 @@ from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "ClickModel",
-    "Comparison",
-    "Estimate",
-    "Evaluation",
-    "ExperimentConfig",
-    "Feedback",
-    "GivenScores",
-    "GridConfig",
-    "Impressions",
-    "Learned",
-    "LearningConfig",
-    "MatrixFactorisation",
-    "Scorer",
-    "Start",
-    "StartConfig",
-    "TandemRankError",
-    "Task",
-    "Trained",
-    "TrainingConfig",
-    "TwoStagePolicy",
-    "TwoTowers",
-    "Value",
-    "Vocabulary",
-    "__version__",
-    "clicks",
-    "compare",
-    "errors",
-    "estimate",
-    "evaluate",
-    "experiments",
-    "gradients",
-    "learn",
-    "load",
-    "logs",
-    "offpolicy",
-    "policies",
-    "prepare",
-    "reports",
-    "train",
-    "training",
-    "validate",
-]
-
-# Where a name of the API lives; what is not here is a package of its own.
+# Where a name of the API lives.
 _HOME = {
-    "ClickModel": "clicks.models",
-    "Comparison": "offpolicy.values",
-    "Estimate": "offpolicy.estimators",
-    "Evaluation": "experiments.evaluation",
-    "ExperimentConfig": "experiments.config",
-    "Feedback": "logs.feedback",
-    "GivenScores": "policies.scorers",
-    "GridConfig": "experiments.cells",
-    "Impressions": "logs.impressions",
-    "Learned": "training.learning",
-    "LearningConfig": "training.config",
-    "MatrixFactorisation": "policies.scorers",
-    "Scorer": "policies.scorers",
-    "Start": "training.start",
-    "StartConfig": "training.start",
-    "TandemRankError": "errors",
-    "Task": "experiments.datasets",
-    "Trained": "training.loop",
-    "TrainingConfig": "training.config",
-    "TwoStagePolicy": "policies.two_stage",
-    "TwoTowers": "policies.towers",
-    "Value": "offpolicy.values",
-    "Vocabulary": "_base.ids",
+    # verbs
     "compare": "offpolicy.valuation",
     "estimate": "offpolicy.valuation",
     "evaluate": "experiments.evaluation",
+    "examine": "clicks.examination",
     "learn": "training.learning",
     "load": "policies.two_stage",
-    "prepare": "training.data",
-    "train": "training.loop",
     "validate": "logs.validation",
+    # a pair and what it is made of
+    "GivenScores": "policies.scorers",
+    "MatrixFactorisation": "policies.scorers",
+    "TwoStagePolicy": "policies.two_stage",
+    "TwoTowers": "policies.towers",
+    "Vocabulary": "_base.ids",
+    # configurations
+    "ExperimentConfig": "experiments.config",
+    "GridConfig": "experiments.cells",
+    "LearningConfig": "training.config",
+    "Start": "training.start",
+    "StartConfig": "training.start",
+    "TrainingConfig": "training.config",
+    # results
+    "Comparison": "offpolicy.values",
+    "Evaluation": "experiments.evaluation",
+    "ExaminationCurve": "clicks.examination",
+    "Learned": "training.learning",
+    "Validation": "logs.validation",
+    "Value": "offpolicy.values",
 }
+_PACKAGES = (
+    "clicks", "errors", "experiments", "gradients", "logs", "offpolicy", "policies", "reports", "serving", "training",
+)  # fmt: skip
+
+__all__ = sorted([*_HOME, *_PACKAGES, "__version__"])
 
 if TYPE_CHECKING:
-    from tandemrank import clicks, errors, experiments, gradients, logs, offpolicy, policies, reports, training
-    from tandemrank._base.ids import Vocabulary
-    from tandemrank.clicks.models import ClickModel
-    from tandemrank.errors import TandemRankError
-    from tandemrank.experiments.cells import GridConfig
-    from tandemrank.experiments.config import ExperimentConfig
-    from tandemrank.experiments.datasets import Task
-    from tandemrank.experiments.evaluation import Evaluation, evaluate
-    from tandemrank.logs.feedback import Feedback
-    from tandemrank.logs.impressions import Impressions
-    from tandemrank.logs.validation import validate
-    from tandemrank.offpolicy.estimators import Estimate
-    from tandemrank.offpolicy.valuation import compare, estimate
-    from tandemrank.offpolicy.values import Comparison, Value
-    from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
-    from tandemrank.policies.towers import TwoTowers
-    from tandemrank.policies.two_stage import TwoStagePolicy, load
-    from tandemrank.training.config import LearningConfig, TrainingConfig
-    from tandemrank.training.data import prepare
-    from tandemrank.training.learning import Learned, learn
-    from tandemrank.training.loop import Trained, train
-    from tandemrank.training.start import Start, StartConfig
+    from tandemrank import clicks as clicks
+    from tandemrank import errors as errors
+    from tandemrank import experiments as experiments
+    from tandemrank import gradients as gradients
+    from tandemrank import logs as logs
+    from tandemrank import offpolicy as offpolicy
+    from tandemrank import policies as policies
+    from tandemrank import reports as reports
+    from tandemrank import serving as serving
+    from tandemrank import training as training
+    from tandemrank._base.ids import Vocabulary as Vocabulary
+    from tandemrank.clicks.examination import ExaminationCurve as ExaminationCurve
+    from tandemrank.clicks.examination import examine as examine
+    from tandemrank.experiments.cells import GridConfig as GridConfig
+    from tandemrank.experiments.config import ExperimentConfig as ExperimentConfig
+    from tandemrank.experiments.evaluation import Evaluation as Evaluation
+    from tandemrank.experiments.evaluation import evaluate as evaluate
+    from tandemrank.logs.validation import Validation as Validation
+    from tandemrank.logs.validation import validate as validate
+    from tandemrank.offpolicy.valuation import compare as compare
+    from tandemrank.offpolicy.valuation import estimate as estimate
+    from tandemrank.offpolicy.values import Comparison as Comparison
+    from tandemrank.offpolicy.values import Value as Value
+    from tandemrank.policies.scorers import GivenScores as GivenScores
+    from tandemrank.policies.scorers import MatrixFactorisation as MatrixFactorisation
+    from tandemrank.policies.towers import TwoTowers as TwoTowers
+    from tandemrank.policies.two_stage import TwoStagePolicy as TwoStagePolicy
+    from tandemrank.policies.two_stage import load as load
+    from tandemrank.training.config import LearningConfig as LearningConfig
+    from tandemrank.training.config import TrainingConfig as TrainingConfig
+    from tandemrank.training.learning import Learned as Learned
+    from tandemrank.training.learning import learn as learn
+    from tandemrank.training.start import Start as Start
+    from tandemrank.training.start import StartConfig as StartConfig
 else:
     # Not seen by a type checker, to which every name that is not above stays an error.
 
     def __getattr__(name: str) -> object:
         """Imports a public name at its first use (PEP 562)."""
-        if name not in __all__:
-            raise AttributeError(f"module 'tandemrank' has no attribute {name!r}")
         if name in _HOME:
             value = getattr(import_module(f"tandemrank.{_HOME[name]}"), name)
-        else:
+        elif name in _PACKAGES:
             value = import_module(f"tandemrank.{name}")
+        else:
+            raise AttributeError(f"module 'tandemrank' has no attribute {name!r}")
         globals()[name] = value
         return value
 
     def __dir__() -> list[str]:
         """The public names."""
-        return sorted(__all__)
+        return __all__

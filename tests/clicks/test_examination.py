@@ -244,3 +244,39 @@ def test_one_rank_is_one():
     feedback = feedback_of(np.full((50, 4, 3), 10), np.full((50, 4, 3), 5))
     with pytest.raises(LogError, match="at two ranks"):
         examination.estimate(feedback, 1)
+
+
+# --- a log itself -----------------------------------------------------------------------------------------------------
+
+
+def two_ways():
+    """Forty queries, three items in two orders, ten times each: at rank 1 every fifth impression clicks the first item."""
+    rows = [
+        {"query_id": q, "items": items, "clicks": [int(n % 5 == 0), int(n % 10 == 0), int(n % 10 == 5)]}
+        for q in range(40)
+        for items in (["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"])
+        for n in range(10)
+    ]
+    return pl.DataFrame(rows)
+
+
+def test_a_log_is_examined_to_its_last_rank_or_to_the_one_that_is_asked(tmp_path):
+    found = examination.examine(two_ways())
+    assert found.theta == pytest.approx([1, 0.5, 0.5])
+    assert (found.method, found.clicks) == ("harvest", 480)
+    two_ways().write_parquet(tmp_path / "log.parquet")
+    assert examination.examine(tmp_path / "log.parquet", 2).theta == pytest.approx([1, 0.5])
+    assert examination.examine(two_ways(), method="em").theta == pytest.approx([1, 0.5, 0.5], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "magic"}, "method must be one of harvest, em, trust; 'magic' came"),
+        ({"K": 1}, "two ranks or more; K = 1 came"),
+        ({"engine": "Ray"}, "--engine takes local or ray; got 'Ray'"),
+    ],
+)
+def test_what_examine_does_not_take_is_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        examination.examine(two_ways(), **options)

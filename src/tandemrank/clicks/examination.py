@@ -1,7 +1,7 @@
 """The examination curve from the log itself: how much of a click rate is the rank's, and how much the item's.
 
 Everything rests on the same item shown at different ranks for the same query: a *pair* p = (q, d), shown n_pk times at
-rank k and clicked c_pk times there. Two methods for the position-based model,
+rank k and clicked c_pk times there. Two methods for the position-based model, and one with trust bias,
 
     E[c_pk] = n_pk theta_k R_p,     theta_1 = 1                                                  (paper: click-model)
 
@@ -16,7 +16,9 @@ rank k and clicked c_pk times there. Two methods for the position-based model,
   similar mean rank, shown similarly often, because a good logger shows better items higher and more often; levels,
   shares and theta are found together.
 
-`estimate_trust` finds the click model with trust bias, alpha_k R + beta_k, as far as a log identifies it.
+- "trust": the click model with trust bias, alpha_k R + beta_k, as far as a log identifies it.
+
+`examine` asks a log by any of them; `estimate` and `estimate_trust` ask its sums.
 
 What a log needs: a logger that varies, and pairs that come back. A pair shown at one rank only says nothing here and
 is left out. Intervals are those of the delete-a-group jackknife over queries.
@@ -24,16 +26,22 @@ is left out. Intervals are those of the delete-a-group jackknife over queries.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags_array
 from scipy.special import softmax, stdtrit
 
+from tandemrank._base.cluster import Engine
 from tandemrank.clicks.models import ClickModel
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs import reading
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.pairs import Pairs, compared, often, row_sums, unconnected
+from tandemrank.logs.sources import Source
+
+ExaminationMethod = Literal["harvest", "em", "trust"]
 
 GROUPS = 20  # of queries, for the jackknife
 LEVELS = 12  # of relevance, for expectation-maximisation
@@ -43,7 +51,7 @@ EDGE = 1e-6  # click rates stay this far from 0 and 1
 
 
 @dataclass(frozen=True)
-class Curve:
+class ExaminationCurve:
     """An examination curve relative to its first rank, with its interval and what it rests on.
 
     `compared` is the number of (query, item) pairs seen at two ranks or more, `clicks` the number of their clicks.
@@ -110,7 +118,58 @@ def _identified(pairs: Pairs) -> Pairs:
     return pairs
 
 
-def estimate(feedback: Feedback, K: int, *, method: str = "harvest", level: float = 0.95, seed: int = 0) -> Curve:
+@overload
+def examine(
+    log: Source | Feedback,
+    K: int | None = None,
+    *,
+    method: Literal["harvest", "em"] = "harvest",
+    level: float = 0.95,
+    seed: int = 0,
+    engine: Engine = "local",
+) -> ExaminationCurve: ...
+
+
+@overload
+def examine(
+    log: Source | Feedback,
+    K: int | None = None,
+    *,
+    method: Literal["trust"],
+    level: float = 0.95,
+    seed: int = 0,
+    engine: Engine = "local",
+) -> TrustCurve: ...
+
+
+def examine(
+    log: Source | Feedback,
+    K: int | None = None,
+    *,
+    method: ExaminationMethod = "harvest",
+    level: float = 0.95,
+    seed: int = 0,
+    engine: Engine = "local",
+) -> ExaminationCurve | TrustCurve:
+    """How much users look at each rank, from the log itself: the curve of the first K ranks, by default of all, with intervals.
+
+    `log`: files, folders, patterns, a frame of polars or pandas, or its sums. Refuses a log that does not identify the
+    curve, and names the ranks. `engine`: what reads the log, as in `logs.reading.read`. Shapes: -> [K].
+    """
+    if method not in get_args(ExaminationMethod):
+        raise ConfigError(f"method must be one of {', '.join(get_args(ExaminationMethod))}; {method!r} came.")
+    if K is not None and K < 2:
+        raise ConfigError(f"a curve compares two ranks or more; K = {K} came.")
+    feedback = log if isinstance(log, Feedback) else reading.read(log, engine=engine)
+    ranks = (int(feedback.rank.max()) + 1 if len(feedback.rank) else 0) if K is None else K
+    if method == "trust":
+        return estimate_trust(feedback, ranks, level=level, seed=seed)
+    return estimate(feedback, ranks, method=method, level=level, seed=seed)
+
+
+def estimate(
+    feedback: Feedback, K: int, *, method: str = "harvest", level: float = 0.95, seed: int = 0
+) -> ExaminationCurve:
     """The examination curve of the first K ranks by "harvest" or "em" (module docstring), theta_1 = 1.
 
     Refuses a log that does not identify it, and names the ranks. Assumes the position-based click model and, for the
@@ -127,7 +186,7 @@ def estimate(feedback: Feedback, K: int, *, method: str = "harvest", level: floa
         x = np.log(fit.slope)
         half = _half_width(lambda part: np.log(_levels(part, LEVELS, trust=False, start=fit).slope), pairs, level, seed)
     low, high = np.exp(x - half), np.exp(x + half)
-    return Curve(np.exp(x), low, high, level, method, len(pairs.query), float(pairs.clicks.sum()))
+    return ExaminationCurve(np.exp(x), low, high, level, method, len(pairs.query), float(pairs.clicks.sum()))
 
 
 def estimate_trust(
