@@ -15,53 +15,46 @@ from tandemrank.experiments import grid
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
 
-T = "learning.training."
-COLD = f"{T}joint_start=start"
 # The first of each group is the default. REINFORCE gets the epochs that take about as long as the default's training.
 GROUPS: dict[str, dict[str, list[str]]] = {
     "gradient": {
         "race, 1 sample": [],
-        "REINFORCE, 10 samples, 4 epochs": [f"{T}gradient=reinforce", f"{T}samples=10", f"{T}epochs=4", COLD],
-        "REINFORCE with baseline, 10 samples, 4 epochs": [
-            f"{T}gradient=reinforce+baseline", f"{T}samples=10", f"{T}epochs=4", COLD,
+        "REINFORCE, 10 samples, 4 epochs, the paper's schedule": [
+            "gradient=reinforce", "samples=10", "epochs=4", "schedule=paper",
         ],
     },
     "optimiser": {
         "steps along the gradient, falling rate": [],
-        "constant rate": [f"{T}rate=constant"],
-        "Adam, falling rate": [f"{T}query_step=adam", f"{T}learning_rate=0.05", f"{T}shared_rate=0.1"],
+        "constant rate": ["rate=constant"],
+        "Adam, falling rate": ["query_step=adam", "learning_rate=0.05", "shared_rate=0.1"],
         "Adam, 0.01 for both, constant (the paper)": [
-            f"{T}query_step=adam", f"{T}rate=constant", f"{T}learning_rate=0.01", f"{T}shared_rate=1",
+            "query_step=adam", "rate=constant", "learning_rate=0.01", "shared_rate=1",
         ],
     },
     "weights of the ranks": {
         "flat, automatic depth": [],
-        "flat, depth 20": [f"{T}depth=20"],
-        "the examination curve (the paper)": [f"{T}alpha=examination"],
+        "flat, depth 20": ["rank_weights=20"],
+        "the examination curve (the paper)": ["rank_weights=examination"],
     },
     "stopping": {
-        "16 epochs a phase, on all clicks": [],
-        "8 epochs": [f"{T}epochs=8"],
-        "32 epochs": [f"{T}epochs=32"],
-        "by self-normalised DCG on held-out clicks": [f"{T}stopping=dcg"],
-        "by clipped-IPS value on held-out clicks": [f"{T}stopping=value"],
+        "16 epochs per phase, on all clicks": [],
+        "8 epochs": ["epochs=8"],
+        "32 epochs": ["epochs=32"],
+        "by self-normalised DCG on held-out clicks": ["early_stopping=true"],
     },
     "readings of the paper": {
         "ours": [],
         "users start from zero": ["production=zero"],
         "SVD of a tenth of all ratings, all users": ["production=ratings", "logged_users=all"],
-        "frequency propensities, clip 10/sqrt(N)": ["learning.propensity=frequency", "learning.clip=paper"],
-        "exact propensities, clip 10/sqrt(N)": ["learning.clip=paper"],
+        "frequency propensities, clip 10/sqrt(N)": ["propensity=frequency", "clip=paper"],
+        "exact propensities, clip 10/sqrt(N)": ["clip=paper"],
     },
     "start and steps": {
         "from the mean of stages trained alone, both from one draw, minibatch 256": [],
-        "the mean itself": [f"{T}joint_rate=1e-9", f"{T}joint_epochs=1"],
-        "from stages trained alone": [f"{T}joint_start=alone"],
-        "from production (the paper)": [COLD],
-        "from production, one after the other (the paper)": [COLD, f"{T}joint_step=alternate"],
-        "from production, every other minibatch": [COLD, f"{T}joint_step=every-other"],
-        "minibatch 64": [f"{T}minibatch=64"],
-        "minibatch 1024": [f"{T}minibatch=1024"],
+        "the mean itself": ["schedule=mean"],
+        "from production, one after the other (the paper)": ["schedule=paper"],
+        "minibatch 64": ["minibatch=64"],
+        "minibatch 1024": ["minibatch=1024"],
     },
 }  # fmt: skip
 

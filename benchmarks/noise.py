@@ -16,6 +16,7 @@ from tandemrank.experiments.world import build_world, load_task, simulate, start
 from tandemrank.gradients import _bridge, _race_tensor
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.loop import train
+from tandemrank.training.schedules import BOTH
 
 USERS, ROUNDS, SAMPLES = 32, 25, 8
 
@@ -30,8 +31,8 @@ def main() -> None:
     config, K2 = ExperimentConfig(data=arguments.data), arguments.candidates
     world = build_world(load_task(config), config, seed=0)
     w = simulate(world, config, arguments.impressions, seed=0).clicks.weights
-    plan = TrainingConfig(epochs=8, stopping="fixed", joint_start="start")
-    pair = train(start_policy(world, config, K2), w, world.theta, plan).policy
+    start = start_policy(world, config, K2)
+    pair = train(start, w, world.theta, TrainingConfig(epochs=8), schedule=[BOTH]).policy
     q = np.flatnonzero(np.diff(w.indptr))
     depth = int(np.clip(200 * len(q) / w.nnz, 20, 100))
     with torch.no_grad():

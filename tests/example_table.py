@@ -56,8 +56,8 @@ def example(K2s: tuple[int, ...] = (50, 100), Ns: tuple[int, ...] = (10_000, 100
         "title": "An example", "command": "tandemrank table --seed 1", "version": "0.1.0",
         "world": {"data": "synthetic", "queries": 1500, "items": 800, "logged_users": 1350, "positives": 12345,
                   "machine": "2 cores", "seconds": 65.1},
-        "switches": {"propensity": "exact", "shown": 10, "threshold": None, "training": {"minibatch": 256, "stopping": "dcg"}},
-        "switch_help": {"propensity": "how propensities are known", "training.minibatch": "queries of a minibatch"},
+        "switches": {"propensity": "exact", "list_length": 10, "threshold": None, "minibatch": 256, "early_stopping": True},
+        "switch_help": {"propensity": "how propensities are known", "minibatch": "queries per minibatch"},
         "rows": rows, "references": references, "differences": differences, "curves": curves, "paper": [],
     }  # fmt: skip
 

@@ -66,6 +66,7 @@ def test_simulate_train_evaluate_from_the_shell(simulated, tmp_path, capsys, mon
     assert summary["log"]["impressions"] == 20000
     assert sorted(p.name for p in (tmp_path / "pair").iterdir()) == [
         ".tandemrank",
+        "checkpoints",
         "config.json",
         "joint",
         "report.html",
@@ -85,7 +86,7 @@ def test_simulate_train_evaluate_from_the_shell(simulated, tmp_path, capsys, mon
 
 
 def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
-    from tandemrank.training import loop
+    from tandemrank.training import checkpoint
 
     folder, _ = simulated
     run = [
@@ -101,22 +102,39 @@ def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, cap
     ]
     code, *_ = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "whole"))
     assert code == 0
-    original = loop._Loop.save
+    original = checkpoint.write
 
-    def interrupted(self) -> None:
-        original(self)
-        if self.epoch == 2:
+    def interrupted(path, identity, found) -> None:
+        original(path, identity, found)
+        if found.epoch == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(loop._Loop, "save", interrupted)
+    monkeypatch.setattr(checkpoint, "write", interrupted)
     code, _, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "cut"))
     assert code == 1
     assert "--resume goes on" in err
-    monkeypatch.setattr(loop._Loop, "save", original)
+    monkeypatch.setattr(checkpoint, "write", original)
     code, *_ = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "cut"), "--resume")
     assert code == 0
     a, b = (tmp_path / x / "joint" / "policy" / "weights.safetensors" for x in ("whole", "cut"))
     assert a.read_bytes() == b.read_bytes()
+
+
+def test_the_rank_that_was_used_is_recorded(simulated, tmp_path, capsys, monkeypatch) -> None:
+    """Not the one that was asked for, where the log has no room for it; and every switch by its plain name."""
+    folder, _ = simulated
+    run = ["train", "--logs", str(folder / "log"), "--propensity", "frequency", "--rank", "5000", "--set", "epochs=1"]
+    code, out, err = call(capsys, monkeypatch, *run, "--candidates", "30", "--out", str(tmp_path / "own"))
+    assert code == 0, err
+    switches = json.loads((tmp_path / "own" / "config.json").read_text())
+    policy = json.loads((tmp_path / "own" / "joint" / "policy" / "config.json").read_text())
+    assert str(switches["rank"]) in json.dumps(policy)
+    assert switches["rank"] <= 50
+    assert f"{switches['rank']} dimensions" in out
+    assert (switches["epochs"], switches["list_length"], switches["generator_width"]) == (1, 10, None)
+    code, _, err = call(capsys, monkeypatch, *run, "--set", "ranker_width=8", "--out", str(tmp_path / "refused"))
+    assert code == 2
+    assert "ranker_width is a size of two towers of features" in err
 
 
 def test_train_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, monkeypatch) -> None:

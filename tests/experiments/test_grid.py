@@ -72,9 +72,9 @@ def test_an_engine_that_is_none_is_refused(config, tmp_path) -> None:
 
 
 def command(folder: Path, *more: str) -> list[str]:
-    sizes = ["--set", "queries=60", "--set", "items=40", "--set", "rank=5", "--set", "learning.shown=5"]
+    sizes = ["--set", "queries=60", "--set", "items=40", "--set", "rank=5", "--set", "list_length=5"]
     grid_of = ["--candidates", "10,20", "--impressions", "2000,4000", "--runs", "1"]
-    run = [sys.executable, "-m", "tandemrank", "table", "--out", str(folder), "--set", "learning.training.epochs=4"]
+    run = [sys.executable, "-m", "tandemrank", "table", "--out", str(folder), "--set", "epochs=4"]
     return [*run, *sizes, *grid_of, *more]
 
 
@@ -133,7 +133,7 @@ def is_running(pid: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_workers_end_when_the_parent_is_killed(tmp_path) -> None:
     """Their work would take hours: what ends them is the end of the parent."""
-    process = started(command(tmp_path / "killed", "--jobs", "2", "--set", "learning.training.epochs=1000000"))
+    process = started(command(tmp_path / "killed", "--jobs", "2", "--set", "epochs=1000000"))
     while process.poll() is None and len(workers_of(process.pid)) < 2:
         time.sleep(0.02)
     workers = workers_of(process.pid)

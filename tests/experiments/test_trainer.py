@@ -38,7 +38,7 @@ def trainer(config, world) -> Trainer:
 @pytest.fixture(scope="module")
 def stopped(world) -> Trainer:
     """Training that ends by held-out clicks."""
-    switches = {**SMALL["learning"], "training": {**SMALL["learning"]["training"], "stopping": "dcg"}}
+    switches = {**SMALL["learning"], "training": {**SMALL["learning"]["training"], "early_stopping": True}}
     config = validated(ExperimentConfig, {**SMALL, "learning": switches})
     return Trainer(world, config, simulate(world, config, 20_000, 0), 0)
 
@@ -118,8 +118,8 @@ def test_seeds_are_functions_of_their_coordinates() -> None:
 def test_the_paper_preset_is_the_papers_reading() -> None:
     paper = resolve(ExperimentConfig, preset=PRESETS["paper"]).learning
     assert (paper.propensity, paper.clip) == ("frequency", "paper")
-    assert (paper.training.gradient, paper.training.samples, paper.training.stopping) == ("reinforce", 300, "fixed")
-    assert paper.training.alpha == "examination"
+    assert (paper.training.gradient, paper.training.samples, paper.training.early_stopping) == ("reinforce", 300, None)
+    assert (paper.training.schedule, paper.training.rank_weights) == ("paper", "examination")
 
 
 def test_references_stand_in_their_order(config, world) -> None:
@@ -137,30 +137,31 @@ def test_too_short_a_log_and_too_many_candidates_are_refused(config, world, trai
 
 
 def test_a_wrong_switch_is_named(tmp_path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"learning.training.epochs: input should be greater than or equal to 1; got 0"
-    ):
-        resolve(ExperimentConfig, switches=["learning.training.epochs=0"])
+    with pytest.raises(ConfigError, match=r"^epochs: input should be greater than or equal to 1; got 0"):
+        resolve(ExperimentConfig, switches=["epochs=0"])
+    with pytest.raises(ConfigError, match=r"no such switch; it is called epochs, wherever it is used"):
+        resolve(ExperimentConfig, switches=["learning.training.epochs=5"])
     with pytest.raises(ConfigError, match=r"nonsense: there is no such switch\. There are: data"):
         resolve(ExperimentConfig, switches=["nonsense=1"])
     with pytest.raises(ConfigError, match="name=value"):
         resolve(ExperimentConfig, switches=["nonsense"])
     with pytest.raises(ConfigError, match="cannot read the configuration"):
         resolve(ExperimentConfig, file=tmp_path / "absent.toml")
+    (tmp_path / "sections.toml").write_text("[learning]\nclip = 0.1\n")
+    with pytest.raises(ConfigError, match=r"switches have no sections; write epochs = 5 without \[learning\]"):
+        resolve(ExperimentConfig, file=tmp_path / "sections.toml")
     (tmp_path / "bad.toml").write_text("= 1")
     with pytest.raises(ConfigError, match="is not TOML"):
         resolve(ExperimentConfig, file=tmp_path / "bad.toml")
 
 
 def test_flags_override_switches_override_the_file_overrides_the_preset(tmp_path) -> None:
-    (tmp_path / "c.toml").write_text(
-        'impressions = 5\nrank = 7\n[learning]\nclip = "none"\n[learning.training]\nepochs = 3\n'
-    )
+    (tmp_path / "c.toml").write_text('impressions = 5\nrank = 7\nclip = "none"\nepochs = 3\n')
     found = resolve(
         ExperimentConfig,
         preset=PRESETS["paper"],
         file=tmp_path / "c.toml",
-        switches=["rank=8", "learning.propensity=exact"],
+        switches=["rank=8", "propensity=exact"],
         flags={"rank": 9, "impressions": None},
     )
     assert (found.impressions, found.rank, found.learning.clip, found.learning.training.epochs) == (5, 9, "none", 3)

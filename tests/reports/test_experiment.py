@@ -169,11 +169,11 @@ def test_intervals_over_users_are_said_to_be_so() -> None:
     assert "over runs" not in interval_note(typed(table))
 
 
-def test_switches_nested_with_explanations() -> None:
+def test_switches_with_explanations() -> None:
     table = typed(example())
     assert switches(table.switches, table.switch_help) == [
-        ("propensity", "exact", "how propensities are known"), ("shown", "10", ""), ("threshold", "–", ""),
-        ("training.minibatch", "256", "queries of a minibatch"), ("training.stopping", "dcg", ""),
+        ("propensity", "exact", "how propensities are known"), ("list_length", "10", ""), ("threshold", "–", ""),
+        ("minibatch", "256", "queries per minibatch"), ("early_stopping", "True", ""),
     ]  # fmt: skip
 
 
@@ -273,21 +273,8 @@ def test_a_cell_that_is_not_there() -> None:
     _printed(table)
 
 
-def test_a_judgement_in_another_unit_is_not_compared_with_ndcg() -> None:
+def test_learning_curves_without_a_judgement() -> None:
     table = one_setting()
-    table["switches"]["training"]["stopping"] = "value"
-    html = html_of(table)
-    check(html)
-    assert "Predicted and true" not in html
-    assert "Learning curves" in html
-
-
-def test_learning_curves_have_a_second_axis_only_for_a_judgement_in_another_unit() -> None:
-    table = one_setting()
-    assert len(curves.learning_curves(typed(table)).axes) == len(table["rows"])
-    table["switches"]["training"]["stopping"] = "value"
-    assert len(curves.learning_curves(typed(table)).axes) == 2 * len(table["rows"])
-    table["switches"]["training"]["stopping"] = "fixed"
     for curve in table["curves"]:
         for number, epoch in enumerate(curve["history"]):
             epoch["held_out"] = math.nan
@@ -346,7 +333,7 @@ def test_markdown_has_differences_references_and_switches() -> None:
     text = markdown(one_setting())
     assert "| Joint − Independent | 100 | 30k | +0.0200 | [+0.0100, +0.0300] | 3 |" in text
     assert "| Full information | 0.800 [0.790, 0.810] |" in text
-    assert "| training.minibatch | 256 | queries of a minibatch |" in text
+    assert "| minibatch | 256 | queries per minibatch |" in text
     assert text.rstrip().endswith("```\ntandemrank table --seed 1\n```")
 
 

@@ -36,16 +36,17 @@ def gap(name: str, against: str, value: float, verdict: str = TRUST) -> dict[str
 
 
 SUMMARY: dict[str, Any] = {
-    "command": "tandemrank train --logs 'a <b>'", "version": "0.1.0", "propensities": "fitted", "why": "there are none",
+    "command": "tandemrank train --logs 'a <b>'", "version": "0.1.0",
+    "propensity": "fitted", "propensity_reason": "there are none",
     "start": "matrix factorisation",
     "log": {
-        "impressions": 5000.0, "queries": 90, "items": 70, "pairs": 3000, "clicks": 4000.0, "places": 10,
-        "used": 3250.0, "held_out": 750.0, "judged": 1000.0,
+        "impressions": 5000.0, "queries": 90, "items": 70, "pairs": 3000, "clicks": 4000.0, "list_length": 10,
+        "train": 3250.0, "held_out": 750.0, "evaluation": 1000.0,
     },
     "production": {"value": 0.8, "interval": [0.75, 0.85], "verdict": "as the log shows it"},
     "methods": [method("joint", 1.2, TRUST, {"both": 4}), method("baseline", 1.1, CANNOT, {"one": 2, "two": 1})],
     "differences": [gap("joint", "production", 0.4), gap("baseline", "production", 0.3, CANNOT), gap("joint", "baseline", 0.1)],
-    "switches": {"shown": 10, "candidates": 50, "training": {"epochs": 5}}, "switch_help": {"shown": "places"},
+    "switches": {"list_length": 10, "candidates": 50, "epochs": 5}, "switch_help": {"list_length": "places"},
 }  # fmt: skip
 
 
@@ -80,7 +81,7 @@ def test_the_page_is_whole_and_says_every_number() -> None:
         "1,234",
         "fitted: there are none",
         "3,250",
-        "training.epochs",
+        "<code>epochs</code>",
     ):
         assert text in page, text
     titles = ["What it is worth", "Clicks per impression", "What the numbers rest on", "Learning curves", "The log",

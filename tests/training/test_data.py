@@ -22,7 +22,7 @@ from tandemrank.training.weights import DoublyRobustWeights, click_weights
 Q, D, K = 6, 8, 3
 THETA = models.examination_curve(K)
 IDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
-CONFIG = LearningConfig(shown=K, candidates=5, clip="none")
+CONFIG = LearningConfig(list_length=K, candidates=5, clip="none")
 
 
 def policy(seed: int = 0) -> TwoStagePolicy:
@@ -68,12 +68,13 @@ def test_fitted_propensities_are_those_of_the_fitted_policy_for_both_parts() -> 
 def test_the_doubly_robust_objective_learns_its_reward_model_from_the_other_half_or_the_other_queries() -> None:
     config = CONFIG.model_copy(update={"objective": "doubly-robust", "propensity": "exact"})
     halves, held_out = (log(seed=1), log(seed=2)), log(seed=3)
-    weights = prepare(halves, config, held_out=held_out, logging_policy=policy()).weights
+    train_log = sums.merge(halves)
+    weights = prepare(train_log, config, halves=halves, held_out=held_out, logging_policy=policy()).weights
     assert isinstance(weights, DoublyRobustWeights)
     for (n, reward), part, rest in zip(weights.parts, halves, halves[::-1], strict=True):
         assert np.array_equal(n, part.impressions)
         assert np.array_equal(reward.item, item_rate.reward_model(rest, THETA).item)
-    whole = prepare(sums.merge(halves), config, held_out=held_out, logging_policy=policy()).weights
+    whole = prepare(train_log, config, held_out=held_out, logging_policy=policy()).weights
     assert isinstance(whole, DoublyRobustWeights)
     assert len(whole.parts) == folds.QUERY_FOLDS
     for n, reward in whole.parts:
@@ -91,12 +92,14 @@ def test_a_log_without_clicks_is_refused() -> None:
 
 
 def test_what_is_held_out_only_judges_and_nothing_is_where_nothing_stops() -> None:
-    dcg, fixed = (LearningConfig(**(CONFIG.model_dump() | {"training": {"stopping": s}})) for s in ("dcg", "fixed"))
-    assert (dcg.apart, fixed.apart) == (0.15, 0.0)
+    stopped, fixed = (
+        LearningConfig(**(CONFIG.model_dump() | {"training": {"early_stopping": on}})) for on in (True, False)
+    )
+    assert (stopped.held_out_share, fixed.held_out_share) == (0.15, 0.0)
     alone = prepare(log(), fixed, logging_policy=policy())
-    judged = prepare(log(), dcg, held_out=log(), logging_policy=policy())
+    judged = prepare(log(), stopped, held_out=log(), logging_policy=policy())
     assert np.array_equal(alone.weights.toarray(), judged.weights.toarray())
-    assert alone.criterion(fixed, 0) is None
-    assert judged.criterion(dcg, 0) is not None
-    with pytest.raises(ConfigError, match="stopping = dcg needs held-out clicks"):
-        alone.criterion(dcg, 0)
+    assert alone.criterion(fixed) is None
+    assert judged.criterion(stopped) is not None
+    with pytest.raises(ConfigError, match="early stopping needs held-out clicks"):
+        alone.criterion(stopped)

@@ -10,13 +10,17 @@ import pytest
 from scipy.sparse import csr_matrix
 
 import tandemrank as tr
+from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, DataError, InputError, LogError
 from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import reading, sums, writing
 from tandemrank.offpolicy import valuation
+from tandemrank.policies import features
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import learning
+from tandemrank.training.history import Progress
 from tandemrank.training.learning import learn
+from tandemrank.training.parts import facts_of, read_parts
 from tandemrank.training.start import Start
 
 CONFIG = {"candidates": 20, "training": {"epochs": 6, "minibatch": 64, "learning_rate": 0.03}}
@@ -45,7 +49,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> World:
-    config = tr.ExperimentConfig(queries=120, items=60, rank=6, learning=tr.LearningConfig(shown=5))
+    config = tr.ExperimentConfig(queries=120, items=60, rank=6, learning=tr.LearningConfig(list_length=5))
     task = load_task(config)
     built = build_world(task, config, seed=0)
     path = writing.write(impressions(built, 8_000, 0), tmp_path_factory.mktemp("own") / "log", task.vocabulary)
@@ -59,11 +63,10 @@ def learned(world) -> learning.Learned:
 
 def test_learn_from_a_frame_alone_beats_production_and_knows_by_how_much(world, learned) -> None:
     """No policy, no propensities, no ratings: the fitted propensities give values within their errors of the truth."""
-    assert (learned.propensity, learned.config.shown, learned.config.candidates) == ("fitted", 5, 20)
+    assert (learned.propensity, learned.config.list_length, learned.config.candidates) == ("fitted", 5, 20)
     clicks = world.frame["clicks"].list.sum()
     assert abs(learned.production.value - clicks.mean()) < 5 * learned.production.standard_error
-    assert learned.log["impressions"] == 8_000
-    assert learned.log["used"] + learned.log["held_out"] + learned.log["judged"] == 8_000
+    assert learned.log.impressions == learned.log.train + learned.log.held_out + learned.log.evaluation == 8_000
     for method, answer in learned.values.items():
         truth = world.value(learned.trained[method].policy, world.frame["query_id"])
         assert abs(answer.value - truth) < 4 * answer.standard_error
@@ -91,26 +94,45 @@ def test_differences_are_paired_and_name_what_they_compare(learned) -> None:
 def test_on_its_own_training_clicks_a_pair_looks_better_than_it_is(world) -> None:
     """Why a third part is judged: asked of the impressions that trained it, the value is far too high."""
     few = world.frame.head(3000)
-    config = configured(training={"epochs": 12, "stopping": "fixed", "minibatch": 64, "learning_rate": 0.05})
+    config = configured(training={"epochs": 12, "minibatch": 64, "learning_rate": 0.05})
     found = learn(few, config, logging_policy=world.production)
     answer, truth = found.values["joint"], world.value(found.policy, few["query_id"])
     assert abs(answer.value - truth) < 4 * answer.standard_error
-    parts = learning._read(few, config, Start(), 0)
+    parts = read_parts(few, config, Start(), derive(0, "split") % 2**32)
     own = valuation.estimate(
-        found.policy, sums.merge(parts.used), examination=found.config.theta, propensity="exact",
+        found.policy, parts.train, examination=found.config.theta, propensity="exact",
         logging_policy=world.production,
     )  # fmt: skip
     assert own.value > truth + 5 * own.standard_error
 
 
-@pytest.mark.parametrize(("stopping", "wanted"), [("dcg", [0.325, 0.325, 0.15, 0.2]), ("fixed", [0.4, 0.4, 0, 0.2])])
-def test_no_part_shares_an_impression_with_another(world, stopping, wanted) -> None:
-    parts = learning._read(world.frame, configured(training={"stopping": stopping}), Start(), 3)
-    whole = reading.read(world.frame)
-    assert np.array_equal(parts.whole.shown, whole.shown)
-    assert np.array_equal(parts.whole.clicks, whole.clicks)
-    shares = [part.N / whole.N for part in (*parts.used, parts.held_out, parts.judged)]
-    assert shares == pytest.approx(wanted, abs=0.02)
+@pytest.mark.parametrize(
+    ("stopping", "objective", "wanted"),
+    [
+        (True, "ips", [0.65, 0.15, 0.2]),
+        (False, "ips", [0.8, 0, 0.2]),
+        (True, "doubly-robust", [0.325, 0.325, 0.15, 0.2]),
+        (False, "doubly-robust", [0.4, 0.4, 0, 0.2]),
+    ],
+)
+def test_no_part_shares_an_impression_with_another(world, stopping, objective, wanted) -> None:
+    config = configured(training={"early_stopping": stopping}, objective=objective)
+    parts = read_parts(world.frame, config, Start(), 3)
+    whole, all_parts = reading.read(world.frame), sums.merge(parts.all())
+    assert np.array_equal(all_parts.shown, whole.shown)
+    assert np.array_equal(all_parts.clicks, whole.clicks)
+    assert [part.N / whole.N for part in parts.all()] == pytest.approx(wanted, abs=0.02)
+    assert parts.seen.N + parts.evaluation.N == whole.N
+    facts = facts_of(parts)
+    assert (facts.impressions, facts.queries, facts.clicks) == (
+        8_000,
+        (whole.impressions > 0).sum(),
+        whole.clicks.sum(),
+    )
+    assert (facts.items, facts.list_length) == (len(np.unique(whole.item)), 5)
+    assert facts.pairs == len(set(zip(whole.query.tolist(), whole.item.tolist(), strict=True)))
+    plain = read_parts(world.frame, configured(training={"early_stopping": stopping}), Start(), 3)
+    assert np.array_equal(parts.evaluation.shown, plain.evaluation.shown)  # whatever the objective
 
 
 def test_doubly_robust_training(world) -> None:
@@ -144,7 +166,7 @@ def test_start_from_features_scores_what_was_never_shown(world) -> None:
     assert found.policy.generator.sizes()["dimension"] == 2
     assert found.policy.ranker.sizes()["dimension"] == 6
     assert 10**6 in found.policy.vocabulary.item_ids
-    assert "two towers" in found.start
+    assert "two towers" in found.start.words
     with pytest.raises(DataError, match=str(items[3])):
         learn(world.frame.head(3000), config, start=Start(item_features=table.filter(pl.col("item_id") != items[3])))
     with pytest.raises(DataError, match=r"item_id: Int64 in the log, String in the features"):
@@ -164,7 +186,10 @@ def test_start_from_embeddings_and_from_a_policy(world) -> None:
     again = learn(few, config, start=Start(world.production))
     assert again.policy.vocabulary.item_ids.equals(world.task.vocabulary.item_ids)
     exact = learn(few, configured(training={"epochs": 1}), start=Start(world.production))
-    assert (exact.propensity, exact.why) == ("exact", "the policy to start from is taken for the one that drew the log")
+    assert (exact.propensity, exact.propensity_reason) == (
+        "exact",
+        "the policy to start from is taken for the one that drew the log",
+    )
 
 
 def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
@@ -172,13 +197,13 @@ def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
     few, methods = world.frame.head(3000), ["joint", "independent"]
     whole = learn(few, config, methods=methods)
 
-    def stop(method: str, state: tr.training.history.Progress) -> None:
-        if (method, state.epoch, state.done) == ("independent", 2, 0.0):
+    def stop(method: str, state: Progress) -> None:
+        if (method, state.epoch, state.done) == ("joint", 2, 0.0) and state.phase == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         learn(few, config, methods=methods, checkpoints=tmp_path, progress=stop)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["independent", "joint"]
+    assert {p.stem for p in tmp_path.iterdir()} == {"generator-alone", "ranker-alone", "both-K2-20"}
     resumed = learn(few, config, methods=methods, checkpoints=tmp_path, resume=True)
     for method in methods:
         assert resumed.values[method].value == whole.values[method].value
@@ -190,11 +215,11 @@ def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
         ({"methods": ["magic"]}, ConfigError, "a method is one of baseline, independent, joint; got 'magic'"),
         ({"config": {"candidates": 5000}}, ConfigError, "5000 candidates, but there are only"),
         ({"config": {"candidates": 3}}, ConfigError, "3 candidates are fewer than the 5 places"),
-        ({"config": {"shown": 3}}, LogError, "row 0, column items"),
+        ({"config": {"list_length": 3}}, LogError, "row 0, column items"),
         (
-            {"config": {"held_out": 0.6, "judged": 0.5, "training": {"stopping": "dcg"}}},
+            {"config": {"evaluation_share": 0.5, "training": {"early_stopping": {"held_out_share": 0.6}}}},
             ConfigError,
-            "0.6 and 0.5 came",
+            "0.5 and 0.6 came",
         ),
         ({"config": {"propensity": "logged"}}, LogError, "no column `propensities`"),
         ({"config": {"propensity": "exact"}}, ConfigError, "exact propensities need the policy that drew the log"),
@@ -203,7 +228,7 @@ def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
 def test_each_mistake_is_one_clear_error(world, wrong, error, message) -> None:
     config = configured(**wrong.get("config", {}))
     with pytest.raises(error, match=message):
-        learn(world.frame.head(500), config, methods=wrong.get("methods"))
+        learn(world.frame.head(500), config, methods=wrong.get("methods", ["joint"]))
 
 
 @pytest.mark.parametrize("objective", ["ips", "doubly-robust"])
@@ -228,4 +253,55 @@ def test_the_summary_is_plain(learned) -> None:
     summary = learned.summary()
     assert as_json(summary)
     assert [m["method"] for m in summary["methods"]] == ["joint", "baseline"]
-    assert set(summary["methods"][1]["chosen"]) == {"ranker alone", "generator for the ranker"}
+    assert set(summary["methods"][1]["chosen"]) == {"re-ranker alone", "generator for the re-ranker"}
+
+
+def test_the_rank_that_was_used_is_told_and_not_the_one_that_was_asked_for(world) -> None:
+    few = world.frame.head(300)
+    config = configured(propensity="frequency", training={"epochs": 1})
+    found = learn(few, config, start=Start(sizes=tr.StartConfig(rank=500)))
+    assert found.start.sizes.rank == found.policy.generator.sizes()["F"] < 50
+    assert f"{found.start.sizes.rank} dimensions" in found.start.words
+
+
+def test_a_list_length_that_is_said_is_the_one_that_is_not_said() -> None:
+    """Whether a switch was set is no switch: only its value counts."""
+    same = tr.LearningConfig(list_length=None, candidates=None, training=tr.TrainingConfig())
+    assert same == tr.LearningConfig()
+    assert same.model_dump() == tr.LearningConfig.model_validate(tr.LearningConfig().model_dump()).model_dump()
+    assert np.array_equal(tr.LearningConfig(list_length=10).theta, tr.LearningConfig().theta)
+
+
+def test_the_defaults_come_from_the_log_alone(world) -> None:
+    """A configuration that went through JSON decides as the first did."""
+    few = world.frame.head(600)
+    config = tr.LearningConfig(propensity="frequency", training=tr.TrainingConfig(epochs=1))
+    one = learn(few, config)
+    other = learn(few, tr.LearningConfig.model_validate_json(config.model_dump_json()))
+    assert one.config == other.config
+    assert (one.config.list_length, one.config.candidates) == (5, len(one.policy.vocabulary.item_ids))
+
+
+def test_a_table_of_features_is_read_once(world, tmp_path: Path, monkeypatch) -> None:
+    items = items_of(world)
+    pl.DataFrame({"item_id": items, "x": np.arange(len(items)) / 10}).write_parquet(tmp_path / "items.parquet")
+    read = pl.read_parquet
+    seen: list[str] = []
+
+    def spy(source, **options):
+        seen.append(str(source))
+        return read(source, **options)
+
+    monkeypatch.setattr(features.pl, "read_parquet", spy)
+    config = configured(propensity="frequency", training={"epochs": 1})
+    learn(world.frame.head(1000), config, start=Start(item_features=tmp_path / "items.parquet"))
+    assert seen == [str(tmp_path / "items.parquet")]
+
+
+def test_every_seed_is_its_own(world, monkeypatch) -> None:
+    """The split of the log, the propensities, the start, every phase and the value have seeds of their own."""
+    seen: list[int] = []
+    monkeypatch.setattr(learning, "derive", lambda *parts: seen.append(derive(*parts)) or seen[-1])
+    learn(world.frame.head(600), configured(propensity="frequency", training={"epochs": 1}), seed=3)
+    assert len(seen) == len(set(seen)) == 3
+    assert 3 not in seen

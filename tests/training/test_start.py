@@ -171,3 +171,20 @@ def test_given_embeddings_from_pandas() -> None:
 def test_refusals_of_embeddings(items, message) -> None:
     with pytest.raises(DataError, match=message):
         start.from_embeddings(QUERIES, items, NAMES)
+
+
+def test_a_size_of_what_training_does_not_start_from_is_refused() -> None:
+    flat = GivenScores(np.zeros((2, 2)))
+    policy = TwoStagePolicy(flat, flat, 2, 1, Vocabulary(pl.Series(["a", "b"]), pl.Series([1, 2])))
+    rank, width = start.StartConfig(rank=5), start.StartConfig(ranker_width=5)
+    with pytest.raises(
+        ConfigError, match="rank is a size of a factorisation of the clicks, but training starts from a policy"
+    ):
+        start.Start(policy, sizes=rank)
+    with pytest.raises(ConfigError, match=r"rank is a size of .* starts from features"):
+        start.Start(item_features=ITEMS, sizes=rank)
+    with pytest.raises(
+        ConfigError, match=r"ranker_width is a size of two towers of features, .* starts from the clicks"
+    ):
+        start.Start(sizes=width)
+    assert start.Start(sizes=rank).sizes.rank == start.Start(item_features=ITEMS, sizes=width).sizes.ranker_width == 5

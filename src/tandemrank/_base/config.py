@@ -1,12 +1,17 @@
-"""Configuration from a preset, a TOML file and single switches, each overriding the one before; every value checked."""
+"""Configuration from a preset, a TOML file and single switches, each overriding the one before; every value checked.
+
+A switch has one name, whatever command takes it and however deep its class holds it: `epochs`. Of two switches of one name the
+one nearer to the top is meant (a grid's list of `candidates`, not the one number of what it is made of).
+"""
 
 import copy
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from tandemrank.errors import ConfigError
 
@@ -23,20 +28,21 @@ def resolve(
 ) -> Model:
     """The configuration: defaults, then preset, then file, then `name=value` switches, then flags that are not None.
 
-    Names of nested switches are joined by a dot: `training.epochs=5`, and `{"training.epochs": 5}` in `flags`.
+    All of them by the plain names of the switches: `epochs=5`, and `{"epochs": 5}` in `preset` and `flags`.
     """
     values: dict[str, Any] = {}
-    _merge(values, copy.deepcopy(preset or {}))
-    if file is not None:
-        _merge(values, _read(Path(file)))
+    given = [*(preset or {}).items(), *({} if file is None else _read(Path(file))).items()]
     for switch in switches:
         name, sign, text = switch.partition("=")
         if not sign:
-            raise ConfigError(f"a switch is name=value, for example training.epochs=5; got {switch!r}.")
-        _put(values, name.strip(), _value(text.strip()))
-    for name, value in (flags or {}).items():
-        if value is not None:
-            _put(values, name, value)
+            raise ConfigError(f"a switch is name=value, for example epochs=5; got {switch!r}.")
+        given.append((name.strip(), _value(text.strip())))
+    given += [(name, value) for name, value in (flags or {}).items() if value is not None]
+    paths = switch_paths(model)
+    for name, value in given:
+        if name not in paths:
+            raise ConfigError(_no_such(name, paths))
+        _put(values, paths[name], copy.deepcopy(value))
     return validated(model, values)
 
 
@@ -45,50 +51,104 @@ def validated(model: type[Model], values: dict[str, Any]) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        lines = []
-        for problem in error.errors():
-            name = ".".join(str(part) for part in problem["loc"] if not str(part).startswith(("literal[", "float")))
-            if problem["type"] == "extra_forbidden":
-                lines.append(f"{name}: there is no such switch. There are: {', '.join(_names(model))}.")
-            else:
-                lines.append(f"{name}: {problem['msg'].lower()}; got {problem['input']!r}.")
+        paths = switch_paths(model)
+        lines = [_problem(problem, paths) for problem in error.errors()]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from error
 
 
-def _names(model: type[BaseModel]) -> list[str]:
-    names = []
+def switch_paths(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
+    """Where each switch of a configuration stands, by its name."""
+    found: dict[str, tuple[str, ...]] = {}
+    deeper: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            names += [f"{name}.{x}" for x in _names(inner)]
+        inner = _inner(field.annotation)
+        if inner is None:
+            found[name] = (name,)
         else:
-            names.append(name)
-    return names
+            deeper.append((name, inner))
+            if field.annotation is not inner:
+                found[name] = (name,)  # one that may be off is itself a switch
+    for name, inner in deeper:
+        for switch, path in switch_paths(inner).items():
+            found.setdefault(switch, (name, *path))
+    return found
+
+
+def switch_values(config: BaseModel) -> dict[str, Any]:
+    """Every switch of a configuration by its name, as plain values; one that is off has none of what belongs to it."""
+    found = {}
+    for name, path in switch_paths(type(config)).items():
+        value: Any = config
+        for part in path:
+            value = None if value is None else getattr(value, part)
+        if isinstance(value, BaseModel):
+            value = True
+        found[name] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def switch_help(model: type[BaseModel]) -> dict[str, str]:
+    """What every switch means, by its name."""
+    found = {}
+    for name, path in switch_paths(model).items():
+        inside = model
+        for part in path[:-1]:
+            inside = _inner(inside.model_fields[part].annotation) or inside
+        found[name] = inside.model_fields[path[-1]].description or ""
+    return found
+
+
+def _inner(annotation: Any) -> type[BaseModel] | None:
+    """The configuration that a field holds, if it holds one or none."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _problem(problem: ErrorDetails, paths: dict[str, tuple[str, ...]]) -> str:
+    """One line for one problem, under the plain name of its switch."""
+    location = [str(part) for part in problem["loc"]]
+    if problem["type"] == "extra_forbidden":
+        return _no_such(location[-1], paths)
+    if problem["type"] == "value_error":
+        return f"{problem['msg'].removeprefix('Value error, ')}."
+    names = {part for path in paths.values() for part in path}
+    name = next((part for part in reversed(location) if part in names), ".".join(location))
+    return f"{name}: {problem['msg'].lower()}; got {problem['input']!r}."
+
+
+def _no_such(name: str, paths: dict[str, tuple[str, ...]]) -> str:
+    if (last := name.split(".")[-1]) in paths and last != name:
+        return f"{name}: there is no such switch; it is called {last}, wherever it is used."
+    return f"{name}: there is no such switch. There are: {', '.join(paths)}."
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}.") from error
+    if sections := [name for name, value in values.items() if isinstance(value, dict)]:
+        raise ConfigError(f"{path}: switches have no sections; write epochs = 5 without [{sections[0]}] above it.")
+    return values
 
 
-def _merge(values: dict[str, Any], others: dict[str, Any]) -> None:
-    for name, value in others.items():
-        if isinstance(value, dict) and isinstance(values.get(name), dict):
-            _merge(values[name], value)
-        else:
-            values[name] = dict(value) if isinstance(value, dict) else value
-
-
-def _put(values: dict[str, Any], name: str, value: Any) -> None:
-    *folders, last = name.split(".")
+def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    *folders, last = path
     for folder in folders:
-        values = values.setdefault(folder, {})
-        if not isinstance(values, dict):
-            raise ConfigError(f"{name}: {folder} already has the value {values!r}, so it holds no switches.")
+        inner = values.get(folder)
+        if inner is False:
+            raise ConfigError(f"{last}: {folder} is off, so it has no {last}. Leave one of the two out.")
+        # A switch that is on, and nothing more said of it so far.
+        values[folder] = inner if isinstance(inner, dict) else {}
+        values = values[folder]
+    if isinstance(values.get(last), dict) and isinstance(value, bool):
+        if value:
+            return  # on already, with more said of it
+        raise ConfigError(f"{last} is off, so it has no {', '.join(values[last])}. Leave one of the two out.")
     values[last] = value
 
 

@@ -16,6 +16,7 @@ from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.loop import train
+from tandemrank.training.schedules import BOTH
 
 # What a training does once, a copy of the weights and the digest of its inputs, is shared by a few epochs, as in real ones.
 EPOCHS = 4
@@ -63,8 +64,7 @@ def epoch(
     theta, generator = 1 / np.arange(1.0, K + 1), torch.Generator().manual_seed(seed)
     pair = TwoStagePolicy(stages[0], stages[1], K2, K, Vocabulary(pl.Series(range(users)), pl.Series(range(items))))
     config = TrainingConfig(
-        epochs=EPOCHS, stopping="fixed", minibatch=minibatch, samples=samples, alpha="examination", learning_rate=1e-4,
-        joint_start="start",
+        epochs=EPOCHS, minibatch=minibatch, samples=samples, rank_weights="examination", learning_rate=1e-4,
     )  # fmt: skip
     fixed = torch.randn(minibatch, items, generator=generator) / items
     with threads(on_threads):
@@ -72,7 +72,11 @@ def epoch(
         order = torch.randperm(users, generator=generator)
         batches = [order[first : first + minibatch] for first in range(0, users, minibatch)]
         run, floor = seconds(
-            [lambda: train(pair, w, theta, config), lambda: floor_epoch(stages, optimisers, batches, fixed)], turns
+            [
+                lambda: train(pair, w, theta, config, schedule=(BOTH,)),
+                lambda: floor_epoch(stages, optimisers, batches, fixed),
+            ],
+            turns,
         )
         run /= EPOCHS
     weighted_shown = _weighted_shown(stages, w, K2, K, generator)

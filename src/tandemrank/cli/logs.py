@@ -16,7 +16,7 @@ from tandemrank.errors import ConfigError
 @app.command()
 def validate(
     logs: Logs,
-    shown: Annotated[
+    list_length: Annotated[
         int | None, typer.Option(help="Places of a shown list, K; longer lists are problems.", min=1)
     ] = None,
     fix: Annotated[Path | None, typer.Option(help="Write a cleaned copy of the log to this folder.")] = None,
@@ -31,8 +31,8 @@ def validate(
     from tandemrank.logs import validation
 
     with working("reading the log"):
-        found = validation.validate(logs, K=shown)
-        mended = None if fix is None else validation.fix(logs, fix, K=shown)
+        found = validation.validate(logs, K=list_length)
+        mended = None if fix is None else validation.fix(logs, fix, K=list_length)
     answer = asdict(found)
     if mended is not None:
         answer["fixed"] = {**asdict(mended), "path": str(mended.path)}
@@ -47,7 +47,7 @@ def validate(
 @app.command()
 def examination(
     logs: Logs,
-    shown: Annotated[int, typer.Option(help="Places of a shown list, K.", min=2)] = 10,
+    list_length: Annotated[int, typer.Option(help="Places of a shown list, K.", min=2)] = 10,
     method: Annotated[
         str, typer.Option(help="harvest (an item against itself at other ranks), em, or trust.")
     ] = "harvest",
@@ -68,15 +68,15 @@ def examination(
         raise ConfigError(f"--method takes harvest, em or trust; got {method!r}.")
     found: Any
     with working("reading the log and comparing ranks"):
-        rows = read(logs, K=shown, engine=check_engine(engine))
+        rows = read(logs, K=list_length, engine=check_engine(engine))
         if method == "trust":
-            found = examination.estimate_trust(rows, shown, seed=seed)
+            found = examination.estimate_trust(rows, list_length, seed=seed)
         else:
-            found = examination.estimate(rows, shown, method=method, seed=seed)
+            found = examination.estimate(rows, list_length, method=method, seed=seed)
     answer = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in asdict(found).items()}
     if as_json:
         print_json(answer)
         return
-    columns = [k for k, v in answer.items() if isinstance(v, list) and len(v) == shown]
-    ranks = [{"rank": k + 1, **{c: answer[c][k] for c in columns}} for k in range(shown)]
+    columns = [k for k, v in answer.items() if isinstance(v, list) and len(v) == list_length]
+    ranks = [{"rank": k + 1, **{c: answer[c][k] for c in columns}} for k in range(list_length)]
     print_summary({**{k: v for k, v in answer.items() if k not in columns}, "curve": ranks}, as_json=False)

@@ -48,7 +48,7 @@ def train(
     candidates: Annotated[
         int | None, typer.Option(help="Candidates of the generator, K2; by default 500, or all items.", min=1)
     ] = None,
-    shown: Annotated[
+    list_length: Annotated[
         int | None, typer.Option(help="Places of a shown list, K; by default the log's longest list.", min=1)
     ] = None,
     propensity: Annotated[
@@ -56,7 +56,7 @@ def train(
     ] = None,
     objective: Annotated[str | None, typer.Option(help="ips or doubly-robust.")] = None,
     curve: Curve = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of a phase, at most.", min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs per phase, at most.", min=1)] = None,
     rank: Annotated[int | None, typer.Option(help="Dimension of the factorisation of the clicks.", min=1)] = None,
     generator_width: Annotated[int | None, typer.Option(help="Hidden units of the generator's towers.", min=1)] = None,
     generator_dimension: Annotated[int | None, typer.Option(help="Dimension of its embeddings.", min=1)] = None,
@@ -74,13 +74,12 @@ def train(
     """
     from tandemrank._base.config import resolve
     from tandemrank.cli import training_run
+    from tandemrank.cli.training_run import TrainSwitches
     from tandemrank.reports import training
-    from tandemrank.training.config import LearningConfig
-    from tandemrank.training.start import StartConfig
 
     flags = {
-        "candidates": candidates, "shown": shown, "propensity": propensity, "objective": objective,
-        "examination": read_curve_option(curve), "training.epochs": epochs,
+        "candidates": candidates, "list_length": list_length, "propensity": propensity, "objective": objective,
+        "examination": read_curve_option(curve), "epochs": epochs,
     }  # fmt: skip
     sizes = {
         "rank": rank, "generator_width": generator_width, "generator_dimension": generator_dimension,
@@ -90,11 +89,12 @@ def train(
         "query_features": query_features, "item_features": item_features,
         "query_embeddings": query_embeddings, "item_embeddings": item_embeddings,
     }  # fmt: skip
-    resolved = resolve(LearningConfig, file=config, switches=switches or (), flags=flags)
+    resolved = resolve(TrainSwitches, file=config, switches=switches or (), flags={**flags, **sizes})
     with resumable(), training_progress() as progress:
         summary = training_run.learn(
-            logs, out, resolved, methods=method or (), start=start, logging_policy=logging_policy, tables=tables,
-            sizes=resolve(StartConfig, flags=sizes), seed=seed, resume=resume, command=command_line(), progress=progress,
+            logs, out, resolved.learning, methods=method or ["joint"], start=start, logging_policy=logging_policy,
+            tables=tables,
+            sizes=resolved.start, seed=seed, resume=resume, command=command_line(), progress=progress,
         )  # fmt: skip
     if as_json:
         print_json(summary)
@@ -102,7 +102,7 @@ def train(
     show(training.text(summary))
     for sentence in training.sentences(summary):
         show(sentence)
-    show(f"propensities: {summary['propensities']} ({summary['why']})")
+    show(f"propensities: {summary['propensity']} ({summary['propensity_reason']})")
     show(f"start: {summary['start']}")
     show(f"pairs: {', '.join(found['policy'] for found in summary['methods'])}")
     show(f"report: {summary['report']}")

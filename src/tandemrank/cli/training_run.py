@@ -4,19 +4,31 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 import tandemrank
+from tandemrank._base.config import switch_help, switch_values
 from tandemrank._base.files import Kind, claimed, write_json
 from tandemrank.errors import ConfigError
 from tandemrank.policies import two_stage
 from tandemrank.reports import training
 from tandemrank.training import learning
-from tandemrank.training.config import LearningConfig, TrainingConfig
+from tandemrank.training.config import LearningConfig
 from tandemrank.training.history import Progress
-from tandemrank.training.learning import check_methods
+from tandemrank.training.methods import check_methods
 from tandemrank.training.schedules import Method
 from tandemrank.training.start import Start, StartConfig
 
 TRAINING = Kind("training")
+
+
+class TrainSwitches(BaseModel):
+    """Every switch of `train`: `--set` and a TOML file take them by their plain names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    learning: LearningConfig = LearningConfig()
+    start: StartConfig = StartConfig()
 
 
 def learn(
@@ -24,7 +36,7 @@ def learn(
     out: str | Path,
     config: LearningConfig,
     *,
-    methods: Sequence[str] = (),
+    methods: Sequence[str] = ("joint",),
     start: str | Path | None = None,
     logging_policy: str | Path | None = None,
     tables: Mapping[str, str | Path | None] | None = None,
@@ -34,11 +46,11 @@ def learn(
     command: str = "",
     progress: Callable[[Method, Progress], None] | None = None,
 ) -> dict[str, Any]:
-    """Trains pairs from a log (`own_logs.learn`): `out/METHOD/policy` and its history each, the summary, the report.
+    """Trains pairs from a log (`training.learn`): `out/METHOD/policy` and its history each, the summary, the report.
 
     `tables` are the files of features or embeddings, by the names of `Start`.
     """
-    out, names = Path(out), check_methods(methods or [config.training.method])
+    out, names = Path(out), check_methods(methods)
     if not resume and (there := [name for name in names if (out / name / "policy").exists()]):
         raise ConfigError(
             f"{out / there[0] / 'policy'} exists. Give another --out, or --resume to go on with an interrupted training."
@@ -48,13 +60,13 @@ def learn(
     begin = Start(first, **dict(tables or {}), sizes=sizes or StartConfig())
     with claimed(out, TRAINING, inputs=[*source, start, logging_policy, *(tables or {}).values()]):
         learned = learning.learn(
-            list(source), config, methods=names, start=begin, logging_policy=drew, seed=seed, checkpoints=out,
-            resume=resume, progress=progress,
+            list(source), config, methods=names, start=begin, logging_policy=drew, seed=seed,
+            checkpoints=out / "checkpoints", resume=resume, progress=progress,
         )  # fmt: skip
-    switches = {"seed": seed, **learned.config.model_dump(mode="json"), "start": begin.sizes.model_dump(mode="json")}
+    switches = {"seed": seed, **switch_values(learned.config), **switch_values(learned.start.sizes)}
     summary = {
         "command": command, "version": tandemrank.__version__, **learned.summary(), "switches": switches,
-        "switch_help": {n: f.description or "" for m in CONFIGS for n, f in m.model_fields.items()},
+        "switch_help": switch_help(StartConfig) | switch_help(LearningConfig),
     }  # fmt: skip
     write_json(out / "config.json", switches)
     for method in summary["methods"]:
@@ -64,6 +76,3 @@ def learn(
     summary["report"] = str(training.write(summary, out / "report.html"))
     write_json(out / "summary.json", summary)
     return summary
-
-
-CONFIGS = (StartConfig, TrainingConfig, LearningConfig)

@@ -36,7 +36,7 @@ LoggingPolicy = Annotated[Path | None, typer.Option(help="Saved policy that drew
 Estimator = Annotated[
     str, typer.Option(help="doubly_robust, ips, clipped, self_normalised, beta_ips or direct.")
 ]  # fmt: skip
-Shown = Annotated[int, typer.Option(help="Places of a list, K, of a system given by its scores.", min=1)]
+ListLength = Annotated[int, typer.Option(help="Places of a list, K, of a system given by its scores.", min=1)]
 Candidates = Annotated[int, typer.Option(help="Candidates, K2, of a system given by its scores.", min=1)]
 
 
@@ -48,7 +48,7 @@ def estimate(
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
     estimator: Estimator = "doubly_robust",
-    shown: Shown = 10,
+    list_length: ListLength = 10,
     candidates: Candidates = 500,
     curve: Curve = None,
     engine: Engine = "local",
@@ -62,7 +62,7 @@ def estimate(
     from tandemrank.offpolicy.valuation import estimate_all
 
     question = _question(propensity, logging_policy, estimator, curve, engine, seed)
-    pair = _pair(policy, scores, candidates, shown)
+    pair = _pair(policy, scores, candidates, list_length)
     with working("reading the log and valuing the pair"):
         [value] = estimate_all([pair], logs, question)
     print_summary(value.summary(), as_json)
@@ -77,7 +77,7 @@ def compare(
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
     estimator: Estimator = "doubly_robust",
-    shown: Shown = 10,
+    list_length: ListLength = 10,
     candidates: Candidates = 500,
     curve: Curve = None,
     engine: Engine = "local",
@@ -92,7 +92,7 @@ def compare(
     from tandemrank.offpolicy.values import compare_values
 
     question = _question(propensity, logging_policy, estimator, curve, engine, seed)
-    sides = [_pair(policy, scores, candidates, shown), _against(against, candidates, shown)]
+    sides = [_pair(policy, scores, candidates, list_length), _against(against, candidates, list_length)]
     with working("reading the log and comparing"):
         found = compare_values(*estimate_all(sides, logs, question))
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
@@ -116,7 +116,7 @@ def _question(
     )
 
 
-def _pair(policy: Path | None, scores: Path | None, candidates: int, shown: int) -> "TwoStagePolicy":
+def _pair(policy: Path | None, scores: Path | None, candidates: int, list_length: int) -> "TwoStagePolicy":
     """The pair that is asked about."""
     from tandemrank.policies import outside, two_stage
 
@@ -124,10 +124,10 @@ def _pair(policy: Path | None, scores: Path | None, candidates: int, shown: int)
         raise ConfigError("give the pair by --policy, a saved pair, or by --scores, a Parquet of scores; one of them.")
     if policy is not None:
         return two_stage.load(policy)
-    return outside.policy_from_scores(cast(Path, scores), K2=candidates, K=shown)
+    return outside.policy_from_scores(cast(Path, scores), K2=candidates, K=list_length)
 
 
-def _against(against: str, candidates: int, shown: int) -> "Side":
+def _against(against: str, candidates: int, list_length: int) -> "Side":
     """The other side: production, a saved pair, or any system by its scores."""
     from tandemrank.offpolicy.values import PRODUCTION
 
@@ -136,4 +136,4 @@ def _against(against: str, candidates: int, shown: int) -> "Side":
     path = Path(against)
     if not path.exists():
         raise ConfigError(f"--against takes production, a saved pair or a Parquet of scores; nothing is at {against}.")
-    return _pair(path, None, candidates, shown) if path.is_dir() else _pair(None, path, candidates, shown)
+    return _pair(path, None, candidates, list_length) if path.is_dir() else _pair(None, path, candidates, list_length)

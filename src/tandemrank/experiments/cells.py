@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.training.schedules import Method
@@ -24,6 +24,13 @@ class GridConfig(BaseModel):
         default=True, description="rows to compare with: random, popularity, production, full information"
     )
     seed: int = Field(default=0, ge=0, description="the seed that every other seed is derived from")
+
+    @model_validator(mode="after")
+    def _applies(self) -> "GridConfig":
+        """Refuses a switch that would be ignored."""
+        if self.experiment.learning.candidates is not None:
+            raise ValueError("a table has its own list of candidates: leave the number of what it is made of out")
+        return self
 
 
 class Cell(NamedTuple):

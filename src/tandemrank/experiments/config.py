@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tandemrank.training.config import LearningConfig
 
@@ -56,26 +56,28 @@ class ExperimentConfig(BaseModel):
     evaluation_samples: int = Field(default=2, ge=1, description="sampled lists a user for the expected NDCG")
     learning: LearningConfig = LearningConfig()
 
+    @model_validator(mode="after")
+    def _applies(self) -> "ExperimentConfig":
+        """Refuses switches that would be ignored."""
+        if self.learning.evaluation_share is not None:
+            raise ValueError("evaluation_share is for logs of one's own; an experiment is judged by the truth")
+        return self
 
+
+# By the plain names of the switches.
 PRESETS: dict[str, dict[str, Any]] = {
     "tandem": {},
     "paper": {
-        "learning": {
-            "propensity": "frequency",
-            "clip": "paper",
-            "training": {
-                "gradient": "reinforce",
-                "samples": 300,
-                "stopping": "fixed",
-                "epochs": 30,
-                "learning_rate": 0.01,
-                "shared_rate": 1.0,
-                "rate": "constant",
-                "query_step": "adam",
-                "joint_start": "start",
-                "joint_step": "alternate",
-                "alpha": "examination",
-            },
-        },
+        "propensity": "frequency",
+        "clip": "paper",
+        "schedule": "paper",
+        "gradient": "reinforce",
+        "samples": 300,
+        "epochs": 30,
+        "learning_rate": 0.01,
+        "shared_rate": 1.0,
+        "rate": "constant",
+        "query_step": "adam",
+        "rank_weights": "examination",
     },
 }

@@ -240,14 +240,8 @@ class Table:
     @property
     def K(self) -> int:
         """The places of a shown list."""
-        shown = self.switches.get("shown")
-        return shown if isinstance(shown, int) else 10
-
-    @property
-    def judged_in_ndcg(self) -> bool:
-        """Is the judgement on held-out clicks an estimate of NDCG, so that both share an axis?"""
-        training = self.switches.get("training")
-        return not isinstance(training, dict) or training.get("stopping", "dcg") == "dcg"
+        length = self.switches.get("list_length")
+        return length if isinstance(length, int) else 10
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from tandemrank import __version__
+from tandemrank._base.config import switch_help, switch_values
 from tandemrank.experiments import paper
 from tandemrank.experiments.cells import Cell, GridConfig
-from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import difference
 from tandemrank.experiments.results import (
     FIGURES,
@@ -23,7 +23,6 @@ from tandemrank.experiments.results import (
     Table,
     World,
 )
-from tandemrank.training.config import LearningConfig, TrainingConfig
 
 Floats = NDArray[np.float64]
 
@@ -100,30 +99,11 @@ def table_of(
         command=command,
         version=__version__,
         world=world,
-        switches=_switches(config),
-        switch_help=switch_help(),
+        switches=switch_values(config),
+        switch_help=switch_help(GridConfig),
         rows=rows_of(records.values()),
         references=references,
         differences=differences(config, records, users),
         curves=tuple(record.curve for record in records.values()),
         paper=tuple(row for row in paper.ROWS if world.data == "ml-1m" and (row.method, row.K2, row.N) in asked),
     )
-
-
-def _switches(config: GridConfig) -> dict[str, Any]:
-    """Every switch with its value, on one level but for the training's."""
-    values = config.model_dump(mode="json")
-    experiment = values.pop("experiment")
-    learning = experiment.pop("learning")
-    # A grid has its own lists of these two.
-    del experiment["impressions"], learning["candidates"]
-    return {**experiment, **learning, **values}
-
-
-def switch_help() -> dict[str, str]:
-    """What every switch means, by name."""
-    return {
-        name: field.description or ""
-        for model in (TrainingConfig, LearningConfig, ExperimentConfig, GridConfig)
-        for name, field in model.model_fields.items()
-    }

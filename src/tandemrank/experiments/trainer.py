@@ -1,6 +1,5 @@
 """Three ways to learn from one log, and the references to compare them with."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +15,8 @@ from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.loop import train
-from tandemrank.training.schedules import Method, Phase, schedule_of
+from tandemrank.training.methods import Methods
+from tandemrank.training.schedules import Method
 from tandemrank.training.stopping import Criterion
 
 
@@ -31,59 +31,24 @@ class Outcome:
 
 
 class Trainer:
-    """Trains methods on one log. A phase that does not involve the pair does not depend on K2 or on the method: it is
-    trained once and used wherever it occurs (the stages alone, in Independent and Baseline, for every K2)."""
+    """Trains methods on one log, and evaluates them on the truth; the stages alone are trained once, for every K2."""
 
     def __init__(self, world: World, config: ExperimentConfig, log: Log, seed: int) -> None:
         self.world, self.config, self.log, self.seed = world, config, log, seed
-        self._alone: dict[Phase, tuple[TwoStagePolicy, tuple[Epoch, ...], float]] = {}
+        criterion, watch = self._judges()
+        self.methods = Methods(
+            start_policy(world, config, world.task.D), log.clicks.weights, world.theta, config.learning.training,
+            seed=seed, coordinates=(log.N,), criterion=criterion, watch=watch,
+            # Lists that a criterion asked for are there already; made for the curves alone, they would be a fifth of the time.
+            watch_every=4 if criterion is None else 1,
+        )  # fmt: skip
 
     def run(self, method: Method, K2: int, *, progress: Callable[[Progress], None] | None = None) -> Outcome:
         """Trains and evaluates one method."""
-        policy = start_policy(self.world, self.config, K2)
-        history: tuple[Epoch, ...] = ()
-        seconds = 0.0
-        for phase in schedule_of(method, self.config.learning.training.joint_start, policy):
-            alone = phase.judged != "pair"
-            if alone and phase in self._alone:
-                trained, epochs, taken = self._alone[phase]
-            else:
-                start = time.perf_counter()
-                trained, epochs = self._train(policy, phase, progress)
-                taken = time.perf_counter() - start
-                if alone:
-                    self._alone[phase] = trained, epochs, taken
-            stages = {step.stage for step in phase.steps}
-            policy = TwoStagePolicy(
-                trained.generator if "candidate" in stages else policy.generator,
-                trained.ranker if "ranker" in stages else policy.ranker,
-                K2, self.config.learning.shown, self.world.task.vocabulary,
-            )  # fmt: skip
-            history, seconds = history + epochs, seconds + taken
-        return Outcome(policy, history, self.evaluate(policy), seconds)
+        found = self.methods.train(method, K2, progress=progress)
+        return Outcome(found.policy, found.history, self.evaluate(found.policy), found.seconds)
 
-    def _train(
-        self, policy: TwoStagePolicy, phase: Phase, progress: Callable[[Progress], None] | None
-    ) -> tuple[TwoStagePolicy, tuple[Epoch, ...]]:
-        coordinates = (phase.name, policy.K2) if phase.judged == "pair" else (phase.name,)
-        seed = derive(self.seed, "training", self.log.N, *coordinates) % 2**32
-        criterion, watch = self._judges(seed)
-        trained = train(
-            policy,
-            self.log.clicks.weights,
-            self.world.theta,
-            self.config.learning.training,
-            schedule=(phase,),
-            criterion=criterion,
-            seed=seed,
-            progress=progress,
-            watch=watch,
-            # Lists that a criterion asked for are there already; made for the curves alone, they would be a fifth of the time.
-            watch_every=4 if criterion is None else 1,
-        )
-        return trained.policy, trained.history
-
-    def _judges(self, seed: int) -> tuple[Criterion | None, Callable[[TwoStagePolicy], dict[str, float]]]:
+    def _judges(self) -> tuple[Criterion | None, Callable[[TwoStagePolicy], dict[str, float]]]:
         """The criterion, and the true NDCG of the same lists: an epoch makes its lists once, for both."""
         q, judged = self.world.q, np.empty((0, 0), np.int32)
 
@@ -92,11 +57,13 @@ class Trainer:
             judged = policy.most_likely(q)
             return q, judged
 
+        criterion = self.log.clicks.criterion(self.config.learning, lists=lists)
+
         def watch(policy: TwoStagePolicy) -> dict[str, float]:
-            shown = judged if self.config.learning.training.stopping == "dcg" else policy.most_likely(q)
+            shown = policy.most_likely(q) if criterion is None else judged
             return {"ndcg": float(np.nanmean(ndcg(shown, q, self.world.task.relevance)))}
 
-        return self.log.clicks.criterion(self.config.learning, seed, lists=lists), watch
+        return criterion, watch
 
     def evaluate(self, policy: TwoStagePolicy) -> Evaluation:
         """All figures of a policy, on the users who were logged."""
@@ -115,10 +82,8 @@ def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> di
         "popularity": MatrixFactorisation(np.ones((task.Q, 1)), popularity),
         "production": world.production.generator,
     }
-    policies = {n: TwoStagePolicy(s, s, K2, config.learning.shown, task.vocabulary) for n, s in scorers.items()}
-    chosen = config.learning.training.model_copy(
-        update={"method": "joint", "stopping": "fixed", "gradient": "race", "samples": 1}
-    )
+    policies = {n: TwoStagePolicy(s, s, K2, config.learning.K, task.vocabulary) for n, s in scorers.items()}
+    chosen = config.learning.training.model_copy(update={"early_stopping": None, "gradient": "race", "samples": 1})
     policies["full information"] = train(
         start_policy(world, config, K2),
         _rows(task.relevance, world.q),

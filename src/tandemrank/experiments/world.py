@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.config import switch_values
 from tandemrank._base.files import Kind, claimed, write_json
 from tandemrank._base.random import derive
 from tandemrank.clicks import models, simulation
@@ -21,6 +22,7 @@ from tandemrank.experiments.results import SimulatedLog
 from tandemrank.logs import counting, writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import logger
+from tandemrank.offpolicy.propensities import SAMPLES
 from tandemrank.policies.scorers import MatrixFactorisation, truncated_svd
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.data import TrainingData, prepare
@@ -85,7 +87,7 @@ def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
         everybody[known] = users
         users = everybody
     scorer = MatrixFactorisation(users / config.temperature, items)
-    production = TwoStagePolicy(scorer, scorer, task.D, config.learning.shown, task.vocabulary)
+    production = TwoStagePolicy(scorer, scorer, task.D, config.learning.K, task.vocabulary)
     theta = config.learning.theta
     model = models.noisy(theta, config.relevant, config.irrelevant, config.trust_bias)
     return World(task, production, logged_users(task, config, seed), theta, model)
@@ -132,7 +134,7 @@ def write_log(
     def rho_0(part: Impressions) -> Floats:
         q = np.repeat(part.query, part.items.shape[1])
         found, _ = world.production.exposure(
-            q, part.items.ravel(), world.theta, samples=config.learning.propensity_samples, seed=seed
+            q, part.items.ravel(), world.theta, samples=config.learning.propensity_samples or SAMPLES, seed=seed
         )
         return found.reshape(part.items.shape)
 
@@ -142,7 +144,7 @@ def write_log(
             propensities=rho_0 if propensities else None, policy="production", progress=progress,
         )  # fmt: skip
     world.production.save(out / "production")
-    write_json(out / "config.json", {"seed": seed, **config.model_dump(mode="json")})
+    write_json(out / "config.json", {"seed": seed, **switch_values(config)})
     return SimulatedLog(
         data=world.task.name, impressions=config.impressions, users=len(world.q), items=world.task.D,
         log=str(out / "log"), production=str(out / "production"),
@@ -154,13 +156,13 @@ def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
     used, held_out = counting.split_impressions(
         impressions(world, N, seed),
         world.task.vocabulary,
-        config.learning.apart,
+        config.learning.held_out_share,
         seed=derive(seed, "split", N) % 2**32,
     )
     chosen = derive(seed, "rho_0") % 2**32
     found = prepare(
-        used, config.learning, held_out=held_out if config.learning.apart else None, logging_policy=world.production,
-        seed=chosen,
+        used, config.learning, held_out=held_out if config.learning.held_out_share else None,
+        logging_policy=world.production, seed=chosen,
         lists=lambda: logger.lists_of(impressions(world, N, seed)),
     )  # fmt: skip
     return Log(found, N)
@@ -171,4 +173,4 @@ def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePol
     if K2 > world.task.D:
         raise ConfigError(f"K2 = {K2} candidates, but there are only {world.task.D} items. Ask for fewer candidates.")
     scorer = world.production.generator
-    return TwoStagePolicy(scorer, scorer, K2, config.learning.shown, world.task.vocabulary).copy()
+    return TwoStagePolicy(scorer, scorer, K2, config.learning.K, world.task.vocabulary).copy()

@@ -52,12 +52,11 @@ def learning_curves(table: Table) -> "Figure":
     """True NDCG (solid) and the judgement on held-out clicks (dotted), if any, by epoch; phases follow one another."""
     chosen = chosen_curves(table) or Chosen(0, [], [])
     figure, axes = panels(len(chosen.Ns), len(chosen.methods), 0.5 + 2.5 * len(chosen.Ns), sharey="row")
-    one_axis = table.judged_in_ndcg or not judged_epochs(table)
     for row, N in zip(axes, chosen.Ns, strict=True):
         for axis, method in zip(row, chosen.methods, strict=True):
             colour = look_of(method, table.methods)["color"]
             here = [c for c in table.curves if (c.method, c.K2, c.N) == (method, chosen.K2, N)][:5]
-            _runs(axis, axis if one_axis else axis.twinx(), here, colour)
+            _runs(axis, here, colour)
             axis.set_title(f"{label(method)}, N = {count(N)}", color=colour)
             axis.set_xlabel("epoch" if chosen.Ns[-1] == N else "")
             axis.grid(False, axis="x")
@@ -67,25 +66,25 @@ def learning_curves(table: Table) -> "Figure":
     return figure
 
 
-def _runs(axis: "Axes", judged: "Axes", curves: Sequence[Curve], colour: str) -> None:
+def _runs(axis: "Axes", curves: Sequence[Curve], colour: str) -> None:
     """The runs of one method, the first one strong; each phase starts at the same place in all of them."""
     start = 0
     for phase in dict.fromkeys(epoch.phase for curve in curves for epoch in curve.history):
         runs = [[epoch for epoch in curve.history if epoch.phase == phase] for curve in curves]
         for i, epochs in enumerate(runs):
             look: dict[str, Any] = {"color": colour, "lw": 1.0 if i else 1.8, "alpha": 0.4 if i else 1.0}
-            _one_run(axis, judged, epochs, start, look)
+            _one_run(axis, epochs, start, look)
         mark_phase(axis, phase, start)
         start += max(len(epochs) for epochs in runs)
     axis.set_xlim(0.5, start + 0.5)
 
 
-def _one_run(axis: "Axes", judged: "Axes", epochs: Sequence[Point], start: int, look: dict[str, Any]) -> None:
+def _one_run(axis: "Axes", epochs: Sequence[Point], start: int, look: dict[str, Any]) -> None:
     x = np.arange(1, len(epochs) + 1) + start
     true = np.array([epoch.ndcg for epoch in epochs])
     known = ~np.isnan(true)
     axis.plot(x[known], true[known], **look, marker="" if known.all() else ".")
-    judged.plot(x, [epoch.held_out for epoch in epochs], **look, ls=(0, (1, 1.2)))
+    axis.plot(x, [epoch.held_out for epoch in epochs], **look, ls=(0, (1, 1.2)))
 
 
 def mark_phase(axis: "Axes", phase: str, start: int) -> None:

@@ -165,7 +165,7 @@ def figures_of(table: Table) -> "list[tuple[str, Callable[[Table], Figure], str]
         (chosen, "Learning curves", curves.learning_curves,
          f"K2 = {chosen.K2 if chosen else 0}, up to five runs, the first one strong. Solid: true NDCG@{K}, which no training "
          "sees." + (" Dotted: the judgement on held-out clicks, which decides when to stop." if judged else "")),
-        (judged and table.judged_in_ndcg, "Predicted and true", curves.predicted,
+        (judged, "Predicted and true", curves.predicted,
          f"NDCG@{K} as predicted from held-out clicks alone, against the truth, epoch by epoch. The mean distance is "
          f"{gap:.3f} over {len(judged):,} epochs; a perfect prediction is on the diagonal."),
         (recall, "How the two stages share the work", figures.stages,

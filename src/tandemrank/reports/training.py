@@ -97,7 +97,7 @@ def html(summary: Summary) -> str:
         f"<li>{_chip(m['method'])}: {escape(ABOUT[m['method']])}.</li>" for m in summary["methods"]
     )  # fmt: skip
     title = "Both stages, trained from a click log"
-    judged = f"{summary['log']['judged']:,.0f}"
+    judged = f"{summary['log']['evaluation']:,.0f}"
     sections = [
         f'<header><h1>{title}</h1><p>{escape(what_was_run(summary))}</p><ul class="methods">{methods}</ul></header>',
         section("What it is worth", f'{_tiles(summary)}<ul class="headline">{found}</ul>'),
@@ -126,11 +126,11 @@ def what_was_run(summary: Summary) -> str:
     log, asked = summary["log"], summary["switches"]
     stopping = f", {log['held_out']:,.0f} said when to stop," if log["held_out"] else ""
     return (
-        f"A live system showed lists of up to {log['places']} of {log['items']:,} items to {log['queries']:,} queries, "
+        f"A live system showed lists of up to {log['list_length']} of {log['items']:,} items to {log['queries']:,} queries, "
         f"{log['impressions']:,.0f} times, and {log['clicks']:,.0f} clicks were logged. From these clicks alone a two-stage "
         f"system was trained: a generator that picks {asked['candidates']} candidates and a re-ranker that shows "
-        f"{asked['shown']} of them. Training saw {log['used']:,.0f} impressions{stopping} "
-        f"and {log['judged']:,.0f} valued what came out."
+        f"{asked['list_length']} of them. Training saw {log['train']:,.0f} impressions{stopping} "
+        f"and {log['evaluation']:,.0f} valued what came out."
     )
 
 
@@ -193,7 +193,7 @@ def _log(summary: Summary) -> str:
         ("items shown", f"{log['items']:,}"),
         ("(query, item) pairs shown", f"{log['pairs']:,}"),
         ("clicks", f"{log['clicks']:,.0f}"),
-        ("propensities", f"{summary['propensities']}: {summary['why']}"),
+        ("propensities", f"{summary['propensity']}: {summary['propensity_reason']}"),
         ("training started from", summary["start"]),
     ]
     lines = [line(escape(name), [f"<td>{escape(value)}</td>"]) for name, value in facts]
@@ -254,7 +254,8 @@ def _phases(axis: "Axes", method: dict[str, Any], colour: str) -> None:
             judged = np.array([e["objective"] for e in epochs])
             judged /= np.abs(judged).max() or 1.0
         axis.plot(np.arange(1, len(judged) + 1) + start, judged, color=colour, marker=".", ms=4)
-        axis.plot(start + chosen, judged[chosen - 1], color=colour, marker="o", ms=10, mew=1.6, mfc="none")
+        at = [e["epoch"] for e in epochs].index(chosen)
+        axis.plot(start + at + 1, judged[at], color=colour, marker="o", ms=10, mew=1.6, mfc="none")
         mark_phase(axis, phase, start)
         start += len(judged)
     axis.set_xlim(0.5, start + 0.5)

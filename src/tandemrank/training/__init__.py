@@ -1,14 +1,18 @@
 """From a log to a trained pair: one loop, to which Baseline, Independent and Joint are values.
 
 - `config`: the switches
+- `parts`: an own log in its parts: for training, for stopping, for valuing
 - `data`: from a log to what training needs: propensities, clipping, weights
 - `weights`: the estimators as weights of the documents
 - `safe`: caution as a change of these weights
+- `ranks`: the weights of the ranks
 - `schedules`: Baseline, Independent and Joint as data
 - `steps`: how parameters move along their gradients
 - `history`: how a training went, and where it stands
 - `stopping`: when to stop, by held-out clicks
-- `loop`: the loop, and its checkpoints
+- `checkpoint`: where a training stands, on disk
+- `loop`: the loop
+- `methods`: the driver of methods: a stage that is trained alone is trained once
 - `start`: where training starts without ratings
 - `learning`: `learn`: from an own log to trained pairs and what each would be worth
 """

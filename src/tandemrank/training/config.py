@@ -1,29 +1,47 @@
-"""The switches of training and of the way from a log to it."""
+"""The switches of training and of the way from a log to it; docs/experiment.md has a row with the reasons for each."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from tandemrank.clicks import models
-from tandemrank.training.schedules import JointStart, Method
+from tandemrank.training.schedules import ScheduleName
+
+LIST_LENGTH, CANDIDATES = 10, 500  # K and K2 where neither a switch nor a log says otherwise
+EVALUATION_SHARE = 0.2
+
+RankWeights = Literal["flat", "examination"] | Annotated[int, Field(ge=1)]
 
 
-class TrainingConfig(BaseModel):
-    """The switches of training; docs/experiment.md has the reasons."""
+class EarlyStopping(BaseModel):
+    """A phase ends when its judgement on held-out clicks stops improving, with the weights of its best epoch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: Method = Field(default="joint", description="schedule: baseline, independent or joint")
-    gradient: Literal["race", "reinforce", "reinforce+baseline"] = Field(
-        default="race", description="gradient estimator"
+    patience: int = Field(default=10, ge=1, description="epochs without a better judgement before a phase ends")
+    held_out_share: float = Field(
+        default=0.15, gt=0, lt=1, description="share of the impressions that only say when to stop"
     )
-    samples: int = Field(default=1, ge=1, description="Monte-Carlo samples of a gradient")
+
+
+class TrainingConfig(BaseModel):
+    """The switches of training."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schedule: ScheduleName = Field(
+        default="tandem",
+        description="the phases of joint training: both stages alone and then from their mean for each other; the paper's, "
+        "for each other from the start, one after the other; or the mean and nothing else",
+    )
+    gradient: Literal["race", "reinforce"] = Field(default="race", description="gradient estimator")
+    samples: int = Field(default=1, ge=1, description="Monte-Carlo samples per gradient")
     minibatch: int | None = Field(
         default=None,
         ge=1,
-        description="queries of a minibatch; by default 256, or a twelfth of them where there are fewer",
+        description="queries per minibatch; by default 256, or a twelfth of them where there are fewer",
     )
     learning_rate: float = Field(default=0.2, gt=0, description="learning rate of what belongs to one query")
     shared_rate: float = Field(
@@ -38,44 +56,38 @@ class TrainingConfig(BaseModel):
         default="direction",
         description="how the vector of a query moves: along its gradient by steps of one length, or by Adam",
     )
-    epochs: int = Field(default=16, ge=1, description="epochs of a phase, at most")
-    patience: int = Field(default=10, ge=1, description="epochs without a better judgement before a phase ends")
-    stopping: Literal["fixed", "dcg", "value"] = Field(
-        default="fixed",
-        description="all epochs on all clicks; or by a judgement on held-out clicks: self-normalised DCG of the lists, "
-        "clipped-IPS value",
-    )
-    alpha: Literal["examination", "flat"] = Field(
+    epochs: int = Field(default=16, ge=1, description="epochs per phase, at most")
+    rank_weights: RankWeights = Field(
         default="flat",
-        description="weights of the ranks that training maximises, the paper's alpha_k: the examination curve, or 1 to a depth",
+        description="weights of the ranks that training maximises, the paper's alpha_k: 1 down to a depth that is deeper where "
+        "clicks are fewer, the examination curve, or 1 down to the given depth",
     )
-    depth: int | None = Field(
-        default=None,
-        ge=1,
-        description="ranks that count with alpha = flat; by default deeper where clicks are fewer",
+    early_stopping: EarlyStopping | None = Field(
+        default=None, description="whether held-out clicks end a phase; without it a phase has all its epochs"
     )
-    joint_start: JointStart = Field(
-        default="mean",
-        description="what joint training begins with: both stages trained alone and then the mean of the two for both, "
-        "each its own, or the policy to start from itself",
-    )
-    joint_rate: float = Field(
-        default=0.25, gt=0, description="learning rate of joint training that begins with the mean, as a share"
-    )
-    joint_epochs: int = Field(default=8, ge=1, description="epochs of joint training that begins with the mean")
-    joint_step: Literal["alternate", "together", "every-other"] = Field(
-        default="together",
-        description="for each minibatch one step after the other, all steps from one draw, or one step in turn",
-    )
+
+    @field_validator("early_stopping", mode="before")
+    @classmethod
+    def _switch(cls, value: Any) -> Any:
+        """True and false as a switch: with the defaults, or not at all."""
+        if isinstance(value, bool):
+            return EarlyStopping() if value else None
+        return value
 
 
 class LearningConfig(BaseModel):
-    """The switches from the log to the trained pair."""
+    """The switches from the log to the trained pair. What is None is decided by the log, or has no meaning there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    shown: int = Field(default=10, ge=1, description="places of a shown list, K")
-    candidates: int = Field(default=500, ge=1, description="candidates of the generator, K2")
+    list_length: int | None = Field(
+        default=None,
+        ge=1,
+        description="places of a shown list, K; by default the longest list of an own log, 10 in an experiment",
+    )
+    candidates: int | None = Field(
+        default=None, ge=1, description="candidates of the generator, K2; by default 500, or all items if fewer"
+    )
     examination: Literal["reciprocal", "dcg"] | tuple[float, ...] = Field(
         default="reciprocal", description="examination curve: 1/k, 1/log2(k+1), or a number for each rank"
     )
@@ -84,36 +96,52 @@ class LearningConfig(BaseModel):
         description="exact by the race over the logging policy, the frequency in the log, what was logged, or by the race over "
         "a policy fitted to the logged lists; auto takes the best that is there",
     )
-    propensity_samples: int = Field(default=50, ge=2, description="samples of the exact propensities")
+    propensity_samples: int | None = Field(
+        default=None, ge=2, description="samples of propensities by the race, exact or fitted; by default 50"
+    )
     clip: Literal["paper", "quantile", "none"] | float = Field(
         default="quantile",
         description="propensities are clipped from below: min(10/sqrt(N), 1), a small quantile, a number",
     )
-    clip_quantile: float = Field(default=0.001, ge=0, lt=1, description="the small quantile")
+    clip_quantile: float | None = Field(
+        default=None, ge=0, lt=1, description="the small quantile, with clip = quantile; by default 0.001"
+    )
     objective: Literal["ips", "doubly-robust"] = Field(
         default="ips",
         description="clicks weighted by inverse propensities, or the same for what a reward model leaves unexplained",
     )
-    held_out: float = Field(
-        default=0.15,
+    evaluation_share: float | None = Field(
+        default=None,
         gt=0,
         lt=1,
-        description="share of the impressions held out to say when to stop; none with stopping = fixed",
-    )
-    judged: float = Field(
-        default=0.2,
-        gt=0,
-        lt=1,
-        description="share of an own log's impressions that only value what was trained",
+        description="share of an own log's impressions that only value what was trained; by default 0.2",
     )
     training: TrainingConfig = TrainingConfig()
+
+    @model_validator(mode="after")
+    def _applies(self) -> "LearningConfig":
+        """Refuses switches that would be ignored."""
+        if self.propensity_samples is not None and self.propensity in ("frequency", "logged"):
+            raise ValueError(
+                f"propensity_samples is for propensities by the race, exact or fitted; propensity is {self.propensity}, "
+                "which draws no samples. Leave one of the two out"
+            )
+        if self.clip_quantile is not None and self.clip != "quantile":
+            raise ValueError(f"clip_quantile is for clip = quantile; clip is {self.clip}. Leave one of the two out")
+        return self
+
+    @property
+    def K(self) -> int:
+        """The places of a shown list."""
+        return self.list_length or LIST_LENGTH
 
     @property
     def theta(self) -> NDArray[np.float64]:
         """The examination curve.  Shapes: -> [K]."""
-        return models.examination_curve(self.shown, self.examination)
+        return models.examination_curve(self.K, self.examination)
 
     @property
-    def apart(self) -> float:
+    def held_out_share(self) -> float:
         """The share of the impressions that training does not see, because they say when to stop."""
-        return 0.0 if self.training.stopping == "fixed" else self.held_out
+        stopping = self.training.early_stopping
+        return 0.0 if stopping is None else stopping.held_out_share

@@ -5,7 +5,7 @@ w[q, d] = sum_i c_i(d) / max(rho_0(d), clip)                                    
 or, with the doubly robust objective, the same for what a reward model leaves unexplained, and the model's promise.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs import sums
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import propensities
 from tandemrank.offpolicy.folds import query_folds
@@ -39,47 +38,38 @@ class TrainingData:
     held_out: Feedback | None
     propensities: Resolved
 
-    def criterion(self, config: LearningConfig, seed: int, *, lists: ListMaker | None = None) -> Criterion | None:
-        """The judgement that `training.stopping` names; only held-out clicks enter, never the truth.
+    def criterion(self, config: LearningConfig, *, lists: ListMaker | None = None) -> Criterion | None:
+        """The judgement that says when to stop, with early stopping; only held-out clicks enter, never the truth.
 
         `lists` makes the lists that are judged, by default the most likely ones of the held-out queries.
         """
-        if config.training.stopping == "fixed":
+        if config.training.early_stopping is None:
             return None
         if self.held_out is None:
-            raise ConfigError(
-                f"stopping = {config.training.stopping} needs held-out clicks: give `prepare` a held-out part."
-            )
+            raise ConfigError("early stopping needs held-out clicks: give `prepare` a held-out part.")
         q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
         show = lists or (lambda policy: (q, policy.most_likely(q)))
-        rho_0 = self.propensities.rho_0[1]
-        if config.training.stopping == "dcg":
-            judge = stopping.held_out_dcg(rho_0, self.held_out, config.theta)
-            return lambda policy: judge(*show(policy))
-        weights, total = click_weights(rho_0, self.held_out), self.held_out.N
-        return lambda policy: float(policy.utility(weights, config.theta, samples=4, seed=seed).sum() / total)
+        judge = stopping.held_out_dcg(self.propensities.rho_0[1], self.held_out, config.theta)
+        return lambda policy: judge(*show(policy))
 
 
 def prepare(
-    used: Feedback | tuple[Feedback, Feedback],
+    train_log: Feedback,
     config: LearningConfig,
     *,
+    halves: Sequence[Feedback] | None = None,
     held_out: Feedback | None = None,
     logging_policy: TwoStagePolicy | None = None,
     lists: Callable[[], Lists] | None = None,
     seed: int = 0,
 ) -> TrainingData:
-    """The weights of the documents by `used`, and `held_out`, which only judges, with its propensities.
+    """The weights of the documents by `train_log`, and `held_out`, which only judges, with its propensities.
 
-    `used` may come in two parts by impression: the reward model of the doubly robust objective then learns from the one for
+    `halves` are its two parts by impression: the reward model of the doubly robust objective then learns from the one for
     the other, and else from some queries for the others. `lists` reads the lists of the log; it is called only for
     propensities that are fitted to them.
     """
-    if isinstance(used, Feedback):
-        folds = query_folds(used, seed) if config.objective == "doubly-robust" else []
-    else:
-        folds, used = [used, used[::-1]], sums.merge(used)
-    parts = [used] if held_out is None else [used, held_out]
+    parts = [train_log] if held_out is None else [train_log, held_out]
     if any(part.clicks.sum() == 0 for part in parts):
         came = " and ".join(
             f"{part.clicks.sum():g} {n}" for part, n in zip(parts, ("for training", "held out"), strict=False)
@@ -87,13 +77,17 @@ def prepare(
         raise LogError(
             f"not enough clicks to learn from: {came}, in {sum(part.N for part in parts):g} impressions. Give a longer log."
         )
+    samples, quantile = config.propensity_samples, config.clip_quantile
     found = propensities.resolve(
-        parts, config.theta, kind=config.propensity, clip=config.clip, clip_quantile=config.clip_quantile,
-        logging_policy=logging_policy, lists=lists, samples=config.propensity_samples, seed=seed,
+        parts, config.theta, kind=config.propensity, clip=config.clip,
+        clip_quantile=propensities.CLIP_QUANTILE if quantile is None else quantile,
+        logging_policy=logging_policy, lists=lists, samples=samples or propensities.SAMPLES, seed=seed,
     )  # fmt: skip
-    weights: csr_matrix | DoublyRobustWeights = (
-        click_weights(found.rho_0[0], used)
-        if config.objective == "ips"
-        else doubly_robust_weights(found.rho_0[0], used, config.theta, folds)
-    )
+    rho_0 = found.rho_0[0]
+    weights: csr_matrix | DoublyRobustWeights
+    if config.objective == "ips":
+        weights = click_weights(rho_0, train_log)
+    else:
+        folds = query_folds(train_log, seed) if halves is None else [(halves[0], halves[1]), (halves[1], halves[0])]
+        weights = doubly_robust_weights(rho_0, train_log, config.theta, folds)
     return TrainingData(weights, held_out, found)

@@ -4,7 +4,10 @@ from typing import NamedTuple
 
 
 class Epoch(NamedTuple):
-    """One line of the history; `held_out` is the judgement, `watched` what a caller asked to record beside it."""
+    """One line of the history; `held_out` is the judgement, `watched` what a caller asked to record beside it.
+
+    Where held-out clicks judge, epoch 0 is what the phase starts from.
+    """
 
     phase: str
     epoch: int

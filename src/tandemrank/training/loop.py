@@ -6,36 +6,36 @@ Each step improves one stage on one objective,
 
 where rho_cr is the exposure, under the weights alpha of the ranks, by the pair of stages or by the stage alone (K2 = D,
 paper: cltr-obj). An epoch ends with a checkpoint and, where clicks are held out, with a judgement on them; a phase then ends
-when the judgement stops improving, with its best weights.
+when the judgement stops improving, with its best weights, which may be those it started from.
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank._base.files import replacing
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, reinforce
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training import checkpoint as checkpoints
+from tandemrank.training.checkpoint import Checkpoint, with_prefix
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.schedules import Phase, Stage, View, schedule_of
+from tandemrank.training.ranks import check_depth, rank_weights
+from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of
 from tandemrank.training.steps import optimisers_of
-from tandemrank.training.stopping import SMOOTH, Criterion, smoothed_judgement
+from tandemrank.training.stopping import SMOOTH, Best, Criterion
 from tandemrank.training.weights import SparseWeights, Weights
+
+Tell = Callable[[Progress], None]
+Watch = Callable[[TwoStagePolicy], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class Trained:
     policy: TwoStagePolicy
     history: tuple[Epoch, ...]
 
+    @property
+    def seconds(self) -> float:
+        """The time of all epochs."""
+        return sum(epoch.seconds for epoch in self.history)
+
 
 def train(
     policy: TwoStagePolicy,
@@ -52,20 +57,21 @@ def train(
     theta: ArrayLike,
     config: TrainingConfig | None = None,
     *,
+    method: Method = "joint",
     schedule: Sequence[Phase] | None = None,
     criterion: Criterion | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
-    watch: Callable[[TwoStagePolicy], dict[str, float]] | None = None,
+    progress: Tell | None = None,
+    watch: Watch | None = None,
     watch_every: int = 1,
 ) -> Trained:
-    """Trains both stages of a copy of `policy` by a schedule, by default that of `config.method`.
+    """Trains both stages of a copy of `policy` by a schedule, by default that of `method`.
 
-    `criterion` judges a policy on held-out clicks, higher is better; without one, or with `stopping = "fixed"`, every phase
-    has all its epochs. With `checkpoint` every epoch is saved there, and `resume` goes on from it: the weights come out
-    bit by bit as if nothing had happened. `watch` is recorded in the history and never decides anything; it is
+    `criterion` judges a policy on held-out clicks, higher is better; it comes with `early_stopping`, without which every
+    phase has all its epochs. With `checkpoint` every epoch is saved there, and `resume` goes on from it: the weights come
+    out bit by bit as if nothing had happened. `watch` is recorded in the history and never decides anything; it is
     called after the criterion, for the same policy, every so many epochs and for the last one.
     Shapes: weights [Q, D], sparse or any `Weights`; theta [K].
     """
@@ -73,19 +79,24 @@ def train(
     weights = SparseWeights(weights) if isinstance(weights, csr_matrix) else weights
     if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
         raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
-    schedule = tuple(schedule or schedule_of(config.method, config.joint_start, policy))
-    loop = _Loop(
-        policy.copy(), weights, theta, config, schedule, criterion, seed, Path(checkpoint) if checkpoint else None
-    )
-    if resume:
-        loop.restore()
+    if (criterion is None) != (config.early_stopping is None):
+        raise ConfigError("early stopping needs a criterion, and a criterion early stopping: give both, or neither.")
+    check_depth(config.rank_weights, policy.K2)
+    schedule = tuple(schedule or schedule_of(method, config.schedule, policy.generator, policy.ranker))
+    loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and resume and (found := checkpoints.read(path, loop.identity)) is not None:
+        loop.restore(found)
     tell = progress or (lambda _: None)
     while loop.phase < len(schedule):
+        loop.judge_start(watch)
         while not loop.phase_is_over():
             loop.run_epoch(tell, watch, watch_every)
-            loop.save()
+            if path is not None:
+                checkpoints.write(path, loop.identity, loop.checkpoint())
         loop.end_phase()
-        loop.save()
+        if path is not None:
+            checkpoints.write(path, loop.identity, loop.checkpoint())
     return Trained(loop.policy, tuple(loop.history))
 
 
@@ -101,19 +112,26 @@ class _Loop:
         schedule: tuple[Phase, ...],
         criterion: Criterion | None,
         seed: int,
-        checkpoint: Path | None,
     ) -> None:
         self.policy, self.weights, self.config, self.schedule = policy, weights, config, schedule
-        self.checkpoint = checkpoint
+        self.criterion = criterion
         self.theta = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
-        self.criterion = criterion if config.stopping != "fixed" else None
-        self.models: dict[Stage, Scorer] = {"candidate": policy.generator, "ranker": policy.ranker}
+        self.models: dict[Stage, Scorer] = {"generator": policy.generator, "ranker": policy.ranker}
         self.random = torch.Generator().manual_seed(seed)
         self.queries = torch.from_numpy(weights.queries)
-        self.identity = _identity(config, schedule, seed, weights, policy, self.theta)
+        self.identity = self.identity_with(seed)
         self.history: list[Epoch] = []
         self.phase = 0
         self.begin_phase()
+
+    def identity_with(self, seed: int) -> str:
+        """What this training depends on; the names that readers see are no part of it."""
+        phases = [{name: x for name, x in asdict(phase).items() if name != "name"} for phase in self.schedule]
+        switches, sizes = self.config.model_dump(), [self.policy.K2, self.policy.K]
+        arrays = list(self.weights.arrays())
+        for model in self.models.values():
+            arrays += [t.detach().numpy() for t in model.state_dict().values()]
+        return checkpoints.identity_of([switches, phases, seed, sizes, self.theta.tolist()], arrays)
 
     @property
     def plan(self) -> Phase:
@@ -122,15 +140,14 @@ class _Loop:
     @property
     def epochs(self) -> int:
         """Of this phase, at most."""
-        return self.config.joint_epochs if self.plan.from_mean else self.config.epochs
+        most = self.plan.most_epochs
+        return self.config.epochs if most is None else min(self.config.epochs, most)
 
     def begin_phase(self) -> None:
         if self.plan.from_mean:
             self.take_mean()
-        stages = dict.fromkeys(step.stage for step in self.plan.steps)
-        pace = self.config.joint_rate if self.plan.from_mean else 1.0
-        self.optimisers = {s: optimisers_of(self.models[s], self.config, pace) for s in stages}
-        self.epoch, self.best_epoch, self.best = 0, 0, -float("inf")
+        self.optimisers = {s: optimisers_of(self.models[s], self.config, self.plan.rate) for s in self.plan.stages}
+        self.epoch, self.best = 0, Best()
         self.best_weights = self.snapshot()
 
     def take_mean(self) -> None:
@@ -141,19 +158,40 @@ class _Loop:
         other = self.models["ranker"].state_dict()
         mean = {
             name: (x + other[name]) / 2 if x.is_floating_point() else x
-            for name, x in self.models["candidate"].state_dict().items()
+            for name, x in self.models["generator"].state_dict().items()
         }
         for model in self.models.values():
             model.load_state_dict(mean)
 
+    def judge_start(self, watch: Watch | None) -> None:
+        """The judgement of what the phase starts from, which may turn out to be its best; once, and where there is any."""
+        if self.criterion is not None and self.epoch == 0 and not self.is_empty():
+            self.record(float("nan"), time.perf_counter(), watch)
+
+    def record(self, objective: float, since: float, watch: Watch | None) -> None:
+        """The end of an epoch: its line of the history, and whether it is the best so far."""
+        held_out = float("nan") if self.criterion is None else self.criterion(self.judged())
+        seconds = time.perf_counter() - since
+        watched = watch(self.judged()) if watch else {}
+        self.history.append(Epoch(self.plan.name, self.epoch, objective, held_out, seconds, watched))
+        if self.criterion is not None:
+            phase = self.history[-self.epoch - 1 :]
+            if self.best.improves(phase, min(SMOOTH, self.epochs)):
+                self.best_weights = self.snapshot()
+
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do in this phase."""
+        return self.epochs == 0 or len(self.queries) == 0
+
     def phase_is_over(self) -> bool:
-        waited = self.epoch - max(self.best_epoch, SMOOTH)
-        stalled = self.criterion is not None and waited >= self.config.patience
-        return self.epoch >= self.epochs or stalled or len(self.queries) == 0
+        stopping = self.config.early_stopping
+        waited = self.epoch - max(self.best.epoch, SMOOTH)
+        stalled = stopping is not None and waited >= stopping.patience
+        return self.epoch >= self.epochs or stalled or self.is_empty()
 
     def end_phase(self) -> None:
         """Restores the best weights, and begins the next phase if there is one."""
-        if self.criterion is not None and self.best_epoch > 0:
+        if self.criterion is not None and np.isfinite(self.best.judgement):
             for stage, model in self.models.items():
                 model.load_state_dict(self.best_weights[stage])
         self.phase += 1
@@ -163,9 +201,7 @@ class _Loop:
     def snapshot(self) -> dict[Stage, dict[str, Tensor]]:
         return {s: {k: v.detach().clone() for k, v in m.state_dict().items()} for s, m in self.models.items()}
 
-    def run_epoch(
-        self, tell: Callable[[Progress], None], watch: Callable[[TwoStagePolicy], dict[str, float]] | None, every: int
-    ) -> None:
+    def run_epoch(self, tell: Tell, watch: Watch | None, every: int) -> None:
         start = time.perf_counter()
         # A dozen steps in an epoch or more: with fewer, what all queries share would hardly move.
         size = self.config.minibatch or max(min(256, len(self.queries) // 12), 1)
@@ -173,20 +209,14 @@ class _Loop:
         order = self.queries[torch.randperm(len(self.queries), generator=self.random)]
         last = self.history[-1] if self.history else None
         total = 0.0
-        for number, first in enumerate(range(0, len(order), size)):
+        for first in range(0, len(order), size):
             self.set_rates((self.epoch + first / len(order)) / self.epochs)
-            total += self.minibatch(order[first : first + size], number)
+            total += self.minibatch(order[first : first + size])
             done = min(first + size, len(order)) / len(order)
             tell(Progress(self.phase, phases, self.epoch, self.epochs, done, last))
         self.epoch += 1
-        held_out = float("nan") if self.criterion is None else self.criterion(self.judged())
-        seconds = time.perf_counter() - start
         is_watched = self.epoch % every == 0 or self.epoch == self.epochs
-        watched = watch(self.judged()) if watch and is_watched else {}
-        self.history.append(Epoch(self.plan.name, self.epoch, total / len(order), held_out, seconds, watched))
-        judgement = smoothed_judgement(self.history[-self.epoch :])
-        if judgement > self.best:
-            self.best, self.best_epoch, self.best_weights = judgement, self.epoch, self.snapshot()
+        self.record(total / len(order), start, watch if is_watched else None)
         tell(Progress(self.phase, phases, self.epoch, self.epochs, 0.0, self.history[-1]))
 
     def set_rates(self, done: float) -> None:
@@ -199,12 +229,12 @@ class _Loop:
     def all_optimisers(self) -> list[torch.optim.Optimizer]:
         return [optimiser for own in self.optimisers.values() for optimiser in own]
 
-    def minibatch(self, q: Tensor, number: int) -> float:
+    def minibatch(self, q: Tensor) -> float:
         """The steps of one minibatch; returns the sum of the queries' objectives before the last step."""
         w = self.weights.rows(q.numpy())
         scores: dict[Stage, Tensor] = {}
         value = torch.zeros(())
-        for view, stages in self.moves(number):
+        for view, stages in self.moves():
             for stage in _stages_of(view):
                 if stage not in scores:
                     with torch.set_grad_enabled(stage in self.optimisers):
@@ -220,12 +250,10 @@ class _Loop:
                 del scores[stage]
         return float(value.detach().sum())
 
-    def moves(self, number: int) -> list[tuple[View, list[Stage]]]:
-        """What minibatch `number` does, one after the other: the stages that move at once, and the exposure they improve."""
+    def moves(self) -> list[tuple[View, list[Stage]]]:
+        """What a minibatch does, one after the other: the stages that move at once, and the exposure they improve."""
         steps = self.plan.steps
-        if self.config.joint_step == "every-other":
-            steps = (steps[number % len(steps)],)
-        if self.config.joint_step != "together":
+        if not self.plan.at_once:
             return [(step.view, [step.stage]) for step in steps]
         views = dict.fromkeys(step.view for step in steps)
         return [(view, [step.stage for step in steps if step.view == view]) for view in views]
@@ -234,117 +262,53 @@ class _Loop:
         """The utility of each query, with a gradient for these stages alone.  Shapes: scores, w [B, D] -> [B]."""
         own = {s: x if s in stages else x.detach() for s, x in scores.items()}
         if view == "pair":
-            s_c, s_r, K2 = own["candidate"], own["ranker"], self.policy.K2
+            s_c, s_r, K2 = own["generator"], own["ranker"], self.policy.K2
         else:
             s_c, s_r, K2 = own[view].detach(), own[view], own[view].shape[1]
-        options: dict[str, Any] = {"samples": self.config.samples, "generator": self.random}
-        alpha = self.alpha(K2)
-        if self.config.gradient == "race":
-            return race.utility(s_c, s_r, w, alpha, K2, **options)
-        return reinforce.utility(s_c, s_r, w, alpha, K2, baseline=self.config.gradient != "reinforce", **options)
-
-    def alpha(self, K2: int) -> Tensor:
-        """The weights of the ranks (paper: list-utility).  Shapes: -> [K], or [depth].
-
-        Flat and deep overfits far less where clicks are few: it asks that the clicked come near the top, and leaves it to
-        all clicks together who comes first. The automatic depth, 200 over the clicked items of a query, between 20 and
-        100, was chosen on MovieLens-1M (docs/results). Deeper than a fifth of the candidates the re-ranker has no say.
-        """
-        if self.config.alpha == "examination":
-            return self.theta
         clicked = self.weights.clicked / max(len(self.queries), 1)
-        depth = self.config.depth or int(np.clip(200 / max(clicked, 1), 20, 100))
-        return torch.ones(max(len(self.theta), min(depth, K2 // 5)))
+        alpha = rank_weights(self.config.rank_weights, self.theta, clicked, K2)
+        estimator = race.utility if self.config.gradient == "race" else reinforce.utility
+        return estimator(s_c, s_r, w, alpha, K2, samples=self.config.samples, generator=self.random)
 
     def judged(self) -> TwoStagePolicy:
         """The policy whose lists are judged: the pair, or one stage alone over all documents."""
-        view = self.plan.judged
+        view = self.plan.view
         if view == "pair":
             return self.policy
         alone = self.models[view]
         return TwoStagePolicy(alone, alone, len(self.policy.vocabulary.item_ids), self.policy.K, self.policy.vocabulary)
 
-    def save(self) -> None:
-        """One file, in one piece: weights, best weights, the optimisers' moments, the state of the random numbers."""
-        if self.checkpoint is None:
-            return
+    def checkpoint(self) -> Checkpoint:
+        """Weights, best weights, the optimisers' moments, the state of the random numbers."""
         tensors = {"random": self.random.get_state()}
         for kind, snapshot in (("now", self.snapshot()), ("best", self.best_weights)):
             tensors |= {f"{kind}.{s}.{name}": t for s, state in snapshot.items() for name, t in state.items()}
         for place, optimiser in enumerate(self.all_optimisers()):
             for number, moments in optimiser.state_dict()["state"].items():
                 tensors |= {f"moments.{place}.{number}.{name}": t for name, t in moments.items()}
-        state = {
-            "identity": self.identity,
-            "phase": self.phase,
-            "epoch": self.epoch,
-            "best_epoch": self.best_epoch,
-            "best": self.best,
-            "history": [list(epoch) for epoch in self.history],
-        }
-        with replacing(self.checkpoint) as path:
-            save_file({k: v.contiguous().clone() for k, v in tensors.items()}, path, {"state": json.dumps(state)})
+        best = self.best
+        return Checkpoint(self.phase, self.epoch, best.epoch, best.judgement, best.start, tuple(self.history), tensors)
 
-    def restore(self) -> None:
-        """Goes on from the checkpoint; refuses one of another training, starts anew where there is none."""
-        if self.checkpoint is None or not self.checkpoint.exists():
-            return
-        try:
-            with safe_open(self.checkpoint, "pt") as file:
-                state = json.loads(file.metadata()["state"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{self.checkpoint} is not a whole checkpoint ({error}). Delete it to start anew."
-            ) from error
-        if state["identity"] != self.identity:
-            raise ConfigError(
-                f"{self.checkpoint} is of another training (other switches, seed or clicks). "
-                f"Give the same ones to go on, or another folder to start anew."
-            )
-        self.history = [Epoch(*epoch) for epoch in state["history"]]
-        self.phase = state["phase"]
+    def restore(self, found: Checkpoint) -> None:
+        """Goes on from a checkpoint of this training."""
+        self.history, self.phase = list(found.history), found.phase
         is_over = self.phase == len(self.schedule)
         if not is_over:
             self.begin_phase()
         for stage, model in self.models.items():
-            model.load_state_dict(_with_prefix(tensors, f"now.{stage}."))
-        self.random.set_state(tensors["random"])
+            model.load_state_dict(with_prefix(found.tensors, f"now.{stage}."))
+        self.random.set_state(found.tensors["random"])
         if is_over:
             return
-        self.epoch, self.best_epoch, self.best = state["epoch"], state["best_epoch"], state["best"]
-        self.best_weights = {stage: _with_prefix(tensors, f"best.{stage}.") for stage in self.models}
+        self.epoch, self.best = found.epoch, Best(found.best, found.best_epoch, found.start)
+        self.best_weights = {stage: with_prefix(found.tensors, f"best.{stage}.") for stage in self.models}
         for place, optimiser in enumerate(self.all_optimisers()):
             saved = optimiser.state_dict()
-            for name, t in _with_prefix(tensors, f"moments.{place}.").items():
+            for name, t in with_prefix(found.tensors, f"moments.{place}.").items():
                 number, moment = name.split(".")
                 saved["state"].setdefault(int(number), {})[moment] = t
             optimiser.load_state_dict(saved)
 
 
 def _stages_of(view: View) -> Sequence[Stage]:
-    return ("candidate", "ranker") if view == "pair" else (view,)
-
-
-def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-
-
-def _identity(
-    config: TrainingConfig,
-    schedule: tuple[Phase, ...],
-    seed: int,
-    weights: Weights,
-    policy: TwoStagePolicy,
-    theta: Tensor,
-) -> str:
-    """What a training depends on, in one digest: a checkpoint of another one is not continued."""
-    digest = hashlib.sha256(
-        json.dumps([config.model_dump(), schedule, seed, policy.K2, policy.K, theta.tolist()], sort_keys=True).encode()
-    )
-    arrays: list[NDArray[Any]] = list(weights.arrays())
-    for model in (policy.generator, policy.ranker):
-        arrays += [t.detach().numpy() for t in model.state_dict().values()]
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+    return ("generator", "ranker") if view == "pair" else (view,)

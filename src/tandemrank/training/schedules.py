@@ -3,16 +3,18 @@
 Every phase is a sequence of steps, each of which improves one stage on the exposure by the pair, or by the stage alone.
 """
 
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
 
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.errors import ConfigError
+from tandemrank.policies.scorers import Scorer
 
-Stage = Literal["candidate", "ranker"]
-View = Literal["pair", "candidate", "ranker"]
+Stage = Literal["generator", "ranker"]
+View = Literal["pair", "generator", "ranker"]
 Method = Literal["baseline", "independent", "joint"]
-JointStart = Literal["mean", "alone", "start"]
+ScheduleName = Literal["tandem", "paper", "mean"]
 
 
 class Step(NamedTuple):
@@ -22,47 +24,81 @@ class Step(NamedTuple):
     view: View
 
 
-class Phase(NamedTuple):
+@dataclass(frozen=True)
+class Phase:
     """The steps of each minibatch, and whose lists are judged at the end of an epoch.
 
-    With `from_mean` both stages begin from the mean of their weights, at the pace of `joint_rate` and `joint_epochs`.
+    Seeds and checkpoints know a phase by its `key`, readers by its `name`: a better name changes no number. With
+    `from_mean` both stages begin from the mean of their weights; `rate` is a share of the learning rates, `most_epochs` a
+    limit below the configuration's. All steps on one view are taken from one draw (`at_once`), or each from its own.
     """
 
+    key: str
     name: str
     steps: tuple[Step, ...]
-    judged: View
+    view: View
     from_mean: bool = False
+    rate: float = 1.0
+    most_epochs: int | None = None
+    at_once: bool = True
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it concerns one stage, so that neither the method nor K2 makes a difference."""
+        return self.view != "pair"
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that move."""
+        return tuple(dict.fromkeys(step.stage for step in self.steps))
 
 
-GENERATOR_ALONE = Phase("generator alone", (Step("candidate", "candidate"),), "candidate")
-RANKER_ALONE = Phase("ranker alone", (Step("ranker", "ranker"),), "ranker")
-BOTH = Phase("both", (Step("candidate", "pair"), Step("ranker", "pair")), "pair")
+GENERATOR_ALONE = Phase("generator alone", "generator alone", (Step("generator", "generator"),), "generator")
+RANKER_ALONE = Phase("ranker alone", "re-ranker alone", (Step("ranker", "ranker"),), "ranker")
+GENERATOR_FOR_RANKER = Phase(
+    "generator for the ranker", "generator for the re-ranker", (Step("generator", "pair"),), "pair"
+)
+BOTH = Phase("both", "both stages", (Step("generator", "pair"), Step("ranker", "pair")), "pair")
+# Little is left to learn there, and at the full rate the noise of the draws takes some of it away.
+BOTH_FROM_MEAN = replace(BOTH, from_mean=True, rate=0.25, most_epochs=8)
+MEAN = Phase("mean", "mean of the stages", (), "pair", from_mean=True, most_epochs=0)
 
-SCHEDULES: dict[Method, tuple[Phase, ...]] = {
-    # Ma et al. 2020: the re-ranker alone first; then the generator, for the frozen re-ranker.
-    "baseline": (RANKER_ALONE, Phase("generator for the ranker", (Step("candidate", "pair"),), "pair")),
-    "independent": (GENERATOR_ALONE, RANKER_ALONE),
-    # The paper's method, each stage for the other, from stages that know their clicks already.
-    "joint": (GENERATOR_ALONE, RANKER_ALONE, BOTH),
+ALONE = (GENERATOR_ALONE, RANKER_ALONE)
+# Ma et al. 2020: the re-ranker alone first; then the generator, for the frozen re-ranker.
+BASELINE = (RANKER_ALONE, GENERATOR_FOR_RANKER)
+
+JOINT: dict[ScheduleName, tuple[Phase, ...]] = {
+    # Each stage for the other, from stages that know their clicks already.
+    "tandem": (*ALONE, BOTH_FROM_MEAN),
+    # The paper's: "for each minibatch, the candidate generator and the re-ranker are updated alternatingly".
+    "paper": (replace(BOTH, at_once=False),),
+    # What the mean alone is worth.
+    "mean": (*ALONE, MEAN),
 }
 
 
-def schedule_of(method: Method, joint_start: JointStart, policy: TwoStagePolicy) -> tuple[Phase, ...]:
-    """The phases of a method, for this policy to start from."""
-    *alone, last = SCHEDULES[method]
-    if method != "joint":
-        return (*alone, last)
-    if joint_start == "start":
-        return (BOTH,)
-    # Weights have a mean that means something only where both stages come from the same ones.
-    return (*alone, last._replace(from_mean=joint_start == "mean" and _are_same(policy)))
+def schedule_of(method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer) -> tuple[Phase, ...]:
+    """The phases of a method, for these two stages to start from.
+
+    Weights have a mean that means something only where both stages come from the same ones; others each go on from their own.
+    """
+    if method == "baseline":
+        return BASELINE
+    if method == "independent":
+        return ALONE
+    phases = JOINT[name]
+    if not phases[-1].from_mean or _are_same(generator, ranker):
+        return phases
+    if name == "mean":
+        raise ConfigError("schedule = mean needs two stages that start from one model; these two differ. Use tandem.")
+    return (*ALONE, BOTH)
 
 
-def _are_same(policy: TwoStagePolicy) -> bool:
+def _are_same(generator: Scorer, ranker: Scorer) -> bool:
     """Whether the two stages are one model twice."""
-    ours, theirs = policy.generator.state_dict(), policy.ranker.state_dict()
+    ours, theirs = generator.state_dict(), ranker.state_dict()
     return (
-        type(policy.generator) is type(policy.ranker)
-        and policy.generator.sizes() == policy.ranker.sizes()
+        type(generator) is type(ranker)
+        and generator.sizes() == ranker.sizes()
         and all(torch.equal(ours[name], theirs[name]) for name in ours)
     )

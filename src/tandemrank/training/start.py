@@ -8,7 +8,7 @@ deviation of the scores <u, v_d> over the items, so a query starts from its own 
 parts, however many clicks it has; without any it starts from what all like.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -17,12 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import Vocabulary
+from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, DataError, LogError
 from tandemrank.logs import feedback
 from tandemrank.logs.feedback import Feedback
-from tandemrank.policies import features
+from tandemrank.policies import features, towers
 from tandemrank.policies.features import FeatureSource
-from tandemrank.policies.scorers import MatrixFactorisation, truncated_svd
+from tandemrank.policies.scorers import MatrixFactorisation, Scorer, truncated_svd
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 SPREAD = 1.0  # standard deviation of a query's scores: its best items stand out, and yet others are drawn
@@ -120,15 +121,29 @@ def _embeddings(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArra
 
 
 class StartConfig(BaseModel):
-    """The sizes of what training starts from, where that is not a saved policy."""
+    """The sizes of what training starts from; only those that it has may be given, the others are None."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rank: int = Field(default=50, ge=1, description="dimension of the factorisation of the clicks")
-    generator_width: int = Field(default=32, ge=1, description="hidden units of the generator's towers")
-    generator_dimension: int = Field(default=16, ge=1, description="dimension of the generator's embeddings")
-    ranker_width: int = Field(default=128, ge=1, description="hidden units of the re-ranker's towers")
-    ranker_dimension: int = Field(default=64, ge=1, description="dimension of the re-ranker's embeddings")
+    rank: int | None = Field(
+        default=None, ge=1, description="dimension of the factorisation of the clicks; by default 50"
+    )
+    generator_width: int | None = Field(
+        default=None, ge=1, description="hidden units of the generator's towers; by default 32"
+    )
+    generator_dimension: int | None = Field(
+        default=None, ge=1, description="dimension of the generator's embeddings; by default 16"
+    )
+    ranker_width: int | None = Field(
+        default=None, ge=1, description="hidden units of the re-ranker's towers; by default 128"
+    )
+    ranker_dimension: int | None = Field(
+        default=None, ge=1, description="dimension of the re-ranker's embeddings; by default 64"
+    )
+
+
+RANK = {"rank": 50}
+TOWERS = {"generator_width": 32, "generator_dimension": 16, "ranker_width": 128, "ranker_dimension": 64}
 
 
 @dataclass(frozen=True)
@@ -146,7 +161,7 @@ class Start:
     sizes: StartConfig = field(default_factory=StartConfig)
 
     def __post_init__(self) -> None:
-        """Refuses two starting points at once, and embeddings of one side only."""
+        """Refuses two starting points at once, embeddings of one side only, and sizes of what it is not."""
         given = [
             name
             for name, parts in (
@@ -160,6 +175,45 @@ class Start:
             raise ConfigError(f"training starts from one thing only; {' and '.join(given)} came.")
         if (self.query_embeddings is None) != (self.item_embeddings is None):
             raise ConfigError("starting embeddings are needed of both sides, queries and items; those of one came.")
+        asked = [name for name, size in self.sizes if size is not None]
+        if wrong := [name for name in asked if name not in self._own_sizes()]:
+            raise ConfigError(
+                f"{wrong[0]} is a size of {'a factorisation of the clicks' if wrong[0] == 'rank' else 'two towers of features'}"
+                f", but training starts from {given[0] if given else 'the clicks'}. Leave it out."
+            )
+
+    @property
+    def is_features(self) -> bool:
+        """Whether it is two towers of features."""
+        return self.query_features is not None or self.item_features is not None
+
+    def _own_sizes(self) -> dict[str, int]:
+        """The sizes that it has, with their defaults."""
+        if self.is_features:
+            return TOWERS
+        return RANK if self.policy is None and self.query_embeddings is None else {}
+
+    def resolved(self, log: Feedback) -> "Start":
+        """With every size that it has filled in.
+
+        A log of few clicked items has no room for many dimensions: at most half as many as there are, of items or queries.
+        Beyond its rank a matrix has no singular vectors that the same log would give twice.
+        """
+        sizes = {name: getattr(self.sizes, name) or size for name, size in self._own_sizes().items()}
+        if "rank" in sizes:
+            clicked = log.clicks > 0
+            most = min(len(np.unique(log.query[clicked])), len(np.unique(log.item[clicked]))) // 2
+            sizes["rank"] = min(sizes["rank"], max(most, 1))
+        return replace(self, sizes=StartConfig(**sizes))
+
+    def with_tables(self) -> "Start":
+        """With its tables of features as frames: read, and checked, once."""
+        tables = {
+            f"{side}_features": features.read(source, f"{side}_id")
+            for side, source in (("query", self.query_features), ("item", self.item_features))
+            if source is not None
+        }
+        return replace(self, **tables)  # type: ignore[arg-type]
 
     @property
     def words(self) -> str:
@@ -168,10 +222,36 @@ class Start:
             return "a saved policy, both stages"
         if self.query_embeddings is not None:
             return "the given embeddings, both stages"
-        if self.query_features is not None or self.item_features is not None:
-            s = self.sizes
+        s = self.sizes
+        if self.is_features:
             return (
                 f"two towers of features: generator {s.generator_width} wide, {s.generator_dimension} dimensions; "
                 f"re-ranker {s.ranker_width} wide, {s.ranker_dimension} dimensions"
             )
-        return f"matrix factorisation of the clicks, {self.sizes.rank} dimensions, both stages"
+        return f"matrix factorisation of the clicks, {s.rank} dimensions, both stages"
+
+
+def initial_pair(start: Start, log: Feedback, theta: ArrayLike, *, K2: int, K: int, seed: int) -> TwoStagePolicy:
+    """The pair before training, of a start that is resolved; `log` are the clicks of the part for training alone.
+
+    Shapes: theta [K].
+    """
+    vocabulary = log.vocabulary
+    generator: Scorer
+    ranker: Scorer
+    if start.policy is not None:
+        return replace(start.policy, K2=K2, K=K)
+    if start.query_embeddings is not None and start.item_embeddings is not None:
+        generator = ranker = from_embeddings(start.query_embeddings, start.item_embeddings, vocabulary)
+    elif start.is_features:
+        generator, ranker = (
+            towers.from_features(
+                start.query_features, start.item_features, vocabulary, width=getattr(start.sizes, f"{stage}_width"),
+                dimension=getattr(start.sizes, f"{stage}_dimension"), seed=derive(seed, "start", stage) % 2**32,
+            )
+            for stage in ("generator", "ranker")
+        )  # fmt: skip
+    else:
+        rank = start.sizes.rank or RANK["rank"]
+        generator = ranker = from_clicks(log, theta, rank, seed=derive(seed, "start") % 2**32)
+    return TwoStagePolicy(generator, ranker, K2, K, vocabulary)

@@ -1,6 +1,7 @@
 """When to stop: the judgement on held-out clicks, smoothed over epochs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,13 +43,40 @@ Criterion = Callable[[TwoStagePolicy], float]
 SMOOTH = 5
 
 
-def smoothed_judgement(epochs: Sequence[Epoch]) -> float:
-    """Of the last of these epochs of one phase: the mean over SMOOTH of them.
+def smoothed_judgement(epochs: Sequence[Epoch], window: int = SMOOTH) -> float:
+    """Of the last of these epochs of one phase: the mean over `window` of them.
 
     NaN for the first ones, which would have had to be lucky only once, and where no held-out clicks are met.
     """
-    lately = [epoch.held_out for epoch in epochs[-SMOOTH:] if not np.isnan(epoch.held_out)]
-    return sum(lately) / len(lately) if lately and len(epochs) >= SMOOTH else float("nan")
+    own = [epoch for epoch in epochs if epoch.epoch > 0]
+    lately = [epoch.held_out for epoch in own[-window:] if not np.isnan(epoch.held_out)]
+    return sum(lately) / len(lately) if lately and len(own) >= window else float("nan")
+
+
+@dataclass
+class Best:
+    """The best judgement of a phase so far, and its epoch.
+
+    The start is among those that may be chosen: an epoch is better only by its smoothed judgement, and never where its own
+    is below the start's, so that no phase ends worse than it began on the held-out clicks.
+    """
+
+    judgement: float = -float("inf")
+    epoch: int = 0
+    start: float = -float("inf")
+
+    def improves(self, epochs: Sequence[Epoch], window: int) -> bool:
+        """Takes note of the last of these epochs of one phase, and says whether it is the best so far."""
+        last = epochs[-1]
+        if last.epoch == 0:
+            if not np.isnan(last.held_out):
+                self.judgement = self.start = last.held_out
+            return True
+        found = smoothed_judgement(epochs, window)
+        if not (found > self.judgement and last.held_out >= self.start):
+            return False
+        self.judgement, self.epoch = found, last.epoch
+        return True
 
 
 def chosen_epochs(history: Sequence[Epoch]) -> dict[str, int]:
@@ -58,7 +86,8 @@ def chosen_epochs(history: Sequence[Epoch]) -> dict[str, int]:
         phases.setdefault(epoch.phase, []).append(epoch)
     found = {}
     for phase, epochs in phases.items():
-        judged = [smoothed_judgement(epochs[: n + 1]) for n in range(len(epochs))]
-        best = -1 if np.isnan(judged).all() else int(np.nanargmax(judged))
-        found[phase] = epochs[best].epoch
+        best, window = Best(), min(SMOOTH, epochs[-1].epoch)
+        for n in range(len(epochs)):
+            best.improves(epochs[: n + 1], window)
+        found[phase] = best.epoch if np.isfinite(best.judgement) else epochs[-1].epoch
     return found

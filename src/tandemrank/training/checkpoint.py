@@ -1,0 +1,89 @@
+"""Checkpoints: one file per training, written in one piece, and refused where it is another's, truncated or edited."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tandemrank._base.files import replacing
+from tandemrank.errors import ConfigError
+from tandemrank.training.history import Epoch
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a training stands: the phase, its epochs so far, the best of them, the history, and every tensor that changes.
+
+    `best` and `start` are the judgements of the best epoch and of the phase's start.
+    """
+
+    phase: int
+    epoch: int
+    best_epoch: int
+    best: float
+    start: float
+    history: tuple[Epoch, ...]
+    tensors: dict[str, Tensor]
+
+
+def identity_of(described: object, arrays: Iterable[NDArray[Any]]) -> str:
+    """What a training depends on, in one digest: a checkpoint of another one is not continued."""
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def write(path: Path, identity: str, found: Checkpoint) -> None:
+    """One file, in one piece."""
+    tensors = {name: t.contiguous().clone() for name, t in found.tensors.items()}
+    state = json.dumps(
+        {"identity": identity, **{name: x for name, x in vars(found).items() if name != "tensors"}}, allow_nan=True
+    )
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, {"state": state, "digest": _digest(state, tensors)})
+
+
+def read(path: Path, identity: str) -> Checkpoint | None:
+    """The checkpoint of the training with this identity; None where there is no file yet."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        text = metadata["state"]
+        if metadata["digest"] != _digest(text, tensors):
+            raise ValueError("it was changed after it was written")
+        state = json.loads(text)
+        found = state.pop("identity")
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"{path} is not a whole checkpoint ({error}). Delete it to start anew.") from error
+    if found != identity:
+        raise ConfigError(
+            f"{path} is of another training (other switches, seed, examination curve, start or clicks). "
+            f"Give the same ones to go on, or another folder to start anew."
+        )
+    return Checkpoint(**state | {"history": tuple(Epoch(*epoch) for epoch in state["history"])}, tensors=tensors)
+
+
+def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin so, by the rest of their names."""
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+
+def _digest(state: str, tensors: dict[str, Tensor]) -> str:
+    """Of everything that a checkpoint says."""
+    digest = hashlib.sha256(state.encode())
+    for name, t in sorted(tensors.items()):
+        digest.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
+        digest.update(t.numpy().tobytes())
+    return digest.hexdigest()

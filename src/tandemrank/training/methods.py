@@ -1,0 +1,114 @@
+"""The driver of methods: a stage that is trained alone is trained once, for every method and every K2.
+
+    method -> phases (`schedules`) -> `loop.train`, phase by phase -> the pair
+
+Every phase has a seed of its own, derived from its key (and from K2 where the pair matters), and a checkpoint of its own: what
+comes out does not depend on which methods are asked for, in which order, or on interruptions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from numpy.typing import ArrayLike
+from scipy.sparse import csr_matrix
+
+from tandemrank._base.random import derive
+from tandemrank.errors import ConfigError
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.config import TrainingConfig
+from tandemrank.training.history import Epoch, Progress
+from tandemrank.training.loop import Trained, Watch, train
+from tandemrank.training.ranks import check_depth
+from tandemrank.training.schedules import Method, Phase, schedule_of
+from tandemrank.training.stopping import Criterion
+from tandemrank.training.weights import Weights
+
+
+class Methods:
+    """Trains methods on one log, all from one start.
+
+    `coordinates` come before the phase's own in the derivation of its seed. `checkpoints` is a folder with a file per phase.
+    With a `criterion` no pair is worse than its start by it: where training found nothing better, the start is kept.
+    """
+
+    def __init__(
+        self,
+        start: TwoStagePolicy,
+        weights: Weights | csr_matrix,
+        theta: ArrayLike,
+        config: TrainingConfig,
+        *,
+        seed: int,
+        coordinates: tuple[object, ...] = (),
+        criterion: Criterion | None = None,
+        watch: Watch | None = None,
+        watch_every: int = 1,
+        checkpoints: Path | None = None,
+        resume: bool = False,
+    ) -> None:
+        self.start, self.weights, self.theta, self.config = start, weights, theta, config
+        self.seed, self.coordinates = seed, coordinates
+        self.criterion, self.watch, self.watch_every = criterion, watch, watch_every
+        self.checkpoints, self.resume = checkpoints, resume
+        self._alone: dict[Phase, Trained] = {}
+
+    def train(
+        self, method: Method, K2: int | None = None, *, progress: Callable[[Progress], None] | None = None
+    ) -> Trained:
+        """The pair of a method, by default for as many candidates as the start has; and the epochs that it consists of."""
+        start = self._with_candidates(K2 or self.start.K2)
+        schedule = schedule_of(method, self.config.schedule, start.generator, start.ranker)
+        pair, history = start, tuple[Epoch, ...]()
+        for number, phase in enumerate(schedule):
+            found = self._phase(pair, phase, _of_schedule(progress, number, len(schedule)))
+            moved = {stage: getattr(found.policy, stage) for stage in _changed(phase)}
+            pair, history = replace(pair, **moved), history + found.history
+        if self.criterion is not None and self.criterion(pair) < self.criterion(start):
+            pair = start.copy()
+        return Trained(pair, history)
+
+    def _with_candidates(self, K2: int) -> TwoStagePolicy:
+        D = len(self.start.vocabulary.item_ids)
+        if K2 > D:
+            raise ConfigError(f"K2 = {K2} candidates, but there are only {D} items. Ask for fewer candidates.")
+        check_depth(self.config.rank_weights, K2)
+        return replace(self.start, K2=K2)
+
+    def _phase(self, pair: TwoStagePolicy, phase: Phase, progress: Callable[[Progress], None] | None) -> Trained:
+        """One phase: from the start where it concerns one stage, which is trained once, else from the pair as it is."""
+        if phase.is_alone and phase in self._alone:
+            return self._alone[phase]
+        own = (phase.key,) if phase.is_alone else (phase.key, pair.K2)
+        found = train(
+            self.start if phase.is_alone else pair, self.weights, self.theta, self.config, schedule=(phase,),
+            criterion=self.criterion, seed=derive(self.seed, "training", *self.coordinates, *own) % 2**32,
+            checkpoint=None if self.checkpoints is None else self.checkpoints / _file(*own), resume=self.resume,
+            progress=progress, watch=self.watch, watch_every=self.watch_every,
+        )  # fmt: skip
+        if phase.is_alone:
+            self._alone[phase] = found
+        return found
+
+
+def check_methods(methods: Sequence[str]) -> list[Method]:
+    """The methods, each once; refuses what is none."""
+    if wrong := [method for method in methods if method not in get_args(Method)]:
+        raise ConfigError(f"a method is one of {', '.join(get_args(Method))}; got {wrong[0]!r}.")
+    return list(dict.fromkeys(methods))  # type: ignore[arg-type]
+
+
+def _changed(phase: Phase) -> tuple[str, ...]:
+    return ("generator", "ranker") if phase.from_mean else phase.stages
+
+
+def _file(key: str, K2: int | None = None) -> str:
+    return f"{key.replace(' ', '-')}{'' if K2 is None else f'-K2-{K2}'}.safetensors"
+
+
+def _of_schedule(
+    progress: Callable[[Progress], None] | None, number: int, phases: int
+) -> Callable[[Progress], None] | None:
+    """The progress of one phase as that of a whole schedule."""
+    return None if progress is None else lambda state: progress(state._replace(phase=number, phases=phases))

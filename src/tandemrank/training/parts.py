@@ -1,0 +1,138 @@
+"""An own log in its parts: one trains, one says when to stop, one, which neither has seen, values what came out."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from tandemrank._base.ids import Vocabulary, plain_ids
+from tandemrank.errors import DataError, LogError
+from tandemrank.logs import counting, reading
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.sources import Source
+from tandemrank.logs.sums import merge, renamed, total, unpacked
+from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
+from tandemrank.training.start import Start
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The log, parted by impression: for training (whole, and in two halves where asked), for stopping, for valuing.
+
+    Training may have two halves, so that a model of the one can be checked by the other.
+    """
+
+    halves: tuple[Feedback, ...]
+    held_out: Feedback
+    evaluation: Feedback
+
+    @cached_property
+    def train(self) -> Feedback:
+        """What trains."""
+        return self.halves[0] if len(self.halves) == 1 else merge(self.halves)
+
+    @cached_property
+    def seen(self) -> Feedback:
+        """All but what values the result."""
+        return merge([self.train, self.held_out]) if self.held_out.N else self.train
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The ids of all parts."""
+        return self.evaluation.vocabulary
+
+    @property
+    def list_length(self) -> int:
+        """The longest list."""
+        return max(int(part.rank.max(initial=0)) for part in self.all()) + 1
+
+    def all(self) -> tuple[Feedback, ...]:
+        """Every impression once."""
+        return (*self.halves, self.held_out, self.evaluation)
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """What a log is, in numbers, and how many of its impressions each part has; `pairs` of a query and an item."""
+
+    impressions: float
+    queries: int
+    items: int
+    pairs: int
+    clicks: float
+    list_length: int
+    train: float
+    held_out: float
+    evaluation: float
+
+
+def facts_of(parts: Parts) -> LogFacts:
+    """The numbers of a log."""
+    logs, D = parts.all(), len(parts.vocabulary.item_ids)
+    pairs = np.unique(np.concatenate([log.query * np.int64(D) + log.item for log in logs]))
+    return LogFacts(
+        impressions=sum(log.N for log in logs),
+        queries=int((np.sum([log.impressions for log in logs], axis=0) > 0).sum()),
+        items=len(np.unique(pairs % D)),
+        pairs=len(pairs),
+        clicks=float(sum(log.clicks.sum() for log in logs)),
+        list_length=parts.list_length,
+        train=sum(log.N for log in parts.halves),
+        held_out=parts.held_out.N,
+        evaluation=parts.evaluation.N,
+    )
+
+
+def read_parts(log: Source, config: LearningConfig, start: Start, seed: int) -> Parts:
+    """The log in its parts, in the vocabulary of the policy to start from, or in the log's own with the features' ids.
+
+    Which impressions value and which say when to stop depends on the seed and the shares alone, not on the objective.
+    """
+    shares = [config.evaluation_share or EVALUATION_SHARE, config.held_out_share]
+    counting.check_shares(*shares)
+    if config.objective == "doubly-robust":
+        shares.append((1 - sum(shares)) / 2)
+    known = None if start.policy is None else start.policy.vocabulary
+    found = reading.read_parts(log, shares, seed=seed, vocabulary=known, K=config.list_length)
+    if start.query_features is not None or start.item_features is not None:
+        own = found[0].vocabulary
+        larger = Vocabulary(
+            _with_table(own.query_ids, start.query_features, "query_id"),
+            _with_table(own.item_ids, start.item_features, "item_id"),
+        )
+        found = tuple(_renamed(part, larger) for part in found)
+    rest, evaluation, held_out, *half = found
+    parts = Parts((rest, *half), held_out, evaluation)
+    _refuse_without_clicks(parts, config)
+    return parts
+
+
+def _refuse_without_clicks(parts: Parts, config: LearningConfig) -> None:
+    clicks = {
+        "training": sum(part.clicks.sum() for part in parts.halves),
+        "stopping": parts.held_out.clicks.sum() if config.held_out_share else 1,
+        "valuing what was trained": parts.evaluation.clicks.sum(),
+    }
+    if missing := [what for what, number in clicks.items() if number == 0]:
+        N = sum(part.N for part in parts.all())
+        raise LogError(
+            f"not enough clicks to learn from: none for {missing[0]}, of {N:g} impressions. Give a longer log."
+        )
+
+
+def _with_table(ids: pl.Series, table: object, id_column: str) -> pl.Series:
+    """The ids of the log and of a table of features that was read, sorted."""
+    if not isinstance(table, pl.DataFrame):
+        return ids
+    own, more = plain_ids(ids), table[id_column]
+    if own.dtype != more.dtype:
+        raise DataError(
+            f"column {id_column}: {own.dtype} in the log, {more.dtype} in the features. Convert them to the same type."
+        )
+    return pl.concat([own.rename(id_column), more]).unique().sort()
+
+
+def _renamed(part: Feedback, vocabulary: Vocabulary) -> Feedback:
+    sums, impressions = renamed(part, vocabulary)
+    return unpacked(total([sums]), vocabulary, impressions)

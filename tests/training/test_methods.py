@@ -1,0 +1,172 @@
+"""The driver of methods: a stage alone is trained once, seeds are those of the phases, interruptions leave no trace."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank._base.random import derive
+from tandemrank.errors import ConfigError
+from tandemrank.policies.scorers import MatrixFactorisation
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training import methods, schedules
+from tandemrank.training.config import EarlyStopping, TrainingConfig
+from tandemrank.training.history import Progress
+from tandemrank.training.loop import train
+from tandemrank.training.methods import Methods, check_methods
+
+Q, D = 20, 24
+THETA = [1.0, 0.5, 0.3]
+CONFIG = TrainingConfig(epochs=2, minibatch=10)
+ALL = ("baseline", "independent", "joint")
+
+
+def start() -> TwoStagePolicy:
+    rng = np.random.default_rng(0)
+    scorer = MatrixFactorisation(rng.normal(size=(Q, 4)) * 0.3, rng.normal(size=(D, 4)) * 0.3)
+    return TwoStagePolicy(scorer, scorer, 8, 3, Vocabulary(pl.Series(range(Q)), pl.Series(range(D))))
+
+
+def weights() -> csr_matrix:
+    return csr_matrix((np.random.default_rng(1).random((Q, D)) < 0.15).astype(np.float32))
+
+
+def driver(config: TrainingConfig = CONFIG, **more) -> Methods:
+    return Methods(start(), weights(), THETA, config, **{"seed": 7, **more})
+
+
+def bits(policy: TwoStagePolicy) -> list[torch.Tensor]:
+    return [*policy.generator.state_dict().values(), *policy.ranker.state_dict().values()]
+
+
+def same(a: TwoStagePolicy, b: TwoStagePolicy) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(bits(a), bits(b), strict=True))
+
+
+@pytest.fixture
+def phases(monkeypatch) -> Counter[str]:
+    """How often each phase is trained."""
+    seen: Counter[str] = Counter()
+
+    def spy(*arguments, schedule, **options):
+        seen.update(phase.key for phase in schedule)
+        return train(*arguments, schedule=schedule, **options)
+
+    monkeypatch.setattr(methods, "train", spy)
+    return seen
+
+
+def test_a_stage_alone_is_trained_once_for_all_methods_and_all_K2(phases) -> None:
+    """Three methods are four phases, not seven; another K2 adds only those of the pair."""
+    asked = driver()
+    for method in ALL:
+        asked.train(method)
+    once = {"ranker alone": 1, "generator for the ranker": 1, "generator alone": 1, "both": 1}
+    assert phases == once
+    for method in ALL:
+        assert asked.train(method, 12).policy.K2 == 12
+    assert phases == once | {"generator for the ranker": 2, "both": 2}
+
+
+def test_a_pair_does_not_depend_on_what_else_is_trained() -> None:
+    asked = driver()
+    found = {method: asked.train(method) for method in reversed(ALL)}
+    for method in ALL:
+        alone = driver().train(method)
+        assert same(alone.policy, found[method].policy)
+        assert [e.objective for e in alone.history] == [e.objective for e in found[method].history]
+
+
+def test_every_phase_has_the_seed_of_its_key_and_the_pair_also_of_K2() -> None:
+    asked = driver(coordinates=(1000,))
+    seed = derive(7, "training", 1000, "generator alone") % 2**32
+    alone = train(start(), weights(), THETA, CONFIG, schedule=[schedules.GENERATOR_ALONE], seed=seed).policy
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(
+            asked.train("independent").policy.generator.parameters(), alone.generator.parameters(), strict=True
+        )
+    )
+    ranker = asked.train("independent").policy.ranker
+    pair = TwoStagePolicy(start().generator, ranker, 12, 3, start().vocabulary)
+    seed = derive(7, "training", 1000, "generator for the ranker", 12) % 2**32
+    second = train(pair, weights(), THETA, CONFIG, schedule=[schedules.GENERATOR_FOR_RANKER], seed=seed)
+    assert same(asked.train("baseline", 12).policy, second.policy)
+
+
+def test_another_name_for_a_phase_changes_no_number(monkeypatch) -> None:
+    before = driver().train("independent").policy
+    renamed = tuple(replace(phase, name=phase.name.upper()) for phase in schedules.ALONE)
+    monkeypatch.setattr(schedules, "ALONE", renamed)
+    after = driver().train("independent")
+    assert {e.phase for e in after.history} == {phase.name for phase in renamed}
+    assert same(before, after.policy)
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("killed_at", range(1, 9))
+def test_interrupted_anywhere_and_resumed_all_methods_end_in_the_same_bits(tmp_path, phases, killed_at) -> None:
+    whole = [driver().train(method) for method in ALL]
+    phases.clear()
+    left = killed_at
+
+    def kill(state: Progress) -> None:
+        nonlocal left
+        left -= state.done == 0.0
+        if left == 0:
+            raise Killed
+
+    killed = driver(checkpoints=tmp_path)
+    with pytest.raises(Killed):
+        [killed.train(method, progress=kill) for method in ALL]
+    again = driver(checkpoints=tmp_path, resume=True)
+    # In another order, and with the same bits.
+    found = {method: again.train(method) for method in reversed(ALL)}
+    for method, wanted in zip(ALL, whole, strict=True):
+        assert same(found[method].policy, wanted.policy)
+        assert [e.objective for e in found[method].history] == [e.objective for e in wanted.history]
+    names = {"both-K2-8", "generator-alone", "generator-for-the-ranker-K2-8", "ranker-alone"}
+    assert {path.stem for path in tmp_path.iterdir()} == names
+
+
+def test_progress_counts_the_phases_of_the_method() -> None:
+    told: list[Progress] = []
+    driver().train("joint", progress=told.append)
+    assert {(state.phase, state.phases) for state in told} == {(0, 3), (1, 3), (2, 3)}
+
+
+@pytest.mark.parametrize("method", ALL)
+def test_a_pair_is_never_worse_than_its_start_on_held_out_clicks(method) -> None:
+    """Stages that are better alone may be worse together: then the start is kept."""
+    first = start().most_likely()
+
+    def criterion(policy: TwoStagePolicy) -> float:
+        if policy.K2 == D:
+            return float(policy.generator.state_dict()["queries"].abs().sum())  # alone: the further the better
+        return float((policy.most_likely() == first).mean())
+
+    config = CONFIG.model_copy(update={"early_stopping": EarlyStopping(), "epochs": 8, "learning_rate": 1.0})
+    found = driver(config, criterion=criterion).train(method)
+    assert criterion(found.policy) >= criterion(start())
+    assert same(found.policy, start())
+
+
+def test_more_candidates_than_items_or_too_deep_weights_are_refused_before_any_training() -> None:
+    with pytest.raises(ConfigError, match="K2 = 25 candidates, but there are only 24 items"):
+        driver().train("joint", 25)
+    with pytest.raises(ConfigError, match="rank_weights = 8 counts every one of the 8 candidates the same"):
+        driver(CONFIG.model_copy(update={"rank_weights": 8})).train("joint")
+
+
+def test_methods_by_name() -> None:
+    assert check_methods(["joint", "baseline", "joint"]) == ["joint", "baseline"]
+    with pytest.raises(ConfigError, match="a method is one of baseline, independent, joint; got 'magic'"):
+        check_methods(["magic"])
