@@ -1,7 +1,6 @@
 """From finished cells to the table: means over runs, paired differences, the switches."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
