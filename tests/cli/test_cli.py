@@ -43,7 +43,8 @@ def simulated(tmp_path_factory):
         *SMALL,
     ]
     out = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert out.stderr == "" or "compiling" in out.stderr
+    # A slow machine says how far it is.
+    assert all(line.startswith("tandemrank: ") for line in out.stderr.splitlines())
     return folder, json.loads(out.stdout)
 
 

@@ -1,5 +1,7 @@
 """The experiment on a small world: every method learns, no decision sees the truth, seeds decide everything."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -10,7 +12,7 @@ from tandemrank.errors import ConfigError, LogError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
 from tandemrank.experiments.trainer import Trainer, references
-from tandemrank.experiments.world import World, build_world, impressions, load_task, simulate
+from tandemrank.experiments.world import build_world, impressions, load_task, simulate
 
 SMALL = {
     "queries": 200,
@@ -65,7 +67,7 @@ def test_no_decision_sees_the_test_relevance(request, world, kind) -> None:
     other = datasets.Task(
         world.task.name, world.task.ratings, csr_matrix(world.task.relevance[::-1]), world.task.vocabulary
     )
-    blind = Trainer(World(other, world.production, world.q, world.theta), trainer.config, trainer.log, 0)
+    blind = Trainer(replace(world, task=other), trainer.config, trainer.log, 0)
     a, b = trainer.run("joint", 30), blind.run("joint", 30)
     assert np.array_equal(a.policy.most_likely(), b.policy.most_likely())
     np.testing.assert_array_equal([e.held_out for e in a.history], [e.held_out for e in b.history])
