@@ -11,8 +11,10 @@ import polars as pl
 import pytest
 
 from tandemrank.errors import ConfigError, DataError, DownloadError
-from tandemrank.experiments import datasets
-from tandemrank.experiments.datasets import Release, Task, download_movielens, from_ratings, load, movielens, synthetic
+from tandemrank.experiments import movielens as movielens_module
+from tandemrank.experiments.datasets import load, synthetic
+from tandemrank.experiments.movielens import Release, download_movielens, movielens
+from tandemrank.experiments.ratings import Task, from_ratings
 
 TINY_1M = b"1::10::5::978300760\n1::30::3::978302109\n7::20::4::978301968\n"
 TINY_100K = b"7\t20\t4\t881250949\n1\t10\t5\t891717742\n1\t30\t3\t878887116\n"
@@ -26,7 +28,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         "ml-1m": Release("http://127.0.0.1:1/", "ratings.dat", b"::", f"md5:{hashlib.md5(TINY_1M).hexdigest()}"),
         "ml-100k": Release("http://127.0.0.1:1/", "u.data", b"\t", f"sha256:{hashlib.sha256(TINY_100K).hexdigest()}"),
     }
-    monkeypatch.setattr(datasets, "RELEASES", releases)
+    monkeypatch.setattr(movielens_module, "RELEASES", releases)
 
 
 def make_zip(path: Path, files: dict[str, bytes]) -> Path:
@@ -128,15 +130,12 @@ def site(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 @pytest.mark.usefixtures("tiny")
 class TestDownload:
-    @pytest.mark.parametrize("progress", [False, True])
     def test_into_the_cache_once(
-        self, site: tuple[str, Path], tmp_path: Path, progress: bool, capfd: pytest.CaptureFixture[str]
+        self, site: tuple[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         address, folder = site
         served = make_zip(folder / "x.zip", {"ml-1m/ratings.dat": TINY_1M})
-        fetch = partial(
-            download_movielens, "ml-1m", cache=tmp_path / "cache", url=f"{address}/x.zip", progress=progress
-        )
+        fetch = partial(download_movielens, "ml-1m", cache=tmp_path / "cache", url=f"{address}/x.zip")
         path = fetch()
         assert path == tmp_path / "cache" / "ml-1m.zip"
         assert_is_tiny(movielens(path), "ml-1m")
@@ -318,7 +317,7 @@ class TestLoad:
 
 def test_graded_relevance_is_the_share_of_the_way_to_the_highest_rating() -> None:
     frame = pl.DataFrame({"user": [1, 1, 1, 2], "item": [1, 2, 3, 1], "rating": [5.0, 4.0, 3.0, 3.5]})
-    graded = datasets.from_ratings(frame, threshold=3.0, graded=True).relevance.toarray()
+    graded = from_ratings(frame, threshold=3.0, graded=True).relevance.toarray()
     assert graded == pytest.approx(np.array([[1.0, 0.5, 0.0], [0.25, 0.0, 0.0]]))
-    plain = datasets.from_ratings(frame, threshold=3.0).relevance.toarray()
+    plain = from_ratings(frame, threshold=3.0).relevance.toarray()
     assert plain == pytest.approx((graded > 0).astype(float))

@@ -1,7 +1,9 @@
 """Where the truth is known: data sets, the paper's experiment, its table.
 
 - `synthetic`: the embedded synthetic world
-- `datasets`: ratings become a `Task`: synthetic, MovieLens, own ratings
+- `ratings`: ratings become a `Task`
+- `movielens`: MovieLens, read or downloaded
+- `datasets`: data sets by name or path
 - `config`: the experiment's switches and presets
 - `world`: a task, its production policy and the log of its clicks, also as files
 - `evaluation`: NDCG, recall, expected clicks; paired differences of policies

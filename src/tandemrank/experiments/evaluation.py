@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 from tandemrank._base.ids import same_ids
 from tandemrank.clicks import simulation
 from tandemrank.errors import ConfigError, DataError
-from tandemrank.experiments.datasets import Task
+from tandemrank.experiments.ratings import Task
 from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
 from tandemrank.gradients import _bridge, race
 from tandemrank.policies.two_stage import TwoStagePolicy

@@ -22,7 +22,7 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, JobError
 from tandemrank.experiments import results, store
 from tandemrank.experiments.cells import Cell, GridConfig, cells
-from tandemrank.experiments.datasets import Task
+from tandemrank.experiments.ratings import Task
 from tandemrank.experiments.results import GridState, Point, Record, Reference, Table
 from tandemrank.experiments.store import Clock, Finished, Store
 from tandemrank.experiments.table import rows_of, table_of

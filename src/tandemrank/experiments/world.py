@@ -17,7 +17,7 @@ from tandemrank.clicks.models import ClickModel
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.config import ExperimentConfig
-from tandemrank.experiments.datasets import Task
+from tandemrank.experiments.ratings import Task
 from tandemrank.experiments.results import SimulatedLog
 from tandemrank.logs import counting, writing
 from tandemrank.logs.impressions import Impressions
@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 SIMULATION = Kind("simulation")
 
 
-def load_task(config: ExperimentConfig, *, progress: bool = False) -> Task:
+def load_task(config: ExperimentConfig) -> Task:
     """The data set that the configuration names."""
     return datasets.load(
         config.data,
@@ -43,7 +43,6 @@ def load_task(config: ExperimentConfig, *, progress: bool = False) -> Task:
         rating_column=config.rating_column,
         threshold=config.threshold,
         graded=config.grades == "graded",
-        progress=progress,
     )
 
 

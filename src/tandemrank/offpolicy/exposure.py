@@ -49,8 +49,7 @@ def exposure_on(
     step = max(1, CELLS // len(there))
     for first in range(0, len(logged), step):
         part = logged[first : first + step]
-        with torch.no_grad():
-            s_c, s_r = policy.scores(positions[first : first + step])
+        s_c, s_r = policy.plain_scores(positions[first : first + step])
         every, shuffled = (
             race.exposure(s_c, s, curve, policy.K2, samples=n, generator=generator)[0].double().numpy()
             for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))

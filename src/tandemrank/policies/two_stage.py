@@ -64,13 +64,18 @@ class TwoStagePolicy:
         positions = torch.as_tensor(np.array(q, np.int64))
         return self.generator(positions), self.ranker(positions)
 
+    def plain_scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
+        """The same without gradients, whatever a scorer returns: a view of its parameters too."""
+        with torch.no_grad():
+            s_c, s_r = self.scores(q)
+        return s_c.detach(), s_r.detach()
+
     def batches(self, q: ArrayLike | None = None) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
         """Positions and scores without gradients, a batch of queries at a time: memory is O(batch x D)."""
         everything = np.arange(len(self.vocabulary.query_ids)) if q is None else np.asarray(q, np.int64)
         for first in range(0, len(everything), BATCH):
             part = everything[first : first + BATCH]
-            with torch.no_grad():
-                s_c, s_r = self.scores(part)
+            s_c, s_r = self.plain_scores(part)
             yield part, s_c, s_r
 
     def most_likely(self, q: ArrayLike | None = None) -> NDArray[np.int32]:
@@ -120,8 +125,7 @@ class TwoStagePolicy:
         for start in range(0, len(distinct), BATCH):
             part = distinct[start : start + BATCH]
             chosen = order[first[start] : first[start + len(part)]]
-            with torch.no_grad():
-                s_c, s_r = self.scores(part)
+            s_c, s_r = self.plain_scores(part)
             unique, row_of = _unique_rows(s_c, s_r)
             rows = row_of[np.searchsorted(part, q[chosen])]
             wanted, inverse = np.unique(rows * s_c.shape[1] + item[chosen], return_inverse=True)

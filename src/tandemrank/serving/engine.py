@@ -79,8 +79,7 @@ class LivePair:
     def scores(self, query_id: Id | None, available: Sequence[Id] | None = None) -> tuple[Tensor, Tensor]:
         """Both stages' scores, one query alone: the same bits whoever else is asked.  Shapes: -> [1, D], [1, D]."""
         if query_id is not None and query_id in self.query_at:
-            with torch.no_grad():
-                s_c, s_r = self.pair.scores([self.query_at[query_id]])
+            s_c, s_r = self.pair.plain_scores([self.query_at[query_id]])
         else:
             s_c, s_r = self.average()
         if available is None:

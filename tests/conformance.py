@@ -1,0 +1,53 @@
+"""What every scorer must do, whatever is inside: the one suite for all of them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from scipy.sparse import csr_matrix
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.experiments.evaluation import evaluate
+from tandemrank.policies import two_stage
+from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.config import TrainingConfig
+from tandemrank.training.loop import train
+
+
+def check_scorer(scorer: Scorer, folder: Path) -> None:
+    """Scores by row, sizes as JSON, the same after saving, trained and evaluated as either stage."""
+    sizes = scorer.sizes()
+    Q, D = sizes["Q"], sizes["D"]
+    with torch.no_grad():
+        every = scorer(torch.arange(Q))
+        some = torch.tensor([Q - 1, 0, 0])
+        assert every.shape == (Q, D)
+        assert every.dtype == torch.float32
+        assert torch.allclose(scorer(some), every[some], atol=1e-5)
+    assert {id(p) for p in scorer.of_one_query()} <= {id(p) for p in scorer.parameters()}
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series([f"item {d}" for d in range(D)]))
+    pair = TwoStagePolicy(scorer, scorer, D - 1, 2, vocabulary)
+    loaded = two_stage.load(pair.save(folder / "pair"))
+    assert type(loaded.generator) is type(scorer)
+    assert json.dumps(loaded.ranker.sizes()) == json.dumps(sizes)
+    for ours, theirs in zip(pair.scores(range(Q)), loaded.scores(range(Q)), strict=True):
+        assert torch.equal(ours, theirs)
+    rho, _ = loaded.exposure([0, Q - 1], [0, D - 1], [1.0, 0.5], samples=5)
+    assert np.all((rho >= 0) & (rho <= 1))
+    _learns(loaded)
+    assert torch.equal(scorer(torch.arange(Q)), every)  # a training leaves its start alone
+
+
+def _learns(pair: TwoStagePolicy) -> None:
+    """A few epochs raise the utility of what was clicked: the last item that each query can be shown."""
+    Q, D = len(pair.vocabulary.query_ids), len(pair.vocabulary.item_ids)
+    scores, _ = pair.plain_scores(range(Q))
+    liked = scores.masked_fill(scores == -torch.inf, torch.inf).argmin(1).numpy()
+    weights = csr_matrix((np.ones(Q, np.float32), (np.arange(Q), liked)), shape=(Q, D))
+    theta = [1.0, 0.5]
+    trained = train(pair, weights, theta, TrainingConfig(epochs=6, learning_rate=0.5, shared_rate=0.5), seed=1).policy
+    before, after = (evaluate(policy, weights, theta).utility.mean() for policy in (pair, trained))
+    assert after > before

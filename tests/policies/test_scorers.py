@@ -1,0 +1,38 @@
+"""Every scorer that can be saved conforms."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.sparse import csr_matrix
+
+from conformance import check_scorer
+from tandemrank._base.ids import Vocabulary
+from tandemrank.policies import towers, two_stage
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
+
+NUMBERS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+
+
+def two_towers() -> Scorer:
+    features = pl.DataFrame({"item_id": range(8), "x": NUMBERS[:8, 0], "kind": list("aabbccab")})
+    vocabulary = Vocabulary(pl.Series(range(6)), pl.Series(range(8)))
+    return towers.from_features(None, features, vocabulary, width=5, dimension=3, seed=1)
+
+
+EXAMPLES = {
+    "matrix factorisation": lambda: MatrixFactorisation(NUMBERS[:6], NUMBERS[6:14]),
+    "given scores": lambda: GivenScores(NUMBERS[:6] @ NUMBERS[6:14].T),
+    "given scores of some items": lambda: GivenScores(csr_matrix(NUMBERS[:6] @ NUMBERS[6:14].T > -1) * 1.0),
+    "two towers": two_towers,
+}
+
+
+def test_there_is_an_example_of_every_scorer() -> None:
+    assert {make().kind for make in EXAMPLES.values()} == set(two_stage.SCORERS)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_conforms(name: str, tmp_path: Path) -> None:
+    check_scorer(EXAMPLES[name](), tmp_path)
