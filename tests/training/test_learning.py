@@ -12,6 +12,7 @@ from scipy.sparse import csr_matrix
 import tandemrank as tr
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, DataError, InputError, LogError
+from tandemrank.experiments import datasets
 from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import reading, sums, writing
 from tandemrank.offpolicy import valuation
@@ -33,7 +34,7 @@ def configured(**more: object) -> tr.LearningConfig:
 @dataclass(frozen=True)
 class World:
     frame: pl.DataFrame
-    task: tr.Task
+    task: datasets.Task
     production: TwoStagePolicy
     theta: np.ndarray
 
