@@ -217,8 +217,8 @@ def test_text_ids_that_look_like_numbers_stay_apart(tmp_path):
     ("columns", "place"),
     [
         ({"query_id": [1, "1"]}, "row 1, column query_id: expected a number"),
-        ({"items": [["1"], [1]]}, "row 1, column items: expected a list of a text"),
-        ({"items": [[1], ["1", 2]]}, "row 1, column items: expected a list of a number"),
+        ({"items": [["1"], [1]]}, "row 1, column items: expected a list of texts"),
+        ({"items": [[1], ["1", 2]]}, "row 1, column items: expected a list of numbers"),
         ({"clicks": [[0], [0.5]]}, "row 1, column clicks: expected 0 or 1; 0.5 came"),
         ({"query_id": ["a", None]}, "row 1, column query_id"),
     ],

@@ -8,6 +8,8 @@
 - `registry`: ids of a log as they come by
 - `checks`: the schema of a log and every check of it
 - `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows
+- `json_lines`: JSON lines, line by line
+- `values`: plain Python values as columns
 - `repeats`: files and impressions that come twice
 - `reading`: a log becomes `Feedback`, here or on a cluster
 - `writing`: a log as Parquet

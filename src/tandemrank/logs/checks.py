@@ -161,9 +161,9 @@ def examine(frame: pl.DataFrame, names: "IdRegistry", K: int | None) -> tuple[li
         return found, None
     weight = propensity = None
     if flat.weight is not None:
-        weight = flat.weight.cast(pl.Float64).to_numpy()
+        weight = flat.weight.to_numpy()
     if flat.propensity is not None:
-        propensity = flat.propensity.cast(pl.Float64).to_numpy()
+        propensity = flat.propensity.to_numpy()
     return [], Shown(query, flat.length, weight, item, flat.rank, flat.click.cast(pl.UInt8).to_numpy(), propensity)
 
 
@@ -305,10 +305,10 @@ def _repeated(length: NDArray[np.int64], values: NDArray[np.integer]) -> NDArray
 def _flatten_wide(frame: pl.DataFrame) -> _Flat:
     """The lists of a wide batch in one row."""
     length = frame["items"].list.len().cast(pl.Int64).to_numpy()
-    flat = {c: frame[c].explode(empty_as_null=False) for c in frame.columns if isinstance(frame.schema[c], pl.List)}
+    flat = {c: frame[c].explode(empty_as_null=False) for c in ("items", "clicks", "propensities") if c in frame.columns}
     start = np.repeat(np.cumsum(length) - length, length)
     rank = (np.arange(len(start)) - start).astype(np.int16)
-    weight = frame["weight"] if "weight" in frame.columns else None
+    weight = frame["weight"].cast(pl.Float64) if "weight" in frame.columns else None
     return _Flat(
         False,
         plain_ids(frame["query_id"]),
@@ -317,7 +317,7 @@ def _flatten_wide(frame: pl.DataFrame) -> _Flat:
         plain_ids(flat["items"]),
         rank,
         flat["clicks"],
-        flat.get("propensities"),
+        flat["propensities"].cast(pl.Float64) if "propensities" in flat else None,
     )
 
 
@@ -327,7 +327,7 @@ def _flatten_long(frame: pl.DataFrame) -> _Flat:
     starts = np.flatnonzero(np.diff(run.astype(np.int64), prepend=-1))
     length = np.diff(starts, append=len(run))
     query = plain_ids(frame["query_id"]).gather(starts)
-    weight = frame["weight"].gather(starts) if "weight" in frame.columns else None
+    weight = frame["weight"].cast(pl.Float64).gather(starts) if "weight" in frame.columns else None
     rank = (frame["position"].cast(pl.Int64).to_numpy() - 1).astype(np.int16)
-    propensity = frame["propensity"] if "propensity" in frame.columns else None
+    propensity = frame["propensity"].cast(pl.Float64) if "propensity" in frame.columns else None
     return _Flat(True, query, length, weight, plain_ids(frame["item_id"]), rank, frame["click"], propensity)

@@ -10,24 +10,24 @@ A file that cannot be read comes as a batch without rows that says why, so that 
 may go on. Rows are counted from 0 in their file; a CSV's header is not counted.
 """
 
-import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from tandemrank._base.frames import PandasFrame
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs import json_lines
 from tandemrank.logs.checks import IDS, LONG, NO_ROWS, WIDE, Problem, is_long, problem_unless, schema_problems
+from tandemrank.logs.json_lines import Piece
 from tandemrank.logs.repeats import KnownFiles, KnownImpressions
+from tandemrank.logs.values import column_of
 
 Source = str | Path | Sequence[str | Path] | pl.DataFrame | pl.LazyFrame | PandasFrame
-Piece = tuple[pl.DataFrame, list[Problem]]
 
 FORMS = {".parquet": "Parquet", ".csv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON lines"}
 
@@ -60,7 +60,7 @@ def batches(
             if isinstance(data, LogError):
                 raise data
             if isinstance(data, Path):
-                pieces = _json_pieces(data, batch)
+                pieces = json_lines.pieces(data, batch, every_column)
             else:
                 lazy = data if isinstance(data, pl.LazyFrame) else _from_pandas(data)
                 pieces = _pieces(lazy, form, batch, every_column)
@@ -112,7 +112,7 @@ def paths(source: Source) -> Iterator[Path]:
     """The files of a log, in their order."""
     if isinstance(source, pl.DataFrame | pl.LazyFrame) or hasattr(source, "to_dict"):
         raise ConfigError("expected a log of files; a frame came. Read it with the engine local, or write it to files.")
-    for path in [source] if isinstance(source, str | Path) else source:
+    for path in source if isinstance(source, Sequence) and not isinstance(source, str) else [source]:
         yield from _paths(path)
 
 
@@ -132,8 +132,16 @@ def impressions_in(path: Path) -> int:
 
 def _paths(path: str | Path) -> list[Path]:
     """The files at a path: itself, those of a folder, those of a pattern."""
-    found = [Path(path)] if Path(path).exists() else [Path(p) for p in sorted(glob(str(path), recursive=True))]
-    inside = {f: sorted(p for p in f.rglob("[!.]*") if p.suffix.lower() in FORMS) for f in found if f.is_dir()}
+    if not isinstance(path, str | Path) or path == "":
+        came = "nothing" if path == "" else type(path).__name__
+        raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; {came} came.")
+    try:
+        found = [Path(path)] if Path(path).exists() else [Path(p) for p in sorted(glob(str(path), recursive=True))]
+        inside = {f: sorted(p for p in f.rglob("[!.]*") if p.suffix.lower() in FORMS) for f in found if f.is_dir()}
+    except (OSError, ValueError, re.error) as error:  # a name too long, a folder that may not be read
+        raise LogError(
+            f"{str(path)[:200]}: cannot be looked at: {getattr(error, 'strerror', None) or error}."
+        ) from error
     paths = [p for f in found for p in inside.get(f, [f])]
     if not paths:
         raise LogError(
@@ -146,7 +154,7 @@ def _from_pandas(frame: PandasFrame) -> pl.LazyFrame:
     """A pandas frame as one of polars, through plain Python values, since pandas has no lists of its own."""
     columns = []
     for name, values in frame.to_dict(orient="list").items():
-        column, wrong = _column(str(name), [v.tolist() if isinstance(v, np.ndarray) else v for v in values])
+        column, wrong = column_of(str(name), [v.tolist() if isinstance(v, np.ndarray) else v for v in values])
         if wrong and name in (*WIDE, *LONG):
             raise LogError(f"row {wrong[0].rows[0]}, column {name}: {wrong[0].message}")
         columns.append(column)
@@ -207,83 +215,3 @@ def _typed(frame: pl.DataFrame, types: dict[str, type[pl.DataType]]) -> Piece:
         found += problem_unless(values.is_not_null() | text.is_null(), text, column, words)
         columns.append(values.alias(column))
     return frame.with_columns(columns), found
-
-
-def _json_pieces(path: Path, batch: int) -> Iterator[Piece]:
-    """JSON lines, one object an impression. Read line by line, because only so a wrong line has a number."""
-    with path.open("rb") as lines:
-        while some := list(islice(lines, batch)):
-            frame, found = _json_frame(some)
-            if is_long(frame.columns):
-                raise LogError("JSON lines hold the wide form, one object an impression. Write the long form as CSV.")
-            wrong = schema_problems(frame.schema)
-            yield frame, found + wrong
-            if wrong:
-                return
-
-
-def _json_frame(lines: Sequence[bytes]) -> Piece:
-    """Lines of JSON as a frame; a line that is no object is a row of nulls and a problem."""
-    rows = [_json_object(line) for line in lines]
-    bad = np.flatnonzero([isinstance(row, str) for row in rows])
-    found = [Problem("", bad, f"expected a JSON object in UTF-8; {rows[bad[0]]} came.")] if len(bad) else []
-    objects = [{} if isinstance(row, str) else row for row in rows]
-    names = list(dict.fromkeys(name for row in objects for name in row)) or list(WIDE[:3])
-    columns = []
-    for name in names:
-        values = [row.get(name) for row in objects]
-        series, wrong = _column(name, values)
-        columns.append(series)
-        found += wrong if name in WIDE else []
-    return pl.DataFrame(columns), found
-
-
-def _json_object(line: bytes) -> dict[str, Any] | str:
-    """The object in a line, or in words what came instead."""
-    try:
-        value = json.loads(line.decode("utf-8-sig"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        return f"{line[:40]!r} ({error})"
-    return value if isinstance(value, dict) else repr(value)[:40]
-
-
-# Polars would cut 0.5 to 0 and take 1 for "1" rather than refuse them in a list, so the types are looked at here.
-NOTHING = type(None)
-WORDS = {bool: "a number", int: "a number", float: "a number", str: "a text"}
-
-
-def _column(name: str, values: list[Any]) -> tuple[pl.Series, list[Problem]]:
-    """Values as a column of the kind of the first of them; others are null and a problem."""
-    types = [(True, frozenset(map(type, v))) if type(v) is list else (False, frozenset((type(v),))) for v in values]
-    kinds = {t: _kind(*t) for t in set(types)}
-    plain = (kinds[t] for t in types if kinds[t] not in ("null", "a list of nothing", "a list of mixed types"))
-    kind = next(plain, "a list of nothing")
-    right = {t for t, k in kinds.items() if k in (kind, "null") or (k == "a list of nothing" and kind[:6] == "a list")}
-    wrong = np.flatnonzero([t not in right for t in types])
-    kept = [value if t in right else None for value, t in zip(values, types, strict=True)]
-    came = repr(values[wrong[0]])[:40] if len(wrong) else ""
-    found = [Problem(name, wrong, f"expected {kind}, as before; {came} came.")] if len(wrong) else []
-    if kind.endswith("object"):  # times of pandas, or what no later step looks at
-        return _objects(name, kept), found
-    number = pl.Float64 if any(float in t[1] for t in right) else pl.Int64
-    inner = pl.String if kind.endswith("a text") else number
-    listed = kind.startswith("a list of") and (
-        kind != "a list of nothing" or name in ("items", "clicks", "propensities")
-    )
-    return pl.Series(name, kept, dtype=pl.List(inner) if listed else inner, strict=False), found
-
-
-def _kind(is_list: bool, types: frozenset[type]) -> str:
-    """What a value is, in words."""
-    inner = {WORDS.get(t, "an object") for t in types if t is not NOTHING}
-    if not is_list:
-        return inner.pop() if inner else "null"
-    return f"a list of {'nothing' if not inner else 'mixed types' if len(inner) > 1 else inner.pop()}"
-
-
-def _objects(name: str, values: list[Any]) -> pl.Series:
-    """A column of other objects, as they are or else as text."""
-    try:
-        return pl.Series(name, values)
-    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError):
-        return pl.Series(name, [None if v is None else str(v) for v in values], dtype=pl.String)
