@@ -13,10 +13,9 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.gradients import plackett_luce
-from tandemrank.logs import counting, writing
+from tandemrank.logs import counting, reading, writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
-from tandemrank.offpolicy.lists import read_lists
 from tandemrank.offpolicy.logger import Lists, _log_probability, fit, lists_of
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -89,16 +88,11 @@ def test_fitted_propensities_come_close_to_the_true_ones_and_so_do_estimates(tas
 def test_lists_of_files_and_of_impressions_are_the_same(tmp_path: Path) -> None:
     parts = shown(logger(0.0), np.full((Q, D), 0.5))
     path = writing.write(parts, tmp_path / "log", IDS)
-    read, given = read_lists(path, IDS, K), lists_of(parts)
+    (_,), first = reading.read_with_lists(path, lists=10**6, vocabulary=IDS)
+    read, given = lists_of([first]), lists_of(parts)
     assert np.array_equal(read.query, given.query)
     assert np.array_equal(read.items, given.items)
-    assert len(read_lists(path, IDS, K, limit=100).query) == 100
-
-
-def test_short_lists_are_padded() -> None:
-    frame = pl.DataFrame({"query_id": [0, 1], "items": [[3, 1], [2]], "clicks": [[0, 1], [0]]})
-    read = read_lists(frame, IDS, 3)
-    assert read.items.tolist() == [[3, 1, -1], [2, -1, -1]]
+    assert len(lists_of(parts, limit=100).query) == 100
 
 
 def test_edges_one_list_and_a_logger_that_never_changes() -> None:
@@ -114,6 +108,3 @@ def test_refusals() -> None:
         lists_of([])
     with pytest.raises(ConfigError, match="expected ranks >= 1"):
         fit(Lists(np.array([0]), np.array([[1]])), IDS, ranks=(0,))
-    bad = pl.DataFrame({"query_id": [0], "items": [[3, 3]], "clicks": [[0, 1]]})
-    with pytest.raises(LogError, match="row 0, column items"):
-        read_lists(bad, IDS, 3)

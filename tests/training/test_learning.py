@@ -14,7 +14,7 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, DataError, InputError, LogError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.world import build_world, impressions, load_task
-from tandemrank.logs import reading, sums, writing
+from tandemrank.logs import reading, sources, sums, writing
 from tandemrank.offpolicy import valuation
 from tandemrank.policies import features
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -60,6 +60,14 @@ def world(tmp_path_factory) -> World:
 @pytest.fixture(scope="module")
 def learned(world) -> learning.Learned:
     return learn(world.frame, configured(), methods=["joint", "baseline"])
+
+
+def test_the_log_is_read_once(world, monkeypatch) -> None:
+    """Also where propensities are fitted to its lists."""
+    read, opened = sources._files, []
+    monkeypatch.setattr(sources, "_files", lambda source: opened.append(source) or read(source))
+    assert learn(world.frame, configured(training={"epochs": 1})).propensity == "fitted"
+    assert len(opened) == 1
 
 
 def test_learn_from_a_frame_alone_beats_production_and_knows_by_how_much(world, learned) -> None:

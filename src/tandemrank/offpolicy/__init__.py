@@ -1,7 +1,7 @@
 """What clicks of the past say about a pair that was not live.
 
 - `propensities`: propensities of every kind and their clipping: the only place that chooses either
-- `logger`: the logging policy fitted to its lists, for logs that have no propensities; `lists` reads them
+- `logger`: the logging policy fitted to its lists, for logs that have no propensities
 - `estimators`: the estimators: arrays in, an `Estimate` out
 - `folds`: parts of a log by query, for cross-fitting
 - `reward`: reward models: what an examined item is worth to a query

@@ -16,7 +16,7 @@ from typing import Any
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.sources import Source
-from tandemrank.offpolicy.lists import read_lists
+from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.valuation import Question, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
@@ -121,7 +121,7 @@ def learn(
         parts.train, config, halves=parts.halves if len(parts.halves) == 2 else None,
         held_out=parts.held_out if config.held_out_share else None,
         logging_policy=_logger(logging_policy, start, parts, config),
-        lists=lambda: read_lists(log, parts.vocabulary, config.K), seed=derive(seed, "rho_0") % 2**32,
+        lists=lambda: lists_of([parts.first]), seed=derive(seed, "rho_0") % 2**32,
     )  # fmt: skip
     driver = Methods(
         initial_pair(start, parts.train, config.theta, K2=config.candidates or CANDIDATES, K=config.K, seed=seed),

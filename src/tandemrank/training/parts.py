@@ -10,8 +10,10 @@ from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import DataError, LogError
 from tandemrank.logs import counting, reading
 from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge, renamed, total, unpacked
+from tandemrank.offpolicy.logger import LISTS
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.start import Start
 
@@ -20,12 +22,14 @@ from tandemrank.training.start import Start
 class Parts:
     """The log, parted by impression: for training (whole, and in two halves where asked), for stopping, for valuing.
 
-    Training may have two halves, so that a model of the one can be checked by the other.
+    Training may have two halves, so that a model of the one can be checked by the other. `first` are the first impressions
+    of the whole log one by one, for a logging policy that is fitted to their lists.
     """
 
     halves: tuple[Feedback, ...]
     held_out: Feedback
     evaluation: Feedback
+    first: Impressions
 
     @cached_property
     def train(self) -> Feedback:
@@ -94,16 +98,16 @@ def read_parts(log: Source, config: LearningConfig, start: Start, seed: int) -> 
     if config.objective == "doubly-robust":
         shares.append((1 - sum(shares)) / 2)
     known = None if start.policy is None else start.policy.vocabulary
-    found = reading.read_parts(log, shares, seed=seed, vocabulary=known, K=config.list_length)
+    found, first = reading.read_with_lists(log, shares, lists=LISTS, seed=seed, vocabulary=known, K=config.list_length)
     if start.query_features is not None or start.item_features is not None:
         own = found[0].vocabulary
         larger = Vocabulary(
             _with_table(own.query_ids, start.query_features, "query_id"),
             _with_table(own.item_ids, start.item_features, "item_id"),
         )
-        found = tuple(_renamed(part, larger) for part in found)
+        found, first = tuple(_renamed(part, larger) for part in found), first.in_vocabulary(own, larger)
     rest, evaluation, held_out, *half = found
-    parts = Parts((rest, *half), held_out, evaluation)
+    parts = Parts((rest, *half), held_out, evaluation, first)
     _refuse_without_clicks(parts, config)
     return parts
 
