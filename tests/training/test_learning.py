@@ -314,3 +314,34 @@ def test_every_seed_is_its_own(world, monkeypatch) -> None:
     learn(world.frame.head(600), configured(propensity="frequency", training={"epochs": 1}), seed=3)
     assert len(seen) == len(set(seen)) == 3
     assert 3 not in seen
+
+
+@pytest.mark.parametrize("start", ["clicks", "features"])
+def test_a_log_is_read_once_also_where_a_logger_is_fitted_to_its_lists(world, monkeypatch, start) -> None:
+    few, reads = world.frame.head(1000), []
+    original = sources.batches
+
+    def spy(*arguments, **options):
+        reads.append(arguments)
+        return original(*arguments, **options)
+
+    for module in (sources, reading):
+        monkeypatch.setattr(module, "batches", spy)
+    items = pl.concat([items_of(world), pl.Series([-5, 10**6])])  # other ids before and after the log's own
+    table = pl.DataFrame({"item_id": items, "x": np.arange(len(items)) / 10})
+    begin = Start(item_features=table) if start == "features" else Start()
+    found = learn(few, configured(training={"epochs": 1}), start=begin)
+    assert found.propensity == "fitted"
+    assert len(reads) == 1
+
+
+def test_the_lists_a_logger_is_fitted_to_are_those_of_the_log_in_any_vocabulary(world) -> None:
+    few = world.frame.head(50)
+    items = pl.concat([items_of(world), pl.Series([-5, 10**6])])
+    begin = Start(item_features=pl.DataFrame({"item_id": items, "x": np.arange(len(items)) / 10})).with_tables()
+    for start in (Start(), begin):
+        parts = read_parts(few, configured(), start, 0, lists=30)
+        ids = parts.vocabulary
+        assert ids.query_ids.gather(parts.first.query).to_list() == few["query_id"].head(30).to_list()
+        shown = ids.item_ids.gather(parts.first.items.ravel()).to_numpy().reshape(parts.first.items.shape)
+        assert shown.tolist() == few["items"].head(30).to_list()

@@ -3,7 +3,7 @@
 - `config`: the switches
 - `parts`: an own log in its parts: for training, for stopping, for valuing
 - `data`: from a log to what training needs: propensities, clipping, weights
-- `weights`: the estimators as weights of the documents
+- `weights`: the estimators as weights of the documents; `documents`: what the loop asks of them
 - `safe`: caution as a change of these weights
 - `ranks`: the weights of the ranks
 - `schedules`: Baseline, Independent and Joint as data

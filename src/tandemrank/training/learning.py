@@ -16,7 +16,7 @@ from typing import Any
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.sources import Source
-from tandemrank.offpolicy.logger import lists_of
+from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.valuation import Question, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
@@ -115,7 +115,9 @@ def learn(
     """
     config, start = config or LearningConfig(), (start or Start()).with_tables()
     names = check_methods(methods)
-    parts = read_parts(log, config, start, derive(seed, "split") % 2**32)
+    # Which propensities there are is known only when the log is read, so its lists are kept unless they cannot be needed.
+    needed = config.propensity == "fitted" or (config.propensity == "auto" and logging_policy is start.policy is None)
+    parts = read_parts(log, config, start, derive(seed, "split") % 2**32, lists=LISTS if needed else 0)
     config, start = _resolved_config(config, parts), start.resolved(parts.train)
     data = prepare(
         parts.train, config, halves=parts.halves if len(parts.halves) == 2 else None,

@@ -27,12 +27,12 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint as checkpoints
 from tandemrank.training.checkpoint import Checkpoint, with_prefix
 from tandemrank.training.config import TrainingConfig
+from tandemrank.training.documents import SparseWeights, Weights
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.ranks import check_depth, rank_weights
 from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of
 from tandemrank.training.steps import optimisers_of
 from tandemrank.training.stopping import SMOOTH, Best, Criterion
-from tandemrank.training.weights import SparseWeights, Weights
 
 Tell = Callable[[Progress], None]
 Watch = Callable[[TwoStagePolicy], dict[str, float]]

@@ -18,12 +18,12 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import TrainingConfig
+from tandemrank.training.documents import Weights
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.loop import Trained, Watch, train
 from tandemrank.training.ranks import check_depth
 from tandemrank.training.schedules import Method, Phase, schedule_of
 from tandemrank.training.stopping import Criterion
-from tandemrank.training.weights import Weights
 
 
 class Methods:

@@ -20,10 +20,10 @@ from tandemrank.training.start import Start
 
 @dataclass(frozen=True)
 class Parts:
-    """The log, parted by impression: for training (whole, and in two halves where asked), for stopping, for valuing.
+    """The log, parted by impression: for training, for stopping, for valuing.
 
-    Training may have two halves, so that a model of the one can be checked by the other. `first` are the first impressions
-    of the whole log one by one, for a logging policy that is fitted to their lists.
+    What trains may come in two halves, so that a model of the one can be checked by the other. `first`: the first impressions
+    of the log one by one, of all parts, which a logging policy can be fitted to.
     """
 
     halves: tuple[Feedback, ...]
@@ -88,17 +88,18 @@ def facts_of(parts: Parts) -> LogFacts:
     )
 
 
-def read_parts(log: Source, config: LearningConfig, start: Start, seed: int) -> Parts:
+def read_parts(log: Source, config: LearningConfig, start: Start, seed: int, *, lists: int = 0) -> Parts:
     """The log in its parts, in the vocabulary of the policy to start from, or in the log's own with the features' ids.
 
-    Which impressions value and which say when to stop depends on the seed and the shares alone, not on the objective.
+    It is read once, its first `lists` impressions included. Which impressions value and which say when to stop depends on
+    the seed and the shares alone, not on the objective.
     """
     shares = [config.evaluation_share or EVALUATION_SHARE, config.held_out_share]
     counting.check_shares(*shares)
     if config.objective == "doubly-robust":
         shares.append((1 - sum(shares)) / 2)
     known = None if start.policy is None else start.policy.vocabulary
-    found, first = reading.read_with_lists(log, shares, lists=LISTS, seed=seed, vocabulary=known, K=config.list_length)
+    found, first = reading.read_with_lists(log, shares, lists=lists, seed=seed, vocabulary=known, K=config.list_length)
     if start.query_features is not None or start.item_features is not None:
         own = found[0].vocabulary
         larger = Vocabulary(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,55 +89,3 @@ def doubly_robust_weights(
         parts.append((part.impressions, reward))
     pairs = feedback.query[feedback.clicks > 0] * np.int64(feedback.D) + feedback.item[feedback.clicks > 0]
     return DoublyRobustWeights(tuple(parts), residual, len(np.unique(pairs)))
-
-
-class Weights(Protocol):
-    """What every document is worth to a query, a minibatch of rows at a time; `objectives` makes them from clicks."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Queries and items."""
-
-    @property
-    def queries(self) -> NDArray[np.int64]:
-        """The queries to train on."""
-
-    @property
-    def clicked(self) -> int:
-        """Clicked (query, item) pairs."""
-
-    def rows(self, q: NDArray[np.int64]) -> csr_matrix:
-        """Shapes: q [B] -> [B, D]."""
-
-    def arrays(self) -> Sequence[NDArray[Any]]:
-        """Everything they are made of, to tell one training from another."""
-
-
-@dataclass(frozen=True)
-class SparseWeights:
-    """Weights of clicked pairs only.  Shapes: matrix [Q, D]."""
-
-    matrix: csr_matrix
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Queries and items."""
-        return int(self.matrix.shape[0]), int(self.matrix.shape[1])
-
-    @property
-    def queries(self) -> NDArray[np.int64]:
-        """A query without a click has no gradient."""
-        return np.flatnonzero(np.diff(self.matrix.indptr)).astype(np.int64)
-
-    @property
-    def clicked(self) -> int:
-        """Clicked (query, item) pairs."""
-        return int(self.matrix.nnz)
-
-    def rows(self, q: NDArray[np.int64]) -> csr_matrix:
-        """Shapes: q [B] -> [B, D]."""
-        return self.matrix[q]
-
-    def arrays(self) -> Sequence[NDArray[Any]]:
-        """Everything they are made of."""
-        return self.matrix.indptr, self.matrix.indices, self.matrix.data

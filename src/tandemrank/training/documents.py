@@ -1,0 +1,61 @@
+"""What the loop asks of the weights of the documents, and the plainest of them; `weights` makes them from clicks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+
+class Weights(Protocol):
+    """What every document is worth to a query, a minibatch of rows at a time."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and items."""
+
+    @property
+    def queries(self) -> NDArray[np.int64]:
+        """The queries to train on."""
+
+    @property
+    def clicked(self) -> int:
+        """Clicked (query, item) pairs."""
+
+    def rows(self, q: NDArray[np.int64]) -> csr_matrix:
+        """Shapes: q [B] -> [B, D]."""
+
+    def arrays(self) -> Sequence[NDArray[Any]]:
+        """Everything they are made of, to tell one training from another."""
+
+
+@dataclass(frozen=True)
+class SparseWeights:
+    """Weights of clicked pairs only.  Shapes: matrix [Q, D]."""
+
+    matrix: csr_matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and items."""
+        return int(self.matrix.shape[0]), int(self.matrix.shape[1])
+
+    @property
+    def queries(self) -> NDArray[np.int64]:
+        """A query without a click has no gradient."""
+        return np.flatnonzero(np.diff(self.matrix.indptr)).astype(np.int64)
+
+    @property
+    def clicked(self) -> int:
+        """Clicked (query, item) pairs."""
+        return int(self.matrix.nnz)
+
+    def rows(self, q: NDArray[np.int64]) -> csr_matrix:
+        """Shapes: q [B] -> [B, D]."""
+        return self.matrix[q]
+
+    def arrays(self) -> Sequence[NDArray[Any]]:
+        """Everything they are made of."""
+        return self.matrix.indptr, self.matrix.indices, self.matrix.data
