@@ -13,7 +13,6 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge, renamed, total, unpacked
-from tandemrank.offpolicy.logger import LISTS
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.start import Start
 
