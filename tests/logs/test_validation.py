@@ -16,6 +16,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError, TandemRankError
 from tandemrank.logs import reading, validation, writing
+from tandemrank.logs.description import Description, PolicyCount
 
 
 def frame(**columns):
@@ -86,22 +87,43 @@ def test_the_description_by_hand():
     )
     found = validation.validate(log)
     assert found.fit
-    assert found.log == validation.Description(
+    assert found.log == Description(
         impressions=5,
         queries=3,
         items=3,
         clicks=4,
-        shown=(5, 2),
-        click_rate=(3 / 5, 1 / 2),
+        shown_by_rank=(5, 2),
+        click_rate_by_rank=(3 / 5, 1 / 2),
         pairs=4,  # (a, 1), (a, 2), (b, 1), (c, 3)
-        once=1 / 4,
-        repeated=2,
-        fixed=1 / 2,
-        first_items=pytest.approx((2 + 1) / 2),
+        pairs_shown_once=1 / 4,
+        repeated_queries=2,
+        queries_with_a_single_list=1 / 2,
+        effective_items_at_rank_1=pytest.approx((2 + 1) / 2),
         deterministic=False,
-        propensities=None,
-        weights=(0.5, 5.0),
+        propensity_range=None,
+        weight_range=(0.5, 5.0),
+        policies=(),
     )
+
+
+def test_policies_are_counted_by_impression(tmp_path):
+    (tmp_path / "log").mkdir()
+    frame(policy=["new", "old", "old", "old"]).write_parquet(tmp_path / "log" / "a.parquet")
+    rows = pl.DataFrame(long_columns()).with_columns(policy=pl.Series(["new", "new", "old", "old"]))
+    rows = rows.with_columns(propensity=0.5, query_id=pl.Series([1, 1, 2, 2]), item_id=pl.Series([7, 8, 8, 7]))
+    rows.write_csv(tmp_path / "log" / "b.csv")
+    frame()[:1].write_parquet(tmp_path / "log" / "c.parquet")
+    found = validation.validate(tmp_path / "log")
+    assert found.fit
+    assert found.log.policies == (PolicyCount("old", 4), PolicyCount("new", 2), PolicyCount("", 1))
+    assert validation.validate(frame()).log.policies == ()
+    bad = validation.validate(frame(policy=["new", None, "old", "old"]))
+    assert [(p.column, p.rows) for p in bad.problems] == [("policy", (1,))]
+    assert bad.log.policies == (PolicyCount("old", 2), PolicyCount("new", 1))
+    mixed = validation.validate(rows.with_columns(policy=pl.Series(["new", "old", "old", "old"])))
+    assert [(p.column, p.rows, p.message) for p in mixed.problems] == [
+        ("policy", (1,), "expected one policy in an impression; 'old' came.")
+    ]
 
 
 def test_the_outcome_is_json(tmp_path):
@@ -130,8 +152,8 @@ def test_a_deterministic_logger_answers_little():
     scores = np.tile(100 * np.arange(6, dtype=np.float32), (5, 1))
     found = validation.validate(simulated(scores))
     assert found.log.deterministic
-    assert found.log.fixed == 1
-    assert found.log.first_items == pytest.approx(1)
+    assert found.log.queries_with_a_single_list == 1
+    assert found.log.effective_items_at_rank_1 == pytest.approx(1)
     assert [a.possible for a in found.answers] == [True, False, False, False, False, False]
     assert "same list" in found.answers[-1].why
 
@@ -140,10 +162,8 @@ def test_a_logger_that_varies_answers_all_but_what_needs_propensities():
     scores = np.zeros((5, 6), dtype=np.float32)
     found = validation.validate(simulated(scores))
     assert not found.log.deterministic
-    assert 5.5 < found.log.first_items <= 6
-    assert [a.question for a in found.answers if not a.possible] == [
-        "the value of another policy, with logged propensities"
-    ]
+    assert 5.5 < found.log.effective_items_at_rank_1 <= 6
+    assert [a.question for a in found.answers if not a.possible] == ["value of another policy, logged propensities"]
     with_them = simulated(scores).with_columns(propensities=pl.col("items").cast(pl.List(pl.Float64)) * 0 + 0.5)
     assert all(possible(validation.validate(with_them)).values())
 
@@ -152,7 +172,7 @@ def test_ranks_that_nothing_connects_are_named():
     swaps = pl.DataFrame({"items": [[1, 2, 3, 4], [2, 1, 4, 3]] * 20, "clicks": [[1, 1, 1, 1]] * 40})
     answer = validation.validate(swaps.with_columns(query_id=pl.lit(1))).answers[1]
     assert not answer.possible
-    assert answer.why == "4 pairs were seen at two ranks or more; they do not connect rank 1 with 3, 4"
+    assert answer.why == "4 pairs were shown at two ranks or more; they do not connect rank 1 with 3, 4"
 
 
 def test_queries_that_come_once_say_nothing_about_the_logger():

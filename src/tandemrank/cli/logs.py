@@ -33,13 +33,11 @@ def validate(
     with working("reading the log"):
         found = validation.validate(logs, K=list_length)
         mended = None if fix is None else validation.fix(logs, fix, K=list_length)
-    answer = asdict(found)
-    if mended is not None:
-        answer["fixed"] = {**asdict(mended), "path": str(mended.path)}
     if as_json:
-        print_json(answer)
+        copy = {} if mended is None else {"fixed": {**asdict(mended), "path": str(mended.path)}}
+        print_json({**asdict(found), **copy})
     else:
-        print_validation(answer)
+        print_validation(found, mended)
     if not found.fit:
         sys.exit(1)
 

@@ -1,11 +1,13 @@
 """Results on standard output: tables for a person, JSON for a program."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from tandemrank.experiments.results import Evaluated, Figure
+    from tandemrank.logs.validation import Fixed, Validation
 
 
 def judge_table(found: "Evaluated") -> "Table":
@@ -44,31 +46,65 @@ def print_json(value: Any) -> None:
     print(as_json(value), end="")  # noqa: T201
 
 
-def print_validation(answer: dict[str, Any]) -> None:
+MOST_PROBLEMS, MOST_RANKS, MOST_POLICIES = 8, 10, 5  # so that what is said of a log fits on a screen
+
+
+def print_validation(found: "Validation", mended: "Fixed | None") -> None:
+    """What is wrong with a log, what it is and can answer, on a screen."""
+    from rich.markup import escape
     from rich.table import Table
 
-    problems = Table("file", "column", "rows", "count", "problem", title="problems", title_justify="left")
-    for p in answer["problems"]:
-        problems.add_row(p["file"], p["column"], ", ".join(map(str, p["rows"])) or "-", str(p["count"]), p["message"])
-    if answer["problems"]:
+    if found.problems:
+        problems = Table("file", "column", "rows", "count", "problem", title="problems", title_justify="left")
+        for p in found.problems[:MOST_PROBLEMS]:
+            rows = ", ".join(map(str, p.rows)) or "all"
+            problems.add_row(escape(p.file), p.column, rows, f"{p.count:,}" if p.count else "", escape(p.message))
         show(problems)
-    log = answer["log"]
-    if log is not None:
-        plain = {k: v for k, v in log.items() if not isinstance(v, list | tuple)}
-        print_summary({"fit": answer["fit"], "usable_impressions": answer["usable"], **plain}, as_json=False)
-        rates = Table("position", "shown", "click rate", "", title="clicks by position", title_justify="left")
-        top = max((r for r in log["click_rate"] if r is not None), default=0) or 1
-        for k, (n, rate) in enumerate(zip(log["shown"], log["click_rate"], strict=True), 1):
-            rates.add_row(str(k), str(n), "-" if rate is None else f"{rate:.4f}", "█" * round(30 * (rate or 0) / top))
-        show(rates)
+        if (more := len(found.problems) - MOST_PROBLEMS) > 0:
+            show(f"and {more} more: --json lists all")
+    plain = Table(show_header=False, box=None)
+    for name, text in _described(found):
+        plain.add_row(name, escape(text))
+    show(plain)
     questions = Table("question", "", "why", title="what this log can answer", title_justify="left")
-    for a in answer["answers"]:
-        questions.add_row(a["question"], "yes" if a["possible"] else "no", a["why"])
-    show(questions)
-    if "fixed" in answer:
-        mended = answer["fixed"]
-        show(f"cleaned copy: {mended['path']}, {mended['kept']} of {mended['impressions']} impressions")
-        print_summary({"dropped": mended["dropped"]}, as_json=False)
+    for answer in found.answers:
+        questions.add_row(answer.question, "yes" if answer.possible else "no", answer.why)
+    if found.answers:
+        show(questions)
+    if mended is not None:
+        show(f"cleaned copy: {mended.path}, {mended.kept:,} of {mended.impressions:,} impressions")
+        for reason in mended.dropped:
+            show(f"left out: {reason.impressions:,} impressions, column {reason.column or 'any'}: {reason.reason}")
+
+
+def _described(found: "Validation") -> Iterator[tuple[str, str]]:
+    """What a log is, in words and numbers."""
+    yield "fit", "yes" if found.fit else "no"
+    files = "one file" if found.files == 1 else f"{found.files:,} files"
+    yield "impressions", f"{found.impressions:,} in {files}, {found.usable:,} of them without a problem"
+    log = found.log
+    if log is None:
+        return
+    yield "queries", f"{log.queries:,}, of which {log.repeated_queries:,} were seen twice or more"
+    yield "items", f"{log.items:,}"
+    yield "clicks", f"{log.clicks:,}, {log.clicks / log.impressions:.3g} per impression"
+    yield "pairs of query and item", f"{log.pairs:,}, of which {_share(log.pairs_shown_once)} were shown once"
+    yield "queries with a single list", f"{_share(log.queries_with_a_single_list)} of those seen twice or more"
+    if log.effective_items_at_rank_1 is not None:
+        yield "effective items at rank 1", f"{log.effective_items_at_rank_1:.3g} per query"
+    for name, limits in (("propensities", log.propensity_range), ("weights", log.weight_range)):
+        yield name, "none" if limits is None else f"from {limits[0]:.3g} to {limits[1]:.3g}"
+    if log.policies:
+        names = [f"{p.policy or '(not named)'}: {p.impressions:,}" for p in log.policies[:MOST_POLICIES]]
+        more = len(log.policies) - MOST_POLICIES
+        yield "policies", ", ".join([*names, *([f"and {more} more"] if more > 0 else [])])
+    rates = ["-" if rate is None else f"{rate:.3f}" for rate in log.click_rate_by_rank]
+    last = min(len(rates), MOST_RANKS)
+    yield f"click rates at ranks 1 to {last}" if last > 1 else "click rate", "  ".join(rates[:last])
+
+
+def _share(share: float | None) -> str:
+    return "none" if share is None else f"{share:.1%}"
 
 
 def print_summary(result: Any, as_json: bool) -> None:

@@ -11,20 +11,16 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tandemrank._base.files import replacing
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.checks import impressions_of, split_good_rows
+from tandemrank.logs.checks import NO_ROWS, impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
-from tandemrank.logs.feedback import Feedback, always_the_same
+from tandemrank.logs.description import Answer, Columns, Description, answers, describe_log
 from tandemrank.logs.impressions import Shown
-from tandemrank.logs.pairs import compared, often, unconnected
 from tandemrank.logs.parts import CLICK_LOG, write_part
 from tandemrank.logs.registry import IdRegistry
 from tandemrank.logs.sources import Batch, Source, batches, describe
-
-FREQUENT = 10  # impressions of a query from which on frequencies begin to say something about the logger
 
 
 @dataclass(frozen=True)
@@ -36,40 +32,6 @@ class Found:
     rows: tuple[int, ...]
     count: int
     message: str
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A question, whether this log can answer it, and why."""
-
-    question: str
-    possible: bool
-    why: str
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a log is. Shares and means are None where there is nothing to compute them from.
-
-    `click_rate` and `shown` are by position. `once` is the share of the (query, item) pairs that were shown once. Of the
-    queries with two impressions or more, `repeated`: `fixed` is the share whose lists were all the same, `first_items`
-    the mean effective number (the exponential of the entropy) of items at the first position.
-    """
-
-    impressions: int
-    queries: int
-    items: int
-    clicks: int
-    shown: tuple[int, ...]
-    click_rate: tuple[float | None, ...]
-    pairs: int
-    once: float | None
-    repeated: int
-    fixed: float | None
-    first_items: float | None
-    deterministic: bool | None
-    propensities: tuple[float, float] | None
-    weights: tuple[float, float] | None
 
 
 @dataclass(frozen=True)
@@ -116,7 +78,7 @@ class _Survey:
     rows: int = 0
     impressions: int = 0
     usable: int = 0
-    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    met: Columns = field(default_factory=Columns)
 
     def add(self, found: Found, limit: int) -> None:
         """Keeps a problem, together with the same one of earlier batches."""
@@ -125,12 +87,6 @@ class _Survey:
             rows, count = before.rows + found.rows, before.count + found.count
             found = replace(before, rows=rows, count=count)
         self.problems[key] = replace(found, rows=found.rows[:limit])
-
-    def widen(self, name: str, values: NDArray[np.float64] | None) -> None:
-        """Remembers the range of values."""
-        if values is not None and len(values):
-            low, high = self.ranges.get(name, (np.inf, -np.inf))
-            self.ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
 
     def meet(self, batch: Batch) -> None:
         """Counts a batch, and remembers which files have propensities."""
@@ -165,7 +121,7 @@ def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int
         survey.add(
             Found(min(survey.files, default="the log"), "", (), 0, "expected impressions; the log is empty."), limit
         )
-    log = None if feedback is None else _describe(feedback, survey)
+    log = None if feedback is None else describe_log(feedback, survey.met)
     return Validation(
         not survey.problems,
         tuple(survey.problems.values()),
@@ -174,7 +130,7 @@ def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int
         survey.impressions,
         survey.usable,
         log,
-        () if feedback is None or log is None else _answers(feedback, log),
+        () if feedback is None or log is None else answers(feedback, log),
     )
 
 
@@ -182,100 +138,16 @@ def _good(source: Source, survey: _Survey, names: IdRegistry, K: int | None, lim
     """The impressions without a problem, while the survey hears of everything else."""
     for piece in batches(source, batch):
         survey.meet(piece)
-        found, shown = piece.found, None
+        found, left, shown = piece.found, NO_ROWS, None
         if piece.frame is not None:
-            found, _, shown = split_good_rows(piece.frame, piece.found, names, K)
+            found, left, shown = split_good_rows(piece.frame, piece.found, names, K)
         for problem in found:
             rows = tuple((piece.first + problem.rows[:limit]).tolist())
             survey.add(Found(piece.name, problem.column, rows, problem.count, problem.message), limit)
-        if shown is not None:
+        if shown is not None and piece.frame is not None:
             survey.usable += len(shown.query)
-            survey.widen("weight", shown.weight)
-            survey.widen("propensity", shown.propensity)
+            survey.met.add(piece.frame[left], shown)
             yield replace(shown, weight=None, propensity=None)
-
-
-# --- what it is -------------------------------------------------------------------------------------------------------
-
-
-def _describe(feedback: Feedback, survey: _Survey) -> Description:
-    """What the log is, from its sums."""
-    shown = np.bincount(feedback.rank, feedback.shown)
-    clicks = np.bincount(feedback.rank, feedback.clicks)
-    new = (np.diff(feedback.query, prepend=-1) != 0) | (np.diff(feedback.item, prepend=-1) != 0)
-    pair = np.add.reduceat(feedback.shown, np.flatnonzero(new)) if len(new) else np.zeros(0)
-    repeated = feedback.impressions >= 2
-    fixed = always_the_same(feedback)[repeated]
-    numbers = _first_items(feedback)[repeated]
-    return Description(
-        impressions=int(feedback.N),
-        queries=int((feedback.impressions > 0).sum()),
-        items=len(np.unique(feedback.item)),
-        clicks=int(feedback.clicks.sum()),
-        shown=tuple(int(n) for n in shown),
-        click_rate=tuple(float(c / n) if n else None for c, n in zip(clicks, shown, strict=True)),
-        pairs=len(pair),
-        once=float((pair == 1).mean()) if len(pair) else None,
-        repeated=int(repeated.sum()),
-        fixed=float(fixed.mean()) if len(fixed) else None,
-        first_items=float(numbers[numbers > 0].mean()) if (numbers > 0).any() else None,
-        deterministic=bool(fixed.all()) if len(fixed) else None,
-        propensities=survey.ranges.get("propensity"),
-        weights=survey.ranges.get("weight"),
-    )
-
-
-def _first_items(feedback: Feedback) -> NDArray[np.float64]:
-    """The effective number of items at the first rank, exp(-sum p log p); 0 for a query without one. Shapes: -> [Q]."""
-    top = feedback.rank == 0
-    query, n = feedback.query[top], feedback.shown[top]
-    total = np.bincount(query, n, minlength=feedback.Q)
-    p = n / total[query]
-    return np.where(total > 0, np.exp(np.bincount(query, -p * np.log(p), minlength=feedback.Q)), 0.0)
-
-
-def _answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
-    """Which questions the log can answer."""
-    often = float(feedback.impressions[feedback.impressions >= FREQUENT].sum()) / max(feedback.N, 1)
-    varied = log.deterministic is False
-    same = (
-        "the logger always shows the same list for a query"
-        if log.deterministic
-        else f"{1 - log.fixed:.0%} of the {log.repeated} queries with two impressions or more saw different lists"
-        if log.fixed is not None
-        else "no query comes twice, so nobody can see whether the logger varies"
-    )
-    return (
-        Answer("train both stages from the clicks", log.clicks > 0, f"{log.clicks} clicks on {log.pairs} pairs"),
-        *_bias(feedback, log),
-        Answer(
-            "the value of another policy, with logged propensities",
-            log.propensities is not None and not log.deterministic,
-            "the log has no propensities" if log.propensities is None else f"the log has propensities; {same}",
-        ),
-        Answer(
-            "the value of another policy, with frequencies as propensities",
-            varied and often >= 0.5,
-            f"{same}; {often:.0%} of the impressions are of queries with at least {FREQUENT}",
-        ),
-        Answer("the value of another policy, with propensities fitted to the lists", varied, same),
-    )
-
-
-def _bias(feedback: Feedback, log: Description) -> Iterator[Answer]:
-    """Whether position bias and trust bias can be had from the log."""
-    pairs = compared(feedback, max(len(log.shown), 1))
-    for question, some in (
-        ("the examination curve, from the log itself", pairs),
-        ("trust bias, from the log itself", often(pairs)),
-    ):
-        apart = unconnected(some) if len(some.query) else list(range(2, len(log.shown) + 1))
-        why = f"{len(some.query)} pairs were seen at two ranks or more"
-        if some is not pairs:
-            why += ", ten times or more"
-        if apart:
-            why += f"; they do not connect rank 1 with {', '.join(map(str, apart))}"
-        yield Answer(question, not apart and len(log.shown) > 1 and len(some.query) > 0, why)
 
 
 # --- a clean copy -----------------------------------------------------------------------------------------------------

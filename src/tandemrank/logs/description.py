@@ -1,0 +1,170 @@
+"""What a log is, and which questions it can answer, from its sums."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tandemrank.logs.checks import impressions_of
+from tandemrank.logs.feedback import Feedback, always_the_same
+from tandemrank.logs.impressions import Shown
+from tandemrank.logs.pairs import compared, often, unconnected
+
+FREQUENT = 10  # impressions of a query from which on frequencies begin to say something about the logger
+
+
+@dataclass(frozen=True)
+class PolicyCount:
+    """How many impressions the column `policy` names a policy for; "" where a file has no such column."""
+
+    policy: str
+    impressions: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a log is. Shares and means are None where there is nothing to compute them from.
+
+    A pair is a query and an item that was shown for it; `pairs_shown_once` is a share of them. Of the queries with two
+    impressions or more, `repeated_queries`: `queries_with_a_single_list` is the share whose lists were all the same, and
+    `effective_items_at_rank_1` the mean of the exponential of the entropy of what was shown first. `deterministic`: all of
+    these queries had a single list. Ranges are the least and the greatest.
+    """
+
+    impressions: int
+    queries: int
+    items: int
+    clicks: int
+    shown_by_rank: tuple[int, ...]
+    click_rate_by_rank: tuple[float | None, ...]
+    pairs: int
+    pairs_shown_once: float | None
+    repeated_queries: int
+    queries_with_a_single_list: float | None
+    effective_items_at_rank_1: float | None
+    deterministic: bool | None
+    propensity_range: tuple[float, float] | None
+    weight_range: tuple[float, float] | None
+    policies: tuple[PolicyCount, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A question, whether this log can answer it, and why."""
+
+    question: str
+    possible: bool
+    why: str
+
+
+@dataclass
+class Columns:
+    """What sums do not keep, counted while a log goes by: ranges of weights and propensities, impressions per policy."""
+
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    policies: Counter[str] = field(default_factory=Counter)
+
+    def add(self, frame: pl.DataFrame, shown: Shown) -> None:
+        """Counts the rows of a batch; `shown` are the same impressions."""
+        for name, values in (("weight", shown.weight), ("propensity", shown.propensity)):
+            if values is not None and len(values):
+                low, high = self.ranges.get(name, (np.inf, -np.inf))
+                self.ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
+        if "policy" in frame.columns:
+            first = np.flatnonzero(np.diff(impressions_of(frame), prepend=-1))
+            names = frame["policy"].gather(first).cast(pl.String)
+            self.policies.update(dict(names.value_counts().iter_rows()))
+        else:
+            self.policies[""] += len(shown.query)
+
+
+def describe_log(feedback: Feedback, columns: Columns) -> Description:
+    """What the log is; each impression counts once, so `feedback` has no weights."""
+    shown = np.bincount(feedback.rank, feedback.shown)
+    clicks = np.bincount(feedback.rank, feedback.clicks)
+    new = (np.diff(feedback.query, prepend=-1) != 0) | (np.diff(feedback.item, prepend=-1) != 0)
+    pair = np.add.reduceat(feedback.shown, np.flatnonzero(new)) if len(new) else np.zeros(0)
+    repeated = feedback.impressions >= 2
+    single = always_the_same(feedback)[repeated]
+    numbers = _effective_items(feedback)[repeated]
+    policies = tuple(
+        PolicyCount(name, n) for name, n in columns.policies.most_common() if set(columns.policies) != {""}
+    )
+    return Description(
+        impressions=int(feedback.N),
+        queries=int((feedback.impressions > 0).sum()),
+        items=len(np.unique(feedback.item)),
+        clicks=int(feedback.clicks.sum()),
+        shown_by_rank=tuple(int(n) for n in shown),
+        click_rate_by_rank=tuple(float(c / n) if n else None for c, n in zip(clicks, shown, strict=True)),
+        pairs=len(pair),
+        pairs_shown_once=float((pair == 1).mean()) if len(pair) else None,
+        repeated_queries=int(repeated.sum()),
+        queries_with_a_single_list=float(single.mean()) if len(single) else None,
+        effective_items_at_rank_1=float(numbers[numbers > 0].mean()) if (numbers > 0).any() else None,
+        deterministic=bool(single.all()) if len(single) else None,
+        propensity_range=columns.ranges.get("propensity"),
+        weight_range=columns.ranges.get("weight"),
+        policies=policies,
+    )
+
+
+def _effective_items(feedback: Feedback) -> NDArray[np.float64]:
+    """The effective number of items at rank 1, exp(-sum p log p); 0 for a query without one. Shapes: -> [Q]."""
+    top = feedback.rank == 0
+    query, n = feedback.query[top], feedback.shown[top]
+    total = np.bincount(query, n, minlength=feedback.Q)
+    p = n / total[query]
+    return np.where(total > 0, np.exp(np.bincount(query, -p * np.log(p), minlength=feedback.Q)), 0.0)
+
+
+def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
+    """Which questions the log can answer."""
+    frequent = float(feedback.impressions[feedback.impressions >= FREQUENT].sum()) / max(feedback.N, 1)
+    varied = log.deterministic is False
+    lists = (
+        "every query always had the same list"
+        if log.deterministic
+        else f"{1 - log.queries_with_a_single_list:.0%} of the queries seen twice or more had different lists"
+        if log.queries_with_a_single_list is not None
+        else "no query comes twice, so nobody can see whether its lists vary"
+    )
+    here = "the log has no propensities" if log.propensity_range is None else "the log has propensities"
+    return (
+        Answer("train both stages", log.clicks > 0, f"{log.clicks:,} clicks on {log.pairs:,} pairs"),
+        *_bias(feedback, log),
+        Answer(
+            "value of another policy, logged propensities",
+            log.propensity_range is not None and not log.deterministic,
+            here if log.propensity_range is None or varied else f"{here}, but {lists}",
+        ),
+        Answer(
+            "value of another policy, frequencies",
+            varied and frequent >= 0.5,
+            f"{frequent:.0%} of the impressions are of queries seen {FREQUENT} times or more" if varied else lists,
+        ),
+        Answer("value of another policy, fitted propensities", varied, lists),
+    )
+
+
+def _bias(feedback: Feedback, log: Description) -> Iterator[Answer]:
+    """Whether position bias and trust bias can be had from the log."""
+    K = len(log.shown_by_rank)
+    pairs = compared(feedback, max(K, 1))
+    for question, some in (("examination curve", pairs), ("trust bias", often(pairs))):
+        apart = unconnected(some) if len(some.query) else list(range(2, K + 1))
+        why = f"{len(some.query):,} pairs were shown at two ranks or more"
+        if some is not pairs:
+            why += ", ten times or more"
+        if apart:
+            why += f"; they do not connect rank 1 with {_listed(apart)}"
+        yield Answer(question, not apart and K > 1 and len(some.query) > 0, why)
+
+
+def _listed(ranks: list[int]) -> str:
+    """Ranks in words, at most ten of them."""
+    more = f" and {len(ranks) - 10} more" if len(ranks) > 10 else ""
+    return ", ".join(map(str, ranks[:10])) + more
