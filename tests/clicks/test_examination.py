@@ -61,7 +61,7 @@ def test_one_comparison_is_the_ratio_of_click_rates():
     curve = examination.estimate(feedback_of(shown, clicked), 2)
     assert curve.theta == pytest.approx([1, 0.4])
     assert (curve.low, curve.high) == (pytest.approx([1, 0.4]), pytest.approx([1, 0.4]))  # every query says the same
-    assert (curve.compared, curve.clicks) == (40, 40 * 13)
+    assert (curve.pairs_compared, curve.clicks) == (40, 40 * 13)
 
 
 @pytest.mark.parametrize("curve", ["reciprocal", "dcg"])

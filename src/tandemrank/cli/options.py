@@ -79,7 +79,7 @@ def read_curve_option(curve: str | None) -> Any:
 Engine = Annotated[
     str,
     typer.Option(
-        help="What reads the log: local, or ray, a task a file (RAY_ADDRESS, else a local cluster; all nodes see the files)."
+        help="What reads the log: local, or ray, one task per file (RAY_ADDRESS, else a local cluster; nodes see the files)."
     ),
 ]
 Logs = Annotated[list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders or globs.")]

@@ -54,7 +54,7 @@ EDGE = 1e-6  # click rates stay this far from 0 and 1
 class ExaminationCurve:
     """An examination curve relative to its first rank, with its interval and what it rests on.
 
-    `compared` is the number of (query, item) pairs seen at two ranks or more, `clicks` the number of their clicks.
+    `pairs_compared` is the number of (query, item) pairs seen at two ranks or more, `clicks` the number of their clicks.
     Shapes: theta, low, high [K].
     """
 
@@ -63,7 +63,7 @@ class ExaminationCurve:
     high: NDArray[np.float64]
     level: float
     method: str
-    compared: int
+    pairs_compared: int
     clicks: float
 
 
@@ -84,7 +84,7 @@ class TrustCurve:
     rates: NDArray[np.float64]
     shares: NDArray[np.float64]
     level: float
-    compared: int
+    pairs_compared: int
     clicks: float
 
 

@@ -86,9 +86,8 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
     long = is_long(schema.names())
     missing = [column for column in (LONG if long else WIDE)[: 5 if long else 3] if column not in schema]
     if missing:
-        message = (
-            f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; {', '.join(schema) or 'none'} came."
-        )
+        came = ", ".join(list(schema)[:20]) + (" and more" if len(schema) > 20 else "")
+        message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; {came or 'none'} came."
         return [Problem(column, NO_ROWS, message) for column in missing]
     found = []
     for column in [c for c in (LONG if long else WIDE) if c in schema]:
@@ -219,6 +218,7 @@ def problem_unless(
     first = values[int(wrong[0]) : int(wrong[0]) + 1]
     value = (first.cast(pl.String) if first.dtype.is_temporal() else first)[0]  # a year may be beyond Python's
     came = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
+    came = came if len(came) <= 80 else f"{came[:80]} ..."
     return _problem(column, rows(wrong), f"expected {expected}; {came} came.")
 
 

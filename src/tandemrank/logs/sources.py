@@ -1,6 +1,6 @@
 """Where click logs come from: Parquet, CSV and JSON lines, folders, patterns, frames, all as batches of rows.
 
-| form | wide (a row an impression) | long (a row a shown item) |
+| form | wide (one row per impression) | long (one row per shown item) |
 | --- | --- | --- |
 | Parquet, frames of polars or pandas | yes | yes |
 | JSON lines (.jsonl, .ndjson, .json) | yes | no |
