@@ -1,11 +1,15 @@
-"""docs/race.md, "A cascade of any depth": the recursion in plain Python, for three stages, against enumeration."""
+"""docs/race.md, "A cascade of any depth": the recursion in plain Python, against enumeration for three stages and against
+`race` for two, sample by sample on the same clocks."""
 
 import math
 
 import numpy as np
 import pytest
+import torch
 
 import enumeration
+from tandemrank.gradients import _bridge, _race_tensor, race
+from worlds import seeded
 
 
 def joining(e, B, j, scores, keep, theta, w, clocks):
@@ -68,3 +72,38 @@ def test_three_stages_by_enumeration(seed: int) -> None:
     ).transpose(0, 2, 1)
     error = found.std(0) / n**0.5
     assert np.all(np.abs(found.mean(0) - enumerated(scores, keep, theta, w)) < 5 * error + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_stages_of_the_recursion_are_the_race(seed: int) -> None:
+    """The same clocks give the same gradients of both stages in every sample: `race` is the recursion of depth two."""
+    rng = np.random.default_rng(seed)
+    D, K2, theta, samples = 7, 4, [1.0, 0.4, 0.2], 20
+    scores, w = rng.normal(size=(2, D)), rng.normal(size=D)
+    s, r, weights = (torch.tensor(x)[None] for x in (*scores, w))
+    curve = torch.tensor(theta, dtype=torch.float64)
+    keys = _bridge.keys_for(1, seeded(seed))
+    p, density, _, gain, slope, _ = _race_tensor.race(s, r, weights, curve, K2, samples, keys)
+    found = torch.stack([density * gain, p * slope], 1)[:, :, 0]
+    E = np.stack([_race_tensor.log_clocks(keys, samples, D, stage, s)[:, 0].exp().numpy() for stage in (0, 1)], 1)
+    clocks = (E / np.exp(scores)).tolist()
+    world = (scores.tolist(), (K2,), theta, w.tolist())
+    expected = np.array([[gradient(d, *world, clock) for d in range(D)] for clock in clocks]).transpose(0, 2, 1)
+    assert found.numpy() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_two_stages_of_the_recursion_have_the_mean_of_the_kernel(seed: int) -> None:
+    """The compiled race, with the noise of the sum taken out, has the same expectation."""
+    rng = np.random.default_rng(seed)
+    D, K2, theta, n = 5, 3, [1.0, 0.4], 4_000
+    scores, w = rng.normal(size=(2, D)), rng.normal(size=D)
+    clocks = (rng.standard_exponential((n, 2, D)) / np.exp(scores)).tolist()
+    world = (scores.tolist(), (K2,), theta, w.tolist())
+    ours = np.array([[gradient(d, *world, clock) for d in range(D)] for clock in clocks]).transpose(0, 2, 1)
+    s, r = (torch.tensor(x, dtype=torch.float32).repeat(n, 1).requires_grad_() for x in scores)
+    weights = torch.tensor(w, dtype=torch.float32).repeat(n, 1)
+    value = race.utility(s, r, weights, torch.tensor(theta), K2, generator=seeded(seed), implementation="kernel")
+    theirs = torch.stack(torch.autograd.grad(value.sum(), (s, r)), 1).double().numpy()
+    error = np.sqrt(ours.var(0) / n + theirs.var(0) / n)
+    assert np.all(np.abs(ours.mean(0) - theirs.mean(0)) < 5 * error + 1e-6)

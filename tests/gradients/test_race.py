@@ -168,9 +168,10 @@ numba.set_num_threads(int(__import__("sys").argv[1]))
 from tandemrank.gradients import race
 g = torch.Generator().manual_seed(0)
 s, r, w = (torch.randn(17, 200, generator=g).requires_grad_() for _ in range(3))
-u = race.utility(s, r, w.detach(), 1 / torch.arange(1.0, 11), 50, samples=2, generator=g)
-a, b = torch.autograd.grad(u.sum(), (s, r))
-print(hash((u.detach().numpy().tobytes(), a.numpy().tobytes(), b.numpy().tobytes())))
+for K in (5, 7, 10):
+    u = race.utility(s, r, w.detach(), 1 / torch.arange(1.0, K + 1), 50, samples=2, generator=g)
+    a, b = torch.autograd.grad(u.sum(), (s, r))
+    print(hash((u.detach().numpy().tobytes(), a.numpy().tobytes(), b.numpy().tobytes())))
 """
 
 

@@ -1,35 +1,78 @@
-"""Outside ids (integers or strings) and the inside positions 0 .. n-1 that all arrays use."""
+"""Outside ids (integers or strings) and the inside positions 0 .. n-1 that all arrays use: the one look-up."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tandemrank.errors import InputError, PolicyError
 
+Ids = Sequence[int] | Sequence[str] | pl.Series
 
-def lookup(ids: pl.Series, wanted: pl.Series, what: str) -> NDArray[np.int64]:
-    """The position of each of `wanted` in `ids`; refuses an id that is not there, by name.
 
-    Shapes: ids [n], wanted [m] -> [m].
+def id_series(name: str, ids: Ids) -> pl.Series:
+    """Ids as a column; refuses what is no column of one type."""
+    if isinstance(ids, pl.Series):
+        return ids.alias(name)
+    try:
+        return pl.Series(name, ids.to_list() if hasattr(ids, "to_list") else ids)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+        raise InputError(f"{name}: expected a list of integers or of strings; {str(ids)[:60]} came.") from error
+
+
+def plain_ids(ids: pl.Series) -> pl.Series:
+    """Ids as 64-bit integers or strings; null where an integer is too large."""
+    return ids.cast(pl.Int64, strict=False) if ids.dtype.is_integer() else ids.cast(pl.String)
+
+
+def positions_of(
+    ids: pl.Series, wanted: pl.Series, what: str, *, missing: Literal["refuse", "mark"] = "refuse"
+) -> NDArray[np.int64]:
+    """The position of each of `wanted` in `ids`. One that is not there is refused by name, or is -1 with "mark".
+
+    Only integers and strings are ids: nothing is rounded to one.  Shapes: ids [n], wanted [m] -> [m].
     """
-    is_text = ids.dtype == pl.String
-    if is_text != (wanted.dtype == pl.String) and len(wanted):
+    if not len(wanted):
+        return np.empty(0, np.int64)
+    for side in (ids, wanted) if len(ids) else (wanted,):
+        if not (side.dtype.is_integer() or side.dtype in (pl.String, pl.Categorical, pl.Enum)):
+            raise InputError(
+                f"{what} ids are integers or strings; {side.dtype} came (first: {side[0]!r}). Convert them."
+            )
+    known, sought = plain_ids(ids), plain_ids(wanted)
+    if len(ids) and known.dtype != sought.dtype:
+        kind = "strings" if known.dtype == pl.String else "integers"
         raise InputError(
-            f"{what} ids are {'strings' if is_text else 'integers'} here, but {wanted.dtype} came "
-            f"(first: {wanted[0]!r}). Convert them to the same type."
+            f"{what} ids are {kind} here, but {wanted.dtype} came (first: {wanted[0]!r}). Convert them to the same type."
         )
-    dtype = pl.String if is_text else pl.Int64
-    known = pl.DataFrame({"id": ids.cast(dtype), "position": np.arange(len(ids), dtype=np.int64)})
-    found = pl.DataFrame({"id": wanted.cast(dtype)}).join(known, on="id", how="left", maintain_order="left")["position"]
-    if found.null_count():
-        missing = wanted.filter(found.is_null())
+    table = pl.DataFrame({"id": known.cast(sought.dtype), "position": np.arange(len(ids), dtype=np.int64)})
+    found = pl.DataFrame({"id": sought}).join(table, on="id", how="left", maintain_order="left")["position"]
+    if len(found) != len(wanted):
+        raise InputError(f"{what} ids must be distinct; some of the {len(ids)} that are known come more than once.")
+    if missing == "refuse" and found.null_count():
+        unknown = wanted.filter(found.is_null())
         raise InputError(
-            f"{len(missing)} unknown {what} id{'s' if len(missing) > 1 else ''} (first: {missing[0]!r}); "
+            f"{len(unknown)} unknown {what} id{'s' if len(unknown) > 1 else ''} (first: {unknown[0]!r}); "
             f"{len(ids)} are known. Check that both sides come from the same data."
         )
-    return found.to_numpy()
+    return found.fill_null(-1).to_numpy()
+
+
+def checked_positions(values: ArrayLike, n: int, what: str) -> NDArray[np.int64]:
+    """Inside positions as whole numbers from 0 to n - 1; refuses anything else.  Shapes: [m] -> [m]."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise PolicyError(
+            f"positions of {what} are a list of whole numbers; {array.dtype} of the shape {array.shape} came. "
+            f"For ids use `recommend`, or the vocabulary."
+        )
+    if array.size and (array.min() < 0 or array.max() >= n):
+        wrong = array[(array < 0) | (array >= n)]
+        raise PolicyError(f"positions of {what} go from 0 to {n - 1}; {len(wrong)} do not (first: {wrong[0]}).")
+    return array.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -41,27 +84,13 @@ class Vocabulary:
 
     def queries(self, ids: pl.Series) -> NDArray[np.int64]:
         """Positions of query ids."""
-        return lookup(self.query_ids, ids, "query")
+        return positions_of(self.query_ids, ids, "query")
 
     def items(self, ids: pl.Series) -> NDArray[np.int64]:
         """Positions of item ids."""
-        return lookup(self.item_ids, ids, "item")
+        return positions_of(self.item_ids, ids, "item")
 
 
 def same_ids(a: Vocabulary, b: Vocabulary) -> bool:
+    """Whether both name the same ids by the same positions."""
     return a is b or (a.query_ids.equals(b.query_ids) and a.item_ids.equals(b.item_ids))
-
-
-def plain_ids(ids: pl.Series) -> pl.Series:
-    """Ids as 64-bit integers or strings; null where an integer is too large."""
-    return ids.cast(pl.Int64, strict=False) if ids.dtype.is_integer() else ids.cast(pl.String)
-
-
-def positions_or_missing(ids: pl.Series, wanted: pl.Series) -> NDArray[np.int64]:
-    """The position of each of `wanted` in `ids`, -1 where it is not there: the two sides need not know the same items."""
-    plain = plain_ids(ids), plain_ids(wanted)
-    if plain[0].dtype != plain[1].dtype:
-        raise PolicyError(f"item ids are {ids.dtype} in one place and {wanted.dtype} in the other. Convert them.")
-    known = pl.DataFrame({"id": plain[0], "place": np.arange(len(ids), dtype=np.int64)})
-    found = pl.DataFrame({"id": plain[1]}).join(known, on="id", how="left", maintain_order="left")["place"]
-    return found.fill_null(-1).to_numpy()

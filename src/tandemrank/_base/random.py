@@ -1,14 +1,29 @@
 """Random numbers as a function of a seed and of coordinates, never of a global state.
 
-One home for seeds that are derived, for 64-bit keys, and for the streams of one seed.
+One home for seeds that are derived, for 64-bit keys, for the streams of one seed, and for splitmix64, whose constants
+every implementation takes from here: `mix` for NumPy, `gradients._splitmix_kernel` for compiled code. That of the tensor
+path of the race (`gradients._race_tensor`) stays apart, in signed words that wrap, since torch has no unsigned ones.
 """
 
 import hashlib
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the step of splitmix64
+MIX = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)  # the multipliers of its finaliser
+
+
+class Stream(IntEnum):
+    """The streams of one seed: a number each, for ever, since what is drawn depends on it."""
+
+    USERS = 0  # who comes (simulation)
+    LISTS = 1  # what is shown (simulation)
+    CLICKS = 2  # what is clicked (simulation)
+    HELD_OUT = 3  # which impressions of a log are held out
+    FIT_HELD_OUT = 4  # which lists are held out when a logging policy is fitted
+    FOLDS = 5  # which queries go together for cross-fitting
 
 
 def random_keys(seed: int, stream: int, numbers: ArrayLike) -> NDArray[np.uint64]:
@@ -27,9 +42,9 @@ def uniforms(keys: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Splitmix64's finaliser on whole arrays, the same function as the kernel's. Shapes: [...] -> [...]."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    """Splitmix64's finaliser on whole arrays, the same function as `mix64` of the kernels. Shapes: [...] -> [...]."""
+    x = (x ^ (x >> np.uint64(30))) * MIX[0]
+    x = (x ^ (x >> np.uint64(27))) * MIX[1]
     return x ^ (x >> np.uint64(31))
 
 

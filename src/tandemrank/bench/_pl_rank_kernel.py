@@ -8,18 +8,20 @@ of the K first arrivals, with Z_k the rates not drawn before place k and rank(d)
     dU/dr_d = E[ 1[d shown] PR_{rank(d) + 1} + exp(r_d) (w_d DR_{rank(d)} - RI_{rank(d)}) ]
 
 A sample costs the draw and O(K): all documents that are not shown share DR_K and RI_K, so these are summed over the
-samples and multiplied by a document's rate once. It draws its lists by the clocks and the selection of `race_kernel`.
+samples and multiplied by a document's rate once. It draws its lists by the clocks and the selection of `_race_draw_kernel`.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
-from tandemrank.gradients._float32_kernel import f32, stream, u64
-from tandemrank.gradients._race_kernel import arrivals, first_arrivals
+from tandemrank.gradients._compiled import kernel
+from tandemrank.gradients._float32_kernel import f32, u64
+from tandemrank.gradients._race_draw_kernel import arrivals, first_arrivals
 from tandemrank.gradients._reinforce_kernel import _rates
+from tandemrank.gradients._splitmix_kernel import stream
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _add_shown(shown, filled, left, rate, w, theta, PR, total, DR_less, RI_less):
     """Adds what the shown documents differ in from the others; returns DR and RI of the others.
 
@@ -44,7 +46,7 @@ def _add_shown(shown, filled, left, rate, w, theta, PR, total, DR_less, RI_less)
     return DR, RI
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def utility(r, keys, indptr, indices, weights, theta, samples, chunks, value, grad):
     """Mean reward and PL-Rank-3 gradient of a one-stage policy, each the mean over the samples.
 

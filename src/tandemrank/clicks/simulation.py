@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base import random
+from tandemrank._base.random import Stream
 from tandemrank.clicks.models import ClickModel, click_probability
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.gradients import plackett_luce
@@ -19,9 +20,6 @@ from tandemrank.logs.impressions import Impressions
 
 Scores = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 Draw = Callable[[NDArray[np.int64], NDArray[np.uint64]], NDArray[np.int32]]
-
-# Streams of one seed: who comes, what is shown, what is clicked (plackett_luce.random_keys).
-USERS, LISTS, CLICKS = 0, 1, 2
 
 
 def relevance_of(relevance: csr_matrix, query: NDArray[np.integer], items: NDArray[np.integer]) -> NDArray[np.float64]:
@@ -93,14 +91,14 @@ def _impressions(
     seed: int,
 ) -> Impressions:
     """The impressions with the given numbers. Shapes: numbers [n]."""
-    chosen = random.uniforms(random.random_keys(seed, USERS, numbers)) * len(queries)
+    chosen = random.uniforms(random.random_keys(seed, Stream.USERS, numbers)) * len(queries)
     query = queries[chosen.astype(np.int64)]
-    items = draw(query, random.random_keys(seed, LISTS, numbers))
+    items = draw(query, random.random_keys(seed, Stream.LISTS, numbers))
     K = items.shape[1]
     if len(click_model.alpha) < K:
         raise ConfigError(f"expected a click model for the {K} ranks shown; {len(click_model.alpha)} came.")
     ranks = np.arange(K, dtype=np.uint64)
-    u = random.uniforms(random.mix(np.add.outer(random.random_keys(seed, CLICKS, numbers), ranks)))
+    u = random.uniforms(random.mix(np.add.outer(random.random_keys(seed, Stream.CLICKS, numbers), ranks)))
     probability = click_probability(click_model, relevance_of(relevance, query, items))
     clicks = (u < probability) & (items >= 0)
     return Impressions(query.astype(np.int32), items, clicks.view(np.uint8))

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from tandemrank._base.ids import Vocabulary, lookup
+from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, DataError
 
 
@@ -137,7 +137,7 @@ def _numbers(values: pl.Series, column: str, where: str) -> pl.Series:
 def assemble(name: str, table: pl.DataFrame, threshold: float, graded: bool) -> Task:
     """Clean columns user, item, rating -> Task. Positions follow the sorted ids; refuses a pair that is rated twice."""
     ids = Vocabulary(table["user"].unique().sort().rename("query_id"), table["item"].unique().sort().rename("item_id"))
-    q, d = lookup(ids.query_ids, table["user"], "query"), lookup(ids.item_ids, table["item"], "item")
+    q, d = ids.queries(table["user"]), ids.items(table["item"])
     shape = (len(ids.query_ids), len(ids.item_ids))
     if (twice := _first_repeat(q * shape[1] + d)) is not None:
         first, again = twice

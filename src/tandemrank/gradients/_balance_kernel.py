@@ -6,6 +6,7 @@ docs/race.md has the reasons; `race_tensor` has the same for whole arrays.
 import numpy as np
 from numba import njit
 
+from tandemrank.gradients._compiled import kernel
 from tandemrank.gradients._float32_kernel import exp, f32, log
 
 # No reassociation: every sum is in the order it is written, so a result is the same on every call.
@@ -25,7 +26,7 @@ def chances(s_d, log_tau):
     return f32(1.0) - e if a > f32(0.02) else series, a * e
 
 
-@njit(cache=True, nogil=True, fastmath=_SUMS)
+@kernel(fastmath=_SUMS)
 def _typical_time(score, chance, target, rate, weight):
     """log t with sum_d chance_d (1 - exp(-mu_d t)) = target: when so many are expected to have arrived; -inf for never.
 
@@ -58,7 +59,7 @@ def _typical_time(score, chance, target, rate, weight):
     return log(t) - top
 
 
-@njit(cache=True, nogil=True, fastmath=_SUMS)
+@kernel(fastmath=_SUMS)
 def _take_out_sum(gradient, pattern):
     """gradient - pattern sum(gradient) / sum(pattern)."""
     total, mass = f32(0.0), f32(0.0)
@@ -71,7 +72,7 @@ def _take_out_sum(gradient, pattern):
             gradient[d] -= share * pattern[d]
 
 
-@njit(cache=True, nogil=True, fastmath=MATHS)
+@kernel(fastmath=MATHS)
 def balance(s, r, K2, places, scratch, grad_s, grad_r):
     """Takes out of each gradient its sum over the documents; one of size 0 is left alone.
 

@@ -1,6 +1,5 @@
 """Between torch and the compiled kernels: checked problems, gradients for autograd, sparse weights."""
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -107,29 +106,24 @@ def differentiable(s_c: Tensor, s_r: Tensor, solve: Callable[[Tensor, Tensor], S
     return result
 
 
-_compiled_once = threading.Event()
+_called_once = threading.Event()
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Around a call of compiled code: the first one says what it is doing if it takes more than a second."""
-    if _compiled_once.is_set():
-        yield
-        return
-    note = "tandemrank: compiling the race kernel for this machine (once, then kept on disk) ..."
-    timer = threading.Timer(1.0, lambda: print(note, file=sys.stderr))  # noqa: T201
-    timer.daemon = True
-    timer.start()
+    """Around a call of compiled code: says so if it must be compiled first, and leaves torch's threads alone."""
+    from tandemrank.gradients._compiled import announcing
+
     threads = torch.get_num_threads()
     try:
-        yield
-        _compiled_once.set()
+        with announcing():
+            yield
     finally:
-        timer.cancel()
         # numba's threads and torch's may be one pool (OpenMP), and starting the first sets the number of the second: the same
         # products would then be summed otherwise before and after.
-        if torch.get_num_threads() != threads:
+        if not _called_once.is_set() and torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+    _called_once.set()
 
 
 def row_major(x: Tensor) -> NDArray[np.float32]:

@@ -91,20 +91,6 @@ def minus_log_1m(v):
 
 
 @njit(inline="always")
-def mix64(z):
-    """A 64-bit permutation whose every output bit depends on every input bit (splitmix64)."""
-    z = u64((z ^ (z >> u64(30))) * u64(0xBF58476D1CE4E5B9))
-    z = u64((z ^ (z >> u64(27))) * u64(0x94D049BB133111EB))
-    return u64(z ^ (z >> u64(31)))
-
-
-@njit(inline="always")
-def stream(key, number):
-    """The 64-bit key of stream `number` of `key`."""
-    return mix64(u64(key + u64(0x9E3779B97F4A7C15) * u64(number + u64(1))))
-
-
-@njit(inline="always")
 def bits(d, low, high):
     """32 random bits for counter `d` in the stream with the key (high, low): two keyed rounds of multiply and shift."""
     x = u32(u32(d) * u32(0x9E3779B9) + low)

@@ -4,32 +4,26 @@ Each list has a 64-bit key, and its random numbers are a function of that key an
 key and its scores alone, whatever else is drawn, in whatever order. Nothing compiles on import.
 """
 
-import numba
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from tandemrank._base.random import GOLDEN
+from tandemrank.gradients._compiled import kernel
+from tandemrank.gradients._splitmix_kernel import mix64
 
 # Below this share of a row's mass the cumulative sum has lost too many digits: the rest is drawn by a race.
 SMALLEST_SHARE = 1e-9
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def mix(x: np.uint64) -> np.uint64:
-    """Splitmix64's finaliser: a bijection of the 64-bit words whose outputs look independent."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
+@njit(inline="always")
 def uniform(state: np.uint64, counter: int) -> float:
     """The `counter`-th uniform number of a stream, strictly between 0 and 1."""
-    bits = mix(state + GOLDEN * np.uint64(counter + 1)) >> np.uint64(12)
+    bits = mix64(state + GOLDEN * np.uint64(counter + 1)) >> np.uint64(12)
     return (np.float64(bits) + 0.5) * 2.0**-52
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def accumulate(scores: NDArray[np.float32], mass: NDArray[np.float64]) -> None:
     """Writes the cumulative sum of exp(score - max) to `mass`, without a step where a score is -inf.
 
@@ -45,7 +39,7 @@ def accumulate(scores: NDArray[np.float32], mass: NDArray[np.float64]) -> None:
         mass[d] = total
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def first_above(mass: NDArray[np.float64], x: float) -> int:
     """The first d with mass[d] > x, or D where there is none."""
     low, high = 0, len(mass)
@@ -58,7 +52,7 @@ def first_above(mass: NDArray[np.float64], x: float) -> int:
     return low
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def draw_from_mass(
     mass: NDArray[np.float64], K: int, state: np.uint64, out: NDArray[np.int32], drawn: NDArray[np.int64]
 ) -> int:
@@ -94,7 +88,7 @@ def draw_from_mass(
     return K
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def draw_by_race(
     scores: NDArray[np.float32],
     K: int,
@@ -131,7 +125,7 @@ def draw_by_race(
         taken[out[j]] = False
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel()
 def draw_lists(
     scores: NDArray[np.float32],
     rows: NDArray[np.int64],
@@ -154,7 +148,7 @@ def draw_lists(
         if rows[i] != current:
             current = rows[i]
             accumulate(scores[current], mass)
-        state = mix(keys[i])
+        state = mix64(keys[i])
         k = draw_from_mass(mass, K, state, out[i], drawn)
         if k < K:
             draw_by_race(scores[current], K, k, state, out[i], taken, clocks)

@@ -3,12 +3,11 @@
 `race` has the mathematics and the tensor path with the same law; this file has the same steps as compiled loops. For a
 query and a sample
 
-1. `first_race` draws the arrival times T of all documents and finds the candidates, the last of them, `l`, and the
-   first document that just missed, `x`;
-2. `second_race` draws the arrival times of the candidates, and keeps the first K + 1;
+1. and 2. `draw` of `_race_draw_kernel` runs both races: the candidates, the last of them, `l`, the first document that just
+   missed, `x`, and the first K + 1 arrivals of the second race;
 3. `_own_terms` and `_others_terms` integrate each document's own clocks out: `_sweep` for a block of documents that see the
    same list, the at most K + 1 shown candidates are then done one by one;
-4. `balance_kernel` takes out of each gradient its sum over the documents, which is noise.
+4. `_balance_kernel` takes out of each gradient its sum over the documents, which is noise.
 
 Random numbers are a function of (key of the query, sample, stage, document): the result does not depend on threads,
 batches or order.
@@ -18,144 +17,22 @@ import numpy as np
 from numba import njit, prange
 
 from tandemrank.gradients._balance_kernel import MATHS, balance, chances
-from tandemrank.gradients._float32_kernel import bits_of, exp, f32, i32, log, minus_log_1m, stream, u32, u64, uniform
-
-_BUCKETS = 2048
-_BLOCK = 1024
-
-
-@njit(inline="always")
-def ordered(x):
-    """The bits of a float32 as a uint32 in the order of the floats."""
-    i = bits_of(x)
-    return u32(u32(i) ^ u32(u32(i32(i >> i32(31))) | u32(0x80000000)))
+from tandemrank.gradients._compiled import kernel
+from tandemrank.gradients._float32_kernel import exp, f32, u64
+from tandemrank.gradients._race_draw_kernel import BLOCK, arrives_before, draw, scratch_space
+from tandemrank.gradients._splitmix_kernel import stream
 
 
-@njit(inline="always")
-def _arrives_before(key_a, a, key_b, b):
-    return key_a < key_b or (key_a == key_b and a < b)
-
-
-@njit(cache=True, nogil=True)
-def _select(keys, docs, n, rank):
-    """Puts the entry of that rank, by (key, document), at its place: Hoare's selection."""
-    low, high = 0, n - 1
-    while low < high:
-        middle = (low + high) >> 1
-        pivot, pivot_doc = keys[middle], docs[middle]
-        i, j = low, high
-        while i <= j:
-            while _arrives_before(keys[i], docs[i], pivot, pivot_doc):
-                i += 1
-            while _arrives_before(pivot, pivot_doc, keys[j], docs[j]):
-                j -= 1
-            if i <= j:
-                keys[i], keys[j] = keys[j], keys[i]
-                docs[i], docs[j] = docs[j], docs[i]
-                i += 1
-                j -= 1
-        if rank <= j:
-            high = j
-        elif rank >= i:
-            low = i
-        else:
-            return
-
-
-@njit(cache=True, nogil=True, fastmath=MATHS)
-def arrivals(score, key, log_T):
-    """log T_d = log E_d - s_d for all documents; +inf for those that are not available (score -inf)."""
-    low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
-    # Two short loops run faster than one long one: the values of each fit in the registers.
-    for d in range(score.size):
-        log_T[d] = uniform(d, low, high)
-    for d in range(score.size):
-        log_T[d] = log(minus_log_1m(log_T[d])) - score[d]
-
-
-@njit(cache=True, nogil=True)
-def first_race(log_T, K2, histogram, bucket_keys, bucket_docs, candidates):
-    """The candidates, in the order of their numbers. Returns (x, l, n): who just missed, the last to arrive, how many.
-
-    A histogram of the leading bits of the times finds the few documents that can have rank K2; only they are sorted
-    out. Where at most K2 documents are available all of them are candidates, and x = l = -1.
-    """
-    histogram[:] = 0
-    for d in range(log_T.size):
-        histogram[ordered(log_T[d]) >> u32(21)] += 1
-    # The bucket of +inf holds those who never arrive: no finite time is as large.
-    available = log_T.size - histogram[ordered(f32(np.inf)) >> u32(21)]
-    x, key_x = -1, f32(np.inf)
-    if available > K2:
-        bucket, below = 0, 0
-        while below + histogram[bucket] <= K2:
-            below += histogram[bucket]
-            bucket += 1
-        n = 0
-        for d in range(log_T.size):
-            bucket_keys[n], bucket_docs[n] = log_T[d], d
-            n += ordered(log_T[d]) >> u32(21) == bucket
-        _select(bucket_keys, bucket_docs, n, K2 - below)
-        x = bucket_docs[K2 - below]
-        key_x = log_T[x]
-    n = 0
-    for d in range(log_T.size):
-        candidates[n] = d
-        n += (log_T[d] < key_x) | ((log_T[d] == key_x) & (d < x))
-    last = -1
-    if x >= 0:
-        last = candidates[0]
-        for j in range(1, n):
-            if log_T[candidates[j]] >= log_T[last]:
-                last = candidates[j]
-    return x, last, n
-
-
-@njit(cache=True, nogil=True)
-def first_arrivals(docs, log_Q, n, shown, shown_log_Q):
-    """The first of docs[:n] in `shown`, in order of arrival, -1 behind them; returns how many there are."""
-    size, filled = shown.size, 0
-    limit = f32(np.inf)
-    for j in range(n):
-        if log_Q[j] < limit:
-            # Documents come in no order of time, so a new one is put in its place, ties behind.
-            place = min(filled, size - 1)
-            filled = min(filled + 1, size)
-            while place > 0 and shown_log_Q[place - 1] > log_Q[j]:
-                shown[place], shown_log_Q[place] = shown[place - 1], shown_log_Q[place - 1]
-                place -= 1
-            shown[place], shown_log_Q[place] = docs[j], log_Q[j]
-            if filled == size:
-                limit = shown_log_Q[size - 1]
-    for place in range(filled, size):
-        shown[place], shown_log_Q[place] = -1, f32(np.inf)
-    return filled
-
-
-@njit(cache=True, nogil=True, fastmath=MATHS)
-def second_race(score, key, candidates, n, scores, log_Q, shown, shown_log_Q):
-    """The first arrivals among `candidates[:n]`, in order; returns how many there are."""
-    low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
-    # The look-up apart from the arithmetic, so that the arithmetic runs on whole vectors.
-    for j in range(n):
-        scores[j] = score[candidates[j]]
-    for j in range(n):
-        log_Q[j] = uniform(candidates[j], low, high)
-    for j in range(n):
-        log_Q[j] = log(minus_log_1m(log_Q[j])) - scores[j]
-    return first_arrivals(candidates, log_Q, n, shown, shown_log_Q)
-
-
-@njit(cache=True, nogil=True, fastmath=MATHS)
+@kernel(fastmath=MATHS)
 def _sweep(score, n, log_t, coefficient, value, slope, y_first):
     """For a block of documents that see the same list: adds sum_k c_k exp(-mu t_k), and its derivative by the score.
 
-    Shapes: score, value, slope [n]; log_t, coefficient [K]; y_first [_BLOCK], working space. Terms with c_k = 0 or
+    Shapes: score, value, slope [n]; log_t, coefficient [K]; y_first [BLOCK], working space. Terms with c_k = 0 or
     t_k = inf cost nothing.
     """
     # A piece at a time, so that what every k reads and writes stays in the cache.
-    for start in range(0, n, _BLOCK):
-        size = min(n - start, _BLOCK)
+    for start in range(0, n, BLOCK):
+        size = min(n - start, BLOCK)
         piece, piece_value, piece_slope = score[start:], value[start:], slope[start:]
         log_t_first = f32(-np.inf)
         for k in range(log_t.size):
@@ -192,7 +69,7 @@ def _place_of(d, shown):
     return shown.size
 
 
-@njit(cache=True, nogil=True, fastmath=MATHS)
+@kernel(fastmath=MATHS)
 def _see(place, log_t_rest, w_rest, theta, delta, log_t, c_plain):
     """The list that a document sees: the rest less the entry at `place`. Returns the utility if the document were first.
 
@@ -208,42 +85,7 @@ def _see(place, log_t_rest, w_rest, theta, delta, log_t, c_plain):
     return base
 
 
-@njit(cache=True, nogil=True)
-def _scratch(D, K):
-    """Working space of one thread: nothing is allocated while queries are answered."""
-    floats, documents = np.empty((7, D + 1), np.float32), np.empty((2, D + 1), np.int32)
-    lists, histogram = np.empty((4, K + 1), np.float32), np.empty(_BUCKETS, np.int32)
-    return floats, documents, lists, histogram, np.empty(K + 1, np.int32), np.empty(_BLOCK, np.float32)
-
-
-@njit(cache=True, nogil=True)
-def _draw(s, r, key, K2, w, scratch):
-    """Both races of one sample. Returns (x, l, number of candidates); the lists are in the scratch.
-
-    `shown` has the first K + 1 arrivals of the second race; rows of `lists`: 0 and 1, their times and weights; the
-    others are free.
-    x = -1 where everybody available is a candidate (the one-stage case).
-    """
-    floats, documents, lists, histogram, shown, _ = scratch
-    log_T, log_Q, candidates = floats[0], floats[1], documents[0]
-    D = s.size
-    if K2 < D:
-        arrivals(s, stream(key, u64(0)), log_T[:D])
-        x, last, n = first_race(log_T[:D], K2, histogram, log_Q, documents[1], candidates)
-    else:
-        # Nobody can miss: only availability matters, and no clock needs to be drawn for it.
-        x, last, n = -1, -1, 0
-        for d in range(D):
-            log_T[d] = f32(0.0) if s[d] > f32(-np.inf) else f32(np.inf)
-            candidates[n] = d
-            n += s[d] > f32(-np.inf)
-    second_race(r, stream(key, u64(1)), candidates, n, floats[4], log_Q, shown, lists[0])
-    for k in range(shown.size):
-        lists[1, k] = w[shown[k]] if shown[k] >= 0 else f32(0.0)
-    return x, last, n
-
-
-@njit(cache=True, nogil=True, fastmath=MATHS)
+@kernel(fastmath=MATHS)
 def _own_terms(s, r, docs, theta, delta, state, scratch, block):
     """What multiplies a document's own weight, for each of `docs`.
 
@@ -262,7 +104,7 @@ def _own_terms(s, r, docs, theta, delta, state, scratch, block):
     _sweep(score, n, log_t, delta, value, slope, y_first)
     for j in range(n):
         d = docs[j]
-        is_candidate = x < 0 or _arrives_before(log_T[d], d, log_T[x], x)
+        is_candidate = x < 0 or arrives_before(log_T[d], d, log_T[x], x)
         if log_T[d] == f32(np.inf) or r[d] == f32(-np.inf):
             # Never a candidate, or a candidate whom the re-ranker never shows: its own weight counts for nothing.
             chance[j], density[j] = f32(0.0), f32(0.0)
@@ -278,7 +120,7 @@ def _own_terms(s, r, docs, theta, delta, state, scratch, block):
             _sweep(score[j : j + 1], 1, log_t, delta, value[j : j + 1], slope[j : j + 1], y_first)
 
 
-@njit(cache=True, nogil=True, fastmath=MATHS)
+@kernel(fastmath=MATHS)
 def _joining(r_d, w_d, base, log_t, c, theta, delta):
     """V(d), the expected utility if `d` joins the list that was last seen by `_see`: its second clock integrated out."""
     value = base + theta[0] * w_d
@@ -288,7 +130,7 @@ def _joining(r_d, w_d, base, log_t, c, theta, delta):
     return value
 
 
-@njit(cache=True, nogil=True, fastmath=MATHS)
+@kernel(fastmath=MATHS)
 def _others_terms(r, theta, delta, w, state, scratch):
     """V(d) - V(b), less the part of d's own weight: what d changes by taking the place of b, the K2-th of the others.
 
@@ -338,7 +180,7 @@ def _others_terms(r, theta, delta, w, state, scratch):
             _sweep(r[d : d + 1], 1, log_t, c, value[d : d + 1], slope[d : d + 1], y_first)
 
 
-@njit(cache=True, nogil=True, fastmath=MATHS)
+@kernel(fastmath=MATHS)
 def _add_others(s, state, scratch, grad_s, grad_r):
     """Adds the terms of `_others_terms` to the gradients; to one of size 0 nothing."""
     x, last, _ = state
@@ -366,7 +208,7 @@ def _others_matter(w, state, scratch):
     return edge or np.any(scratch[2][1] != f32(0.0))
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _steps(theta):
     """delta_k = theta_{k+1} - theta_k with theta_{K+1} = 0."""
     delta = np.empty_like(theta)
@@ -375,7 +217,20 @@ def _steps(theta):
     return delta
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@kernel()
+def _places(theta):
+    """Where an arrival changes something, on average over the ranks: the last place that counts if the curve is flat.
+
+    In a function of its own, one after the other: inside a parallel one the order of the sum is that of the threads.
+    """
+    total, top = f32(0.0), f32(0.0)
+    for k in range(theta.size):
+        total += abs(theta[k])
+        top = max(top, abs(theta[k]))
+    return total / top if top > f32(0.0) else f32(1.0)
+
+
+@kernel(parallel=True)
 def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, value, grad_s, grad_r):
     """Value and both gradients of the two-stage utility, each the mean over the samples.
 
@@ -384,11 +239,10 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
     """
     B, D = s.shape
     delta = _steps(theta)
-    # Where an arrival changes something, on average over the ranks: the last place that counts if the curve is flat.
-    places = np.abs(theta).sum() / np.abs(theta).max() if np.any(theta != f32(0.0)) else f32(1.0)
+    places = _places(theta)
     wants_s, wants_r = grad_s.shape[1] > 0, grad_r.shape[1] > 0
     for chunk in prange(chunks):
-        scratch = _scratch(D, theta.size)
+        scratch = scratch_space(D, theta.size)
         w = np.zeros(D, np.float32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             docs, own = indices[indptr[q] : indptr[q + 1]], weights[indptr[q] : indptr[q + 1]]
@@ -396,7 +250,7 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
             for j in range(docs.size):
                 w[docs[j]] = own[j]
             for sample in range(samples):
-                state = _draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
+                state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
                 if (wants_s or wants_r) and _others_matter(w, state, scratch):
                     _others_terms(r[q], theta, delta, w, state, scratch)
                     _add_others(s[q], state, scratch, grad_s[q], grad_r[q])
@@ -418,7 +272,7 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
                 balance(s[q], r[q], K2, places, scratch, grad_s[q], grad_r[q])
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def exposure(s, r, keys, indptr, indices, theta, K2, samples, chunks, moments, totals):
     """Sums over the samples of what the exposures are made of; rho_j(d) is the closed form of sample j, S_j = sum_d rho_j(d).
 
@@ -428,11 +282,11 @@ def exposure(s, r, keys, indptr, indices, theta, K2, samples, chunks, moments, t
     B, D = s.shape
     delta = _steps(theta)
     for chunk in prange(chunks):
-        scratch = _scratch(D, theta.size)
+        scratch = scratch_space(D, theta.size)
         w, block, everybody = np.zeros(D, np.float32), np.empty((5, D), np.float32), np.arange(D).astype(np.int32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for sample in range(samples):
-                state = _draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
+                state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
                 _own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
                 S = 0.0
                 for d in range(D):
@@ -445,36 +299,3 @@ def exposure(s, r, keys, indptr, indices, theta, K2, samples, chunks, moments, t
                     moments[0, j] += rho
                     moments[1, j] += rho * rho
                     moments[2, j] += rho * S
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def lists(s, r, rows, keys, K2, chunks, shown):
-    """The list shown in one draw of both races, for each key; -1 where fewer documents are available.
-
-    Shapes: s, r [B, D]; rows, keys [n]; shown [n, K] -> None, `shown` is filled.
-    """
-    n, D = rows.size, s.shape[1]
-    for chunk in prange(chunks):
-        scratch = _scratch(D, shown.shape[1])
-        w = np.zeros(D, np.float32)
-        for i in range(chunk * n // chunks, (chunk + 1) * n // chunks):
-            _draw(s[rows[i]], r[rows[i]], stream(keys[i], u64(0)), K2, w, scratch)
-            shown[i] = scratch[4][: shown.shape[1]]
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def best(s, r, K2, chunks, shown):
-    """The most likely list of each query: the K2 highest by s, of them the K highest by r; -1 where too few are left.
-
-    Shapes: s, r [B, D]; shown [B, K] -> None, `shown` is filled. Ties go to the lower number.
-    """
-    B, D = s.shape
-    for chunk in prange(chunks):
-        floats, documents, lists, histogram, _, _ = _scratch(D, shown.shape[1])
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            for d in range(D):
-                floats[0, d] = -s[q, d]
-            _, _, n = first_race(floats[0, :D], K2, histogram, floats[1], documents[1], documents[0])
-            for j in range(n):
-                floats[1, j] = -r[q, documents[0, j]]
-            first_arrivals(documents[0], floats[1], n, shown[q], lists[0])

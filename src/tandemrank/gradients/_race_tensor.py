@@ -1,4 +1,4 @@
-"""The race as whole arrays [S, B, D] on any torch device: the law of `race_kernel`, from the same clocks.
+"""The race as whole arrays [S, B, D] on any torch device: the law of `_race_kernel`, from the same clocks.
 
 The readable one of the two, and the reference for the other: sorts where the kernel selects, and treats every document
 alike where the kernel skips what cannot matter.
@@ -9,12 +9,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tandemrank._base.random import GOLDEN, MIX
+
 
 def _stream(key: Tensor, number: Tensor) -> Tensor:
-    """The 64-bit key of stream `number` (splitmix64, in wrapping int64 arithmetic)."""
-    z = key + (number + 1) * _signed(0x9E3779B97F4A7C15)
-    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    """The 64-bit key of stream `number`: splitmix64 once more, in signed words that wrap, as torch has no others."""
+    z = key + (number + 1) * _signed(int(GOLDEN))
+    z = (z ^ _shift(z, 30)) * _signed(int(MIX[0]))
+    z = (z ^ _shift(z, 27)) * _signed(int(MIX[1]))
     return z ^ _shift(z, 31)
 
 
@@ -28,7 +30,7 @@ def _shift(z: Tensor, n: int) -> Tensor:
 
 
 def log_clocks(keys: NDArray[np.uint64], samples: int, D: int, stage: int, like: Tensor) -> Tensor:
-    """log E with E ~ Exp(1) for each sample, query and document: the clocks of `race_kernel`, on any device.
+    """log E with E ~ Exp(1) for each sample, query and document: the clocks of `_race_kernel`, on any device.
 
     Shapes: keys [B] -> [S, B, D]; stage 0 is the candidates' race, 1 the shown list's.
     """
@@ -115,7 +117,7 @@ def race(
 
 
 def _typical_time(scores: Tensor, chance: Tensor, target: float, documents: int, steps: int) -> Tensor:
-    """As `balance_kernel._typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
+    """As `_balance_kernel._typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
     D = scores.shape[1]
     stride = max(1, D // documents)
     part, weight = scores[:, ::stride], chance[:, ::stride]
@@ -132,7 +134,7 @@ def _typical_time(scores: Tensor, chance: Tensor, target: float, documents: int,
 
 
 def balance(s_c: Tensor, s_r: Tensor, K2: int, theta: Tensor, grad_c: Tensor, grad_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Takes out of each gradient its sum over the documents; as `balance_kernel.balance`.  Shapes: all [B, D]."""
+    """Takes out of each gradient its sum over the documents; as `_balance_kernel.balance`.  Shapes: all [B, D]."""
     from tandemrank.gradients._balance_kernel import TYPICAL_DOCUMENTS, TYPICAL_STEPS
 
     places = float(theta.abs().sum() / theta.abs().max()) if bool((theta != 0).any()) else 1.0

@@ -1,17 +1,19 @@
 """REINFORCE on the CPU: the lists of many samples and the gradients of their log-probabilities, in compiled loops.
 
-It draws its lists by the same race as `race_kernel`, with the same vectorised clocks and selection, and uses that the
+It draws its lists by the same race as `_race_draw_kernel`, with the same vectorised clocks and selection, and uses that the
 gradient of a Plackett-Luce log-probability needs only the running sum of 1 / Z: the rival is compiled with the same care.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 
-from tandemrank.gradients._float32_kernel import f32, stream, u64
-from tandemrank.gradients._race_kernel import arrivals, first_race, ordered, second_race
+from tandemrank.gradients._compiled import kernel
+from tandemrank.gradients._float32_kernel import f32, u64
+from tandemrank.gradients._race_draw_kernel import arrivals, first_race, ordered, second_race
+from tandemrank.gradients._splitmix_kernel import stream
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _rates(score, rate):
     """exp(score - max): the rates of a race up to a common factor.  Shapes: [D] -> [D]."""
     top = -np.inf
@@ -21,7 +23,7 @@ def _rates(score, rate):
         rate[d] = np.exp(score[d] - top) if top > -np.inf else 0.0
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _sort_by_arrival(log_T, docs, n, packed):
     """Orders docs[:n] by arrival: time and number packed in one word each, so that a plain sort does it."""
     for j in range(n):
@@ -31,7 +33,7 @@ def _sort_by_arrival(log_T, docs, n, packed):
         docs[j] = packed[j] & u64(0xFFFFFFFF)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _add_log_gradient(rate, listed, n, left, a, b, Z, total_a, total_b):
     """Adds a and b times the gradient of log PL(listed[:n]) for the listed; returns the sum of 1 / Z of all n draws.
 
@@ -53,7 +55,7 @@ def _add_log_gradient(rate, listed, n, left, a, b, Z, total_a, total_b):
     return hazard
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _add_others(rate, docs, n, skip, a, b, total_a, total_b):
     """Adds -rate_d a and -rate_d b for docs[:n] that were never drawn (`skip` marks the drawn ones)."""
     for j in range(n):
@@ -63,7 +65,7 @@ def _add_others(rate, docs, n, skip, a, b, total_a, total_b):
             total_b[d] -= rate[d] * b
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@kernel(parallel=True)
 def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, chunks, value, grad_s, grad_r):
     """Mean reward and REINFORCE gradients of both stages, each the mean over the samples (cand-grad, ranker-grad).
 

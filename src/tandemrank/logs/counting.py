@@ -16,9 +16,6 @@ from tandemrank.logs.sums import Tally
 Propensities = Callable[[Impressions], NDArray[np.float64]]
 
 
-HELD_OUT = 3  # the stream of random keys that splits a log (clicks.py has the streams before it)
-
-
 def from_impressions(
     parts: Iterable[Impressions], vocabulary: Vocabulary, *, propensities: Propensities | None = None
 ) -> Feedback:
@@ -78,7 +75,7 @@ def tally(
     for shown in parts:
         if shares:
             numbers = np.arange(number, number + len(shown.query))
-            drawn = random.uniforms(random.random_keys(seed, HELD_OUT, numbers))
+            drawn = random.uniforms(random.random_keys(seed, random.Stream.HELD_OUT, numbers))
             part = (1 + np.searchsorted(bounds, drawn, side="right")) % len(tallies)
             for place, one in enumerate(tallies):
                 one.add(shown.take(part == place))

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank._base.ids import Vocabulary, lookup, plain_ids
+from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
 from tandemrank.logs.sums import ITEM_BITS, QUERY_BITS, check_number
 
 
@@ -23,7 +23,7 @@ def encode_ids(ids: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:
         somewhere[code] = np.arange(len(code))
         return ids.gather(somewhere), code.astype(np.int64)
     distinct = ids.unique()
-    return distinct, lookup(distinct, ids, "log")
+    return distinct, positions_of(distinct, ids, "log")
 
 
 class IdRegistry:
@@ -43,13 +43,13 @@ class IdRegistry:
 
     def queries(self, distinct: pl.Series) -> NDArray[np.int64]:
         """Positions of distinct query ids, -1 for an unknown one. Shapes: distinct [u] -> [u]."""
-        self.query, positions = _positions(self.query, distinct, self.given is None, QUERY_BITS)
-        return positions
+        self.query, found = _positions(self.query, distinct, self.given is None, QUERY_BITS)
+        return found
 
     def items(self, distinct: pl.Series) -> NDArray[np.int64]:
         """Positions of distinct item ids, -1 for an unknown one. Shapes: distinct [u] -> [u]."""
-        self.item, positions = _positions(self.item, distinct, self.given is None, ITEM_BITS)
-        return positions
+        self.item, found = _positions(self.item, distinct, self.given is None, ITEM_BITS)
+        return found
 
 
 def _positions(
@@ -63,6 +63,4 @@ def _positions(
     if grow:
         known = known.append(distinct.filter(~distinct.is_in(known.implode())))
         check_number(known, bits)
-    table = pl.DataFrame({"id": known, "position": np.arange(len(known))})
-    found = pl.DataFrame({"id": distinct}).join(table, on="id", how="left", maintain_order="left")["position"]
-    return known, found.fill_null(-1).to_numpy()
+    return known, positions_of(known, distinct, "log", missing="mark")

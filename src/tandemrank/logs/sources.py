@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
 
-from tandemrank._base.frames import PandasFrame
+from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs import json_lines
 from tandemrank.logs.checks import IDS, LONG, NO_ROWS, WIDE, Problem, is_long, problem_unless, schema_problems
@@ -62,7 +63,7 @@ def batches(
             if isinstance(data, Path):
                 pieces = json_lines.pieces(data, batch, every_column)
             else:
-                lazy = data if isinstance(data, pl.LazyFrame) else _from_pandas(data)
+                lazy = data if isinstance(data, pl.LazyFrame) else from_pandas(data, _checked_column).lazy()
                 pieces = _pieces(lazy, form, batch, every_column)
             for frame, found in pieces:
                 usable = all(problem.count for problem in found)
@@ -91,7 +92,7 @@ def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | Pan
     """The files or frames of a log: name, form, data. JSON lines stay a path; a file that came before is an error."""
     if isinstance(source, pl.DataFrame | pl.LazyFrame):
         yield "the frame", "a frame", source.lazy()
-    elif hasattr(source, "to_dict"):
+    elif is_pandas(source):
         yield "the frame", "a frame", source
     else:
         known = KnownFiles()
@@ -110,9 +111,9 @@ def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | Pan
 
 def paths(source: Source) -> Iterator[Path]:
     """The files of a log, in their order."""
-    if isinstance(source, pl.DataFrame | pl.LazyFrame) or hasattr(source, "to_dict"):
+    if isinstance(source, pl.DataFrame | pl.LazyFrame) or is_pandas(source):
         raise ConfigError("expected a log of files; a frame came. Read it with the engine local, or write it to files.")
-    for path in source if isinstance(source, Sequence) and not isinstance(source, str) else [source]:
+    for path in source if isinstance(source, Sequence) and not isinstance(source, str) else [cast("str | Path", source)]:
         yield from _paths(path)
 
 
@@ -150,15 +151,11 @@ def _paths(path: str | Path) -> list[Path]:
     return paths
 
 
-def _from_pandas(frame: PandasFrame) -> pl.LazyFrame:
-    """A pandas frame as one of polars, through plain Python values, since pandas has no lists of its own."""
-    columns = []
-    for name, values in frame.to_dict(orient="list").items():
-        column, wrong = column_of(str(name), [v.tolist() if isinstance(v, np.ndarray) else v for v in values])
-        if wrong and name in (*WIDE, *LONG):
-            raise LogError(f"row {wrong[0].rows[0]}, column {name}: {wrong[0].message}")
-        columns.append(column)
-    return pl.DataFrame(columns).lazy()
+def _checked_column(name: str, values: list[Any]) -> pl.Series:
+    column, wrong = column_of(name, values)
+    if wrong and name in (*WIDE, *LONG):
+        raise LogError(f"row {wrong[0].rows[0]}, column {name}: {wrong[0].message}")
+    return column
 
 
 def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool) -> Iterator[Piece]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandemrank._base.ids import positions_or_missing
+from tandemrank._base.ids import positions_of
 from tandemrank.gradients import race
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.diagnostics import Exposure
@@ -39,8 +39,8 @@ def exposure_on(
     """
     logged = np.flatnonzero(log.impressions)
     positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged))
-    here = positions_or_missing(policy.vocabulary.item_ids, log.vocabulary.item_ids)[log.item]
-    there = positions_or_missing(log.vocabulary.item_ids, policy.vocabulary.item_ids)
+    here = positions_of(policy.vocabulary.item_ids, log.vocabulary.item_ids, "item", missing="mark")[log.item]
+    there = positions_of(log.vocabulary.item_ids, policy.vocabulary.item_ids, "item", missing="mark")
     once = ((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) & (here >= 0)
     rho, (total, supported, random) = np.zeros(len(log.query)), np.zeros((3, log.Q))
     direct = np.zeros((len(rewards), log.Q))

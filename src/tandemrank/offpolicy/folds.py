@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tandemrank._base import random
 from tandemrank.logs.feedback import Feedback
 
-QUERY_FOLDS, FOLD_STREAM = 5, 5
+QUERY_FOLDS = 5
 
 
 def query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
@@ -19,7 +19,7 @@ def query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
 
 def fold_of_queries(Q: int, seed: int) -> NDArray[np.int64]:
     """The fold of each query, by its position and the seed alone.  Shapes: -> [Q]."""
-    keys = random.random_keys(seed, FOLD_STREAM, np.arange(Q))
+    keys = random.random_keys(seed, random.Stream.FOLDS, np.arange(Q))
     return (random.uniforms(keys) * QUERY_FOLDS).astype(np.int64)
 
 

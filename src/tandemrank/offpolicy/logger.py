@@ -29,7 +29,6 @@ LISTS = 1_000_000  # lists that a fit looks at: the first of the log; more would
 HELD_OUT = 0.1
 LEFT = 1e-6  # the least mass that is left after a list: rounding, where a logger always shows the same
 ENOUGH = 1e-4  # nats that a list must gain for an epoch to count as better
-STREAM = 4  # of random keys: which lists are held out
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,9 @@ def fit(
     if any(rank < 1 for rank in ranks) or prior < 0 or epochs < 1:
         raise ConfigError(f"expected ranks >= 1, prior >= 0, epochs >= 1; {ranks}, {prior}, {epochs} came.")
     Q, D, K = len(vocabulary.query_ids), len(vocabulary.item_ids), lists.items.shape[1]
-    apart = random.uniforms(random.random_keys(seed, STREAM, np.arange(len(lists.query)))) < HELD_OUT
+    apart = (
+        random.uniforms(random.random_keys(seed, random.Stream.FIT_HELD_OUT, np.arange(len(lists.query)))) < HELD_OUT
+    )
     used, held_out = _sorted(lists, ~apart), _sorted(lists, apart)
     if not (used.items >= 0).any():
         raise LogError(

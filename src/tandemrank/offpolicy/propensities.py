@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank._base.ids import positions_or_missing
+from tandemrank._base.ids import positions_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.feedback import Feedback, always_the_same, exposure
 from tandemrank.offpolicy.logger import Lists, fit
@@ -140,7 +140,7 @@ def row_propensities(
     logged = np.flatnonzero(rows.impressions)
     q = np.zeros(rows.Q, np.int64)
     q[logged] = logger.vocabulary.queries(rows.vocabulary.query_ids.gather(logged))
-    item = positions_or_missing(logger.vocabulary.item_ids, rows.vocabulary.item_ids)[rows.item]
+    item = positions_of(logger.vocabulary.item_ids, rows.vocabulary.item_ids, "item", missing="mark")[rows.item]
     rho_0, known = np.zeros(len(item)), item >= 0
     rho_0[known], _ = logger.exposure(q[rows.query[known]], item[known], theta[: logger.K], samples=samples, seed=seed)
     return rho_0

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank._base.frames import PandasFrame
-from tandemrank._base.ids import plain_ids
+from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
+from tandemrank._base.ids import plain_ids, positions_of
 from tandemrank.errors import DataError
 
 FeatureSource = str | Path | pl.DataFrame | pl.LazyFrame | PandasFrame
@@ -109,19 +109,19 @@ def read(source: FeatureSource, id_column: str) -> pl.DataFrame:
 
 
 def _from_pandas(source: Any, name: str) -> pl.DataFrame:
-    """A pandas frame through plain Python values; what pandas calls missing is null."""
-    if not hasattr(source, "to_dict"):
+    """A pandas frame, every column of one type."""
+    if not is_pandas(source):
         raise DataError(f"{name}: expected a path or a frame of polars or pandas; {type(source).__name__} came.")
-    columns = source.astype(object).where(source.notna(), None).to_dict(orient="list")
-    series = []
-    for column, values in columns.items():
+
+    def column_of(column: str, values: list[Any]) -> pl.Series:
         try:
-            series.append(pl.Series(str(column), [v.tolist() if isinstance(v, np.ndarray) else v for v in values]))
+            return pl.Series(column, values)
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
             raise DataError(
                 f"{name}, column {column}: values of mixed types ({error}). Convert them to one type."
             ) from error
-    return pl.DataFrame(series)
+
+    return from_pandas(source, column_of)
 
 
 def _ids(frame: pl.DataFrame, id_column: str, name: str) -> pl.Series:
@@ -236,12 +236,10 @@ def rows(frame: pl.DataFrame, id_column: str, ids: pl.Series) -> NDArray[np.int6
             f"{what} ids are {wanted.dtype} in the log and {there.dtype} in the table of {what}s. "
             f"Convert them to the same type."
         )
-    known = pl.DataFrame({"id": there, "row": np.arange(len(there))})
-    found = pl.DataFrame({"id": wanted}).join(known, on="id", how="left", maintain_order="left")["row"]
-    if found.null_count():
-        missing = wanted.filter(found.is_null())
+    found = positions_of(there, wanted, what, missing="mark")
+    if len(missing := wanted.filter(found < 0)):
         raise DataError(
             f"column {id_column}: {_some(missing)} in the log but not in the table of {what}s, which has {len(there)} "
             f"rows. Add a row for each; features may be null."
         )
-    return found.to_numpy()
+    return found

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tandemrank._base.ids import Vocabulary, lookup, plain_ids
+from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
 from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.policies import features
 from tandemrank.policies.features import Encoder, Features, FeatureSource
@@ -199,6 +199,6 @@ def extended(tower: Tower, frame: pl.DataFrame | None, ids: pl.Series) -> Tower:
         if not tower.columns:
             raise PolicyError(f"this policy was trained without {what} features, so it cannot score a new {what}.")
         wanted = frame[tower.encoder.id_column]
-        rows = torch.tensor(lookup(ids, wanted, what))
+        rows = torch.tensor(positions_of(ids, wanted, what))
         _set_rows(larger, rows, features.encode(tower.encoder, frame, wanted))
     return larger

@@ -1,0 +1,109 @@
+"""How kernels are compiled: once for each machine and each state of their sources, and kept on disk.
+
+numba keeps a compiled function until its own file changes, but it holds what it imported from other files too. So the
+kernels are kept in a folder that is named by the digest of all their sources: when any of them changes, none is reused.
+"""
+
+import hashlib
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba.core import event
+
+PACKAGE = Path(__file__).resolve().parents[1]
+PATIENCE = 1.0  # seconds of compiling after which it is said
+
+_config: Any = numba.config
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """As `numba.njit`, without the interpreter's lock, and kept on disk. It compiles at the first call."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        folder, before = cache_folder(), _config.CACHE_DIR
+        if folder is None:
+            return numba.njit(nogil=True, **options)(function)
+        _config.CACHE_DIR = str(folder)  # is looked at here and now, not at the call
+        try:
+            return numba.njit(nogil=True, cache=True, **options)(function)
+        finally:
+            _config.CACHE_DIR = before
+
+    return decorate
+
+
+def sources_digest() -> str:
+    """The digest of everything that ends up in a compiled kernel: all kernels, and the constants of the random numbers."""
+    digest = hashlib.sha256()
+    for path in [*sorted(PACKAGE.rglob("*_kernel.py")), Path(__file__), PACKAGE / "_base" / "random.py"]:
+        digest.update(f"{path.relative_to(PACKAGE)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Where compiled kernels are kept: $NUMBA_CACHE_DIR, beside the sources, or the user's cache; None if nowhere."""
+    for base in _places():
+        folder = base / f"kernels-{sources_digest()}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError:  # read-only, as site-packages may be
+            continue
+        return folder
+    return None
+
+
+def _places() -> Iterator[Path]:
+    if _config.CACHE_DIR:
+        yield Path(_config.CACHE_DIR)
+    yield Path(__file__).resolve().parent / "__pycache__"
+    import pooch
+
+    yield Path(pooch.os_cache("tandemrank"))
+
+
+NOTE = "tandemrank: compiling the race kernel for this machine (once, then kept on disk) ..."
+_said = threading.Event()
+
+
+class _Note(event.Listener):
+    """Says what is going on when compiling, not loading what is kept on disk, takes more than a second."""
+
+    def __init__(self) -> None:
+        self.timer = threading.Timer(PATIENCE, self.say)
+        self.timer.daemon = True
+        self.started = False
+
+    def on_start(self, event: Any) -> None:
+        if not self.started:
+            self.started = True
+            self.timer.start()
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+    def say(self) -> None:
+        _said.set()
+        print(NOTE, file=sys.stderr)  # noqa: T201
+
+
+@contextmanager
+def announcing() -> Iterator[None]:
+    """Around a call of compiled code: says so if it must be compiled first and that takes more than a second."""
+    if _said.is_set():
+        yield
+        return
+    note = _Note()
+    try:
+        with event.install_listener("numba:compile", note):
+            yield
+    finally:
+        note.timer.cancel()
