@@ -113,7 +113,9 @@ def paths(source: Source) -> Iterator[Path]:
     """The files of a log, in their order."""
     if isinstance(source, pl.DataFrame | pl.LazyFrame) or is_pandas(source):
         raise ConfigError("expected a log of files; a frame came. Read it with the engine local, or write it to files.")
-    for path in source if isinstance(source, Sequence) and not isinstance(source, str) else [cast("str | Path", source)]:
+    for path in (
+        source if isinstance(source, Sequence) and not isinstance(source, str) else [cast("str | Path", source)]
+    ):
         yield from _paths(path)
 
 
