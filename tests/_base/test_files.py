@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 
 from tandemrank._base import files
-from tandemrank._base.files import Kind, claim, claimed, clear, replacing, write_text
+from tandemrank._base.files import Kind, claim, claimed, replacing, write_text
 from tandemrank.errors import ConfigError, OutputError
 
 PAIR = Kind("pair", r"(one|two)\.txt", lambda path: (path / "one.txt").is_file())
@@ -309,12 +309,6 @@ def test_a_claimed_folder_is_filled_bit_by_bit(tmp_path) -> None:
     assert claim(folder, GRID) == folder
     with pytest.raises(ConfigError, match="not a training of ours"):
         claim(folder, Kind("training"))
-    with pytest.raises(ConfigError, match=r"notes.txt is in it"):
-        clear(folder, GRID)
-    (folder / "notes.txt").unlink()
-    clear(folder, GRID)
-    clear(folder, GRID)
-    assert names(tmp_path) == []
 
 
 def test_a_job_that_fails_before_it_has_written_leaves_no_folder(tmp_path) -> None:
@@ -333,11 +327,10 @@ def test_a_job_that_fails_before_it_has_written_leaves_no_folder(tmp_path) -> No
         assert names(tmp_path / "grid") == [files.MARK, "config.json"]
 
 
-def test_a_folder_of_somebody_else_is_not_claimed_nor_cleared(tmp_path) -> None:
+def test_a_folder_of_somebody_else_is_not_claimed(tmp_path) -> None:
     (tmp_path / "config.json").touch()
-    for refused in (claim, clear):
-        with pytest.raises(ConfigError, match=r"not a grid of ours: config.json is in it"):
-            refused(tmp_path, GRID)
+    with pytest.raises(ConfigError, match=r"not a grid of ours: config.json is in it"):
+        claim(tmp_path, GRID)
     assert names(tmp_path) == ["config.json"]
 
 

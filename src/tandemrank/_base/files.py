@@ -155,15 +155,6 @@ def claimed(folder: str | Path, kind: Kind, inputs: Iterable[object] = ()) -> It
         raise
 
 
-def clear(folder: str | Path, kind: Kind) -> None:
-    """Deletes a claimed folder, if it is there; refuses one that is not marked, or holds anything else."""
-    real = check_target(folder, kind)
-    if real.is_dir():
-        claim(folder, kind)
-        with _reporting(folder):
-            shutil.rmtree(real)
-
-
 # --- writing in one piece ---------------------------------------------------------------------------------------------
 
 
