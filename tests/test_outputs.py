@@ -11,9 +11,9 @@ import pytest
 
 from tandemrank._base.files import MARK, write_text
 from tandemrank._base.ids import Vocabulary
-from tandemrank.cli import tables, training_run
+from tandemrank.cli import experiments, training
 from tandemrank.errors import ConfigError
-from tandemrank.experiments import grid, simulation
+from tandemrank.experiments import grid, world
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.logs import feedback, validation, writing
@@ -22,7 +22,6 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports.page import REPORT, page
-from tandemrank.training.config import LearningConfig
 
 IDS = Vocabulary(pl.Series([1, 2]), pl.Series([10, 20, 30]))
 SHOWN = Impressions(
@@ -48,19 +47,19 @@ def save_feedback(path: Path) -> None:
 
 
 def simulate(path: Path) -> None:
-    simulation.simulate(SMALL, path)
+    world.write_log(SMALL, path)
 
 
 def train(path: Path, logs: str = "nowhere.parquet") -> None:
-    training_run.learn([logs], path, LearningConfig())
+    training.learn([logs], path)
 
 
 def run_grid(path: Path) -> None:
-    grid.run(GridConfig(experiment=SMALL), path)
+    grid.run(GridConfig(experiment=SMALL, candidates=(20,)), path)
 
 
 WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy, save_feedback]
-FILLED: list[Callable[[Path], None]] = [simulate, train, run_grid, partial(tables.demo)]
+FILLED: list[Callable[[Path], None]] = [simulate, train, run_grid, partial(experiments.demo)]
 
 
 @pytest.mark.parametrize("write", WHOLE + FILLED)
@@ -125,17 +124,19 @@ def test_training_does_not_write_above_its_log(tmp_path) -> None:
 
 def test_the_demo_clears_its_own_folder_but_nothing_else(tmp_path) -> None:
     folder = tmp_path / "demo"
-    folder.mkdir()
+    (folder / "cells" / "joint").mkdir(parents=True)
+    (folder / "cells" / "joint" / "record.json").write_text("a finished cell")
     (folder / MARK).write_text("grid\n")
     (folder / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="a grid with other switches"):
-        tables.demo(folder)
-    config = GridConfig.model_validate({**tables.DEMO, "seed": 0})
+        experiments.demo(folder)
+    config = GridConfig.model_validate({**experiments.DEMO, "seed": 0})
     (folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"notes.txt is in it"):
-        tables.demo(folder)
-    assert sorted(os.listdir(folder)) == [MARK, "config.json", "notes.txt"]
+        experiments.demo(folder)
+    assert sorted(os.listdir(folder)) == [MARK, "cells", "config.json", "notes.txt"]
+    assert (folder / "cells" / "joint" / "record.json").read_text() == "a finished cell"
 
 
 def test_a_page_of_somebody_else_is_not_replaced_by_a_report(tmp_path) -> None:

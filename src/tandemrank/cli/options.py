@@ -65,7 +65,7 @@ Curve = Annotated[
     str | None,
     typer.Option(
         help="Examination curve: reciprocal (1/k, the default), dcg (1/log2(k+1)), or a JSON file with theta, as "
-        "`tandemrank examination --json` prints it."
+        "`tandemrank examine --json` prints it."
     ),
 ]
 
@@ -79,7 +79,7 @@ def read_curve_option(curve: str | None) -> Any:
 Engine = Annotated[
     str,
     typer.Option(
-        help="What reads the log: local, or ray, a task a file (RAY_ADDRESS, else a local cluster; all nodes see the files)."
+        help="What reads the log: local, or ray, one task per file (RAY_ADDRESS, else a local cluster; all nodes see them)."
     ),
 ]
 Logs = Annotated[list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders or globs.")]
