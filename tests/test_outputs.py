@@ -11,7 +11,7 @@ import pytest
 
 from tandemrank._base.files import MARK, write_text
 from tandemrank._base.ids import Vocabulary
-from tandemrank.cli import tables, training_run
+from tandemrank.cli import experiments, training
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid, world
 from tandemrank.experiments.cells import GridConfig
@@ -22,7 +22,6 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports.page import REPORT, page
-from tandemrank.training.config import LearningConfig
 
 IDS = Vocabulary(pl.Series([1, 2]), pl.Series([10, 20, 30]))
 SHOWN = Impressions(
@@ -52,7 +51,7 @@ def simulate(path: Path) -> None:
 
 
 def train(path: Path, logs: str = "nowhere.parquet") -> None:
-    training_run.learn([logs], path, LearningConfig())
+    training.learn([logs], path)
 
 
 def run_grid(path: Path) -> None:
@@ -60,7 +59,7 @@ def run_grid(path: Path) -> None:
 
 
 WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy, save_feedback]
-FILLED: list[Callable[[Path], None]] = [simulate, train, run_grid, partial(tables.demo)]
+FILLED: list[Callable[[Path], None]] = [simulate, train, run_grid, partial(experiments.demo)]
 
 
 @pytest.mark.parametrize("write", WHOLE + FILLED)
@@ -130,12 +129,12 @@ def test_the_demo_clears_its_own_folder_but_nothing_else(tmp_path) -> None:
     (folder / MARK).write_text("grid\n")
     (folder / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="a grid with other switches"):
-        tables.demo(folder)
-    config = GridConfig.model_validate({**tables.DEMO, "seed": 0})
+        experiments.demo(folder)
+    config = GridConfig.model_validate({**experiments.DEMO, "seed": 0})
     (folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
     (folder / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"notes.txt is in it"):
-        tables.demo(folder)
+        experiments.demo(folder)
     assert sorted(os.listdir(folder)) == [MARK, "cells", "config.json", "notes.txt"]
     assert (folder / "cells" / "joint" / "record.json").read_text() == "a finished cell"
 

@@ -4,11 +4,13 @@ import json
 import re
 import subprocess
 import sys
+from types import FunctionType
 
 import polars as pl
 import pytest
 
-from tandemrank.cli import tables
+import tandemrank
+from tandemrank.cli import experiments
 from tandemrank.cli.main import app, main
 
 SMALL = ["--set", "queries=150", "--set", "items=100", "--set", "rank=8"]
@@ -58,9 +60,9 @@ def test_simulate_writes_the_log_and_the_policy(simulated) -> None:
     assert json.loads((folder / "config.json").read_text())["rank"] == 8
 
 
-def test_simulate_train_evaluate_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
+def test_simulate_learn_evaluate_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
     folder, _ = simulated
-    train = ["train", "--logs", str(folder / "log"), "--start", str(folder / "production"), "--candidates", "30"]
+    train = ["learn", "--logs", str(folder / "log"), "--start", str(folder / "production"), "--candidates", "30"]
     code, out, err = call(capsys, monkeypatch, *train, "--epochs", "15", "--out", str(tmp_path / "pair"), "--json")
     assert code == 0, err
     summary = json.loads(out)
@@ -91,7 +93,7 @@ def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, cap
 
     folder, _ = simulated
     run = [
-        "train",
+        "learn",
         "--logs",
         str(folder / "log"),
         "--start",
@@ -124,7 +126,7 @@ def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, cap
 def test_the_rank_that_was_used_is_recorded(simulated, tmp_path, capsys, monkeypatch) -> None:
     """Not the one that was asked for, where the log has no room for it; and every switch by its plain name."""
     folder, _ = simulated
-    run = ["train", "--logs", str(folder / "log"), "--propensity", "frequency", "--rank", "5000", "--set", "epochs=1"]
+    run = ["learn", "--logs", str(folder / "log"), "--propensity", "frequency", "--rank", "5000", "--set", "epochs=1"]
     code, out, err = call(capsys, monkeypatch, *run, "--candidates", "30", "--out", str(tmp_path / "own"))
     assert code == 0, err
     switches = json.loads((tmp_path / "own" / "config.json").read_text())
@@ -138,10 +140,10 @@ def test_the_rank_that_was_used_is_recorded(simulated, tmp_path, capsys, monkeyp
     assert "ranker_width is a size of two towers of features" in err
 
 
-def test_train_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, monkeypatch) -> None:
+def test_learn_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, monkeypatch) -> None:
     """No start, no propensities, no ratings: a table a person reads, a pair for each method, one report."""
     folder, _ = simulated
-    run = ["train", "--logs", str(folder / "log"), "--method", "joint", "--method", "baseline", "--candidates", "30"]
+    run = ["learn", "--logs", str(folder / "log"), "--method", "joint", "--method", "baseline", "--candidates", "30"]
     run += ["--epochs", "2", "--objective", "doubly-robust", "--rank", "8", "--out", str(tmp_path / "own")]
     code, out, err = call(capsys, monkeypatch, *run)
     assert code == 0, err
@@ -149,7 +151,7 @@ def test_train_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, 
     assert "propensities: fitted (the log has none" in out
     assert "start: matrix factorisation of the clicks, 8 dimensions" in out
     page = (tmp_path / "own" / "report.html").read_text()
-    assert "tandemrank train --logs" in page
+    assert "tandemrank learn --logs" in page
     for method in ("joint", "baseline"):
         assert (tmp_path / "own" / method / "policy" / "config.json").exists()
     code, _, err = call(capsys, monkeypatch, *run)
@@ -157,12 +159,12 @@ def test_train_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, 
     assert "exists. Give another --out, or --resume" in err
 
 
-def test_train_with_features_of_two_sizes(simulated, tmp_path, capsys, monkeypatch) -> None:
+def test_learn_with_features_of_two_sizes(simulated, tmp_path, capsys, monkeypatch) -> None:
     folder, _ = simulated
     log = pl.read_parquet(folder / "log")
     items = log["items"].explode().unique().sort()
     pl.DataFrame({"item_id": items, "x": range(len(items))}).write_parquet(tmp_path / "items.parquet")
-    run = ["train", "--logs", str(folder / "log"), "--item-features", str(tmp_path / "items.parquet"), "--epochs", "1"]
+    run = ["learn", "--logs", str(folder / "log"), "--item-features", str(tmp_path / "items.parquet"), "--epochs", "1"]
     run += ["--generator-width", "4", "--ranker-dimension", "9", "--propensity", "frequency", "--json"]
     code, out, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "towers"))
     assert code == 0, err
@@ -191,9 +193,9 @@ def test_the_demo_prints_a_table_and_the_path_of_its_report(tmp_path, capsys, mo
         "impressions": [3000],
         "runs": 1,
     }
-    monkeypatch.setattr(tables, "DEMO", tiny)
+    monkeypatch.setattr(experiments, "DEMO", tiny)
     for _ in range(2):  # the demo starts anew each time
-        code, out, err = call(capsys, monkeypatch, "demo", "--out", str(tmp_path / "demo"))
+        code, out, err = call(capsys, monkeypatch, "demo", "--jobs", "1", "--out", str(tmp_path / "demo"))
         assert code == 0, err
         assert "Joint" in out
         assert "report.html" in out.splitlines()[-1] or "report.html" in "".join(out.splitlines()[-2:])
@@ -226,20 +228,20 @@ def test_validate_lists_the_problems_and_writes_a_cleaned_copy(simulated, tmp_pa
     assert code == 0
 
 
-def test_examination_finds_the_curve_or_refuses(simulated, tmp_path, capsys, monkeypatch) -> None:
+def test_examine_finds_the_curve_or_refuses(simulated, tmp_path, capsys, monkeypatch) -> None:
     folder, _ = simulated
-    code, out, err = call(capsys, monkeypatch, "examination", str(folder / "log"), "--json")
+    code, out, err = call(capsys, monkeypatch, "examine", str(folder / "log"), "--json")
     assert code == 0, err
     theta = json.loads(out)["theta"]
     assert theta[1] == pytest.approx(0.5, abs=0.1)
     pl.read_parquet(folder / "log").head(1).write_parquet(tmp_path / "one.parquet")
-    code, _, err = call(capsys, monkeypatch, "examination", str(tmp_path / "one.parquet"))
+    code, _, err = call(capsys, monkeypatch, "examine", str(tmp_path / "one.parquet"))
     assert code == 2
     assert err.startswith("tandemrank: ")
 
 
 def test_estimate_values_a_pair_and_compare_compares_two(simulated, capsys, monkeypatch) -> None:
-    """On policy the value is the clicks an impression of the log itself, and a pair differs from itself by nothing."""
+    """On policy the value is the clicks per impression of the log itself, and a pair differs from itself by nothing."""
     folder, _ = simulated
     live = ["--policy", str(folder / "production")]
     ask = ["--logs", str(folder / "log"), "--logging-policy", str(folder / "production"), *live]
@@ -272,22 +274,22 @@ def test_estimate_values_a_pair_and_compare_compares_two(simulated, capsys, monk
         (["table", "--impressions", "many"], 2, "whole numbers separated by commas; got 'many'"),
         (["table", "--methods", "magic"], 2, "methods"),
         (["table", "--impressions", "0"], 2, "impressions"),
-        (["train", "--logs", "absent.parquet", "--start", "absent"], 2, "absent"),
-        (["train", "--logs", "x.parquet", "--method", "magic"], 2, "baseline, independent, joint; got 'magic'"),
+        (["learn", "--logs", "absent.parquet", "--start", "absent"], 2, "absent"),
+        (["learn", "--logs", "x.parquet", "--method", "magic"], 2, "baseline, independent, joint; got 'magic'"),
         (
-            ["train", "--logs", "x.parquet", "--objective", "magic"],
+            ["learn", "--logs", "x.parquet", "--objective", "magic"],
             2,
             "objective: input should be 'ips' or 'doubly-robust'",
         ),
-        (["train", "--logs", "x.parquet", "--propensity", "magic"], 2, "propensity: input should be 'auto'"),
-        (["train", "--logs", "absent.parquet"], 2, "absent.parquet"),
-        (["train", "--logs", "x.parquet", "--item-embeddings", "y.parquet"], 2, "those of one came"),
+        (["learn", "--logs", "x.parquet", "--propensity", "magic"], 2, "propensity: input should be 'auto'"),
+        (["learn", "--logs", "absent.parquet"], 2, "absent.parquet"),
+        (["learn", "--logs", "x.parquet", "--item-embeddings", "y.parquet"], 2, "those of one came"),
         (["evaluate", "--policy", "absent"], 2, "is not a whole saved policy"),
-        (["train"], 2, "--logs"),
+        (["learn"], 2, "--logs"),
         (["validate", "absent.parquet"], 2, "absent.parquet"),
-        (["examination", "absent.parquet"], 2, "absent.parquet"),
-        (["examination", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
-        (["examination", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
+        (["examine", "absent.parquet"], 2, "absent.parquet"),
+        (["examine", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
+        (["examine", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "absent.parquet"], 2, "give the pair by --policy"),
         (["compare", "--logs", "x", "--policy", "absent", "--against", "nowhere"], 2, "absent"),
@@ -321,8 +323,10 @@ def test_help_is_complete() -> None:
     group = typer.main.get_command(app)
     commands = dict(group.commands)
     commands |= {f"bench {n}": c for n, c in commands.pop("bench").commands.items()}
+    verbs = {name for name in tandemrank.__all__ if isinstance(getattr(tandemrank, name), FunctionType)}
+    assert verbs - {"load"} <= set(commands)  # a command has the name of its verb
     assert set(commands) == {
-        "demo", "table", "simulate", "train", "evaluate", "validate", "examination", "estimate", "compare",
+        "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare",
         "bench gradient", "bench epoch", "bench logs", "bench bounds",
     }  # fmt: skip
     for name, command in commands.items():

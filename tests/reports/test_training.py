@@ -1,104 +1,152 @@
-"""What came of an own log, in words, on a terminal and as a page: all from the content of `summary.json`."""
+"""What came of an own log, in words, on a terminal, as a page, and as files."""
 
-import copy
 import io
+import json
 import re
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 from rich.console import Console
 
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import ConfigError
+from tandemrank.offpolicy.diagnostics import Diagnostics
+from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.values import Comparison, Sample, Value
+from tandemrank.offpolicy.verdicts import Verdict
+from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import training
+from tandemrank.training.config import LearningConfig
+from tandemrank.training.history import Epoch
+from tandemrank.training.learning import Difference, Learned
+from tandemrank.training.loop import Trained
+from tandemrank.training.parts import LogFacts
+from tandemrank.training.start import Start
 
-TRUST, CANNOT = "trust it", "cannot be answered from this log"
-
-
-def method(name: str, value: float, verdict: str, phases: dict[str, int]) -> dict[str, Any]:
-    rests = {
-        "lower_bound": value - 0.3, "effective_sample_size": 1234.0, "largest_weight": 9.0, "unsupported": 0.123,
-        "lost_at_generator": 0.1, "lost_at_ranker": 0.023, "balance": 0.98,
-    }  # fmt: skip
-    history = [{"phase": phase, "epoch": n + 1, "held_out": 0.3 + n / 50} for phase in phases for n in range(4)]
-    return {
-        "method": name, "value": value, "interval": [value - 0.1, value + 0.1], "verdict": verdict,
-        "reasons": ["because <of> this"], **rests, "chosen": phases, "history": history,
-    }  # fmt: skip
-
-
-def gap(name: str, against: str, value: float, verdict: str = TRUST) -> dict[str, Any]:
-    return {
-        "method": name,
-        "against": against,
-        "value": value,
-        "interval": [value - 0.1, value + 0.1],
-        "verdict": verdict,
-    }
+TRUST, CARE, CANNOT = Verdict.TRUST, Verdict.CARE, Verdict.REFUSE
+RESTS = Diagnostics(
+    queries=90, impressions=1000.0, clicks=800.0, examined=2000.0, effective_sample_size=1234.0, largest_weight=9.0,
+    largest_share=0.1, clipped=0.0, unsupported=0.123, lost_at_generator=0.1, lost_at_ranker=0.023, balance=0.98,
+    balance_error=0.01,
+)  # fmt: skip
+NOTHING = Estimate(np.zeros(0), np.zeros(0))
+SAMPLE = Sample(90, 1000.0, 1000, 0.95, 0)
 
 
-SUMMARY: dict[str, Any] = {
-    "command": "tandemrank train --logs 'a <b>'", "version": "0.1.0",
-    "propensity": "fitted", "propensity_reason": "there are none",
-    "start": "matrix factorisation",
-    "log": {
-        "impressions": 5000.0, "queries": 90, "items": 70, "pairs": 3000, "clicks": 4000.0, "list_length": 10,
-        "train": 3250.0, "held_out": 750.0, "evaluation": 1000.0,
+def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half: float = 0.1) -> Value:
+    """A value with its interval on both sides."""
+    interval = size - half, size + half
+    reasons = ("because <of> this",)
+    return Value(size, 0.05, interval, size - 0.3, verdict, reasons, None, "", rests, NOTHING, np.zeros(0), SAMPLE)
+
+
+JOINT, BASELINE = value(1.2, TRUST), value(1.1, CANNOT)
+LIVE = value(0.8, Verdict.OBSERVED, None, 0.05)
+
+
+def gap(
+    method: str, against: str, size: float, verdict: Verdict = TRUST, new: Value = JOINT, old: Value = LIVE
+) -> Difference:
+    found = Comparison(new, old, size, 0.05, (size - 0.1, size + 0.1), 0.9, verdict, ())
+    return Difference(method, against, found)
+
+
+def trained(*phases: tuple[str, list[float]]) -> Trained:
+    """A pair whose phases have these judgements."""
+    scorer = GivenScores(np.zeros((2, 60)))
+    pair = TwoStagePolicy(scorer, scorer, 50, 10, Vocabulary(pl.Series([1, 2]), pl.Series(range(60))))
+    epochs = [Epoch(name, n + 1, 1.0, x, 0.1, {}) for name, judged in phases for n, x in enumerate(judged)]
+    return Trained(pair, tuple(epochs))
+
+
+LEARNED = Learned(
+    config=LearningConfig(list_length=10, candidates=50),
+    start=Start(),
+    log=LogFacts(5000.0, 90, 70, 3000, 4000.0, 10, 3250.0, 750.0, 1000.0),
+    propensity="fitted",
+    propensity_reason="there are none",
+    trained={
+        "joint": trained(("both", [0.30, 0.32, 0.34, 0.36])),
+        "baseline": trained(("one", [0.30, 0.32, 0.10, 0.10]), ("two", [0.3, 0.1, 0.1, 0.1])),
     },
-    "production": {"value": 0.8, "interval": [0.75, 0.85], "verdict": "as the log shows it"},
-    "methods": [method("joint", 1.2, TRUST, {"both": 4}), method("baseline", 1.1, CANNOT, {"one": 2, "two": 1})],
-    "differences": [gap("joint", "production", 0.4), gap("baseline", "production", 0.3, CANNOT), gap("joint", "baseline", 0.1)],
-    "switches": {"list_length": 10, "candidates": 50, "epochs": 5}, "switch_help": {"list_length": "places"},
-}  # fmt: skip
+    values={"joint": JOINT, "baseline": BASELINE},
+    production=LIVE,
+    differences=(
+        gap("joint", "production", 0.4),
+        gap("baseline", "production", 0.3, CANNOT, BASELINE),
+        gap("joint", "baseline", 0.1, CANNOT, JOINT, BASELINE),
+    ),
+)
+COMMAND = "tandemrank learn --logs 'a <b>'"
 
 
-def with_gap(value: float, verdict: str) -> list[str]:
-    summary = copy.deepcopy(SUMMARY)
-    summary["differences"] = [gap("joint", "production", value, verdict)]
-    return training.sentences(summary)
+def with_gap(size: float, verdict: Verdict) -> str:
+    [sentence] = training.sentences(replace(LEARNED, differences=(gap("joint", "production", size, verdict),)))
+    return sentence
 
 
 def test_sentences_say_who_is_ahead_and_what_cannot_be_said() -> None:
-    assert with_gap(0.4, TRUST) == [
-        "Joint would get more clicks than production: +0.400 [+0.300, +0.500] per impression."
-    ]
-    assert with_gap(-0.4, TRUST)[0].startswith("Joint would get fewer clicks than production: −0.400")
-    assert with_gap(0.05, TRUST)[0].startswith("Joint and production cannot be told apart: +0.050 [−0.050, +0.150]")
+    assert (
+        with_gap(0.4, TRUST) == "Joint would get more clicks than production: +0.400 [+0.300, +0.500] per impression."
+    )
+    assert with_gap(-0.4, TRUST).startswith("Joint would get fewer clicks than production: −0.400")
+    assert with_gap(0.05, TRUST).startswith("Joint and production cannot be told apart: +0.050 [−0.050, +0.150]")
     careful = "; use it with care, the interval is too narrow, for the log supports less than it says."
-    assert with_gap(0.4, "use with care")[0].endswith(careful)
-    refused = training.sentences(SUMMARY)[1]
-    assert refused == "Baseline against production cannot be answered from this log: because <of> this."
+    assert with_gap(0.4, CARE).endswith(careful)
+    refused = training.sentences(LEARNED)[1:]
+    assert refused == [
+        "Baseline against production cannot be answered from this log: because <of> this.",
+        "Joint against baseline cannot be answered from this log: because <of> this.",
+    ]
 
 
 def test_the_page_is_whole_and_says_every_number() -> None:
-    page = training.html(SUMMARY)
+    page = training.html(LEARNED, command=COMMAND)
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
     assert "<script" not in page
     assert "because <of> this" not in page  # escaped
-    assert "tandemrank train --logs &#x27;a &lt;b&gt;&#x27;" in page
+    assert "tandemrank learn --logs &#x27;a &lt;b&gt;&#x27;" in page
     for text in (
-        "1.200",
-        "+0.400 [+0.300, +0.500]",
-        "12.3%",
-        "1,234",
-        "fitted: there are none",
-        "3,250",
-        "<code>epochs</code>",
-    ):
+        "1.200", "+0.400 [+0.300, +0.500]", "12.3%", "1,234", "fitted: there are none", "3,250", "<code>epochs</code>",
+        "picks 50 candidates", "shows 10 of them", "750 said when to stop",
+    ):  # fmt: skip
         assert text in page, text
     titles = ["What it is worth", "Clicks per impression", "What the numbers rest on", "Learning curves", "The log",
               "Every switch", "To reproduce"]  # fmt: skip
     assert re.findall("<h2>(.*?)</h2>", page) == titles
-    assert training.html(SUMMARY) == page
+    assert training.html(LEARNED, command=COMMAND) == page
 
 
 def test_the_chosen_epoch_is_marked_in_its_phase() -> None:
-    figure = training.curves_figure(SUMMARY)
+    figure = training.curves_figure(LEARNED)
     rings = [[tuple(line.get_xydata()[0]) for line in axis.lines if line.get_marker() == "o"] for axis in figure.axes]
     assert rings[0] == [pytest.approx((4, 0.36))]
-    assert rings[1] == [pytest.approx((2, 0.32)), pytest.approx((5, 0.30))]
+    assert [x for x, _ in rings[1]] == [
+        chosen + start
+        for chosen, start in zip(
+            training.chosen_epochs(LEARNED.trained["baseline"].history).values(), (0, 4), strict=True
+        )
+    ]
+
+
+def test_without_held_out_clicks_it_is_the_objective() -> None:
+    """As a share of the highest; the last weights are kept."""
+    history = tuple(Epoch("both", n + 1, 2.0 + n, float("nan"), 0.1, {}) for n in range(3))
+    one = replace(
+        LEARNED, log=replace(LEARNED.log, held_out=0.0), trained={"joint": replace(trained(), history=history)}
+    )
+    [axis] = training.curves_figure(one).axes
+    assert axis.get_ylabel() == "objective, share of the highest"
+    assert axis.lines[0].get_ydata().tolist() == pytest.approx([0.5, 0.75, 1.0])
+    assert axis.lines[1].get_xydata().tolist() == [[3, 1]]
 
 
 def test_a_value_that_cannot_be_answered_is_hollow() -> None:
-    axis = training.values_figure(SUMMARY).axes[0]
+    axis = training.values_figure(LEARNED).axes[0]
     dots = {line.get_ydata()[0]: line for line in axis.lines if line.get_marker() not in ("None", "", None)}
     hollow = [line.get_markerfacecolor() != line.get_color() for _, line in sorted(dots.items())]
     assert hollow == [True, False, False]  # baseline, joint, production, from below
@@ -106,7 +154,22 @@ def test_a_value_that_cannot_be_answered_is_hollow() -> None:
 
 def test_the_table_for_a_terminal() -> None:
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(training.text(SUMMARY))
+    console.print(training.text(LEARNED))
     lines = console.export_text().splitlines()
     assert any(re.search(r"Production\s+0\.800\s+\[0\.750, 0\.850\]\s+–\s+as the log shows it", line) for line in lines)
     assert any(re.search(r"Joint\s+1\.200.*\+0\.400\s+\[\+0\.300, \+0\.500\]\s+trust it", line) for line in lines)
+
+
+def test_the_files(tmp_path: Path) -> None:
+    training.check_free(tmp_path, ["joint", "baseline"])
+    written = training.write(LEARNED, tmp_path, command=COMMAND, seed=3)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "baseline", "config.json", "joint", "report.html", "summary.json"
+    ]  # fmt: skip
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["command"], summary["switches"]["seed"]) == (COMMAND, 3)
+    assert [entry["policy"] for entry in summary["methods"]] == [str(tmp_path / m / "policy") for m in LEARNED.trained]
+    assert len(json.loads((tmp_path / "baseline" / "history.json").read_text())) == 8
+    assert written.report.read_text(encoding="utf-8") == training.html(LEARNED, command=COMMAND, seed=3)
+    with pytest.raises(ConfigError, match=r"baseline/policy exists\. Give another --out, or --resume"):
+        training.check_free(tmp_path, ["baseline"])

@@ -4,13 +4,13 @@ import pytest
 from pydantic import ValidationError
 
 from tandemrank._base.config import resolve, switch_help, switch_paths, switch_values, validated
-from tandemrank.cli.training_run import TrainSwitches
 from tandemrank.errors import ConfigError
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
 from tandemrank.training.config import EarlyStopping, LearningConfig, TrainingConfig
+from tandemrank.training.learning import LearnSwitches
 
-MODELS = [TrainingConfig, LearningConfig, TrainSwitches, ExperimentConfig, GridConfig]
+MODELS = [TrainingConfig, LearningConfig, LearnSwitches, ExperimentConfig, GridConfig]
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -317,7 +317,7 @@ else:
 
 
 def as_json(value: Any) -> str:
-    """JSON that every program reads: NaN and infinities become null, dataclasses and named tuples objects."""
+    """JSON that every program reads: NaN and infinities become null, dataclasses and named tuples objects, arrays lists."""
     return json.dumps(_plain(value), indent=1, allow_nan=False) + "\n"
 
 
@@ -326,6 +326,10 @@ def _plain(value: Any) -> Any:
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     elif hasattr(value, "_asdict"):
         value = value._asdict()
+    elif hasattr(value, "tolist"):
+        value = value.tolist()
+    elif isinstance(value, Path):
+        value = str(value)
     if isinstance(value, dict):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -5,10 +5,9 @@
 - `main`: the entry point: errors become one message and an exit code
 - `terminal`: results on standard output
 - `progress`: how far a long job is, on standard error
-- `tables`: demo, table, simulate, evaluate
-- `training`: train
-- `training_run`: what train writes
-- `logs`: validate, examination
-- `values`: estimate
+- `logs`: validate, examine
+- `offpolicy`: estimate, compare
+- `training`: learn
+- `experiments`: demo, table, simulate, evaluate
 - `bench`: bench
 """

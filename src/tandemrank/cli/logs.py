@@ -1,15 +1,15 @@
-"""Commands about a log itself: validate, examination."""
+"""Commands about a log itself: validate, examine."""
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tandemrank.cli.app import app
 from tandemrank.cli.options import Engine, Json, Logs, Seed
 from tandemrank.cli.progress import working
-from tandemrank.cli.terminal import print_json, print_summary, print_validation
+from tandemrank.cli.terminal import print_json, show
 from tandemrank.errors import ConfigError
 
 
@@ -26,16 +26,14 @@ def validate(
 
     Exit code 0: fit; 1: it has problems (they are listed); 2: it cannot be read at all.
     """
-    from dataclasses import asdict
-
+    from tandemrank.cli.terminal import print_validation
     from tandemrank.logs import validation
 
     with working("reading the log"):
         found = validation.validate(logs, K=list_length)
         mended = None if fix is None else validation.fix(logs, fix, K=list_length)
     if as_json:
-        copy = {} if mended is None else {"fixed": {**asdict(mended), "path": str(mended.path)}}
-        print_json({**asdict(found), **copy})
+        print_json({**vars(found), **({} if mended is None else {"fixed": mended})})
     else:
         print_validation(found, mended)
     if not found.fit:
@@ -43,38 +41,33 @@ def validate(
 
 
 @app.command()
-def examination(
+def examine(
     logs: Logs,
-    list_length: Annotated[int, typer.Option(help="Places of a shown list, K.", min=2)] = 10,
+    list_length: Annotated[
+        int | None, typer.Option(help="Ranks of the curve, K; by default all of the log's.", min=2)
+    ] = None,
     method: Annotated[
-        str, typer.Option(help="harvest (an item against itself at other ranks), em, or trust.")
+        str, typer.Option(help="harvest (an item against itself at other ranks), em, or trust (with trust bias).")
     ] = "harvest",
     engine: Engine = "local",
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """The examination curve from the log itself, with intervals; refused where the log cannot identify it."""
-    from dataclasses import asdict
+    """How much users look at each rank, from the log itself: the examination curve with intervals.
 
-    import numpy as np
-
+    Refused where the log cannot identify it: an item must have been shown at several ranks for the same query.
+    """
     from tandemrank._base.cluster import check_engine
+    from tandemrank.cli.terminal import curve_tables
     from tandemrank.clicks import examination
-    from tandemrank.logs.reading import read
 
     if method not in ("harvest", "em", "trust"):
         raise ConfigError(f"--method takes harvest, em or trust; got {method!r}.")
-    found: Any
+    check_engine(engine)
     with working("reading the log and comparing ranks"):
-        rows = read(logs, K=list_length, engine=check_engine(engine))
-        if method == "trust":
-            found = examination.estimate_trust(rows, list_length, seed=seed)
-        else:
-            found = examination.estimate(rows, list_length, method=method, seed=seed)
-    answer = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in asdict(found).items()}
+        found = examination.examine(logs, list_length, method=method, seed=seed, engine=engine)  # type: ignore[call-overload]
     if as_json:
-        print_json(answer)
-        return
-    columns = [k for k, v in answer.items() if isinstance(v, list) and len(v) == list_length]
-    ranks = [{"rank": k + 1, **{c: answer[c][k] for c in columns}} for k in range(list_length)]
-    print_summary({**{k: v for k, v in answer.items() if k not in columns}, "curve": ranks}, as_json=False)
+        print_json(found)
+    else:
+        for table in curve_tables(found):
+            show(table)

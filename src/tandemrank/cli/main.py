@@ -5,7 +5,8 @@ Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input.
 
 import sys
 
-from tandemrank.cli import bench, logs, tables, training, values  # noqa: F401  (each registers its commands)
+# Each registers its commands; --help lists them in this order.
+from tandemrank.cli import logs, offpolicy, training, experiments, bench  # noqa: F401  # isort: skip
 from tandemrank.cli.app import app
 from tandemrank.errors import InputError, TandemRankError
 

@@ -65,7 +65,7 @@ Curve = Annotated[
     str | None,
     typer.Option(
         help="Examination curve: reciprocal (1/k, the default), dcg (1/log2(k+1)), or a JSON file with theta, as "
-        "`tandemrank examination --json` prints it."
+        "`tandemrank examine --json` prints it."
     ),
 ]
 

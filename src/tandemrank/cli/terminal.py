@@ -4,8 +4,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
+    from tandemrank.clicks.examination import ExaminationCurve, TrustCurve
     from tandemrank.experiments.results import Evaluated, Figure
     from tandemrank.logs.validation import Fixed, Validation
 
@@ -107,6 +110,15 @@ def _share(share: float | None) -> str:
     return "none" if share is None else f"{share:.1%}"
 
 
+def curve_tables(found: "ExaminationCurve | TrustCurve") -> "Iterator[Table]":
+    """What an examination curve rests on, and the curve with its intervals, rank by rank."""
+    values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in vars(found).items()}
+    K = next(len(value) for value in values.values() if isinstance(value, list))
+    columns = [name for name, value in values.items() if isinstance(value, list) and len(value) == K]
+    yield _two_columns({name: value for name, value in values.items() if name not in columns})
+    yield _rows_table("curve", [{"rank": k + 1, **{name: values[name][k] for name in columns}} for k in range(K)])
+
+
 def print_summary(result: Any, as_json: bool) -> None:
     """A result for a person: names and values in two columns, lists of rows as tables."""
     if as_json:
@@ -114,28 +126,46 @@ def print_summary(result: Any, as_json: bool) -> None:
         return
     from dataclasses import asdict, is_dataclass
 
-    from rich.table import Table
-
     summary: dict[str, Any] = asdict(result) if is_dataclass(result) else result  # type: ignore[arg-type]
 
+    show(_two_columns({name: value for name, value in summary.items() if not _is_rows(value)}))
+    for name, value in summary.items():
+        if _is_rows(value):
+            show(_rows_table(name, value))
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], dict)
+
+
+def _two_columns(values: dict[str, Any]) -> "Table":
+    """Names and values."""
+    from rich.table import Table
+
     plain = Table(show_header=False, box=None)
-    for name, value in summary.items():
-        if not isinstance(value, list) or not value or not isinstance(value[0], dict):
-            plain.add_row(name.replace("_", " "), _cell(value))
-    show(plain)
-    for name, value in summary.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            rows = Table(*value[0].keys(), title=name.replace("_", " "), title_justify="left")
-            for row in value:
-                rows.add_row(*(_cell(x) for x in row.values()))
-            show(rows)
+    for name, value in values.items():
+        plain.add_row(name.replace("_", " "), _cell(value))
+    return plain
+
+
+def _rows_table(title: str, rows: "Sequence[dict[str, Any]]") -> "Table":
+    """Rows with the same names, under their names."""
+    from rich.table import Table
+
+    table = Table(*(name.replace("_", " ") for name in rows[0]), title=title.replace("_", " "), title_justify="left")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row.values()))
+    return table
 
 
 def _cell(value: Any) -> str:
+    """A value as a person reads it."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, list | tuple):
-        return (
-            "\n".join(_cell(x) for x in value) if value and isinstance(value[0], str) else ", ".join(map(_cell, value))
-        )
+        return ("\n" if value and isinstance(value[0], str) else ", ").join(map(_cell, value))
     if isinstance(value, float):
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""The command train."""
+"""The command learn."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,7 @@ from tandemrank.cli.terminal import print_json, show
 
 
 @app.command()
-def train(
+def learn(
     logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")],
     out: Out = Path("tandemrank-policy"),
     start: Annotated[
@@ -68,14 +68,17 @@ def train(
     resume: Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Trains both stages from a click log alone, and values them on impressions that no training saw.
+    """Learns both stages from a click log alone, and values them on impressions that no training saw.
 
     Writes OUT/METHOD/policy and history.json for each method, OUT/summary.json, OUT/report.html and OUT/config.json.
     """
     from tandemrank._base.config import resolve
-    from tandemrank.cli import training_run
-    from tandemrank.cli.training_run import TrainSwitches
+    from tandemrank._base.files import claimed
+    from tandemrank.policies.two_stage import load
     from tandemrank.reports import training
+    from tandemrank.training import learning
+    from tandemrank.training.methods import check_methods
+    from tandemrank.training.start import Start
 
     flags = {
         "candidates": candidates, "list_length": list_length, "propensity": propensity, "objective": objective,
@@ -89,20 +92,26 @@ def train(
         "query_features": query_features, "item_features": item_features,
         "query_embeddings": query_embeddings, "item_embeddings": item_embeddings,
     }  # fmt: skip
-    resolved = resolve(TrainSwitches, file=config, switches=switches or (), flags={**flags, **sizes})
-    with resumable(), training_progress() as progress:
-        summary = training_run.learn(
-            logs, out, resolved.learning, methods=method or ["joint"], start=start, logging_policy=logging_policy,
-            tables=tables,
-            sizes=resolved.start, seed=seed, resume=resume, command=command_line(), progress=progress,
+    resolved = resolve(learning.LearnSwitches, file=config, switches=switches or (), flags={**flags, **sizes})
+    methods = check_methods(method or ["joint"])
+    if not resume:
+        training.check_free(out, methods)
+    first, drew = (None if path is None else load(path) for path in (start, logging_policy))
+    begin = Start(first, **tables, sizes=resolved.start)
+    inputs = [*logs, start, logging_policy, *tables.values()]
+    with resumable(), training_progress() as progress, claimed(out, training.TRAINING, inputs=inputs):
+        learned = learning.learn(
+            logs, resolved.learning, methods=methods, start=begin, logging_policy=drew, seed=seed,
+            checkpoints=out / "checkpoints", resume=resume, progress=progress,
         )  # fmt: skip
+    written = training.write(learned, out, command=command_line(), seed=seed)
     if as_json:
-        print_json(summary)
+        print_json(written.summary)
         return
-    show(training.text(summary))
-    for sentence in training.sentences(summary):
+    show(training.text(learned))
+    for sentence in training.sentences(learned):
         show(sentence)
-    show(f"propensities: {summary['propensity']} ({summary['propensity_reason']})")
-    show(f"start: {summary['start']}")
-    show(f"pairs: {', '.join(found['policy'] for found in summary['methods'])}")
-    show(f"report: {summary['report']}")
+    show(f"propensities: {learned.propensity} ({learned.propensity_reason})")
+    show(f"start: {learned.start.words}")
+    show(f"pairs: {', '.join(map(str, written.policies.values()))}")
+    show(f"report: {written.report}")

@@ -55,8 +55,8 @@ def examination_curve(
 
 
 def read_curve(path: str | Path) -> tuple[float, ...]:
-    """The curve in a JSON file: what `tandemrank examination --json` prints, or a list of numbers, rank 1 first."""
-    expected = f"{path}: expected JSON with `theta`, a list of numbers, as `tandemrank examination --json` prints"
+    """The curve in a JSON file: what `tandemrank examine --json` prints, or a list of numbers, rank 1 first."""
+    expected = f"{path}: expected JSON with `theta`, a list of numbers, as `tandemrank examine --json` prints"
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         theta = [float(x) for x in (found["theta"] if isinstance(found, dict) else found)]

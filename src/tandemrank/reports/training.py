@@ -1,260 +1,299 @@
-"""What came of training on a log of one's own: sentences, a table for the terminal, and one self-contained HTML page.
-
-All are made from the content of `summary.json` alone, in the look of the experiments' report.
+"""What came of training on a log of one's own: sentences, a table for the terminal, one self-contained HTML page, and all the
+files that `learn` leaves in its folder.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tandemrank._base import files
-from tandemrank.offpolicy.values import PRODUCTION
+from tandemrank import __version__
+from tandemrank._base.config import switch_help, switch_values
+from tandemrank._base.files import Kind, write_json, write_text
+from tandemrank.errors import ConfigError
+from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.reports import style
 from tandemrank.reports.curves import mark_phase
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
 from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches
+from tandemrank.training.history import Epoch
+from tandemrank.training.learning import Difference, Learned
+from tandemrank.training.stopping import chosen_epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.table import Table as RichTable
 
-
-Summary = dict[str, Any]
-
-
-def number(value: object) -> float:
-    """A float; NaN for what is missing or is not a number."""
-    return float(value) if isinstance(value, int | float) else math.nan
+TRAINING = Kind("training")
 
 
-def sentences(summary: Summary) -> list[str]:
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: the pairs by method, the report, and the content of `summary.json`."""
+
+    policies: dict[str, Path]
+    report: Path
+    summary: dict[str, object]
+
+
+def check_free(out: Path, methods: Iterable[str]) -> None:
+    """Refuses a folder that holds a trained pair of one of the methods already."""
+    for method in methods:
+        if (out / method / "policy").exists():
+            raise ConfigError(
+                f"{out / method / 'policy'} exists. Give another --out, or --resume to go on with an interrupted training."
+            )
+
+
+def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0) -> Written:
+    """`out/METHOD/policy` and its `history.json`, `out/config.json`, `out/report.html` and `out/summary.json`."""
+    asked = _switches(learned, seed)
+    write_json(out / "config.json", asked)
+    policies = {}
+    for method, trained in learned.trained.items():
+        write_json(out / method / "history.json", trained.history)
+        policies[str(method)] = trained.policy.save(out / method / "policy")
+    report = write_text(out / "report.html", html(learned, command=command, seed=seed), REPORT)
+    summary = {
+        "command": command, "version": __version__, **learned.summary(), "switches": asked,
+        "switch_help": _switch_help(learned), "report": str(report),
+    }  # fmt: skip
+    for entry in summary["methods"]:
+        entry["policy"] = str(policies[entry["method"]])
+    write_json(out / "summary.json", summary)
+    return Written(policies, report, summary)
+
+
+def _switches(learned: Learned, seed: int) -> dict[str, object]:
+    return {"seed": seed, **switch_values(learned.config), **switch_values(learned.start.sizes)}
+
+
+def _switch_help(learned: Learned) -> dict[str, str]:
+    return switch_help(type(learned.start.sizes)) | switch_help(type(learned.config))
+
+
+# --- the words --------------------------------------------------------------------------------------------------------
+
+
+def sentences(learned: Learned) -> list[str]:
     """What the log says of each pair against production, and of the pairs against each other."""
-    return [_sentence(summary, difference) for difference in summary["differences"]]
+    return [_sentence(difference) for difference in learned.differences]
 
 
-def _sentence(summary: Summary, difference: dict[str, Any]) -> str:
-    a, b = difference["method"], difference["against"]
-    low, high = difference["interval"]
-    gap = f"{signed(difference['value'])} {_bounds(difference, signed)}"
-    if difference["verdict"] == Verdict.REFUSE:
-        which = next(m for m in summary["methods"] if m["method"] in (a, b) and m["verdict"] == difference["verdict"])
-        return f"{label(a)} against {b} {Verdict.REFUSE}: {which['reasons'][0]}."
+def _sentence(difference: Difference) -> str:
+    a, b, found = label(difference.method), difference.against, difference.comparison
+    low, high = found.interval
+    gap = f"{signed(found.difference)} {bracket(low, high, signed)}"
+    if found.verdict == Verdict.REFUSE:
+        which = found.new if found.new.verdict == Verdict.REFUSE else found.old
+        return f"{a} against {b} {Verdict.REFUSE}: {which.reasons[0]}."
     if low <= 0 <= high:
-        words = f"{label(a)} and {b} cannot be told apart: {gap} clicks per impression includes 0"
+        words = f"{a} and {b} cannot be told apart: {gap} clicks per impression includes 0"
     else:
-        words = f"{label(a)} would get {'more' if low > 0 else 'fewer'} clicks than {b}: {gap} per impression"
-    careful = f"; use it with care, {Verdict.CARE.meaning}" if difference["verdict"] == Verdict.CARE else ""
+        words = f"{a} would get {'more' if low > 0 else 'fewer'} clicks than {b}: {gap} per impression"
+    careful = f"; use it with care, {Verdict.CARE.meaning}" if found.verdict == Verdict.CARE else ""
     return f"{words}{careful}."
 
 
-def _rows(summary: Summary) -> list[dict[str, Any]]:
-    """Production, then every method, with what each lies above production."""
-    gaps = {d["method"]: d for d in summary["differences"] if d["against"] == PRODUCTION}
-    live = {"method": PRODUCTION, **summary["production"], "gap": None}
-    return [live, *({**method, "gap": gaps.get(method["method"])} for method in summary["methods"])]
+def _sides(learned: Learned) -> list[tuple[str, Value, Difference | None]]:
+    """Production, then every method, each with its difference from production."""
+    gaps = {d.method: d for d in learned.differences if d.against == PRODUCTION}
+    live: list[tuple[str, Value, Difference | None]] = [(PRODUCTION, learned.production, None)]
+    return live + [(str(method), value, gaps.get(method)) for method, value in learned.values.items()]
 
 
-def _bounds(entry: dict[str, Any] | None, write: Callable[[float], str] = decimal) -> str:
-    low, high = map(number, entry["interval"] if entry else (None, None))
-    return bracket(low, high, write)
+def _interval(found: Value, write: Callable[[float], str] = decimal) -> str:
+    return bracket(*found.interval, write)
 
 
-def text(summary: Summary) -> "RichTable":
+def text(learned: Learned) -> "RichTable":
     """The values for a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    narrow: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "collapse_padding": True}
-    out = Table(title="clicks per impression, on impressions that no training saw", title_justify="left", **narrow)
+    out = Table(
+        title="clicks per impression, on impressions that no training saw", title_justify="left", box=SIMPLE_HEAD,
+        show_edge=False, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
     for head in ("", "clicks", "95% interval", "above production", "95% interval", "verdict"):
         out.add_column(head, justify="left" if head in ("", "verdict") else "right")
-    for row in _rows(summary):
-        gap = row["gap"]
-        cells = (
-            label(row["method"]), decimal(number(row['value'])), _bounds(row),
-            signed(number(gap and gap["value"])), _bounds(gap, signed), row["verdict"],
-        )  # fmt: skip
+    for name, value, gap in _sides(learned):
+        above = ("–", "") if gap is None else _above(gap)
+        cells = (label(name), decimal(value.value), _interval(value), *above, str(value.verdict))
         out.add_row(*(Text(cell) for cell in cells))
     return out
 
 
-def write(summary: Summary, path: str | Path) -> Path:
-    """Writes the page in one piece and returns its path."""
-    return files.write_text(path, html(summary), REPORT)
+def _above(gap: Difference) -> tuple[str, str]:
+    return signed(gap.comparison.difference), bracket(*gap.comparison.interval, signed)
 
 
-def html(summary: Summary) -> str:
-    """One self-contained page: what the log is, what each pair is worth, how training went, every switch."""
-    found = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(summary))
-    methods = "".join(
-        f"<li>{_chip(m['method'])}: {escape(ABOUT[m['method']])}.</li>" for m in summary["methods"]
-    )  # fmt: skip
-    title = "Both stages, trained from a click log"
-    judged = f"{summary['log']['evaluation']:,.0f}"
-    sections = [
-        f'<header><h1>{title}</h1><p>{escape(what_was_run(summary))}</p><ul class="methods">{methods}</ul></header>',
-        section("What it is worth", f'{_tiles(summary)}<ul class="headline">{found}</ul>'),
-        figure_of(
-            "Clicks per impression", values_figure(summary),
-            f"Doubly robust estimates with 95% intervals on {judged} impressions that neither training nor stopping saw; "
-            "production's is what these impressions show. Hollow: this log cannot answer for it.",
-        ),
-        section("What the numbers rest on", _diagnostics(summary)),
-        figure_of(
-            "Learning curves", curves_figure(summary),
-            "The judgement on held-out clicks by epoch. The ring is the epoch whose weights were kept: the last of those five "
-            "whose mean was best." if summary["log"]["held_out"] else
-            "The objective of training by epoch, as a share of the highest. Nothing was held out to stop it: the last weights "
-            "of a phase were kept.",
-        ),
-        section("The log", _log(summary)),
-        switches_of(switches(summary["switches"], summary["switch_help"])),
-        reproduce(summary["command"]),
-    ]  # fmt: skip
-    return page(title, sections, summary["version"])
-
-
-def what_was_run(summary: Summary) -> str:
+def what_was_run(learned: Learned) -> str:
     """The training in plain words, with its sizes."""
-    log, asked = summary["log"], summary["switches"]
-    stopping = f", {log['held_out']:,.0f} said when to stop," if log["held_out"] else ""
+    log, pair = learned.log, learned.policy
+    stopping = f", {log.held_out:,.0f} said when to stop," if log.held_out else ""
     return (
-        f"A live system showed lists of up to {log['list_length']} of {log['items']:,} items to {log['queries']:,} queries, "
-        f"{log['impressions']:,.0f} times, and {log['clicks']:,.0f} clicks were logged. From these clicks alone a two-stage "
-        f"system was trained: a generator that picks {asked['candidates']} candidates and a re-ranker that shows "
-        f"{asked['list_length']} of them. Training saw {log['train']:,.0f} impressions{stopping} "
-        f"and {log['evaluation']:,.0f} valued what came out."
+        f"A live system showed lists of up to {log.list_length} of {log.items:,} items to {log.queries:,} queries, "
+        f"{log.impressions:,.0f} times, and {log.clicks:,.0f} clicks were logged. From these clicks alone a two-stage "
+        f"system was trained: a generator that picks {pair.K2:,} candidates and a re-ranker that shows {pair.K} of them. "
+        f"Training saw {log.train:,.0f} impressions{stopping} and {log.evaluation:,.0f} valued what came out."
     )
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+def html(learned: Learned, *, command: str = "", seed: int = 0) -> str:
+    """One self-contained page: what the log is, what each pair is worth, how training went, every switch."""
+    found = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(learned))
+    methods = "".join(f"<li>{_chip(method)}: {escape(ABOUT[method])}.</li>" for method in learned.trained)
+    title = "Both stages, trained from a click log"
+    sections = [
+        f'<header><h1>{title}</h1><p>{escape(what_was_run(learned))}</p><ul class="methods">{methods}</ul></header>',
+        section("What it is worth", f'{_tiles(learned)}<ul class="headline">{found}</ul>'),
+        figure_of(
+            "Clicks per impression", values_figure(learned),
+            f"Doubly robust estimates with 95% intervals on {learned.log.evaluation:,.0f} impressions that neither training "
+            "nor stopping saw; production's is what these impressions show. Hollow: this log cannot answer for it.",
+        ),
+        section("What the numbers rest on", _diagnostics(learned)),
+        figure_of("Learning curves", curves_figure(learned), JUDGED if learned.log.held_out else NOT_JUDGED),
+        section("The log", _log(learned)),
+        switches_of(switches(_switches(learned, seed), _switch_help(learned))),
+        reproduce(command),
+    ]  # fmt: skip
+    return page(title, sections, __version__)
+
+
+JUDGED = (
+    "The judgement on held-out clicks by epoch. The ring is the epoch whose weights were kept: the last of those five whose "
+    "mean was best."
+)
+NOT_JUDGED = (
+    "The objective of training by epoch, as a share of the highest. Nothing was held out to stop it: the last weights of a "
+    "phase were kept."
+)
 
 
 def _chip(method: str) -> str:
     return chip(method, style.SLOTS.get(method))
 
 
-def _tiles(summary: Summary) -> str:
+def _tiles(learned: Learned) -> str:
     boxes = []
-    for row in _rows(summary):
-        gap = row["gap"]
-        more = f"{signed(gap['value'])} {_bounds(gap, signed)}" if gap else "clicks per impression"
-        boxes.append(
-            f"<div><dt>{escape(label(row['method']))}</dt><dd>{decimal(number(row['value']))}<small>{more}</small></dd></div>"
-        )
+    for name, value, gap in _sides(learned):
+        more = "clicks per impression" if gap is None else " ".join(_above(gap))
+        boxes.append(f"<div><dt>{escape(label(name))}</dt><dd>{decimal(value.value)}<small>{more}</small></dd></div>")
     note = "Clicks per impression; under each its distance from production with the 95% interval."
     return f'<dl class="tiles">{"".join(boxes)}</dl><p class="note">{note}</p>'
 
 
-RESTS_ON = {
-    "value": ("clicks", "per impression"),
-    "lower_bound": ("at least", "95% sure, by IPS"),
-    "effective_sample_size": ("effective", "examined items"),
-    "largest_weight": ("largest weight", "of one pair"),
-    "unsupported": ("unsupported", "share not in that part"),
-    "lost_at_generator": ("at the generator", "of that"),
-    "lost_at_ranker": ("at the re-ranker", "of that"),
-    "balance": ("balance", "1 is right"),
-}
+RESTS_ON = (
+    ("clicks", "per impression"), ("at least", "95% sure"), ("effective", "examined items"),
+    ("largest weight", "of one pair"), ("unsupported", "share not in that part"), ("at the generator", "of that"),
+    ("at the re-ranker", "of that"), ("balance", "1 is right"),
+)  # fmt: skip
 
 
-def _diagnostics(summary: Summary) -> str:
+def _diagnostics(learned: Learned) -> str:
     """What every value rests on, and the verdict with its reasons."""
-    heads = (f'<th scope="col">{name}<small>{words}</small></th>' for name, words in RESTS_ON.values())
-    lines = []
-    for method in summary["methods"]:
-        cells = (f"<td>{_figure(method[key], key)}</td>" for key in RESTS_ON)
-        lines.append(line(_chip(method["method"]), cells))
+    heads = (f'<th scope="col">{name}<small>{words}</small></th>' for name, words in RESTS_ON)
+    lines = [line(_chip(m), (f"<td>{cell}</td>" for cell in _rests_on(value))) for m, value in learned.values.items()]
     verdicts = "".join(
-        f"<li>{_chip(m['method'])}: <strong>{escape(m['verdict'])}</strong>: {escape('; '.join(m['reasons']))}.</li>"
-        for m in summary["methods"]
+        f"<li>{_chip(m)}: <strong>{escape(value.verdict)}</strong>: {escape('; '.join(value.reasons))}.</li>"
+        for m, value in learned.values.items()
     )
     table = table_of([f'<tr><th scope="col">method</th>{"".join(heads)}</tr>'], lines, "Diagnostics")
     return f'{table}<ul class="methods">{verdicts}</ul>'
 
 
-def _figure(value: object, key: str) -> str:
-    x = number(value)
-    if key in ("unsupported", "lost_at_generator", "lost_at_ranker"):
-        return f"{x:.1%}" if math.isfinite(x) else "–"
-    return f"{x:,.0f}" if key == "effective_sample_size" and math.isfinite(x) else decimal(x)
+def _rests_on(value: Value) -> list[str]:
+    cells, found = [decimal(value.value), decimal(value.lower_bound)], value.diagnostics
+    if found is None:
+        return cells + ["–"] * (len(RESTS_ON) - 2)
+    effective = f"{found.effective_sample_size:,.0f}" if math.isfinite(found.effective_sample_size) else "–"
+    shares = (found.unsupported, found.lost_at_generator, found.lost_at_ranker)
+    of_exposure = [f"{share:.1%}" if math.isfinite(share) else "–" for share in shares]
+    return [*cells, effective, decimal(found.largest_weight), *of_exposure, decimal(found.balance)]
 
 
-def _log(summary: Summary) -> str:
+def _log(learned: Learned) -> str:
     """What the log is, which propensities were used and why, and what training started from."""
-    log = summary["log"]
+    log = learned.log
     facts = [
-        ("impressions", f"{log['impressions']:,.0f}"),
-        ("queries", f"{log['queries']:,}"),
-        ("items shown", f"{log['items']:,}"),
-        ("(query, item) pairs shown", f"{log['pairs']:,}"),
-        ("clicks", f"{log['clicks']:,.0f}"),
-        ("propensities", f"{summary['propensity']}: {summary['propensity_reason']}"),
-        ("training started from", summary["start"]),
+        ("impressions", f"{log.impressions:,.0f}"),
+        ("queries", f"{log.queries:,}"),
+        ("items shown", f"{log.items:,}"),
+        ("(query, item) pairs shown", f"{log.pairs:,}"),
+        ("clicks", f"{log.clicks:,.0f}"),
+        ("propensities", f"{learned.propensity}: {learned.propensity_reason}"),
+        ("training started from", learned.start.words),
     ]
     lines = [line(escape(name), [f"<td>{escape(value)}</td>"]) for name, value in facts]
     return f'<div class="words">{table_of([], lines, "The log")}</div>'
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
+# --- the figures ------------------------------------------------------------------------------------------------------
 
 
 @style.styled
-def values_figure(summary: Summary) -> "Figure":
+def values_figure(learned: Learned) -> "Figure":
     """The value of production and of every method: a dot and an interval each."""
-    rows = _rows(summary)[::-1]
-    figure, axes = style.panels(1, 1, 0.8 + 0.36 * len(rows))
+    sides = _sides(learned)[::-1]
+    figure, axes = style.panels(1, 1, 0.8 + 0.36 * len(sides))
     axis = axes[0, 0]
-    for y, row in enumerate(rows):
-        look = style.look_of(row["method"])
-        low, high = map(number, row["interval"])
-        style.interval_line(axis, y, low, high, look["color"], across=True)
-        inside = style.THEME["page"] if row["verdict"] == Verdict.REFUSE else look["color"]
-        axis.plot(row["value"], y, **look, ms=7, mew=1.6, mfc=inside)
-        words = f"{decimal(number(row['value']))} {_bounds(row)}"
+    for y, (name, value, _) in enumerate(sides):
+        look = style.look_of(name)
+        style.interval_line(axis, y, *value.interval, look["color"], across=True)
+        inside = style.THEME["page"] if value.verdict == Verdict.REFUSE else look["color"]
+        axis.plot(value.value, y, **look, ms=7, mew=1.6, mfc=inside)
+        words = f"{decimal(value.value)} {_interval(value)}"
         axis.annotate(words, (1, y), (6, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
-    axis.set_yticks(range(len(rows)), [label(row["method"]) for row in rows])
-    axis.set(ylim=(-0.6, len(rows) - 0.4), xlabel="clicks per impression")
+    axis.set_yticks(range(len(sides)), [label(name) for name, *_ in sides])
+    axis.set(ylim=(-0.6, len(sides) - 0.4), xlabel="clicks per impression")
     axis.grid(False, axis="y")
     axis.margins(x=0.08)
     return figure
 
 
 @style.styled
-def curves_figure(summary: Summary) -> "Figure":
+def curves_figure(learned: Learned) -> "Figure":
     """The judgement on held-out clicks by epoch, one panel per method, its phases one after another; a ring at the choice.
 
     Where nothing was held out, the objective of training.
     """
-    methods = summary["methods"]
-    figure, axes = style.panels(1, len(methods), 3.0, sharey=True)
-    for axis, method in zip(axes[0], methods, strict=True):
-        look = style.look_of(method["method"])
-        _phases(axis, method, look["color"])
-        axis.set_title(label(method["method"]), color=look["color"])
+    figure, axes = style.panels(1, len(learned.trained), 3.0, sharey=True)
+    for axis, (method, trained) in zip(axes[0], learned.trained.items(), strict=True):
+        look = style.look_of(method)
+        _phases(axis, trained.history, look["color"])
+        axis.set_title(label(method), color=look["color"])
         axis.set_xlabel("epoch")
         axis.grid(False, axis="x")
         axis.xaxis.get_major_locator().set_params(integer=True)
-    axes[0, 0].set_ylabel(
-        "judged on held-out clicks" if summary["log"]["held_out"] else "objective, share of the highest"
-    )
+    axes[0, 0].set_ylabel("judged on held-out clicks" if learned.log.held_out else "objective, share of the highest")
     return figure
 
 
-def _phases(axis: "Axes", method: dict[str, Any], colour: str) -> None:
+def _phases(axis: "Axes", history: tuple[Epoch, ...], colour: str) -> None:
     start = 0
-    for phase, chosen in method["chosen"].items():
-        epochs = [e for e in method["history"] if e["phase"] == phase]
-        judged = np.array([number(e["held_out"]) for e in epochs])
+    for phase, chosen in chosen_epochs(history).items():
+        epochs = [epoch for epoch in history if epoch.phase == phase]
+        judged = np.array([epoch.held_out for epoch in epochs])
         if np.isnan(judged).all():
-            judged = np.array([e["objective"] for e in epochs])
+            judged = np.array([epoch.objective for epoch in epochs])
             judged /= np.abs(judged).max() or 1.0
         axis.plot(np.arange(1, len(judged) + 1) + start, judged, color=colour, marker=".", ms=4)
-        at = [e["epoch"] for e in epochs].index(chosen)
+        at = [epoch.epoch for epoch in epochs].index(chosen)
         axis.plot(start + at + 1, judged[at], color=colour, marker="o", ms=10, mew=1.6, mfc="none")
         mark_phase(axis, phase, start)
         start += len(judged)

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.sources import Source
@@ -28,7 +30,7 @@ from tandemrank.training.loop import Trained
 from tandemrank.training.methods import Methods, check_methods
 from tandemrank.training.parts import LogFacts, Parts, facts_of, read_parts
 from tandemrank.training.schedules import Method
-from tandemrank.training.start import Start, initial_pair
+from tandemrank.training.start import Start, StartConfig, initial_pair
 from tandemrank.training.stopping import chosen_epochs
 
 
@@ -92,6 +94,15 @@ class Learned:
             ],
             "differences": [difference.summary() for difference in self.differences],
         }
+
+
+class LearnSwitches(BaseModel):
+    """Every switch of `learn`, by its plain name: what `--set` and a TOML file take."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    learning: LearningConfig = LearningConfig()
+    start: StartConfig = StartConfig()
 
 
 def learn(
