@@ -88,6 +88,15 @@ def test_the_example_of_propensities_runs(capsys: pytest.CaptureFixture[str]) ->
     assert re.findall(r"^2000 (\w+)", capsys.readouterr().out, re.MULTILINE) == ["exact", "frequency"]
 
 
+def test_the_examples_of_the_page_on_decisions_print_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    page = read("docs/decisions.md")
+    examples, printed = blocks(page, "python"), blocks(page, "text")
+    assert len(examples) == len(printed) == 2
+    for example, text in zip(examples, printed, strict=True):
+        exec(compile(example, "docs/decisions.md", "exec"), {})
+        assert capsys.readouterr().out == text
+
+
 def commands() -> dict[str, Any]:
     """Every command of the command line by its full name."""
     found: dict[str, Any] = {}
