@@ -240,6 +240,28 @@ def test_no_phase_ends_worse_than_it_began_on_held_out_clicks(judgements) -> Non
     assert len(trained.history) == 8
 
 
+@pytest.mark.parametrize("killed_after", range(2, 8))
+def test_a_resumed_phase_remembers_how_good_its_start_was(tmp_path, killed_after) -> None:
+    """Good on average and worse than the start itself: also where the judgement of the start is in the checkpoint only."""
+    given = iter([0.5, 0.9, 0.9, 0.9, 0.9, 0.4, 0.4, 0.4])
+    config = TrainingConfig(epochs=7, minibatch=Q, early_stopping=EarlyStopping(patience=5))
+    path = tmp_path / "checkpoint.safetensors"
+    options = {"criterion": lambda _: next(given), "schedule": [BOTH], "checkpoint": path}
+
+    def kill(progress: Progress) -> None:
+        if progress.epoch == killed_after and progress.done == 0.0:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(start(), weights(), THETA, config, progress=kill, **options)
+    # The epoch that was cut off is trained and judged again.
+    heard = [0.5, 0.9, 0.9, 0.9, 0.9, 0.4, 0.4, 0.4]
+    given = iter(heard[killed_after:])
+    resumed = train(start(), weights(), THETA, config, resume=True, **options)
+    assert [e.held_out for e in resumed.history] == heard
+    assert same(state(resumed.policy.ranker), state(start().ranker))
+
+
 def test_fewer_epochs_than_the_window_of_the_judgement_can_still_be_chosen() -> None:
     trained, seen = stopped([0.5, 0.6, 0.7, 0.8], epochs=3)
     assert same(state(trained.policy.ranker), seen[3])

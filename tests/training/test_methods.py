@@ -157,6 +157,8 @@ def test_a_pair_is_never_worse_than_its_start_on_held_out_clicks(method) -> None
     found = driver(config, criterion=criterion).train(method)
     assert criterion(found.policy) >= criterion(start())
     assert same(found.policy, start())
+    assert found.kept_start
+    assert not driver().train(method).kept_start
 
 
 def test_more_candidates_than_items_or_too_deep_weights_are_refused_before_any_training() -> None:

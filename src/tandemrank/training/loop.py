@@ -40,10 +40,11 @@ Watch = Callable[[TwoStagePolicy], dict[str, float]]
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained policy and how it came about."""
+    """A trained policy and how it came about; `kept_start`: what came of it was worse on held-out clicks, and is not here."""
 
     policy: TwoStagePolicy
     history: tuple[Epoch, ...]
+    kept_start: bool = False
 
     @property
     def seconds(self) -> float:

@@ -65,9 +65,8 @@ class Methods:
             found = self._phase(pair, phase, _of_schedule(progress, number, len(schedule)))
             moved = {stage: getattr(found.policy, stage) for stage in _changed(phase)}
             pair, history = replace(pair, **moved), history + found.history
-        if self.criterion is not None and self.criterion(pair) < self.criterion(start):
-            pair = start.copy()
-        return Trained(pair, history)
+        is_worse = self.criterion is not None and self.criterion(pair) < self.criterion(start)
+        return Trained(start.copy() if is_worse else pair, history, is_worse)
 
     def _with_candidates(self, K2: int) -> TwoStagePolicy:
         D = len(self.start.vocabulary.item_ids)
