@@ -9,45 +9,26 @@ Products of matrices round differently in batches of different size. So they onl
 """
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, prange, types
-from numba.extending import intrinsic
+from numba import njit, prange
 
-from tandemrank.balance_kernel import MATHS
-from tandemrank.float32_kernel import bits, exp, f32, i32, log, minus_log_1m, stream, u32, u64, uniform
-from tandemrank.race_kernel import arrivals, first_race
+from tandemrank.gradients._balance_kernel import MATHS
+from tandemrank.gradients._float32_kernel import bits, exp, f32, log, minus_log_1m, stream, u32, u64, uniform
+from tandemrank.gradients._products_kernel import BINS, BLOCK, SUMS, above, binned, dot, rounding_of, score_of, select
+from tandemrank.gradients._race_kernel import arrivals, first_race
 
-# Documents per block: a row of products fits in the cache, and a block has its own stream of proposals.
-BLOCK = 4096
-_CHUNK, _DRAWN = 32, 16
+# Proposals drawn at a time.
+_DRAWN = 16
 # A proposal costs about five times as much as a clock of the head.
 _HEAD_COST, _PROPOSAL_COST = f32(1.0), f32(5.0)
-_BINS, _HALVINGS = 128, 24
-# Streams of random numbers of a sample: 0 and 1 are the clocks of both stages, as in `race_kernel`.
+_HALVINGS = 24
+# Streams of random numbers of a sample: 0 and 1 are the clocks of both stages, as in `_race_kernel`.
 _TAIL, _LATER = u64(2), u64(3)
-# The order of these sums is decided when they are compiled, by their length alone.
-_SUMS = {"contract", "nsz", "reassoc"}
-
-
-@njit(cache=True, nogil=True, fastmath=_SUMS)
-def dot(x, y):
-    """The score of one document; the only place where a score that decides is computed."""
-    total = f32(0.0)
-    for f in range(x.size):
-        total += x[f] * y[f]
-    return total
-
-
-@njit(inline="always")
-def _score(x, Y, d, given):
-    """The score of document d: the product, or where there are no factors the given one."""
-    return dot(x, Y[d]) if Y.shape[1] > 0 else given
 
 
 # Level and horizon
 
 
-@njit(cache=True, nogil=True, fastmath=_SUMS)
+@njit(cache=True, nogil=True, fastmath=SUMS)
 def _expected(rate, count, share, log_t):
     """How many are expected to arrive before t, and the standard error of that as an estimate from a sample."""
     mean, square = f32(0.0), f32(0.0)
@@ -76,34 +57,6 @@ def _time_of(rate, count, share, target, errors):
 
 
 @njit(cache=True, nogil=True)
-def _binned(score, edge, count):
-    """The scores as a histogram of the bins that are not empty. Returns how many scores and how many bins there are.
-
-    Shapes: edge, count [_BINS + 1], lower edges, the lowest first, and counts; edge[_BINS] is the width of a bin.
-    """
-    top, bottom, n = f32(-np.inf), f32(np.inf), 0
-    for j in range(score.size):
-        if score[j] > f32(-np.inf):
-            top, bottom = max(top, score[j]), min(bottom, score[j])
-            n += 1
-    if n == 0:
-        return 0, 0
-    # What is fifty below the highest arrives when everything else has; the lowest bin holds all of it.
-    bottom = max(bottom, top - f32(50.0))
-    width = max((top - bottom) / f32(_BINS), f32(1e-6) * max(f32(1.0), abs(top)))
-    count[:] = f32(0.0)
-    for j in range(score.size):
-        if score[j] > f32(-np.inf):
-            count[min(max(i32((score[j] - bottom) / width), i32(0)), i32(_BINS - 1))] += f32(1.0)
-    bins = 0
-    for k in range(_BINS):
-        edge[bins], count[bins] = bottom + f32(k) * width, count[k]
-        bins += count[k] > f32(0.0)
-    edge[_BINS] = width
-    return n, bins
-
-
-@njit(cache=True, nogil=True)
 def _level(rate, count, width, share, D, log_T):
     """The level b that makes head and proposals cheapest, for all horizons; -inf: everything is head."""
     best, level, head, time = _HEAD_COST * f32(D) * f32(log_T.size), f32(-np.inf), f32(0.0), f32(0.0)
@@ -118,15 +71,6 @@ def _level(rate, count, width, share, D, log_T):
     return level
 
 
-@njit(cache=True, nogil=True)
-def _rounding(some):
-    """What the rounding of a product stays below, for a query of length 1: for the longest of some documents, with room."""
-    norm = f32(0.0)
-    for j in range(some.shape[0]):
-        norm = max(norm, dot(some[j], some[j]))
-    return f32(8 * some.shape[1] * 2.0**-24) * f32(np.sqrt(norm))
-
-
 @njit(cache=True, nogil=True, parallel=True)
 def set_horizons(X, Y, given, some, K2, samples, wide, chunks, b, margin, log_T, log_tau):
     """Level and horizon of each query, from the scores of the documents `some`; functions of the scores alone.
@@ -137,15 +81,19 @@ def set_horizons(X, Y, given, some, K2, samples, wide, chunks, b, margin, log_T,
     Shapes: X [B, F]; Y [D, F]; given [B, D or 0]; b, margin, log_tau [B]; log_T [B, U], U = S or S + 1.
     """
     B, (D, F), part = len(b), Y.shape, Y[some]
-    rounding = _rounding(part)
+    rounding = rounding_of(part)
     needed = f32(K2 + 1 + 4.0 * np.sqrt(K2 + 1.0))
     for chunk in prange(chunks):
-        score, edge, count = np.empty(some.size, np.float32), np.empty(_BINS + 1, np.float32), np.empty(_BINS + 1, np.float32)
+        score, edge, count = (
+            np.empty(some.size, np.float32),
+            np.empty(BINS + 1, np.float32),
+            np.empty(BINS + 1, np.float32),
+        )
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
             for j in range(some.size):
                 score[j] = dot(X[q], part[j]) if F > 0 else given[q, some[j]]
-            n, bins = _binned(score, edge, count)
+            n, bins = binned(score, edge, count)
             share, rate, number = f32(D) / f32(some.size), edge[:bins], count[:bins]
             log_T[q], log_tau[q], b[q] = f32(-np.inf), f32(-np.inf), f32(np.inf)
             if n == 0:
@@ -158,7 +106,7 @@ def set_horizons(X, Y, given, some, K2, samples, wide, chunks, b, margin, log_T,
                 elif horizon < f32(np.inf):
                     log_T[q, u] = horizon
             # The dearest horizon first: `_level` measures the others by it.
-            b[q] = _level(rate, number, edge[_BINS], share, D, np.sort(log_T[q])[::-1])
+            b[q] = _level(rate, number, edge[BINS], share, D, np.sort(log_T[q])[::-1])
 
 
 # One block
@@ -170,51 +118,8 @@ def _halves(key):
     return u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
 
 
-@intrinsic
-def _mask_above(typing_context, row, start, level):
-    """Which of row[start : start + 32] are not below or at the level, NaN too, as bits: one comparison of whole vectors."""
-
-    def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        vector = ir.VectorType(ir.FloatType(), _CHUNK)
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), vector.as_pointer())
-        values = builder.load(place, align=4)
-        first = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[2], ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _CHUNK), [0] * _CHUNK)
-        levels = builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
-        return builder.bitcast(builder.fcmp_unordered(">", values, levels), ir.IntType(_CHUNK))
-
-    return types.uint32(row, types.int64, types.float32), generate
-
-
-@intrinsic
-def _lowest_bit(typing_context, mask):
-    """The number of the lowest bit that is set in a uint32 other than 0."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint32(types.uint32), generate
-
-
-@njit(cache=True, nogil=True)
-def _above(row, size, level, found):
-    """The places in row[:size] that are not below or at the level, NaN too; returns how many."""
-    n, whole = 0, size - size % _CHUNK
-    for start in range(0, whole, _CHUNK):
-        mask = _mask_above(row, start, level)
-        while mask != u32(0):
-            found[n] = start + _lowest_bit(mask)
-            n += 1
-            mask = u32(mask & u32(mask - u32(1)))
-    for j in range(whole, size):
-        found[n] = j
-        n += not (row[j] <= level)
-    return n
-
-
 @njit(cache=True, nogil=True, fastmath=MATHS)
-def _clocks_of(numbers, n, key, clock):
+def clocks_of(numbers, n, key, clock):
     """log E_d of the first n documents in `numbers`."""
     low, high = _halves(key)
     for j in range(n):
@@ -229,7 +134,7 @@ def _head(row, first, found, n, x, Y, b, margin, log_T, clock, docs, scores, tim
     for j in range(n):
         if clock[j] - row[found[j]] < log_T + margin:
             d = first + found[j]
-            s = _score(x, Y, d, row[found[j]])
+            s = score_of(x, Y, d, row[found[j]])
             if s > b and clock[j] - s < log_T:
                 docs[filled], scores[filled], times[filled] = d, s, clock[j] - s
                 filled += 1
@@ -277,7 +182,7 @@ def _tail(row, first, size, x, Y, b, margin, log_T, key, work, docs, scores, tim
             # Not above: what is near the level is looked at, and the score that counts decides.
             if j < size and row[j] > least[i] - margin and row[j] <= b + margin:
                 d = first + j
-                s = _score(x, Y, d, row[j])
+                s = score_of(x, Y, d, row[j])
                 if least[i] < s <= b and not _seen(d, docs, own, filled):
                     docs[filled], scores[filled] = d, s
                     times[filled] = f32(np.log(t / slots) - np.float64(b))
@@ -314,7 +219,7 @@ def scan(products, tile, first, X, Y, b, margin, log_T, keys, numbers, chunks, d
         ids, work = np.empty(BLOCK, np.uint32), _work()
         for i in range(chunk * n_queries // chunks, (chunk + 1) * n_queries // chunks):
             q, row = tile + i, products[i]
-            n = _above(row, size, b[q] - margin[q], found)
+            n = above(row, size, b[q] - margin[q], found)
             for j in range(n):
                 ids[j] = first + found[j]
                 if not row[found[j]] < f32(np.inf):
@@ -323,7 +228,7 @@ def scan(products, tile, first, X, Y, b, margin, log_T, keys, numbers, chunks, d
                 key = stream(keys[q], numbers[u])
                 out = docs[q, u], scores[q, u], times[q, u]
                 if log_T[q, u] > f32(-np.inf):
-                    _clocks_of(ids, n, stream(key, u64(0)), clock)
+                    clocks_of(ids, n, stream(key, u64(0)), clock)
                     filled[q, u] = _head(
                         row, first, found, n, X[q], Y, b[q], margin[q], log_T[q, u], clock, *out, filled[q, u]
                     )
@@ -335,35 +240,6 @@ def scan(products, tile, first, X, Y, b, margin, log_T, keys, numbers, chunks, d
 
 
 # The candidates
-
-
-@njit(inline="always")
-def _earlier(times, a, b):
-    return times[a] < times[b] or (times[a] == times[b] and a < b)
-
-
-@njit(cache=True, nogil=True)
-def _select(order, n, times, rank):
-    """Puts the entry of that rank, by (time, number), at its place: Hoare's selection."""
-    low, high = 0, n - 1
-    while low < high:
-        pivot = order[(low + high) >> 1]
-        i, j = low, high
-        while i <= j:
-            while _earlier(times, order[i], pivot):
-                i += 1
-            while _earlier(times, pivot, order[j]):
-                j -= 1
-            if i <= j:
-                order[i], order[j] = order[j], order[i]
-                i += 1
-                j -= 1
-        if rank <= j:
-            high = j
-        elif rank >= i:
-            low = i
-        else:
-            return
 
 
 @njit(cache=True, nogil=True)
@@ -419,7 +295,7 @@ def finish(X, Y, given, log_T, keys, numbers, K2, chunks, docs, scores, times, f
                 if n > K2:
                     for j in range(n):
                         order[j] = j
-                    _select(order, n, times[q, i], K2)
+                    select(order, n, times[q, i], K2)
                     for j in range(K2 + 1):
                         own[j], own_s[j] = docs[q, i, order[j]], scores[q, i, order[j]]
                         at[j] = times[q, i, order[j]]
@@ -443,67 +319,3 @@ def finish(X, Y, given, log_T, keys, numbers, K2, chunks, docs, scores, times, f
                     log_edge[q, i, 0] = min(at[last], np.nextafter(at[n], f32(-np.inf)))
                 else:
                     log_edge[q, i] = f32(np.inf)
-
-
-# The highest scores: exact retrieval
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def set_levels(X, Y, given, some, wanted, chunks, b, margin):
-    """A level that very probably at least `wanted` documents exceed, from the scores of the documents `some`; or -inf."""
-    B, (D, F), part = len(b), Y.shape, Y[some]
-    rounding = _rounding(part)
-    for chunk in prange(chunks):
-        score, edge, count = np.empty(some.size, np.float32), np.empty(_BINS + 1, np.float32), np.empty(_BINS + 1, np.float32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
-            for j in range(some.size):
-                score[j] = dot(X[q], part[j]) if F > 0 else given[q, some[j]]
-            _, bins = _binned(score, edge, count)
-            share, above = f32(D) / f32(some.size), f32(0.0)
-            b[q] = f32(-np.inf)
-            for k in range(bins - 1, 0, -1):
-                above += count[k]
-                if share * (above - f32(3.0) * f32(np.sqrt(above))) >= f32(wanted):
-                    b[q] = edge[k]
-                    break
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def scan_above(products, tile, first, X, Y, b, margin, chunks, docs, scores, filled, bad):
-    """Appends the documents of one block that exceed the level, with their scores; shapes as in `scan`, without U."""
-    n_queries = products.shape[0]
-    size = min(BLOCK, Y.shape[0] - first)
-    for chunk in prange(chunks):
-        found = np.empty(BLOCK + 1, np.int32)
-        for i in range(chunk * n_queries // chunks, (chunk + 1) * n_queries // chunks):
-            q, row = tile + i, products[i]
-            for j in range(_above(row, size, b[q] - margin[q], found)):
-                d = first + found[j]
-                s = _score(X[q], Y, d, row[found[j]])
-                if not s < f32(np.inf):
-                    bad[q] = d
-                elif s > b[q]:
-                    docs[q, filled[q]], scores[q, filled[q]] = d, s
-                    filled[q] += 1
-
-
-@njit(cache=True, nogil=True, parallel=True)
-def highest(docs, scores, filled, wanted, chunks, best, best_score):
-    """The `wanted` highest of what was found, the highest first, ties to the lower number; -1 and -inf where there are fewer."""
-    B = len(filled)
-    for chunk in prange(chunks):
-        order, cost = np.empty(docs.shape[1], np.int32), np.empty(docs.shape[1], np.float32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            n = filled[q]
-            for j in range(n):
-                order[j], cost[j] = j, -scores[q, j]
-            if n > wanted:
-                _select(order, n, cost, wanted - 1)
-            n = min(n, wanted)
-            # What is kept is put in the order of the numbers first: the sort is then a stable one by the cost alone.
-            kept = np.sort(order[:n])
-            by_cost = np.argsort(cost[kept], kind="mergesort")
-            best[q], best_score[q] = -1, f32(-np.inf)
-            for j in range(n):
-                best[q, j], best_score[q, j] = docs[q, kept[by_cost[j]]], scores[q, kept[by_cost[j]]]

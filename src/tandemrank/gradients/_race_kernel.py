@@ -6,7 +6,7 @@ query and a sample
 1. `first_race` draws the arrival times T of all documents and finds the candidates, the last of them, `l`, and the
    first document that just missed, `x`;
 2. `second_race` draws the arrival times of the candidates, and keeps the first K + 1;
-3. `_own_terms` and `_others_terms` integrate each document's own clocks out: `_sweep` for a block of documents that see the
+3. `own_terms` and `others_terms` integrate each document's own clocks out: `_sweep` for a block of documents that see the
    same list, the at most K + 1 shown candidates are then done one by one;
 4. `balance_kernel` takes out of each gradient its sum over the documents, which is noise.
 
@@ -209,7 +209,7 @@ def _see(place, log_t_rest, w_rest, theta, delta, log_t, c_plain):
 
 
 @njit(cache=True, nogil=True)
-def _scratch(D, K):
+def working_space(D, K):
     """Working space of one thread: nothing is allocated while queries are answered."""
     floats, documents = np.empty((7, D + 1), np.float32), np.empty((2, D + 1), np.int32)
     lists, histogram = np.empty((4, K + 1), np.float32), np.empty(_BUCKETS, np.int32)
@@ -244,7 +244,7 @@ def _draw(s, r, key, K2, w, scratch):
 
 
 @njit(cache=True, nogil=True, fastmath=MATHS)
-def _own_terms(s, r, docs, theta, delta, state, scratch, block):
+def own_terms(s, r, docs, theta, delta, state, scratch, block):
     """What multiplies a document's own weight, for each of `docs`.
 
     Rows of `block`: 0, theta_1 + sum_k exp(-mu_d t_k) delta_k, the examination of d if it is a candidate; 1, its
@@ -289,7 +289,7 @@ def _joining(r_d, w_d, base, log_t, c, theta, delta):
 
 
 @njit(cache=True, nogil=True, fastmath=MATHS)
-def _others_terms(r, theta, delta, w, state, scratch):
+def others_terms(r, theta, delta, w, state, scratch):
     """V(d) - V(b), less the part of d's own weight: what d changes by taking the place of b, the K2-th of the others.
 
     In `floats[2]`, and its derivative by r_d in `floats[3]`. First all documents as if outside, where b = l, then the
@@ -340,7 +340,7 @@ def _others_terms(r, theta, delta, w, state, scratch):
 
 @njit(cache=True, nogil=True, fastmath=MATHS)
 def _add_others(s, state, scratch, grad_s, grad_r):
-    """Adds the terms of `_others_terms` to the gradients; to one of size 0 nothing."""
+    """Adds the terms of `others_terms` to the gradients; to one of size 0 nothing."""
     x, last, _ = state
     floats = scratch[0]
     log_T, value, slope, chance, density = floats[0], floats[2], floats[3], floats[5], floats[6]
@@ -359,7 +359,7 @@ def _add_others(s, state, scratch, grad_s, grad_r):
 
 
 @njit(inline="always")
-def _others_matter(w, state, scratch):
+def others_matter(w, state, scratch):
     """Whether anybody on the list, or on the edge of the candidates, carries weight."""
     x, last, _ = state
     edge = x >= 0 and (w[x] != f32(0.0) or w[last] != f32(0.0))
@@ -367,7 +367,7 @@ def _others_matter(w, state, scratch):
 
 
 @njit(cache=True, nogil=True)
-def _steps(theta):
+def steps(theta):
     """delta_k = theta_{k+1} - theta_k with theta_{K+1} = 0."""
     delta = np.empty_like(theta)
     for k in range(theta.size):
@@ -383,12 +383,12 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
     The outputs come in as zeros; a gradient that comes in as [B, 0] is not wanted, and not computed.
     """
     B, D = s.shape
-    delta = _steps(theta)
+    delta = steps(theta)
     # Where an arrival changes something, on average over the ranks: the last place that counts if the curve is flat.
     places = np.abs(theta).sum() / np.abs(theta).max() if np.any(theta != f32(0.0)) else f32(1.0)
     wants_s, wants_r = grad_s.shape[1] > 0, grad_r.shape[1] > 0
     for chunk in prange(chunks):
-        scratch = _scratch(D, theta.size)
+        scratch = working_space(D, theta.size)
         w = np.zeros(D, np.float32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             docs, own = indices[indptr[q] : indptr[q + 1]], weights[indptr[q] : indptr[q + 1]]
@@ -397,10 +397,10 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
                 w[docs[j]] = own[j]
             for sample in range(samples):
                 state = _draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-                if (wants_s or wants_r) and _others_matter(w, state, scratch):
-                    _others_terms(r[q], theta, delta, w, state, scratch)
+                if (wants_s or wants_r) and others_matter(w, state, scratch):
+                    others_terms(r[q], theta, delta, w, state, scratch)
                     _add_others(s[q], state, scratch, grad_s[q], grad_r[q])
-                _own_terms(s[q], r[q], docs, theta, delta, state, scratch, block)
+                own_terms(s[q], r[q], docs, theta, delta, state, scratch, block)
                 total = 0.0
                 for j in range(docs.size):
                     if wants_s:
@@ -426,14 +426,14 @@ def exposure(s, r, keys, indptr, indices, theta, K2, samples, chunks, moments, t
     Shapes: s, r [B, D]; keys [B]; indptr [B + 1]; indices [nnz]; theta [K]; moments [3, nnz]; totals [2, B].
     """
     B, D = s.shape
-    delta = _steps(theta)
+    delta = steps(theta)
     for chunk in prange(chunks):
-        scratch = _scratch(D, theta.size)
+        scratch = working_space(D, theta.size)
         w, block, everybody = np.zeros(D, np.float32), np.empty((5, D), np.float32), np.arange(D).astype(np.int32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for sample in range(samples):
                 state = _draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-                _own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
+                own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
                 S = 0.0
                 for d in range(D):
                     block[0, d] *= block[2, d]
@@ -455,7 +455,7 @@ def lists(s, r, rows, keys, K2, chunks, shown):
     """
     n, D = rows.size, s.shape[1]
     for chunk in prange(chunks):
-        scratch = _scratch(D, shown.shape[1])
+        scratch = working_space(D, shown.shape[1])
         w = np.zeros(D, np.float32)
         for i in range(chunk * n // chunks, (chunk + 1) * n // chunks):
             _draw(s[rows[i]], r[rows[i]], stream(keys[i], u64(0)), K2, w, scratch)
@@ -470,7 +470,7 @@ def best(s, r, K2, chunks, shown):
     """
     B, D = s.shape
     for chunk in prange(chunks):
-        floats, documents, lists, histogram, _, _ = _scratch(D, shown.shape[1])
+        floats, documents, lists, histogram, _, _ = working_space(D, shown.shape[1])
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for d in range(D):
                 floats[0, d] = -s[q, d]

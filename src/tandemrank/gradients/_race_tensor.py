@@ -115,7 +115,7 @@ def race(
 
 
 def _typical_time(scores: Tensor, chance: Tensor, target: float, documents: int, steps: int) -> Tensor:
-    """As `balance_kernel._typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
+    """As `_balance_kernel.typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
     D = scores.shape[1]
     stride = max(1, D // documents)
     part, weight = scores[:, ::stride], chance[:, ::stride]

@@ -8,10 +8,18 @@ for documents; only the clocks of the second race go by the documents' own numbe
 import numpy as np
 from numba import njit, prange
 
-from tandemrank.balance_kernel import MATHS, _typical_time, chances
-from tandemrank.float32_kernel import exp, f32, log, stream, u64
-from tandemrank.gradients._lazy_race_kernel import _clocks_of, dot
-from tandemrank.race_kernel import _others_matter, _others_terms, _own_terms, _scratch, _steps, first_arrivals
+from tandemrank.gradients._balance_kernel import MATHS, chances, typical_time
+from tandemrank.gradients._float32_kernel import exp, f32, log, stream, u64
+from tandemrank.gradients._lazy_race_kernel import clocks_of
+from tandemrank.gradients._products_kernel import dot
+from tandemrank.gradients._race_kernel import (
+    first_arrivals,
+    others_matter,
+    others_terms,
+    own_terms,
+    steps,
+    working_space,
+)
 
 # The time of documents that arrive after all that matters.
 _LATE = f32(3e38)
@@ -140,7 +148,7 @@ def _draw(s, r, documents, key, places, n_candidates, log_edge, w, numbers, scra
     for j in range(n_candidates):
         own[j], numbers[j] = places[j], documents[places[j]]
         log_T[own[j]] = f32(0.0) if one_stage else log_edge[0]
-    _clocks_of(numbers, n_candidates, stream(key, u64(1)), log_Q)
+    clocks_of(numbers, n_candidates, stream(key, u64(1)), log_Q)
     for j in range(n_candidates):
         log_Q[j] -= r[own[j]]
     first_arrivals(own, log_Q, n_candidates, shown, lists[0])
@@ -155,7 +163,7 @@ def _draw(s, r, documents, key, places, n_candidates, log_edge, w, numbers, scra
 
 @njit(cache=True, nogil=True, fastmath=MATHS)
 def _add_others(s, own, state, scratch, inverse, grad_s, grad_r):
-    """Adds the terms of `_others_terms`: to the generator's gradient by 1 / pi_d, to the re-ranker's for candidates.
+    """Adds the terms of `others_terms`: to the generator's gradient by 1 / pi_d, to the re-ranker's for candidates.
 
     Documents with weight, the first `own`, are in the list whatever their clocks, and keep the integrated form.
     """
@@ -187,7 +195,7 @@ def _ranker_pattern(r, own, state, chance, places, scratch, rate, weight, patter
     for d in range(r.size):
         inside = log_T[d] < f32(np.inf) if x < 0 else log_T[d] < log_T[x]
         z[d] = chance[d] if d < own else (f32(1.0) if inside else f32(0.0))
-    log_t = _typical_time(r, z[: r.size], places, rate, weight)
+    log_t = typical_time(r, z[: r.size], places, rate, weight)
     mass = f32(0.0)
     for d in range(r.size):
         pattern[d] = z[d] * chances(r[d], log_t)[1] if log_t > f32(-np.inf) else f32(0.0)
@@ -226,10 +234,10 @@ def utility(
     Shapes: r, grad_r [B, M_r]; grad_s [B, M], M >= M_r; theta [K]; value [B]. The outputs come in as zeros.
     """
     B, S = count.shape
-    room, delta = r.shape[1], _steps(theta)
+    room, delta = r.shape[1], steps(theta)
     reach = np.abs(theta).sum() / np.abs(theta).max() if np.any(theta != f32(0.0)) else f32(1.0)
     for chunk in prange(chunks):
-        scratch = _scratch(room, theta.size)
+        scratch = working_space(room, theta.size)
         w, numbers = np.zeros(room + 1, np.float32), np.empty(room, np.int32)
         rate, weight = np.empty(room, np.float32), np.empty(room, np.float32)
         by_race, its_pattern = np.zeros((S, room), np.float32), np.zeros((S, room), np.float32)
@@ -246,19 +254,17 @@ def utility(
                 state = _draw(
                     s_q, r_q, documents[q], key, places[q, i], count[q, i], log_edge[q, i], w, numbers, scratch
                 )
-                if _others_matter(w, state, scratch):
-                    _others_terms(r_q, theta, delta, w, state, scratch)
+                if others_matter(w, state, scratch):
+                    others_terms(r_q, theta, delta, w, state, scratch)
                     _add_others(s_q, nw, state, scratch, inverse[q], grad_s[q], by_race[i])
-                _own_terms(s_q, r_q, docs, theta, delta, state, scratch, block)
+                own_terms(s_q, r_q, docs, theta, delta, state, scratch, block)
                 total = 0.0
                 for j in range(nw):
                     grad_s[q, j] += block[3, j] * own[j] * block[0, j]
                     by_race[i, j] += block[2, j] * own[j] * block[1, j]
                     total += block[2, j] * own[j] * block[0, j]
                 value[q] += total / S
-                mass[i] = _ranker_pattern(
-                    r_q, nw, state, block[2], reach, scratch, rate, weight, its_pattern[i]
-                )
+                mass[i] = _ranker_pattern(r_q, nw, state, block[2], reach, scratch, rate, weight, its_pattern[i])
             _balanced(by_race, its_pattern, mass, n, grad_r[q])
             total_s = f32(0.0)
             for d in range(n):
@@ -278,9 +284,9 @@ def exposure(
     Shapes: moments [3, nnz]; totals [2, B]; the outputs come in as zeros.
     """
     B, S = count.shape
-    room, delta = r.shape[1], _steps(theta)
+    room, delta = r.shape[1], steps(theta)
     for chunk in prange(chunks):
-        scratch = _scratch(room, theta.size)
+        scratch = working_space(room, theta.size)
         w, numbers = np.zeros(room + 1, np.float32), np.empty(room, np.int32)
         block, everybody = np.empty((5, room), np.float32), np.arange(room).astype(np.int32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
@@ -291,7 +297,7 @@ def exposure(
                 state = _draw(
                     s_q, r_q, documents[q], key, places[q, i], count[q, i], log_edge[q, i], w, numbers, scratch
                 )
-                _own_terms(s_q, r_q, everybody[:n], theta, delta, state, scratch, block)
+                own_terms(s_q, r_q, everybody[:n], theta, delta, state, scratch, block)
                 total = 0.0
                 for j in range(nw):
                     block[0, j] *= block[2, j]

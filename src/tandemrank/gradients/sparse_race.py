@@ -1,8 +1,8 @@
 """Two-stage utility and exposure over very many documents: the race gradient on a few of them, unbiased (docs/race.md).
 
-S >= 2 independent races are drawn lazily (`lazy_race`). The re-ranker is asked only about their candidates, who just missed, and the
-documents with weight. g_d is the gradient that the dense race would give document d: everything but d's own clocks, which
-are integrated out. So d's own clocks may decide whether it is looked at:
+S >= 2 independent races are drawn lazily (`lazy_race`). The re-ranker is asked only about their candidates, who just missed,
+and the documents with weight. Let g_d be the gradient that the dense race gives document d in one of them. It depends on
+everything but d's own clocks, which are integrated out; so d's own clocks may decide whether it is looked at:
 
     generator   1(d is a candidate of some race) / pi_d * g_d,   pi_d = 1 - exp(-lambda_d (tau_d^1 + ... + tau_d^S))
     re-ranker   1(d is a candidate of this race) * dV(d)/dr_d
@@ -17,8 +17,9 @@ Both gradients sum to 0 over the documents in expectation, and what a sample's s
 which must not depend on what sum(g) depends on. For the re-ranker h is read off the *other* races; for the generator it
 is a sample of its own, of documents that only the generator has to score.
 
-    plan = sparse_race.plan(Products(queries, items), w, K2, generator=...)        # which documents
-    s_c, s_r = ...                                                                 # scores of plan.generator_documents, plan.ranker_documents
+    plan = sparse_race.plan(Products(queries, items), w, K2, generator=generator)  # which documents
+    s_c = products.at(queries, items, plan.generator_documents)                    # or any other model
+    s_r = ranker(q, plan.ranker_documents)
     value = sparse_race.utility(s_c, s_r, plan, theta)                             # differentiable in both
 """
 
@@ -32,8 +33,9 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import lazy_race
-from tandemrank.gradients.lazy_race import GeneratorScores, Products, Source
-from tandemrank.race import _ratio_estimate, check_scores, chunks, compiling, differentiable, keys_for, row_major
+from tandemrank.gradients._bridge import check_scores, chunks, compiling, differentiable, keys_for, row_major
+from tandemrank.gradients.products import GeneratorScores, Products, Source
+from tandemrank.gradients.race import ratio_estimate
 
 __all__ = ["Plan", "Products", "exposure", "plan", "utility"]
 
@@ -45,9 +47,10 @@ PATTERN_REACH = 2.0
 class Plan:
     """Which documents a step looks at, and what is known of them before the re-ranker is asked.
 
-    `documents` [B, M]: of each query the documents that both stages score, in the first `ranker_columns` columns, and behind
-    them those that only the generator scores. Rows are filled up with a document of their own (gradient 0): `ranker_count`, [B], and
-    `generator_count`, [B], tell how many of each are real. `scores` [B, M] are the generator's, as the race saw them.
+    `documents` [B, M]: of each query the documents that both stages score, in the first `ranker_columns` columns, and
+    behind them those that only the generator scores. Rows are filled up with a document of their own, whose gradient is
+    0 there; `ranker_count` [B] and `generator_count` [B] tell how many are real (the latter counts the former too).
+    `scores` [B, M] are the generator's, as the race saw them. What follows `w` is for `utility` and `exposure`.
     """
 
     documents: Tensor
@@ -133,9 +136,10 @@ def _collected(
         spread_documents = kernel.spread(documents, listed, columns, extra, True, np.int64(0))
         spread_scores = kernel.spread(scores, listed, columns, extra, True, np.float32(-np.inf))
         spread_weight = kernel.spread(weight, listed, columns, extra, False, np.float32(0))
+    ranker_count, generator_count = np.ascontiguousarray(listed.T)
     return Plan(
-        torch.from_numpy(spread_documents), torch.from_numpy(spread_scores), columns, *np.ascontiguousarray(listed.T), K2, w, keys, places,
-        races.count, races.log_edge, np.ascontiguousarray(inverse[:, :columns]), spread_weight,
+        torch.from_numpy(spread_documents), torch.from_numpy(spread_scores), columns, ranker_count, generator_count, K2, w,
+        keys, places, races.count, races.log_edge, np.ascontiguousarray(inverse[:, :columns]), spread_weight,
     )  # fmt: skip
 
 
@@ -179,7 +183,7 @@ def exposure(s_r: Tensor, plan: Plan, theta: Tensor) -> tuple[Tensor, Tensor]:
     curve = np.concatenate([[0.0], np.cumsum(theta.detach().double().numpy())])
     known = curve[np.minimum(plan.count[:, 0], len(theta))]
     known[(r == -np.inf).any(1)] = np.nan
-    mean, error = _ratio_estimate(
+    mean, error = ratio_estimate(
         torch.from_numpy(moments), torch.from_numpy(totals[:, rows]), torch.from_numpy(known[rows]), plan.samples
     )
     return mean.clamp(max=float(theta.max())).to(s_r), error.to(s_r)
