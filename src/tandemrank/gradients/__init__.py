@@ -2,6 +2,9 @@
 
 - `plackett_luce`: sampling and log-probability, functions only
 - `race`: exposures, utilities and their gradients by the race: our own contribution (docs/race.md)
+- `products`: factorised scores of very many documents, in blocks: exact retrieval, scores of some with gradients
+- `lazy_race`: candidates out of very many documents without drawing every clock
+- `sparse_race`: the race gradient where the re-ranker scores candidates only
 - `reinforce`: the paper's gradient, the reference that `race` is held to
 """
 

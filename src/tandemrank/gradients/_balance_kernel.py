@@ -27,7 +27,7 @@ def chances(s_d, log_tau):
 
 
 @kernel(fastmath=_SUMS)
-def _typical_time(score, chance, target, rate, weight):
+def typical_time(score, chance, target, rate, weight):
     """log t with sum_d chance_d (1 - exp(-mu_d t)) = target: when so many are expected to have arrived; -inf for never.
 
     At most half of all are waited for. Newton's steps from below, on every n-th document. A function of the scores alone:
@@ -86,12 +86,12 @@ def balance(s, r, K2, places, scratch, grad_s, grad_r):
         chance[d] = f32(1.0) if s[d] > f32(-np.inf) else f32(0.0)
         available += s[d] > f32(-np.inf)
     if available > K2:
-        log_tau = _typical_time(s, chance[:D], K2, rate, weight)
+        log_tau = typical_time(s, chance[:D], K2, rate, weight)
         for d in range(D):
             chance[d], pattern[d] = chances(s[d], log_tau)
         _take_out_sum(grad_s, pattern)
     if grad_r.size > 0:
-        log_t = _typical_time(r, chance[:D], places, rate, weight)
+        log_t = typical_time(r, chance[:D], places, rate, weight)
         for d in range(D):
             pattern[d] = chance[d] * chances(r[d], log_t)[1]
         _take_out_sum(grad_r, pattern)

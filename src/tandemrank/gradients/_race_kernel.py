@@ -5,7 +5,7 @@ query and a sample
 
 1. and 2. `draw` of `_race_draw_kernel` runs both races: the candidates, the last of them, `l`, the first document that just
    missed, `x`, and the first K + 1 arrivals of the second race;
-3. `_own_terms` and `_others_terms` integrate each document's own clocks out: `_sweep` for a block of documents that see the
+3. `own_terms` and `others_terms` integrate each document's own clocks out: `_sweep` for a block of documents that see the
    same list, the at most K + 1 shown candidates are then done one by one;
 4. `_balance_kernel` takes out of each gradient its sum over the documents, which is noise.
 
@@ -86,7 +86,7 @@ def _see(place, log_t_rest, w_rest, theta, delta, log_t, c_plain):
 
 
 @kernel(fastmath=MATHS)
-def _own_terms(s, r, docs, theta, delta, state, scratch, block):
+def own_terms(s, r, docs, theta, delta, state, scratch, block):
     """What multiplies a document's own weight, for each of `docs`.
 
     Rows of `block`: 0, theta_1 + sum_k exp(-mu_d t_k) delta_k, the examination of d if it is a candidate; 1, its
@@ -131,7 +131,7 @@ def _joining(r_d, w_d, base, log_t, c, theta, delta):
 
 
 @kernel(fastmath=MATHS)
-def _others_terms(r, theta, delta, w, state, scratch):
+def others_terms(r, theta, delta, w, state, scratch):
     """V(d) - V(b), less the part of d's own weight: what d changes by taking the place of b, the K2-th of the others.
 
     In `floats[2]`, and its derivative by r_d in `floats[3]`. First all documents as if outside, where b = l, then the
@@ -182,7 +182,7 @@ def _others_terms(r, theta, delta, w, state, scratch):
 
 @kernel(fastmath=MATHS)
 def _add_others(s, state, scratch, grad_s, grad_r):
-    """Adds the terms of `_others_terms` to the gradients; to one of size 0 nothing."""
+    """Adds the terms of `others_terms` to the gradients; to one of size 0 nothing."""
     x, last, _ = state
     floats = scratch[0]
     log_T, value, slope, chance, density = floats[0], floats[2], floats[3], floats[5], floats[6]
@@ -201,7 +201,7 @@ def _add_others(s, state, scratch, grad_s, grad_r):
 
 
 @njit(inline="always")
-def _others_matter(w, state, scratch):
+def others_matter(w, state, scratch):
     """Whether anybody on the list, or on the edge of the candidates, carries weight."""
     x, last, _ = state
     edge = x >= 0 and (w[x] != f32(0.0) or w[last] != f32(0.0))
@@ -209,7 +209,7 @@ def _others_matter(w, state, scratch):
 
 
 @kernel()
-def _steps(theta):
+def steps(theta):
     """delta_k = theta_{k+1} - theta_k with theta_{K+1} = 0."""
     delta = np.empty_like(theta)
     for k in range(theta.size):
@@ -238,7 +238,7 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
     The outputs come in as zeros; a gradient that comes in as [B, 0] is not wanted, and not computed.
     """
     B, D = s.shape
-    delta = _steps(theta)
+    delta = steps(theta)
     places = _places(theta)
     wants_s, wants_r = grad_s.shape[1] > 0, grad_r.shape[1] > 0
     for chunk in prange(chunks):
@@ -251,10 +251,10 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, va
                 w[docs[j]] = own[j]
             for sample in range(samples):
                 state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-                if (wants_s or wants_r) and _others_matter(w, state, scratch):
-                    _others_terms(r[q], theta, delta, w, state, scratch)
+                if (wants_s or wants_r) and others_matter(w, state, scratch):
+                    others_terms(r[q], theta, delta, w, state, scratch)
                     _add_others(s[q], state, scratch, grad_s[q], grad_r[q])
-                _own_terms(s[q], r[q], docs, theta, delta, state, scratch, block)
+                own_terms(s[q], r[q], docs, theta, delta, state, scratch, block)
                 total = 0.0
                 for j in range(docs.size):
                     if wants_s:
@@ -280,14 +280,14 @@ def exposure(s, r, keys, indptr, indices, theta, K2, samples, chunks, moments, t
     Shapes: s, r [B, D]; keys [B]; indptr [B + 1]; indices [nnz]; theta [K]; moments [3, nnz]; totals [2, B].
     """
     B, D = s.shape
-    delta = _steps(theta)
+    delta = steps(theta)
     for chunk in prange(chunks):
         scratch = scratch_space(D, theta.size)
         w, block, everybody = np.zeros(D, np.float32), np.empty((5, D), np.float32), np.arange(D).astype(np.int32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for sample in range(samples):
                 state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-                _own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
+                own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
                 S = 0.0
                 for d in range(D):
                     block[0, d] *= block[2, d]

@@ -116,8 +116,8 @@ def race(
     return p, density, examination, V_d - V_b, slope, (w * p * examination).sum(-1)
 
 
-def _typical_time(scores: Tensor, chance: Tensor, target: float, documents: int, steps: int) -> Tensor:
-    """As `_balance_kernel._typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
+def typical_time(scores: Tensor, chance: Tensor, target: float, documents: int, steps: int) -> Tensor:
+    """As `_balance_kernel.typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
     D = scores.shape[1]
     stride = max(1, D // documents)
     part, weight = scores[:, ::stride], chance[:, ::stride]
@@ -140,7 +140,7 @@ def balance(s_c: Tensor, s_r: Tensor, K2: int, theta: Tensor, grad_c: Tensor, gr
     places = float(theta.abs().sum() / theta.abs().max()) if bool((theta != 0).any()) else 1.0
 
     def at_typical_time(scores: Tensor, chance: Tensor, target: float) -> tuple[Tensor, Tensor]:
-        log_t = _typical_time(scores, chance, target, TYPICAL_DOCUMENTS, TYPICAL_STEPS)
+        log_t = typical_time(scores, chance, target, TYPICAL_DOCUMENTS, TYPICAL_STEPS)
         y = (scores + log_t).exp().clamp(max=80)
         return -torch.expm1(-y), y * (-y).exp()
 

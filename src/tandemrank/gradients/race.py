@@ -92,7 +92,7 @@ def exposure(
     row, moments, totals = (_kernel_moments if problem.compiled else _tensor_moments)(
         s_c.detach(), s_r.detach(), documents, problem
     )
-    mean, error = _ratio_estimate(moments, totals[:, row], _places_filled(s_c, s_r, problem)[row], samples)
+    mean, error = ratio_estimate(moments, totals[:, row], _places_filled(s_c, s_r, problem)[row], samples)
     shape = s_c.shape if documents is None else row.shape
     # Scaling up the mean of few samples can pass the largest examination, which no exposure does.
     mean = mean.clamp(max=float(theta.max()))
@@ -136,7 +136,7 @@ def most_likely(s_c: Tensor, s_r: Tensor, K2: int, K: int) -> NDArray[np.int32]:
     return shown
 
 
-def _ratio_estimate(moments: Tensor, totals: Tensor, known: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def ratio_estimate(moments: Tensor, totals: Tensor, known: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """known * sum(rho) / sum(S), and its standard error by the residuals rho_j - (sum(rho) / sum(S)) S_j.
 
     Where the sum of the exposures is not known in advance (NaN) it is the plain mean with its own standard error.

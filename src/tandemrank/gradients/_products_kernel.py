@@ -1,0 +1,272 @@
+"""Scores as products of factors, compiled: one score, who exceeds a level, the highest, the scores of some documents.
+
+Products of matrices round differently in batches of different size. So they only propose: the score that decides is
+`dot`, in an order of its own, and neither threads nor the split of a batch change a result.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
+
+from tandemrank.gradients._compiled import kernel
+from tandemrank.gradients._float32_kernel import f32, i32, u32
+
+# Documents per block: a row of products fits in the cache.
+BLOCK = 4096
+_CHUNK = 32
+BINS = 128
+# The order of these sums is decided when they are compiled, by their length alone.
+SUMS = {"contract", "nsz", "reassoc"}
+
+
+@kernel(fastmath=SUMS)
+def dot(x, y):
+    """The score of one document; the only place where a score that decides is computed."""
+    total = f32(0.0)
+    for f in range(x.size):
+        total += x[f] * y[f]
+    return total
+
+
+@njit(inline="always")
+def score_of(x, Y, d, given):
+    """The score of document d: the product, or where there are no factors the given one."""
+    return dot(x, Y[d]) if Y.shape[1] > 0 else given
+
+
+@kernel()
+def binned(score, edge, count):
+    """The scores as a histogram of the bins that are not empty. Returns how many scores and how many bins there are.
+
+    Shapes: edge, count [BINS + 1], lower edges, the lowest first, and counts; edge[BINS] is the width of a bin.
+    """
+    top, bottom, n = f32(-np.inf), f32(np.inf), 0
+    for j in range(score.size):
+        if score[j] > f32(-np.inf):
+            top, bottom = max(top, score[j]), min(bottom, score[j])
+            n += 1
+    if n == 0:
+        return 0, 0
+    # What is fifty below the highest arrives when everything else has; the lowest bin holds all of it.
+    bottom = max(bottom, top - f32(50.0))
+    width = max((top - bottom) / f32(BINS), f32(1e-6) * max(f32(1.0), abs(top)))
+    count[:] = f32(0.0)
+    for j in range(score.size):
+        if score[j] > f32(-np.inf):
+            count[min(max(i32((score[j] - bottom) / width), i32(0)), i32(BINS - 1))] += f32(1.0)
+    bins = 0
+    for k in range(BINS):
+        edge[bins], count[bins] = bottom + f32(k) * width, count[k]
+        bins += count[k] > f32(0.0)
+    edge[BINS] = width
+    return n, bins
+
+
+@kernel()
+def rounding_of(some):
+    """What the rounding of a product stays below, for a query of length 1: for the longest of some documents, with room."""
+    norm = f32(0.0)
+    for j in range(some.shape[0]):
+        norm = max(norm, dot(some[j], some[j]))
+    return f32(8 * some.shape[1] * 2.0**-24) * f32(np.sqrt(norm))
+
+
+# Who exceeds a level
+
+
+@intrinsic
+def _mask_above(typing_context, row, start, level):
+    """Which of row[start : start + 32] are not below or at the level, NaN too, as bits: one comparison of whole vectors."""
+
+    def generate(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        vector = ir.VectorType(ir.FloatType(), _CHUNK)
+        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), vector.as_pointer())
+        values = builder.load(place, align=4)
+        first = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[2], ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _CHUNK), [0] * _CHUNK)
+        levels = builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
+        return builder.bitcast(builder.fcmp_unordered(">", values, levels), ir.IntType(_CHUNK))
+
+    return types.uint32(row, types.int64, types.float32), generate
+
+
+@intrinsic
+def _lowest_bit(typing_context, mask):
+    """The number of the lowest bit that is set in a uint32 other than 0."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.uint32(types.uint32), generate
+
+
+@kernel()
+def above(row, size, level, found):
+    """The places in row[:size] that are not below or at the level, NaN too; returns how many."""
+    n, whole = 0, size - size % _CHUNK
+    for start in range(0, whole, _CHUNK):
+        mask = _mask_above(row, start, level)
+        while mask != u32(0):
+            found[n] = start + _lowest_bit(mask)
+            n += 1
+            mask = u32(mask & u32(mask - u32(1)))
+    for j in range(whole, size):
+        found[n] = j
+        n += not (row[j] <= level)
+    return n
+
+
+@njit(inline="always")
+def _earlier(times, a, b):
+    return times[a] < times[b] or (times[a] == times[b] and a < b)
+
+
+@kernel()
+def select(order, n, times, rank):
+    """Puts the entry of that rank, by (time, number), at its place: Hoare's selection."""
+    low, high = 0, n - 1
+    while low < high:
+        pivot = order[(low + high) >> 1]
+        i, j = low, high
+        while i <= j:
+            while _earlier(times, order[i], pivot):
+                i += 1
+            while _earlier(times, pivot, order[j]):
+                j -= 1
+            if i <= j:
+                order[i], order[j] = order[j], order[i]
+                i += 1
+                j -= 1
+        if rank <= j:
+            high = j
+        elif rank >= i:
+            low = i
+        else:
+            return
+
+
+# The highest scores: exact retrieval
+
+
+@kernel(parallel=True)
+def set_levels(X, Y, given, some, wanted, chunks, b, margin):
+    """A level that very probably at least `wanted` documents exceed, from the scores of the documents `some`; or -inf."""
+    B, (D, F), part = len(b), Y.shape, Y[some]
+    rounding = rounding_of(part)
+    for chunk in prange(chunks):
+        score, edge, count = (
+            np.empty(some.size, np.float32),
+            np.empty(BINS + 1, np.float32),
+            np.empty(BINS + 1, np.float32),
+        )
+        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
+            margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
+            for j in range(some.size):
+                score[j] = dot(X[q], part[j]) if F > 0 else given[q, some[j]]
+            _, bins = binned(score, edge, count)
+            share, above = f32(D) / f32(some.size), f32(0.0)
+            b[q] = f32(-np.inf)
+            for k in range(bins - 1, 0, -1):
+                above += count[k]
+                if share * (above - f32(3.0) * f32(np.sqrt(above))) >= f32(wanted):
+                    b[q] = edge[k]
+                    break
+
+
+@kernel(parallel=True)
+def scan_above(products, tile, first, X, Y, b, margin, chunks, docs, scores, filled, bad):
+    """Appends the documents of one block that exceed the level, with their scores; shapes as in `scan`, without U."""
+    n_queries = products.shape[0]
+    size = min(BLOCK, Y.shape[0] - first)
+    for chunk in prange(chunks):
+        found = np.empty(BLOCK + 1, np.int32)
+        for i in range(chunk * n_queries // chunks, (chunk + 1) * n_queries // chunks):
+            q, row = tile + i, products[i]
+            for j in range(above(row, size, b[q] - margin[q], found)):
+                d = first + found[j]
+                s = score_of(X[q], Y, d, row[found[j]])
+                if not s < f32(np.inf):
+                    bad[q] = d
+                elif s > b[q]:
+                    docs[q, filled[q]], scores[q, filled[q]] = d, s
+                    filled[q] += 1
+
+
+@kernel(parallel=True)
+def highest(docs, scores, filled, wanted, chunks, best, best_score):
+    """The `wanted` highest of what was found, the highest first, ties to the lower number; -1 and -inf behind the last."""
+    B = len(filled)
+    for chunk in prange(chunks):
+        order, cost = np.empty(docs.shape[1], np.int32), np.empty(docs.shape[1], np.float32)
+        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
+            n = filled[q]
+            for j in range(n):
+                order[j], cost[j] = j, -scores[q, j]
+            if n > wanted:
+                select(order, n, cost, wanted - 1)
+            n = min(n, wanted)
+            # What is kept is put in the order of the numbers first: the sort is then a stable one by the cost alone.
+            kept = np.sort(order[:n])
+            by_cost = np.argsort(cost[kept], kind="mergesort")
+            best[q], best_score[q] = -1, f32(-np.inf)
+            for j in range(n):
+                best[q, j], best_score[q, j] = docs[q, kept[by_cost[j]]], scores[q, kept[by_cost[j]]]
+
+
+# The scores of some documents, with gradients
+
+
+@kernel(parallel=True)
+def scores_at(X, Y, documents, chunks, scores):
+    """The products at some documents of each query.  Shapes: X [B, F]; Y [D, F]; documents, scores [B, M]."""
+    B, M = documents.shape
+    for chunk in prange(chunks):
+        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
+            for j in range(M):
+                scores[q, j] = dot(X[q], Y[documents[q, j]])
+
+
+@kernel(parallel=True)
+def query_gradient(Y, documents, gradient, chunks, by_query):
+    """by_query[q] = sum_j gradient[q, j] Y[documents[q, j]], which comes in as zeros.  Shapes: as `scores_at`; [B, F]."""
+    B, M = documents.shape
+    for chunk in prange(chunks):
+        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
+            for j in range(M):
+                if gradient[q, j] != f32(0.0):
+                    for f in range(Y.shape[1]):
+                        by_query[q, f] += gradient[q, j] * Y[documents[q, j], f]
+
+
+@kernel()
+def touched(documents, gradient, row, rows):
+    """Gives each document with a gradient a row, in the order in which they come; returns how many rows there are.
+
+    Shapes: row [D], comes in as -1; rows [B M], filled with the documents.
+    """
+    n = 0
+    for q in range(documents.shape[0]):
+        for j in range(documents.shape[1]):
+            d = documents[q, j]
+            if gradient[q, j] != f32(0.0) and row[d] < 0:
+                row[d], rows[n] = n, d
+                n += 1
+    return n
+
+
+@kernel(parallel=True)
+def item_gradient(X, documents, gradient, row, chunks, by_row):
+    """by_row[row[d]] = sum over (q, j) with document d of gradient[q, j] X[q], which comes in as zeros.
+
+    Every thread takes the rows that are its own, so that each is summed in one order.
+    """
+    B, M = documents.shape
+    for chunk in prange(chunks):
+        for q in range(B):
+            for j in range(M):
+                target = row[documents[q, j]]
+                if gradient[q, j] != f32(0.0) and target % chunks == chunk:
+                    for f in range(X.shape[1]):
+                        by_row[target, f] += gradient[q, j] * X[q, f]

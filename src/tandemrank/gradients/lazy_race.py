@@ -1,0 +1,134 @@
+"""Candidates out of very many documents: the first race without drawing every clock.
+
+    T_d ~ Exp(lambda_d),  lambda_d = exp(s_d);    the candidates are the K2 first arrivals (Plackett-Luce)
+
+Only who arrives before a horizon T matters. *Head*: documents with s_d > b; they have clocks, as in the dense race.
+*Tail*: the others, whose rates are at most e^b. All arrivals of the tail before T are a thinned Poisson stream: proposals
+come with rate n e^b, each is a uniform document out of n, kept with chance lambda_d / e^b; the first kept proposal of a
+document is its arrival. If fewer than K2 + 1 have arrived by T the race goes on with new clocks for all others, as clocks
+have no memory. So the law is exact whatever b and T are: they are chosen, from a sample of the scores, to make it cheap.
+
+The scores come as products of factors (`products.Products`), computed in blocks, once for all races; no [B, D] object exists.
+Or as a tensor. Random numbers are a function of (key of the query, sample, stage, document or proposal).
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tandemrank.errors import ConfigError
+from tandemrank.gradients._bridge import chunks, compiling, keys_for
+from tandemrank.gradients.products import GeneratorScores, Source, longer, refuse
+
+# The number of the sample of which the pattern is made, behind those of all races.
+_PATTERN = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Races:
+    """The candidates of S independent races of each query, and a further sample of the documents.
+
+    Shapes: candidates, s [B, S, K2 + 1], documents and scores, the last to arrive first, and behind the candidates who just
+    missed, -1 where nobody is; count [B, S], how many are candidates; log_edge [B, S, 2], the times of the last candidate
+    and of who missed, +inf where everybody is a candidate; log_tau [B], when K2 arrivals are expected; sample, sample_s
+    [B, n], sample_n [B]: all who arrive before `wide` times tau in a race of its own.
+    """
+
+    candidates: NDArray[np.int32]
+    s: NDArray[np.float32]
+    count: NDArray[np.int64]
+    log_edge: NDArray[np.float32]
+    log_tau: NDArray[np.float32]
+    sample: NDArray[np.int32]
+    sample_s: NDArray[np.float32]
+    sample_n: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Horizons:
+    """Level b, rounding margin, horizons of the races (and of the sample), typical time.  Shapes: [B], [B], [B, U], [B]."""
+
+    b: NDArray[np.float32]
+    margin: NDArray[np.float32]
+    log_T: NDArray[np.float32]
+    log_tau: NDArray[np.float32]
+
+
+def horizons(source: Source, K2: int, samples: int, wide: float | None) -> Horizons:
+    """What makes the races cheap: functions of the scores alone."""
+    from tandemrank.gradients import _lazy_race_kernel as kernel
+
+    B, units = source.B, samples + (wide is not None)
+    b, margin, log_tau = (np.empty(B, np.float32) for _ in range(3))
+    log_T = np.empty((B, units), np.float32)
+    kernel.set_horizons(
+        source.X, source.Y, source.given, source.some(), K2, samples, wide or 1.0, chunks(B), b, margin, log_T, log_tau
+    )
+    return Horizons(b, margin, log_T, log_tau)
+
+
+def races(source: Source, K2: int, samples: int, keys: NDArray[np.uint64], wide: float | None = None) -> Races:
+    """S independent races to K2 candidates and who just missed; with `wide` a sample of the documents too."""
+    from tandemrank.gradients import _lazy_race_kernel as kernel
+
+    K2 = min(K2, source.D)
+    with compiling():
+        at = horizons(source, K2, samples, wide)
+        numbers = np.array([*range(samples), *([_PATTERN] if wide is not None else [])], np.uint64)
+        docs, scores, times, filled = _arrived(source, at, keys, numbers, K2)
+        B, n = source.B, chunks(source.B)
+        candidates, s = np.empty((B, samples, K2 + 1), np.int32), np.empty((B, samples, K2 + 1), np.float32)
+        count, log_edge = np.empty((B, samples), np.int64), np.empty((B, samples, 2), np.float32)
+        kernel.finish(
+            source.X, source.Y, source.given, at.log_T, keys, numbers, K2, n, docs, scores, times, filled,
+            candidates, s, count, log_edge,
+        )  # fmt: skip
+    sampled = filled[:, -1] if wide is not None else np.zeros(B, np.int64)
+    return Races(candidates, s, count, log_edge, at.log_tau, docs[:, -1], scores[:, -1], sampled)
+
+
+Entries: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
+
+
+def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], numbers: NDArray[np.uint64], K2: int) -> Entries:
+    """All who arrive before the horizons: documents, scores, times [B, U, capacity] and how many there are [B, U]."""
+    from tandemrank.gradients import _lazy_race_kernel as kernel
+    from tandemrank.gradients._products_kernel import BLOCK
+
+    shape, capacity = at.log_T.shape, min(source.D, 2 * K2 + BLOCK)
+    docs, filled = np.empty((*shape, capacity), np.int32), np.zeros(shape, np.int64)
+    scores, times = np.empty((*shape, capacity), np.float32), np.empty((*shape, capacity), np.float32)
+    bad = np.full(source.B, -1, np.int64)
+    for tile, first, part in source.blocks():
+        if filled[tile : tile + len(part)].max(initial=0) + min(BLOCK, source.D - first) > capacity:
+            capacity = min(source.D, 2 * capacity)
+            docs, scores, times = (longer(x, capacity) for x in (docs, scores, times))
+        kernel.scan(
+            part, tile, first, source.X, source.Y, at.b, at.margin, at.log_T, keys, numbers, chunks(len(part)),
+            docs, scores, times, filled, bad,
+        )  # fmt: skip
+    refuse(bad)
+    return docs, scores, times, filled
+
+
+def candidates(scores: GeneratorScores, K2: int, *, generator: torch.Generator) -> NDArray[np.int32]:
+    """One draw of K2 candidates for each query, Plackett-Luce, in no order; -1 where fewer are available.
+
+    Shapes: scores [B, D] -> [B, K2].
+    """
+    if K2 < 1:
+        raise ConfigError(f"K2 must be at least 1; got {K2}.")
+    source = Source.of(scores)
+    found = races(source, K2, 1, keys_for(source.B, generator))
+    inside = np.arange(found.candidates.shape[2]) < found.count[:, 0, None]
+    drawn = np.where(inside, found.candidates[:, 0], -1)
+    return _padded(drawn, K2)
+
+
+def _padded(drawn: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    result = np.full((len(drawn), n), -1, np.int32)
+    result[:, : min(n, drawn.shape[1])] = drawn[:, :n]
+    return result

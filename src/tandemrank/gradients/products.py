@@ -1,0 +1,233 @@
+"""Scores as products of factors, for very many documents: in blocks, the highest, and those of some documents.
+
+    s[q, d] = <queries[q], items[d]>
+
+`top` is exact retrieval; `at` scores some documents of each query, with gradients. `Source` feeds the lazy race. An object
+[B, D] never exists, but for scores that come as such.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.gradients._bridge import chunks, compiling, row_major
+
+# Queries whose products are computed at once; documents that tell how the scores are distributed.
+_TILE, _SAMPLE = 64, 4096
+
+
+@dataclass(frozen=True)
+class Products:
+    """The scores of a factorised generator, s[q, d] = <queries[q], items[d]>.  Shapes: queries [B, F], items [D, F]."""
+
+    queries: Tensor
+    items: Tensor
+
+    def __post_init__(self) -> None:
+        x, y = self.queries, self.items
+        if x.ndim != 2 or y.ndim != 2 or x.shape[1] != y.shape[1] or y.shape[0] == 0 or x.shape[1] == 0:
+            raise PolicyError(
+                f"products need factors [queries, F] and [items, F] with F and items at least 1; "
+                f"got {tuple(x.shape)} and {tuple(y.shape)}."
+            )
+
+
+GeneratorScores: TypeAlias = Products | Tensor
+
+
+@dataclass(frozen=True)
+class Source:
+    """Scores as the kernels see them: factors, or given numbers (then F = 0).
+
+    Shapes: X [B, F]; Y [D, F]; given [B, D], or [B, 0] where there are factors.
+    """
+
+    X: NDArray[np.float32]
+    Y: NDArray[np.float32]
+    given: NDArray[np.float32]
+
+    @staticmethod
+    def of(scores: GeneratorScores) -> "Source":
+        if isinstance(scores, Products):
+            X, Y = row_major(scores.queries), row_major(scores.items)
+            return Source(X, Y, np.empty((len(X), 0), np.float32))
+        if scores.ndim != 2 or scores.shape[1] == 0:
+            raise PolicyError(f"scores must be [queries, documents], at least one document; got {tuple(scores.shape)}.")
+        given = row_major(scores)
+        return Source(np.empty((len(given), 0), np.float32), np.empty((given.shape[1], 0), np.float32), given)
+
+    @property
+    def D(self) -> int:
+        return len(self.Y)
+
+    @property
+    def B(self) -> int:
+        return len(self.X)
+
+    def some(self) -> NDArray[np.int64]:
+        """Documents at equal distances: enough of them to know how the scores are distributed."""
+        n = min(self.D, _SAMPLE)
+        return np.arange(n, dtype=np.int64) * self.D // n
+
+    def blocks(self) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
+        """(first query, first document, scores [queries, documents]) of one part of the matrix after another."""
+        from tandemrank.gradients._products_kernel import BLOCK
+
+        X, Y = torch.from_numpy(self.X), torch.from_numpy(self.Y)
+        room = torch.empty(min(_TILE, self.B) * min(BLOCK, self.D))
+        for first in range(0, self.D, BLOCK):
+            documents = Y[first : first + BLOCK].T
+            for tile in range(0, self.B, _TILE):
+                if self.given.size:
+                    part = np.ascontiguousarray(self.given[tile : tile + _TILE, first : first + BLOCK])
+                    yield tile, first, part
+                else:
+                    rows = X[tile : tile + _TILE]
+                    out = room[: len(rows) * documents.shape[1]].view(len(rows), -1)
+                    yield tile, first, torch.mm(rows, documents, out=out).numpy()
+
+
+Numbers = TypeVar("Numbers", bound=np.generic)
+
+
+def longer(x: NDArray[Numbers], capacity: int) -> NDArray[Numbers]:
+    """The same entries with more room behind them.  Shapes: x [..., n] -> [..., capacity]."""
+    more = np.empty((*x.shape[:-1], capacity), x.dtype)
+    more[..., : x.shape[-1]] = x
+    return more
+
+
+def refuse(bad: NDArray[np.int64]) -> None:
+    """NaN and +inf, which no threshold excludes, end in the head; they are refused by name."""
+    if (bad >= 0).any():
+        q = int(np.flatnonzero(bad >= 0)[0])
+        raise PolicyError(
+            f"generator scores of {int((bad >= 0).sum())} queries are NaN or +inf (first: row {q}, document {bad[q]}). "
+            f"Scores must be finite, or -inf for a document that is not available; check the model's weights and the "
+            f"learning rate."
+        )
+
+
+def top(scores: GeneratorScores, n: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The n documents with the highest scores of each query and their scores, the highest first, ties to the lower number.
+
+    Exact: blocks of products, and for each query a level below which nothing is looked at. -1 and -inf where too few are
+    available.
+    Shapes: scores [B, D] -> two of [B, n].
+    """
+    from tandemrank.gradients import _products_kernel as kernel
+
+    if n < 1:
+        raise ConfigError(f"at least 1 document must be asked for; got {n}.")
+    source = Source.of(scores)
+    B = source.B
+    b, margin = np.empty(B, np.float32), np.empty(B, np.float32)
+    with compiling():
+        kernel.set_levels(source.X, source.Y, source.given, source.some(), n, chunks(B), b, margin)
+        docs, found, filled = _exceeding(source, b, margin, n)
+        short = np.flatnonzero(filled < min(n, source.D))
+        best, best_score = np.empty((B, n), np.int32), np.empty((B, n), np.float32)
+        kernel.highest(docs, found, filled, n, chunks(B), best, best_score)
+        if len(short) and np.any(b[short] > -np.inf):
+            # The sample promised more than there is: these few queries look at everything.
+            rest = Source(source.X[short], source.Y, source.given[short])
+            everything = np.full(len(short), -np.inf, np.float32)
+            docs, found, filled = _exceeding(rest, everything, margin[short], n)
+            part, part_score = np.empty((len(short), n), np.int32), np.empty((len(short), n), np.float32)
+            kernel.highest(docs, found, filled, n, chunks(len(short)), part, part_score)
+            best[short], best_score[short] = part, part_score
+    return best, best_score
+
+
+def _exceeding(
+    source: Source, b: NDArray[np.float32], margin: NDArray[np.float32], n: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+    from tandemrank.gradients import _products_kernel as kernel
+
+    capacity = min(source.D, 2 * n + kernel.BLOCK)
+    docs, filled = np.empty((source.B, capacity), np.int32), np.zeros(source.B, np.int64)
+    scores, bad = np.empty((source.B, capacity), np.float32), np.full(source.B, -1, np.int64)
+    for tile, first, part in source.blocks():
+        if filled[tile : tile + len(part)].max(initial=0) + min(kernel.BLOCK, source.D - first) > capacity:
+            capacity = min(source.D, 2 * capacity)
+            docs, scores = longer(docs, capacity), longer(scores, capacity)
+        kernel.scan_above(
+            part, tile, first, source.X, source.Y, b, margin, chunks(len(part)), docs, scores, filled, bad
+        )
+    refuse(bad)
+    return docs, scores, filled
+
+
+class _At(torch.autograd.Function):
+    """The products at some documents; by the items a sparse gradient, only rows that count, or a dense one."""
+
+    @staticmethod
+    def forward(ctx: Any, queries: Tensor, items: Tensor, documents: Tensor, sparse: bool) -> Tensor:
+        from tandemrank.gradients import _products_kernel as kernel
+
+        ctx.save_for_backward(queries, items, documents)
+        ctx.sparse = sparse
+        scores = np.empty(documents.shape, np.float32)
+        with compiling():
+            kernel.scores_at(row_major(queries), row_major(items), documents.numpy(), chunks(len(scores)), scores)
+        return torch.from_numpy(scores).to(queries)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        queries, items, documents = ctx.saved_tensors
+        gradient, by_query, by_item = row_major(grad_outputs[0]), None, None
+        if ctx.needs_input_grad[0]:
+            by_query = _query_gradient(items, documents, gradient).to(queries)
+        if ctx.needs_input_grad[1]:
+            by_item = _item_gradient(queries, items, documents, gradient)
+            by_item = by_item if ctx.sparse else by_item.to_dense()
+        return by_query, by_item, None, None
+
+
+def _query_gradient(items: Tensor, documents: Tensor, gradient: NDArray[np.float32]) -> Tensor:
+    from tandemrank.gradients import _products_kernel as kernel
+
+    by_query = np.zeros((len(gradient), items.shape[1]), np.float32)
+    with compiling():
+        kernel.query_gradient(row_major(items), documents.numpy(), gradient, chunks(len(gradient)), by_query)
+    return torch.from_numpy(by_query)
+
+
+def _item_gradient(queries: Tensor, items: Tensor, documents: Tensor, gradient: NDArray[np.float32]) -> Tensor:
+    """A coalesced sparse tensor [D, F]: its rows in the order of the documents' first appearance are sorted once."""
+    from tandemrank.gradients import _products_kernel as kernel
+
+    row, rows = np.full(len(items), -1, np.int32), np.empty(documents.numel(), np.int64)
+    with compiling():
+        n = kernel.touched(documents.numpy(), gradient, row, rows)
+        rows = np.sort(rows[:n])
+        row[rows] = np.arange(n, dtype=np.int32)
+        by_row = np.zeros((n, items.shape[1]), np.float32)
+        kernel.item_gradient(row_major(queries), documents.numpy(), gradient, row, chunks(len(gradient)), by_row)
+    index, values = torch.from_numpy(rows)[None], torch.from_numpy(by_row).to(items)
+    return torch.sparse_coo_tensor(index, values, items.shape, is_coalesced=True, check_invariants=False)
+
+
+def at(queries: Tensor, items: Tensor, documents: Tensor, *, sparse: bool = False) -> Tensor:
+    """The scores of some documents of each query, <queries[q], items[documents[q, j]]>, differentiable in both factors.
+
+    `sparse`: the gradient by the items is a sparse tensor, of the rows that count; a step then costs what it touches.
+    Shapes: queries [B, F]; items [D, F]; documents [B, M], int64 -> [B, M].
+    """
+    Products(queries, items)
+    if documents.ndim != 2 or len(documents) != len(queries) or documents.dtype != torch.int64:
+        raise PolicyError(
+            f"documents must be int64 [{len(queries)}, M], one row per query; got {documents.dtype} {tuple(documents.shape)}."
+        )
+    if documents.numel() and not 0 <= int(documents.min()) <= int(documents.max()) < len(items):
+        raise PolicyError(
+            f"documents must lie in 0 ... {len(items) - 1}; got {int(documents.min())} ... {int(documents.max())}."
+        )
+    result: Tensor = _At.apply(queries, items, documents.contiguous(), sparse)  # type: ignore[no-untyped-call]
+    return result

@@ -1,0 +1,164 @@
+"""The lazy race has the law of the first race: by enumeration, by its times, by the dense race, whatever level and horizon."""
+
+import itertools
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import enumeration
+from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.gradients import _bridge, lazy_race, race
+from tandemrank.gradients.products import Products, Source
+
+# Level and horizon (b, log T): all head, all tail, both, too short, long; None: as chosen.
+HORIZONS = [None, (-math.inf, 0.0), (9.0, -6.0), (0.2, -1.0), (0.2, -math.inf), (1.0, 1.0)]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def horizon(request, monkeypatch):
+    """Every query gets this level and horizon, whatever its scores say."""
+    if request.param is not None:
+        chosen = lazy_race.horizons
+
+        def forced(source, K2, samples, wide):
+            at = chosen(source, K2, samples, wide)
+            at.b[:], at.log_T[:, :samples] = request.param
+            return at
+
+        monkeypatch.setattr(lazy_race, "horizons", forced)
+    return request.param
+
+
+@pytest.mark.parametrize("horizon", HORIZONS, indirect=True)
+def test_candidates_are_plackett_luce_by_enumeration(horizon) -> None:
+    s, K2, n = [0.5, -1.0, 1.5, 0.0, 0.3, -math.inf], 3, 40_000
+    expected = dict.fromkeys(itertools.combinations(range(6), K2), 0.0)
+    for y, p, _ in enumeration.rankings(s, range(6), K2):
+        expected[tuple(sorted(y))] += p
+    drawn = np.sort(lazy_race.candidates(torch.tensor([s] * n), K2, generator=seeded(1)), axis=1)
+    sets, counts = np.unique(drawn, axis=0, return_counts=True)
+    found = {tuple(y): count / n for y, count in zip(sets.tolist(), counts.tolist(), strict=True)}
+    assert set(found) <= set(expected)
+    for y, p in expected.items():
+        assert abs(found.get(y, 0.0) - p) <= 5 * math.sqrt(p * (1 - p) / n) + 1e-9, y
+
+
+@pytest.mark.parametrize("horizon", HORIZONS, indirect=True)
+def test_the_last_candidate_and_who_missed_and_their_times(horizon) -> None:
+    """The K2-th arrival: who it is, its time, and the time and name of the next, against the dense clocks' law."""
+    s, K2, n = torch.tensor([0.5, -1.0, 1.5, 0.0, 0.3]), 2, 40_000
+    keys = _bridge.keys_for(n, seeded(3))
+    found = lazy_race.races(Source.of(s.expand(n, -1)), K2, 1, keys)
+    T = torch.empty(n, 5).exponential_(generator=seeded(4)) / s.exp()
+    times, order = T.sort(dim=1)
+    for place, name in ((0, K2 - 1), (K2, K2)):
+        ours = np.bincount(found.candidates[:, 0, place], minlength=5) / n
+        theirs = np.bincount(order[:, name].numpy(), minlength=5) / n
+        assert np.all(np.abs(ours - theirs) <= 5 * np.sqrt((ours * (1 - ours) + theirs * (1 - theirs)) / n))
+    edge, expected = np.exp(found.log_edge[:, 0].astype(np.float64)), times[:, K2 - 1 : K2 + 1].double().numpy()
+    for power in (0.5, 1.0):
+        a, b = edge**power, expected**power
+        assert np.all(np.abs(a.mean(0) - b.mean(0)) <= 5 * np.sqrt((a.var(0) + b.var(0)) / n))
+    gap_a, gap_b = edge[:, 1] - edge[:, 0], expected[:, 1] - expected[:, 0]
+    assert abs(gap_a.mean() - gap_b.mean()) <= 5 * math.sqrt((gap_a.var() + gap_b.var()) / n)
+
+
+def test_races_and_sample_are_independent_and_the_sample_has_its_chances() -> None:
+    s, K2, n = [0.5, -1.0, 1.5, 0.0, 0.3], 2, 40_000
+    found = lazy_race.races(Source.of(torch.tensor([s] * n)), K2, 2, _bridge.keys_for(n, seeded(5)), wide=1.5)
+    inside = np.zeros((3, n, 5))
+    for i in range(2):
+        np.put_along_axis(inside[i], found.candidates[:, i, :K2].astype(np.int64), 1.0, axis=1)
+    for q in range(n):
+        inside[2, q, found.sample[q, : found.sample_n[q]]] = 1.0
+    chance = 1 - np.exp(-1.5 * np.exp(np.array(s) + found.log_tau[0]))
+    assert np.all(np.abs(inside[2].mean(0) - chance) <= 5 * np.sqrt(chance * (1 - chance) / n))
+    centred = inside - inside.mean(1, keepdims=True)
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        covariance = centred[a].T @ centred[b] / n
+        spread = np.sqrt(np.outer(centred[a].var(0), centred[b].var(0)) / n)
+        assert np.all(np.abs(covariance) <= 5 * spread)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+def test_against_the_dense_race_on_many_documents(scale: float) -> None:
+    """How many candidates have scores in each of ten bands, D = 20,000; level and horizon are those that are chosen."""
+    D, K2, n = 20_000, 300, 200
+    s = scale * torch.randn(D, generator=seeded(6))
+    lazy = lazy_race.candidates(s.expand(n, -1), K2, generator=seeded(7))
+    same = torch.zeros(1, D)
+    dense = race.draw(s[None], same, K2, K2, rows=np.zeros(n, np.int64), keys=_bridge.keys_for(n, seeded(8)))
+    edges = np.quantile(s.numpy()[dense.ravel()], np.linspace(0, 1, 11)[1:-1])
+    counts = [
+        np.stack([np.bincount(np.digitize(s.numpy()[row], edges), minlength=10) for row in x]) for x in (lazy, dense)
+    ]
+    assert all(len(set(row.tolist())) == K2 for row in lazy)
+    gap = np.abs(counts[0].mean(0) - counts[1].mean(0))
+    assert np.all(gap <= 5 * np.sqrt((counts[0].var(0) + counts[1].var(0)) / n))
+
+
+def test_the_split_of_a_batch_changes_no_bit() -> None:
+    X, Y = torch.randn(70, 20, generator=seeded(1)), torch.randn(9_000, 20, generator=seeded(2))
+    keys = _bridge.keys_for(70, seeded(3))
+    whole = lazy_race.races(Source.of(Products(X, Y)), 50, 2, keys, 2.0)
+    parts = [
+        lazy_race.races(Source.of(Products(X[i:j], Y)), 50, 2, keys[i:j], 2.0) for i, j in ((0, 1), (1, 40), (40, 70))
+    ]
+    for name in ("candidates", "s", "count", "log_edge", "log_tau", "sample_n"):
+        joined = np.concatenate([getattr(part, name) for part in parts])
+        np.testing.assert_array_equal(getattr(whole, name), joined, err_msg=name)
+
+
+THREADS = """
+import torch, numba
+numba.set_num_threads(int(__import__("sys").argv[1]))
+torch.set_num_threads(int(__import__("sys").argv[1]))
+from tandemrank.gradients import lazy_race
+from tandemrank.gradients.products import Products
+g = torch.Generator().manual_seed(0)
+X, Y = torch.randn(17, 30, generator=g), torch.randn(9000, 30, generator=g)
+print(hash(lazy_race.candidates(Products(X, Y), 100, generator=g).tobytes()))
+"""
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "NUMBA_NUM_THREADS": "2"}
+    one, two = (
+        subprocess.run(
+            [sys.executable, "-c", THREADS, n], capture_output=True, text=True, check=True, env=environment
+        ).stdout
+        for n in ("1", "2")
+    )
+    assert one == two
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1e4])
+@pytest.mark.parametrize(("D", "K2"), [(1, 1), (1, 5), (5, 3), (4, 4), (6000, 5), (6000, 5999)])
+def test_edges_give_as_many_candidates_as_there_can_be(scale: float, D: int, K2: int) -> None:
+    s = torch.randn(3, D, generator=seeded(D)).sign() * scale
+    s[1, 1:] = -torch.inf
+    s[2] = -torch.inf
+    drawn = lazy_race.candidates(s, K2, generator=seeded(0))
+    for q, available in enumerate((D, 1, 0)):
+        row = drawn[q][drawn[q] >= 0]
+        assert len(row) == len(set(row.tolist())) == min(K2, available)
+        assert drawn.shape == (3, K2)
+    if scale == 1e4 and D == 6000:
+        best = int((s[0] > 0).sum())
+        assert (s[0, drawn[0]] > 0).sum() == min(K2, best)
+
+
+def test_bad_input_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="K2 must be at least 1"):
+        lazy_race.candidates(torch.zeros(1, 3), 0, generator=seeded(0))
+    with pytest.raises(PolicyError, match="row 1, document 2"):
+        lazy_race.candidates(torch.tensor([[0.0] * 3, [0.0, 0.0, torch.nan]]), 2, generator=seeded(0))
