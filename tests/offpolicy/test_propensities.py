@@ -98,7 +98,8 @@ def test_clips_and_their_one_default_quantile() -> None:
     rho_0 = np.linspace(0.01, 1, 1000)
     for clip, wanted in (("paper", 0.1), ("none", 0.0), (0.3, 0.3), ("quantile", 0.011)):
         assert clip_minimum(clip, rho_0, 10_000) == pytest.approx(wanted, abs=1e-4)
-    assert LearningConfig().clip_quantile == propensities.CLIP_QUANTILE == 0.001
+    assert LearningConfig().clip_quantile is None  # the one default of all who ask
+    assert propensities.CLIP_QUANTILE == 0.001
     assert LearningConfig().propensity_samples == propensities.SAMPLES
 
 
