@@ -100,7 +100,8 @@ def test_clips_and_their_one_default_quantile() -> None:
         assert clip_minimum(clip, rho_0, 10_000) == pytest.approx(wanted, abs=1e-4)
     assert LearningConfig().clip_quantile is None  # the one default of all who ask
     assert propensities.CLIP_QUANTILE == 0.001
-    assert LearningConfig().propensity_samples == propensities.SAMPLES
+    assert LearningConfig().propensity_samples is None
+    assert propensities.SAMPLES == 50
 
 
 def test_propensities_are_the_same_whatever_the_vocabulary() -> None:
