@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix, issparse
 from torch import Tensor
 
+from tandemrank._base.files import check_target
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, reinforce
@@ -87,6 +88,8 @@ def train(
     schedule = tuple(schedule or schedule_of(method, config.schedule, policy.generator, policy.ranker))
     loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed)
     path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and not resume:
+        check_target(path, checkpoints.CHECKPOINT)  # now, and not after the first epoch
     if path is not None and resume and (found := checkpoints.read(path, loop.identity)) is not None:
         loop.restore(found)
     tell = progress or (lambda _: None)
