@@ -19,7 +19,7 @@ from tandemrank.training.loop import train
 
 def check_scorer(scorer: Scorer, folder: Path) -> None:
     """Scores by row, sizes as JSON, the same after saving, trained and evaluated as either stage."""
-    sizes = scorer.sizes()
+    sizes = scorer.spec()
     Q, D = sizes["Q"], sizes["D"]
     with torch.no_grad():
         every = scorer(torch.arange(Q))
@@ -27,12 +27,12 @@ def check_scorer(scorer: Scorer, folder: Path) -> None:
         assert every.shape == (Q, D)
         assert every.dtype == torch.float32
         assert torch.allclose(scorer(some), every[some], atol=1e-5)
-    assert {id(p) for p in scorer.of_one_query()} <= {id(p) for p in scorer.parameters()}
+    assert {id(p) for p in scorer.per_query_parameters()} <= {id(p) for p in scorer.parameters()}
     vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series([f"item {d}" for d in range(D)]))
     pair = TwoStagePolicy(scorer, scorer, D - 1, 2, vocabulary)
     loaded = two_stage.load(pair.save(folder / "pair"))
     assert type(loaded.generator) is type(scorer)
-    assert json.dumps(loaded.ranker.sizes()) == json.dumps(sizes)
+    assert json.dumps(loaded.ranker.spec()) == json.dumps(sizes)
     for ours, theirs in zip(pair.scores(range(Q)), loaded.scores(range(Q)), strict=True):
         assert torch.equal(ours, theirs)
     rho, _ = loaded.exposure([0, Q - 1], [0, D - 1], [1.0, 0.5], samples=5)

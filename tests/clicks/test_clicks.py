@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
+from scipy.sparse import coo_matrix, csc_matrix, csr_array, csr_matrix
 
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, DataError
@@ -82,6 +82,14 @@ def test_the_same_impressions_whatever_the_parts():
     # a shorter log is the beginning of a longer one, another seed another log
     assert all(np.array_equal(a[:300], b) for a, b in zip(whole, columns(simulate(300, seed=7)), strict=True))
     assert not np.array_equal(whole[1], columns(simulate(1000, seed=8))[1])
+
+
+@pytest.mark.parametrize("form", [csc_matrix, csr_array, coo_matrix])
+def test_the_same_impressions_whatever_the_form_of_the_relevance(form):
+    model = models.position_based(models.examination_curve(3))
+    draw = simulation.one_stage(lambda q: SCORES[q], 3)
+    found = simulation.simulate(draw, form(RELEVANCE), np.array([0, 1, 3]), 500, model, seed=0)
+    assert all(np.array_equal(a, b) for a, b in zip(columns(list(found)), columns(simulate(500)), strict=True))
 
 
 def test_users_are_uniform_and_only_those_logged():

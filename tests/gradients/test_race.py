@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.sparse import csr_matrix
+from scipy.sparse import coo_matrix, csc_matrix, csr_array, csr_matrix
 
 import enumeration
 from tandemrank.errors import ConfigError, PolicyError
@@ -316,3 +316,32 @@ def test_import_compiles_nothing_and_is_quick() -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert out[1:] == ["False", "False", "False"]
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+def test_weights_of_every_sparse_form_mean_the_same(implementation: str) -> None:
+    """Entries that come twice add up, a matrix by columns is not taken for one by rows, a stored zero is nothing."""
+    s, r = torch.randn(3, 8, generator=seeded(1)), torch.randn(3, 8, generator=seeded(2))
+    twice = csr_matrix(([1.0, 2.0, -1.0, 0.0, 0.5], [2, 2, 7, 1, 0], [0, 3, 3, 5]), shape=(3, 8))
+    dense = torch.from_numpy(twice.toarray()).float()
+    assert dense[0, 2] == 3
+    options = {"theta": torch.tensor([1.0, 0.5]), "K2": 4, "samples": 3, "implementation": implementation}
+    expected = value_and_gradients(s, r, dense, generator=seeded(0), **options)
+    square = {"s": s[:, :3], "r": r[:, :3], "theta": torch.ones(2), "K2": 2, "implementation": implementation}
+    for form in (lambda w: w, csc_matrix, coo_matrix, csr_array):
+        found = value_and_gradients(s, r, form(twice), generator=seeded(0), **options)
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+        # Square, so that nothing but the form tells rows from columns.
+        own = value_and_gradients(w=form(csr_matrix(dense[:, :3].numpy())), generator=seeded(0), **square)
+        for a, b in zip(own, value_and_gradients(w=dense[:, :3], generator=seeded(0), **square), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_no_matrix_of_weights_is_refused() -> None:
+    s = torch.zeros(2, 3)
+    with pytest.raises(ConfigError, match="weights must be a tensor or a sparse matrix"):
+        race.utility(s, s, np.ones((2, 3)), torch.ones(1), 2, generator=seeded(0))
+    pattern = csc_matrix(np.ones((2, 3)))
+    with pytest.raises(ConfigError, match="documents must be a CSR matrix"):
+        race.exposure(s, s, torch.ones(1), 2, samples=1, generator=seeded(0), documents=pattern)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from datetime import datetime, timedelta
 from itertools import permutations
 
@@ -148,6 +149,16 @@ def test_a_log_that_fails_half_way_leaves_nothing(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError):
         writing.write(simulate(), tmp_path / "file" / "log", NUMBERS)
+
+
+def test_what_is_hidden_in_a_folder_is_no_part_of_the_log(tmp_path):
+    """Half of a log that is written right now, or that a killed process left, is in a hidden folder."""
+    path = writing.write(simulate(), tmp_path / "log", NUMBERS)
+    expected = reading.read(tmp_path)
+    shutil.copytree(path, tmp_path / ".tandemrank-abcdefgh" / "new" / "log")
+    shutil.copy(path / "part-00000.parquet", path / ".part.parquet")
+    assert_same(reading.read(tmp_path), expected)
+    assert_same(reading.read(path), expected)
 
 
 def test_files_folders_patterns_and_frames_are_the_same_log(tmp_path):

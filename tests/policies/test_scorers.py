@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 from conformance import check_scorer
 from tandemrank._base.ids import Vocabulary
-from tandemrank.policies import towers, two_stage
+from tandemrank.policies import storage, towers
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 
 NUMBERS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
@@ -30,7 +30,7 @@ EXAMPLES = {
 
 
 def test_there_is_an_example_of_every_scorer() -> None:
-    assert {make().kind for make in EXAMPLES.values()} == set(two_stage.SCORERS)
+    assert {make().kind for make in EXAMPLES.values()} == set(storage.SCORERS)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -230,7 +230,7 @@ def test_a_side_without_features_is_known_by_its_ids() -> None:
     model = towers.from_features(None, items, vocabulary, width=16, dimension=8)
     start = TwoStagePolicy(model, model, 12, 3, vocabulary)
     assert judged(trained(start, liked, epochs=40), liked) > 0.75
-    assert two_stage.extended(start, item_features=renamed(items)).ranker.sizes()["D"] == 2 * D
+    assert two_stage.extended(start, item_features=renamed(items)).ranker.spec()["D"] == 2 * D
     with pytest.raises(PolicyError, match="trained without query features, so it cannot score a new query"):
         two_stage.extended(start, query_features=renamed(queries))
 

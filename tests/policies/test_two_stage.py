@@ -1,12 +1,10 @@
 """Scorers and the two-stage policy: lists, samples, exposure, saving and loading."""
 
-import json
-
 import numpy as np
 import polars as pl
 import pytest
 import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import coo_matrix, csc_matrix, csr_array, csr_matrix
 
 import enumeration
 from tandemrank._base.ids import Vocabulary
@@ -112,30 +110,14 @@ def test_save_and_load_is_the_same_policy(tmp_path, scorer) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["policy"]
 
 
-def test_a_damaged_or_foreign_folder_is_refused(tmp_path) -> None:
-    folder = small().save(tmp_path / "policy")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "format": 99}))
-    with pytest.raises(PolicyError, match="has format 99, this version reads format 1"):
-        two_stage.load(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(PolicyError, match="damaged saved policy"):
-        two_stage.load(folder)
-    (folder / "config.json").write_text(json.dumps(config))
-    whole = (folder / "weights.safetensors").read_bytes()
-    (folder / "weights.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(PolicyError, match="damaged saved policy"):
-        two_stage.load(folder)
-    (folder / "weights.safetensors").unlink()
-    with pytest.raises(PolicyError, match=r"weights.safetensors is missing"):
-        two_stage.load(folder)
-
-
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(PolicyError, match="1 <= K <= K2 <= 5"):
         TwoStagePolicy(GivenScores(S), GivenScores(R), 2, 3, IDS)
     with pytest.raises(PolicyError, match="1 <= K <= K2 <= 5"):
         TwoStagePolicy(GivenScores(S), GivenScores(R), 6, 3, IDS)
+    for K2, K in ((3, 2.5), (3.0, 2), (3, True), ("3", 2), (3, None)):
+        with pytest.raises(PolicyError, match="1 <= K <= K2 <= 5"):
+            TwoStagePolicy(GivenScores(S), GivenScores(R), K2, K, IDS)
     with pytest.raises(PolicyError, match="the generator scores 7 queries and 9 items"):
         TwoStagePolicy(random_mf(), GivenScores(R), 3, 2, IDS)
     with pytest.raises(PolicyError, match="embeddings must be"):
@@ -148,3 +130,77 @@ def test_a_copy_has_weights_of_its_own() -> None:
     with torch.no_grad():
         other.generator.items.zero_()
     assert policy.generator.items.abs().sum() > 0
+
+
+def some_available() -> TwoStagePolicy:
+    """Query "a" has items 20 and 40, "b" has none."""
+    scores = csr_matrix(([1.0, 2.0], ([0, 0], [1, 3])), shape=(2, 5))
+    return TwoStagePolicy(GivenScores(scores), GivenScores(scores), 3, 3, IDS)
+
+
+def test_a_query_with_few_items_has_a_short_list_and_one_with_none_an_empty_one() -> None:
+    frame = some_available().recommend(["b", "a", "b"])
+    assert frame["items"].to_list() == [[], [40, 20], []]
+    assert frame.schema == {"query_id": pl.String, "items": pl.List(pl.Int64)}
+    assert some_available().recommend(["b"])["items"].to_list() == [[]]
+
+
+def test_no_queries_have_no_lists() -> None:
+    policy = small()
+    for nothing in ([], pl.Series([], dtype=pl.String), np.array([])):
+        frame = policy.recommend(nothing)
+        assert frame.shape == (0, 2)
+        assert frame.schema == {"query_id": pl.String, "items": pl.List(pl.Int64)}
+    assert policy.most_likely([]).shape == (0, 2)
+    assert policy.sample([], np.empty(0, np.uint64)).shape == (0, 2)
+    assert [x.shape for x in policy.exposure([], [], THETA)] == [(0,), (0,)]
+    assert [x.shape for x in policy.scores([])] == [(0, 5), (0, 5)]
+    assert list(policy.batches([])) == []
+
+
+@pytest.mark.parametrize("ids", [[1.5], [1.0], [True], [None]])
+def test_recommend_never_rounds_an_id(ids) -> None:
+    numbered = TwoStagePolicy(GivenScores(S), GivenScores(R), 3, 2, Vocabulary(pl.Series([1, 2]), IDS.item_ids))
+    assert len(numbered.recommend([1])) == 1
+    with pytest.raises(InputError, match="query ids are integers or strings"):
+        numbered.recommend(ids)
+
+
+@pytest.mark.parametrize("q", [[-1], [2], [0, 5], [0.5], [1.0], [True], ["a"], [[0]]])
+def test_positions_that_are_none_are_refused(q) -> None:
+    policy, key = small(), np.zeros(len(q), np.uint64)
+    for ask in (
+        policy.scores,
+        policy.most_likely,
+        lambda q: policy.sample(q, key),
+        lambda q: policy.exposure(q, [0] * len(q), THETA),
+        lambda q: list(policy.batches(q)),
+    ):
+        with pytest.raises(PolicyError, match="positions of queries"):
+            ask(q)
+    with pytest.raises(PolicyError, match="positions of items"):
+        policy.exposure([0], [5], THETA)
+    with pytest.raises(PolicyError, match="one key per query"):
+        policy.sample([0, 1], np.zeros(1, np.uint64))
+    with pytest.raises(PolicyError, match="one query and one item each"):
+        policy.exposure([0, 1], [0], THETA)
+
+
+def test_given_scores_of_every_sparse_form_mean_the_same() -> None:
+    """What comes twice is added up, a stored zero is a score, a matrix by columns is not taken for one by rows."""
+    twice = csr_matrix(([0.5, 0.5, 2.0, 0.0], [1, 1, 3, 0], [0, 3, 4]), shape=(2, 4))
+    inf = -np.inf
+    expected = [[inf, 1.0, inf, 2.0], [0.0, inf, inf, inf]]
+    for form in (lambda x: x, csc_matrix, coo_matrix, csr_array):
+        assert GivenScores(form(twice))(torch.arange(2)).tolist() == expected
+    square = np.array([[1.0, 2.0], [3.0, 4.0]])
+    assert GivenScores(csc_matrix(square))(torch.arange(2)).tolist() == square.tolist()
+    with pytest.raises(PolicyError, match="NaN"):
+        GivenScores(csr_matrix(([np.nan], [0], [0, 1, 1]), shape=(2, 4)))
+
+
+def test_utility_takes_weights_of_every_sparse_form() -> None:
+    twice = csr_matrix(([1.0, 1.0, 1.0], [1, 1, 3], [0, 3, 3]), shape=(2, 5))
+    once = csr_matrix(twice.toarray())
+    for form in (lambda x: x, csc_matrix, csr_array):
+        assert np.array_equal(small().utility(form(twice), THETA), small().utility(once, THETA))

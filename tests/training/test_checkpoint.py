@@ -53,6 +53,15 @@ def test_what_is_written_is_read(tmp_path) -> None:
     assert repr(again) == repr(found)
 
 
+def test_a_file_of_somebody_else_is_not_replaced(path) -> None:
+    train(start(), weights(), THETA, CONFIG, checkpoint=path)  # one of ours is, if one starts anew
+    save_file({"a": torch.zeros(1)}, path)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="exists and is not a checkpoint of ours"):
+        train(start(), weights(), THETA, CONFIG, checkpoint=path)
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -172,8 +172,8 @@ def test_start_from_features_scores_what_was_never_shown(world) -> None:
     sizes = tr.StartConfig(generator_width=4, generator_dimension=2, ranker_width=8, ranker_dimension=6)
     config = configured(propensity="frequency", training={"epochs": 2})
     found = learn(world.frame.head(3000), config, start=Start(item_features=table, sizes=sizes))
-    assert found.policy.generator.sizes()["dimension"] == 2
-    assert found.policy.ranker.sizes()["dimension"] == 6
+    assert found.policy.generator.spec()["dimension"] == 2
+    assert found.policy.ranker.spec()["dimension"] == 6
     assert 10**6 in found.policy.vocabulary.item_ids
     assert "two towers" in found.start.words
     with pytest.raises(DataError, match=str(items[3])):
@@ -191,7 +191,7 @@ def test_start_from_embeddings_and_from_a_policy(world) -> None:
         for name, ids in (("query_id", few["query_id"].unique()), ("item_id", few["items"].explode().unique()))
     ]
     found = learn(few, config, start=Start(query_embeddings=tables[0], item_embeddings=tables[1]))
-    assert found.policy.generator.sizes()["F"] == 4
+    assert found.policy.generator.spec()["F"] == 4
     again = learn(few, config, start=Start(world.production))
     assert again.policy.vocabulary.item_ids.equals(world.task.vocabulary.item_ids)
     exact = learn(few, configured(training={"epochs": 1}), start=Start(world.production))
@@ -269,7 +269,7 @@ def test_the_rank_that_was_used_is_told_and_not_the_one_that_was_asked_for(world
     few = world.frame.head(300)
     config = configured(propensity="frequency", training={"epochs": 1})
     found = learn(few, config, start=Start(sizes=tr.StartConfig(rank=500)))
-    assert found.start.sizes.rank == found.policy.generator.sizes()["F"] < 50
+    assert found.start.sizes.rank == found.policy.generator.spec()["F"] < 50
     assert f"{found.start.sizes.rank} dimensions" in found.start.words
 
 

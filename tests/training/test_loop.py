@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from scipy.sparse import csr_matrix
+from scipy.sparse import csc_matrix, csr_array, csr_matrix
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
@@ -70,6 +70,17 @@ def test_every_method_and_gradient_improves_the_objective(method, gradient, samp
     config = TrainingConfig(gradient=gradient, samples=samples, epochs=15, minibatch=10, learning_rate=0.1)
     trained = train(start(), weights(), THETA, config, method=method)
     assert value(trained.policy) > 1.2 * value(start())
+
+
+def test_weights_of_every_sparse_form_train_the_same() -> None:
+    plain = weights()
+    halves = csr_matrix(
+        (np.repeat(plain.data / 2, 2), np.repeat(plain.indices, 2), plain.indptr * 2), shape=plain.shape
+    )
+    config = TrainingConfig(epochs=2, minibatch=10)
+    expected = state(train(start(), plain, THETA, config).policy.ranker)
+    for form in (csc_matrix(plain), csr_array(plain), halves):
+        assert same(state(train(start(), form, THETA, config).policy.ranker), expected)
 
 
 def test_the_schedules_move_the_stage_they_name_and_no_other() -> None:

@@ -29,7 +29,7 @@ def log_of(rows: list[tuple[int, int, int, float, float]], Q: int = 4, D: int = 
 
 
 def scores(scorer) -> np.ndarray:
-    return scorer(torch.arange(scorer.sizes()["Q"])).detach().numpy()
+    return scorer(torch.arange(scorer.spec()["Q"])).detach().numpy()
 
 
 def test_the_evidence_of_a_pair_is_its_formula() -> None:
@@ -107,7 +107,7 @@ def test_the_fewest_clicks_and_the_highest_rank() -> None:
     one = log_of([(0, 1, 0, 10, 1), (1, 2, 0, 10, 0)])
     for rank in (1, 3, 50):  # at most min(Q, D) - 1 = 3
         found = start.from_clicks(one, THETA, rank)
-        assert found.sizes() == {"Q": 4, "D": 6, "F": min(rank, 3)}
+        assert found.spec() == {"Q": 4, "D": 6, "F": min(rank, 3)}
         s = scores(found)
         assert np.isfinite(s).all()
         assert s[0].argmax() == 1

@@ -4,6 +4,7 @@
 - `random`: seeds that are derived, random keys, the streams of one seed
 - `files`: writing in one piece; never over what we did not write
 - `config`: configuration from a preset, a TOML file and single switches
+- `sparse`: sparse matrices in one form
 - `frames`: frames of polars and pandas as one kind of table
 - `cluster`: Ray: functions as tasks of a cluster
 - `processes`: worker processes that end with their parent, one process at a time in a folder

@@ -13,6 +13,7 @@ from scipy.sparse import csr_matrix
 
 from tandemrank._base import random
 from tandemrank._base.random import Stream
+from tandemrank._base.sparse import canonical_csr
 from tandemrank.clicks.models import ClickModel, click_probability
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.gradients import plackett_luce
@@ -71,11 +72,9 @@ def simulate(
             f"expected N >= 1 impressions, parts of >= 1, and queries from 0 to {Q - 1}; "
             f"N = {N}, part = {part} and {len(logged)} queries came."
         )
+    relevance = canonical_csr(relevance)  # sorted and distinct columns: each look-up is a binary search
     if relevance.nnz and not (relevance.data.min() >= 0 and relevance.data.max() <= 1):
         raise DataError("expected relevance from 0 to 1; other values came. Binarise ratings with a threshold.")
-    if not relevance.has_canonical_format:
-        relevance = relevance.copy()
-        relevance.sum_duplicates()  # sorted and distinct columns: each look-up is a binary search
     return (
         _impressions(draw, relevance, logged, np.arange(first, min(first + part, N)), click_model, seed)
         for first in range(0, N, part)

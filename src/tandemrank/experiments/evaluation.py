@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import same_ids
+from tandemrank._base.sparse import canonical_csr
 from tandemrank.clicks import simulation
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.experiments.ratings import Task
@@ -63,11 +64,11 @@ class Evaluation:
 
 
 def ndcg(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix) -> Floats:
-    """NDCG@K of one list a query: DCG = sum_k R / log2(k + 1) over the best possible one.
+    """NDCG@K of one list per query: DCG = sum_k R / log2(k + 1) over the best possible one.
 
     Shapes: lists [n, K], -1 for an empty place; q [n]; relevance [Q, D] -> [n], NaN where nothing is relevant.
     """
-    K = lists.shape[1]
+    relevance, K = canonical_csr(relevance), lists.shape[1]
     discount = 1 / np.log2(np.arange(2, K + 2))
     gain = simulation.relevance_of(relevance, q, np.maximum(lists, 0)) * (lists >= 0)
     distinct, row = np.unique(q, return_inverse=True)
@@ -104,7 +105,7 @@ def evaluate(
 
     Shapes: relevance [Q, D]; theta [K]; q [n], all queries by default.
     """
-    relevance = _canonical(relevance)
+    relevance = canonical_csr(relevance, drop_zeros=True)  # an entry counts as a relevant document
     positions = np.arange(relevance.shape[0]) if q is None else np.asarray(q, np.int64)
     generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
@@ -127,16 +128,6 @@ def evaluate(
             )
         )
     return Evaluation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-
-
-def _canonical(relevance: csr_matrix) -> csr_matrix:
-    """The matrix by rows, each entry once and none of them 0: an entry counts as a relevant document."""
-    plain = csr_matrix(relevance)
-    if not plain.has_canonical_format or not plain.data.all():
-        plain = plain.copy()
-        plain.sum_duplicates()
-        plain.eliminate_zeros()
-    return plain
 
 
 def judge(

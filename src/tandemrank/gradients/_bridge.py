@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse
 from torch import Tensor
 
+from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError, PolicyError
 
 Weights: TypeAlias = Tensor | csr_matrix
@@ -72,8 +73,12 @@ def check_scores(scores: Tensor, stage: str) -> None:
 
 
 def checked_weights(w: Weights, scores: Tensor) -> Weights:
+    """Finite weights in the shape of the scores: a tensor, or any sparse matrix as CSR with each entry once."""
+    if not (isinstance(w, Tensor) or issparse(w)):
+        raise ConfigError(f"weights must be a tensor or a sparse matrix of scipy; {type(w).__name__} came.")
     if tuple(w.shape) != tuple(scores.shape):
         raise ConfigError(f"weights must have the shape of the scores, {tuple(scores.shape)}, not {tuple(w.shape)}.")
+    w = w if isinstance(w, Tensor) else canonical_csr(w)
     total = float(w.sum()) if isinstance(w, Tensor) else float(w.data.sum())
     if not np.isfinite(total):
         raise ConfigError("weights must be finite; a propensity of 0 gives infinite weights, clip it from below.")

@@ -87,6 +87,10 @@ def exposure(
     The standard error is NaN for one sample.
     """
     problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
+    if documents is not None and not isinstance(documents, csr_matrix):
+        raise ConfigError(
+            f"documents must be a CSR matrix; {type(documents).__name__} came. Its entries are the order."
+        )
     if documents is not None and documents.shape != s_c.shape:
         raise ConfigError(f"documents must have the shape of the scores, {tuple(s_c.shape)}, not {documents.shape}.")
     row, moments, totals = (_kernel_moments if problem.compiled else _tensor_moments)(

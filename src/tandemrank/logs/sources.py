@@ -133,6 +133,13 @@ def impressions_in(path: Path) -> int:
         return 0
 
 
+def _inside(folder: Path) -> list[Path]:
+    """The files of a folder that can be a log's; what is hidden is not looked at, nor are hidden folders, where half of a
+    log may be that is written right now."""
+    found = (p for p in folder.rglob("*") if p.suffix.lower() in FORMS)
+    return sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+
+
 def _paths(path: str | Path) -> list[Path]:
     """The files at a path: itself, those of a folder, those of a pattern."""
     if not isinstance(path, str | Path) or path == "":
@@ -140,7 +147,7 @@ def _paths(path: str | Path) -> list[Path]:
         raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; {came} came.")
     try:
         found = [Path(path)] if Path(path).exists() else [Path(p) for p in sorted(glob(str(path), recursive=True))]
-        inside = {f: sorted(p for p in f.rglob("[!.]*") if p.suffix.lower() in FORMS) for f in found if f.is_dir()}
+        inside = {f: _inside(f) for f in found if f.is_dir()}
     except (OSError, ValueError, re.error) as error:  # a name too long, a folder that may not be read
         raise LogError(
             f"{str(path)[:200]}: cannot be looked at: {getattr(error, 'strerror', None) or error}."

@@ -6,6 +6,7 @@
 What was fitted, the `Encoder`, is plain data and goes through JSON, so new rows are encoded as the old ones were.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,12 +65,25 @@ class Features:
 
 
 def encoder_from(data: dict[str, Any]) -> Encoder:
-    """The encoder of which this is the JSON."""
-    return Encoder(
+    """The encoder of which this is the JSON; refuses what is none."""
+    found = Encoder(
         data["id_column"],
         tuple(Numeric(**column) for column in data["numeric"]),
         tuple(Categorical(column["name"], tuple(column["values"])) for column in data["categorical"]),
     )
+    names = [found.id_column, *(n.name for n in found.numeric), *(c.name for c in found.categorical)]
+    texts = [*names, *(value for column in found.categorical for value in column.values)]
+    if not all(isinstance(text, str) for text in texts) or len(set(names)) < len(names):
+        raise DataError("an encoder has distinct names of columns, and categories that are strings; others came.")
+    if any(len(set(column.values)) < len(column.values) for column in found.categorical):
+        raise DataError("an encoder has every category of a column once; one came twice.")
+    for column in found.numeric:
+        if (
+            not all(isinstance(x, int | float) and math.isfinite(x) for x in (column.mean, column.scale))
+            or column.scale <= 0
+        ):
+            raise DataError(f"an encoder has finite means, and scales above 0; {column} came.")
+    return found
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

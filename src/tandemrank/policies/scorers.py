@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse, sparray, spmatrix
 from scipy.sparse.linalg import svds
 from torch import Tensor, nn
 
+from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import _bridge
 
@@ -22,33 +23,42 @@ from tandemrank.gradients import _bridge
 class Scorer(nn.Module, ABC):
     """Scores of all items for a batch of queries: `scorer(q)`, shapes q [B] -> [B, D]; -inf means not available.
 
-    All state is in parameters and buffers, and `rebuild(sizes(), ...)` followed by `load_state_dict` restores it.
+    All state is in parameters and buffers, and `from_spec(spec())` followed by `load_state_dict` restores it.
     """
 
     kind: ClassVar[str]
+    lengths: ClassVar[tuple[str, ...]] = ()
+    """What of the spec, beside Q and D, is a length of weights: checked against a file before anything is made of it."""
 
     @abstractmethod
     def forward(self, q: Tensor) -> Tensor:
         """Shapes: q [B] -> [B, D]."""
 
     @abstractmethod
-    def sizes(self) -> dict[str, Any]:
-        """What `rebuild` needs, as JSON for `config.json`; always with the number of queries Q and of items D."""
+    def spec(self) -> dict[str, Any]:
+        """What `from_spec` needs, as JSON for `config.json`; always with the number of queries Q and of items D."""
 
     @classmethod
     @abstractmethod
-    def rebuild(cls, sizes: dict[str, Any]) -> "Scorer":
-        """A scorer of these sizes with undefined weights."""
+    def from_spec(cls, spec: dict[str, Any]) -> "Scorer":
+        """A scorer of this spec with undefined weights."""
 
     @abstractmethod
-    def of_one_query(self) -> Sequence[nn.Parameter]:
+    def per_query_parameters(self) -> Sequence[nn.Parameter]:
         """The parameters whose entries each belong to one query; all others are shared, and training moves them slower."""
+
+    def check(self) -> None:
+        """Refuses weights that give no scores, as loading a damaged file would bring: by default what is not finite."""
+        for name, t in self.state_dict().items():
+            if not bool(torch.isfinite(t).all()):
+                raise PolicyError(f"{name} of the {self.kind} has numbers that are not finite")
 
 
 class MatrixFactorisation(Scorer):
     """The paper's model: score(q, d) = <queries[q], items[d]>.  Shapes: queries [Q, F], items [D, F]."""
 
     kind = "matrix-factorisation"
+    lengths = ("F",)
 
     def __init__(self, queries: ArrayLike | Tensor, items: ArrayLike | Tensor) -> None:
         super().__init__()
@@ -64,27 +74,30 @@ class MatrixFactorisation(Scorer):
     def forward(self, q: Tensor) -> Tensor:
         return self.queries[q] @ self.items.T
 
-    def sizes(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, Any]:
         return {"Q": self.queries.shape[0], "D": self.items.shape[0], "F": self.items.shape[1]}
 
     @classmethod
-    def rebuild(cls, sizes: dict[str, Any]) -> "MatrixFactorisation":
-        return cls(torch.empty(sizes["Q"], sizes["F"]), torch.empty(sizes["D"], sizes["F"]))
+    def from_spec(cls, spec: dict[str, Any]) -> "MatrixFactorisation":
+        return cls(torch.empty(spec["Q"], spec["F"]), torch.empty(spec["D"], spec["F"]))
 
-    def of_one_query(self) -> Sequence[nn.Parameter]:
+    def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return [self.queries]
 
 
 class GivenScores(Scorer):
-    """Scores that came as numbers, dense [Q, D] or sparse (then what is absent is not available)."""
+    """Scores that came as numbers, dense [Q, D] or sparse (then what is absent is not available, what is stored as 0 is)."""
 
     kind = "given-scores"
+    lengths = ("entries",)
     first: Tensor
     item: Tensor
 
-    def __init__(self, scores: ArrayLike | csr_matrix) -> None:
+    def __init__(self, scores: ArrayLike | spmatrix | sparray) -> None:
         super().__init__()
-        if not isinstance(scores, csr_matrix):
+        if issparse(scores):
+            scores = canonical_csr(scores)
+        else:
             dense = np.asarray(scores, np.float32)
             if dense.ndim != 2:
                 raise PolicyError(f"scores must be [queries, items]; got the shape {dense.shape}.")
@@ -104,17 +117,29 @@ class GivenScores(Scorer):
         empty = self.score.new_full((len(q), self.D), -torch.inf)
         return empty.index_put((rows, self.item[entries]), self.score[entries])
 
-    def sizes(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, Any]:
         return {"Q": len(self.first) - 1, "D": self.D, "entries": len(self.score)}
 
     @classmethod
-    def rebuild(cls, sizes: dict[str, Any]) -> "GivenScores":
-        indptr = np.full(sizes["Q"] + 1, sizes["entries"], np.int64)
-        indptr[0] = 0
-        columns = np.zeros(sizes["entries"], np.int64)
-        return cls(csr_matrix((np.zeros(sizes["entries"]), columns, indptr), shape=(sizes["Q"], sizes["D"])))
+    def from_spec(cls, spec: dict[str, Any]) -> "GivenScores":
+        made = cls(csr_matrix((spec["Q"], spec["D"]), dtype=np.float32))
+        made.item = torch.zeros(spec["entries"], dtype=torch.int64)
+        made.score = nn.Parameter(torch.zeros(spec["entries"]))
+        return made
 
-    def of_one_query(self) -> Sequence[nn.Parameter]:
+    def check(self) -> None:
+        """Refuses entries out of range, or twice, and scores that are NaN or +inf."""
+        first, item = self.first.numpy(), self.item.numpy()
+        if first[0] != 0 or first[-1] != len(item) or (np.diff(first) < 0).any():
+            raise PolicyError("the rows of the given scores do not fit their entries")
+        if len(item) and (item.min() < 0 or item.max() >= self.D):
+            raise PolicyError(f"given scores are of items from 0 to {self.D - 1}; others came")
+        pair = np.repeat(np.arange(len(first) - 1), np.diff(first)) * self.D + item
+        if (np.diff(pair) <= 0).any() and len(np.unique(pair)) < len(pair):
+            raise PolicyError("given scores have an item of a query twice")
+        _bridge.check_scores(self.score.detach()[None], "given")
+
+    def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return [self.score]
 
 

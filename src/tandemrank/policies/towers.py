@@ -85,6 +85,7 @@ class TwoTowers(Scorer):
     """Scores by the features of both sides; `from_features` makes one.  Shapes: q [B] -> [B, D]."""
 
     kind = "two-towers"
+    lengths = ("width", "dimension")
 
     def __init__(self, queries: Tower, items: Tower) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ class TwoTowers(Scorer):
         scores: Tensor = self.queries(q) @ self.items().T
         return scores
 
-    def sizes(self) -> dict[str, Any]:
+    def spec(self) -> dict[str, Any]:
         own = self.queries.sizes
         return {
             "Q": own.rows,
@@ -106,15 +107,25 @@ class TwoTowers(Scorer):
             "items": self.items.encoder.as_json(),
         }
 
-    def of_one_query(self) -> Sequence[nn.Parameter]:
+    def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return [] if self.queries.own is None else [self.queries.own]
 
     @classmethod
-    def rebuild(cls, sizes: dict[str, Any]) -> "TwoTowers":
-        shared = sizes["width"], sizes["dimension"], sizes["ids"]
-        sides = [(sizes["queries"], sizes["Q"]), (sizes["items"], sizes["D"])]
+    def from_spec(cls, spec: dict[str, Any]) -> "TwoTowers":
+        if not isinstance(spec["ids"], bool):
+            raise PolicyError(f"ids is true or false; {str(spec['ids'])[:60]} came")
+        shared = spec["width"], spec["dimension"], spec["ids"]
+        sides = [(spec["queries"], spec["Q"]), (spec["items"], spec["D"])]
         towers = [Tower(features.encoder_from(encoder), Sizes(rows, *shared)) for encoder, rows in sides]
         return cls(towers[0], towers[1])
+
+    def check(self) -> None:
+        """Refuses weights that are not finite, and categories that the tables do not have."""
+        super().check()
+        for tower in (self.queries, self.items):
+            offsets, codes = _offsets(tower.encoder), tower.category.numpy()
+            if len(codes) and ((codes < offsets[:-1]) | (codes >= offsets[1:])).any():
+                raise PolicyError(f"{tower.encoder.id_column}: categories out of range")
 
 
 def from_features(

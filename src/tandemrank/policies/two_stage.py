@@ -1,41 +1,28 @@
-"""`TwoStagePolicy`: a candidate generator and a re-ranker, each Plackett-Luce on its scorer's scores.
-
-A saved policy is a folder: `config.json`, `weights.safetensors`, `vocabulary.parquet`.
-"""
+"""`TwoStagePolicy`: a candidate generator and a re-ranker, each Plackett-Luce on its scorer's scores."""
 
 import copy
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
 from numpy.typing import ArrayLike, NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank._base.files import Kind, has_keys, replacing
-from tandemrank._base.ids import Vocabulary
+from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series
+from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import race
-from tandemrank.policies import towers
+from tandemrank.policies import storage, towers
 from tandemrank.policies.features import FeatureSource
-from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
+from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.storage import Saved
 from tandemrank.policies.towers import TwoTowers
 
-FORMAT = 1
 BATCH = 128
-SAVED_POLICY = Kind(
-    "saved policy",
-    r"config\.json|weights\.safetensors|vocabulary\.parquet",
-    lambda folder: has_keys(folder / "config.json", "format", "stages"),
-)
-SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers)}
 
 
 @dataclass(frozen=True)
@@ -51,17 +38,18 @@ class TwoStagePolicy:
     def __post_init__(self) -> None:
         Q, D = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
         for stage, scorer in (("generator", self.generator), ("ranker", self.ranker)):
-            sizes = scorer.sizes()
-            if (sizes["Q"], sizes["D"]) != (Q, D):
+            spec = scorer.spec()
+            if (spec["Q"], spec["D"]) != (Q, D):
                 raise PolicyError(
-                    f"the {stage} scores {sizes['Q']} queries and {sizes['D']} items, but the vocabulary has {Q} and {D}."
+                    f"the {stage} scores {spec['Q']} queries and {spec['D']} items, but the vocabulary has {Q} and {D}."
                 )
-        if not 1 <= self.K <= self.K2 <= D:
+        whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in (self.K, self.K2))
+        if not (whole and 1 <= self.K <= self.K2 <= D):
             raise PolicyError(f"needed: 1 <= K <= K2 <= {D}, the number of items; got K = {self.K}, K2 = {self.K2}.")
 
     def scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
         """Both stages' scores.  Shapes: q [B] -> [B, D], [B, D]."""
-        positions = torch.as_tensor(np.array(q, np.int64))
+        positions = torch.from_numpy(checked_positions(q, len(self.vocabulary.query_ids), "queries"))
         return self.generator(positions), self.ranker(positions)
 
     def plain_scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
@@ -72,7 +60,8 @@ class TwoStagePolicy:
 
     def batches(self, q: ArrayLike | None = None) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
         """Positions and scores without gradients, a batch of queries at a time: memory is O(batch x D)."""
-        everything = np.arange(len(self.vocabulary.query_ids)) if q is None else np.asarray(q, np.int64)
+        Q = len(self.vocabulary.query_ids)
+        everything = np.arange(Q) if q is None else checked_positions(q, Q, "queries")
         for first in range(0, len(everything), BATCH):
             part = everything[first : first + BATCH]
             s_c, s_r = self.plain_scores(part)
@@ -80,24 +69,35 @@ class TwoStagePolicy:
 
     def most_likely(self, q: ArrayLike | None = None) -> NDArray[np.int32]:
         """The list shown if both stages take their highest scores, as positions.  Shapes: q [n] -> [n, K]."""
-        return np.concatenate([race.most_likely(s_c, s_r, self.K2, self.K) for _, s_c, s_r in self.batches(q)])
+        none = np.empty((0, self.K), np.int32)
+        lists = [race.most_likely(s_c, s_r, self.K2, self.K) for _, s_c, s_r in self.batches(q)]
+        return np.concatenate([none, *lists])
 
-    def recommend(self, query_ids: Sequence[int | str] | pl.Series | None = None) -> pl.DataFrame:
-        """The most likely list in outside ids: one row a query, `query_id` and `items`, top first."""
-        ids = self.vocabulary.query_ids if query_ids is None else pl.Series("query_id", query_ids)
+    def recommend(self, query_ids: Ids | None = None) -> pl.DataFrame:
+        """The most likely list in outside ids: one row per query, `query_id` and `items`, top first.
+
+        A list is shorter than K where fewer items are available to the query, and empty where none is.
+        """
+        known = self.vocabulary.query_ids
+        ids = known.alias("query_id") if query_ids is None else id_series("query_id", query_ids)
+        if not len(ids):
+            ids = ids.cast(known.dtype)
         shown = self.most_likely(self.vocabulary.queries(ids))
         items = self.vocabulary.item_ids.gather(np.maximum(shown, 0).ravel())
         frame = pl.DataFrame({"row": np.repeat(np.arange(len(ids)), self.K), "items": items, "place": shown.ravel()})
         lists = frame.filter(pl.col("place") >= 0).group_by("row", maintain_order=True).agg("items")
         rows = pl.DataFrame({"row": np.arange(len(ids)), "query_id": ids})
-        return rows.join(lists, on="row", how="left", maintain_order="left").select("query_id", "items")
+        joined = rows.join(lists, on="row", how="left", maintain_order="left")
+        return joined.select("query_id", pl.col("items").fill_null([]))
 
     def sample(self, q: ArrayLike, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """One drawn list for each (query, key), as positions: the sampler of `clicks.simulate`.
 
         Shapes: q [n], keys [n] -> [n, K]; -1 where too few items are available.
         """
-        q = np.asarray(q, np.int64)
+        q = checked_positions(q, len(self.vocabulary.query_ids), "queries")
+        if np.shape(keys) != q.shape:
+            raise PolicyError(f"one key per query is needed; {np.shape(keys)} keys came for {len(q)} queries.")
         shown = np.empty((len(q), self.K), np.int32)
         distinct, row = np.unique(q, return_inverse=True)
         order = np.argsort(row, kind="stable")
@@ -115,7 +115,10 @@ class TwoStagePolicy:
 
         Queries with the same scores share their races, so a policy that does not know its users costs one query.
         """
-        q, item = np.asarray(q, np.int64), np.asarray(item, np.int64)
+        q = checked_positions(q, len(self.vocabulary.query_ids), "queries")
+        item = checked_positions(item, len(self.vocabulary.item_ids), "items")
+        if len(q) != len(item):
+            raise PolicyError(f"pairs have one query and one item each; {len(q)} queries and {len(item)} items came.")
         rho, error = np.empty(len(q)), np.empty(len(q))
         generator = torch.Generator().manual_seed(seed)
         curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
@@ -138,6 +141,7 @@ class TwoStagePolicy:
 
     def utility(self, weights: csr_matrix, theta: ArrayLike, *, samples: int = 4, seed: int = 0) -> NDArray[np.float64]:
         """sum_d rho_cr(d) w[q, d] of every query with a weight, by the race.  Shapes: weights [Q, D] -> [Q]."""
+        weights = canonical_csr(weights)
         value = np.zeros(weights.shape[0])
         generator = torch.Generator().manual_seed(seed)
         curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
@@ -147,23 +151,8 @@ class TwoStagePolicy:
         return value
 
     def save(self, path: str | Path) -> Path:
-        """Writes the folder `path` in one piece."""
-        tensors = {f"{stage}.{name}": t for stage, m in self._stages() for name, t in m.state_dict().items()}
-        config = {
-            "format": FORMAT,
-            "K2": self.K2,
-            "K": self.K,
-            "stages": {stage: {"kind": m.kind, "sizes": m.sizes()} for stage, m in self._stages()},
-        }
-        with replacing(path, SAVED_POLICY) as folder:
-            folder.mkdir()
-            (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-            save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
-            _vocabulary_frame(self.vocabulary).write_parquet(folder / "vocabulary.parquet")
-        return Path(path)
-
-    def _stages(self) -> tuple[tuple[str, Scorer], tuple[str, Scorer]]:
-        return ("generator", self.generator), ("ranker", self.ranker)
+        """Writes the folder `path` in one piece (`storage`)."""
+        return storage.save(Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary), path)
 
     def copy(self) -> "TwoStagePolicy":
         """The same policy with weights of its own."""
@@ -181,7 +170,7 @@ def extended(
     in a table takes its features from there and keeps what was learnt of it.
     """
     stages = []
-    for stage, scorer in policy._stages():
+    for stage, scorer in (("generator", policy.generator), ("ranker", policy.ranker)):
         if not isinstance(scorer, TwoTowers):
             raise PolicyError(
                 f"the {stage} is of the kind {scorer.kind}, which cannot score queries or items that it has not seen. "
@@ -212,52 +201,10 @@ def _pattern(pairs: NDArray[np.int64], rows: int, D: int) -> csr_matrix:
     return csr_matrix((np.ones(len(pairs), np.float32), pairs % D, indptr), shape=(rows, D))
 
 
-def _vocabulary_frame(vocabulary: Vocabulary) -> pl.DataFrame:
-    """One table for both sides; the number of rows is the longer side's, the other is padded with nulls."""
-    n = max(len(vocabulary.query_ids), len(vocabulary.item_ids))
-    return pl.DataFrame(
-        {
-            "query_id": vocabulary.query_ids.extend_constant(None, n - len(vocabulary.query_ids)),
-            "item_id": vocabulary.item_ids.extend_constant(None, n - len(vocabulary.item_ids)),
-        }
-    )
-
-
 def load(path: str | Path) -> TwoStagePolicy:
     """The policy in the folder `path`; a folder that is damaged or of another version is refused."""
-    folder = Path(path)
-    for name in ("config.json", "weights.safetensors", "vocabulary.parquet"):
-        if not (folder / name).is_file():
-            raise PolicyError(f"{folder} is not a whole saved policy: {name} is missing. Save the policy again.")
+    saved = storage.load(path)
     try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        version = config["format"]
-        if version != FORMAT:
-            raise PolicyError(
-                f"{folder} has format {version}, this version reads format {FORMAT}. "
-                f"Save the policy again with this version."
-            )
-        ids = pl.read_parquet(folder / "vocabulary.parquet")
-        vocabulary = Vocabulary(ids["query_id"].drop_nulls(), ids["item_id"].drop_nulls())
-        tensors = load_file(folder / "weights.safetensors")
-        stages = [_restore(stage, config["stages"][stage], tensors) for stage in ("generator", "ranker")]
-        return TwoStagePolicy(stages[0], stages[1], config["K2"], config["K"], vocabulary)
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-        OSError,
-        SafetensorError,
-        pl.exceptions.PolarsError,
-    ) as error:
-        if isinstance(error, PolicyError):
-            raise
-        raise PolicyError(f"{folder} is a damaged saved policy ({error}). Save the policy again.") from error
-
-
-def _restore(stage: str, config: dict[str, Any], tensors: dict[str, Tensor]) -> Scorer:
-    scorer = SCORERS[config["kind"]].rebuild(config["sizes"])
-    prefix = f"{stage}."
-    scorer.load_state_dict({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})
-    return scorer
+        return TwoStagePolicy(saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary)
+    except PolicyError as error:
+        raise storage.damaged(path, error) from error

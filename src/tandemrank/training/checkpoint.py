@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tandemrank._base.files import replacing
+from tandemrank._base.files import Kind, replacing
 from tandemrank.errors import ConfigError
 from tandemrank.training.history import Epoch
 
@@ -42,13 +42,24 @@ def identity_of(described: object, arrays: Iterable[NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
+def _is_ours(path: Path) -> bool:
+    try:
+        with safe_open(path, "pt") as file:
+            return {"state", "digest"} <= (file.metadata() or {}).keys()
+    except (SafetensorError, OSError):
+        return False
+
+
+CHECKPOINT = Kind("checkpoint", check=_is_ours)
+
+
 def write(path: Path, identity: str, found: Checkpoint) -> None:
     """One file, in one piece."""
     tensors = {name: t.contiguous().clone() for name, t in found.tensors.items()}
     state = json.dumps(
         {"identity": identity, **{name: x for name, x in vars(found).items() if name != "tensors"}}, allow_nan=True
     )
-    with replacing(path) as temporary:
+    with replacing(path, CHECKPOINT) as temporary:
         save_file(tensors, temporary, {"state": state, "digest": _digest(state, tensors)})
 
 

@@ -17,9 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse
 from torch import Tensor
 
+from tandemrank._base.files import check_target
+from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, reinforce
 from tandemrank.policies.scorers import Scorer
@@ -77,7 +79,7 @@ def train(
     Shapes: weights [Q, D], sparse or any `Weights`; theta [K].
     """
     config = config or TrainingConfig()
-    weights = SparseWeights(weights) if isinstance(weights, csr_matrix) else weights
+    weights = SparseWeights(canonical_csr(weights)) if issparse(weights) else weights
     if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
         raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
     if (criterion is None) != (config.early_stopping is None):
@@ -86,6 +88,8 @@ def train(
     schedule = tuple(schedule or schedule_of(method, config.schedule, policy.generator, policy.ranker))
     loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed)
     path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and not resume:
+        check_target(path, checkpoints.CHECKPOINT)  # now, and not after the first epoch
     if path is not None and resume and (found := checkpoints.read(path, loop.identity)) is not None:
         loop.restore(found)
     tell = progress or (lambda _: None)

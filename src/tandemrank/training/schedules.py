@@ -99,6 +99,6 @@ def _are_same(generator: Scorer, ranker: Scorer) -> bool:
     ours, theirs = generator.state_dict(), ranker.state_dict()
     return (
         type(generator) is type(ranker)
-        and generator.sizes() == ranker.sizes()
+        and generator.spec() == ranker.spec()
         and all(torch.equal(ours[name], theirs[name]) for name in ours)
     )

@@ -34,7 +34,7 @@ class RowNormalisedStep(torch.optim.Optimizer):
 
 def optimisers_of(model: Scorer, config: TrainingConfig, pace: float) -> list[torch.optim.Optimizer]:
     """In an epoch a query's own parameters meet one minibatch, what all queries share meets every one: it goes slower."""
-    own = {id(parameter) for parameter in model.of_one_query()}
+    own = {id(parameter) for parameter in model.per_query_parameters()}
     rate = config.learning_rate * pace
     found: list[torch.optim.Optimizer] = []
     for is_own, lr in ((True, rate), (False, rate * config.shared_rate)):

@@ -1,0 +1,204 @@
+"""Saved policies: a folder of `config.json`, `weights.safetensors` and `vocabulary.parquet`.
+
+A folder is taken as it is or refused: every value is checked before it is used, and whatever is wrong with it is one
+`PolicyError`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import polars as pl
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from tandemrank._base.files import Kind, has_keys, replacing
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import PolicyError
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
+from tandemrank.policies.towers import TwoTowers
+
+FORMAT = 1
+FILES = ("config.json", "weights.safetensors", "vocabulary.parquet")
+SAVED_POLICY = Kind(
+    "saved policy",
+    r"config\.json|weights\.safetensors|vocabulary\.parquet",
+    lambda folder: has_keys(folder / "config.json", "format", "stages"),
+)
+SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers)}
+
+Stage = Literal["generator", "ranker"]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a saved policy is made of."""
+
+    generator: Scorer
+    ranker: Scorer
+    K2: int
+    K: int
+    vocabulary: Vocabulary
+
+    def stages(self) -> dict[Stage, Scorer]:
+        """Both scorers by the names of their stages."""
+        return {"generator": self.generator, "ranker": self.ranker}
+
+
+def save(policy: Saved, path: str | Path) -> Path:
+    """Writes the folder `path` in one piece."""
+    stages = policy.stages()
+    tensors = {f"{stage}.{name}": t for stage, m in stages.items() for name, t in m.state_dict().items()}
+    config = {
+        "format": FORMAT,
+        "K2": int(policy.K2),
+        "K": int(policy.K),
+        "stages": {stage: {"kind": m.kind, "sizes": m.spec()} for stage, m in stages.items()},
+    }
+    with replacing(path, SAVED_POLICY) as folder:
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
+        _vocabulary_frame(policy.vocabulary).write_parquet(folder / "vocabulary.parquet")
+    return Path(path)
+
+
+def _vocabulary_frame(vocabulary: Vocabulary) -> pl.DataFrame:
+    """One table for both sides; the number of rows is the longer side's, the other is padded with nulls."""
+    n = max(len(vocabulary.query_ids), len(vocabulary.item_ids))
+    return pl.DataFrame(
+        {
+            "query_id": vocabulary.query_ids.extend_constant(None, n - len(vocabulary.query_ids)),
+            "item_id": vocabulary.item_ids.extend_constant(None, n - len(vocabulary.item_ids)),
+        }
+    )
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+class _StageConfig(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    kind: str
+    sizes: dict[str, Any]
+
+
+class _Stages(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    generator: _StageConfig
+    ranker: _StageConfig
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    format: int
+    K2: int = Field(ge=1)
+    K: int = Field(ge=1)
+    stages: _Stages
+
+
+class _OtherFormatError(PolicyError):
+    """Nothing is wrong with the folder but its version."""
+
+
+def load(path: str | Path) -> Saved:
+    """What is in the folder `path`; one that is damaged or of another version is refused."""
+    folder = Path(path)
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise PolicyError(f"{folder} is not a whole saved policy: {name} is missing. Save the policy again.")
+    try:
+        return _read(folder)
+    except _OtherFormatError:
+        raise
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        AttributeError,
+        RuntimeError,  # also of torch, and of nesting too deep
+        MemoryError,
+        OSError,
+        SafetensorError,
+        pl.exceptions.PolarsError,
+        pl.exceptions.PanicException,
+    ) as error:
+        raise damaged(folder, error) from error
+
+
+def damaged(folder: str | Path, error: BaseException) -> PolicyError:
+    """The one error of everything that can be wrong with a saved policy."""
+    reason = _first_problem(error) if isinstance(error, ValidationError) else str(error) or type(error).__name__
+    return PolicyError(f"{folder} is a damaged saved policy ({reason.rstrip('.')}). Save the policy again.")
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    where = ".".join(map(str, problem["loc"]))
+    return f"config.json, {where or 'as a whole'}: {problem['msg'].lower()}; {str(problem['input'])[:60]} came"
+
+
+def _read(folder: Path) -> Saved:
+    data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    version = data["format"]
+    if version != FORMAT or isinstance(version, bool):
+        raise _OtherFormatError(
+            f"{folder} has format {str(version)[:60]}, this version reads format {FORMAT}. "
+            f"Save the policy again with this version."
+        )
+    config = _Config.model_validate(data)
+    ids = pl.read_parquet(folder / "vocabulary.parquet", glob=False)
+    vocabulary = Vocabulary(_ids(ids, "query_id"), _ids(ids, "item_id"))
+    tensors = load_file(folder / "weights.safetensors")
+    if strange := [name for name in tensors if name.partition(".")[0] not in _Stages.model_fields]:
+        raise PolicyError(f"weights.safetensors: {strange[0]} belongs to no stage")
+    generator = _scorer("generator", config.stages.generator, tensors, vocabulary)
+    ranker = _scorer("ranker", config.stages.ranker, tensors, vocabulary)
+    return Saved(generator, ranker, config.K2, config.K, vocabulary)
+
+
+def _ids(frame: pl.DataFrame, column: str) -> pl.Series:
+    """The ids of one side without their padding; refuses others than distinct integers or strings."""
+    values = frame[column]
+    ids = values.drop_nulls()
+    if not (ids.dtype.is_integer() or ids.dtype == pl.String):
+        problem = f"ids are integers or strings; {ids.dtype} came"
+    elif values[: len(ids)].null_count():
+        row = int(values.is_null().arg_max() or 0)
+        problem = f"row {row} has no id, and rows after it have"
+    elif len(twice := ids.filter(ids.is_duplicated())):
+        problem = f"the id {twice[0]!r} comes more than once"
+    else:
+        return ids
+    raise PolicyError(f"vocabulary.parquet, column {column}: {problem}")
+
+
+def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], vocabulary: Vocabulary) -> Scorer:
+    """A stage's scorer, its sizes held to the ids and to the weights that are there before anything is made of them."""
+    prefix = f"{stage}."
+    own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    if config.kind not in SCORERS:
+        raise PolicyError(f"the {stage} is of the unknown kind {config.kind[:60]!r}; known: {', '.join(SCORERS)}")
+    spec, sides = config.sizes, {"Q": len(vocabulary.query_ids), "D": len(vocabulary.item_ids)}
+    for name, n in sides.items():
+        if type(spec.get(name)) is not int or spec[name] != n:
+            raise PolicyError(f"the {stage} has {name} = {str(spec.get(name))[:60]}, but there are {n} ids")
+    largest = max((size for t in own.values() for size in t.shape), default=0)
+    for name in SCORERS[config.kind].lengths:
+        if type(spec.get(name)) is not int or not 0 <= spec[name] <= largest:
+            came = str(spec.get(name))[:60]
+            raise PolicyError(
+                f"the {stage} has {name} = {came}, but no weights with more than {largest} rows or columns"
+            )
+    scorer = SCORERS[config.kind].from_spec(spec)
+    for name, t in scorer.state_dict().items():
+        if name in own and own[name].dtype != t.dtype:
+            raise PolicyError(f"{prefix}{name} is of {own[name].dtype}; expected {t.dtype}")
+    scorer.load_state_dict(own)
+    scorer.check()
+    return scorer
