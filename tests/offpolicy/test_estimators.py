@@ -209,6 +209,16 @@ def test_the_reward_model_finds_rates_and_shrinks_what_it_hardly_saw() -> None:
     assert np.abs(whole[:, : D - 1] - whole[:, : D - 1].mean(0)).mean() < 0.03
 
 
+def test_a_factor_of_the_reward_model_is_pulled_to_1_as_far_as_chance_explains_it() -> None:
+    """Counts scatter by their own mean, as Poisson's do; only what is beyond that says that the factors differ."""
+    found = item_rate._factor(np.array([6.0, 1.0, 0.0, 5.0]), np.full(4, 3.0))
+    beyond = (9 - 3) + (4 - 3) + (9 - 3) + (4 - 3)
+    s = 4 * 3**2 / beyond
+    assert found == pytest.approx([(c + s) / (3 + s) for c in (6, 1, 0, 5)])
+    by_chance = item_rate._factor(np.array([4.0, 1.0, 5.0, 3.0]), np.full(4, 3.0))
+    assert by_chance.tolist() == [1.0, 1.0, 1.0, 1.0]
+
+
 def test_cltr_obj_2s_is_the_sum_as_it_is_written() -> None:
     """U_hat = 1/N sum_i sum_d rho_cr(d) / rho_0(d) c_i(d), in plain arithmetic."""
     rho_cr, rho_0 = [0.5, 0.3, 0.7], [0.4, 0.8, 0.2]
