@@ -1,0 +1,254 @@
+"""Would the tests notice? Small wrong changes of the core, one at a time, each against the fast tests.
+
+    python benchmarks/mutants.py                            all of them: about an hour on one core
+    python benchmarks/mutants.py --only bootstrap-last      some of them, by the beginning of their names
+    python benchmarks/mutants.py --quick                    against the tests listed for a mutant only
+    python benchmarks/mutants.py --list
+    python benchmarks/mutants.py --json
+
+The mutants are in `mutants.toml` beside this file: a file of the package, a piece of it that occurs once, what stands there
+instead, and the tests that are likely to see it. These run first; a mutant that they miss meets the whole fast suite, which
+contains them, so that either way its fate is that of the whole fast suite. A copy of the project is changed, never the
+project itself. First the same tests run on the unchanged copy: a test that fails without a mutant kills nothing. Results are
+kept in a file and hold until the mutated file or the tests change, so an interrupted run goes on where it was.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = Path(__file__).with_suffix(".toml")
+COPIED = ("src", "tests", "docs", "benchmarks", ".ci")  # folders; of files, all that lie in the root
+# A cluster, a browser, a whole story; and the test of this list, which sees a mutant by looking for its text.
+NOT_FAST = ("*_ray.py", "*test_browser.py", "*test_tutorial.py", "*test_mutants.py")
+
+Fate = Literal["killed", "survived", "broken"]
+Suite = Literal["own", "whole"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One wrong change: `old`, which occurs once in `file`, becomes `new`; `tests` (files, or file::test) run first."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """The file, from the project's root."""
+        return f"src/tandemrank/{self.file}"
+
+    def changed(self, source: str) -> str:
+        """The source with the mutant in it."""
+        if (n := source.count(self.old)) != 1:
+            raise SystemExit(
+                f"mutant {self.name}: expected its text once in {self.path}, found it {n} times: {self.old!r}. "
+                f"Seed it anew in {LIST.name}."
+            )
+        return source.replace(self.old, self.new)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a mutant under a suite: `killed` by a test, `survived`, or `broken` (no test ran)."""
+
+    name: str
+    suite: Suite
+    key: str
+    fate: Fate
+    by: str
+    seconds: float
+
+
+def mutants(path: Path = LIST) -> list[Mutant]:
+    """The list."""
+    rows = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
+    return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows]
+
+
+def chosen(every: Sequence[Mutant], only: Sequence[str]) -> list[Mutant]:
+    """Those whose names begin with one of `only`; all without it."""
+    found = [m for m in every if not only or m.name.startswith(tuple(only))]
+    if not found:
+        raise SystemExit(f"no mutant begins with {', '.join(only)}; --list shows all names.")
+    return found
+
+
+def key_of(mutant: Mutant, suite: Suite, root: Path = ROOT) -> str:
+    """Changes with the mutant, the file it changes and the tests; under the whole suite, with any test and any source."""
+    digest = hashlib.sha256(json.dumps(asdict(mutant)).encode())
+    own = (mutant.path, *(f"tests/{test.split('::')[0]}" for test in mutant.tests))
+    for name in own if suite == "own" else ("src", "tests"):
+        for path in sorted([root / name] if (root / name).is_file() else (root / name).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def copy_project(folder: Path) -> None:
+    """The project, as it is now."""
+    for name in COPIED:
+        if (ROOT / name).exists():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy2(path, folder / path.name)
+
+
+@contextmanager
+def applied(mutant: Mutant, folder: Path) -> Iterator[None]:
+    """The mutant in the copy, and the copy as it was afterwards. Kernels are kept by their sources, so none is stale."""
+    path = folder / mutant.path
+    before, times = path.read_text(encoding="utf-8"), path.stat()
+    try:
+        path.write_text(mutant.changed(before), encoding="utf-8")
+        yield
+    finally:
+        path.write_text(before, encoding="utf-8")
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def run_tests(folder: Path, tests: Sequence[str], timeout: float, processes: int = 1) -> tuple[Fate, str]:
+    """Whether the tests (none: the whole fast suite) notice, and the first that does. No end counts as noticed."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    command += [f"tests/{test}" for test in tests] or [f"--ignore-glob={name}" for name in NOT_FAST]
+    if not tests and processes > 1:
+        command += ["--numprocesses", str(processes), "--dist", "loadfile"]
+    one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    environment = {**os.environ, **one_thread, "PYTHONPATH": str(folder / "src")}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    try:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return "killed", f"no end after {timeout:.0f} seconds"
+    if done.returncode == 0:
+        return "survived", ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if done.returncode == 1 and failed:
+        return "killed", failed[0].split(" - ")[0].split(" ", 1)[1]
+    return "broken", (done.stdout + done.stderr).strip()[-300:]
+
+
+@dataclass
+class Session:
+    """One run: a copy of the project, the results so far, and which tests passed on the unchanged copy."""
+
+    folder: Path
+    results: Path
+    timeout: float
+    processes: int
+    known: dict[tuple[str, str], Result] = field(default_factory=dict)
+    passed: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        copy_project(self.folder)
+        lines = self.results.read_text(encoding="utf-8").splitlines() if self.results.exists() else []
+        self.known = {(row["name"], row["key"]): Result(**row) for row in map(json.loads, lines)}
+
+    def fate(self, mutant: Mutant, suite: Suite) -> Result:
+        """What becomes of the mutant under a suite, from the file of results if it is there."""
+        key = key_of(mutant, suite, self.folder)
+        if (found := self.known.get((mutant.name, key))) is not None:
+            return found
+        self._check_unchanged(mutant.tests if suite == "own" else ())
+        start = time.perf_counter()
+        with applied(mutant, self.folder):
+            fate, by = self._run(mutant.tests if suite == "own" else ())
+        result = Result(mutant.name, suite, key, fate, by, round(time.perf_counter() - start, 1))
+        if fate != "broken":
+            self.known[mutant.name, key] = result
+            with self.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(result)) + "\n")
+        return result
+
+    def _run(self, tests: Sequence[str]) -> tuple[Fate, str]:
+        return run_tests(self.folder, tests, self.timeout if tests else 10 * self.timeout, self.processes)
+
+    def _check_unchanged(self, tests: Sequence[str]) -> None:
+        wanted = [t for t in tests or ("",) if not {t, t.split("::")[0]} & self.passed]  # "": the whole fast suite
+        if not wanted:
+            return
+        say(f"  first without a mutant: {', '.join(tests) or 'the whole fast suite'} ...")
+        fate, by = self._run(wanted if tests else ())
+        if fate != "survived":
+            raise SystemExit(f"the tests do not pass without a mutant, so nothing can be said: {by}")
+        self.passed.update(wanted)
+
+
+def say(line: str) -> None:
+    """A line of progress."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def run(found: Sequence[Mutant], session: Session, *, quick: bool) -> list[Result]:
+    """Every mutant's fate: under its own tests, and where these miss it, under the whole fast suite."""
+    results = []
+    for number, mutant in enumerate(found, 1):
+        say(f"[{number}/{len(found)}] {mutant.name} ({mutant.file}) ...")
+        result = session.fate(mutant, "own")
+        if result.fate == "survived" and not quick:
+            say(f"  its own tests miss it ({result.seconds:.0f} s); the whole fast suite ...")
+            result = session.fate(mutant, "whole")
+        say(f"  {result.fate} ({result.seconds:.0f} s) {result.by}")
+        results.append(result)
+    return results
+
+
+def table(found: Sequence[Mutant], results: Sequence[Result]) -> str:
+    """Killed and all, by room, and those that were not killed."""
+    lines = [f"{'room':14}{'modules':>8}{'mutants':>9}{'killed':>8}"]
+    room_of = {m.name: m.file.split("/")[0] for m in found}
+    for room in [*dict.fromkeys(room_of.values()), ""]:
+        own = [r for r in results if not room or room_of[r.name] == room]
+        modules = len({m.file for m in found if not room or room_of[m.name] == room})
+        lines.append(f"{room or 'all':14}{modules:8}{len(own):9}{sum(r.fate == 'killed' for r in own):8}")
+    return "\n".join([*lines, *(f"{r.fate}: {r.name} {r.by}".rstrip() for r in results if r.fate != "killed")])
+
+
+def main() -> None:
+    """Runs the mutants and prints what became of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], help="mutants whose names begin so; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="only against the tests listed for each mutant")
+    parser.add_argument(
+        "--timeout", type=float, default=900.0, help="seconds for a mutant's own tests; ten times for all"
+    )
+    parser.add_argument("--processes", type=int, default=1, help="of the whole fast suite, where it is needed")
+    parser.add_argument("--results", type=Path, default=ROOT / ".mutants.jsonl", help="where results are kept")
+    parser.add_argument("--list", action="store_true", help="print the names and files, run nothing")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    arguments = parser.parse_args()
+    found = chosen(mutants(), arguments.only)
+    if arguments.list:
+        print("\n".join(f"{m.name:40} {m.file}" for m in found))
+        return
+    for mutant in found:
+        mutant.changed((ROOT / mutant.path).read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        session = Session(Path(name), arguments.results, arguments.timeout, arguments.processes)
+        results = run(found, session, quick=arguments.quick)
+    killed = sum(r.fate == "killed" for r in results)
+    if arguments.json:
+        summary = {"mutants": len(results), "killed": killed, "share": killed / len(results)}
+        print(json.dumps(summary | {"results": [asdict(r) for r in results]}, indent=1))
+    else:
+        print(table(found, results))
+
+
+if __name__ == "__main__":
+    main()
