@@ -350,6 +350,46 @@ def test_production_is_a_side_and_needs_no_propensities() -> None:
         valuation.compare(new, "shop/production", log)
 
 
+def test_differences_exceed_their_bounds_and_the_ceiling_is_the_best_list() -> None:
+    """80 logs of queries drawn anew: the bounds against production and against another pair hold; ceilings by enumeration."""
+    population = world(400)
+    sides = [known_exposure(pair) for pair in (population.new, population.logging_policy)]
+    rho_0, other = sides[1], known_exposure(replace(population.new, K2=D))
+    U = [(rho * population.R).sum(1) for rho in (sides[0], sides[1], other)]
+    rng, above, useful = np.random.default_rng(3), np.zeros(2), 0
+    for seed in range(80):
+        q = rng.integers(len(rho_0), size=250)
+        small = population.take(q)
+        log = small.log(5000, seed)
+        question = valuation.Question(THETA, estimator="ips", propensity="frequency")
+        evidence = known_propensities(evidence_of(log, question), rho_0[q][log.query, log.item])
+        judged = [valuation.judged(whole_exposure(rho[q], evidence), evidence, question) for rho in (sides[0], other)]
+        found = values.with_uncertainty([*judged, values.production(log)], log, replicates=100, level=0.9, seed=0)
+        n = log.impressions / log.N
+        truth = [float(n @ (U[0] - U[1])[q]), float(n @ (U[0] - U[2])[q])]
+        ahead = [values.compare_values(found[0], found[2]), values.compare_values(found[0], found[1])]
+        above += [one.lower_bound > real for one, real in zip(ahead, truth, strict=True)]
+        useful += ahead[0].lower_bound > 0
+    assert (above <= 8).all()
+    assert useful > 40
+    w = (other / rho_0)[q]
+    shown = [np.unique(log.item[log.query == i]) for i in range(len(q))]
+    wanted = max(np.sort(w[i, own])[-K:].sum() for i, own in enumerate(shown) if len(own))
+    assert found[1].ceiling_terms.ceiling == pytest.approx(wanted)
+
+
+def test_a_clip_is_not_subtracted() -> None:
+    """The old side of a difference is not clipped, and has no bound where a click has no propensity at all."""
+    small = world(30)
+    log = small.log(3000, 1)
+    clipped = valuation.estimate(small.new, log, **asked(small, estimator="clipped", clip=0.3))
+    plain = valuation.estimate(small.new, log, **asked(small, estimator="ips"))
+    assert clipped.value < plain.value
+    assert clipped.ceiling_terms.mean == pytest.approx(plain.terms.mean)
+    rho, rho_0 = np.ones(len(log.query)), np.where(log.clicks > 0, 0.0, 1.0)
+    assert valuation._ceiling_terms(rho, rho_0, log, K) is None
+
+
 def test_a_named_curve_is_as_long_as_the_longest_list() -> None:
     small = world(30)
     log = small.log(2000, 1)

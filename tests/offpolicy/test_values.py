@@ -73,6 +73,24 @@ def test_a_difference_is_paired_query_by_query_and_draw_by_draw() -> None:
     assert live.value == rows.clicks.sum() / rows.N
 
 
+def test_the_bound_of_a_difference_is_that_of_its_paired_terms_and_has_a_name() -> None:
+    rows = log()
+    a, b, live = valued(side(rows, 2.0), side(rows, 1.5), values.production(rows))
+    clicks = estimators.by_query(rows.clicks, rows)
+    wanted = bounds.betting(bounds.difference_terms(a.estimate, clicks, floor=2.0), 0.9)  # two places, two clicks
+    found = compare_values(a, live)
+    assert (found.lower_bound, found.bound_method) == (wanted.value, "betting")
+    assert 0 < wanted.value < found.interval[0]
+    assert a.bound_method == "betting"
+    # A pair that may not be subtracted leaves no bound: only what it is worth without a clip has a ceiling.
+    assert compare_values(a, b).lower_bound is compare_values(a, b).bound_method is None
+    limited = replace(b, ceiling_terms=replace(b.terms, ceiling=2.2))
+    wanted = bounds.betting(bounds.difference_terms(a.estimate, b.estimate, floor=2.2), 0.9)
+    assert compare_values(a, limited).lower_bound == wanted.value
+    summary = json.loads(as_json(found.summary()))
+    assert (summary["lower_bound"], summary["bound_method"]) == (found.lower_bound, "betting")
+
+
 def test_draws_without_an_answer_are_neither_wins_nor_losses() -> None:
     """Self-normalised estimates have no value where a draw holds no weight: of such draws nobody is the loser."""
     rows = log()

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
+from tandemrank.offpolicy.bounds import value_terms
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.values import Comparison, Sample, Value
@@ -41,7 +42,11 @@ def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half
     """A value with its interval on both sides."""
     interval = size - half, size + half
     reasons = ("because <of> this",)
-    return Value(size, 0.05, interval, size - 0.3, verdict, reasons, None, "", rests, NOTHING, np.zeros(0), SAMPLE)
+    terms = value_terms(NOTHING)
+    return Value(
+        size, 0.05, interval, size - 0.3, "betting", verdict, reasons, None, "", rests, NOTHING, terms, terms, np.zeros(0),
+        SAMPLE,
+    )  # fmt: skip
 
 
 JOINT, BASELINE = value(1.2, TRUST), value(1.1, CANNOT)
@@ -51,7 +56,7 @@ LIVE = value(0.8, Verdict.OBSERVED, None, 0.05)
 def gap(
     method: str, against: str, size: float, verdict: Verdict = TRUST, new: Value = JOINT, old: Value = LIVE
 ) -> Difference:
-    found = Comparison(new, old, size, 0.05, (size - 0.1, size + 0.1), 0.9, verdict, ())
+    found = Comparison(new, old, size, 0.05, (size - 0.1, size + 0.1), 0.9, size - 0.2, "betting", verdict, ())
     return Difference(method, against, found)
 
 

@@ -145,16 +145,30 @@ def estimate_all(sides: Sequence[Side], log: Source | Feedback, question: Questi
 
     Any two of the values can be compared with `values.compare_values`.
     """
+    return answers(sides, log, question).values
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The value of each side, and the sums of the log that they come from: the queries of a value are the log's."""
+
+    values: tuple[Value, ...]
+    log: Feedback
+
+
+def answers(sides: Sequence[Side], log: Source | Feedback, question: Question) -> Answers:
+    """As `estimate_all`, with the log as it was read."""
     if wrong := [side for side in sides if not isinstance(side, TwoStagePolicy) and side != PRODUCTION]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; {wrong[0]!r} came. Load a saved pair first.')
     pairs = [side for side in sides if isinstance(side, TwoStagePolicy)]
     read = _read(log, question)
     theta = _curve(read.whole, pairs, question)
     judged = iter(_judged(pairs, _evidence(read, theta, question), question)) if pairs else iter(())
-    return values.with_uncertainty(
+    found = values.with_uncertainty(
         [next(judged) if isinstance(side, TwoStagePolicy) else values.production(read.whole) for side in sides],
         read.whole, replicates=question.replicates, level=question.level, seed=question.seed,
     )  # fmt: skip
+    return Answers(found, read.whole)
 
 
 @dataclass(frozen=True)
@@ -240,8 +254,28 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
     verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct")
     return Judged(
         ESTIMATORS[asked.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
-        found.reason,
+        found.reason, _ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
     )  # fmt: skip
+
+
+def _ceiling_terms(rho: Floats, rho_0: Floats, log: Feedback, K: int) -> bounds.Terms | None:
+    """The IPS terms of a pair and the most that one impression can give it: the K largest weights of a query, of what it saw.
+
+    Each item of a list is clicked once at most. None where a click has no propensity: a clip is no help for a side that is
+    subtracted.  Shapes: rho, rho_0 [P].
+    """
+    if ((log.clicks > 0) & (rho_0 <= 0)).any():
+        return None
+    w = estimators.safe_ratio(rho, rho_0, log.shown)
+    once = (np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)
+    pair = np.maximum.reduceat(w, np.flatnonzero(once)) if len(w) else w  # logged ones may differ by the rank
+    query = log.query[once]
+    order = np.lexsort((-pair, query))
+    first = np.searchsorted(query[order], query[order])
+    largest = np.arange(len(order)) - first < K
+    ceiling = estimators.sums_by(query[order][largest], pair[order][largest], log.Q).max(initial=0.0)
+    terms = estimators.ips(rho, rho_0, log)
+    return bounds.Terms(terms.numerator, terms.denominator, 0.0, float(ceiling))
 
 
 # --- the estimators, by name ------------------------------------------------------------------------------------------

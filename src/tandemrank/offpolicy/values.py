@@ -43,27 +43,32 @@ class Value:
     """Clicks per impression: of a pair if it were live, or of production as the log shows it.
 
     `interval`: by the bootstrap over queries. `lower_bound`: the value exceeds it with the same probability however few the
-    queries are (by mixture betting on the IPS terms, whatever the estimator). `verdict`: may it be believed, with `reasons`.
+    queries are, by the `bound_method` on the IPS terms, whatever the estimator. `verdict`: may it be believed, with `reasons`.
     `propensity`: the kind that was used, and why. `diagnostics`: what the value rests on; None for production, which needs
-    neither. `estimate`: query by query. Shapes: draws [replicates], the values of other samples of queries.
+    neither. `estimate`: query by query. `terms` of the lower bound; `ceiling_terms`: of the same without a clip and with a
+    ceiling, which is what a difference to this side rests on; None where there are none.
+    Shapes: draws [replicates], the values of other samples of queries.
     """
 
     value: float
     standard_error: float
     interval: tuple[float, float]
     lower_bound: float
+    bound_method: bounds.Name
     verdict: Verdict
     reasons: tuple[str, ...]
     propensity: str | None
     propensity_reason: str
     diagnostics: Diagnostics | None
     estimate: Estimate
+    terms: bounds.Terms
+    ceiling_terms: bounds.Terms | None
     draws: Floats
     sample: Sample
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
-        names = ("value", "standard_error", "interval", "lower_bound", "verdict", "reasons")
+        names = ("value", "standard_error", "interval", "lower_bound", "bound_method", "verdict", "reasons")
         own = {name: getattr(self, name) for name in (*names, "propensity", "propensity_reason")}
         return own | ({} if self.diagnostics is None else asdict(self.diagnostics))
 
@@ -73,7 +78,9 @@ class Comparison:
     """Two sides on one log, on the same draws of queries: what they have in common cancels.
 
     `difference`: new less old, in clicks per impression, with its paired `interval`; `share_of_wins`: of the draws, where new
-    is ahead; `verdict`: the worse of the two sides', with the reasons of both.
+    is ahead; `lower_bound`: the true difference exceeds it with the probability of the level however few the queries are, by
+    the `bound_method` on the paired IPS terms; None where the old side has no terms that may be subtracted. `verdict`: the
+    worse of the two sides', with the reasons of both.
     """
 
     new: Value
@@ -82,19 +89,33 @@ class Comparison:
     standard_error: float
     interval: tuple[float, float]
     share_of_wins: float
+    lower_bound: float | None
+    bound_method: bounds.Name | None
     verdict: Verdict
     reasons: tuple[str, ...]
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
-        names = ("difference", "standard_error", "interval", "share_of_wins", "verdict", "reasons")
+        names = (
+            "difference",
+            "standard_error",
+            "interval",
+            "lower_bound",
+            "bound_method",
+            "share_of_wins",
+            "verdict",
+            "reasons",
+        )
         sides: dict[str, object] = {"new": self.new.summary(), "old": self.old.summary()}
         return {name: getattr(self, name) for name in names} | sides
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One side before its uncertainty: the estimate, its IPS terms for the lower bound, and what is said of it."""
+    """One side before its uncertainty: the estimate, its IPS terms for the lower bound, and what is said of it.
+
+    `ceiling_terms`: see `Value`.
+    """
 
     estimate: Estimate
     terms: bounds.Terms
@@ -103,6 +124,7 @@ class Judged:
     diagnostics: Diagnostics | None = None
     propensity: str | None = None
     propensity_reason: str = ""
+    ceiling_terms: bounds.Terms | None = None
 
 
 def production(log: Feedback) -> Judged:
@@ -110,7 +132,9 @@ def production(log: Feedback) -> Judged:
     clicks = by_query(log.clicks, log)
     places = int(log.rank.max(initial=0)) + 1  # no list gets more clicks
     terms = bounds.production_terms(clicks, log.impressions, float(places))
-    return Judged(Estimate(clicks, log.impressions), terms, Verdict.OBSERVED, (Verdict.OBSERVED.meaning,))
+    return Judged(
+        Estimate(clicks, log.impressions), terms, Verdict.OBSERVED, (Verdict.OBSERVED.meaning,), ceiling_terms=terms
+    )
 
 
 def with_uncertainty(
@@ -120,13 +144,16 @@ def with_uncertainty(
     logged = log.impressions > 0
     sample = Sample(int(logged.sum()), log.N, replicates, level, seed)
     draws = bootstrap([side.estimate for side in sides], logged, replicates=replicates, seed=seed)
-    return tuple(
-        Value(
-            side.estimate.value, side.estimate.standard_error, percentile_interval(drawn, level),
-            max(0.0, bounds.best(side.terms, level).value), side.verdict, side.reasons, side.propensity,
-            side.propensity_reason, side.diagnostics, side.estimate, drawn, sample,
-        )
-        for side, drawn in zip(sides, draws.T, strict=True)
+    return tuple(_value(side, drawn, sample) for side, drawn in zip(sides, draws.T, strict=True))
+
+
+def _value(side: Judged, draws: Floats, sample: Sample) -> Value:
+    """A side with its interval and its bound.  Shapes: draws [replicates]."""
+    bound = bounds.best(side.terms, sample.level)
+    return Value(
+        side.estimate.value, side.estimate.standard_error, percentile_interval(draws, sample.level),
+        max(0.0, bound.value), bound.name, side.verdict, side.reasons, side.propensity, side.propensity_reason,
+        side.diagnostics, side.estimate, side.terms, side.ceiling_terms, draws, sample,
     )  # fmt: skip
 
 
@@ -139,6 +166,8 @@ def compare_values(new: Value, old: Value) -> Comparison:
         )
     draws = new.draws - old.draws
     sides = (("new", new), ("old", old))
+    terms = difference_terms(new, old)
+    bound = None if terms is None else bounds.best(terms, new.sample.level)
     return Comparison(
         new,
         old,
@@ -146,6 +175,16 @@ def compare_values(new: Value, old: Value) -> Comparison:
         float(np.sqrt(np.square(new.estimate.influence - old.estimate.influence).sum())),
         percentile_interval(draws, new.sample.level),
         share_of_wins(draws),
+        None if bound is None else bound.value,
+        None if bound is None else bound.name,
         worst(new.verdict, old.verdict),
         tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
     )
+
+
+def difference_terms(new: Value, old: Value) -> bounds.Terms | None:
+    """The terms of a bound of the difference, paired by query; None where the old side has none that may be subtracted."""
+    if old.ceiling_terms is None:
+        return None
+    ours, theirs = (Estimate(terms.values, terms.sizes) for terms in (new.terms, old.ceiling_terms))
+    return bounds.difference_terms(ours, theirs, floor=old.ceiling_terms.ceiling)

@@ -47,7 +47,7 @@ class Difference:
         found = self.comparison
         return {
             "method": self.method, "against": self.against, "value": found.difference,
-            "standard_error": found.standard_error, "interval": found.interval,
+            "standard_error": found.standard_error, "interval": found.interval, "lower_bound": found.lower_bound,
             "share_of_wins": found.share_of_wins, "verdict": found.verdict,
         }  # fmt: skip
 
