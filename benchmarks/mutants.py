@@ -9,8 +9,8 @@
 The mutants are in `mutants.toml` beside this file: a file of the package, a piece of it that occurs once, what stands there
 instead, and the tests that are likely to see it. These run first; a mutant that they miss meets the whole fast suite, which
 contains them, so that either way its fate is that of the whole fast suite. A copy of the project is changed, never the
-project itself. First the same tests run on the unchanged copy: a test that fails without a mutant kills nothing. Results are
-kept in a file and hold until the mutated file or the tests change, so an interrupted run goes on where it was.
+project itself. In the end every test that killed runs on the unchanged copy: one that fails there too has killed nothing.
+Results are kept in a file and hold until the mutated file or the tests change, so an interrupted run goes on where it was.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +66,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant under a suite: `killed` by a test, `survived`, or `broken` (no test ran)."""
+    """What became of a mutant under a suite: `killed` by a test, `survived`, or `broken` (nothing can be said)."""
 
     name: str
     suite: Suite
@@ -123,37 +123,42 @@ def applied(mutant: Mutant, folder: Path) -> Iterator[None]:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def run_tests(folder: Path, tests: Sequence[str], timeout: float, processes: int = 1) -> tuple[Fate, str]:
-    """Whether the tests (none: the whole fast suite) notice, and the first that does. No end counts as noticed."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider"]
-    command += [f"tests/{test}" for test in tests] or [f"--ignore-glob={name}" for name in NOT_FAST]
-    if not tests and processes > 1:
-        command += ["--numprocesses", str(processes), "--dist", "loadfile"]
+def pytest(folder: Path, arguments: Sequence[str], timeout: float) -> tuple[int, list[str], str]:
+    """Runs tests of a copy; the exit code, the tests that failed, and the end of what was said."""
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *arguments]
     one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     environment = {**os.environ, **one_thread, "PYTHONPATH": str(folder / "src")}
     environment.pop("NUMBA_CACHE_DIR", None)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    failed = [line.split(" ", 1)[1].split(" - ")[0] for line in lines]
+    return done.returncode, failed, (done.stdout + done.stderr).strip()[-300:]
+
+
+def run_tests(folder: Path, tests: Sequence[str], timeout: float, processes: int = 1) -> tuple[Fate, str]:
+    """Whether the tests (none: the whole fast suite) notice, and the first that does. No end counts as noticed."""
+    arguments = ["-x", *(f"tests/{test}" for test in tests)]
+    if not tests:
+        arguments += [f"--ignore-glob={name}" for name in NOT_FAST]
+        arguments += ["--numprocesses", str(processes), "--dist", "loadfile"] if processes > 1 else []
     try:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
+        code, failed, said = pytest(folder, arguments, timeout)
     except subprocess.TimeoutExpired:
         return "killed", f"no end after {timeout:.0f} seconds"
-    if done.returncode == 0:
+    if code == 0:
         return "survived", ""
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    if done.returncode == 1 and failed:
-        return "killed", failed[0].split(" - ")[0].split(" ", 1)[1]
-    return "broken", (done.stdout + done.stderr).strip()[-300:]
+    return ("killed", failed[0]) if code == 1 and failed else ("broken", said)
 
 
 @dataclass
 class Session:
-    """One run: a copy of the project, the results so far, and which tests passed on the unchanged copy."""
+    """One run: a copy of the project, and the results so far."""
 
     folder: Path
     results: Path
     timeout: float
     processes: int
     known: dict[tuple[str, str], Result] = field(default_factory=dict)
-    passed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         copy_project(self.folder)
@@ -165,10 +170,10 @@ class Session:
         key = key_of(mutant, suite, self.folder)
         if (found := self.known.get((mutant.name, key))) is not None:
             return found
-        self._check_unchanged(mutant.tests if suite == "own" else ())
         start = time.perf_counter()
+        tests, timeout = (mutant.tests, self.timeout) if suite == "own" else ((), 10 * self.timeout)
         with applied(mutant, self.folder):
-            fate, by = self._run(mutant.tests if suite == "own" else ())
+            fate, by = run_tests(self.folder, tests, timeout, self.processes)
         result = Result(mutant.name, suite, key, fate, by, round(time.perf_counter() - start, 1))
         if fate != "broken":
             self.known[mutant.name, key] = result
@@ -176,18 +181,17 @@ class Session:
                 file.write(json.dumps(asdict(result)) + "\n")
         return result
 
-    def _run(self, tests: Sequence[str]) -> tuple[Fate, str]:
-        return run_tests(self.folder, tests, self.timeout if tests else 10 * self.timeout, self.processes)
-
-    def _check_unchanged(self, tests: Sequence[str]) -> None:
-        wanted = [t for t in tests or ("",) if not {t, t.split("::")[0]} & self.passed]  # "": the whole fast suite
-        if not wanted:
-            return
-        say(f"  first without a mutant: {', '.join(tests) or 'the whole fast suite'} ...")
-        fate, by = self._run(wanted if tests else ())
-        if fate != "survived":
-            raise SystemExit(f"the tests do not pass without a mutant, so nothing can be said: {by}")
-        self.passed.update(wanted)
+    def checked(self, results: Sequence[Result]) -> list[Result]:
+        """The results, without the kills of tests that fail on the unchanged copy too."""
+        killers = list(dict.fromkeys(r.by for r in results if r.fate == "killed" and "::" in r.by))
+        if not killers:
+            return list(results)
+        say(f"{len(killers)} tests have killed; the same without any mutant ...")
+        code, failed, said = pytest(self.folder, killers, 10 * self.timeout)
+        if code not in (0, 1):
+            raise SystemExit(f"the tests do not run without a mutant, so nothing can be said: {said}")
+        why = "it fails without a mutant too: "
+        return [replace(r, fate="broken", by=why + r.by) if r.by in failed else r for r in results]
 
 
 def say(line: str) -> None:
@@ -206,7 +210,7 @@ def run(found: Sequence[Mutant], session: Session, *, quick: bool) -> list[Resul
             result = session.fate(mutant, "whole")
         say(f"  {result.fate} ({result.seconds:.0f} s) {result.by}")
         results.append(result)
-    return results
+    return session.checked(results)
 
 
 def table(found: Sequence[Mutant], results: Sequence[Result]) -> str:

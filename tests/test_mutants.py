@@ -73,6 +73,16 @@ def test_only_a_failing_test_kills(tmp_path: Path, content: str, fate: str) -> N
     assert fate != "killed" or by == "tests/test_one.py::test_one"
 
 
+def test_a_test_that_fails_without_a_mutant_kills_nothing(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(mutants, "copy_project", lambda folder: None)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_one.py").write_text(PASSES + FAILS.replace("_one", "_two"), encoding="utf-8")
+    session = mutants.Session(tmp_path, tmp_path / "results.jsonl", timeout=60, processes=1)
+    by = ["tests/test_one.py::test_one", "tests/test_one.py::test_two", "no end after 60 seconds"]
+    found = session.checked([mutants.Result("m", "own", "", "killed", one, 0.0) for one in by])
+    assert [r.fate for r in found] == ["killed", "broken", "killed"]
+
+
 def test_a_result_holds_until_the_file_or_its_tests_change(tmp_path: Path) -> None:
     mutant = mutants.Mutant("m", "a.py", "1", "2", ("test_a.py",))
     for name in ("src/tandemrank/a.py", "src/tandemrank/b.py", "tests/test_a.py", "tests/test_b.py"):
