@@ -59,6 +59,17 @@ def test_a_cell_does_not_depend_on_the_others(config, whole, tmp_path) -> None:
     assert again.rows == table.rows
 
 
+def test_every_run_has_a_log_of_its_own(config) -> None:
+    """Runs differ by their seeds alone, and so by all that is drawn: otherwise an interval over runs would say nothing."""
+    one = config.model_copy(
+        update={"methods": ("independent",), "candidates": (10,), "impressions": (2000,), "runs": 2}
+    )
+    found = [grid.run_job(one.model_dump_json(), None, 2000, run, frozenset()).cells for run in (0, 1, 0)]
+    assert [finished.cell.run for (finished,) in found] == [0, 1, 0]
+    users = [finished.users for (finished,) in found]
+    assert repr(users[0]) == repr(users[2]) != repr(users[1])
+
+
 def test_more_candidates_than_items_are_refused_before_anything_is_run(config, tmp_path) -> None:
     with pytest.raises(ConfigError, match="K2 = 41 candidates, but there are only 40 items"):
         grid.run(config.model_copy(update={"candidates": (10, 41)}), tmp_path / "new")

@@ -131,6 +131,19 @@ def test_references_stand_in_their_order(config, world) -> None:
     assert level["random"] < level["popularity"] < level["full information"]
 
 
+def test_full_information_is_that_of_the_users_who_were_logged(world) -> None:
+    """The truth about others must not help: with all of it turned round, the reference is the same, bit by bit."""
+    brief = {**SMALL["learning"], "training": {"epochs": 2, "minibatch": 64}}
+    config = validated(ExperimentConfig, {**SMALL, "learning": brief})
+    R = world.task.relevance.toarray()
+    others = np.setdiff1d(np.arange(world.task.Q), world.q)
+    assert len(others)
+    R[others] = 1 - R[others]
+    turned = replace(world, task=replace(world.task, relevance=csr_matrix(R)))
+    one, other = (references(w, config, 30, 0)["full information"] for w in (world, turned))
+    assert np.array_equal(one.ndcg, other.ndcg, equal_nan=True)
+
+
 def test_too_short_a_log_and_too_many_candidates_are_refused(config, world, trainer) -> None:
     with pytest.raises(LogError, match="not enough clicks"):
         simulate(world, config, 1, 0)

@@ -15,7 +15,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import exploration, replay
 from tandemrank.serving.engine import LivePair, Server, digest
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.recorder import Event, Recorder
+from tandemrank.serving.recorder import Event, Impression, Recorder, join_clicks
 
 Q, D, K2, K = 4, 6, 4, 2
 THETA = [1.0, 0.5]
@@ -74,6 +74,26 @@ def test_lists_are_drawn_as_often_as_their_exposure_says(how) -> None:
     assert np.all(np.abs(seen - rho) <= 5 * np.sqrt(rho.clip(0, 1) / n + error**2) + 1e-9)
 
 
+def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
+    """sqrt((1 - e)^2 se_pair^2 + e^2 se_uniform^2): what many estimates scatter by, not more."""
+    s_c, s_r = LivePair(pair()).scores(11)
+    how, theta = Exploration("uniform", 0.3), torch.tensor(THETA)
+    found = [how.exposure(s_c, s_r, theta, K2, samples=50, seed=seed) for seed in range(200)]
+    scatter = np.std([rho for rho, _ in found], axis=0)
+    said = np.sqrt(np.mean([np.square(error) for _, error in found], axis=0))
+    assert said == pytest.approx(scatter, rel=0.25)  # five standard errors of a deviation of 200
+
+
+@pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
+def test_no_strategy_shows_what_is_not_available(how) -> None:
+    live = LivePair(pair())
+    s_c, s_r = live.scores(11, ["i1", "i2", "i5"])
+    lists = how.draw(s_c, s_r, K2, K, np.arange(200, dtype=np.uint64))
+    assert set(lists.ravel().tolist()) <= {1, 2, 5}
+    rho, _ = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=200, seed=0)
+    assert rho[[0, 3, 4]].tolist() == [0.0, 0.0, 0.0]
+
+
 def test_names_of_strategies_are_read_back() -> None:
     for how in STRATEGIES:
         assert exploration.parse(how.name).name == how.name
@@ -108,6 +128,14 @@ def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
     for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
         assert abs(rho - exact[live.item_at[item]]) <= 5 * error + 1e-6
     log.close()
+
+
+def test_a_click_in_time_is_not_late_as_well() -> None:
+    """A user who comes back and clicks again has clicked once, in time; only who clicked late alone is late."""
+    shown = [Impression(name, 100.0, 11, ("i1", "i2"), "p", "trained", 0, 2, None) for name in ("a", "b")]
+    rows = [("a", "i1", 105.0), ("a", "i1", 500.0), ("a", "i2", 110.0), ("b", "i1", 110.1), ("b", "i1", 300.0)]
+    events = [{"impression": name, "item": item, "type": "click", "time": at} for name, item, at in rows]
+    assert join_clicks(shown, events, 10.0) == ({"a": {"i1", "i2"}}, 1, 0)
 
 
 def test_a_propensity_does_not_depend_on_who_else_was_asked(tmp_path) -> None:
@@ -216,8 +244,12 @@ def test_a_full_disk_does_not_stop_answers(tmp_path, monkeypatch) -> None:
 
 
 def test_digests_tell_pairs_apart() -> None:
-    names = {digest(pair()), digest(pair(1)), digest(pair(0, [f"x{d}" for d in range(D)]))}
-    assert len(names) == 3
+    one, other = pair(), pair(1)
+    halves = [(one.generator, other.ranker), (other.generator, one.ranker)]
+    others = [TwoStagePolicy(*stages, K2, K, one.vocabulary) for stages in halves]
+    longer = TwoStagePolicy(one.generator, one.ranker, K2 + 1, K, one.vocabulary)
+    names = {digest(p) for p in (one, other, *others, longer, pair(0, [f"x{d}" for d in range(D)]))}
+    assert len(names) == 6
     assert digest(pair()) == digest(pair())
 
 
