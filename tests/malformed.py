@@ -1,5 +1,6 @@
 """A corpus of malformed logs, made by code: what is wrong, how to write it, and where it must be found."""
 
+import gzip
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,28 +83,39 @@ def csv(column, row, *rows, header="impression_id,query_id,item_id,position,clic
     return raw("log.csv", column, row, "\n".join([header, *rows]).encode())
 
 
-def damaged(keep):
-    """A Parquet file of which only a part is left."""
+def damaged(keep, name="log.parquet", column="", row=None):
+    """A Parquet file of which only a part is left, or with another name."""
 
     def write(folder):
-        path = folder / "log.parquet"
+        path = folder / name
         pl.DataFrame(wide_columns()).write_parquet(path)
         path.write_bytes(keep(path.read_bytes()))
         return path
 
-    return Malformed(write, "", None)
+    return Malformed(write, column, row)
 
 
-def two(second, column, row):
+def two(second, column, row, first=None):
     """A folder of two files of which the second does not go with the first."""
 
     def write(folder):
-        pl.DataFrame(wide_columns()).write_parquet(folder / "a.parquet")
+        pl.DataFrame(wide_columns() | (first or {})).write_parquet(folder / "a.parquet")
         values = {name: v for name, v in (wide_columns() | second).items() if v is not None}
         pl.DataFrame(values).write_parquet(folder / "b.parquet")
         return folder / "b.parquet"
 
     return Malformed(write, column, row)
+
+
+def linked():
+    """A folder in which a file has a second name."""
+
+    def write(folder):
+        pl.DataFrame(wide_columns()).write_parquet(folder / "a.parquet")
+        (folder / "b.parquet").symlink_to(folder / "a.parquet")
+        return folder / "b.parquet"
+
+    return Malformed(write, "", None)
 
 
 GOOD_LINE = {"query_id": 1, "items": [7, 8], "clicks": [0, 1]}
@@ -187,11 +199,48 @@ CORPUS = {
     "CSV with a short line": csv("click", 1, "1,a,x,1,0", "2,a,x,1"),
     "CSV with a long line": csv("", None, "1,a,x,1,0", "2,a,x,1,0,0"),
     "CSV with an open quote": csv("", None, '1,a,"x,1,0', "2,a,x,1,0"),
+    # values that no column can hold
+    "weights that are true": wide("weight", None, weight=[True] * 4),
+    "propensities that are true": wide("propensities", None, propensities=[[True] * n for n in (2, 3, 1, 2)]),
+    "a weight that is true in JSON": lines("weight", 1, GOOD_LINE | {"weight": 1}, GOOD_LINE | {"weight": True}),
+    "a query that is true in JSON": lines("query_id", 0, GOOD_LINE | {"query_id": True}),
+    "JSON integer of 100 digits": lines("query_id", 1, GOOD_LINE, GOOD_LINE | {"query_id": 10**100}),
+    "JSON integer of 5000 digits": raw(
+        "log.jsonl", "", 1, json.dumps(GOOD_LINE).encode() + b'\n{"query_id": ' + b"9" * 5000
+    ),
+    "JSON item of 100 digits": lines("items", 1, GOOD_LINE, GOOD_LINE | {"items": [7, -(10**100)]}),
+    "lone surrogate": lines("query_id", 1, GOOD_LINE | {"query_id": "a"}, GOOD_LINE | {"query_id": "\ud800"}),
+    "lone surrogate in a list": lines("items", 0, GOOD_LINE | {"items": ["a", "\udfff"]}),
+    "JSON nested deeply": raw("log.jsonl", "", 0, b"[" * 100_000),
+    "JSON with lists of lists": lines("items", 1, GOOD_LINE, GOOD_LINE | {"items": [[7], [8]]}),
+    "JSON with objects for items": lines("items", 0, GOOD_LINE | {"items": [{"id": 7}, {"id": 8}]}),
+    "JSON with NaN for a query": lines("query_id", None, GOOD_LINE | {"query_id": float("nan")}),
+    "weight above a million": wide("weight", 2, weight=[1.0, 1.0, 1.1e6, 1.0]),
+    "weight below a millionth": wide("weight", 2, weight=[1.0, 1.0, 9e-7, 1.0]),
+    "propensity below 1e-12": wide("propensities", 2, propensities=[[0.5, 0.5], [0.5] * 3, [9e-13], [0.5] * 2]),
+    "decimal weight of 0": wide("weight", 1, weight=pl.Series(["1", "0", "1", "1"]).cast(pl.Decimal(10, 2))),
+    "binary ids": wide("query_id", None, query_id=[b"a", b"b", b"a", b"c"]),
+    # policies and impressions
+    "null policy": wide("policy", 2, policy=["a", "a", None, "b"]),
+    "policies of floats": wide("policy", None, policy=[1.5, 1.5, 2.5, 2.5]),
+    "two policies in an impression": long("policy", 1, policy=["a", "b", "b", "b"]),
+    "impression id twice in a wide log": wide("impression_id", 3, impression_id=[1, 2, 3, 1]),
+    "impression in two files": two(
+        {"impression_id": [5, 1, 6, 7]}, "impression_id", 1, {"impression_id": [1, 2, 3, 4]}
+    ),
+    "a file twice": linked(),
     # damaged and empty files
     "Parquet without its end": damaged(lambda whole: whole[:-100]),
     "Parquet without its beginning": damaged(lambda whole: whole[100:]),
     "Parquet overwritten": damaged(lambda whole: whole[:8] + b"\xff" * 500 + whole[508:]),
     "Parquet that is text": raw("log.parquet", "", None, b"query_id,items\n1,2\n"),
+    "Parquet of zeros": raw("log.parquet", "", None, bytes(1000)),
+    "CSV of zeros": raw("log.csv", "query_id", None, bytes(1000)),
+    "JSON lines of zeros": raw("log.jsonl", "", 0, bytes(1000)),
+    "a blank line in JSON lines": raw("log.jsonl", "", 1, json.dumps(GOOD_LINE).encode() + b"\n\n"),
+    "Parquet called CSV": damaged(bytes, "log.csv", "query_id"),
+    "Parquet called JSON lines": damaged(bytes, "log.jsonl", "", 0),
+    "gzip called Parquet": raw("log.parquet", "", None, gzip.compress(b"query_id,items,clicks\n")),
     "Parquet of no bytes": raw("log.parquet", "", None, b""),
     "CSV of no bytes": raw("log.csv", "", None, b""),
     "JSON lines of no bytes": raw("log.jsonl", "", None, b""),

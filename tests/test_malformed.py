@@ -1,0 +1,116 @@
+"""Malformed inputs and damaged files, over all commands: one message, exit code 2 (or 1), no traceback, nothing left behind."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import damaged
+import malformed
+from tandemrank.cli.main import main
+
+PROGRESS = re.compile(r"tandemrank: .*(, \d+ s|\.\.\.)$")  # a slow machine says what it is at
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory) -> damaged.Good:
+    return damaged.write_good(tmp_path_factory.mktemp("good"))
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    """All that is in a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
+
+
+def called(capsys, monkeypatch, folder: Path, arguments: list[str]) -> tuple[int, str, str]:
+    """The command in this process: its exit code, what it printed, what it said. Any other exception is a failure."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "argv", ["tandemrank", *arguments])
+    code = 0
+    try:
+        main()
+    except SystemExit as stopped:
+        code = int(stopped.code or 0)
+    return code, *capsys.readouterr()
+
+
+def run(capsys, monkeypatch, folder: Path, arguments: list[str]) -> tuple[int, str, list[str]]:
+    """The same, with the messages one by one; it leaves no traces in the folder."""
+    before = everything(folder)
+    code, out, err = called(capsys, monkeypatch, folder, arguments)
+    assert everything(folder) == before
+    assert "Traceback" not in err
+    return code, out, [line for line in err.splitlines() if not PROGRESS.match(line)]
+
+
+def assert_refused(code: int, out: str, messages: list[str]) -> None:
+    assert code in (1, 2), (out, messages)
+    assert out == ""
+    usage = any("Usage:" in line for line in messages)
+    assert usage or [line.startswith("tandemrank: ") for line in messages].index(True) == 0
+    assert sum(line.startswith("tandemrank: ") for line in messages) == (not usage)
+    assert max(map(len, messages)) < 1500
+
+
+def test_the_corpus_is_large() -> None:
+    assert len(malformed.CORPUS) + len(damaged.CASES) >= 150
+    commands = {
+        case(damaged.Good(Path()), Path())[0] for name, case in damaged.CASES.items() if name.startswith("usage")
+    }
+    assert commands >= {"validate", "examination", "simulate", "table", "train", "estimate", "compare"}
+
+
+@pytest.mark.parametrize("name", damaged.CASES)
+def test_a_damaged_file_is_refused(name, good, tmp_path, capsys, monkeypatch) -> None:
+    arguments = damaged.CASES[name](good, tmp_path)
+    assert_refused(*run(capsys, monkeypatch, tmp_path, arguments))
+
+
+@pytest.mark.parametrize("name", malformed.CORPUS)
+def test_a_malformed_log_is_told_by_every_command(name, good, tmp_path, capsys, monkeypatch) -> None:
+    (tmp_path / "log").mkdir()
+    malformed.CORPUS[name].write(tmp_path / "log")
+    places = ["--list-length", str(malformed.K)]
+    code, out, messages = run(capsys, monkeypatch, tmp_path, ["validate", "log", *places])
+    assert (code, messages) == (1, [])
+    assert "problems" in out
+    others = [
+        ["examination", "log", *places],
+        ["estimate", "--logs", "log", "--policy", good.path("policy")],
+        ["train", "--logs", "log", *places, "--candidates", "5"],
+        ["compare", "--logs", "log", "--policy", good.path("policy"), "--against", "production"],
+    ]
+    command = others[list(malformed.CORPUS).index(name) % len(others)]
+    code, out, messages = run(capsys, monkeypatch, tmp_path, command)
+    assert code == 2
+    assert_refused(code, out, messages)
+
+
+def test_the_good_files_are_good(good, tmp_path, capsys, monkeypatch) -> None:
+    """So that it is the damage that is refused."""
+    log, pair = ["--logs", good.path("log.parquet")], ["--policy", good.path("policy")]
+    for arguments in (
+        ["validate", good.path("log.parquet")],
+        damaged.with_curve(good, good.path("curve.json")),
+        damaged.with_scores(good, good.path("scores.parquet")),
+        ["compare", *log, *pair, "--against", good.path("policy"), "--propensity", "frequency"],
+        ["evaluate", *pair, "--data", good.path("ratings.csv"), "--set", "threshold=3"],
+        [
+            *damaged.with_features(good, good.path("item_features.parquet")),
+            "--propensity",
+            "frequency",
+            "--out",
+            "towers",
+        ],
+        [
+            *damaged.with_embeddings(good, good.path("item_embeddings.parquet")),
+            "--propensity",
+            "frequency",
+            "--out",
+            "pair",
+        ],
+        damaged.with_ratings(good, good.path("ratings.csv")),
+    ):
+        code, err = called(capsys, monkeypatch, tmp_path, arguments)[::2]
+        assert code == 0, (arguments, err)
