@@ -145,12 +145,12 @@ def file_cases(
 
 
 def with_features(good: Good, name: str) -> list[str]:
-    return ["train", "--logs", good.path("log.parquet"), "--item-features", name, "--epochs", "1"]
+    return ["learn", "--logs", good.path("log.parquet"), "--item-features", name, "--epochs", "1"]
 
 
 def with_embeddings(good: Good, name: str) -> list[str]:
     both = ["--query-embeddings", good.path("query_embeddings.parquet"), "--item-embeddings", name]
-    return ["train", "--logs", good.path("log.parquet"), *both, "--epochs", "1"]
+    return ["learn", "--logs", good.path("log.parquet"), *both, "--epochs", "1"]
 
 
 def with_scores(good: Good, name: str) -> list[str]:
@@ -285,7 +285,7 @@ def policy_cases(damages: dict[str, Callable[[Path], None]]) -> None:
             return [
                 ["estimate", *log, "--policy", "policy", "--propensity", "frequency"],
                 ["evaluate", "--policy", "policy", "--data", good.path("ratings.csv"), "--set", "threshold=3"],
-                ["train", *log, "--start", "policy", "--epochs", "1"],
+                ["learn", *log, "--start", "policy", "--epochs", "1"],
                 ["compare", *log, "--policy", good.path("policy"), "--against", "policy", "--propensity", "frequency"],
                 ["estimate", *log, "--policy", good.path("policy"), "--logging-policy", "policy"],
             ][number % 5]
@@ -375,7 +375,7 @@ policy_cases(
 def config_case(text: str | bytes, command: str = "simulate") -> Case:
     def case(good: Good, folder: Path) -> list[str]:
         (folder / "switches.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
-        given = ["--logs", good.path("log.parquet")] if command == "train" else []
+        given = ["--logs", good.path("log.parquet")] if command == "learn" else []
         return [command, *given, "--config", "switches.toml"]
 
     return case
@@ -401,7 +401,7 @@ CONFIGS: dict[str, str | bytes] = {
 }
 for what, text in CONFIGS.items():
     add(f"configuration {what}", config_case(text))
-add("configuration of train with a switch of simulate", config_case("queries = 60\n", "train"))
+add("configuration of train with a switch of simulate", config_case("queries = 60\n", "learn"))
 add("configuration that is not there", lambda good, folder: ["simulate", "--config", "nothing.toml"])
 add("configuration that is a folder", lambda good, folder: ["simulate", "--config", good.path("policy")])
 
@@ -412,14 +412,14 @@ USAGE = {
     "a value that is none": ["simulate", "--set", "queries=[1"],
     "a switch under a value": ["simulate", "--set", "queries=5", "--set", "queries.more=1"],
     "an unknown preset": ["simulate", "--preset", "other"],
-    "an unknown method": ["train", "--logs", "LOG", "--method", "magic"],
+    "an unknown method": ["learn", "--logs", "LOG", "--method", "magic"],
     "an unknown methods list": ["table", "--methods", "joint,,magic"],
     "candidates in words": ["table", "--candidates", "many"],
     "candidates of nothing": ["table", "--candidates", ""],
     "negative candidates": ["table", "--candidates", "-5"],
     "more candidates than items": ["table", "--candidates", "100000"],
-    "an unknown propensity": ["train", "--logs", "LOG", "--propensity", "magic"],
-    "an unknown objective": ["train", "--logs", "LOG", "--objective", "magic"],
+    "an unknown propensity": ["learn", "--logs", "LOG", "--propensity", "magic"],
+    "an unknown objective": ["learn", "--logs", "LOG", "--objective", "magic"],
     "an unknown estimator": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--estimator", "magic"],
     "no policy": ["estimate", "--logs", "LOG"],
     "policy and scores": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--scores", "SCORES"],
@@ -434,17 +434,17 @@ USAGE = {
     ],
     "exact propensities without a logger": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--propensity", "exact"],
     "compare with nothing": ["compare", "--logs", "LOG", "--policy", "POLICY", "--against", "nothing"],
-    "an unknown engine": ["examination", "LOG", "--engine", "magic"],
-    "an unknown method of examination": ["examination", "LOG", "--method", "magic"],
+    "an unknown engine": ["examine", "LOG", "--engine", "magic"],
+    "an unknown method of examination": ["examine", "LOG", "--method", "magic"],
     "too long a name of a log": ["validate", LONG_NAME],
-    "too long a name of a log with a suffix": ["examination", LONG_NAME + ".csv"],
+    "too long a name of a log with a suffix": ["examine", LONG_NAME + ".csv"],
     "too long a name of a policy": ["estimate", "--logs", "LOG", "--policy", LONG_NAME],
     "too long a name of scores": ["estimate", "--logs", "LOG", "--scores", LONG_NAME],
     "too long a name of data": ["simulate", "--data", LONG_NAME],
-    "too long a name of features": ["train", "--logs", "LOG", "--item-features", LONG_NAME],
+    "too long a name of features": ["learn", "--logs", "LOG", "--item-features", LONG_NAME],
     "too long a name of a configuration": ["simulate", "--config", LONG_NAME],
-    "too long a name of a curve": ["train", "--logs", "LOG", "--curve", LONG_NAME],
-    "too long a name of a result": ["train", "--logs", "LOG", "--out", LONG_NAME],
+    "too long a name of a curve": ["learn", "--logs", "LOG", "--curve", LONG_NAME],
+    "too long a name of a result": ["learn", "--logs", "LOG", "--out", LONG_NAME],
     "too long a name of a grid": ["table", "--out", LONG_NAME],
     "too long a name of a simulation": ["simulate", "--out", LONG_NAME],
     "too long a name of a cleaned copy": ["validate", "LOG", "--fix", LONG_NAME],
@@ -512,7 +512,7 @@ def checkpoint_case(damage: Callable[[Good, Path], None]) -> Case:
         (folder / "pairs" / MARK).write_text("training\n")
         damage(good, path)
         begin = ["--start", good.path("policy"), "--propensity", "frequency", "--candidates", "5", "--epochs", "1"]
-        return ["train", "--logs", good.path("log.parquet"), *begin, "--out", "pairs", "--resume"]
+        return ["learn", "--logs", good.path("log.parquet"), *begin, "--out", "pairs", "--resume"]
 
     return case
 

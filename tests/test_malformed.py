@@ -58,7 +58,7 @@ def test_the_corpus_is_large() -> None:
     commands = {
         case(damaged.Good(Path()), Path())[0] for name, case in damaged.CASES.items() if name.startswith("usage")
     }
-    assert commands >= {"validate", "examination", "simulate", "table", "train", "estimate", "compare"}
+    assert commands >= {"validate", "examine", "simulate", "table", "learn", "estimate", "compare"}
 
 
 @pytest.mark.parametrize("name", damaged.CASES)
@@ -76,9 +76,9 @@ def test_a_malformed_log_is_told_by_every_command(name, good, tmp_path, capsys, 
     assert (code, messages) == (1, [])
     assert "problems" in out
     others = [
-        ["examination", "log", *places],
+        ["examine", "log", *places],
         ["estimate", "--logs", "log", "--policy", good.path("policy")],
-        ["train", "--logs", "log", *places, "--candidates", "5"],
+        ["learn", "--logs", "log", *places, "--candidates", "5"],
         ["compare", "--logs", "log", "--policy", good.path("policy"), "--against", "production"],
     ]
     command = others[list(malformed.CORPUS).index(name) % len(others)]
