@@ -1,7 +1,7 @@
 """Malformed inputs and damaged files of every kind but logs (those are in `malformed`), each with a command that is given it.
 
-A case is a function: it gets the good files (`Good`) and a folder of its own, puts there what is wrong, and returns the
-arguments of the command.
+An entry is a case and what the message must name. A case is a function: it gets the good files (`Good`) and a folder of its
+own, puts there what is wrong, and returns the arguments of the command.
 """
 
 import gzip
@@ -9,12 +9,14 @@ import json
 import shutil
 import struct
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from tandemrank._base.files import MARK
 from tandemrank._base.ids import Vocabulary
@@ -60,23 +62,42 @@ def write_good(folder: Path) -> Good:
     pl.DataFrame(scores).write_parquet(folder / "scores.parquet")
     pl.DataFrame({"user": q, "item": d, "rating": (q * 7 + d * 5) % 5 + 1}).write_csv(folder / "ratings.csv")
     (folder / "curve.json").write_text(json.dumps({"theta": [1.0, 0.5, 0.3]}))
-    (folder / "switches.toml").write_text('queries = 60\nitems = 30\nrank = 3\n[learning]\npropensity = "frequency"\n')
+    (folder / "switches.toml").write_text('queries = 60\nitems = 30\nrank = 3\npropensity = "frequency"\n')
     return Good(folder)
 
 
 Case = Callable[[Good, Path], list[str]]
-CASES: dict[str, Case] = {}
+Damage = Callable[[Path], None]
 
 
-def add(name: str, case: Case) -> None:
-    assert name not in CASES, name
-    CASES[name] = case
+@dataclass(frozen=True)
+class Between:
+    """Two files that are good, but not together: the message need not name this one, but what does not fit."""
+
+    damage: Damage
+    told: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A case, and the words that its message must have: the file, the row, the column, the switch."""
+
+    case: Case
+    told: tuple[str, ...]
+
+
+ENTRIES: dict[str, Entry] = {}
+
+
+def add(name: str, case: Case, *told: str) -> None:
+    assert name not in ENTRIES, name
+    ENTRIES[name] = Entry(case, told)
 
 
 # --- what is done to a file ---------------------------------------------------------------------------------------------
 
 
-def changed(**columns: object) -> Callable[[Path], None]:
+def changed(**columns: object) -> Damage:
     """Columns of a Parquet file replaced; None leaves one out."""
 
     def damage(path: Path) -> None:
@@ -89,16 +110,16 @@ def changed(**columns: object) -> Callable[[Path], None]:
     return damage
 
 
-def rewritten(change: Callable[[pl.DataFrame], pl.DataFrame]) -> Callable[[Path], None]:
+def rewritten(change: Callable[[pl.DataFrame], pl.DataFrame]) -> Damage:
     return lambda path: change(pl.read_parquet(path)).write_parquet(path)
 
 
-def content(data: bytes | str) -> Callable[[Path], None]:
+def content(data: bytes | str) -> Damage:
     """Other bytes."""
     return kept(lambda _: data if isinstance(data, bytes) else data.encode())
 
 
-def kept(part: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+def kept(part: Callable[[bytes], bytes]) -> Damage:
     """Only a part of the bytes, or others; those of no file are none."""
 
     def damage(path: Path) -> None:
@@ -128,49 +149,69 @@ PARQUET = {
 
 
 def file_cases(
-    name: str, damages: dict[str, Callable[[Path], None]], arguments: Callable[[Good, str], list[str]]
+    name: str, damages: Mapping[str, Damage | tuple[Damage, str] | Between], arguments: Callable[[Good, str], list[str]]
 ) -> None:
-    """For each damage a case: a copy of a good file is damaged, and a command is given it."""
+    """For each damage an entry: a copy of a good file is damaged, and a command is given it. The message names the file."""
     for what, damage in damages.items():
+        if isinstance(damage, Between):
+            do, told = damage.damage, (damage.told,)
+        else:
+            do, told = (damage[0], (name, damage[1])) if isinstance(damage, tuple) else (damage, (name,))
 
-        def case(good: Good, folder: Path, damage: Callable[[Path], None] = damage) -> list[str]:
+        def case(good: Good, folder: Path, do: Damage = do) -> list[str]:
             shutil.copy(good.path(name), folder / name)
-            damage(folder / name)
+            do(folder / name)
             return arguments(good, name)
 
-        add(f"{name} {what}", case)
+        add(f"{name} {what}", case, *told)
 
 
 # --- tables of features, of embeddings, of scores -----------------------------------------------------------------------
 
 
 def with_features(good: Good, name: str) -> list[str]:
-    return ["learn", "--logs", good.path("log.parquet"), "--item-features", name, "--epochs", "1"]
+    return [
+        "learn",
+        "--logs",
+        good.path("log.parquet"),
+        "--item-features",
+        name,
+        "--epochs",
+        "1",
+        "--propensity",
+        "frequency",
+    ]
 
 
 def with_embeddings(good: Good, name: str) -> list[str]:
     both = ["--query-embeddings", good.path("query_embeddings.parquet"), "--item-embeddings", name]
-    return ["learn", "--logs", good.path("log.parquet"), *both, "--epochs", "1"]
+    return ["learn", "--logs", good.path("log.parquet"), *both, "--epochs", "1", "--propensity", "frequency"]
 
 
 def with_scores(good: Good, name: str) -> list[str]:
-    return ["estimate", "--logs", good.path("log.parquet"), "--scores", name, "--candidates", "5"]
+    sizes = ["--candidates", "5", "--list-length", str(K)]
+    return ["estimate", "--logs", good.path("log.parquet"), "--scores", name, *sizes, "--propensity", "frequency"]
+
+
+def against_scores(good: Good, name: str) -> list[str]:
+    pair = ["--policy", good.path("policy"), "--propensity", "frequency", "--candidates", "5", "--list-length", str(K)]
+    return ["compare", "--logs", good.path("log.parquet"), *pair, "--against", name]
 
 
 file_cases(
     "item_features.parquet",
     {
         **PARQUET,
-        "has no ids": changed(item_id=None),
-        "has ids of floats": changed(item_id=pl.col("item_id") + 0.5),
-        "has ids that are texts": changed(item_id=pl.col("item_id").cast(pl.String)),
-        "has a null id": changed(item_id=[None, *range(1, D)]),
-        "has an id twice": changed(item_id=[0, 0, *range(2, D)]),
+        "has no ids": (changed(item_id=None), "item_id"),
+        "has ids of floats": (changed(item_id=pl.col("item_id") + 0.5), "column item_id"),
+        "has ids that are texts": Between(changed(item_id=pl.col("item_id").cast(pl.String)), "column item_id"),
+        "has a null id": (changed(item_id=[None, *range(1, D)]), "row 0, column item_id"),
+        "has an id twice": (changed(item_id=[0, 0, *range(2, D)]), "column item_id"),
         "has no features": changed(x=None, kind=None),
-        "has lists": changed(x=[[1.0]] * D),
-        "has times": changed(x=pl.lit("2020-01-01").str.to_datetime()),
-        "has an infinite number": changed(x=[float("inf")] * D),
-        "lacks items of the log": rewritten(lambda frame: frame[:2]),
+        "has lists": (changed(x=[[1.0]] * D), "column x"),
+        "has times": (changed(x=pl.lit("2020-01-01").str.to_datetime()), "column x"),
+        "has an infinite number": (changed(x=[float("inf")] * D), "row 0, column x"),
+        "lacks items of the log": Between(rewritten(lambda frame: frame[:2]), "column item_id: 6 ids (first: 2, 3, 4)"),
         "has no rows": rewritten(lambda frame: frame[:0]),
     },
     with_features,
@@ -179,15 +220,24 @@ file_cases(
     "item_embeddings.parquet",
     {
         **PARQUET,
-        "has no embedding": changed(embedding=None),
-        "has numbers for lists": changed(embedding=[1.0] * D),
-        "has texts": changed(embedding=[["a", "b"]] * D),
-        "has lists of different lengths": changed(embedding=[[1.0]] + [[1.0, 2.0]] * (D - 1)),
-        "has empty lists": changed(embedding=pl.Series([[]] * D, dtype=pl.List(pl.Float64))),
-        "has null lists": changed(embedding=pl.Series([None] * D, dtype=pl.List(pl.Float64))),
-        "has NaN": changed(embedding=[[float("nan"), 1.0]] * D),
-        "is longer than the other": changed(embedding=[[1.0, 2.0, 3.0]] * D),
-        "lacks items of the log": rewritten(lambda frame: frame[:2]),
+        "has no embedding": (changed(embedding=None), "embedding"),
+        "has numbers for lists": (changed(embedding=[1.0] * D), "column embedding"),
+        "has texts": (changed(embedding=[["a", "b"]] * D), "column embedding"),
+        "has lists of different lengths": (
+            changed(embedding=[[1.0]] + [[1.0, 2.0]] * (D - 1)),
+            "row 1, column embedding",
+        ),
+        "has empty lists": (
+            changed(embedding=pl.Series([[]] * D, dtype=pl.List(pl.Float64))),
+            "row 0, column embedding",
+        ),
+        "has null lists": (
+            changed(embedding=pl.Series([None] * D, dtype=pl.List(pl.Float64))),
+            "row 0, column embedding",
+        ),
+        "has NaN": (changed(embedding=[[float("nan"), 1.0]] * D), "row 0, column embedding"),
+        "is longer than the other": Between(changed(embedding=[[1.0, 2.0, 3.0]] * D), "column embedding"),
+        "lacks items of the log": Between(rewritten(lambda frame: frame[:2]), "column item_id: 6 ids (first: 2, 3, 4)"),
         "has no rows": rewritten(lambda frame: frame[:0]),
     },
     with_embeddings,
@@ -196,26 +246,53 @@ file_cases(
     "scores.parquet",
     {
         **PARQUET,
-        "has no ranker's scores": changed(ranker_score=None),
-        "has ids of floats": changed(query_id=pl.col("query_id") + 0.5),
-        "has scores that are texts": changed(candidate_score=pl.lit("1")),
-        "has a null score": changed(ranker_score=pl.lit(None, pl.Float64)),
-        "has NaN": changed(ranker_score=pl.lit(float("nan"))),
-        "has infinite scores": changed(candidate_score=pl.lit(float("inf"))),
-        "has a pair twice": rewritten(lambda frame: pl.concat([frame, frame[:1]])),
+        "has no ranker's scores": (changed(ranker_score=None), "ranker_score"),
+        "has ids of floats": (changed(query_id=pl.col("query_id") + 0.5), "column query_id"),
+        "has scores that are texts": (changed(candidate_score=pl.lit("1")), "column candidate_score"),
+        "has a null score": (changed(ranker_score=pl.lit(None, pl.Float64)), "row 0, column ranker_score"),
+        "has NaN": (changed(ranker_score=pl.lit(float("nan"))), "row 0, column ranker_score"),
+        "has infinite scores": (changed(candidate_score=pl.lit(float("inf"))), "row 0, column candidate_score"),
+        "has a pair twice": (rewritten(lambda frame: pl.concat([frame, frame[:1]])), "row 96, column item_id"),
         "has no rows": rewritten(lambda frame: frame[:0]),
-        "lacks queries of the log": rewritten(lambda frame: frame.filter(pl.col("query_id") == 0)),
-        "has ids that are texts": changed(query_id=pl.col("query_id").cast(pl.String)),
+        "lacks queries of the log": Between(
+            rewritten(lambda frame: frame.filter(pl.col("query_id") == 0)),
+            "11 unknown query ids (first: 1); 1 are known to the pair",
+        ),
+        "has ids that are texts": Between(changed(query_id=pl.col("query_id").cast(pl.String)), "in the pair to value"),
     },
     with_scores,
 )
+
+
+for other, damages, arguments in (
+    (
+        "query_features.parquet",
+        {"is cut off": PARQUET["is cut off"], "has no ids": (changed(query_id=None), "query_id")},
+        lambda good, name: [*with_features(good, good.path("item_features.parquet")), "--query-features", name],
+    ),
+    (
+        "query_embeddings.parquet",
+        {"is text": PARQUET["is text"], "has NaN": (changed(embedding=[[np.nan, 1.0]] * Q), "row 0, column embedding")},
+        lambda good, name: [*with_embeddings(good, good.path("item_embeddings.parquet")), "--query-embeddings", name],
+    ),
+):
+    file_cases(other, damages, arguments)
+
+
+def scores_of_the_other_side(good: Good, folder: Path) -> list[str]:
+    changed(ranker_score=pl.lit(float("nan")))(Path(shutil.copy(good.path("scores.parquet"), folder / "other.parquet")))
+    return against_scores(good, "other.parquet")
+
+
+add("scores of the other side with NaN", scores_of_the_other_side, "other.parquet", "row 0, column ranker_score")
 
 
 # --- ratings ------------------------------------------------------------------------------------------------------------
 
 
 def with_ratings(good: Good, name: str) -> list[str]:
-    return ["simulate", "--data", name, "--set", "threshold=3", "--set", "rank=2", "--impressions", "10"]
+    switches = ["threshold=3", "rank=2", "production=all", f"list_length={K}"]
+    return ["simulate", "--data", name, "--impressions", "10", *(x for one in switches for x in ("--set", one))]
 
 
 file_cases(
@@ -225,17 +302,17 @@ file_cases(
         "is a folder": folder_instead,
         "has no bytes": content(b""),
         "has a header and no rows": content("user,item,rating\n"),
-        "has other columns": content("a,b\n1,2\n"),
-        "has an empty user": content("user,item,rating\n,1,5\n"),
-        "has an empty rating": content("user,item,rating\n1,1,\n"),
-        "has a word for a rating": content("user,item,rating\n1,1,good\n"),
-        "has an infinite rating": content("user,item,rating\n1,1,inf\n"),
+        "has other columns": (content("a,b\n1,2\n"), "user"),
+        "has an empty user": (content("user,item,rating\n,1,5\n"), "row 0, column user"),
+        "has an empty rating": (content("user,item,rating\n1,1,\n"), "row 0, column rating"),
+        "has a word for a rating": (content("user,item,rating\n1,1,good\n"), "row 0, column rating"),
+        "has an infinite rating": (content("user,item,rating\n1,1,inf\n"), "row 0, column rating"),
         "has a pair twice": content("user,item,rating\n1,1,5\n1,1,4\n"),
         "has a long line": content("user,item,rating\n1,1,5\n1,2,4,3\n"),
         "is Latin-1": content("user,item,rating\ncaf\xe9,1,5\n".encode("latin-1")),
         "is zeros": content(bytes(500)),
         "has nothing relevant": content("user,item,rating\n1,1,1\n2,2,1\n"),
-        "is of one user": content("user,item,rating\n1,1,5\n1,2,1\n"),
+        "is of one user": Between(content("user,item,rating\n1,1,5\n1,2,1\n"), "rank"),
     },
     with_ratings,
 )
@@ -274,11 +351,11 @@ add("data of no name", lambda good, folder: with_ratings(good, ""))
 # --- saved policies -----------------------------------------------------------------------------------------------------
 
 
-def policy_cases(damages: dict[str, Callable[[Path], None]]) -> None:
+def policy_cases(damages: dict[str, Damage]) -> None:
     """A damaged policy, given to one command after the other."""
     for number, (what, damage) in enumerate(damages.items()):
 
-        def case(good: Good, folder: Path, number: int = number, damage: Callable[[Path], None] = damage) -> list[str]:
+        def case(good: Good, folder: Path, number: int = number, damage: Damage = damage) -> list[str]:
             shutil.copytree(good.path("policy"), folder / "policy")
             damage(folder / "policy")
             log = ["--logs", good.path("log.parquet")]
@@ -290,10 +367,10 @@ def policy_cases(damages: dict[str, Callable[[Path], None]]) -> None:
                 ["estimate", *log, "--policy", good.path("policy"), "--logging-policy", "policy"],
             ][number % 5]
 
-        add(f"policy {what}", case)
+        add(f"policy {what}", case, "policy")
 
 
-def config_with(**values: object) -> Callable[[Path], None]:
+def config_with(**values: object) -> Damage:
     """Its config.json with some values replaced; None leaves one out."""
 
     def damage(policy: Path) -> None:
@@ -303,7 +380,7 @@ def config_with(**values: object) -> Callable[[Path], None]:
     return damage
 
 
-def stage_with(**values: object) -> Callable[[Path], None]:
+def stage_with(**values: object) -> Damage:
     """The same of its generator."""
 
     def damage(policy: Path) -> None:
@@ -314,17 +391,22 @@ def stage_with(**values: object) -> Callable[[Path], None]:
     return damage
 
 
-def of_file(name: str, damage: Callable[[Path], None]) -> Callable[[Path], None]:
+def of_file(name: str, damage: Damage) -> Damage:
     return lambda policy: damage(policy / name)
 
 
-def vocabulary_with(**columns: object) -> Callable[[Path], None]:
+def vocabulary_with(**columns: object) -> Damage:
     return of_file("vocabulary.parquet", changed(**columns))
 
 
 def lying_header(whole: bytes) -> bytes:
     """A safetensors file whose header says that it is longer than the file."""
     return struct.pack("<Q", 2**60) + whole[8:]
+
+
+def tensors_with(change: Callable[[Tensor], Tensor]) -> Damage:
+    """The same names with other numbers."""
+    return lambda path: save_file({name: change(t) for name, t in load_file(path).items()}, path)
 
 
 policy_cases(
@@ -357,6 +439,21 @@ policy_cases(
         "with weights of no bytes": of_file("weights.safetensors", content(b"")),
         "with weights cut off": of_file("weights.safetensors", kept(lambda whole: whole[:-8])),
         "with weights of a lying header": of_file("weights.safetensors", kept(lying_header)),
+        "with weights of a folder": of_file("weights.safetensors", folder_instead),
+        "with weights that are NaN": of_file("weights.safetensors", tensors_with(lambda t: t * float("nan"))),
+        "with weights that are infinite": of_file("weights.safetensors", tensors_with(lambda t: t / 0)),
+        "with weights of double precision": of_file("weights.safetensors", tensors_with(lambda t: t.double())),
+        "with weights that are integers": of_file("weights.safetensors", tensors_with(lambda t: t.long())),
+        "with weights of another shape": of_file("weights.safetensors", tensors_with(lambda t: t[:-1].clone())),
+        "with weights of one dimension": of_file("weights.safetensors", tensors_with(lambda t: t.flatten())),
+        "with weights of a huge header": of_file(
+            "weights.safetensors", content(struct.pack("<Q", 10**6) + b"{" * 10**6)
+        ),
+        "with a vocabulary that is text": of_file("vocabulary.parquet", content("query_id,item_id\n0,0\n")),
+        "with a vocabulary of no rows": of_file("vocabulary.parquet", rewritten(lambda frame: frame[:0])),
+        "with a config of NaN": config_with(K=float("nan")),
+        "with a config that says more": config_with(colour="red"),
+        "with only one stage": config_with(stages={"generator": {"kind": "factorisation", "sizes": {}}}),
         "with weights that are text": of_file("weights.safetensors", content("weights")),
         "with vocabulary cut off": of_file("vocabulary.parquet", kept(lambda whole: whole[:-50])),
         "with other columns in the vocabulary": vocabulary_with(item_id=None),
@@ -364,9 +461,18 @@ policy_cases(
         "with a query twice": vocabulary_with(query_id=[0, 0, *range(2, Q)]),
         "with fewer ids than weights": of_file("vocabulary.parquet", rewritten(lambda frame: frame[:5])),
         "with ids of floats": vocabulary_with(query_id=[x + 0.5 for x in range(Q)]),
-        "with queries of another log": vocabulary_with(query_id=[x + 1000 for x in range(Q)]),
     }
 )
+
+
+def policy_of_another_log(good: Good, folder: Path) -> list[str]:
+    shutil.copytree(good.path("policy"), folder / "policy")
+    vocabulary_with(query_id=[x + 1000 for x in range(Q)])(folder / "policy")
+    pair = ["--policy", good.path("policy"), "--logging-policy", "policy"]
+    return ["estimate", "--logs", good.path("log.parquet"), *pair]
+
+
+add("policy with queries of another log", policy_of_another_log, "unknown query ids", "the policy that drew the log")
 
 
 # --- configurations and switches ----------------------------------------------------------------------------------------
@@ -392,18 +498,45 @@ CONFIGS: dict[str, str | bytes] = {
     "with NaN": "temperature = nan\n",
     "with a list for a number": "rank = [1, 2]\n",
     "with a table for a number": "[rank]\nx = 1\n",
-    "with an unknown choice": "[learning]\npropensity = 'guessed'\n",
+    "with an unknown choice": "propensity = 'guessed'\n",
+    "with a section": "[learning]\npropensity = 'frequency'\n",
+    "with an infinite number": "temperature = inf\n",
+    "with a date": "rank = 2020-01-01\n",
+    "with a yes for a number": "rank = 'yes'\n",
+    "with half a curve": "examination = [1.0, 'half']\n",
+    "with an integer of 5000 hexadecimal digits": "rank = 0x" + "f" * 5000 + "\n",
+    "with a share above 1": "production_share = 1.5\n",
+    "with switches that exclude each other": "propensity = 'frequency'\npropensity_samples = 5\n",
+    "that switches off what it sets": "early_stopping = false\npatience = 3\n",
     "with a switch twice": "queries = 60\nqueries = 61\n",
     "nested deeply": "x = " + "[" * 5000 + "]" * 5000 + "\n",
     "with a huge integer": "queries = " + "9" * 5000 + "\n",
     "with an integer of 64 bits": f"queries = {2**63}\n",
     "that is zeros": bytes(100),
 }
+ABOUT = {  # what the message names: the switch, or the file where it cannot be read
+    "with an unknown switch": "quries",
+    "with a word for a number": "queries",
+    "with half a query": "queries",
+    "with a negative number": "items",
+    "with NaN": "temperature",
+    "with an infinite number": "temperature",
+    "with a list for a number": "rank",
+    "with a date": "rank",
+    "with a yes for a number": "rank",
+    "with an integer of 5000 hexadecimal digits": "rank",
+    "with an unknown choice": "propensity",
+    "with half a curve": "examination",
+    "with an integer of 64 bits": "queries",
+    "with a share above 1": "production_share",
+    "with switches that exclude each other": "propensity_samples",
+    "that switches off what it sets": "patience",
+}
 for what, text in CONFIGS.items():
-    add(f"configuration {what}", config_case(text))
-add("configuration of train with a switch of simulate", config_case("queries = 60\n", "learn"))
-add("configuration that is not there", lambda good, folder: ["simulate", "--config", "nothing.toml"])
-add("configuration that is a folder", lambda good, folder: ["simulate", "--config", good.path("policy")])
+    add(f"configuration {what}", config_case(text), ABOUT.get(what, "switches.toml"))
+add("configuration of learn with a switch of simulate", config_case("queries = 60\n", "learn"), "queries")
+add("configuration that is not there", lambda good, folder: ["simulate", "--config", "nothing.toml"], "nothing.toml")
+add("configuration that is a folder", lambda good, folder: ["simulate", "--config", good.path("policy")], "policy")
 
 USAGE = {
     "a switch without a value": ["simulate", "--set", "queries"],
@@ -452,13 +585,83 @@ USAGE = {
     "a negative seed": ["simulate", "--seed", "-1"],
     "a seed in words": ["simulate", "--seed", "many"],
     "an unknown command": ["magic"],
+    "an unknown measurement": ["bench", "magic"],
+    "a measurement of no impressions": ["bench", "logs", "--impressions", "0"],
+    "a measurement of simulations in words": ["bench", "bounds", "--simulations", "many"],
+    "a demonstration with a negative seed": ["demo", "--seed", "-1"],
+    "a demonstration on no processes": ["demo", "--jobs", "0"],
+    "a demonstration into a file": ["demo", "--out", "LOG"],
+    "a demonstration under a file": ["demo", "--out", "LOG/demo"],
+    "too long a name of a demonstration": ["demo", "--out", LONG_NAME],
+    "an evaluation of nothing": ["evaluate"],
+    "an evaluation of a log": ["evaluate", "--policy", "LOG"],
+    "an evaluation on data that is not there": ["evaluate", "--policy", "POLICY", "--data", "nothing.csv"],
+    "an evaluation without a threshold": ["evaluate", "--policy", "POLICY", "--data", "RATINGS"],
+    "an evaluation of no samples": ["evaluate", "--policy", "POLICY", "--samples", "0"],
+    "an evaluation on other items": ["evaluate", "--policy", "POLICY", "--set", "queries=60", "--set", "items=30"],
+    "an evaluation of queries of a log that is not there": [
+        *["evaluate", "--policy", "POLICY", "--data", "RATINGS", "--set", "threshold=3"],
+        *["--logs", "nothing.parquet"],
+    ],
+    "a simulation into a file": ["simulate", "--out", "LOG"],
+    "a simulation of data and sizes": ["simulate", "--data", "RATINGS", "--set", "queries=60", "--set", "threshold=3"],
+    "a simulation of lists longer than the items": ["simulate", "--set", "queries=20", "--set", "items=5"],
+    "a table with a learning rate of 0": ["table", "--set", "learning_rate=0"],
+    "a table of no runs": ["table", "--runs", "0"],
+    "a table on an unknown engine": ["table", "--engine", "magic"],
+    "a table of both numbers of candidates": ["table", "--candidates", "10,ten"],
+    "a table of half an impression": ["table", "--impressions", "0.5"],
+    "learning over a saved policy": ["learn", "--logs", "LOG", "--out", "POLICY"],
+    "learning into the log": ["learn", "--logs", "LOG", "--out", "LOG"],
+    "learning from two starts": ["learn", "--logs", "LOG", "--start", "POLICY", "--item-features", "FEATURES"],
+    "learning from half the embeddings": ["learn", "--logs", "LOG", "--item-embeddings", "EMBEDDINGS"],
+    "learning with more places than candidates": [
+        *["learn", "--logs", "LOG", "--list-length", "5", "--candidates", "4", "--propensity", "frequency"]
+    ],
+    "learning with a width of no towers": [
+        "learn",
+        "--logs",
+        "LOG",
+        "--ranker-width",
+        "8",
+        "--propensity",
+        "frequency",
+    ],
+    "learning without propensities": ["learn", "--logs", "LOG", "--propensity", "logged"],
+    "learning exactly without a logger": ["learn", "--logs", "LOG", "--propensity", "exact"],
+    "learning from ratings": ["learn", "--logs", "RATINGS"],
+    "learning from no log": ["learn"],
+    "learning from a log that is not there": ["learn", "--logs", "nothing*.parquet"],
+    "valuing ratings": ["estimate", "--logs", "RATINGS", "--policy", "POLICY"],
+    "valuing a log": ["estimate", "--logs", "LOG", "--policy", "LOG"],
+    "valuing scores that are ratings": ["estimate", "--logs", "LOG", "--scores", "RATINGS"],
+    "valuing scores with more places than candidates": [
+        *["estimate", "--logs", "LOG", "--scores", "SCORES", "--candidates", "2", "--list-length", "3"]
+    ],
+    "comparing with ratings": ["compare", "--logs", "LOG", "--policy", "POLICY", "--against", "RATINGS"],
+    "comparing nothing": ["compare", "--logs", "LOG"],
+    "examining one rank": ["examine", "LOG", "--list-length", "1"],
+    "examining ratings": ["examine", "RATINGS"],
+    "examining a policy": ["examine", "POLICY/weights.safetensors"],
+    "cleaning a log into itself": ["validate", "LOG", "--fix", "LOG"],
+    "cleaning a log over a policy": ["validate", "LOG", "--fix", "POLICY"],
+    "a name with a null byte": ["estimate", "--logs", "LOG", "--policy", "a\0b"],
+    "a log with a null byte": ["examine", "a\0b"],
     "an unknown option": ["validate", "LOG", "--magic"],
 }
 
 
 def usage_case(arguments: list[str]) -> Case:
-    names = {"LOG": "log.parquet", "POLICY": "policy", "SCORES": "scores.parquet"}
-    return lambda good, folder: [good.path(names[a]) if a in names else a for a in arguments]
+    names = {
+        "LOG": "log.parquet", "POLICY": "policy", "SCORES": "scores.parquet", "RATINGS": "ratings.csv",
+        "FEATURES": "item_features.parquet", "EMBEDDINGS": "item_embeddings.parquet",
+    }  # fmt: skip
+
+    def path(good: Good, argument: str) -> str:
+        name, slash, rest = argument.partition("/")
+        return good.path(names[name]) + slash + rest if name in names else argument
+
+    return lambda good, folder: [path(good, a) for a in arguments]
 
 
 for what, arguments in USAGE.items():
@@ -490,7 +693,7 @@ file_cases(
         "is negative": content("[1, -0.5, 0.3]"),
         "has NaN": content("[1, NaN, 0.3]"),
         "begins with 0": content("[0, 0.5, 0.3]"),
-        "is shorter than the lists": content("[1, 0.5]"),
+        "is shorter than the lists": Between(content("[1, 0.5]"), "examination curve"),
         "is nested": content("[[1, 0.5, 0.3]]"),
         "is nested deeply": content("[" * 100_000),
         "has an integer of 5000 digits": content("[" + "9" * 5000 + "]"),
@@ -521,12 +724,22 @@ def weights_of_a_policy(good: Good, path: Path) -> None:
     shutil.copy(Path(good.path("policy")) / "weights.safetensors", path)
 
 
-add("checkpoint of no bytes", checkpoint_case(lambda good, path: content(b"")(path)))
-add("checkpoint that is text", checkpoint_case(lambda good, path: content("checkpoint" * 9)(path)))
-add("checkpoint of zeros", checkpoint_case(lambda good, path: content(bytes(1000))(path)))
-add("checkpoint with a lying header", checkpoint_case(lambda good, path: content(lying_header(bytes(100)))(path)))
-add("checkpoint that is a policy", checkpoint_case(weights_of_a_policy))
-add("checkpoint that is a folder", checkpoint_case(lambda good, path: path.mkdir()))
+add("checkpoint of no bytes", checkpoint_case(lambda good, path: content(b"")(path)), "generator-alone.safetensors")
+add(
+    "checkpoint that is text",
+    checkpoint_case(lambda good, path: content("checkpoint" * 9)(path)),
+    "generator-alone.safetensors",
+)
+add(
+    "checkpoint of zeros", checkpoint_case(lambda good, path: content(bytes(1000))(path)), "generator-alone.safetensors"
+)
+add(
+    "checkpoint with a lying header",
+    checkpoint_case(lambda good, path: content(lying_header(bytes(100)))(path)),
+    "generator-alone.safetensors",
+)
+add("checkpoint that is a policy", checkpoint_case(weights_of_a_policy), "generator-alone.safetensors")
+add("checkpoint that is a folder", checkpoint_case(lambda good, path: path.mkdir()), "generator-alone.safetensors")
 
 
 def grid_case(config: bytes | None, mark: str = "grid\n", more: dict[str, bytes] | None = None) -> Case:

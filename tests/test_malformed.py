@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import damaged
 import malformed
+from tandemrank.cli.app import app
 from tandemrank.cli.main import main
 
 PROGRESS = re.compile(r"tandemrank: .*(, \d+ s|\.\.\.)$")  # a slow machine says what it is at
@@ -53,18 +55,22 @@ def assert_refused(code: int, out: str, messages: list[str]) -> None:
     assert max(map(len, messages)) < 1500
 
 
-def test_the_corpus_is_large() -> None:
-    assert len(malformed.CORPUS) + len(damaged.CASES) >= 150
-    commands = {
-        case(damaged.Good(Path()), Path())[0] for name, case in damaged.CASES.items() if name.startswith("usage")
-    }
-    assert commands >= {"validate", "examine", "simulate", "table", "learn", "estimate", "compare"}
+def test_the_corpus_is_large_and_has_every_command() -> None:
+    assert len(malformed.CORPUS) >= 100
+    assert len(damaged.ENTRIES) >= 250
+    given = {damaged.usage_case(arguments)(damaged.Good(Path()), Path())[0] for arguments in damaged.USAGE.values()}
+    assert given >= set(get_command(app).commands)
 
 
-@pytest.mark.parametrize("name", damaged.CASES)
+@pytest.mark.parametrize("name", damaged.ENTRIES)
 def test_a_damaged_file_is_refused(name, good, tmp_path, capsys, monkeypatch) -> None:
-    arguments = damaged.CASES[name](good, tmp_path)
-    assert_refused(*run(capsys, monkeypatch, tmp_path, arguments))
+    entry = damaged.ENTRIES[name]
+    arguments, before = entry.case(good, tmp_path), everything(good.folder)
+    code, out, messages = run(capsys, monkeypatch, tmp_path, arguments)
+    assert_refused(code, out, messages)
+    assert everything(good.folder) == before
+    for words in entry.told:
+        assert words in "\n".join(messages)
 
 
 @pytest.mark.parametrize("name", malformed.CORPUS)
@@ -94,23 +100,13 @@ def test_the_good_files_are_good(good, tmp_path, capsys, monkeypatch) -> None:
         ["validate", good.path("log.parquet")],
         damaged.with_curve(good, good.path("curve.json")),
         damaged.with_scores(good, good.path("scores.parquet")),
+        damaged.against_scores(good, good.path("scores.parquet")),
         ["compare", *log, *pair, "--against", good.path("policy"), "--propensity", "frequency"],
         ["evaluate", *pair, "--data", good.path("ratings.csv"), "--set", "threshold=3"],
-        [
-            *damaged.with_features(good, good.path("item_features.parquet")),
-            "--propensity",
-            "frequency",
-            "--out",
-            "towers",
-        ],
-        [
-            *damaged.with_embeddings(good, good.path("item_embeddings.parquet")),
-            "--propensity",
-            "frequency",
-            "--out",
-            "pair",
-        ],
+        [*damaged.with_features(good, good.path("item_features.parquet")), "--out", "towers"],
+        [*damaged.with_embeddings(good, good.path("item_embeddings.parquet")), "--out", "pair"],
         damaged.with_ratings(good, good.path("ratings.csv")),
+        ["simulate", "--config", good.path("switches.toml"), "--out", "small", "--impressions", "10"],
     ):
         code, err = called(capsys, monkeypatch, tmp_path, arguments)[::2]
         assert code == 0, (arguments, err)

@@ -219,18 +219,21 @@ class TestOwnRatings:
             ("user,item,rating\n", "r.csv holds no ratings"),
             ("user;item;rating\n1;2;3\n", "has no column 'user', 'item', 'rating'; it has 'user;item;rating'"),
             ("user,item,stars\n1,2,3\n", "has no column 'rating'; it has 'user', 'item', 'stars'"),
-            ("user,item,rating\n1,2,3\n1,,4\n", "column 'item' of .*, row 2: expected an id, but it is None"),
+            ("user,item,rating\n1,2,3\n1,,4\n", "r.csv, row 1, column item: expected an id; None came"),
             (
                 "user,item,rating\n1,2,4\n1,3,\n",
-                "column 'rating' of .*, row 2: expected a finite number, but it is None",
+                "r.csv, row 1, column rating: expected a finite number; None came",
             ),
-            ("user,item,rating\n1,2,4\n1,3,good\n", "row 2: expected a finite number, but it is 'good' .1 such rows"),
-            ("user,item,rating\n1,2,NaN\n", "row 1: expected a finite number, but it is 'NaN'"),
-            ("user,item,rating\n1,2,4\n1,3,inf\n", "row 2: expected a finite number, but it is 'inf'"),
-            ("user,item,rating\n1,2,4\n1,3,-1e39\n", "row 2: expected a finite number, but it is '-1e39'"),
+            (
+                "user,item,rating\n1,2,4\n1,3,good\n",
+                "row 1, column rating: expected a finite number; 'good' came. 1 rows",
+            ),
+            ("user,item,rating\n1,2,NaN\n", "row 0, column rating: expected a finite number; 'NaN' came"),
+            ("user,item,rating\n1,2,4\n1,3,inf\n", "row 1, column rating: expected a finite number; 'inf' came"),
+            ("user,item,rating\n1,2,4\n1,3,-1e39\n", "row 1, column rating: expected a finite number; '-1e39' came"),
             (
                 "user,item,rating\n1,2,4\n5,3,1\n5,2,1\n5,3,2\n1,2,4\n",
-                "user 5 rated item 3 twice, in rows 2 and 4.*keep one",
+                "user 5 rated item 3 twice, in rows 1 and 3.*keep one",
             ),
             ("user,item,rating\n1,2,3\n", "no rating is above the threshold 3; the highest is 3"),
             ("user,item,rating\n1,2,3,4,5\n", "cannot read ratings from"),
@@ -246,15 +249,21 @@ class TestOwnRatings:
         [
             (
                 pl.Series("user", [1.0, 2.0, 3.0]),
-                "column 'user' of the frame is Float64: expected ids that are integers or",
+                "the frame, column user: expected ids that are integers or strings; Float64 came",
             ),
-            (pl.Series("item", [[1], [2], [3]]), r"column 'item' of the frame is List\(Int64\): expected ids"),
-            (pl.Series("item", [1, 2**63, 3], dtype=pl.UInt64), "row 2: expected an integer of at most 64 bits"),
-            (pl.Series("user", ["a", None, "b"]), "column 'user' of the frame, row 2: expected an id, but it is None"),
-            (pl.Series("rating", [1.0, 4.0, float("nan")]), "row 3: expected a finite number, but it is nan"),
+            (
+                pl.Series("item", [[1], [2], [3]]),
+                r"column item: expected ids that are integers or strings; List\(Int64\) came",
+            ),
+            (
+                pl.Series("item", [1, 2**63, 3], dtype=pl.UInt64),
+                "row 1, column item: expected an integer of at most 64 bits",
+            ),
+            (pl.Series("user", ["a", None, "b"]), "the frame, row 1, column user: expected an id; None came"),
+            (pl.Series("rating", [1.0, 4.0, float("nan")]), "row 2, column rating: expected a finite number; nan came"),
             (
                 pl.Series("rating", [[4], [5], [3]]),
-                "column 'rating' of the frame is List.*expected ratings that are numbers",
+                "the frame, column rating: expected ratings that are numbers; List",
             ),
         ],
     )

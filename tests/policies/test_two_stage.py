@@ -87,7 +87,7 @@ def test_truncated_svd_is_the_best_approximation() -> None:
     U, sigma, Vt = np.linalg.svd(ratings.toarray())
     assert users @ items.T == pytest.approx((U[:, :4] * sigma[:4]) @ Vt[:4], abs=1e-4)
     assert np.array_equal(users, scorers.truncated_svd(ratings, 4)[0])
-    with pytest.raises(ConfigError, match="rank of the factorisation"):
+    with pytest.raises(ConfigError, match="rank: a factorisation of"):
         scorers.truncated_svd(ratings, 20)
 
 

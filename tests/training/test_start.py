@@ -160,11 +160,11 @@ def test_given_embeddings_from_pandas() -> None:
             ITEMS.with_columns(embedding=pl.Series([[1.0, 2.0], [1.0, float("nan")], [None, 4.0]])),
             r"row 1, column embedding: expected finite numbers; \[1.0, nan\] came\. 2 rows",
         ),
-        (ITEMS[:2], r"id 3 is in the log but not in the table of items, which has 2 rows"),
+        (ITEMS[:2], r"the item frame, column item_id: id 3 is in the log but not there, among its 2 rows"),
         (ITEMS.with_columns(item_id=pl.Series([1, 1, 3])), r"id 1 is there more than once"),
         (
             ITEMS.with_columns(embedding=pl.lit([1.0, 2.0, 3.0])),
-            r"embeddings of queries have 2 numbers and those of items 3",
+            r"column embedding: those of queries have 2 numbers and those of items 3",
         ),
     ],
 )

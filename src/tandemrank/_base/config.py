@@ -17,6 +17,8 @@ from tandemrank.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+MOST = 60  # characters of a wrong value that a message repeats
+
 
 def resolve(
     model: type[Model],
@@ -115,13 +117,22 @@ def _problem(problem: ErrorDetails, paths: dict[str, tuple[str, ...]]) -> str:
         return f"{problem['msg'].removeprefix('Value error, ')}."
     names = {part for path in paths.values() for part in path}
     name = next((part for part in reversed(location) if part in names), ".".join(location))
-    return f"{name}: {problem['msg'].lower()}; got {problem['input']!r}."
+    return f"{name}: {problem['msg'].lower()}; got {_shown(problem['input'])}."
+
+
+def _shown(value: object) -> str:
+    """A wrong value, as much of it as a message has room for."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists in lists
+        return f"a value of type {type(value).__name__} that is too large to print"
+    return text if len(text) <= MOST else f"{text[:MOST]}..."
 
 
 def _no_such(name: str, paths: dict[str, tuple[str, ...]]) -> str:
     if (last := name.split(".")[-1]) in paths and last != name:
         return f"{name}: there is no such switch; it is called {last}, wherever it is used."
-    return f"{name}: there is no such switch. There are: {', '.join(paths)}."
+    return f"{name[:MOST]}: there is no such switch. There are: {', '.join(paths)}."
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -129,8 +140,8 @@ def _read(path: Path) -> dict[str, Any]:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}.") from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or numbers and nesting beyond what Python reads
+        raise ConfigError(f"{path} is not TOML: {error}. Expected lines such as epochs = 5.") from error
     if sections := [name for name, value in values.items() if isinstance(value, dict)]:
         raise ConfigError(f"{path}: switches have no sections; write epochs = 5 without [{sections[0]}] above it.")
     return values
@@ -156,5 +167,5 @@ def _value(text: str) -> Any:
     """A TOML value where the text is one, else the text itself: `exact` need not be quoted."""
     try:
         return tomllib.loads(f"x = {text}")["x"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # the switch then says what it takes
         return text

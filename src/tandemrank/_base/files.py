@@ -144,14 +144,17 @@ def _is_marked(folder: Path, kind: Kind) -> bool:
 
 @contextmanager
 def claimed(folder: str | Path, kind: Kind, inputs: Iterable[object] = ()) -> Iterator[Path]:
-    """`claim` around a job: if it fails before it has written anything, no folder stays behind."""
+    """`claim` around a job: if it fails before it has written anything, no folder of ours stays behind."""
+    place = Path(folder)
+    made = [p for p in (place, *place.parents) if not os.path.lexists(p)]
     try:
         yield claim(folder, kind, inputs)
     except BaseException:
         with suppress(OSError):
-            if os.listdir(folder) == [MARK] and _is_marked(Path(folder), kind):
-                (Path(folder) / MARK).unlink()
-                Path(folder).rmdir()
+            if os.listdir(place) == [MARK] and _is_marked(place, kind):
+                (place / MARK).unlink()
+            for empty in made:
+                empty.rmdir()
         raise
 
 

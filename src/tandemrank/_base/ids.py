@@ -29,10 +29,16 @@ def plain_ids(ids: pl.Series) -> pl.Series:
 
 
 def positions_of(
-    ids: pl.Series, wanted: pl.Series, what: str, *, missing: Literal["refuse", "mark"] = "refuse"
+    ids: pl.Series,
+    wanted: pl.Series,
+    what: str,
+    *,
+    missing: Literal["refuse", "mark"] = "refuse",
+    owner: str | None = None,
 ) -> NDArray[np.int64]:
     """The position of each of `wanted` in `ids`. One that is not there is refused by name, or is -1 with "mark".
 
+    `owner` is whose ids they are, in the words of a message.
     Only integers and strings are ids: nothing is rounded to one.  Shapes: ids [n], wanted [m] -> [m].
     """
     if not len(wanted):
@@ -45,8 +51,10 @@ def positions_of(
     known, sought = plain_ids(ids), plain_ids(wanted)
     if len(ids) and known.dtype != sought.dtype:
         kind = "strings" if known.dtype == pl.String else "integers"
+        place = f"in {owner}" if owner else "here"
         raise InputError(
-            f"{what} ids are {kind} here, but {wanted.dtype} came (first: {wanted[0]!r}). Convert them to the same type."
+            f"{what} ids are {kind} {place}, but {wanted.dtype} came (first: {wanted[0]!r}). "
+            "Convert them to the same type."
         )
     table = pl.DataFrame({"id": known.cast(sought.dtype), "position": np.arange(len(ids), dtype=np.int64)})
     found = pl.DataFrame({"id": sought}).join(table, on="id", how="left", maintain_order="left")["position"]
@@ -56,7 +64,7 @@ def positions_of(
         unknown = wanted.filter(found.is_null())
         raise InputError(
             f"{len(unknown)} unknown {what} id{'s' if len(unknown) > 1 else ''} (first: {unknown[0]!r}); "
-            f"{len(ids)} are known. Check that both sides come from the same data."
+            f"{len(ids)} are known{f' to {owner}' if owner else ''}. Check that both sides come from the same data."
         )
     return found.fill_null(-1).to_numpy()
 
@@ -82,9 +90,9 @@ class Vocabulary:
     query_ids: pl.Series
     item_ids: pl.Series
 
-    def queries(self, ids: pl.Series) -> NDArray[np.int64]:
-        """Positions of query ids."""
-        return positions_of(self.query_ids, ids, "query")
+    def queries(self, ids: pl.Series, owner: str | None = None) -> NDArray[np.int64]:
+        """Positions of query ids; `owner` says in a message whose vocabulary this is."""
+        return positions_of(self.query_ids, ids, "query", owner=owner)
 
     def items(self, ids: pl.Series) -> NDArray[np.int64]:
         """Positions of item ids."""

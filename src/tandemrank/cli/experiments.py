@@ -119,13 +119,17 @@ def table(
     values = {
         "experiment": experiment.model_dump(),
         "methods": listed(methods, str),
-        "candidates": listed(candidates or ("500,1000,1500" if whole else "100,300"), int),
-        "impressions": listed(impressions or ("100000,320000,1000000" if whole else "30000,100000"), int),
+        "candidates": _sizes(candidates, "500,1000,1500" if whole else "100,300"),
+        "impressions": _sizes(impressions, "100000,320000,1000000" if whole else "30000,100000"),
         "runs": runs or (25 if whole else 3),
         "references": references,
         "seed": seed,
     }
     _grid(validated(GridConfig, values), out, as_json, engine=engine, jobs=jobs, resume=resume)
+
+
+def _sizes(given: str | None, default: str) -> list[int]:
+    return listed(default if given is None else given, int)
 
 
 @app.command()

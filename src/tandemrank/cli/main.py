@@ -19,6 +19,12 @@ def main() -> None:
         _fail(str(error), 2)
     except TandemRankError as error:
         _fail(str(error), 1)
+    except OSError as error:  # what nobody nearer to it has explained
+        _fail(f"the system refused {error.filename or 'something'}: {error.strerror or error}.", 1)
+    except MemoryError as error:
+        _fail(
+            f"there is not enough memory ({error or 'no more could be had'}). Ask for less, or use a larger machine.", 1
+        )
 
 
 def _fail(message: str, code: int) -> None:

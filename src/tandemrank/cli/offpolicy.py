@@ -1,5 +1,6 @@
 """The commands estimate and compare."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -134,6 +135,10 @@ def _against(against: str, candidates: int, list_length: int) -> "Side":
     if against == PRODUCTION:
         return PRODUCTION
     path = Path(against)
-    if not path.exists():
+    if not os.path.exists(path):
         raise ConfigError(f"--against takes production, a saved pair or a Parquet of scores; nothing is at {against}.")
-    return _pair(path, None, candidates, list_length) if path.is_dir() else _pair(None, path, candidates, list_length)
+    return (
+        _pair(path, None, candidates, list_length)
+        if os.path.isdir(path)
+        else _pair(None, path, candidates, list_length)
+    )

@@ -62,9 +62,12 @@ def read_curve(path: str | Path) -> tuple[float, ...]:
         theta = [float(x) for x in (found["theta"] if isinstance(found, dict) else found)]
     except OSError as error:
         raise ConfigError(f"{expected}; it cannot be read ({error.strerror}).") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{expected}; something else came ({error}).") from error
-    return tuple(check_examination(theta).tolist())
+    try:
+        return tuple(check_examination(theta).tolist())
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def check_examination(theta: ArrayLike) -> NDArray[np.float64]:

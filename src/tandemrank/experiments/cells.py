@@ -5,13 +5,14 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.training.config import LARGEST
 from tandemrank.training.schedules import Method
 
 
 class GridConfig(BaseModel):
     """What a table is made of."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     experiment: ExperimentConfig = ExperimentConfig()
     methods: tuple[Method, ...] = Field(
@@ -19,7 +20,9 @@ class GridConfig(BaseModel):
     )
     candidates: tuple[PositiveInt, ...] = Field(default=(500,), min_length=1, description="numbers of candidates, K2")
     impressions: tuple[PositiveInt, ...] = Field(default=(100_000,), min_length=1, description="lengths of the log, N")
-    runs: int = Field(default=3, ge=1, description="independent runs: production policy, log and training anew")
+    runs: int = Field(
+        default=3, ge=1, le=LARGEST, description="independent runs: production policy, log and training anew"
+    )
     references: bool = Field(
         default=True, description="rows to compare with: random, popularity, production, full information"
     )

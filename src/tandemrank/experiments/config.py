@@ -4,19 +4,19 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tandemrank.training.config import LearningConfig
+from tandemrank.training.config import LARGEST, LearningConfig
 
 
 class ExperimentConfig(BaseModel):
     """The switches of the experiment; the paper's reading and ours are in PRESETS."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     data: str = Field(
         default="synthetic", description="synthetic, ml-1m, ml-100k, a MovieLens zip or folder, a ratings file"
     )
-    queries: int | None = Field(default=None, ge=2, description="users of the synthetic world")
-    items: int | None = Field(default=None, ge=2, description="items of the synthetic world")
+    queries: int | None = Field(default=None, ge=2, le=LARGEST, description="users of the synthetic world")
+    items: int | None = Field(default=None, ge=2, le=LARGEST, description="items of the synthetic world")
     world_seed: int = Field(
         default=0, ge=0, description="seed of the synthetic world; --seed does not change the world"
     )
@@ -50,10 +50,12 @@ class ExperimentConfig(BaseModel):
         default="rest",
         description="users who are logged and evaluated: those production does not know, all, or those it does",
     )
-    rank: int = Field(default=50, ge=1, description="dimension of the embeddings")
+    rank: int = Field(default=50, ge=1, le=LARGEST, description="dimension of the embeddings")
     temperature: float = Field(default=1.0, gt=0, description="the logging policy's scores are divided by it")
-    impressions: int = Field(default=100_000, ge=1, description="length of the log, N")
-    evaluation_samples: int = Field(default=2, ge=1, description="sampled lists a user for the expected NDCG")
+    impressions: int = Field(default=100_000, ge=1, le=10**12, description="length of the log, N")
+    evaluation_samples: int = Field(
+        default=2, ge=1, le=LARGEST, description="sampled lists per user for the expected NDCG"
+    )
     learning: LearningConfig = LearningConfig()
 
     @model_validator(mode="after")

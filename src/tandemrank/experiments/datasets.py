@@ -3,6 +3,7 @@
 What has a name of its own is in `NAMED`.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,9 +43,9 @@ def load(
         raise ConfigError(
             f"the numbers of queries and items size the synthetic world, but the data is {data}. Leave them out."
         )
-    if str(data) == "synthetic" or (str(data) in NAMED and not path.exists()):
+    if str(data) == "synthetic" or (str(data) in NAMED and not os.path.exists(path)):
         return NAMED[str(data)](Asked(str(data), queries, items, seed, threshold, graded, cache))
-    if path.is_dir() or path.suffix.lower() == ".zip":
+    if os.path.isdir(path) or path.suffix.lower() == ".zip":
         return movielens(path, threshold=3.0 if threshold is None else threshold, graded=graded)
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise DataError(

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -54,7 +55,7 @@ def movielens(path: str | Path, *, threshold: float = 3.0, graded: bool = False)
         has_header=False,
         schema={"user": pl.Int64, "item": pl.Int64, "rating": pl.Float64, "timestamp": pl.Int64},
     )
-    return assemble(name, table.drop("timestamp"), threshold, graded)
+    return assemble(name, table.drop("timestamp"), threshold, graded, where=str(path))
 
 
 def download_movielens(name: str = "ml-1m", *, cache: Path | None = None, url: str | None = None) -> Path:
@@ -86,7 +87,7 @@ def download_movielens(name: str = "ml-1m", *, cache: Path | None = None, url: s
 
 def _ratings_file(path: Path) -> tuple[str, bytes]:
     """Which release is at `path`, and the bytes of its ratings file."""
-    if not path.exists():
+    if not os.path.exists(path):
         raise DataError(f"there is no {path}. Expected a MovieLens zip or folder; get one from {MOVIELENS_PAGE}.")
     names = {release.file: name for name, release in RELEASES.items()}
     try:

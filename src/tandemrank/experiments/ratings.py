@@ -5,6 +5,7 @@ also where nobody rated.
 """
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def from_ratings(
             "rating": _numbers(table["rating"], rating, where),
         }
     )
-    return assemble("ratings" if isinstance(source, pl.DataFrame) else Path(source).stem, clean, threshold, graded)
+    name = "ratings" if isinstance(source, pl.DataFrame) else Path(source).stem
+    return assemble(name, clean, threshold, graded, where=where)
 
 
 def _read(source: str | Path | pl.DataFrame, columns: dict[str, str], where: str) -> pl.DataFrame:
@@ -77,11 +79,11 @@ def _read(source: str | Path | pl.DataFrame, columns: dict[str, str], where: str
         came = lazy.collect_schema().names()
         if missing := [column for column in columns.values() if column not in came]:
             raise DataError(
-                f"{where} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(repr, came))}. "
+                f"{where} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(repr, came))[:500]}. "
                 "Name the columns of query, item and rating."
             )
         table = lazy.select(pl.col(column).alias(name) for name, column in columns.items()).collect()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"cannot read ratings from {where}: {reason}. Expected a CSV or Parquet table.") from error
     if table.is_empty():
@@ -91,8 +93,10 @@ def _read(source: str | Path | pl.DataFrame, columns: dict[str, str], where: str
 
 def _scan(path: Path) -> pl.LazyFrame:
     """A CSV or Parquet file as a lazy frame. CSV columns stay text, so that a bad value can be named with its row."""
-    if not path.is_file():
-        raise DataError(f"{path} is {'a folder' if path.exists() else 'not there'}. Expected a .csv or .parquet file.")
+    if not os.path.isfile(path):
+        raise DataError(
+            f"{path} is {'a folder' if os.path.isdir(path) else 'not there'}. Expected a .csv or .parquet file."
+        )
     if path.suffix.lower() == ".csv":
         return pl.scan_csv(path, infer_schema=False, glob=False)
     if path.suffix.lower() == ".parquet":
@@ -101,12 +105,12 @@ def _scan(path: Path) -> pl.LazyFrame:
 
 
 def _refuse(bad: pl.Series, values: pl.Series, column: str, where: str, expected: str) -> None:
-    """Raises if any of `bad` is true, and names the first row, counted from 1 without the header."""
+    """Raises if any of `bad` is true, and names the first row, counted from 0 without the header, as in logs."""
     if bad.any():
         row = int(bad.to_numpy().argmax())
         raise DataError(
-            f"column {column!r} of {where}, row {row + 1}: expected {expected}, but it is {values[row]!r} "
-            f"({bad.sum()} such rows). Correct or remove them."
+            f"{where}, row {row}, column {column}: expected {expected}; {repr(values[row])[:60]} came. "
+            f"{bad.sum()} rows have the problem. Correct or drop them."
         )
 
 
@@ -114,7 +118,7 @@ def _ids(values: pl.Series, column: str, where: str) -> pl.Series:
     """Ids as Int64 or String. Text that is all plain integers, as in a CSV, becomes integers ("007" stays text)."""
     if not (values.dtype.is_integer() or values.dtype == pl.String):
         raise DataError(
-            f"column {column!r} of {where} is {values.dtype}: expected ids that are integers or strings. Cast it."
+            f"{where}, column {column}: expected ids that are integers or strings; {values.dtype} came. Convert them."
         )
     _refuse(values.is_null(), values, column, where, "an id")
     integers = values.cast(pl.Int64, strict=False)
@@ -127,15 +131,20 @@ def _ids(values: pl.Series, column: str, where: str) -> pl.Series:
 def _numbers(values: pl.Series, column: str, where: str) -> pl.Series:
     """Ratings as Float64, every one of them finite also in single precision."""
     if not (values.dtype.is_numeric() or values.dtype in (pl.Boolean, pl.String)):
-        raise DataError(f"column {column!r} of {where} is {values.dtype}: expected ratings that are numbers. Cast it.")
+        raise DataError(
+            f"{where}, column {column}: expected ratings that are numbers; {values.dtype} came. Convert them."
+        )
     numbers = values.cast(pl.Float64, strict=False)
     largest = float(np.finfo(np.float32).max)
     _refuse(~(numbers.abs() <= largest).fill_null(False), values, column, where, "a finite number")
     return numbers
 
 
-def assemble(name: str, table: pl.DataFrame, threshold: float, graded: bool) -> Task:
-    """Clean columns user, item, rating -> Task. Positions follow the sorted ids; refuses a pair that is rated twice."""
+def assemble(name: str, table: pl.DataFrame, threshold: float, graded: bool, *, where: str) -> Task:
+    """Clean columns user, item, rating -> Task. Positions follow the sorted ids; refuses a pair that is rated twice.
+
+    `where` is what messages call the ratings.
+    """
     ids = Vocabulary(table["user"].unique().sort().rename("query_id"), table["item"].unique().sort().rename("item_id"))
     q, d = ids.queries(table["user"]), ids.items(table["item"])
     shape = (len(ids.query_ids), len(ids.item_ids))
@@ -143,10 +152,11 @@ def assemble(name: str, table: pl.DataFrame, threshold: float, graded: bool) -> 
         first, again = twice
         user, item, _ = table.row(again)
         raise DataError(
-            f"{name}: user {user!r} rated item {item!r} twice, in rows {first + 1} and {again + 1}. "
-            "Expected one rating for each pair; keep one of them, for example the last."
+            f"{where}: user {user!r} rated item {item!r} twice, in rows {first} and {again}. "
+            "Expected one rating per pair; keep one of them, for example the last."
         )
-    return task_of(name, csr_matrix((table["rating"].to_numpy(), (q, d)), shape=shape), ids, threshold, graded)
+    ratings = csr_matrix((table["rating"].to_numpy(), (q, d)), shape=shape)
+    return task_of(name, ratings, ids, threshold, graded, where=where)
 
 
 def _first_repeat(pairs: NDArray[np.int64]) -> tuple[int, int] | None:
@@ -159,7 +169,9 @@ def _first_repeat(pairs: NDArray[np.int64]) -> tuple[int, int] | None:
     return int(order[k]), int(order[k + 1])
 
 
-def task_of(name: str, ratings: csr_matrix, vocabulary: Vocabulary, threshold: float, graded: bool) -> Task:
+def task_of(
+    name: str, ratings: csr_matrix, vocabulary: Vocabulary, threshold: float, graded: bool, *, where: str | None = None
+) -> Task:
     """R[q, d] = 1 where rating > threshold, else 0 (label click-model); refuses a world where nothing is relevant.
 
     Graded: R = (rating - threshold) / (highest rating - threshold) where it is above.
@@ -170,7 +182,7 @@ def task_of(name: str, ratings: csr_matrix, vocabulary: Vocabulary, threshold: f
         raise ConfigError(f"the threshold is {threshold}: expected a finite number; ratings above it are relevant.")
     if not (ratings.data > threshold).any():
         raise DataError(
-            f"{name}: no rating is above the threshold {threshold:g}; the highest is {ratings.data.max():g}. "
+            f"{where or name}: no rating is above the threshold {threshold:g}; the highest is {ratings.data.max():g}. "
             "Lower the threshold, so that something is relevant."
         )
     above = (ratings.data > threshold).astype(np.float32)

@@ -1,5 +1,6 @@
 """The semi-synthetic world of the paper: a task, its production policy, and the log of its clicks."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,9 +126,28 @@ def write_log(
 ) -> SimulatedLog:
     """Draws a log of the production policy: writes `out/log`, and `out/production`, the policy itself."""
     out = Path(out)
-    if (out / "log").exists():
+    if os.path.exists(out / "log"):
         raise ConfigError(f"{out / 'log'} exists. Give another --out, or delete it first.")
-    world = build_world(load_task(config), config, derive(seed, "run", 0))
+    with claimed(out, SIMULATION, inputs=[config.data]):
+        world = build_world(load_task(config), config, derive(seed, "run", 0))
+        _write_impressions(world, config, out / "log", seed, propensities, progress)
+    world.production.save(out / "production")
+    write_json(out / "config.json", {"seed": seed, **switch_values(config)})
+    return SimulatedLog(
+        data=world.task.name, impressions=config.impressions, users=len(world.q), items=world.task.D,
+        log=str(out / "log"), production=str(out / "production"),
+    )  # fmt: skip
+
+
+def _write_impressions(
+    world: World,
+    config: ExperimentConfig,
+    out: Path,
+    seed: int,
+    propensities: bool,
+    progress: Callable[[int], None] | None,
+) -> None:
+    """The log itself, with the exact propensities if they are asked for."""
     parts = impressions(world, config.impressions, derive(seed, "run", 0))
 
     def rho_0(part: Impressions) -> Floats:
@@ -137,16 +157,9 @@ def write_log(
         )
         return found.reshape(part.items.shape)
 
-    with claimed(out, SIMULATION, inputs=[config.data]):
-        writing.write(
-            parts, out / "log", world.task.vocabulary,
-            propensities=rho_0 if propensities else None, policy="production", progress=progress,
-        )  # fmt: skip
-    world.production.save(out / "production")
-    write_json(out / "config.json", {"seed": seed, **switch_values(config)})
-    return SimulatedLog(
-        data=world.task.name, impressions=config.impressions, users=len(world.q), items=world.task.D,
-        log=str(out / "log"), production=str(out / "production"),
+    writing.write(
+        parts, out, world.task.vocabulary,
+        propensities=rho_0 if propensities else None, policy="production", progress=progress,
     )  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def _columns_fit(folder: Path) -> bool:
     expected = {"sums": {"query", "item", "rank"}, "queries": {"query_id", "impressions"}, "items": {"item_id"}}
     try:
         return all(names <= pl.read_parquet_schema(folder / f"{n}.parquet").keys() for n, names in expected.items())
-    except (pl.exceptions.PolarsError, OSError):
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
         return False
 
 

@@ -79,7 +79,7 @@ def read(path: Path) -> pl.DataFrame:
             return pl.read_ndjson(path, infer_schema_length=None)
         if kind == ".json":
             return pl.read_json(path, infer_schema_length=None)
-    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise LogError(f"cannot read {path}: {reason}. Expected a whole file of that kind.") from error
     raise LogError(f"{path} ends in {kind!r}: expected .jsonl, .ndjson, .json, .csv or .parquet.")

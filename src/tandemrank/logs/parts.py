@@ -18,7 +18,7 @@ def write_part(frame: pl.DataFrame, folder: Path, number: int) -> None:
 def _is_marked(part: Path) -> bool:
     try:
         return MARK.items() <= pl.read_parquet_metadata(part).items()
-    except (pl.exceptions.PolarsError, OSError):
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
         return False
 
 

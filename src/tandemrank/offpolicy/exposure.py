@@ -38,7 +38,7 @@ def exposure_on(
     Shapes: theta [K].
     """
     logged = np.flatnonzero(log.impressions)
-    positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged))
+    positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged), "the pair to value")
     here = positions_of(policy.vocabulary.item_ids, log.vocabulary.item_ids, "item", missing="mark")[log.item]
     there = positions_of(log.vocabulary.item_ids, policy.vocabulary.item_ids, "item", missing="mark")
     once = ((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) & (here >= 0)

@@ -139,7 +139,7 @@ def row_propensities(
         )
     logged = np.flatnonzero(rows.impressions)
     q = np.zeros(rows.Q, np.int64)
-    q[logged] = logger.vocabulary.queries(rows.vocabulary.query_ids.gather(logged))
+    q[logged] = logger.vocabulary.queries(rows.vocabulary.query_ids.gather(logged), "the policy that drew the log")
     item = positions_of(logger.vocabulary.item_ids, rows.vocabulary.item_ids, "item", missing="mark")[rows.item]
     rho_0, known = np.zeros(len(item)), item >= 0
     rho_0[known], _ = logger.exposure(q[rows.query[known]], item[known], theta[: logger.K], samples=samples, seed=seed)

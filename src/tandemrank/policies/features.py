@@ -99,7 +99,7 @@ def table(source: FeatureSource, id_column: str) -> tuple[pl.DataFrame, str]:
             frame = source.lazy().collect()
         else:
             frame = _from_pandas(source, name)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise DataError(f"{name} cannot be read as a table: {error}. Expected a Parquet file or a frame.") from error
     return frame.with_columns(_ids(frame, id_column, name).alias(id_column)), name
 
@@ -117,7 +117,7 @@ def read(source: FeatureSource, id_column: str) -> pl.DataFrame:
         elif not _is_category(values.dtype):
             raise DataError(
                 f"{name}, column {column}: features are numbers, booleans or strings; {values.dtype} came. "
-                f"Turn it into such columns (a date into days, a list into one column a value), or drop it."
+                f"Turn it into such columns (a date into days, a list into one column per value), or drop it."
             )
     return frame
 
@@ -241,19 +241,19 @@ def _check_column(frame: pl.DataFrame, column: str, words: str, fits: Callable[[
         raise DataError(f"column {column}: the model was trained with {words}; {dtype} came. Convert them.")
 
 
-def rows(frame: pl.DataFrame, id_column: str, ids: pl.Series) -> NDArray[np.int64]:
-    """The row of each id; refuses ids that have none.  Shapes: ids [n] -> [n]."""
+def rows(frame: pl.DataFrame, id_column: str, ids: pl.Series, name: str | None = None) -> NDArray[np.int64]:
+    """The row of each id; refuses ids that have none. `name` is the table's, for messages.  Shapes: ids [n] -> [n]."""
     wanted, there = plain_ids(ids), frame[id_column]
     what = id_column.removesuffix("_id")
+    name = name or f"the table of {what}s"
     if wanted.dtype != there.dtype:
         raise DataError(
-            f"{what} ids are {wanted.dtype} in the log and {there.dtype} in the table of {what}s. "
-            f"Convert them to the same type."
+            f"{what} ids are {wanted.dtype} in the log and {there.dtype} in {name}. Convert them to the same type."
         )
     found = positions_of(there, wanted, what, missing="mark")
     if len(missing := wanted.filter(found < 0)):
         raise DataError(
-            f"column {id_column}: {_some(missing)} in the log but not in the table of {what}s, which has {len(there)} "
-            f"rows. Add a row for each; features may be null."
+            f"{name}, column {id_column}: {_some(missing)} in the log but not there, among its {len(there)} rows. "
+            f"Add a row for each; features may be null."
         )
     return found

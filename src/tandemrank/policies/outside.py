@@ -25,7 +25,7 @@ def policy_from_scores(
     name = "the frame" if isinstance(scores, pl.DataFrame) else str(scores)
     try:
         frame = scores if isinstance(scores, pl.DataFrame) else pl.read_parquet(scores, glob=False)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise PolicyError(f"{name} cannot be read as Parquet: {error}. Is it whole?") from error
     _check_scores(frame, name)
     ids = [plain_ids(frame[column]) for column in SCORES[:2]]

@@ -150,7 +150,10 @@ def truncated_svd(ratings: csr_matrix, rank: int, *, seed: int = 0) -> tuple[NDA
     Shapes: ratings [Q, D] -> [Q, F], [D, F].
     """
     if not 1 <= rank < min(ratings.shape):
-        raise ConfigError(f"the rank of the factorisation must be from 1 to {min(ratings.shape) - 1}; got {rank}.")
+        raise ConfigError(
+            f"rank: a factorisation of {ratings.shape[0]} queries and {ratings.shape[1]} items has a rank below both, and at "
+            f"least 1; got {rank}. Give a smaller rank, or more data."
+        )
     U, S, Vt = svds(ratings.astype(np.float64), k=rank, rng=np.random.default_rng(seed))
     root = np.sqrt(S[::-1])
     # The sign of a singular pair is arbitrary; the same one everywhere makes a seed mean the same everywhere.

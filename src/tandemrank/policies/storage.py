@@ -5,6 +5,7 @@ A folder is taken as it is or refused: every value is checked before it is used,
 """
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,7 @@ def load(path: str | Path) -> Saved:
     """What is in the folder `path`; one that is damaged or of another version is refused."""
     folder = Path(path)
     for name in FILES:
-        if not (folder / name).is_file():
+        if not os.path.isfile(folder / name):  # unlike Path's it has no names that it refuses
             raise PolicyError(f"{folder} is not a whole saved policy: {name} is missing. Save the policy again.")
     try:
         return _read(folder)

@@ -3,6 +3,7 @@ files that `learn` leaves in its folder.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
@@ -48,7 +49,7 @@ class Written:
 def check_free(out: Path, methods: Iterable[str]) -> None:
     """Refuses a folder that holds a trained pair of one of the methods already."""
     for method in methods:
-        if (out / method / "policy").exists():
+        if os.path.exists(out / method / "policy"):
             raise ConfigError(
                 f"{out / method / 'policy'} exists. Give another --out, or --resume to go on with an interrupted training."
             )

@@ -70,7 +70,7 @@ def segments(paths: Sequence[str | Path]) -> list[Path]:
 def _read(path: Path) -> pl.DataFrame:
     try:
         frame = pl.read_parquet(path, glob=False)
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise LogError(
             f"cannot read {path}: {str(error).splitlines()[0]}. Expected a segment of a served log."
         ) from error

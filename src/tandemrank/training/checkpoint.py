@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ def write(path: Path, identity: str, found: Checkpoint) -> None:
 
 def read(path: Path, identity: str) -> Checkpoint | None:
     """The checkpoint of the training with this identity; None where there is no file yet."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     try:
         with safe_open(path, "pt") as file:

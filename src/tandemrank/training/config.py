@@ -11,16 +11,19 @@ from tandemrank.training.schedules import ScheduleName
 
 LIST_LENGTH, CANDIDATES = 10, 500  # K and K2 where neither a switch nor a log says otherwise
 EVALUATION_SHARE = 0.2
+LARGEST = 10_000_000  # of any number of things: what is larger is a slip, and no machine has the memory
 
-RankWeights = Literal["flat", "examination"] | Annotated[int, Field(ge=1)]
+RankWeights = Literal["flat", "examination"] | Annotated[int, Field(ge=1, le=LARGEST)]
 
 
 class EarlyStopping(BaseModel):
     """A phase ends when its judgement on held-out clicks stops improving, with the weights of its best epoch."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    patience: int = Field(default=10, ge=1, description="epochs without a better judgement before a phase ends")
+    patience: int = Field(
+        default=10, ge=1, le=LARGEST, description="epochs without a better judgement before a phase ends"
+    )
     held_out_share: float = Field(
         default=0.15, gt=0, lt=1, description="share of the impressions that only say when to stop"
     )
@@ -29,7 +32,7 @@ class EarlyStopping(BaseModel):
 class TrainingConfig(BaseModel):
     """The switches of training."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     schedule: ScheduleName = Field(
         default="tandem",
@@ -37,10 +40,11 @@ class TrainingConfig(BaseModel):
         "for each other from the start, one after the other; or the mean and nothing else",
     )
     gradient: Literal["race", "reinforce"] = Field(default="race", description="gradient estimator")
-    samples: int = Field(default=1, ge=1, description="Monte-Carlo samples per gradient")
+    samples: int = Field(default=1, ge=1, le=LARGEST, description="Monte-Carlo samples per gradient")
     minibatch: int | None = Field(
         default=None,
         ge=1,
+        le=LARGEST,
         description="queries per minibatch; by default 256, or a twelfth of them where there are fewer",
     )
     learning_rate: float = Field(default=0.2, gt=0, description="learning rate of what belongs to one query")
@@ -56,7 +60,7 @@ class TrainingConfig(BaseModel):
         default="direction",
         description="how the vector of a query moves: along its gradient by steps of one length, or by Adam",
     )
-    epochs: int = Field(default=16, ge=1, description="epochs per phase, at most")
+    epochs: int = Field(default=16, ge=1, le=LARGEST, description="epochs per phase, at most")
     rank_weights: RankWeights = Field(
         default="flat",
         description="weights of the ranks that training maximises, the paper's alpha_k: 1 down to a depth that is deeper where "
@@ -78,15 +82,19 @@ class TrainingConfig(BaseModel):
 class LearningConfig(BaseModel):
     """The switches from the log to the trained pair. What is None is decided by the log, or has no meaning there."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     list_length: int | None = Field(
         default=None,
         ge=1,
+        le=LARGEST,
         description="places of a shown list, K; by default the longest list of an own log, 10 in an experiment",
     )
     candidates: int | None = Field(
-        default=None, ge=1, description="candidates of the generator, K2; by default 500, or all items if fewer"
+        default=None,
+        ge=1,
+        le=LARGEST,
+        description="candidates of the generator, K2; by default 500, or all items if fewer",
     )
     examination: Literal["reciprocal", "dcg"] | tuple[float, ...] = Field(
         default="reciprocal", description="examination curve: 1/k, 1/log2(k+1), or a number for each rank"
@@ -97,7 +105,10 @@ class LearningConfig(BaseModel):
         "a policy fitted to the logged lists; auto takes the best that is there",
     )
     propensity_samples: int | None = Field(
-        default=None, ge=2, description="samples of propensities by the race, exact or fitted; by default 50"
+        default=None,
+        ge=2,
+        le=LARGEST,
+        description="samples of propensities by the race, exact or fitted; by default 50",
     )
     clip: Literal["paper", "quantile", "none"] | float = Field(
         default="quantile",

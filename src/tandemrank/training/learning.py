@@ -99,7 +99,7 @@ class Learned:
 class LearnSwitches(BaseModel):
     """Every switch of `learn`, by its plain name: what `--set` and a TOML file take."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     learning: LearningConfig = LearningConfig()
     start: StartConfig = StartConfig()

@@ -25,6 +25,7 @@ from tandemrank.policies import features, towers
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer, truncated_svd
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.config import LARGEST
 
 SPREAD = 1.0  # standard deviation of a query's scores: its best items stand out, and yet others are drawn
 
@@ -86,7 +87,7 @@ def from_embeddings(
     items = _embeddings(item_embeddings, "item_id", vocabulary.item_ids)
     if queries.shape[1] != items.shape[1]:
         raise DataError(
-            f"the embeddings of queries have {queries.shape[1]} numbers and those of items {items.shape[1]}. "
+            f"column embedding: those of queries have {queries.shape[1]} numbers and those of items {items.shape[1]}. "
             f"Both sides must come from one model."
         )
     return MatrixFactorisation(queries, items)
@@ -117,28 +118,28 @@ def _embeddings(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArra
             f"{name}, row {row}, column embedding: expected finite numbers; {column[row].to_list()} came. "
             f"{(~finite).sum()} rows have the problem."
         )
-    return values[features.rows(frame, id_column, ids)]
+    return values[features.rows(frame, id_column, ids, name)]
 
 
 class StartConfig(BaseModel):
     """The sizes of what training starts from; only those that it has may be given, the others are None."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     rank: int | None = Field(
-        default=None, ge=1, description="dimension of the factorisation of the clicks; by default 50"
+        default=None, ge=1, le=LARGEST, description="dimension of the factorisation of the clicks; by default 50"
     )
     generator_width: int | None = Field(
-        default=None, ge=1, description="hidden units of the generator's towers; by default 32"
+        default=None, ge=1, le=LARGEST, description="hidden units of the generator's towers; by default 32"
     )
     generator_dimension: int | None = Field(
-        default=None, ge=1, description="dimension of the generator's embeddings; by default 16"
+        default=None, ge=1, le=LARGEST, description="dimension of the generator's embeddings; by default 16"
     )
     ranker_width: int | None = Field(
-        default=None, ge=1, description="hidden units of the re-ranker's towers; by default 128"
+        default=None, ge=1, le=LARGEST, description="hidden units of the re-ranker's towers; by default 128"
     )
     ranker_dimension: int | None = Field(
-        default=None, ge=1, description="dimension of the re-ranker's embeddings; by default 64"
+        default=None, ge=1, le=LARGEST, description="dimension of the re-ranker's embeddings; by default 64"
     )
 
 
