@@ -244,7 +244,7 @@ def test_refusals() -> None:
         towers.from_features(queries, None, vocabulary, ids=False)
     with pytest.raises(ConfigError, match="a width and a dimension of 1 or more; 0 and 32 came"):
         towers.from_features(queries, items, vocabulary, width=0)
-    with pytest.raises(DataError, match=r"10 ids \(first: 'i30', 'i31', 'i32'\) are in the log but not in the table"):
+    with pytest.raises(DataError, match=r"10 ids \(first: 'i30', 'i31', 'i32'\) are in the log but not there"):
         towers.from_features(queries, items[:30], vocabulary)
     factors = MatrixFactorisation(np.zeros((Q, 2)), np.zeros((D, 2)))
     policy = TwoStagePolicy(factors, factors, 12, 3, vocabulary)
