@@ -149,9 +149,7 @@ def test_a_file_that_is_not_there_or_no_parquet(tmp_path) -> None:
 
 def test_refusals_of_encoding() -> None:
     frame, encoder = fitted()
-    with pytest.raises(
-        DataError, match=r"2 ids \(first: 50, 60\) are in the log but not there, among its 4 rows"
-    ):
+    with pytest.raises(DataError, match=r"2 ids \(first: 50, 60\) are in the log but not there, among its 4 rows"):
         features.encode(encoder, frame, pl.Series([10, 50, 60]))
     with pytest.raises(DataError, match=r"item ids are String in the log and Int64 in the table"):
         features.encode(encoder, frame, pl.Series(["10"]))
