@@ -2,6 +2,7 @@
 
     validate(log)      is it fit, and what can it answer?         examine(log)       how much do users look at each rank?
     estimate(pair, log)   what would a pair be worth, live?       compare(new, old, log)   and against another, or production?
+    decide(pairs, log)    ship, canary or do not, and why
     learn(log)         both stages from clicks alone              load(folder)       a saved pair
     evaluate(pair, relevance, theta)   what it is truly worth, where the truth is known
 
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 _HOME = {
     # verbs
     "compare": "offpolicy.valuation",
+    "decide": "safety.decision",
     "estimate": "offpolicy.valuation",
     "evaluate": "experiments.evaluation",
     "examine": "clicks.examination",
@@ -39,6 +41,7 @@ _HOME = {
     "TrainingConfig": "training.config",
     # results
     "Comparison": "offpolicy.values",
+    "Decision": "safety.decision",
     "Evaluation": "experiments.evaluation",
     "ExaminationCurve": "clicks.examination",
     "Learned": "training.learning",
@@ -46,7 +49,8 @@ _HOME = {
     "Value": "offpolicy.values",
 }
 _PACKAGES = (
-    "clicks", "errors", "experiments", "gradients", "logs", "offpolicy", "policies", "reports", "serving", "training",
+    "clicks", "errors", "experiments", "gradients", "logs", "offpolicy", "policies", "reports", "safety", "serving",
+    "training",
 )  # fmt: skip
 
 __all__ = sorted([*_HOME, *_PACKAGES, "__version__"])
@@ -60,6 +64,7 @@ if TYPE_CHECKING:
     from tandemrank import offpolicy as offpolicy
     from tandemrank import policies as policies
     from tandemrank import reports as reports
+    from tandemrank import safety as safety
     from tandemrank import serving as serving
     from tandemrank import training as training
     from tandemrank._base.ids import Vocabulary as Vocabulary
@@ -80,6 +85,8 @@ if TYPE_CHECKING:
     from tandemrank.policies.towers import TwoTowers as TwoTowers
     from tandemrank.policies.two_stage import TwoStagePolicy as TwoStagePolicy
     from tandemrank.policies.two_stage import load as load
+    from tandemrank.safety.decision import Decision as Decision
+    from tandemrank.safety.decision import decide as decide
     from tandemrank.training.config import LearningConfig as LearningConfig
     from tandemrank.training.config import TrainingConfig as TrainingConfig
     from tandemrank.training.learning import Learned as Learned

@@ -261,6 +261,27 @@ def test_estimate_values_a_pair_and_compare_compares_two(simulated, capsys, monk
     assert against["old"]["value"] == pytest.approx(clicks)
     assert against["old"]["verdict"] == "as the log shows it"
     assert against["interval"][0] < 0 < against["interval"][1]
+    assert against["lower_bound"] < against["interval"][0]
+    assert against["bound_method"] == "betting"
+
+
+def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeypatch, tmp_path) -> None:
+    folder, _ = simulated
+    ask = ["--logs", str(folder / "log"), "--logging-policy", str(folder / "production")]
+    page = tmp_path / "meeting.html"
+    ask += ["--policy", str(folder / "production"), "--at-least", "0.5", "--report", str(page)]
+    code, out, err = call(capsys, monkeypatch, "decide", *ask)
+    assert code == 4, err
+    assert out.startswith("Do not.\n")
+    assert "it is no better by +0.5" in out
+    assert "<h1>Do not.</h1>" in page.read_text(encoding="utf-8")
+    assert "tandemrank decide --logs" in page.read_text(encoding="utf-8")
+    code, out, err = call(capsys, monkeypatch, "decide", *ask[:6], "--at-least", "-20", "--json")
+    assert code == 0, err
+    assert (json.loads(out)["call"], json.loads(out)["chosen"]) == ("ship", str(folder / "production"))
+    code, out, err = call(capsys, monkeypatch, "decide", *ask[:6], "--at-least", "-0.01")
+    assert code == 3, err
+    assert "a canary with" in out
 
 
 @pytest.mark.parametrize(
@@ -293,6 +314,8 @@ def test_estimate_values_a_pair_and_compare_compares_two(simulated, capsys, monk
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "absent.parquet"], 2, "give the pair by --policy"),
         (["compare", "--logs", "x", "--policy", "absent", "--against", "nowhere"], 2, "absent"),
+        (["decide", "--logs", "x"], 2, "give at least one pair"),
+        (["decide", "--logs", "x", "--policy", "absent", "--policy", "absent"], 2, "absent came twice"),
         (["estimate", "--logs", "absent.parquet", "--scores", "absent.parquet"], 2, "absent.parquet"),
         (["nonsense"], 2, "nonsense"),
     ],
@@ -326,7 +349,7 @@ def test_help_is_complete() -> None:
     verbs = {name for name in tandemrank.__all__ if isinstance(getattr(tandemrank, name), FunctionType)}
     assert verbs - {"load"} <= set(commands)  # a command has the name of its verb
     assert set(commands) == {
-        "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare",
+        "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare", "decide",
         "bench gradient", "bench epoch", "bench logs", "bench bounds",
     }  # fmt: skip
     for name, command in commands.items():

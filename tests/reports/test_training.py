@@ -44,8 +44,8 @@ def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half
     reasons = ("because <of> this",)
     terms = value_terms(NOTHING)
     return Value(
-        size, 0.05, interval, size - 0.3, "betting", verdict, reasons, None, "", rests, NOTHING, terms, terms, np.zeros(0),
-        SAMPLE,
+        size, 0.05, interval, size - 0.3, "betting", verdict, reasons, None, "", rests, NOTHING, terms, terms,
+        *[np.zeros(0)] * 3, SAMPLE,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@
 - `progress`: how far a long job is, on standard error
 - `logs`: validate, examine
 - `offpolicy`: estimate, compare
+- `safety`: decide
 - `training`: learn
 - `experiments`: demo, table, simulate, evaluate
 - `bench`: bench

@@ -1,6 +1,6 @@
 """The command line: parses, calls, prints. A table for a person, `--json` for a program.
 
-Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input.
+Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input; of `decide` also 3, canary, and 4, do not.
 """
 
 import typer

@@ -1,12 +1,12 @@
 """The entry point: every command is registered here, and errors become one message and an exit code.
 
-Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input.
+Exit codes: 0 fine, 1 the job failed or was interrupted, 2 bad usage or input; of `decide` also 3, canary, and 4, do not.
 """
 
 import sys
 
 # Each registers its commands; --help lists them in this order.
-from tandemrank.cli import logs, offpolicy, training, experiments, bench  # noqa: F401  # isort: skip
+from tandemrank.cli import logs, offpolicy, safety, training, experiments, bench  # noqa: F401  # isort: skip
 from tandemrank.cli.app import app
 from tandemrank.errors import InputError, TandemRankError
 

@@ -63,7 +63,7 @@ def estimate(
     from tandemrank.offpolicy.valuation import estimate_all
 
     question = _question(propensity, logging_policy, estimator, curve, engine, seed)
-    pair = _pair(policy, scores, candidates, list_length)
+    pair = pair_of(policy, scores, candidates, list_length)
     with working("reading the log and valuing the pair"):
         [value] = estimate_all([pair], logs, question)
     print_summary(value.summary(), as_json)
@@ -93,7 +93,7 @@ def compare(
     from tandemrank.offpolicy.values import compare_values
 
     question = _question(propensity, logging_policy, estimator, curve, engine, seed)
-    sides = [_pair(policy, scores, candidates, list_length), _against(against, candidates, list_length)]
+    sides = [pair_of(policy, scores, candidates, list_length), other_side(against, candidates, list_length)]
     with working("reading the log and comparing"):
         found = compare_values(*estimate_all(sides, logs, question))
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
@@ -117,7 +117,7 @@ def _question(
     )
 
 
-def _pair(policy: Path | None, scores: Path | None, candidates: int, list_length: int) -> "TwoStagePolicy":
+def pair_of(policy: Path | None, scores: Path | None, candidates: int, list_length: int) -> "TwoStagePolicy":
     """The pair that is asked about."""
     from tandemrank.policies import outside, two_stage
 
@@ -128,7 +128,7 @@ def _pair(policy: Path | None, scores: Path | None, candidates: int, list_length
     return outside.policy_from_scores(cast(Path, scores), K2=candidates, K=list_length)
 
 
-def _against(against: str, candidates: int, list_length: int) -> "Side":
+def other_side(against: str, candidates: int, list_length: int) -> "Side":
     """The other side: production, a saved pair, or any system by its scores."""
     from tandemrank.offpolicy.values import PRODUCTION
 
@@ -138,7 +138,7 @@ def _against(against: str, candidates: int, list_length: int) -> "Side":
     if not os.path.exists(path):
         raise ConfigError(f"--against takes production, a saved pair or a Parquet of scores; nothing is at {against}.")
     return (
-        _pair(path, None, candidates, list_length)
+        pair_of(path, None, candidates, list_length)
         if os.path.isdir(path)
-        else _pair(None, path, candidates, list_length)
+        else pair_of(None, path, candidates, list_length)
     )

@@ -255,6 +255,7 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
     return Judged(
         ESTIMATORS[asked.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
         found.reason, _ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
+        *(estimators.safe_ratio(exposure.rho, x, evidence.log.shown) for x in (evidence.rho_0, found.unclipped[0])),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ an interval covers what other queries of the same kind would have given.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -46,8 +46,9 @@ class Value:
     queries are, by the `bound_method` on the IPS terms, whatever the estimator. `verdict`: may it be believed, with `reasons`.
     `propensity`: the kind that was used, and why. `diagnostics`: what the value rests on; None for production, which needs
     neither. `estimate`: query by query. `terms` of the lower bound; `ceiling_terms`: of the same without a clip and with a
-    ceiling, which is what a difference to this side rests on; None where there are none.
-    Shapes: draws [replicates], the values of other samples of queries.
+    ceiling, which is what a difference to this side rests on; None where there are none. `weights`: rho / rho_0 of the rows
+    of the log, and `old_weights` without a clip.
+    Shapes: draws [replicates], the values of other samples of queries; weights, old_weights [P].
     """
 
     value: float
@@ -63,6 +64,8 @@ class Value:
     estimate: Estimate
     terms: bounds.Terms
     ceiling_terms: bounds.Terms | None
+    weights: Floats
+    old_weights: Floats
     draws: Floats
     sample: Sample
 
@@ -114,7 +117,7 @@ class Comparison:
 class Judged:
     """One side before its uncertainty: the estimate, its IPS terms for the lower bound, and what is said of it.
 
-    `ceiling_terms`: see `Value`.
+    `ceiling_terms` and the weights: see `Value`.
     """
 
     estimate: Estimate
@@ -125,6 +128,8 @@ class Judged:
     propensity: str | None = None
     propensity_reason: str = ""
     ceiling_terms: bounds.Terms | None = None
+    weights: Floats = field(default_factory=lambda: np.zeros(0))
+    old_weights: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 def production(log: Feedback) -> Judged:
@@ -132,9 +137,11 @@ def production(log: Feedback) -> Judged:
     clicks = by_query(log.clicks, log)
     places = int(log.rank.max(initial=0)) + 1  # no list gets more clicks
     terms = bounds.production_terms(clicks, log.impressions, float(places))
+    ones = np.ones(len(log.query))
     return Judged(
-        Estimate(clicks, log.impressions), terms, Verdict.OBSERVED, (Verdict.OBSERVED.meaning,), ceiling_terms=terms
-    )
+        Estimate(clicks, log.impressions), terms, Verdict.OBSERVED, (Verdict.OBSERVED.meaning,), ceiling_terms=terms,
+        weights=ones, old_weights=ones,
+    )  # fmt: skip
 
 
 def with_uncertainty(
@@ -153,7 +160,7 @@ def _value(side: Judged, draws: Floats, sample: Sample) -> Value:
     return Value(
         side.estimate.value, side.estimate.standard_error, percentile_interval(draws, sample.level),
         max(0.0, bound.value), bound.name, side.verdict, side.reasons, side.propensity, side.propensity_reason,
-        side.diagnostics, side.estimate, side.terms, side.ceiling_terms, draws, sample,
+        side.diagnostics, side.estimate, side.terms, side.ceiling_terms, side.weights, side.old_weights, draws, sample,
     )  # fmt: skip
 
 

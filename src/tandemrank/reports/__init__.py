@@ -8,6 +8,7 @@
 - `sentences`: what the table of an experiment says
 - `figures`: its figures
 - `curves`: learning curves, and what held-out clicks predicted
+- `decision`: ship, canary or do not: the page for the meeting
 - `training`: the report of a training from an own log
 """
 

@@ -1,0 +1,139 @@
+"""The command decide."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tandemrank.cli.app import app
+from tandemrank.cli.offpolicy import (
+    Against,
+    Candidates,
+    Estimator,
+    ListLength,
+    Log,
+    LoggingPolicy,
+    Propensity,
+    other_side,
+    pair_of,
+)
+from tandemrank.cli.options import Curve, Engine, Json, Seed, command_line, read_curve_option
+from tandemrank.cli.progress import working
+from tandemrank.cli.terminal import print_json, show
+from tandemrank.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tandemrank.policies.two_stage import TwoStagePolicy
+    from tandemrank.safety.decision import Decision
+
+Policies = Annotated[list[Path] | None, typer.Option("--policy", help="Saved pair that may ship. May be repeated.")]
+AllScores = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--scores",
+        help="Any system by its scores: Parquet with query_id, item_id, candidate_score, ranker_score. May be repeated.",
+    ),
+]
+
+
+@app.command()
+def decide(
+    logs: Log,
+    policy: Policies = None,
+    scores: AllScores = None,
+    against: Against = "production",
+    at_least: Annotated[
+        float, typer.Option(help="Clicks per impression that it must be better by, more than this.")
+    ] = 0.0,
+    level: Annotated[float, typer.Option(help="How sure: the chance that nothing worse is called ship.")] = 0.95,
+    independent: Annotated[
+        str,
+        typer.Option(
+            help="What does not depend on each other: queries, or single impressions, for a far tighter bound. If a query is "
+            "a user who comes back, say queries."
+        ),
+    ] = "queries",
+    segment: Annotated[
+        str | None, typer.Option(help="A column of the log, or of --query-features: the difference by its values, too.")
+    ] = None,
+    query_features: Annotated[Path | None, typer.Option(help="Parquet with query_id and the segment's column.")] = None,
+    most_clicks: Annotated[
+        float | None,
+        typer.Option(help="Clicks that an impression can get, if fewer than the list is long: tighter bounds."),
+    ] = None,
+    risk: Annotated[float, typer.Option(help="Share of production's clicks that a canary may lose at worst.")] = 0.01,
+    propensity: Propensity = "auto",
+    logging_policy: LoggingPolicy = None,
+    estimator: Estimator = "doubly_robust",
+    list_length: ListLength = 10,
+    candidates: Candidates = 500,
+    curve: Curve = None,
+    report: Annotated[Path | None, typer.Option(help="Write a page for the meeting here, HTML.")] = None,
+    engine: Engine = "local",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Ship, canary or do not: is a pair surely better than production? Exits with 0 (ship), 3 (canary) or 4 (do not).
+
+    Several pairs: each bound counts how many were looked at, so the best of them is safe, too. Ask a log that no pair was
+    trained on.
+    """
+    from tandemrank.policies import two_stage
+    from tandemrank.safety import decision
+
+    sides = _sides(policy or [], scores or [], candidates, list_length)
+    drew = None if logging_policy is None else two_stage.load(logging_policy)
+    with working("reading the log and deciding"):
+        found = decision.decide(
+            sides,
+            logs,
+            against=other_side(against, candidates, list_length),
+            at_least=at_least,
+            level=level,
+            independent=independent,  # type: ignore[arg-type]
+            segment=segment,
+            query_features=query_features,
+            most_clicks=most_clicks,
+            risk=risk,
+            examination=read_curve_option(curve) or "reciprocal",
+            estimator=estimator,  # type: ignore[arg-type]  # refused by name if it is none
+            propensity=propensity,  # type: ignore[arg-type]
+            logging_policy=drew,
+            seed=seed,
+            engine=engine,  # type: ignore[arg-type]
+        )
+    if report is not None:
+        from tandemrank.reports import decision as pages
+
+        pages.write(found, report, command=command_line())
+    if as_json:
+        print_json(found.summary())
+    else:
+        _print(found, report)
+    raise typer.Exit(found.exit_code)
+
+
+def _print(found: "Decision", report: Path | None) -> None:
+    from tandemrank.reports import decision as pages
+
+    show(pages.headline(found))
+    show(pages.text(found))
+    for one in found.candidates:
+        show(f"{one.name}: {one.call}")
+        for reason in one.reasons:
+            show(f"  - {reason}")
+        if one.segments:
+            show(pages.segment_table(found, one))
+    if report is not None:
+        show(f"report: {report}")
+
+
+def _sides(policies: list[Path], scores: list[Path], candidates: int, list_length: int) -> "dict[str, TwoStagePolicy]":
+    """The pairs by their paths."""
+    if not policies and not scores:
+        raise ConfigError("give at least one pair: --policy, a saved pair, or --scores, a Parquet of scores.")
+    names = [str(path) for path in (*policies, *scores)]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"every pair once; {max(names, key=names.count)} came twice.")
+    saved = {str(path): pair_of(path, None, candidates, list_length) for path in policies}
+    return saved | {str(path): pair_of(None, path, candidates, list_length) for path in scores}

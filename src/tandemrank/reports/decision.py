@@ -1,0 +1,167 @@
+"""The decision for the meeting: a table for the terminal, and one self-contained page with the picture that people look at."""
+
+import math
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tandemrank import __version__
+from tandemrank._base.files import write_text
+from tandemrank.reports import style
+from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, table_of
+from tandemrank.reports.words import bracket, decimal, label, signed
+from tandemrank.safety.decision import Call, Candidate, Decision
+from tandemrank.safety.segments import SegmentDifference
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table as RichTable
+
+COLOURS = {Call.SHIP: "method-2", Call.CANARY: "method-4", Call.DO_NOT: "method-1"}
+MARKERS = {Call.SHIP: "o", Call.CANARY: "D", Call.DO_NOT: "s"}
+WORDS = {
+    Call.SHIP: "Ship it",
+    Call.CANARY: "Not sure enough to ship: give it some of the traffic",
+    Call.DO_NOT: "Do not",
+}
+ASSUMPTIONS = (
+    "The bound is right in 19 of 20 logs (at 95%) if queries are independent of each other, the propensities are right, the "
+    "examination curve is right, and tomorrow is like the log. It needs no bell curve and no minimum of queries. The log must "
+    "be one that no pair was trained on, and it may be asked once: a second look at the same log for another pair counts as "
+    "another pair."
+)
+
+
+def headline(decision: Decision) -> str:
+    """The decision in a line."""
+    if decision.chosen is None:
+        return f"{WORDS[decision.call]}."
+    return f"{WORDS[decision.call]}: {decision.chosen}."
+
+
+def text(decision: Decision) -> "RichTable":
+    """Every pair in a table for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Table(
+        title=f"clicks per impression above {decision.against}; asked: more than {decision.at_least:+g}",
+        title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    for head in ("", "estimate", f"{decision.level:.0%} interval", "at least", "call"):
+        out.add_column(head, justify="left" if head in ("", "call") else "right")
+    for one in decision.candidates:
+        out.add_row(*(Text(cell) for cell in (one.name, *_numbers(one), str(one.call))))
+    return out
+
+
+def segment_table(decision: Decision, candidate: Candidate) -> "RichTable":
+    """The segments of one pair for a terminal."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Table(
+        title=f"{candidate.name} by {decision.segment_column}", title_justify="left", box=SIMPLE_HEAD, show_edge=False,
+        pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
+    for head in SEGMENT_HEADS:
+        out.add_column(head, justify="left" if head in ("segment", "") else "right")
+    for one in candidate.segments:
+        out.add_row(*(Text(cell) for cell in _segment_cells(one)))
+    return out
+
+
+SEGMENT_HEADS = ("segment", "queries", "impressions", "new", "old", "difference", "interval, all together", "")
+
+
+def _segment_cells(one: SegmentDifference) -> list[str]:
+    return [
+        one.segment, f"{one.queries:,}", f"{one.impressions:,.0f}", decimal(one.new), decimal(one.old),
+        signed(one.difference), bracket(*one.interval, signed), "worse" if one.worse else "",
+    ]  # fmt: skip
+
+
+def _numbers(one: Candidate) -> tuple[str, str, str]:
+    found = one.comparison
+    bound = "–" if one.lower_bound is None else signed(one.lower_bound)
+    return signed(found.difference), bracket(*found.interval, signed), bound
+
+
+def write(decision: Decision, path: Path, *, command: str = "") -> Path:
+    """The page as a file."""
+    return write_text(path, html(decision, command=command), REPORT)
+
+
+def html(decision: Decision, *, command: str = "") -> str:
+    """One page: the decision, the picture, every pair with its reasons, the segments, what has to be believed."""
+    title = headline(decision)
+    chosen = [one for one in decision.candidates if one.name == decision.chosen] or list(decision.candidates[:1])
+    caption = (
+        f"Clicks per impression above {decision.against}. Dot and line: the estimate with its {decision.level:.0%} interval; "
+        f"bar on the left: what it is at least, all pairs together; dashed: what was asked, {decision.at_least:+g}."
+    )
+    sections = [
+        f"<header><h1>{escape(title)}</h1><p>{escape(decision.why)}.</p></header>",
+        figure_of("The difference", differences_figure(decision), caption),
+        section("Every pair", _pairs(decision)),
+        *(_segments(decision, one) for one in chosen if one.segments),
+        section("What you have to believe", f"<p>{escape(ASSUMPTIONS)}</p>"),
+        reproduce(command),
+    ]
+    return page(escape(title), sections, __version__)
+
+
+def _pairs(decision: Decision) -> str:
+    heads = ("pair", "estimate", f"{decision.level:.0%} interval", "at least", "call")
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
+    lines = [
+        line(_chip(one), (f"<td>{escape(cell)}</td>" for cell in (*_numbers(one), str(one.call))))
+        for one in decision.candidates
+    ]
+    reasons = "".join(
+        f"<li>{_chip(one)}: <strong>{escape(one.call)}</strong><ul>"
+        + "".join(f"<li>{escape(label(reason))}.</li>" for reason in one.reasons)
+        + "</ul></li>"
+        for one in decision.candidates
+    )
+    return f'{table_of([f"<tr>{head}</tr>"], lines, "Every pair")}<ul class="methods">{reasons}</ul>'
+
+
+def _chip(one: Candidate) -> str:
+    return f'<span class="chip" style="--c: var(--{COLOURS[one.call]})">{escape(one.name)}</span>'
+
+
+def _segments(decision: Decision, candidate: Candidate) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in SEGMENT_HEADS)
+    lines = []
+    for one in candidate.segments:
+        first, *rest = _segment_cells(one)
+        lines.append(line(escape(first), (f"<td>{escape(cell)}</td>" for cell in rest)))
+    title = f"{candidate.name} by {decision.segment_column}"
+    return section(title, table_of([f"<tr>{head}</tr>"], lines, title))
+
+
+@style.styled
+def differences_figure(decision: Decision) -> "Figure":
+    """Every pair's difference: a dot, its interval, its bound, and the line that it has to be right of."""
+    candidates = decision.candidates[::-1]
+    figure, axes = style.panels(1, 1, 1.0 + 0.42 * len(candidates))
+    axis = axes[0, 0]
+    axis.axvline(decision.at_least, color=style.THEME["ink"], lw=1.2, ls="--")
+    for y, one in enumerate(candidates):
+        colour = style.THEME[COLOURS[one.call]]
+        style.interval_line(axis, y, *one.comparison.interval, colour, across=True)
+        if one.lower_bound is not None and math.isfinite(one.lower_bound):
+            axis.plot(one.lower_bound, y, marker="|", ms=15, mew=2.4, color=colour)
+        inside = colour if one.name == decision.chosen else style.THEME["page"]
+        axis.plot(one.comparison.difference, y, marker=MARKERS[one.call], color=colour, ms=8, mew=1.6, mfc=inside)
+        estimate, _, bound = _numbers(one)
+        words = f"{one.call}: {estimate}, at least {bound}"
+        axis.annotate(words, (1, y), (6, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
+    axis.set_yticks(range(len(candidates)), [one.name for one in candidates])
+    axis.set(ylim=(-0.6, len(candidates) - 0.4), xlabel=f"clicks per impression above {decision.against}")
+    axis.grid(False, axis="y")
+    axis.margins(x=0.08)
+    return figure

@@ -1,0 +1,298 @@
+"""The decision: is the new pair surely not worse, may it have some live traffic, or none?
+
+    ship      the lower bound of the difference is above `at_least`, and nothing speaks against the propensities
+    canary    the log is not enough for that, but promises more than `at_least`: some traffic, and how much of it
+    do not    no promise, or the log cannot tell
+
+The bound (`difference`) is that of `offpolicy.bounds` on the paired terms of new and old, query by query; where impressions are
+known to be independent of each other, that of `offpolicy.impression_bound`, which is far tighter. Of m pairs each gets
+1 - (1 - level) / m, so all m bounds hold together and any choice among them is safe: with probability `level` nothing that is
+called "ship" is worse than asked. A bound rests on right propensities. Where the weights find more exposure than there is
+(balance above 1 beyond three standard errors), the new side is divided by that; and propensities that were fitted to the
+log, or counted in a log that varies, are guesses: then a canary is the most that is said.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tandemrank._base.cluster import Engine
+from tandemrank.errors import ConfigError
+from tandemrank.logs.feedback import Feedback, always_the_same
+from tandemrank.logs.sources import Source
+from tandemrank.offpolicy.diagnostics import CARE_MISSING
+from tandemrank.offpolicy.propensities import DETERMINISTIC_SHARE, Asked, Clip
+from tandemrank.offpolicy.valuation import Answers, Curve, Estimator, Question, Side, answers
+from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
+from tandemrank.offpolicy.verdicts import Verdict
+from tandemrank.policies.features import FeatureSource
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.safety import canary, difference, segments
+from tandemrank.safety.canary import Canary
+from tandemrank.safety.difference import Independent, Rules
+from tandemrank.safety.segments import SegmentDifference, Segments
+
+RISK = 0.01  # of production's clicks that a canary may lose at worst
+
+
+class Call(StrEnum):
+    """What to do; the words of every table, page and JSON document."""
+
+    SHIP = "ship"
+    CANARY = "canary"
+    DO_NOT = "do not"
+
+    @property
+    def exit_code(self) -> int:
+        """For pipelines; 1 and 2 are errors."""
+        return {Call.SHIP: 0, Call.CANARY: 3, Call.DO_NOT: 4}[self]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One pair before the meeting: the call, the reasons, the most decisive first, and what they rest on.
+
+    `lower_bound` of the difference at `bound_level`, which counts how many pairs were looked at; None without one.
+    `log_needed`: about how many impressions of as many more queries would make it a yes; infinite if none would.
+    """
+
+    name: str
+    call: Call
+    reasons: tuple[str, ...]
+    comparison: Comparison
+    lower_bound: float | None
+    bound_level: float
+    log_needed: float
+    canary: Canary | None
+    segments: tuple[SegmentDifference, ...]
+
+    @property
+    def worse_segments(self) -> tuple[SegmentDifference, ...]:
+        """Where it is surely worse, whatever it is on average."""
+        return tuple(one for one in self.segments if one.worse)
+
+    def summary(self) -> dict[str, object]:
+        """As plain names and values."""
+        names = ("name", "call", "reasons", "lower_bound", "bound_level", "log_needed", "canary", "segments")
+        return {name: getattr(self, name) for name in names} | {"comparison": self.comparison.summary()}
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do, with which pair (None: with none), why, and every pair that was looked at."""
+
+    call: Call
+    chosen: str | None
+    why: str
+    against: str
+    at_least: float
+    level: float
+    segment_column: str | None
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 ship, 3 canary, 4 do not."""
+        return self.call.exit_code
+
+    def summary(self) -> dict[str, object]:
+        """As plain names and values."""
+        names = ("call", "chosen", "why", "exit_code", "against", "at_least", "level", "segment_column")
+        own: dict[str, object] = {name: getattr(self, name) for name in names}
+        return own | {"candidates": [candidate.summary() for candidate in self.candidates]}
+
+
+def decide(
+    policies: TwoStagePolicy | Mapping[str, TwoStagePolicy],
+    log: Source | Feedback,
+    *,
+    against: Side = PRODUCTION,
+    at_least: float = 0.0,
+    level: float = 0.95,
+    independent: Independent = "queries",
+    segment: str | None = None,
+    query_features: FeatureSource | None = None,
+    most_clicks: float | None = None,
+    risk: float = RISK,
+    examination: Curve | ArrayLike = "reciprocal",
+    estimator: Estimator = "doubly_robust",
+    propensity: Asked = "auto",
+    logging_policy: TwoStagePolicy | None = None,
+    clip: Clip | None = None,
+    reward_log: Feedback | None = None,
+    samples: int = 20,
+    replicates: int = 1000,
+    seed: int = 0,
+    engine: Engine = "local",
+) -> Decision:
+    """Ship, canary or do not: a pair, or the best of several by name, against production or another pair.
+
+    `at_least`: clicks per impression that the new pair must be better by. `independent`: what does not depend on each other,
+    queries (whatever the impressions of one do) or single impressions, which makes a far tighter bound; if a query is a user
+    who comes back, say queries. `segment`: a column of `query_features`, or of the
+    log, by whose values the difference is told too. `most_clicks` that an impression can get, if it is less than the list is
+    long: the smaller, the tighter the bound; it must be known, not read off the log. `risk`: the share of production's clicks
+    that a canary may lose at worst. The other keywords are those of `estimate`. Ask a log that no pair was trained on.
+    """
+    sides = {"new": policies} if isinstance(policies, TwoStagePolicy) else dict(policies)
+    if not sides or (most_clicks is not None and not most_clicks > 0):
+        raise ConfigError(f"give at least one pair, and most_clicks above 0; {len(sides)} and {most_clicks} came.")
+    if independent not in get_args(Independent):
+        raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; {independent!r} came.")
+    asked = Question(
+        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine
+    )
+    found = answers([*sides.values(), against, PRODUCTION], log, asked)
+    repeated = found.log.impressions >= 2
+    varies = not (repeated.any() and always_the_same(found.log)[repeated].mean() >= DETERMINISTIC_SHARE)
+    named = PRODUCTION if against == PRODUCTION else "the other pair"
+    rules = Rules(at_least, level, len(sides), independent, most_clicks, risk, named, varies)
+    parts = _segments(segment, query_features, log, found)
+    *new, old, live = found.values
+    candidates = tuple(
+        _candidate(name, value, old, live, found.log, rules, parts) for name, value in zip(sides, new, strict=True)
+    )
+    call, chosen = _choice(candidates)
+    why = f"{chosen.name}: {chosen.reasons[0]}"
+    column = None if parts is None else parts.column
+    picked = None if call == Call.DO_NOT else chosen.name
+    return Decision(call, picked, why, rules.against, at_least, level, column, candidates)
+
+
+def _segments(
+    column: str | None, table: FeatureSource | None, log: Source | Feedback, found: Answers
+) -> Segments | None:
+    if column is None:
+        return None
+    if table is not None:
+        return segments.segments_of_table(table, column, found.log.vocabulary)
+    if isinstance(log, Feedback):
+        raise ConfigError("sums of a log have no columns: give query_features for the segments, or the log itself.")
+    return segments.segments_of_log(log, column, found.log.vocabulary)
+
+
+def _choice(candidates: tuple[Candidate, ...]) -> tuple[Call, Candidate]:
+    """The best call, and of the pairs with that call the one with the largest estimate: all of them are safe."""
+    call = min((one.call for one in candidates), key=list(Call).index)
+    of_call = [one for one in candidates if one.call == call]
+    return call, max(of_call, key=lambda one: np.nan_to_num(one.comparison.difference, nan=-np.inf))
+
+
+def _candidate(
+    name: str, new: Value, old: Value, live: Value, log: Feedback, rules: Rules, parts: Segments | None
+) -> Candidate:
+    comparison, sure = compare_values(new, old), difference.at_least(new, old, log, rules)
+    call, reason = _call(comparison, sure.bound, rules)
+    reasons, trial = [reason], None
+    if call == Call.CANARY:
+        trial = _trial(comparison, sure.bound, live, log, rules)
+        reasons.append(canary_words(trial))
+    if sure.bound is None or not sure.bound > rules.at_least:
+        reasons.append(_needed_words(sure.log_needed, new.sample.impressions))
+    gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
+    reasons += [*rests_on(new), *_segment_words(gaps)]
+    return Candidate(name, call, tuple(reasons), comparison, sure.bound, rules.each, sure.log_needed, trial, gaps)
+
+
+def _trial(comparison: Comparison, bound: float | None, live: Value, log: Feedback, rules: Rules) -> Canary:
+    """The canary of a pair; a bound that is not believed limits nothing."""
+    worst = -live.value if bound is None or _guessed(comparison.new, rules) else bound
+    return canary.plan(
+        comparison.difference, worst, live.estimate, at_least=rules.at_least,
+        most=rules.most_clicks or float(log.rank.max(initial=0)) + 1, level=rules.level, risk=rules.risk,
+    )  # fmt: skip
+
+
+def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Call, str]:
+    """The call and the reason that decided it."""
+    new, gap, (_, high) = comparison.new, comparison.difference, comparison.interval
+    least = f"{rules.at_least:+.3g}"
+    promise = f"it promises {gap:+.3g} clicks per impression over {rules.against}"
+    sure = (
+        "no bound of it is known" if bound is None else f"it is at least {bound:+.3g} with {rules.level:.0%} certainty"
+    )
+    if rules.pairs > 1:
+        sure += f", all {rules.pairs} pairs together"
+    excess = difference.excess_exposure(new.diagnostics)
+    if excess - 1 > CARE_MISSING:
+        return Call.DO_NOT, (
+            f"the propensities do not fit the log: weighted exposure is {excess:.2f} of what it should be, so neither value "
+            "nor bound can be believed"
+        )
+    if bound is not None and bound > rules.at_least:
+        if guess := _guessed(new, rules):
+            return Call.CANARY, f"{promise}, and {sure}, but {guess}"
+        return Call.SHIP, f"{promise}, and {sure}; asked was {least}"
+    if comparison.verdict == Verdict.REFUSE:
+        return Call.DO_NOT, f"{Verdict.REFUSE}: {(*comparison.reasons, '')[0].removeprefix('new: ')}"
+    if high <= rules.at_least:
+        return Call.DO_NOT, f"it is no better by {least}: {promise}, at most {high:+.3g}"
+    if not gap > rules.at_least:
+        return Call.DO_NOT, f"nothing says that it is better by {least}: {promise}"
+    return Call.CANARY, f"{promise}, more than {least}, but {sure}"
+
+
+def _guessed(new: Value, rules: Rules) -> str:
+    """Why propensities are no more than a guess; empty where they are known."""
+    if new.propensity == "fitted":
+        return "its propensities were fitted to the log, and no bound contains their error"
+    if new.propensity == "frequency" and rules.varies:
+        return "its propensities are counted in a log that varies, and no bound contains their error"
+    return ""
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+
+def canary_words(trial: Canary) -> str:
+    """The plan of a canary as a sentence."""
+    at_worst = f"at worst {trial.loss_at_worst:.2%} of all clicks are lost meanwhile"
+    if not np.isfinite(trial.impressions):
+        return f"a canary with {trial.share:.0%} of the traffic has no verdict in sight; {at_worst}"
+    return (
+        f"a canary with {trial.share:.0%} of the traffic can be expected to have a verdict after about "
+        f"{_round(trial.impressions)} impressions; {at_worst}"
+    )
+
+
+def _needed_words(needed: float, impressions: float) -> str:
+    if not np.isfinite(needed):
+        return "no log of this kind would make it a yes"
+    return (
+        f"a log of about {_round(needed)} impressions, with as many more queries, would make it a yes; this one has "
+        f"{impressions:,.0f}"
+    )
+
+
+def rests_on(new: Value) -> tuple[str, ...]:
+    """What the numbers rest on: support by stage, balance, effective sample, propensities."""
+    found = new.diagnostics
+    if found is None:
+        return ()
+    return (
+        f"support: {found.unsupported:.1%} of what it shows was never shown to the query, {found.lost_at_generator:.1%} "
+        f"lost at the generator and {found.lost_at_ranker:.1%} at the re-ranker",
+        f"balance of the weights {found.balance:.3f} +- {1.96 * found.balance_error:.3f} (1 is right); propensities: "
+        f"{new.propensity}",
+        f"effective sample: {found.effective_sample_size:,.0f} of {found.examined:,.0f} examined items, {found.queries:,} "
+        "queries",
+    )
+
+
+def _segment_words(gaps: tuple[SegmentDifference, ...]) -> tuple[str, ...]:
+    worse = [one for one in gaps if one.worse]
+    return tuple(
+        f"WORSE for {one.segment} ({one.impressions:,.0f} impressions): {one.difference:+.3g} "
+        f"[{one.interval[0]:+.3g}, {one.interval[1]:+.3g}] clicks per impression"
+        for one in worse
+    )
+
+
+def _round(n: float) -> str:
+    """Two digits are all that a plan has."""
+    digits = max(len(f"{n:.0f}") - 2, 0)
+    return f"{round(n, -digits):,.0f}"

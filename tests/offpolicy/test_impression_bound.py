@@ -1,0 +1,120 @@
+"""The bound over independent impressions: by sums never more than the impressions say, and it holds."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import ConfigError, InputError
+from tandemrank.logs import counting
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy import bounds, estimators, impression_bound
+from tandemrank.offpolicy.estimators import Estimate
+
+Q, D, K = 30, 6, 3
+THETA = np.array([1.0, 0.5, 1 / 3])
+LISTS = np.array([[a, b, c] for a in range(D) for b in range(D) for c in range(D) if len({a, b, c}) == 3])
+
+
+def chances(s: np.ndarray) -> np.ndarray:
+    """Plackett-Luce, list by list.  Shapes: s [Q, D] -> [Q, lists]."""
+    p, left = np.ones((len(s), len(LISTS))), np.tile(np.exp(s).sum(1)[:, None], len(LISTS))
+    for k in range(K):
+        own = np.exp(s)[:, LISTS[:, k]]
+        p, left = p * own / left, left - own
+    return p
+
+
+def exposure(p: np.ndarray) -> np.ndarray:
+    rho = np.zeros((len(p), D))
+    for k in range(K):
+        for d in range(D):
+            rho[:, d] += THETA[k] * p[:, LISTS[:, k] == d].sum(1)
+    return rho
+
+
+def world(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Relevance, the logger's lists, and the exposures of the logger and of a pair that is better."""
+    rng = np.random.default_rng(seed)
+    liked = rng.normal(size=(Q, D))
+    logger, new = 0.3 * liked, 0.9 * liked
+    return 1 / (1 + np.exp(-liked)), chances(logger), exposure(chances(logger)), exposure(chances(new))
+
+
+def draw(R: np.ndarray, p: np.ndarray, N: int, rng: np.random.Generator) -> tuple[Feedback, Impressions]:
+    query = rng.integers(Q, size=N)
+    at = (rng.random(N)[:, None] > p.cumsum(1)[query]).sum(1)
+    items = LISTS[np.minimum(at, len(LISTS) - 1)]
+    clicks = (rng.random((N, K)) < THETA * R[query[:, None], items]).astype(np.uint8)
+    shown = Impressions(query.astype(np.int32), items.astype(np.int32), clicks)
+    return counting.from_impressions([shown], Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))), shown
+
+
+def test_sums_say_no_more_than_impressions_do() -> None:
+    """The wealth by sums is at most that of the bets, impression by impression; the sums are those of the impressions."""
+    R, p, rho_0, rho = world(0)
+    log, shown = draw(R, p, 400, np.random.default_rng(1))
+    w = (rho / rho_0)[log.query, log.item]
+    sums = impression_bound.difference_sums(w, np.ones(len(w)), log, most=K)
+    v = (rho / rho_0 - 1)[shown.query[:, None], shown.items]
+    X = (v * shown.clicks).sum(1)
+    assert sums.total == pytest.approx(X.sum())
+    assert sums.squares >= np.square(X).sum()
+    assert (sums.N, sums.floor) == (400, K)
+    stakes = bounds.planned_stakes(400, 0.95, floor=K)
+    for u in np.linspace(-K, K, 13):
+        whole = [np.log1p(f / (2 * K) * (X - u)).sum() for f in stakes.fractions]
+        assert impression_bound.log_wealth(sums, np.array([u]), 0.95)[0] <= stakes.log_mean(np.array(whole)) + 1e-9
+
+
+def test_it_holds_and_is_tighter_than_the_bound_over_queries() -> None:
+    R, p, rho_0, rho = world(0)
+    n_truth = ((rho - rho_0) * R).sum(1)
+    above, gain = 0, []
+    for seed in range(200):
+        log, _ = draw(R, p, 3000, np.random.default_rng(seed))
+        w = (rho / rho_0)[log.query, log.item]
+        sums = impression_bound.difference_sums(w, np.ones(len(w)), log, most=K)
+        found = impression_bound.lower_bound(sums, 0.9)
+        truth = float(log.impressions @ n_truth) / log.N
+        above += found > truth
+        new = Estimate(estimators.by_query(w * log.clicks, log), log.impressions)
+        over_queries = bounds.betting(bounds.difference_terms(new, estimators.by_query(log.clicks, log), K), 0.9).value
+        gain.append(found - over_queries)
+        assert found < sums.mean
+    assert above <= 20
+    assert np.mean(gain) > 0.1
+
+
+def test_it_holds_for_a_pair_that_is_worse_on_short_logs() -> None:
+    R, p, rho_0, _ = world(3)
+    shuffled = rho_0[:, ::-1]
+    truth = float(((shuffled - rho_0) * R).sum(1).mean())
+    above = 0
+    for seed in range(200):
+        log, _ = draw(R, p, 500, np.random.default_rng(seed))
+        w = (shuffled / rho_0)[log.query, log.item]
+        sums = impression_bound.difference_sums(w, np.ones(len(w)), log, most=K)
+        above += impression_bound.lower_bound(sums, 0.9) > truth
+    assert above <= 20
+
+
+def test_edges_and_what_is_refused() -> None:
+    nothing = impression_bound.Sums(0.0, 0.0, 0.0, 3.0)
+    assert impression_bound.lower_bound(nothing) == -3.0
+    no_clicks = impression_bound.Sums(0.0, 0.0, 100.0, 3.0)
+    assert -3.0 <= impression_bound.lower_bound(no_clicks) < 0
+    lost = impression_bound.Sums(-300.0, 300.0, 100.0, 3.0)
+    assert impression_bound.lower_bound(lost) == -3.0
+    with pytest.raises(ConfigError, match="level must be"):
+        impression_bound.lower_bound(nothing, 1.0)
+    R, p, _, _ = world(0)
+    log, _ = draw(R, p, 50, np.random.default_rng(0))
+    ones = np.ones(len(log.clicks))
+    with pytest.raises(InputError, match="weights are needed for each of"):
+        impression_bound.difference_sums(ones[:1], ones, log, most=K)
+    with pytest.raises(InputError, match="impressions with weights"):
+        impression_bound.difference_sums(ones, ones, replace(log, impressions=log.impressions * 0.5), most=K)

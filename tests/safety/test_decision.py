@@ -1,0 +1,252 @@
+"""The gate on simulated logs of an independent simulator (plain NumPy) whose truth is known: calls, segments, edges."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+import tandemrank
+from tandemrank._base.files import as_json
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import ConfigError, LogError
+from tandemrank.offpolicy import bounds, values
+from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.sequential import TwoArms
+from tandemrank.offpolicy.verdicts import Verdict
+from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.safety import canary, difference, segments
+from tandemrank.safety.decision import Call, decide
+
+Q, D, K, K2 = 150, 8, 3, 6
+THETA = 1 / np.arange(1, K + 1)
+
+
+@dataclass(frozen=True)
+class World:
+    """Scores of production and relevance.  Shapes: each [Q, D]."""
+
+    logger: np.ndarray
+    liked: np.ndarray
+
+    @property
+    def R(self) -> np.ndarray:
+        return 1 / (1 + np.exp(1 - self.liked))
+
+    def pair(self, scores: np.ndarray, K2: int = K2) -> TwoStagePolicy:
+        vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+        return TwoStagePolicy(GivenScores(self.logger), GivenScores(scores), K2, K, vocabulary)
+
+    @property
+    def production(self) -> TwoStagePolicy:
+        return self.pair(self.logger)
+
+    def log(self, N: int, seed: int = 1) -> pl.DataFrame:
+        """Two races by Gumbel noise: the K2 best of the generator, the K best of them of the re-ranker."""
+        rng = np.random.default_rng(seed)
+        query = rng.integers(Q, size=N)
+        s, r = (self.logger[query] + rng.gumbel(size=(N, D)) for _ in range(2))
+        late = np.argsort(-s, axis=1)[:, K2:]
+        np.put_along_axis(r, late, -np.inf, 1)
+        items = np.argsort(-r, axis=1)[:, :K]
+        clicks = (rng.random((N, K)) < THETA * self.R[query[:, None], items]).astype(int)
+        return pl.DataFrame({"query_id": query, "items": items.tolist(), "clicks": clicks.tolist()})
+
+
+def world(seed: int = 0) -> World:
+    rng = np.random.default_rng(seed)
+    liked = rng.normal(size=(Q, D)) + rng.normal(size=D)
+    return World(0.5 * liked + 0.3 * rng.normal(size=(Q, D)), liked)
+
+
+HERE = world()
+BETTER, SAME, WORSE = HERE.pair(1.5 * HERE.liked), HERE.pair(1.02 * HERE.logger), HERE.pair(-HERE.liked)
+LOG = HERE.log(20_000)
+KNOWN = {"logging_policy": HERE.production, "samples": 40}
+
+
+def test_a_better_pair_ships_an_equal_one_is_tried_and_a_worse_one_is_not() -> None:
+    found = {name: decide(pair, LOG, **KNOWN) for name, pair in (("b", BETTER), ("s", SAME), ("w", WORSE))}
+    assert [found[x].call for x in "bsw"] == ["ship", "canary", "do not"]
+    assert [found[x].exit_code for x in "bsw"] == [0, 3, 4]
+    assert [found[x].chosen for x in "bsw"] == ["new", "new", None]
+    [ship], [trial], [no] = (found[x].candidates for x in "bsw")
+    assert 0 < ship.lower_bound < ship.comparison.difference
+    assert ship.lower_bound == ship.comparison.lower_bound
+    assert "it is at least +0." in found["b"].why
+    assert trial.lower_bound < 0 < trial.comparison.difference
+    assert trial.log_needed > 20_000
+    assert trial.canary.impressions > 1000
+    assert any("a canary with" in reason for reason in trial.reasons)
+    assert "it is no better by +0" in no.reasons[0]
+    assert no.log_needed == np.inf
+    said = " ".join(ship.reasons)
+    assert all(word in said for word in ("lost at the generator", "balance of the weights", "effective sample"))
+
+
+def test_of_several_the_best_is_chosen_and_each_bound_counts_them_all() -> None:
+    found = decide({"worse": WORSE, "best": BETTER, "same": SAME, "good": HERE.pair(HERE.liked)}, LOG, **KNOWN)
+    assert (found.call, found.chosen) == ("ship", "best")
+    best = found.candidates[1]
+    alone = decide(BETTER, LOG, **KNOWN).candidates[0]
+    assert best.bound_level == pytest.approx(1 - 0.05 / 4)
+    terms = values.difference_terms(best.comparison.new, best.comparison.old)
+    assert best.lower_bound == bounds.betting(terms, 1 - 0.05 / 4).value < alone.lower_bound
+    assert "all 4 pairs together" in found.why
+
+
+def test_independent_impressions_and_a_limit_of_clicks_make_it_tighter() -> None:
+    plain, limited, free = (
+        decide(BETTER, LOG, **KNOWN, **more).candidates[0].lower_bound
+        for more in ({}, {"most_clicks": 2.9}, {"independent": "impressions"})
+    )
+    assert plain < limited < free < decide(BETTER, LOG, **KNOWN).candidates[0].comparison.difference
+    short = HERE.log(600)
+    rules = [decide(BETTER, short, **KNOWN, independent=name).candidates[0] for name in ("queries", "impressions")]
+    assert all(one.log_needed > 600 or one.lower_bound > 0 for one in rules)
+
+
+def test_the_log_that_is_said_to_be_needed_is_about_enough() -> None:
+    found = decide(HERE.pair(0.7 * HERE.liked), HERE.log(500), **KNOWN, independent="impressions").candidates[0]
+    assert found.lower_bound < 0
+    assert 500 < found.log_needed < 10_000
+    longer = decide(
+        HERE.pair(0.7 * HERE.liked), HERE.log(int(4 * found.log_needed), 3), **KNOWN, independent="impressions"
+    )
+    assert longer.call == Call.SHIP
+
+
+def test_propensities_that_do_not_fit_or_are_guessed_never_ship() -> None:
+    other = HERE.pair(2 * HERE.logger, K2=4)
+    wrong = decide(BETTER, LOG, logging_policy=other, estimator="ips")
+    assert (
+        wrong.call != Call.SHIP
+        or wrong.candidates[0].lower_bound < decide(BETTER, LOG, **KNOWN).candidates[0].lower_bound
+    )
+    fitted = decide(BETTER, HERE.log(8000), propensity="fitted")
+    assert fitted.call == Call.CANARY
+    assert "fitted to the log" in fitted.why
+    assert fitted.candidates[0].canary.share == 0.01  # a bound that is not believed limits nothing
+    counted = decide(BETTER, LOG, propensity="frequency")
+    assert counted.call == Call.CANARY
+    assert "counted in a log that varies" in counted.why
+
+
+def test_too_much_exposure_is_divided_out_or_refused() -> None:
+    [value, live] = [
+        x for one in decide(BETTER, LOG, **KNOWN).candidates for x in (one.comparison.new, one.comparison.old)
+    ]
+    rules = difference.Rules(0.0, 0.95, 1, "queries", None, 0.01, "production", True)
+    feedback = tandemrank.logs.reading.read(LOG)
+    plain = difference.at_least(value, live, feedback, rules).bound
+    odd = replace(value.diagnostics, balance=1.04, balance_error=0.01)
+    careful = difference.at_least(replace(value, diagnostics=odd), live, feedback, rules).bound
+    terms = bounds.difference_terms(
+        Estimate(value.terms.values / 1.04, value.terms.sizes), live.terms.values, live.terms.ceiling
+    )
+    assert careful == pytest.approx(bounds.betting(terms).value)
+    assert careful < plain
+    assert difference.excess_exposure(replace(odd, balance_error=0.02)) == 1.0
+    free = replace(rules, independent="impressions")
+    ratio = [difference.at_least(x, live, feedback, free).bound for x in (value, replace(value, diagnostics=odd))]
+    assert ratio[1] < ratio[0]
+
+
+def test_a_pair_as_the_other_side() -> None:
+    found = decide(BETTER, LOG, against=SAME, **KNOWN)
+    assert found.against == "the other pair"
+    assert found.candidates[0].comparison.old.verdict != Verdict.OBSERVED
+    assert decide(SAME, LOG, against=BETTER, **KNOWN).call == Call.DO_NOT
+
+
+def test_better_on_average_and_worse_for_some_is_said() -> None:
+    kind = np.array(["new" if q % 10 == 0 else "old" for q in range(Q)])
+    mixed = HERE.pair(np.where((kind == "new")[:, None], -1.5, 2.0) * HERE.liked)
+    table = pl.DataFrame({"query_id": range(Q), "kind": kind})
+    found = decide(mixed, LOG, **KNOWN, segment="kind", query_features=table, independent="impressions")
+    assert found.call == Call.SHIP
+    [one] = found.candidates
+    assert [x.segment for x in one.segments] == ["old", "new"]
+    assert [x.segment for x in one.worse_segments] == ["new"]
+    assert any(reason.startswith("WORSE for new") for reason in one.reasons)
+    total = sum(x.impressions * x.difference for x in one.segments) / LOG.height
+    assert total == pytest.approx(one.comparison.difference)
+    column = LOG.join(table, on="query_id")
+    assert (
+        decide(mixed, column, **KNOWN, segment="kind", independent="impressions").candidates[0].segments == one.segments
+    )
+
+
+def test_queries_with_several_values_or_none_are_segments_of_their_own() -> None:
+    vocabulary = Vocabulary(pl.Series([1, 2, 3, 4]), pl.Series([0]))
+    log = pl.DataFrame({"query_id": [1, 1, 2, 3], "items": [[0]] * 4, "clicks": [[0]] * 4, "a": ["x", "y", "x", None]})
+    found = segments.segments_of_log(log, "a", vocabulary)
+    assert [found.names[i] for i in found.of_query] == ["(several)", "x", "(none)", "(none)"]
+    with pytest.raises(ConfigError, match="no column 'b' to make segments of"):
+        segments.segments_of_log(log, "b", vocabulary)
+    with pytest.raises(ConfigError, match="has lists"):
+        segments.segments_of_log(log, "items", vocabulary)
+    with pytest.raises(ConfigError, match="no column 'b' to make segments of; others: a"):
+        segments.segments_of_table(pl.DataFrame({"query_id": [1], "a": [1]}), "b", vocabulary)
+    many = pl.DataFrame({"query_id": range(200), "a": range(200)})
+    with pytest.raises(ConfigError, match="has 200 values"):
+        segments.segments_of_table(many, "a", vocabulary)
+
+
+def test_a_canary_loses_no_more_than_the_risk_and_takes_about_as_long_as_planned() -> None:
+    rng = np.random.default_rng(0)
+    n = np.full(50, 100.0)
+    live = Estimate(rng.poisson(50, 50).astype(float), n)  # half a click per impression
+    plan = canary.plan(0.1, -0.1, live, at_least=0.0, most=5, level=0.95, risk=0.02)
+    assert plan.share == 0.1
+    assert plan.loss_at_worst <= 0.02
+    assert canary.plan(0.1, -9.0, live, at_least=0.0, most=5, level=0.95, risk=0.001).share == 0.01
+    assert canary.plan(0.1, 0.2, live, at_least=0.0, most=5, level=0.95, risk=0.01).share == 0.5
+    assert canary.plan(0.1, 0.2, live, at_least=0.2, most=5, level=0.95, risk=0.01).impressions == np.inf
+    # Bernoulli clicks on five places: how many impressions until the wealth speaks?
+    took = []
+    for seed in range(15):
+        draw, arms, seen = np.random.default_rng(seed), TwoArms(5, centre=live.value), 0
+        while arms.evidence(0.0)[0] < np.log(20) and seen < 20 * plan.impressions:
+            step = max(int(plan.impressions / 10), 1)
+            m = draw.binomial(step, plan.share)
+            arms = arms.update(draw.binomial(5, 0.12, m), draw.binomial(5, 0.1, step - m), plan.share)
+            seen += step
+        took.append(seen / plan.impressions)
+    assert 0.4 < np.median(took) < 2.5
+    with pytest.raises(ConfigError, match="risk must be above 0"):
+        canary.plan(0.1, 0.2, live, at_least=0.0, most=5, level=0.95, risk=0.0)
+
+
+def test_what_comes_out_is_plain_json_and_a_page() -> None:
+    from tandemrank.reports import decision as pages
+
+    found = decide({"a <b>": BETTER, "w": WORSE}, LOG, **KNOWN)
+    plain = json.loads(as_json(found.summary()))
+    assert (plain["call"], plain["chosen"], plain["exit_code"]) == ("ship", "a <b>", 0)
+    assert [one["call"] for one in plain["candidates"]] == ["ship", "do not"]
+    page = pages.html(found, command="tandemrank decide")
+    assert "Ship it: a &lt;b&gt;." in page
+    assert "<b>" not in re.sub(r"<[^>]*>", "", page)
+    assert page.count("<svg") == 1
+    assert "What you have to believe" in page
+    nobody = decide(WORSE, LOG, **KNOWN)
+    assert pages.headline(nobody) == "Do not."
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least one pair"):
+        decide({}, LOG)
+    with pytest.raises(ConfigError, match="independent must be queries or impressions; 'users' came"):
+        decide(BETTER, LOG, independent="users")
+    feedback = tandemrank.logs.reading.read(LOG)
+    with pytest.raises(ConfigError, match="sums of a log have no columns"):
+        decide(BETTER, feedback, **KNOWN, segment="kind")
+    nothing = LOG.with_columns(clicks=pl.col("clicks").list.eval(pl.element() * 0))
+    found = decide(BETTER, nothing, **KNOWN)
+    assert found.call == Call.DO_NOT
+    with pytest.raises(LogError):
+        decide(BETTER, LOG.head(0), **KNOWN)
