@@ -224,6 +224,18 @@ def test_an_old_id_takes_its_new_features_and_keeps_what_was_learnt() -> None:
         assert torch.equal(a, b)
 
 
+def test_the_embedding_of_a_side_without_features_is_what_was_learnt_of_it_as_it_is() -> None:
+    """f(q) = u_q: the factor 0.3 is for what comes on top of features."""
+    queries, items, _ = world(6, 5)
+    model = towers.from_features(None, items, Vocabulary(queries["query_id"], items["item_id"]), width=3, dimension=2)
+    u = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model.queries.own.copy_(u)
+    assert torch.equal(model.queries(), u)
+    assert torch.equal(model.queries(torch.tensor([4, 1])), u[[4, 1]])
+    assert torch.allclose(model(torch.arange(6)), u @ model.items().T)
+
+
 def test_a_side_without_features_is_known_by_its_ids() -> None:
     queries, items, liked = world()
     vocabulary = Vocabulary(queries["query_id"], items["item_id"])
