@@ -29,7 +29,7 @@ $(BIN)/python:
 	touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[dev,cluster,peers]'
+	$(PIP) --editable '.[dev,serve,cluster,peers]'
 	touch $@ .venv/.installed
 
 clean:

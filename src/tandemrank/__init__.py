@@ -29,6 +29,7 @@ _HOME = {
     # a pair and what it is made of
     "GivenScores": "policies.scorers",
     "MatrixFactorisation": "policies.scorers",
+    "Server": "serving.engine",
     "TwoStagePolicy": "policies.two_stage",
     "TwoTowers": "policies.towers",
     "Vocabulary": "_base.ids",
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
     from tandemrank.policies.two_stage import load as load
     from tandemrank.safety.decision import Decision as Decision
     from tandemrank.safety.decision import decide as decide
+    from tandemrank.serving.engine import Server as Server
     from tandemrank.training.config import LearningConfig as LearningConfig
     from tandemrank.training.config import TrainingConfig as TrainingConfig
     from tandemrank.training.learning import Learned as Learned

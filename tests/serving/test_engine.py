@@ -13,9 +13,11 @@ from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import exploration, replay
-from tandemrank.serving.engine import LivePair, Server, digest
+from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.recorder import Event, Impression, Recorder, join_clicks
+from tandemrank.serving.live import LivePair, digest
+from tandemrank.serving.recorder import Recorder, join_clicks
+from tandemrank.serving.records import Event, Impression
 
 Q, D, K2, K = 4, 6, 4, 2
 THETA = [1.0, 0.5]
@@ -132,7 +134,7 @@ def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
 
 def test_a_click_in_time_is_not_late_as_well() -> None:
     """A user who comes back and clicks again has clicked once, in time; only who clicked late alone is late."""
-    shown = [Impression(name, 100.0, 11, ("i1", "i2"), "p", "trained", 0, 2, None) for name in ("a", "b")]
+    shown = [Impression(name, 100.0, 11, ("i1", "i2"), "p", "trained", 0, 2, None, (("p", 1.0),)) for name in ("a", "b")]
     rows = [("a", "i1", 105.0), ("a", "i1", 500.0), ("a", "i2", 110.0), ("b", "i1", 110.1), ("b", "i1", 300.0)]
     events = [{"impression": name, "item": item, "type": "click", "time": at} for name, item, at in rows]
     assert join_clicks(shown, events, 10.0) == ({"a": {"i1", "i2"}}, 1, 0)
@@ -157,7 +159,7 @@ def test_replay_draws_every_list_again(tmp_path, how) -> None:
     server = Server(pair(), recorder=log, exploration=how)
     for n in range(30):
         server.rank(10 + n % Q, K=1 + n % 2, items=["i1", "i2", "i5", "never"] if n % 3 == 0 else None)
-        server.rank("stranger")
+        server.rank(999)
     log.seal(everything=True)
     log.close()
     found = replay.replay([tmp_path], [pair()])
@@ -185,7 +187,11 @@ def test_available_items_and_strangers(tmp_path) -> None:
         assert found.unknown == ("never",)
         assert not found.logged
     assert server.rank(10, items=[]).items == ()
-    assert server.rank("nobody").source == "popular"
+    assert server.rank(999).source == "popular"
+    assert server.rank("10").source == "pair"
+    for wrong in ("nobody", "1e1", "010", True, 2**63, -(2**63)):
+        with pytest.raises(InputError, match="query ids"):
+            server.rank(wrong)
     assert server.rank().source == "popular"
     for K_ in (0, 3):
         with pytest.raises(InputError, match="K must be from 1 to 2"):

@@ -270,3 +270,10 @@ def item_gradient(X, documents, gradient, row, chunks, by_row):
                 if gradient[q, j] != f32(0.0) and target % chunks == chunk:
                     for f in range(X.shape[1]):
                         by_row[target, f] += gradient[q, j] * X[q, f]
+
+
+@kernel()
+def row_products(x, Y, out):
+    """The scores of one query, each by `dot`, on the calling thread.  Shapes: x [F]; Y [D, F]; out [D], filled."""
+    for d in range(out.size):
+        out[d] = dot(x, Y[d])

@@ -190,6 +190,16 @@ def lists(s, r, rows, keys, K2, chunks, shown):
             shown[i] = scratch[4][: shown.shape[1]]
 
 
+@kernel()
+def one_list(s, r, key, K2, w, scratch, shown):
+    """As `lists` for one key, on the calling thread and in space that is there: what a live answer takes.
+
+    Shapes: s, r, w [D], w of zeros; shown [K] -> None, `shown` is filled.
+    """
+    draw(s, r, stream(key, u64(0)), K2, w, scratch)
+    shown[:] = scratch[4][: shown.size]
+
+
 @kernel(parallel=True)
 def best(s, r, K2, chunks, shown):
     """The most likely list of each query: the K2 highest by s, of them the K highest by r; -1 where too few are left.

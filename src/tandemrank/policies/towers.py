@@ -10,7 +10,7 @@ say how far one step of Adam moves an embedding: the same learning rate then ser
 and what features explain is learnt from them, before each query and item learns it for itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,13 +72,48 @@ class Tower(nn.Module):
     def forward(self, rows: Tensor | None = None) -> Tensor:
         """The embeddings of some rows, or of all.  Shapes: rows [B] -> [B, dimension]."""
         chosen: Tensor | slice = slice(None) if rows is None else rows
-        hidden = self.numeric[chosen] @ self.first
-        if self.category.shape[1]:
+        out = self._from_features(self.numeric[chosen], self.category[chosen])
+        return out if self.own is None else out + (OWN if self.columns else 1.0) * self.own[chosen]
+
+    def of_stranger(self, values: Mapping[str, object]) -> Tensor:
+        """The embedding of somebody known by features alone, by the names of the columns; what is not given is missing.
+
+        Shapes: -> [1, dimension].
+        """
+        names = [*(c.name for c in self.encoder.numeric), *(c.name for c in self.encoder.categorical)]
+        if not self.columns or (strange := [name for name in values if name not in names]):
+            came = strange[0] if self.columns else "no column"
+            raise DataError(f"the features are {', '.join(names) or 'none'}; {came!r} came. Give those alone.")
+        numbers = {
+            c.name: pl.Series([_number(c.name, values.get(c.name))], dtype=pl.Float64) for c in self.encoder.numeric
+        }
+        texts = {c.name: pl.Series([_text(values.get(c.name))], dtype=pl.String) for c in self.encoder.categorical}
+        frame = pl.DataFrame({self.encoder.id_column: [0], **numbers, **texts})
+        found = features.encode(self.encoder, frame, frame[self.encoder.id_column])
+        category = torch.from_numpy(found.categorical + _offsets(self.encoder)[:-1])
+        return self._from_features(torch.from_numpy(found.numeric), category)
+
+    def _from_features(self, numeric: Tensor, category: Tensor) -> Tensor:
+        hidden = numeric @ self.first
+        if category.shape[1]:
             # Adds up its gradient in one order, whatever the threads: training is the same bit by bit.
-            hidden = hidden + functional.embedding_bag(self.category[chosen], self.table, mode="sum")
+            hidden = hidden + functional.embedding_bag(category, self.table, mode="sum")
         hidden = torch.relu(hidden / max(self.columns, 1) ** 0.5 + self.first_bias)
         out: Tensor = hidden @ self.second * (PACE / self.sizes.width) + self.second_bias
-        return out if self.own is None else out + (OWN if self.columns else 1.0) * self.own[chosen]
+        return out
+
+
+def _number(column: str, value: object) -> float | None:
+    """A number, or missing; refuses text, and what is too large to be one."""
+    if value is None or (isinstance(value, int | float) and abs(value) < features.LARGEST):
+        return None if value is None else float(value)
+    raise DataError(
+        f"the feature {column} is a number below {features.LARGEST:g} in size, or null; {value!r:.60} came."
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 class TwoTowers(Scorer):

@@ -1,10 +1,29 @@
 """A pair that is live: answers with known propensities, and a log that the next round learns from.
 
-- `engine`: `Server`, which answers queries without any network
+Without a network:
+- `engine`: `Server`, which answers queries
+- `records`: questions, answers, impressions, events, outcomes as values
+- `live`: a pair as it answers: scores one query at a time, ids, its digest
 - `exploration`: how lists are drawn, and the exposure that follows from it
+- `traffic`: one pair, or two that share the traffic
+- `interleaving`: two pairs in one list, and its exposure
 - `recorder`: impressions and events become segments of a click log
+- `propensities`: those of the segments, of the mixture of pairs
 - `journal`: an append-only file that survives `kill -9`
+- `outcomes`: what became of recent answers
+- `verdict`: new minus old while both are live
 - `replay`: every list drawn again from its key, and compared
+- `price`: what exploration costs and buys
+
+With one (the extra `serve`):
+- `service`: pairs that come and go, the verdict, the log, in one process
+- `library`: the folder that pairs may be loaded from
+- `messages`, `openapi`: what goes over the wire, and its description
+- `limits`, `protocol`: what a stranger may ask for
+- `metrics`: for monitoring
+- `app`: the HTTP interface
+- `run`: starts it
+- `client`: calls it
 """
 
 from tandemrank._base.lazy import modules_of

@@ -1,167 +1,160 @@
-"""The engine that answers queries with a live pair, without any network: rank, and remember what was clicked.
+"""The engine that answers queries with live pairs, without any network: rank, and remember what was clicked.
 
     server = Server(pair, recorder=Recorder("log"))
     ranked = server.rank(17)
     server.feedback(ranked.impression_id, [Event("item-3", "click")])
 
-A query that the pair does not know gets the answer for the average query, and the answer says so.
+A query that the pair does not know gets the answer for its features, or for the average query, and the answer says so.
 """
 
-import hashlib
 import os
 import threading
 import time
-import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from tandemrank._base.random import random_keys
-from tandemrank.errors import InputError, OutputError
+from tandemrank.errors import InputError, OutputError, PolicyError
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.serving import interleaving, traffic
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.recorder import Event, Impression, Recorder
+from tandemrank.serving.live import Features, Id, LivePair, as_kind, logged_id
+from tandemrank.serving.records import Event, Fate, Impression, Log, Question, Ranked, Shown, Watcher
+from tandemrank.serving.traffic import Traffic
 
-Id = int | str
 KEYS = 6  # the stream of one seed that decides the lists of a server
-AVERAGE = 4096  # queries that the answer for an unknown one is the average of, at most
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """An answer: its impression, the items from the top, the digest of the pair, and whose answer it is.
-
-    `source` is "pair" for a query that it knows and "popular" for one that it does not. `logged` is False where the log could
-    not take the impression; `unknown` are items that were said to be available and that the pair does not know.
-    """
-
-    impression_id: str
-    items: tuple[Id, ...]
-    policy: str
-    source: Literal["pair", "popular"]
-    logged: bool
-    unknown: tuple[Id, ...] = ()
-
-
-def digest(pair: TwoStagePolicy) -> str:
-    """A name for exactly this pair: a hash of its numbers, sizes and ids."""
-    found = hashlib.sha256(repr((pair.K2, pair.K)).encode())
-    for ids in (pair.vocabulary.query_ids, pair.vocabulary.item_ids):
-        found.update(repr((str(ids.dtype), len(ids))).encode())
-        found.update("\0".join(map(str, ids.to_list())).encode())
-    for stage in (pair.generator, pair.ranker):
-        for name, tensor in sorted(stage.state_dict().items()):
-            found.update(name.encode())
-            found.update(np.ascontiguousarray(tensor.detach().numpy()).tobytes())
-    return found.hexdigest()[:16]
-
-
-class LivePair:
-    """A pair that answers: its scores one query at a time, the look-up of its ids, and its digest."""
-
-    def __init__(self, pair: TwoStagePolicy) -> None:
-        self.pair, self.digest = pair, digest(pair)
-        self.items: list[Id] = pair.vocabulary.item_ids.to_list()
-        self.item_at = {item: place for place, item in enumerate(self.items)}
-        self.query_at: dict[Id, int] = {q: place for place, q in enumerate(pair.vocabulary.query_ids.to_list())}
-        self._average: tuple[Tensor, Tensor] | None = None
-        self._lock = threading.Lock()
-
-    def knows(self, query_id: Id | None) -> bool:
-        """Whether the pair has an answer of its own for the query."""
-        return query_id in self.query_at
-
-    def scores(self, query_id: Id | None, available: Sequence[Id] | None = None) -> tuple[Tensor, Tensor]:
-        """Both stages' scores, one query alone: the same bits whoever else is asked.  Shapes: -> [1, D], [1, D]."""
-        if query_id is not None and query_id in self.query_at:
-            s_c, s_r = self.pair.plain_scores([self.query_at[query_id]])
-        else:
-            s_c, s_r = self.average()
-        if available is None:
-            return s_c, s_r
-        there = torch.zeros(len(self.items), dtype=torch.bool)
-        there[[self.item_at[item] for item in available if item in self.item_at]] = True
-        return s_c.masked_fill(~there, -torch.inf), s_r
-
-    def average(self) -> tuple[Tensor, Tensor]:
-        """The mean scores over queries that the pair knows, spread evenly over them: what it shows to a stranger."""
-        with self._lock:
-            if self._average is None:
-                q = np.unique(np.linspace(0, len(self.query_at) - 1, min(len(self.query_at), AVERAGE)).astype(np.int64))
-                totals = [torch.zeros(1, len(self.items), dtype=torch.float64) for _ in range(2)]
-                for _, *scores in self.pair.batches(q):
-                    for total, s in zip(totals, scores, strict=True):
-                        total += s.double().sum(0, keepdim=True)
-                self._average = totals[0].div(len(q)).float(), totals[1].div(len(q)).float()
-            return self._average
 
 
 class Server:
-    """Answers queries with a pair, draws lists by a strategy, and has impressions and events recorded.
+    """Answers queries with the pairs that are live, draws lists by a strategy, and has impressions and events recorded.
 
     Without a recorder nothing is remembered. With a seed the lists are the same in every run; without one they are not.
-    Safe to call from several threads.
+    Safe to call from several threads: `traffic` is one value, and a request sees one from its start to its end.
     """
 
     def __init__(
         self,
-        pair: TwoStagePolicy,
+        pair: TwoStagePolicy | LivePair,
         *,
         exploration: Exploration | None = None,
-        recorder: Recorder | None = None,
+        recorder: Log | None = None,
         seed: int | None = None,
+        log_features: bool = False,
+        clock: Callable[[], float] | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
-        self.live = LivePair(pair)
+        live = pair if isinstance(pair, LivePair) else LivePair(pair)
         self.exploration, self.recorder, self.seed = exploration or Exploration(), recorder, seed
+        self.clock = clock or (time.time if recorder is None else recorder.clock)
+        self.log_features, self.watcher = log_features, watcher
+        self._secret = b"" if log_features else os.urandom(32)
         self._count, self._lock = 0, threading.Lock()
         self.unlogged = 0
+        self._traffic = traffic.single(live)
         if recorder is not None:
-            recorder.know(self.live)
+            recorder.know(live)
 
-    def rank(self, query_id: Id | None = None, *, K: int | None = None, items: Sequence[Id] | None = None) -> Ranked:
+    @property
+    def live(self) -> LivePair:
+        """The pair that was there first, or the only one."""
+        return self._traffic.arms[0].live
+
+    @property
+    def traffic(self) -> Traffic:
+        """Who answers now."""
+        return self._traffic
+
+    def swap(self, new: Traffic) -> None:
+        """Others answer from now on; requests under way end with those they began with."""
+        for arm in new.arms:
+            self.check_fits(arm.live)
+            if self.recorder is not None:
+                self.recorder.know(arm.live)
+        self._traffic = new
+
+    def check_fits(self, live: LivePair) -> None:
+        """Refuses a pair that does not answer the same questions: another length of lists, or another kind of ids."""
+        now = self.live
+        if live.K != now.K:
+            raise PolicyError(
+                f"the pair shows {live.K} places, and the one that is live {now.K}. Train it for the same."
+            )
+        for what, one, other in (
+            ("query", live.query_kind, now.query_kind),
+            ("item", live.item_kind, now.item_kind),
+        ):
+            if one is not other:
+                raise PolicyError(
+                    f"the {what} ids of the pair are {one.__name__}, of the one that is live {other.__name__}."
+                )
+
+    def rank(
+        self,
+        query_id: Id | None = None,
+        *,
+        K: int | None = None,
+        items: Sequence[Id] | None = None,
+        features: Features | None = None,
+        unit: str | None = None,
+    ) -> Ranked:
         """A list for the query; K of its places, at most the pair's; only of `items`, where those are given."""
-        live, K = self.live, self.live.pair.K if K is None else K
-        if not 1 <= K <= live.pair.K:
-            raise InputError(f"K must be from 1 to {live.pair.K}, the places of the pair; got {K}.")
-        available = None if items is None else tuple(dict.fromkeys(items))
-        unknown = tuple(item for item in available or () if item not in live.item_at)
+        now, live = self._traffic, self._traffic.arms[0].live
+        K = live.K if K is None else K
+        if not 1 <= K <= live.K:
+            raise InputError(f"K must be from 1 to {live.K}, the places of the pair; got {K}.")
+        query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
+        available = None if items is None else tuple(dict.fromkeys(as_kind(i, live.item_kind, "item") for i in items))
         key = self._key()
-        s_c, s_r = live.scores(query_id, available)
-        shown = self.exploration.draw(s_c, s_r, live.pair.K2, live.pair.K, np.array([key], np.uint64))[0][:K]
+        arm = now.choose(f"impression {key}" if unit is None else f"unit {unit}")
+        question = Question(query, features or None, available, K, key)
+        shown, teams = answer(now, arm, question, self.exploration)
+        chosen = now.arms[arm].live
+        source = chosen.source(query, features)
         found = Impression(
-            uuid.uuid4().hex,
-            time.time() if self.recorder is None else self.recorder.clock(),
-            query_id,
-            tuple(live.items[d] for d in shown if d >= 0),
-            live.digest,
+            f"{int.from_bytes(os.urandom(16), 'little'):032x}",
+            self.clock(),
+            logged_id(query, features, live.query_kind, self._secret),
+            shown,
+            chosen.digest if teams is None else now.name,
             self.exploration.name,
             key,
             K,
-            None if available is None else tuple(i for i in available if i in live.item_at),
+            available,
+            now.mixture,
+            by_features := any(a.live.source(query, features) == "features" for a in now.arms),
+            features if by_features else None,
         )
-        source: Literal["pair", "popular"] = "pair" if live.knows(query_id) else "popular"
-        return Ranked(found.id, found.items, live.digest, source, self._record(found), unknown)
+        logged = self._record(found)
+        if self.watcher is not None:
+            self.watcher.shown(Shown(found, now, arm, teams, unit))
+        unknown = () if available is None else tuple(
+            i for i in available if not any(i in a.live.item_at for a in now.arms)
+        )  # fmt: skip
+        return Ranked(found.id, shown, found.policy, source, logged, unknown)
 
     def feedback(self, impression_id: str, events: Sequence[Event]) -> bool:
         """Records events of an impression; the same event twice counts once. Returns whether they were recorded."""
-        if self.recorder is None:
-            return False
-        try:
-            self.recorder.events(impression_id, events)
-        except OutputError:
-            return False
-        return True
+        return self.feedback_in_detail(impression_id, events)[0]
+
+    def feedback_in_detail(self, impression_id: str, events: Sequence[Event]) -> tuple[bool, list[Fate]]:
+        """The same, and what became of each event as far as this process remembers."""
+        kind, now = self.live.item_kind, self.clock()
+        events = [_of_kind(event, kind) for event in events]
+        recorded = self.recorder is not None
+        if self.recorder is not None:
+            try:
+                self.recorder.events(impression_id, events)
+            except OutputError:
+                recorded = False
+        watcher = self.watcher
+        return recorded, [] if watcher is None else [watcher.event(impression_id, e, now) for e in events]
 
     def _record(self, impression: Impression) -> bool:
         if self.recorder is None:
             return False
         try:
-            self.recorder.impression(impression)
+            self.recorder.impression(impression, features=self.log_features)
         except OutputError:  # the journal has said so aloud; the answer goes out, and is counted as unlogged
             with self._lock:
                 self.unlogged += 1
@@ -174,5 +167,29 @@ class Server:
         with self._lock:
             self._count += 1
             number = self._count
-        keys: NDArray[np.uint64] = random_keys(self.seed, KEYS, [number])
-        return int(keys[0])
+        return int(random_keys(self.seed, KEYS, np.array([number]))[0])
+
+
+def answer(now: Traffic, arm: int, asked: Question, how: Exploration) -> tuple[tuple[Id, ...], tuple[int, ...] | None]:
+    """The list that goes out, and the team of each place where it is interleaved."""
+    if now.mode != "interleave":
+        return drawn(now.arms[arm].live, asked, how, asked.key), None
+    first, second, coins = interleaving.keys_of(asked.key)
+    lists = drawn(now.arms[0].live, asked, how, first), drawn(now.arms[1].live, asked, how, second)
+    shown, teams = interleaving.draft(lists, asked.K, coins)
+    return tuple(shown), tuple(teams)
+
+
+def drawn(live: LivePair, asked: Question, how: Exploration, key: int) -> tuple[Id, ...]:
+    """The list of one pair: a function of the pair, the question and the key."""
+    s_c, s_r = live.masked(live.rows(asked.query_id, asked.features), asked.available)
+    shown = how.draw_one(s_c, s_r, live.K2, live.K, key)[: asked.K].tolist()
+    return tuple([live.items[d] for d in shown if d >= 0])
+
+
+def _of_kind(event: Event, kind: type[int] | type[str]) -> Event:
+    """The event with an item id as the pairs have them; one that cannot be an id stays as it is, and matches nothing."""
+    try:
+        return Event(as_kind(event.item, kind, "item"), event.type, event.value, event.time)
+    except InputError:
+        return event

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from tandemrank._base.random import mix, uniforms
 from tandemrank.errors import ConfigError
-from tandemrank.gradients import race
+from tandemrank.gradients import race, single
 
 Strategy = Literal["trained", "temperature", "uniform", "deterministic"]
 Floats = NDArray[np.float64]
+Row = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,26 @@ class Exploration:
         if self.strategy != "uniform":
             return race.draw(*self._scaled(s_c, s_r), K2, K, rows=rows, keys=keys)
         both = [torch.cat(pair) for pair in zip((s_c, s_r), _flat(s_c, s_r), strict=True)]
-        # The key's own hash decides which of the two draws, so that its other bits still decide the list.
         chosen = uniforms(mix(mix(keys))) < self.amount
         return race.draw(both[0], both[1], K2, K, rows=rows + chosen, keys=keys)
+
+    def draw_one(self, s_c: Row, s_r: Row, K2: int, K: int, key: int) -> NDArray[np.int32]:
+        """The list of one key, the same as `draw` gives, on the calling thread.  Shapes: s_c, s_r [D] -> [K]."""
+        if self.strategy == "trained":
+            return single.draw(s_c, s_r, K2, K, key)
+        if self.strategy == "deterministic":
+            best: NDArray[np.int32] = race.most_likely(torch.from_numpy(s_c)[None], torch.from_numpy(s_r)[None], K2, K)
+            return best.reshape(K)
+        if self.strategy == "temperature":
+            return single.draw(s_c / np.float32(self.amount), s_r / np.float32(self.amount), K2, K, key)
+        if self.is_uniform(key):
+            s_c, s_r = (np.where(s == -np.inf, s, np.float32(0)) for s in (s_c, s_r))
+        return single.draw(s_c, s_r, K2, K, key)
+
+    def is_uniform(self, key: int) -> bool:
+        """Whether this key's list is drawn from equal scores."""
+        # The key's own hash decides, so that its other bits still decide the list.
+        return self.strategy == "uniform" and bool(uniforms(mix(mix(np.array([key], np.uint64))))[0] < self.amount)
 
     def exposure(
         self, s_c: Tensor, s_r: Tensor, theta: Tensor, K2: int, *, samples: int, seed: int

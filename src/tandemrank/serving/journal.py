@@ -30,14 +30,19 @@ class Recovered:
     dropped: int
 
 
-def read(path: str | Path) -> Recovered:
-    """Every whole record of a journal, in order, up to its end or to the first that is not whole."""
+def read(path: str | Path, *, most: int | None = None) -> Recovered:
+    """Every whole record of a journal, in order, up to its end or to the first that is not whole; or the first few."""
     try:
-        content = Path(path).read_bytes()
+        if most is None:
+            content = Path(path).read_bytes()
+        else:
+            with Path(path).open("rb") as file:
+                content = file.read(most * (HEADER.size + LONGEST))
     except OSError as error:
         raise OutputError(f"cannot read the journal {path}: {error.strerror}.") from error
-    records, at = [], 0
-    while at + HEADER.size <= len(content):
+    records: list[bytes] = []
+    at = 0
+    while at + HEADER.size <= len(content) and (most is None or len(records) < most):
         length, crc = HEADER.unpack_from(content, at)
         payload = content[at + HEADER.size : at + HEADER.size + length]
         if length > LONGEST or len(payload) < length or zlib.crc32(payload) != crc:

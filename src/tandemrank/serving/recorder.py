@@ -1,90 +1,65 @@
 """The log of a live pair: impressions and events go to a journal at once, and become Parquet segments when they are complete.
 
 A segment is a click log that `validate`, `estimate` and `learn` take as it is: `query_id, items, clicks, propensities,
-policy, timestamp`, and beside these `propensity_errors` (Monte-Carlo), `strategy`, `key`, `places`, `available`, with which
-every list can be drawn again (`replay`). A click counts if it comes within the window after its impression.
+policy, timestamp`, and beside these `propensity_errors` (Monte-Carlo), `mixture`, `strategy`, `key`, `places`, `available`,
+with which every list can be drawn again (`replay`). A click counts if it comes within the window after its impression.
 
-Propensities are computed when a segment is made, off the way of any request: once per query and pair, and from a seed that
-depends on these alone. Several replicas write into one folder, each under its own name.
+Propensities are computed when a segment is made, off the way of any request (`propensities`). Several replicas write into
+one folder, each under its own name.
 """
 
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from tandemrank._base.files import Kind, replacing
-from tandemrank._base.random import derive
-from tandemrank.clicks.models import examination_curve
-from tandemrank.errors import InputError, OutputError
-from tandemrank.serving import exploration, journal
+from tandemrank.errors import InputError
+from tandemrank.serving import journal
 from tandemrank.serving.journal import Journal
+from tandemrank.serving.live import LivePair
+from tandemrank.serving.propensities import Asked, Propensities
+from tandemrank.serving.records import WINDOW, Event, Impression
+
+try:  # of the extra `serve`: several times as fast
+    import orjson
+except ImportError:
+    orjson = None  # type: ignore[assignment]
+
+
+def _dumps(value: Any) -> bytes:
+    if orjson is not None:
+        return orjson.dumps(value)
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
 
 Id = int | str
-WINDOW = 1800.0  # seconds after an impression in which a click counts
 SAMPLES = 100  # of the race, for propensities
 ROTATE = 64 * 2**20  # bytes of a journal before the next one begins
+REMEMBERED = 100_000  # queries known by features alone that are kept in memory until their impressions are sealed
 SEGMENT = Kind("segment of a served log")
-
-
-@dataclass(frozen=True)
-class Impression:
-    """One answer, with what is needed to draw it again."""
-
-    id: str
-    time: float
-    query_id: Id | None
-    items: tuple[Id, ...]
-    policy: str
-    strategy: str
-    key: int
-    places: int
-    available: tuple[Id, ...] | None
-
-
-@dataclass(frozen=True)
-class Event:
-    """What a user did with an item of an impression."""
-
-    item: Id
-    type: str = "click"
-    value: float | None = None
-    time: float | None = None
-
-
-class Answering(Protocol):
-    """What a recorder needs of a live pair; `engine.LivePair` is one."""
-
-    digest: str
-    items: list[Id]
-    item_at: dict[Id, int]
-
-    @property
-    def pair(self) -> Any:
-        """The two-stage policy."""
-
-    def scores(self, query_id: Id | None, available: Sequence[Id] | None = None) -> tuple[Tensor, Tensor]:
-        """Shapes: -> [1, D], [1, D]."""
+ASIDE = ".set-aside"
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """A segment that was written: where it is, its impressions and clicks, and events that came late or for nothing."""
+    """A segment that was written: where it is, its impressions and clicks, and events that came late or for nothing.
+
+    `set_aside`: impressions whose propensity is not known, since a process that died alone knew the features of the query.
+    """
 
     path: Path
     impressions: int
     clicks: int
     late: int
     unmatched: int
+    set_aside: int = 0
 
 
 class Recorder:
@@ -109,9 +84,10 @@ class Recorder:
             raise InputError(f"the name of a replica is letters, digits, - and _; got {replica!r}.")
         self.folder, self.replica = Path(folder), replica
         self.window, self.samples, self.rotate, self.clock = window, samples, rotate, clock
-        self._theta, self._sync_seconds = theta, sync_seconds
-        self._pairs: dict[str, Answering] = {}
-        self._lock = threading.Lock()
+        self._sync_seconds = sync_seconds
+        self._propensities = Propensities(theta, samples)
+        self._features: dict[Id, Mapping[str, float | str | None]] = {}
+        self._lock, self._sealing = threading.Lock(), threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._number = max(self._numbers("journal-*.bin") | self._numbers("segment-*.parquet"), default=-1) + 1
         self._journal = self._open()
@@ -127,13 +103,27 @@ class Recorder:
     def _path(self, what: str, number: int, ending: str) -> Path:
         return self.folder / f"{what}-{self.replica}-{number:06d}.{ending}"
 
-    def know(self, live: Answering) -> None:
+    def know(self, live: LivePair) -> None:
         """A pair whose impressions will come: its propensities can be computed."""
-        self._pairs[live.digest] = live
+        self._propensities.know(live)
 
-    def impression(self, found: Impression) -> None:
-        """Records an answer; an `OutputError` where the disk does not take it."""
-        self._append({"impression": asdict(found)})
+    def missing(self) -> set[str]:
+        """The digests of pairs that journals name and that are not known yet: their segments cannot be made."""
+        numbers = self._numbers("journal-*.bin")
+        read = [_records(self._path("journal", n, "bin"))[0] for n in sorted(numbers)]
+        named = {digest for impressions in read for i in impressions for digest, _ in i.mixture}
+        return named - self._propensities.known
+
+    def impression(self, found: Impression, *, features: bool = False) -> None:
+        """Records an answer, with the query's features if asked; an `OutputError` where the disk does not take it."""
+        if found.uses_features and found.features is not None:
+            if len(self._features) >= REMEMBERED:
+                self._features.pop(next(iter(self._features)))
+            self._features[_id_of(found.query_id)] = found.features
+        values = dict(vars(found))
+        if not features:
+            values["features"] = None
+        self._append({"impression": values})
 
     def events(self, impression_id: str, events: Sequence[Event]) -> None:
         """Records events of an impression, in any order, any number of times."""
@@ -142,8 +132,13 @@ class Recorder:
             filled = {**asdict(event), "time": now if event.time is None else event.time}
             self._append({"event": {"impression": impression_id, **filled}})
 
+    @property
+    def unsynced(self) -> int:
+        """Bytes of the journal that are not surely on disk yet."""
+        return self._journal.size - self._journal.synced
+
     def _append(self, record: dict[str, Any]) -> None:
-        payload = json.dumps(record, separators=(",", ":"), allow_nan=False).encode()
+        payload = _dumps(record)
         with self._lock:
             if self._journal.size > self.rotate:
                 self._turn_over()
@@ -159,64 +154,70 @@ class Recorder:
 
         With `everything` also of those that could: their later clicks will be unmatched. The journal in use is closed first.
         """
-        with self._lock:
-            if self._journal.size:
-                self._turn_over()
-            open_number = self._number
-        numbers = sorted(self._numbers("journal-*.bin") - {open_number})
-        read = {n: _records(self._path("journal", n, "bin")) for n in (*numbers, open_number)}
-        events = [event for _, found in read.values() for event in found]
-        sealed = []
-        for number in numbers:
-            impressions, _ = read[number]
-            last = max((i.time for i in impressions), default=-np.inf)
-            if not everything and last + self.window > self.clock():
-                break  # later ones are later still
-            if impressions:
-                sealed.append(self._segment(number, impressions, events))
-            self._path("journal", number, "bin").unlink()
-        return sealed
+        with self._sealing:
+            with self._lock:
+                if self._journal.size:
+                    self._turn_over()
+                open_number = self._number
+            numbers = sorted(self._numbers("journal-*.bin") - {open_number})
+            if not numbers or not (everything or self._ripe(numbers[0])):
+                return []
+            read = {n: _records(self._path("journal", n, "bin")) for n in (*numbers, open_number)}
+            events = [event for _, found in read.values() for event in found]
+            sealed = []
+            for number in numbers:
+                impressions, _ = read[number]
+                last = max((i.time for i in impressions), default=-np.inf)
+                if not everything and last + self.window > self.clock():
+                    break  # later ones are later still
+                if impressions:
+                    sealed.append(self._segment(number, impressions, events))
+                self._path("journal", number, "bin").unlink()
+            return sealed
+
+    def _ripe(self, number: int) -> bool:
+        """Whether a journal may be complete, without reading it: its first impression is as old as the window."""
+        for payload in journal.read(self._path("journal", number, "bin"), most=1).records:
+            first = json.loads(payload).get("impression")
+            return first is None or bool(first["time"] + self.window <= self.clock())
+        return True
 
     def _segment(self, number: int, impressions: Sequence[Impression], events: Sequence[dict[str, Any]]) -> Sealed:
+        features = [self._known_features(i) for i in impressions]
+        lost = [i.uses_features and found is None for i, found in zip(impressions, features, strict=True)]
+        asked = [
+            Asked(i.query_id, i.items, i.strategy, i.places, i.available, i.mixture, "+" in i.policy, found)
+            for i, found, gone in zip(impressions, features, lost, strict=True)
+            if not gone
+        ]
+        kept = [i for i, gone in zip(impressions, lost, strict=True) if not gone]
         clicked, late, unmatched = join_clicks(impressions, events, self.window)
-        frame = wide(impressions, clicked, self._propensities(impressions))
         path = self._path("segment", number, "parquet")
-        with replacing(path, SEGMENT) as temporary:
-            frame.write_parquet(temporary, compression="zstd")
-        return Sealed(path, len(frame), sum(map(len, clicked.values())), late, unmatched)
+        if aside := [i for i, gone in zip(impressions, lost, strict=True) if gone]:
+            (self.folder / ASIDE).mkdir(exist_ok=True)
+            with replacing(self.folder / ASIDE / path.name, SEGMENT) as temporary:
+                wide(aside, clicked, [([], [])] * len(aside)).write_parquet(temporary, compression="zstd")
+        if kept:
+            with replacing(path, SEGMENT) as temporary:
+                wide(kept, clicked, self._propensities.of(asked)).write_parquet(temporary, compression="zstd")
+        counted = sum(len(clicked.get(i.id, ())) for i in kept)
+        return Sealed(path, len(kept), counted, late, unmatched, len(aside))
 
-    def _propensities(self, impressions: Sequence[Impression]) -> list[tuple[list[float], list[float]]]:
-        """rho_0 of every shown item and its error, one race per (pair, query, strategy, available items)."""
-        found: dict[tuple[Any, ...], tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-        rows = []
-        for i in impressions:
-            live = self._pairs.get(i.policy)
-            if live is None:
-                raise OutputError(
-                    f"the log has impressions of the pair {i.policy}, which is not loaded: its propensities cannot be "
-                    f"computed. Load that pair once more (its journal is kept)."
-                )
-            place = (i.policy, i.query_id, i.strategy, i.places, i.available)
-            if place not in found:
-                theta = torch.tensor(self.theta(i.places), dtype=torch.float32)
-                found[place] = exploration.parse(i.strategy).exposure(
-                    *live.scores(i.query_id, i.available), theta, live.pair.K2, samples=self.samples,
-                    seed=derive(0, "served propensities", *place) % 2**63,
-                )  # fmt: skip
-            rho, error = found[place]
-            at = [live.item_at[item] for item in i.items]
-            rows.append((rho[at].clip(1e-12, 1.0).tolist(), error[at].tolist()))
-        return rows
+    def _known_features(self, i: Impression) -> Mapping[str, float | str | None] | None:
+        return i.features or self._features.get(_id_of(i.query_id)) if i.uses_features else None
 
     def theta(self, places: int) -> list[float]:
         """The examination curve of a list of so many places."""
-        curve = examination_curve(places) if self._theta is None else np.asarray(self._theta[:places])
-        return [float(x) for x in curve]
+        return self._propensities.theta(places)
 
     def close(self) -> None:
         """Everything on disk; the journal stays for the next process, or for `seal`."""
         with self._lock:
             self._journal.close()
+
+
+def _id_of(query_id: Id | None) -> Id:
+    return "unknown" if query_id is None else query_id
 
 
 def _records(path: Path) -> tuple[list[Impression], list[dict[str, Any]]]:
@@ -228,6 +229,7 @@ def _records(path: Path) -> tuple[list[Impression], list[dict[str, Any]]]:
             values = record["impression"]
             values["items"] = tuple(values["items"])
             values["available"] = None if values["available"] is None else tuple(values["available"])
+            values["mixture"] = tuple((str(digest), float(share)) for digest, share in values["mixture"])
             impressions.append(Impression(**values))
         else:
             events.append(record["event"])
@@ -261,13 +263,19 @@ def wide(
     clicked: dict[str, set[Id]],
     propensities: Sequence[tuple[list[float], list[float]]],
 ) -> pl.DataFrame:
-    """Impressions as rows of a wide click log; a query that nobody named is "unknown"."""
-    text = any(isinstance(i.query_id, str) or i.query_id is None for i in impressions)
-    queries = ["unknown" if i.query_id is None else i.query_id for i in impressions]
+    """Impressions as rows of a wide click log."""
+    texts: dict[str, list[Any]] = {
+        "available": [i.available for i in impressions],
+        "features": [i.features for i in impressions],
+    }
+    optional = {
+        name: pl.Series(name, [None if x is None else json.dumps(x) for x in column], dtype=pl.String)
+        for name, column in texts.items()
+    }
     return pl.DataFrame(
         {
             "impression_key": [i.id for i in impressions],
-            "query_id": [str(q) for q in queries] if text else queries,
+            "query_id": [_id_of(i.query_id) for i in impressions],
             "items": [list(i.items) for i in impressions],
             "clicks": [[int(item in clicked.get(i.id, ())) for item in i.items] for i in impressions],
             "propensities": [rho for rho, _ in propensities],
@@ -276,8 +284,9 @@ def wide(
             "strategy": [i.strategy for i in impressions],
             "key": pl.Series([i.key for i in impressions], dtype=pl.UInt64),
             "places": [i.places for i in impressions],
-            "available": pl.Series([None if i.available is None else json.dumps(i.available) for i in impressions],
-                                   dtype=pl.String),
+            "uses_features": [i.uses_features for i in impressions],
+            "mixture": [json.dumps(i.mixture) for i in impressions],
+            **optional,
             "timestamp": pl.from_epoch(pl.Series([round(i.time * 1e6) for i in impressions]), time_unit="us"),
         }
     )  # fmt: skip

@@ -1,19 +1,23 @@
-"""Draws every list of a served log again, from the pair, the query and the key, and compares: an audit of what was shown."""
+"""Draws every list of a served log again, from the pairs, the query and the key, and compares: an audit of what was shown."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import polars as pl
 
 from tandemrank.errors import LogError
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving.engine import LivePair
-from tandemrank.serving.exploration import parse
+from tandemrank.serving import engine, exploration
+from tandemrank.serving.live import LivePair
+from tandemrank.serving.records import Question
+from tandemrank.serving.traffic import Arm, Traffic
 
-COLUMNS = ("query_id", "items", "policy", "strategy", "key", "places", "available")
+COLUMNS = (
+    "query_id", "items", "policy", "strategy", "key", "places", "available", "mixture", "uses_features", "features",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,35 +32,53 @@ class Difference:
 
 @dataclass(frozen=True)
 class Replayed:
-    """How many impressions were drawn again, how many are equal, and the first that is not."""
+    """How many impressions were drawn again, how many are equal, and the first that is not.
+
+    `without_features`: impressions of queries known by features alone, which the log does not have: they are not drawn.
+    """
 
     impressions: int
     equal: int
+    without_features: int
     first: Difference | None
 
 
-def replay(paths: Sequence[str | Path], pairs: Iterable[TwoStagePolicy]) -> Replayed:
-    """Compares every impression of segments with what its pair draws from its key, item by item."""
-    live = {one.digest: one for one in map(LivePair, pairs)}
-    total = equal = 0
+def replay(
+    paths: Sequence[str | Path],
+    pairs: Iterable[TwoStagePolicy | LivePair],
+    *,
+    progress: Callable[[int], None] | None = None,
+) -> Replayed:
+    """Compares every impression of segments with what its pairs draw from its key, item by item."""
+    live = {one.digest: one for one in (p if isinstance(p, LivePair) else LivePair(p) for p in pairs)}
+    total = equal = skipped = 0
     first: Difference | None = None
     for path in segments(paths):
-        frame = _read(path).with_row_index("row")
-        total += len(frame)
-        for (policy, query, strategy, places, available), group in frame.group_by(
-            "policy", "query_id", "strategy", "places", "available", maintain_order=True
-        ):
-            if policy not in live:
-                raise LogError(
-                    f"{path} has impressions of the pair {policy}, which was not given. Give its folder too."
-                )
-            drawn = _draw_again(live[str(policy)], query, str(strategy), int(str(places)), available, group)
-            logged = group["items"].to_list()
-            for row, one, other in zip(group["row"], logged, drawn, strict=True):
-                equal += one == other
-                if one != other and (first is None or (str(path), row) < (first.file, first.row)):
-                    first = Difference(str(path), int(row), tuple(one), tuple(other))
-    return Replayed(total, equal, first)
+        for row, impression in enumerate(_read(path).iter_rows(named=True)):
+            if impression["uses_features"] and impression["features"] is None:
+                skipped += 1
+                continue
+            total += 1
+            logged, drawn = tuple(impression["items"]), _draw_again(impression, live, path)
+            equal += logged == drawn
+            if first is None and logged != drawn:
+                first = Difference(str(path), row, logged, drawn)
+        if progress is not None:
+            progress(total)
+    return Replayed(total, equal, skipped, first)
+
+
+def policies(paths: Sequence[str | Path]) -> set[str]:
+    """The digests of the pairs that the segments name."""
+    mixtures = {mixture for path in segments(paths) for mixture in _read(path)["mixture"].unique()}
+    return {str(digest) for mixture in mixtures for digest, _ in _mixture(mixture, "the log")}
+
+
+def _mixture(text: str, path: object) -> list[tuple[str, float]]:
+    try:
+        return [(str(digest), float(share)) for digest, share in json.loads(text)]
+    except (ValueError, TypeError) as error:
+        raise LogError(f"{path}: a row has a mixture that is not one ({error}).") from error
 
 
 def segments(paths: Sequence[str | Path]) -> list[Path]:
@@ -76,17 +98,22 @@ def _read(path: Path) -> pl.DataFrame:
         ) from error
     if missing := [c for c in COLUMNS if c not in frame.columns]:
         raise LogError(f"{path}: expected the columns {', '.join(COLUMNS)}; {', '.join(missing)} is not there.")
-    return frame
+    return frame.select(COLUMNS)
 
 
-def _draw_again(
-    live: LivePair, query: object, strategy: str, places: int, available: object, group: pl.DataFrame
-) -> list[list[int | str]]:
-    """The lists of one query, drawn from their keys."""
-    known = query
-    if not live.knows(query) and isinstance(query, str) and query.lstrip("-").isdigit() and live.knows(int(query)):  # type: ignore[arg-type]
-        known = int(query)  # a segment with an unnamed query has all its ids as text
-    scores = live.scores(known, None if available is None else json.loads(str(available)))  # type: ignore[arg-type]
-    keys = group["key"].cast(pl.UInt64).to_numpy().astype(np.uint64)
-    lists = parse(strategy).draw(*scores, live.pair.K2, live.pair.K, keys)[:, :places]
-    return [[live.items[d] for d in row if d >= 0] for row in lists]
+def _draw_again(row: dict[str, Any], live: dict[str, LivePair], path: Path) -> tuple[int | str, ...]:
+    """The list of one impression, drawn from its key."""
+    mixture = _mixture(row["mixture"], path)
+    try:
+        available = None if row["available"] is None else tuple(json.loads(row["available"]))
+        features = None if row["features"] is None else json.loads(row["features"])
+    except (ValueError, TypeError) as error:
+        raise LogError(f"{path}: a row has available items or features that are no JSON ({error}).") from error
+    if missing := [digest for digest, _ in mixture if digest not in live]:
+        raise LogError(f"{path} has impressions of the pair {missing[0]}, which was not given. Give its folder too.")
+    interleaved = "+" in row["policy"]
+    mode = "interleave" if interleaved else "split" if len(mixture) > 1 else "single"
+    now = Traffic(tuple(Arm(live[digest], share) for digest, share in mixture), mode)  # type: ignore[arg-type]
+    arm = 0 if interleaved else [digest for digest, _ in mixture].index(row["policy"])
+    asked = Question(row["query_id"], features, available, row["places"], row["key"])
+    return engine.answer(now, arm, asked, exploration.parse(row["strategy"]))[0]

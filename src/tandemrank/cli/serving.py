@@ -1,0 +1,173 @@
+"""Commands of a live pair: serve, replay, seal."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tandemrank.cli.app import app
+from tandemrank.cli.options import Curve, Json, read_curve_option
+from tandemrank.cli.progress import working
+from tandemrank.cli.terminal import print_summary, show
+from tandemrank.errors import ConfigError, JobError
+
+Pairs = Annotated[
+    Path | None, typer.Option(help="The only folder that pairs are loaded from; by default the one that holds PAIR.")
+]
+
+
+@app.command()
+def serve(
+    pair: Annotated[Path, typer.Argument(help="Saved pair to serve.")],
+    log: Annotated[Path | None, typer.Option(help="Folder of the log: journals and Parquet segments.")] = None,
+    pairs: Pairs = None,
+    exploration: Annotated[
+        str, typer.Option(help="trained (Plackett-Luce), temperature:T, uniform:SHARE or deterministic.")
+    ] = "trained",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what each exploration costs and buys, and do not serve.")
+    ] = False,
+    logs: Annotated[
+        list[Path] | None, typer.Option(help="With --dry-run: a served log, for the cost in expected clicks.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on. Any but the loopback needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8080,
+    token_file: Annotated[Path | None, typer.Option(help="File with the token; or TANDEMRANK_TOKEN.")] = None,
+    replica: Annotated[str, typer.Option(help="Name of this process in the log; replicas share a folder.")] = "0",
+    curve: Curve = None,
+    window: Annotated[float, typer.Option(help="Seconds after an impression in which a click counts.", min=0)] = 1800.0,
+    settle: Annotated[
+        float, typer.Option(help="Seconds after which the verdict takes an impression's clicks as final.", min=0)
+    ] = 60.0,
+    fsync_every_request: Annotated[
+        bool, typer.Option("--fsync-every-request", help="On disk before an answer goes out, not within a second.")
+    ] = False,
+    seal_seconds: Annotated[float, typer.Option(help="Seconds between segments.", min=0.1)] = 300.0,
+    level: Annotated[float, typer.Option(help="Level of the verdict and of the automatic rollback.")] = 0.95,
+    rollback: Annotated[bool, typer.Option(help="Roll a worse pair back by itself.")] = True,
+    promote: Annotated[bool, typer.Option("--promote", help="Promote a better pair by itself.")] = False,
+    log_features: Annotated[
+        bool, typer.Option("--log-features", help="Write the features of queries into the log.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Serves a pair over HTTP, and logs what the next round of learning needs, propensities included.
+
+    POST /rank and /feedback; GET /healthz, /readyz, /status, /metrics, /openapi.json, and a page at /. With the token: POST
+    /pairs, /split, /rollback.
+    """
+    from tandemrank.serving.exploration import parse
+
+    how = parse(exploration)
+    if not 0 < level < 1:
+        raise ConfigError(f"--level is above 0 and below 1; got {level}.")
+    if dry_run:
+        _price(pair, how, logs or [], curve, as_json)
+        return
+    if logs:
+        raise ConfigError("--logs is for --dry-run. To serve and log, give --log.")
+    try:
+        from tandemrank.serving import run
+        from tandemrank.serving.service import Settings
+    except ImportError as error:
+        raise ConfigError(
+            f"serving needs the extra `serve`: pip install 'tandemrank[serve]' ({error.name})."
+        ) from error
+    settings = Settings(
+        pair, log=log, pairs=pairs, exploration=how, replica=replica, theta=_theta(curve, pair), window=window,
+        settle=settle, sync_seconds=0.0 if fsync_every_request else 1.0, level=level, rollback=rollback,
+        promote=promote, log_features=log_features,
+    )  # fmt: skip
+    token = run.read_token(token_file, host)
+    address = run.Address(host, port, token)
+
+    def listening(found: int) -> None:
+        _say(f"http://{host}:{found} answers with {pair}" + ("" if log is None else f", log in {log}"))
+        if token_file is None and address.token:
+            _say(f"token for /pairs, /split and /rollback: {token}")
+
+    running = run.server(settings, address, listening=listening, seal=seal_seconds)
+    running.run()
+    if not running.started:
+        raise JobError(f"cannot listen on {host}:{port}. Is another server there? Give another --port.")
+
+
+def _say(words: str) -> None:
+    print(f"tandemrank: {words}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _theta(curve: str | None, pair: Path) -> tuple[float, ...] | None:
+    """The examination curve for the propensities; None is the default one."""
+    from tandemrank.clicks.models import examination_curve
+
+    found: Any = read_curve_option(curve)
+    if found is None or found == "reciprocal":
+        return None
+    if isinstance(found, str):
+        from tandemrank.policies.two_stage import load
+
+        return tuple(float(x) for x in examination_curve(load(pair).K, found))
+    return tuple(float(x) for x in found)
+
+
+def _price(pair: Path, how: Any, logs: list[Path], curve: str | None, as_json: bool) -> None:
+    from tandemrank.clicks.models import examination_curve
+    from tandemrank.policies.two_stage import load
+    from tandemrank.serving import price
+    from tandemrank.serving.live import LivePair
+
+    live = LivePair(load(pair), name=str(pair))
+    theta = _theta(curve, pair) or tuple(float(x) for x in examination_curve(live.K))
+    with working("pricing exploration"):
+        found = price.price_list(live, theta, asked=how, log=logs)
+    print_summary(found, as_json)
+
+
+@app.command()
+def replay(
+    log: Annotated[Path, typer.Argument(help="Folder of a served log, or one of its segments.")],
+    pairs: Annotated[Path, typer.Option(help="Folder that holds the pairs which were live.")],
+    as_json: Json = False,
+) -> None:
+    """Draws every list of a served log again, from pair, query and key, and compares them item by item.
+
+    Exit code 0: all equal; 1: the first difference is shown.
+    """
+    from tandemrank.serving import replay as replays
+    from tandemrank.serving.library import Library
+
+    with working("lists drawn again") as progress:
+        live = Library(pairs).find(replays.policies([log]))
+        found = replays.replay([log], live, progress=progress)
+    print_summary(found, as_json)
+    if found.first is not None:
+        sys.exit(1)
+
+
+@app.command()
+def seal(
+    log: Annotated[Path, typer.Argument(help="Folder of a served log whose server has ended.")],
+    pairs: Annotated[Path, typer.Option(help="Folder that holds the pairs which were live.")],
+    replica: Annotated[str, typer.Option(help="Name of the process that wrote it.")] = "0",
+    window: Annotated[float, typer.Option(help="Seconds after an impression in which a click counts.", min=0)] = 1800.0,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="Also what could still get clicks: later ones are lost.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Makes segments of the journals that an ended server left; a running one does it by itself."""
+    from tandemrank.serving.library import Library
+    from tandemrank.serving.recorder import Recorder
+
+    recorder = Recorder(log, replica=replica, window=window)
+    try:
+        for live in Library(pairs).find(recorder.missing()):
+            recorder.know(live)
+        with working("computing propensities"):
+            found = recorder.seal(everything=everything)
+    finally:
+        recorder.close()
+    if not found and not as_json:
+        show("no journal is complete; --everything takes those that could still get clicks")
+    print_summary({"segments": [{**vars(one), "path": str(one.path)} for one in found]}, as_json)

@@ -1,0 +1,292 @@
+"""The HTTP interface, an ASGI application of Starlette: parses, calls the service, answers.
+
+Answers are computed on the event loop, a list takes a fraction of a millisecond; whatever takes longer, loading a pair or
+making segments, goes to a thread. No answer has a stack trace in it.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tandemrank import __version__
+from tandemrank.errors import InputError, TandemRankError
+from tandemrank.serving import messages, openapi
+from tandemrank.serving.limits import HEADERS, Access, Limits, Refused, read_body
+from tandemrank.serving.metrics import Metrics
+from tandemrank.serving.records import Event, Ranked
+from tandemrank.serving.service import Busy, Service
+
+LOG = logging.getLogger("tandemrank.serving")
+TICK, SEAL = 0.5, 300.0  # seconds between looks at outcomes, and between segments
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Handler = Callable[[Request, "Context"], Awaitable[Response]]
+
+
+@dataclass
+class Context:
+    """What all handlers share. `tick` and `seal` are the seconds between looks; 0 leaves it to the caller."""
+
+    service: Service
+    access: Access
+    limits: Limits = field(default_factory=Limits)
+    metrics: Metrics = field(default_factory=Metrics)
+    tick: float = TICK
+    seal: float = SEAL
+    ready: bool = False
+
+
+class Reply(Response):
+    """JSON by orjson; the headers that every answer has."""
+
+    def __init__(self, content: Any, status: int = 200, media: str = "application/json") -> None:
+        body = content if isinstance(content, bytes) else orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+        super().__init__(body, status, media_type=media)
+        self.raw_headers.extend(HEADERS)
+
+
+def refusal(error: Exception) -> Reply:
+    """The answer of whatever went wrong: what was expected and what came, never where in the code."""
+    if isinstance(error, Refused):
+        return Reply({"error": error.words}, error.status)
+    if isinstance(error, ValidationError):
+        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in problem["loc"])[:200]
+        return Reply(
+            {"error": f"{where or 'the body'}: {problem['msg']}"}, 400 if problem["type"] == "json_invalid" else 422
+        )
+    if isinstance(error, Busy):
+        return Reply({"error": str(error)}, 409)
+    if isinstance(error, InputError):
+        return Reply({"error": str(error)}, 422)
+    if isinstance(error, TandemRankError):
+        return Reply({"error": str(error)}, 503)
+    LOG.exception("a request failed")
+    return Reply({"error": "the server failed; its log says why."}, 500)
+
+
+class Guard:
+    """Around a handler: who may, how large, how long it took, and errors as answers."""
+
+    def __init__(self, handler: Handler, context: Context, *, admin: bool = False, open_to_all: bool = False) -> None:
+        self.handler, self.context, self.admin, self.open_to_all = handler, context, admin, open_to_all
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        try:
+            if not self.open_to_all:
+                self.context.access.check(dict(scope["headers"]), admin=self.admin)
+            reply = await self.handler(Request(scope, receive), self.context)
+        except Exception as error:  # every failure is an answer
+            reply = refusal(error)
+        self.context.metrics.requests.labels(scope["path"], reply.status_code).inc()
+        await reply(scope, receive, send)
+
+
+async def _parsed(request: Request, context: Context, model: type[messages.Message]) -> Any:
+    body = await read_body(dict(request.scope["headers"]), request.receive, context.limits)
+    return model.model_validate_json(body)
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+
+
+async def rank(request: Request, context: Context) -> Response:
+    """A list, or a batch of lists."""
+    start = perf_counter()
+    if not context.ready:
+        raise Refused(503, "not ready: the pair is being warmed.")
+    body = await read_body(dict(request.scope["headers"]), request.receive, context.limits)
+    if b'"requests"' in body[:100]:
+        batch = messages.RankBatch.model_validate_json(body)
+        reply = Reply({"answers": [_ranked(context, one) for one in batch.requests]})
+        context.metrics.ranked(perf_counter() - start, len(batch.requests))
+        return reply
+    reply = Reply(_ranked(context, messages.RankRequest.model_validate_json(body)))
+    context.metrics.ranked(perf_counter() - start, 1)
+    return reply
+
+
+def _ranked(context: Context, asked: messages.RankRequest) -> dict[str, Any]:
+    found: Ranked = context.service.server.rank(
+        asked.query_id, K=asked.K, items=asked.items, features=asked.query_features, unit=asked.unit
+    )
+    context.metrics.impressions.labels(found.policy).inc()
+    if not found.logged and context.service.recorder is not None:
+        context.metrics.unlogged.inc()
+    return vars(found)
+
+
+async def feedback(request: Request, context: Context) -> Response:
+    """Events of an impression."""
+    asked: messages.FeedbackRequest = await _parsed(request, context, messages.FeedbackRequest)
+    events = [Event(e.item, e.type, e.value, e.timestamp) for e in asked.events]
+    recorded, fates = context.service.server.feedback_in_detail(asked.impression_id, events)
+    for fate in fates:
+        context.metrics.events.labels(fate).inc()
+    names = ("counted", "repeated", "late", "unmatched", "unknown")
+    return Reply({"recorded": recorded, **{name: fates.count(name) for name in names}})  # type: ignore[arg-type]
+
+
+# --- changing who answers ---------------------------------------------------------------------------------------------
+
+
+async def pairs(request: Request, context: Context) -> Response:
+    """Loads a pair; the answers go on meanwhile."""
+    asked: messages.PairRequest = await _parsed(request, context, messages.PairRequest)
+    return _model(await asyncio.to_thread(context.service.load, asked.folder))
+
+
+async def split(request: Request, context: Context) -> Response:
+    """Gives a loaded pair a share."""
+    asked: messages.SplitRequest = await _parsed(request, context, messages.SplitRequest)
+    return _model(context.service.split(asked.policy, asked.share, asked.mode))
+
+
+async def rollback(request: Request, context: Context) -> Response:
+    """Back to the old pair."""
+    return _model(context.service.rollback())
+
+
+def _model(found: BaseModel) -> Reply:
+    return Reply(found.model_dump())
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+
+async def healthz(request: Request, context: Context) -> Response:
+    """The process is alive."""
+    return Reply({"status": "alive"})
+
+
+async def readyz(request: Request, context: Context) -> Response:
+    """It is warm."""
+    return Reply({"status": "ready"}) if context.ready else Reply({"error": "not ready: warming."}, 503)
+
+
+async def metrics(request: Request, context: Context) -> Response:
+    """For Prometheus."""
+    if context.service.recorder is not None:
+        context.metrics.unsynced.set(context.service.recorder.unsynced)
+    return Reply(context.metrics.text(), media="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def description(request: Request, context: Context) -> Response:
+    """OpenAPI."""
+    return Reply(openapi.document(__version__))
+
+
+async def status(request: Request, context: Context) -> Response:
+    """Pairs, shares, outcomes, latency, the verdict with its history."""
+    service = context.service
+    verdict, test = service.verdict(), service.test
+    return Reply(
+        {
+            "version": __version__,
+            "ready": context.ready,
+            "since": service.started,
+            "exploration": service.server.exploration.name,
+            "traffic": service.traffic().model_dump(),
+            "pairs": [pair.model_dump() for pair in service.pairs()],
+            "folders": service.library.names(),
+            "latency_ms": context.metrics.latency(),
+            "tallies": service.tallies(),
+            "events": service.outcomes.fates,
+            "unlogged": service.server.unlogged,
+            "running": test is not None,
+            "verdict": None if verdict is None else asdict(verdict),
+            "history": [] if test is None else [asdict(point) for point in test.history],
+            "changes": [asdict(change) for change in service.changes],
+        }
+    )
+
+
+# --- the application --------------------------------------------------------------------------------------------------
+
+
+async def _ticking(context: Context) -> None:
+    while True:
+        await asyncio.sleep(context.tick)
+        context.service.tick()
+
+
+async def _sealing(context: Context) -> None:
+    while True:
+        await asyncio.sleep(context.seal)
+        try:
+            for sealed in await asyncio.to_thread(context.service.seal):
+                context.metrics.sealed.inc(sealed.impressions)
+                context.metrics.set_aside.inc(sealed.set_aside)
+                context.metrics.late.inc(sealed.late)
+        except TandemRankError as error:
+            context.metrics.seal_failures.inc()
+            LOG.error("no segment was made: %s", error)
+
+
+def _shares(context: Context, by: str) -> None:
+    """The metrics of who answers, after every change."""
+    context.metrics.share.clear()
+    for arm in context.service.server.traffic.arms:
+        context.metrics.share.labels(arm.live.digest).set(arm.share)
+    context.metrics.swaps.inc()
+    if "rolled back" in context.service.changes[-1].words:
+        context.metrics.rollbacks.labels(by).inc()
+
+
+@asynccontextmanager
+async def _life(context: Context) -> AsyncIterator[None]:
+    context.service.on_change = lambda by: _shares(context, by)
+    _shares(context, "start")
+    tasks = []
+    if context.tick > 0:
+        tasks.append(asyncio.create_task(_ticking(context)))
+    if context.seal > 0 and context.service.recorder is not None:
+        tasks.append(asyncio.create_task(_sealing(context)))
+    context.ready = True
+    context.metrics.ready.set(1)
+    try:
+        yield
+    finally:
+        context.ready = False
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        context.service.close()
+
+
+def application(context: Context) -> Starlette:
+    """The ASGI application of a service."""
+    admin = {"/pairs": pairs, "/split": split, "/rollback": rollback}
+    asking: dict[str, Handler] = {"/rank": rank, "/feedback": feedback}
+    watching: dict[str, Handler] = {"/status": status, "/metrics": metrics, "/openapi.json": description}
+    health: dict[str, Handler] = {"/healthz": healthz, "/readyz": readyz}
+    routes = [
+        *(Route(path, Guard(found, context), methods=["POST"]) for path, found in asking.items()),
+        *(Route(path, Guard(found, context, admin=True), methods=["POST"]) for path, found in admin.items()),
+        *(Route(path, Guard(found, context), methods=["GET"]) for path, found in watching.items()),
+        *(Route(path, Guard(found, context, open_to_all=True), methods=["GET"]) for path, found in health.items()),
+    ]
+
+    async def missing(request: Request, error: Exception) -> Response:
+        code = getattr(error, "status_code", 404)
+        return Reply({"error": "there is no such path." if code == 404 else "another method is expected here."}, code)
+
+    @asynccontextmanager
+    async def life(app: Starlette) -> AsyncIterator[None]:
+        async with _life(context):
+            yield
+
+    return Starlette(routes=routes, exception_handlers={404: missing, 405: missing}, lifespan=life)

@@ -1,0 +1,76 @@
+"""A client of a few lines, with nothing but the standard library.
+
+client = Client("http://127.0.0.1:8080")
+ranked = client.rank(17)
+client.click(ranked["impression_id"], ranked["items"][0])
+"""
+
+import http.client
+import json
+import threading
+from typing import Any
+from urllib.parse import urlsplit
+
+from tandemrank.errors import ConfigError, JobError
+
+RETRIES = 1  # of a call whose connection broke: feedback is idempotent, and a list that nobody saw gets no clicks
+
+
+class Client:
+    """Calls a server; a connection per thread, kept open. A call that fails on its way is made once more."""
+
+    def __init__(self, url: str, *, token: str = "", timeout: float = 10.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise ConfigError(f"expected http://HOST:PORT; got {url!r}. Put TLS before the server, and this behind it.")
+        self.host, self.port, self.timeout = parts.hostname, parts.port or 80, timeout
+        self._headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+        self._own = threading.local()
+
+    def rank(self, query_id: int | str | None = None, **asked: Any) -> dict[str, Any]:
+        """A list; `asked` may have query_features, unit, K, items."""
+        return self.call("POST", "/rank", {"query_id": query_id, **asked})
+
+    def rank_all(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A batch of lists."""
+        answers: list[dict[str, Any]] = self.call("POST", "/rank", {"requests": requests})["answers"]
+        return answers
+
+    def click(self, impression_id: str, *items: int | str) -> dict[str, Any]:
+        """Clicks on items of an impression; as often as you like."""
+        return self.feedback(impression_id, [{"item": item} for item in items])
+
+    def feedback(self, impression_id: str, events: list[dict[str, Any]]) -> dict[str, Any]:
+        """Events of an impression."""
+        return self.call("POST", "/feedback", {"impression_id": impression_id, "events": events})
+
+    def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
+        """Any call; a refusal is a `JobError` with the server's words."""
+        payload = None if body is None else json.dumps(body)
+        for left in range(RETRIES, -1, -1):
+            try:
+                connection = self._connection()
+                connection.request(method, path, payload, self._headers)
+                answer = connection.getresponse()
+                content = answer.read()
+                break
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                if not left:
+                    raise JobError(f"http://{self.host}:{self.port} does not answer: {error!r}.") from error
+        found: dict[str, Any] = json.loads(content) if content else {}
+        if answer.status >= 400:
+            raise JobError(f"{method} {path}: {answer.status}, {found.get('error', '')}")
+        return found
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if getattr(self._own, "connection", None) is None:
+            self._own.connection = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout)
+        connection: http.client.HTTPConnection = self._own.connection
+        return connection
+
+    def close(self) -> None:
+        """Ends this thread's connection."""
+        if getattr(self._own, "connection", None) is not None:
+            self._own.connection.close()
+            self._own.connection = None

@@ -1,0 +1,55 @@
+"""Saved pairs in one folder, and nowhere else: what a live server may load."""
+
+from pathlib import Path
+
+from tandemrank.errors import PolicyError
+from tandemrank.policies.two_stage import load
+from tandemrank.serving.live import LivePair
+
+
+class Library:
+    """The pairs below a folder; a path that leads out of it, by dots or by a link, is refused."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).resolve()
+
+    def load(self, name: str) -> LivePair:
+        """The pair in the folder of that name, warm."""
+        live = LivePair(load(self._inside(name)), name=name)
+        live.warm()
+        return live
+
+    def names(self) -> list[str]:
+        """The folders that hold a saved pair, at most two levels down."""
+        found = [p.parent for depth in ("*", "*/*", "*/*/*") for p in self.folder.glob(f"{depth}/config.json")]
+        inside = [p for p in found if p.resolve().is_relative_to(self.folder)]
+        return sorted(str(p.relative_to(self.folder)) for p in inside)
+
+    def find(self, digests: set[str]) -> list[LivePair]:
+        """The pairs with these digests, as far as they are there."""
+        found: list[LivePair] = []
+        wanted = set(digests)
+        for name in self.names():
+            if not wanted:
+                break
+            try:
+                live = LivePair(load(self._inside(name)), name=name)
+            except PolicyError:
+                continue
+            if live.digest in wanted:
+                wanted.remove(live.digest)
+                found.append(live)
+        return found
+
+    def _inside(self, name: str) -> Path:
+        if "\0" in name:
+            raise PolicyError("a path has no null bytes.")
+        try:
+            path = (self.folder / name).resolve()
+        except (OSError, RuntimeError) as error:
+            raise PolicyError(f"{name[:60]!r} is not a path.") from error
+        if not path.is_relative_to(self.folder) or path == self.folder:
+            raise PolicyError(f"{name[:60]!r} is not below the folder of pairs.")
+        if not path.is_dir():
+            raise PolicyError(f"there is no saved pair {name[:60]!r} in the folder of pairs.")
+        return path

@@ -1,0 +1,128 @@
+"""What became of recent answers, in memory: which clicks count, and what each pair got, impression by impression.
+
+An impression is *settled* some time after it was shown: its clicks so far are its outcome for ever, whatever comes later, so
+that a test may look at it. The log has a longer window (`recorder`) and misses nothing.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import get_args
+
+from tandemrank.serving.live import Id
+from tandemrank.serving.records import WINDOW, Event, Fate, Settled, Shown
+
+REMEMBERED = 100_000  # impressions
+SETTLE = 60.0  # seconds
+
+
+@dataclass
+class Tally:
+    """What a pair got of settled impressions: how many, those with a click, and clicks at each rank."""
+
+    impressions: int = 0
+    clicked: int = 0
+    clicks: int = 0
+    squares: int = 0
+    by_rank: list[int] = field(default_factory=list)
+
+    def add(self, ranks: tuple[int, ...], K: int) -> None:
+        """One more impression."""
+        self.by_rank += [0] * (K - len(self.by_rank))
+        self.impressions += 1
+        self.clicked += bool(ranks)
+        self.clicks += len(ranks)
+        self.squares += len(ranks) ** 2
+        for rank in ranks:
+            self.by_rank[rank] += 1
+
+
+@dataclass
+class _Pending:
+    shown: Shown
+    clicked: set[Id]
+
+
+class Outcomes:
+    """Watches a server; safe to use from several threads. `heard` gets every settled impression, in order."""
+
+    def __init__(
+        self,
+        *,
+        window: float = WINDOW,
+        settle: float = SETTLE,
+        most: int = REMEMBERED,
+        heard: Callable[[Settled], None] | None = None,
+    ) -> None:
+        self.window, self.settle_after, self.most = window, min(settle, window), most
+        self.heard = heard
+        self.tallies: dict[str, Tally] = {}
+        self.fates: dict[Fate, int] = dict.fromkeys(get_args(Fate), 0)
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()
+        self._open: OrderedDict[str, _Pending] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def shown(self, shown: Shown) -> None:
+        """An answer went out."""
+        with self._lock:
+            found = _Pending(shown, set())
+            self._pending[shown.impression.id] = self._open[shown.impression.id] = found
+            while len(self._pending) > self.most:
+                name, oldest = self._pending.popitem(last=False)
+                if self._open.pop(name, None) is not None:
+                    self._settle_one(oldest)
+
+    def event(self, impression_id: str, event: Event, now: float) -> Fate:
+        """An event came, and this became of it."""
+        with self._lock:
+            fate = self._fate(impression_id, event, now)
+            self.fates[fate] += 1
+            return fate
+
+    def _fate(self, impression_id: str, event: Event, now: float) -> Fate:
+        if event.type != "click":
+            return "other"
+        found = self._pending.get(impression_id)
+        if found is None:
+            return "unknown"
+        if event.item not in found.shown.impression.items:
+            return "unmatched"
+        if (now if event.time is None else event.time) > found.shown.impression.time + self.window:
+            return "late"
+        if event.item in found.clicked:
+            return "repeated"
+        found.clicked.add(event.item)
+        return "counted"
+
+    def settle(self, now: float) -> int:
+        """Settles what is old enough, and forgets what can get no more clicks; returns how many were settled."""
+        count = 0
+        with self._lock:
+            while self._open:
+                name = next(iter(self._open))
+                if self._open[name].shown.impression.time + self.settle_after > now:
+                    break
+                self._settle_one(self._open.pop(name))
+                count += 1
+            while self._pending:
+                name = next(iter(self._pending))
+                if self._pending[name].shown.impression.time + self.window >= now:
+                    break
+                del self._pending[name]
+        return count
+
+    def _settle_one(self, found: _Pending) -> None:
+        shown = found.shown
+        ranks = tuple(rank for rank, item in enumerate(shown.impression.items) if item in found.clicked)
+        if shown.teams is None:
+            self._tally(shown, shown.arm).add(ranks, shown.impression.places)
+        else:
+            for arm in range(2):
+                own = tuple(rank for rank in ranks if shown.teams[rank] == arm)
+                self._tally(shown, arm).add(own, shown.impression.places)
+        if self.heard is not None:
+            self.heard(Settled(shown.traffic, shown.arm, shown.teams, ranks, shown.unit))
+
+    def _tally(self, shown: Shown, arm: int) -> Tally:
+        return self.tallies.setdefault(shown.traffic.arms[arm].live.digest, Tally())

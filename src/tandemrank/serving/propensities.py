@@ -1,0 +1,121 @@
+"""The propensities of a served log: rho_0 of every shown item under the mixture of live pairs, with its Monte-Carlo error.
+
+    rho_0(d) = sum over pairs of share * rho_pair(d),        or that of the draft, where lists were interleaved
+
+One race per (pair, query, strategy, places, available items), from a seed that depends on these alone: a propensity does not
+depend on who else was asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tandemrank._base.random import derive
+from tandemrank.clicks.models import examination_curve
+from tandemrank.errors import OutputError
+from tandemrank.serving import exploration, interleaving
+from tandemrank.serving.live import LivePair
+
+Id = int | str
+Floats = NDArray[np.float64]
+LEAST = 1e-12  # the smallest propensity that a log takes
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An impression as far as it decides propensities."""
+
+    query_id: Id | None
+    items: tuple[Id, ...]
+    strategy: str
+    places: int
+    available: tuple[Id, ...] | None
+    mixture: tuple[tuple[str, float], ...]
+    interleaved: bool
+    features: Mapping[str, float | str | None] | None = None
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """What the exposure depends on beside the pair."""
+        return self.query_id, self.strategy, self.places, self.available
+
+
+class Propensities:
+    """Computes them for pairs that it knows."""
+
+    def __init__(self, theta: Sequence[float] | None, samples: int) -> None:
+        self._theta, self.samples = theta, samples
+        self._pairs: dict[str, LivePair] = {}
+
+    @property
+    def known(self) -> set[str]:
+        """The digests of the pairs that it knows."""
+        return set(self._pairs)
+
+    def know(self, live: LivePair) -> None:
+        """Another pair; one that it knows stays as it is."""
+        self._pairs.setdefault(live.digest, live)
+
+    def theta(self, places: int) -> list[float]:
+        """The examination curve of a list of so many places."""
+        curve = examination_curve(places) if self._theta is None else np.asarray(self._theta[:places])
+        return [float(x) for x in curve]
+
+    def of(self, impressions: Sequence[Asked]) -> list[tuple[list[float], list[float]]]:
+        """rho_0 of every shown item of each impression, and its standard error."""
+        found: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
+        drafted: dict[tuple[Any, ...], tuple[float, float]] = {}
+        rows = []
+        for i in impressions:
+            rho, error = self._drafted(i, drafted) if i.interleaved else self._mixed(i, found)
+            rows.append((rho.clip(LEAST, 1.0).tolist(), error.tolist()))
+        return rows
+
+    def _mixed(self, i: Asked, found: dict[tuple[Any, ...], tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        rho, variance = np.zeros(len(i.items)), np.zeros(len(i.items))
+        for digest, share in i.mixture:
+            live = self._live(digest)
+            place = (digest, *i.place)
+            if place not in found:
+                theta = torch.tensor(self.theta(i.places), dtype=torch.float32)
+                found[place] = exploration.parse(i.strategy).exposure(
+                    *live.scores(i.query_id, i.available, i.features), theta, live.K2, samples=self.samples,
+                    seed=derive(0, "served propensities", *place) % 2**63,
+                )  # fmt: skip
+            at = np.array([live.item_at.get(item, -1) for item in i.items], np.int64)
+            there = at >= 0
+            rho[there] += share * found[place][0][at[there]]
+            variance[there] += np.square(share * found[place][1][at[there]])
+        return rho, np.sqrt(variance)
+
+    def _drafted(self, i: Asked, found: dict[tuple[Any, ...], tuple[float, float]]) -> tuple[Floats, Floats]:
+        digests = tuple(digest for digest, _ in i.mixture)
+        wanted = [item for item in i.items if (*digests, item, *i.place) not in found]
+        if wanted:
+            teams = [self._team(self._live(digest), i) for digest in digests]
+            # An item at a time, each with a seed of its own: what else was shown must not change its propensity.
+            for item in wanted:
+                place = (*digests, item, *i.place)
+                rho, error = interleaving.exposure(
+                    (teams[0], teams[1]), [item], np.array(self.theta(i.places)), exploration.parse(i.strategy),
+                    samples=self.samples, seed=derive(0, "drafted propensities", *place),
+                )  # fmt: skip
+                found[place] = float(rho[0]), float(error[0])
+        values = np.array([found[(*digests, item, *i.place)] for item in i.items]).reshape(-1, 2)
+        return values[:, 0], values[:, 1]
+
+    def _team(self, live: LivePair, i: Asked) -> interleaving.Team:
+        s_c, s_r = live.masked(live.rows(i.query_id, i.features), i.available)
+        return interleaving.Team(s_c, s_r, live.item_at, live.items, live.K2)
+
+    def _live(self, digest: str) -> LivePair:
+        if digest not in self._pairs:
+            raise OutputError(
+                f"the log has impressions of the pair {digest}, which is not loaded: its propensities cannot be "
+                f"computed. Load that pair once more (its journal is kept)."
+            )
+        return self._pairs[digest]

@@ -1,0 +1,239 @@
+"""Everything that a live server does, without a network: answers, pairs that come and go, the verdict, the log.
+
+`app` puts it on HTTP. Changes of who answers come one at a time: a pair is loaded, checked and warmed beside those that are
+live, and then one value is replaced.
+"""
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tandemrank.errors import OutputError, PolicyError
+from tandemrank.serving import journal, outcomes, recorder, traffic
+from tandemrank.serving.engine import Server
+from tandemrank.serving.exploration import Exploration
+from tandemrank.serving.library import Library
+from tandemrank.serving.live import LivePair
+from tandemrank.serving.messages import ArmAnswer, PairAnswer, TrafficAnswer
+from tandemrank.serving.outcomes import Outcomes
+from tandemrank.serving.recorder import Recorder, Sealed
+from tandemrank.serving.records import WINDOW, Settled
+from tandemrank.serving.traffic import Mode, Traffic
+from tandemrank.serving.verdict import LEVEL, LiveTest, Verdict
+
+
+class Busy(PolicyError):  # noqa: N818  # a state, not a failure
+    """Another change is under way."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a pair is served. `pairs` is the folder that pairs may be loaded from; by default the one that holds the first."""
+
+    pair: Path
+    log: Path | None = None
+    pairs: Path | None = None
+    exploration: Exploration = field(default_factory=Exploration)
+    replica: str = "0"
+    theta: tuple[float, ...] | None = None
+    window: float = WINDOW
+    settle: float = outcomes.SETTLE
+    samples: int = recorder.SAMPLES
+    sync_seconds: float = journal.SYNC_SECONDS
+    level: float = LEVEL
+    rollback: bool = True
+    promote: bool = False
+    log_features: bool = False
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that happened to the traffic, for people to read."""
+
+    time: float
+    words: str
+
+
+class Service:
+    """One process that answers."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
+        self.settings, self.clock, self.started = settings, clock, clock()
+        first = settings.pair.resolve()
+        self.library = Library(settings.pairs or first.parent)
+        if not first.is_relative_to(self.library.folder):
+            raise PolicyError(f"{settings.pair} is not in the folder of pairs {self.library.folder}.")
+        live = self.library.load(str(first.relative_to(self.library.folder)))
+        self.loaded: dict[str, LivePair] = {live.digest: live}
+        self.previous: LivePair | None = None
+        self.recorder = None if settings.log is None else self._recorder(settings.log)
+        self.outcomes = Outcomes(window=settings.window, settle=settings.settle, heard=self._hear)
+        self.server = Server(
+            live, exploration=settings.exploration, recorder=self.recorder, seed=settings.seed,
+            log_features=settings.log_features, clock=clock, watcher=self.outcomes,
+        )  # fmt: skip
+        self.test: LiveTest | None = None
+        self.last: Verdict | None = None
+        self.changes: list[Change] = []
+        self.on_change: Callable[[str], None] = lambda by: None
+        self._changing = threading.Lock()
+        self._say(f"{live.name} ({live.digest}) answers everything")
+        self._recover()
+
+    def _recorder(self, folder: Path) -> Recorder:
+        s = self.settings
+        return Recorder(
+            folder, replica=s.replica, theta=s.theta, window=s.window, samples=s.samples, sync_seconds=s.sync_seconds,
+            clock=self.clock,
+        )  # fmt: skip
+
+    def _recover(self) -> None:
+        """Knows the pairs of journals that a process before left, as far as their folders are there."""
+        if self.recorder is not None and (missing := self.recorder.missing()):
+            for live in self.library.find(missing):
+                self.recorder.know(live)
+
+    # --- who answers --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _one_change(self) -> Iterator[None]:
+        if not self._changing.acquire(blocking=False):
+            raise Busy("another change is under way. Ask again when it is done.")
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+    def load(self, folder: str) -> PairAnswer:
+        """Loads a pair, checks that it fits, warms it; nothing changes for those who ask."""
+        with self._one_change():
+            live = self.library.load(folder)
+            self.server.check_fits(live)
+            live = self.loaded.setdefault(live.digest, live)
+            return self.described(live)
+
+    def described(self, live: LivePair) -> PairAnswer:
+        """A loaded pair."""
+        is_live = any(arm.live is live for arm in self.server.traffic.arms)
+        sizes = len(live.query_at), len(live.items)
+        return PairAnswer(
+            policy=live.digest, folder=live.name, queries=sizes[0], items=sizes[1], K2=live.K2, K=live.K, live=is_live
+        )
+
+    def split(self, policy: str, share: float, mode: Mode = "split") -> TrafficAnswer:
+        """Gives a loaded pair a share of the traffic, all of it, or half of every list."""
+        with self._one_change():
+            if policy not in self.loaded:
+                raise PolicyError(f"there is no loaded pair {policy[:60]!r}. Load it first.")
+            new, old = self.loaded[policy], self.server.live
+            if share == 1 and mode == "split":
+                return self._promote(new, "asked to")
+            if new is old:
+                raise PolicyError("the pair has all the traffic, or is the old one of the split. Name another.")
+            now = self.server.traffic
+            same = len(now.arms) == 2 and now.arms[1].live is new
+            share = 0.5 if mode == "interleave" else share
+            made = traffic.split(
+                old, new, share, salt=now.salt if same and now.salt else secrets.token_hex(8), mode=mode
+            )
+            if self.test is None or not self.test.fits(made):
+                before = self.outcomes.tallies.get(old.digest)
+                self.test = LiveTest(made, old.K, level=self.settings.level, before=before)
+            self.server.swap(made)
+            words = (
+                f"{share:.0%} to {new.name} ({policy})" if mode == "split" else f"{new.name} ({policy}) in every list"
+            )
+            self._say(words)
+            return self.traffic()
+
+    def rollback(self, why: str = "asked to", by: str = "hand") -> TrafficAnswer:
+        """Back to the old pair of the split, or to the one before a promotion."""
+        with self._one_change():
+            now = self.server.traffic
+            target = now.arms[0].live if len(now.arms) > 1 else self.previous
+            if target is None:
+                raise PolicyError("there is nothing to roll back: one pair answers, and none did before it.")
+            self._finish()
+            self.previous = None
+            self.server.swap(traffic.single(target))
+            self._say(f"rolled back to {target.name} ({target.digest}): {why}", by)
+            return self.traffic()
+
+    def _promote(self, new: LivePair, why: str) -> TrafficAnswer:
+        old = self.server.live
+        self._finish()
+        self.previous = old if new is not old else self.previous
+        self.server.swap(traffic.single(new))
+        self._say(f"{new.name} ({new.digest}) answers everything: {why}")
+        return self.traffic()
+
+    def _finish(self) -> None:
+        """The test ends; its verdict stays for people to read."""
+        if self.test is not None:
+            self.last, self.test = self.test.verdict(), None
+
+    def traffic(self) -> TrafficAnswer:
+        """Who answers now."""
+        now: Traffic = self.server.traffic
+        arms = [ArmAnswer(policy=a.live.digest, folder=a.live.name, share=a.share) for a in now.arms]
+        return TrafficAnswer(mode=now.mode, arms=arms)
+
+    def _say(self, words: str, by: str = "hand") -> None:
+        self.changes = [*self.changes[-99:], Change(self.clock(), words)]
+        self.on_change(by)
+
+    # --- what became of it --------------------------------------------------------------------------------------------
+
+    def _hear(self, settled: Settled) -> None:
+        if self.test is not None:
+            self.test.hear(settled)
+
+    def tick(self) -> None:
+        """To be called often: settles outcomes, looks at the test, and rolls back where it says so."""
+        if not self.outcomes.settle(self.clock()) or self.test is None:
+            return
+        decision = self.test.look()
+        try:
+            if decision == "roll back" and self.settings.rollback:
+                self.rollback(f"worse at level {self.settings.level:.0%}", by="verdict")
+            elif decision == "promote" and self.settings.promote:
+                with self._one_change():
+                    self._promote(self.server.traffic.arms[-1].live, f"better at level {self.settings.level:.0%}")
+        except Busy:
+            return  # the next tick asks again
+
+    def verdict(self) -> Verdict | None:
+        """Of the test that runs, or of the last one."""
+        return self.last if self.test is None else self.test.verdict()
+
+    def seal(self, *, everything: bool = False) -> list[Sealed]:
+        """Makes segments of what is complete; for a thread of its own."""
+        if self.recorder is None:
+            return []
+        if hasattr(os, "setpriority") and threading.current_thread() is not threading.main_thread():
+            with suppress(OSError):  # answers go first: on Linux this is the priority of the thread alone
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        try:
+            return self.recorder.seal(everything=everything)
+        except OutputError:
+            self._recover()  # a pair may have come since
+            return self.recorder.seal(everything=everything)
+
+    def close(self) -> None:
+        """Everything on disk."""
+        if self.recorder is not None:
+            self.recorder.close()
+
+    def pairs(self) -> list[PairAnswer]:
+        """The loaded pairs."""
+        return [self.described(live) for live in self.loaded.values()]
+
+    def tallies(self) -> dict[str, dict[str, object]]:
+        """What each pair got so far."""
+        return {digest: asdict(tally) for digest, tally in self.outcomes.tallies.items()}

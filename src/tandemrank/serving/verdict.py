@@ -1,0 +1,185 @@
+"""New minus old while both are live: an interval that may be looked at as often as one likes, and what follows from it.
+
+Split traffic: the difference in clicks per impression (`offpolicy.sequential.TwoArms`). Interleaved lists: the clicks that
+the new pair's items got minus those of the old pair's, per impression, Z in [-K, K], by the same bet. Where units are given,
+the first impression of each counts: later ones of the same unit go to the same pair, so chance does not decide about them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.bounds import Terms
+from tandemrank.offpolicy.sequential import TwoArms
+from tandemrank.serving.outcomes import Tally
+from tandemrank.serving.records import Settled
+from tandemrank.serving.traffic import Traffic
+
+LEVEL = 0.95
+UNITS = 2_000_000  # units that are remembered; those beyond do not count
+KNOWN = 100  # impressions of the old pair from which its clicks per impression are taken as usual
+POINTS = 200  # of the history
+
+Decision = Literal["continue", "roll back", "promote"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of new minus old by now.
+
+    `difference`, in clicks per impression, is in [low, high] with probability `level`, at all times at once. `p_worse` and
+    `p_better` are p-values, valid at any time, of "the new pair is worse" and "better"; small means shown.
+    """
+
+    new: str
+    old: str
+    mode: str
+    impressions_new: int
+    impressions_old: int
+    difference: float | None
+    low: float
+    high: float
+    level: float
+    p_worse: float
+    p_better: float
+    decision: Decision
+    words: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """The interval at one moment."""
+
+    impressions: int
+    difference: float
+    low: float
+    high: float
+
+
+class LiveTest:
+    """The test of one pair against another, from the first split to the last."""
+
+    def __init__(self, traffic: Traffic, K: int, *, level: float = LEVEL, before: Tally | None = None) -> None:
+        self.old, self.new, self.mode = traffic.arms[0].live.digest, traffic.arms[1].live.digest, traffic.mode
+        self.K, self.level = K, level
+        usual = before.clicks / before.impressions if before is not None and before.impressions >= KNOWN else 0.0
+        self.arms = TwoArms(K, centre=min(usual, float(K)))
+        self.credits: NDArray[np.int64] = np.zeros(2 * K + 1, np.int64)
+        self.history: list[Point] = []
+        self._fresh: dict[float, tuple[list[int], list[int]]] = {}
+        self._units: set[int] = set()
+        self._next = 10
+        self._peaks = [0.0, 0.0]
+
+    def fits(self, traffic: Traffic) -> bool:
+        """Whether the traffic is between the same pairs in the same way: a share may change."""
+        return traffic.mode == self.mode and [a.live.digest for a in traffic.arms] == [self.old, self.new]
+
+    def hear(self, settled: Settled) -> None:
+        """One more outcome; those of other pairs, and of units that were counted, are left out."""
+        if not self.fits(settled.traffic) or not self._counts(settled.unit):
+            return
+        if settled.teams is not None:
+            teams = [settled.teams[rank] for rank in settled.ranks]
+            self.credits[self.K + sum(teams) - (len(teams) - sum(teams))] += 1
+            return
+        fresh = self._fresh.setdefault(settled.traffic.arms[1].share, ([], []))
+        fresh[0 if settled.arm == 1 else 1].append(len(settled.ranks))
+
+    def _counts(self, unit: str | None) -> bool:
+        if unit is None:
+            return True
+        name = hash(unit)
+        if name in self._units or len(self._units) >= UNITS:
+            return False
+        self._units.add(name)
+        return True
+
+    def look(self) -> Decision:
+        """Takes in what was heard; the decision at the level, one-sided: a false rollback has at most 1 - level."""
+        for share, (new, old) in self._fresh.items():
+            self.arms = self.arms.update(new, old, share)
+        self._fresh = {}
+        for side, found in enumerate(self._evidence()):
+            self._peaks[side] = max(self._peaks[side], found)
+        total = sum(self.impressions)
+        if total >= self._next and len(self.history) < POINTS:
+            self._next = max(total + 1, int(1.15 * total))
+            self.history.append(Point(total, self._difference() or 0.0, *self._interval()))
+        enough = math.log(1 / (1 - self.level))
+        if self._peaks[1] > enough:
+            return "roll back"
+        return "promote" if self._peaks[0] > enough else "continue"
+
+    @property
+    def impressions(self) -> tuple[int, int]:
+        """Of the new pair and of the old; interleaved ones are of both."""
+        if self.mode == "interleave":
+            n = int(self.credits.sum())
+            return n, n
+        return self.arms.impressions
+
+    def verdict(self) -> Verdict:
+        """All that is known by now."""
+        decision = self.look()
+        low, high = self._interval()
+        new, old = self.impressions
+        p_better, p_worse = (min(1.0, math.exp(-peak)) for peak in self._peaks)
+        difference = self._difference()
+        words = {
+            "continue": "nothing is shown yet: keep the split, or give the new pair a larger share",
+            "roll back": f"the new pair is worse, at level {self.level:.0%}",
+            "promote": f"the new pair is better, at level {self.level:.0%}: promotion is proposed",
+        }[decision]
+        return Verdict(
+            self.new,
+            self.old,
+            self.mode,
+            new,
+            old,
+            difference,
+            low,
+            high,
+            self.level,
+            p_worse,
+            p_better,
+            decision,
+            words,
+        )
+
+    def _credit_terms(self) -> Terms:
+        values = np.arange(-self.K, self.K + 1, dtype=np.float64)
+        return Terms(values, np.ones(len(values)), float(self.K), float(self.K), self.credits.astype(np.float64))
+
+    def _evidence(self) -> tuple[float, float]:
+        """The logarithms of the wealth against "not better" and against "not worse"."""
+        if self.mode != "interleave":
+            return self.arms.evidence(0.0)
+        terms, stakes = self._credit_terms(), self.arms.stakes
+        if not self.credits.sum():
+            return 0.0, 0.0
+        better, worse = (
+            float(stakes.log_mean(bounds.log_wealth(t, 0.0, stakes.fractions))) for t in (terms, terms.mirrored())
+        )
+        return better, worse
+
+    def _difference(self) -> float | None:
+        if not sum(self.impressions):
+            return None
+        return float(self._credit_terms().mean) if self.mode == "interleave" else float(self.arms.difference)
+
+    def _interval(self) -> tuple[float, float]:
+        if not sum(self.impressions):
+            return -float(self.K), float(self.K)
+        if self.mode != "interleave":
+            low, high = self.arms.interval(self.level)
+            return low.value, high.value
+        terms, half, stakes = self._credit_terms(), (1 + self.level) / 2, self.arms.stakes
+        return (
+            bounds.betting(terms, half, stakes=stakes).value,
+            -bounds.betting(terms.mirrored(), half, stakes=stakes).value,
+        )

@@ -1,0 +1,31 @@
+"""One list at a time: bit by bit those of the race, from several threads too."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from tandemrank.gradients import race, single
+
+
+@pytest.mark.parametrize(("D", "K2", "K"), [(40, 12, 5), (7, 7, 3), (3, 2, 2), (2000, 100, 10)])
+def test_lists_are_those_of_the_race(D, K2, K) -> None:
+    rng = np.random.default_rng(D)
+    s_c, s_r = (rng.normal(size=D).astype(np.float32) for _ in range(2))
+    s_c[rng.random(D) < 0.2] = -np.inf
+    keys = rng.integers(2**64, size=50, dtype=np.uint64)
+    wanted = race.draw(
+        torch.from_numpy(s_c)[None], torch.from_numpy(s_r)[None], K2, K, rows=np.zeros(50, np.int64), keys=keys
+    )
+    found = [single.draw(s_c, s_r, K2, K, int(key)) for key in keys]
+    assert np.array_equal(found, wanted)
+    with ThreadPoolExecutor(4) as pool:
+        again = list(pool.map(lambda key: single.draw(s_c, s_r, K2, K, int(key)), keys))
+    assert np.array_equal(again, wanted)
+
+
+def test_products_are_the_products() -> None:
+    rng = np.random.default_rng(0)
+    x, Y = rng.normal(size=50).astype(np.float32), rng.normal(size=(33, 50)).astype(np.float32)
+    assert single.products(x, Y) == pytest.approx(Y.astype(float) @ x.astype(float), abs=1e-4)

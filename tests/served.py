@@ -1,0 +1,118 @@
+"""A small pair on HTTP for tests: in this process, without a socket, or as a process of its own on the loopback."""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import polars as pl
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.policies.scorers import MatrixFactorisation
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.serving.app import Context, application
+from tandemrank.serving.limits import Access, Limits
+from tandemrank.serving.service import Service, Settings
+
+Q, D, K2, K = 6, 12, 6, 3
+TOKEN = "a-token-for-tests-only"
+
+
+class Clock:
+    """A time that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pair(seed: int = 0, *, items: int = D, K: int = K) -> TwoStagePolicy:
+    rng = np.random.default_rng(seed)
+    stages = [MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(items, 3))) for _ in range(2)]
+    ids = Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series([f"i{d}" for d in range(items)]))
+    return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
+
+
+def saved(folder: Path, *seeds: int) -> Path:
+    """Pairs pair-0, pair-1, ... in a folder."""
+    for seed in seeds:
+        pair(seed).save(folder / f"pair-{seed}")
+    return folder
+
+
+class Local:
+    """The application in this process; every call is whole when it returns."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._loop = asyncio.new_event_loop()
+        self.app = application(context)
+        self._life = self.app.router.lifespan_context(self.app)
+        self._loop.run_until_complete(self._life.__aenter__())
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        self._client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
+
+    def call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        headers = options.pop("headers", {})
+        if body is not None and "content" not in options:
+            options["json"] = body
+        return self._loop.run_until_complete(self._client.request(method, path, headers=headers, **options))
+
+    def post(self, path: str, body: Any = None, *, admin: bool = False, **options: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {TOKEN}"} if admin else {}
+        return self.call(
+            "POST", path, {} if body is None else body, headers=headers | options.pop("headers", {}), **options
+        )
+
+    def get(self, path: str) -> httpx.Response:
+        return self.call("GET", path)
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._client.aclose())
+        self._loop.run_until_complete(self._life.__aexit__(None, None, None))
+        self._loop.close()
+
+
+@contextmanager
+def local(
+    folder: Path, *, host: str = "127.0.0.1", limits: Limits | None = None, clock: Any = None, **switches: Any
+) -> Iterator[Local]:
+    """A server with pair-0 of a folder; nothing happens on its own, tests tick it themselves."""
+    settings = Settings(folder / "pair-0", **{"log": folder / "log", "samples": 5, "settle": 10.0, **switches})
+    service = Service(settings, clock=clock or Clock())
+    found = Local(Context(service, Access(host, TOKEN), limits or Limits(), tick=0, seal=0))
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@contextmanager
+def process(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`tandemrank serve` with pair-0 of a folder on a free port; gives its address when it says that it listens."""
+    command = [sys.executable, "-m", "tandemrank", "serve", str(folder / "pair-0"), "--port", "0", *options]
+    environment = {**os.environ, "TANDEMRANK_TOKEN": TOKEN, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as running:
+        assert running.stderr is not None
+        said = []
+        try:
+            for line in running.stderr:
+                said.append(line)
+                if found := re.search(r"(http://127\.0\.0\.1:\d+) answers", line):
+                    yield found[1], running
+                    break
+            else:
+                raise AssertionError("".join(said))
+        finally:
+            if running.poll() is None:
+                running.kill()
+            running.stderr.close()

@@ -1,0 +1,210 @@
+"""What strangers may not: the token, other hosts, sizes, paths outside, traces, features in the open."""
+
+import asyncio
+import json
+import socket
+
+import pytest
+
+from served import TOKEN, K, local, saved
+from tandemrank.errors import ConfigError
+from tandemrank.serving.limits import Access, Limits, is_loopback
+from tandemrank.serving.run import read_token
+
+ADMIN = [("/pairs", {"folder": "pair-1"}), ("/split", {"policy": "x", "share": 0.5}), ("/rollback", {})]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return saved(tmp_path_factory.mktemp("pairs"), 0, 1)
+
+
+def test_other_addresses_need_a_token(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("TANDEMRANK_TOKEN", raising=False)
+    assert [is_loopback(h) for h in ("127.0.0.1", "127.9.9.9", "::1", "localhost")] == [True] * 4
+    assert [is_loopback(h) for h in ("0.0.0.0", "::", "192.168.1.1", "example.org", "")] == [False] * 5
+    for token in ("", "short"):
+        with pytest.raises(ConfigError, match="can be reached from other machines"):
+            Access("0.0.0.0", token)
+    for strange in ("tökentökentökentöken", "two words two words"):
+        with pytest.raises(ConfigError, match="printable ASCII"):
+            Access("0.0.0.0", strange)
+    assert read_token(None, "0.0.0.0") == ""
+    assert len(read_token(None, "127.0.0.1")) >= 16
+    assert read_token(None, "127.0.0.1") != read_token(None, "127.0.0.1")
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    assert read_token(tmp_path / "token", "0.0.0.0") == TOKEN
+    (tmp_path / "token").write_text("short")
+    for path in (tmp_path / "token", tmp_path / "nowhere"):
+        with pytest.raises(ConfigError):
+            read_token(path, "0.0.0.0")
+
+
+def test_the_command_refuses_to_listen_elsewhere_without_a_token(folder, monkeypatch) -> None:
+    from tandemrank.cli.serving import serve
+
+    monkeypatch.delenv("TANDEMRANK_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match="token"):
+        serve(folder / "pair-0", host="0.0.0.0", port=0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "Bearer ", "Bearer wrong", f"Basic {TOKEN}", f"bearer {TOKEN}", f"Bearer {TOKEN}x"]
+)
+def test_admin_calls_need_the_token_always(folder, tmp_path, wrong) -> None:
+    with local(folder, log=tmp_path) as server:
+        for path, body in ADMIN:
+            headers = {} if wrong is None else {"Authorization": wrong}
+            assert server.call("POST", path, body, headers=headers).status_code == 401
+
+
+def test_elsewhere_everything_needs_the_token_but_health(folder, tmp_path) -> None:
+    with local(folder, host="0.0.0.0", log=tmp_path) as server:
+        assert server.post("/rank", {"query_id": 11}).status_code == 401
+        for path in ("/status", "/metrics", "/openapi.json"):
+            assert server.get(path).status_code == 401
+        assert server.post("/rank", {"query_id": 11}, admin=True).status_code == 200
+        assert [server.get(path).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+
+
+def test_a_page_of_another_site_gets_nothing(folder, tmp_path) -> None:
+    with local(folder, log=tmp_path) as server:
+        rebound = server.call("POST", "/rank", {"query_id": 11}, headers={"Host": "evil.example:8080"})
+        assert rebound.status_code == 421
+        for good in ("localhost:8080", "127.0.0.1", "[::1]:8080", "LOCALHOST"):
+            assert server.call("POST", "/rank", {"query_id": 11}, headers={"Host": good}).status_code == 200
+        form = server.call("POST", "/rank", content=b'{"query_id": 11}', headers={"Content-Type": "text/plain"})
+        assert form.status_code == 415
+        answer = server.post("/rank", {"query_id": 11})
+        assert "access-control-allow-origin" not in answer.headers
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_sizes_are_limited(folder, tmp_path) -> None:
+    with local(folder, log=tmp_path, limits=Limits(body=5000)) as server:
+        long = {"query_id": 11, "items": [f"i{n}" for n in range(3000)]}
+        assert server.post("/rank", long).status_code == 413
+        chunks = iter([b'{"query_id": 11, "items": [', *[b'"i1",'] * 2000, b'"i1"]}'])
+
+        async def body():
+            for chunk in chunks:
+                yield chunk
+
+        headers = {"Content-Type": "application/json"}
+        assert server.call("POST", "/rank", content=body(), headers=headers).status_code == 413
+    with local(folder, log=tmp_path / "more") as server:
+        cases = [
+            ("/rank", {"requests": [{}] * 257}), ("/rank", {"requests": []}), ("/rank", {"K": K + 1}), ("/rank", {"K": 0}),
+            ("/rank", {"K": 10**30}), ("/rank", {"items": ["i1"] * 10_001}), ("/rank", {"query_id": "x" * 257}),
+            ("/rank", {"query_id": 2**63}), ("/rank", {"query_id": 1.5}), ("/rank", {"query_id": True}),
+            ("/rank", {"query_features": {f"f{n}": 1 for n in range(201)}}), ("/rank", {"misspelt": 1}), ("/rank", [1]),
+            ("/feedback", {"impression_id": "x", "events": [{"item": 1}] * 1001}),
+            ("/feedback", {"impression_id": "x", "events": []}),
+            ("/feedback", {"impression_id": "x", "events": [{"item": 1, "timestamp": 1e300}]}),
+        ]  # fmt: skip
+        for path, wrong in cases:
+            assert server.post(path, wrong).status_code == 422, wrong
+        for broken in (b"", b"{", b"\xff\xfe", b'{"query_id": NaN}', b"[" * 100_000, b'{"query_id": "\\ud800"}'):
+            found = server.call("POST", "/rank", content=broken, headers={"Content-Type": "application/json"})
+            assert found.status_code in (400, 422), broken[:20]
+            assert found.json().keys() == {"error"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../pair-0",
+        "..",
+        ".",
+        "",
+        "/etc",
+        "pair-1/../../x",
+        "outside",
+        "pair-0\0",
+        "a" * 250,
+        "~root",
+        "pair-0/config.json",
+    ],
+)
+def test_no_path_outside_the_folder_is_loaded(tmp_path, name) -> None:
+    saved(tmp_path / "elsewhere", 1)
+    inside = saved(tmp_path / "pairs", 0)
+    (inside / "outside").symlink_to(tmp_path / "elsewhere" / "pair-1")
+    with local(inside, log=tmp_path / "log") as server:
+        found = server.post("/pairs", {"folder": name}, admin=True)
+        assert found.status_code == 422
+        assert str(tmp_path) not in found.text
+        assert len(server.get("/status").json()["pairs"]) == 1
+
+
+def test_no_trace_in_an_answer(folder, tmp_path, monkeypatch, caplog) -> None:
+    with local(folder, log=tmp_path) as server:
+
+        def broken(*args, **options):
+            raise RuntimeError("a secret detail")
+
+        monkeypatch.setattr(server.context.service.server, "rank", broken)
+        found = server.post("/rank", {"query_id": 11})
+        assert found.status_code == 500
+        assert found.json() == {"error": "the server failed; its log says why."}
+        assert "a secret detail" in caplog.text
+        assert [server.get(path).status_code for path in ("/nothing", "/rank")] == [404, 405]
+
+
+def raw(url: str, data: bytes) -> bytes:
+    """What comes back on a connection until the server ends it."""
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(data)
+        found = b""
+        while part := connection.recv(65536):
+            found += part
+    return found
+
+
+def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, tmp_path) -> None:
+    """On a real socket, with the time shortened: connections that wait are ended by the server, not by us."""
+    from tandemrank.serving import run
+    from tandemrank.serving.service import Settings
+
+    limits = Limits(seconds=0.2, head=2000)
+    ports: asyncio.Queue[int] = asyncio.Queue()
+    server = run.server(
+        Settings(folder / "pair-0", log=tmp_path), run.Address(port=0, token=TOKEN, limits=limits),
+        listening=ports.put_nowait,
+    )  # fmt: skip
+    requests = {
+        "silent": b"",
+        "half": b"POST /rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+        "endless": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 5000 + b"\r\n\r\n",
+        "nonsense": b"\x00\x01\x02 nonsense\r\n\r\n",
+        "status": b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    }
+
+    async def go() -> dict[str, bytes]:
+        task = asyncio.create_task(server.serve())
+        url = f"http://127.0.0.1:{await ports.get()}"
+        found = await asyncio.gather(*(asyncio.to_thread(raw, url, x) for x in requests.values()))
+        server.should_exit = True
+        await task
+        return dict(zip(requests, found, strict=True))
+
+    found = asyncio.run(go())
+    assert found["silent"] == b""
+    assert b"200" not in found["half"][:20]
+    assert found["endless"].startswith(b"HTTP/1.1 400")
+    assert found["nonsense"].startswith(b"HTTP/1.1 400")
+    head, _, body = found["status"].partition(b"\r\n\r\n")
+    assert b"server:" not in head.lower()
+    assert json.loads(body)["ready"]
+    for text in (*found.values(), *(path.read_bytes() for path in tmp_path.iterdir())):
+        assert TOKEN.encode() not in text
+
+
+def test_neither_journal_nor_metrics_have_features(folder, tmp_path) -> None:
+    with local(folder, log=tmp_path) as server:
+        server.post("/rank", {"query_features": {"age": 61.25, "land": "atlantis"}})
+        everything = b"".join(path.read_bytes() for path in tmp_path.iterdir()) + server.get("/metrics").content
+        assert b"61.25" not in everything
+        assert b"atlantis" not in everything

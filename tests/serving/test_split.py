@@ -1,0 +1,160 @@
+"""Two pairs at once: sticky shares, propensities of the mixture by enumeration, lists drawn again, features."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+import enumeration
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.logs import reading, validation
+from tandemrank.policies import towers
+from tandemrank.policies.scorers import MatrixFactorisation
+from tandemrank.policies.two_stage import TwoStagePolicy, extended
+from tandemrank.serving import replay, traffic
+from tandemrank.serving.engine import Server
+from tandemrank.serving.live import LivePair, logged_id
+from tandemrank.serving.recorder import Recorder
+from tandemrank.serving.records import Event
+
+Q, D, K2, K = 4, 6, 4, 2
+THETA = [1.0, 0.5]
+
+
+def pair(seed: int = 0, *, first: int = 0, K: int = K, queries: list | None = None) -> TwoStagePolicy:
+    rng = np.random.default_rng(seed)
+    stages = [MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3))) for _ in range(2)]
+    ids = Vocabulary(pl.Series(queries or range(10, 10 + Q)), pl.Series([f"i{d}" for d in range(first, first + D)]))
+    return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
+
+
+def exact(live: LivePair, q: int) -> dict[str, float]:
+    s_c, s_r = (s.double().numpy()[0].tolist() for s in live.scores(q))
+    one = [[float(d == e) for e in range(D)] for d in range(D)]
+    return {item: enumeration.utility(s_c, s_r, one[d], THETA, K2)[0] for d, item in enumerate(live.items)}
+
+
+def test_a_unit_keeps_its_pair_and_shares_are_kept() -> None:
+    old, new = LivePair(pair(0)), LivePair(pair(1))
+    split = traffic.split(old, new, 0.3, salt="x")
+    arms = [split.choose(f"user {n}") for n in range(20_000)]
+    assert arms == [split.choose(f"user {n}") for n in range(20_000)]
+    assert abs(np.mean(arms) - 0.3) < 5 * np.sqrt(0.21 / 20_000)
+    other = [traffic.split(old, new, 0.3, salt="y").choose(f"user {n}") for n in range(20_000)]
+    assert abs(np.mean(np.array(arms) * other) - 0.09) < 5 * np.sqrt(0.09 / 20_000)
+    grown = [traffic.split(old, new, 0.5, salt="x").choose(f"user {n}") for n in range(20_000)]
+    assert all(b >= a for a, b in zip(arms, grown, strict=True))
+    for share in (0.0, 1.0, -1.0, float("nan")):
+        with pytest.raises(ConfigError):
+            traffic.split(old, new, share, salt="x")
+
+
+@pytest.mark.parametrize("mode", ["split", "interleave"])
+def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp_path, mode) -> None:
+    log = Recorder(tmp_path, theta=THETA, samples=400)
+    server = Server(pair(0), recorder=log)
+    old, new = server.live, LivePair(pair(1, first=2))
+    server.swap(traffic.split(old, new, 0.25 if mode == "split" else 0.5, salt="s", mode=mode))
+    answers = [server.rank(11, unit=f"u{n % 7}" if n % 2 else None) for n in range(60)]
+    stuck = {}
+    for n, found in enumerate(answers):
+        server.feedback(found.impression_id, [Event(found.items[0])])
+        if n % 2 and mode == "split":
+            assert stuck.setdefault(n % 7, found.policy) == found.policy
+    [sealed] = log.seal(everything=True)
+    log.close()
+    assert (sealed.impressions, sealed.clicks) == (60, 60)
+    frame = pl.read_parquet(sealed.path)
+    if mode == "split":
+        assert set(frame["policy"]) == {old.digest, new.digest}
+        a, b = exact(old, 11), exact(new, 11)
+        for row in frame.iter_rows(named=True):
+            assert json.loads(row["mixture"]) == [[old.digest, 0.75], [new.digest, 0.25]]
+            for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
+                assert abs(rho - 0.75 * a.get(item, 0) - 0.25 * b.get(item, 0)) <= 5 * error + 1e-6
+    else:
+        assert set(frame["policy"]) == {f"{old.digest}+{new.digest}"}
+        by_item: dict[str, set[float]] = {}
+        for row in frame.iter_rows(named=True):
+            for item, rho in zip(row["items"], row["propensities"], strict=True):
+                by_item.setdefault(item, set()).add(rho)
+        assert all(len(found) == 1 for found in by_item.values())
+        assert sum(rho for [rho] in by_item.values()) <= sum(THETA) + 0.1
+    assert validation.validate(tmp_path / "*.parquet").fit
+    assert reading.read(tmp_path / "*.parquet").N == 60
+    found = replay.replay([tmp_path], [pair(0), pair(1, first=2)])
+    assert (found.impressions, found.equal) == (60, 60)
+
+
+def test_a_pair_that_does_not_fit_is_refused_and_the_old_one_stays() -> None:
+    server = Server(pair(0))
+    for wrong in (pair(1, K=1), pair(1, queries=["a", "b", "c", "d"])):
+        with pytest.raises(PolicyError):
+            server.swap(traffic.single(LivePair(wrong)))
+    assert server.rank(10).policy == server.live.digest == LivePair(pair(0)).digest
+
+
+def two_towers() -> TwoStagePolicy:
+    ids = Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series([f"i{d}" for d in range(D)]))
+    rng = np.random.default_rng(0)
+    queries = pl.DataFrame(
+        {"query_id": ids.query_ids, "age": rng.normal(size=Q) * 9 + 40, "land": ["a", "b", "a", None]}
+    )
+    items = pl.DataFrame({"item_id": ids.item_ids, "price": rng.normal(size=D)})
+    stages = [towers.from_features(queries, items, ids, width=8, dimension=4, seed=s) for s in range(2)]
+    return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
+
+
+def test_a_stranger_with_features_gets_what_the_extended_pair_gives() -> None:
+    live = LivePair(two_towers())
+    new = pl.DataFrame({"query_id": [99], "age": [61.0], "land": ["b"]})
+    wanted = extended(two_towers(), query_features=new).plain_scores([Q])
+    for found, other in zip(live.scores(99, None, {"age": 61.0, "land": "b"}), wanted, strict=True):
+        assert np.allclose(found.numpy(), other.numpy(), atol=1e-5)
+    server = Server(live)
+    assert server.rank(99, features={"age": 61.0, "land": "b"}).source == "features"
+    assert server.rank(10, features={"age": 61.0}).source == "pair"
+    assert Server(pair()).rank(99, features={"age": 61.0}).source == "popular"
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
+    log = Recorder(tmp_path, theta=THETA, samples=5)
+    server = Server(two_towers(), recorder=log, log_features=asked)
+    server.rank(features={"age": 61.25, "land": "b"})
+    server.rank(11)
+    [journal] = tmp_path.glob("journal-*.bin")
+    assert (b"61.25" in journal.read_bytes()) is asked
+    log.close()
+    # The next process does not have them in memory.
+    later = Recorder(tmp_path, theta=THETA, samples=5)
+    Server(two_towers(), recorder=later)
+    [sealed] = later.seal(everything=True)
+    later.close()
+    assert (sealed.impressions, sealed.set_aside) == ((2, 0) if asked else (1, 1))
+    found = replay.replay([tmp_path], [two_towers()])
+    assert found.impressions == found.equal == (2 if asked else 1)
+    assert validation.validate(tmp_path).fit
+
+
+def test_the_same_process_knows_the_features(tmp_path) -> None:
+    log = Recorder(tmp_path, theta=THETA, samples=5)
+    server = Server(two_towers(), recorder=log)
+    for age in (61.25, 61.25, 20.0):
+        server.rank(features={"age": age})
+    [sealed] = log.seal(everything=True)
+    log.close()
+    assert (sealed.impressions, sealed.set_aside) == (3, 0)
+    assert pl.read_parquet(sealed.path)["query_id"].n_unique() == 2
+    assert replay.replay([tmp_path], [two_towers()]).without_features == 3
+
+
+def test_ids_of_strangers_have_the_kind_of_the_pairs() -> None:
+    for features in (None, {"age": 1.0}):
+        assert isinstance(logged_id(None, features, int, b"x"), int)
+        assert isinstance(logged_id(None, features, str, b"x"), str)
+    assert logged_id(None, {"a": 1.0, "b": 2}, int, b"x") == logged_id(None, {"b": 2, "a": 1.0}, int, b"x")
+    assert logged_id(None, {"a": 1.0}, int, b"x") != logged_id(None, {"a": 1.0}, int, b"y")
+    assert logged_id(3, {"a": 1.0}, int) == 3

@@ -1,0 +1,163 @@
+"""A verdict while it runs: right in the end, rarely wrong however often one looks, and acted on by the server."""
+
+import numpy as np
+import pytest
+
+from served import Clock, local, pair, saved
+from tandemrank.serving import traffic
+from tandemrank.serving.live import LivePair, digest
+from tandemrank.serving.outcomes import Outcomes, Tally
+from tandemrank.serving.records import Settled
+from tandemrank.serving.verdict import LiveTest
+
+K = 3
+OLD, NEW = LivePair(pair(0)), LivePair(pair(1))
+
+
+def split(share: float = 0.5, mode: str = "split") -> traffic.Traffic:
+    return traffic.split(OLD, NEW, share, salt="s", mode=mode)
+
+
+def impressions(rng, n: int, *, old: float, new: float, share: float = 0.5, mode: str = "split"):
+    """Outcomes of pairs whose lists get clicks at these rates: Binomial(K, rate / K)."""
+    now = split(share, mode)
+    for _ in range(n):
+        if mode == "interleave":
+            teams = tuple(int(x) for x in rng.integers(2, size=K))
+            clicked = tuple(k for k in range(K) if rng.random() < (new if teams[k] else old) / K)
+            yield Settled(now, 0, teams, clicked, None)
+        else:
+            arm = int(rng.random() < share)
+            clicked = tuple(k for k in range(K) if rng.random() < (new if arm else old) / K)
+            yield Settled(now, arm, None, clicked, None)
+
+
+@pytest.mark.parametrize("mode", ["split", "interleave"])
+def test_equal_pairs_are_rarely_told_apart_however_often_one_looks(mode) -> None:
+    rng, wrong = np.random.default_rng(0), 0
+    runs = 40
+    for _ in range(runs):
+        test = LiveTest(split(mode=mode), K)
+        decision = "continue"
+        for settled in impressions(rng, 100, old=0.5, new=0.5, mode=mode):
+            test.hear(settled)
+            decision = test.look()
+            if decision != "continue":
+                break
+        wrong += decision == "roll back"
+    assert wrong <= 0.05 * runs + 5 * np.sqrt(0.05 * 0.95 * runs)
+
+
+@pytest.mark.parametrize(("mode", "share"), [("split", 0.5), ("split", 0.2), ("interleave", 0.5)])
+def test_half_the_clicks_are_seen_within_2000_impressions(mode, share) -> None:
+    rng = np.random.default_rng(1)
+    caught = 0
+    for _ in range(20):
+        test = LiveTest(split(share, mode), K, before=Tally(1000, 400, 500, 600))
+        for n, settled in enumerate(impressions(rng, 2000, old=0.5, new=0.25, share=share, mode=mode)):
+            test.hear(settled)
+            if n % 50 == 49 and test.look() == "roll back":
+                caught += 1
+                break
+    assert caught >= 19
+
+
+@pytest.mark.parametrize("mode", ["split", "interleave"])
+def test_the_interval_holds_the_truth_and_ends_on_the_right_side(mode) -> None:
+    test = LiveTest(split(mode=mode), K)
+    empty = test.verdict()
+    assert (empty.difference, empty.low, empty.high, empty.decision) == (None, -K, K, "continue")
+    rng = np.random.default_rng(2)
+    truth = 0.3 if mode == "split" else 0.15  # interleaved, each pair has half of the places
+    for n, settled in enumerate(impressions(rng, 4000, old=0.5, new=0.8, mode=mode)):
+        test.hear(settled)
+        if n % 400 == 0:
+            found = test.verdict()
+            assert found.low <= truth <= found.high
+    found = test.verdict()
+    assert found.decision == "promote"
+    assert 0 < found.low < found.difference < found.high
+    assert found.p_better < 0.05 < found.p_worse
+    assert len(test.history) > 2
+
+
+def test_a_unit_counts_once_and_other_traffic_not_at_all() -> None:
+    test = LiveTest(split(), K)
+    for n in range(10):
+        test.hear(Settled(split(), n % 2, None, (0,), "somebody"))
+        test.hear(Settled(traffic.single(OLD), 0, None, (0,), None))
+        test.hear(Settled(split(mode="interleave"), 0, (0, 1, 0), (0,), None))
+    test.look()
+    assert sum(test.impressions) == 1
+    test.hear(Settled(split(0.3), 1, None, (), None))  # the share may change
+    test.look()
+    assert sum(test.impressions) == 2
+
+
+def drive(server, clock, rng, n: int, rates: dict[str, float]) -> None:
+    """Users who click on the first item at a rate that depends on the pair."""
+    for _ in range(n):
+        found = server.post("/rank", {"query_id": 11}).json()
+        if rng.random() < rates[found["policy"]]:
+            body = {"impression_id": found["impression_id"], "events": [{"item": found["items"][0]}]}
+            server.post("/feedback", body)
+    clock.now += 100
+    server.context.service.tick()
+
+
+@pytest.mark.parametrize(("rate", "ends"), [(0.05, "rolled back"), (0.95, "answers everything: better")])
+def test_the_server_rolls_back_a_bad_pair_and_promotes_only_if_asked(tmp_path, rate, ends) -> None:
+    folder = saved(tmp_path / "pairs", 0, 1)
+    clock, rng = Clock(), np.random.default_rng(0)
+    rates = {digest(pair(0)): 0.5, digest(pair(1)): rate}
+    with local(folder, log=tmp_path / "log", clock=clock, promote=rate > 0.5) as server:
+        new = server.post("/pairs", {"folder": "pair-1"}, admin=True).json()["policy"]
+        drive(server, clock, rng, 100, rates)
+        server.post("/split", {"policy": new, "share": 0.5}, admin=True)
+        for _ in range(20):
+            drive(server, clock, rng, 50, rates)
+            if server.get("/status").json()["traffic"]["mode"] == "single":
+                break
+        status = server.get("/status").json()
+        assert ends in status["changes"][-1]["words"]
+        assert status["verdict"]["decision"] == ("roll back" if rate < 0.5 else "promote")
+        assert status["tallies"][new]["impressions"] > 20
+        assert status["tallies"][new]["by_rank"][0] == status["tallies"][new]["clicks"]
+
+
+def test_without_leave_a_better_pair_is_only_proposed(tmp_path) -> None:
+    folder = saved(tmp_path / "pairs", 0, 1)
+    clock, rng = Clock(), np.random.default_rng(0)
+    with local(folder, log=tmp_path / "log", clock=clock, rollback=False) as server:
+        new = server.post("/pairs", {"folder": "pair-1"}, admin=True).json()["policy"]
+        server.post("/split", {"policy": new, "share": 0.5}, admin=True)
+        for _ in range(8):
+            drive(server, clock, rng, 50, {digest(pair(0)): 0.1, new: 0.9})
+        status = server.get("/status").json()
+        assert status["traffic"]["mode"] == "split"
+        assert status["verdict"]["decision"] == "promote"
+        assert status["history"]
+
+
+def test_outcomes_are_settled_in_order_and_memory_is_bounded(tmp_path) -> None:
+    folder = saved(tmp_path / "pairs", 0)
+    clock = Clock()
+    heard: list[Settled] = []
+    with local(folder, log=tmp_path / "log", clock=clock) as server:
+        service = server.context.service
+        service.outcomes = service.server.watcher = Outcomes(window=100, settle=10, most=5, heard=heard.append)
+        ids = [server.post("/rank", {"query_id": 11}).json() for _ in range(8)]
+        assert len(heard) == 3  # what no longer fits is settled as it is
+        body = {"impression_id": ids[-1]["impression_id"], "events": [{"item": ids[-1]["items"][1]}]}
+        assert server.post("/feedback", body).json()["counted"] == 1
+        gone = {"impression_id": ids[0]["impression_id"], "events": [{"item": ids[0]["items"][1]}]}
+        assert server.post("/feedback", gone).json()["unknown"] == 1
+        clock.now += 20
+        service.tick()
+        assert [s.ranks for s in heard] == [()] * 7 + [(1,)]
+        later = {"impression_id": ids[-1]["impression_id"], "events": [{"item": ids[-1]["items"][0]}]}
+        assert server.post("/feedback", later).json()["counted"] == 1  # for the log, not for the verdict
+        assert [s.ranks for s in heard] == [()] * 7 + [(1,)]
+        clock.now += 200
+        service.tick()
+        assert server.post("/feedback", body).json()["unknown"] == 1
