@@ -134,7 +134,9 @@ def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
 
 def test_a_click_in_time_is_not_late_as_well() -> None:
     """A user who comes back and clicks again has clicked once, in time; only who clicked late alone is late."""
-    shown = [Impression(name, 100.0, 11, ("i1", "i2"), "p", "trained", 0, 2, None, (("p", 1.0),)) for name in ("a", "b")]
+    shown = [
+        Impression(name, 100.0, 11, ("i1", "i2"), "p", "trained", 0, 2, None, (("p", 1.0),)) for name in ("a", "b")
+    ]
     rows = [("a", "i1", 105.0), ("a", "i1", 500.0), ("a", "i2", 110.0), ("b", "i1", 110.1), ("b", "i1", 300.0)]
     events = [{"impression": name, "item": item, "type": "click", "time": at} for name, item, at in rows]
     assert join_clicks(shown, events, 10.0) == ({"a": {"i1", "i2"}}, 1, 0)
