@@ -160,7 +160,7 @@ def test_doubly_robust_weights_are_the_estimator_as_it_is_written() -> None:
     for part, rest in (parts, parts[::-1]):
         reward = item_rate.reward_model(rest, np.array(THETA))
         direct = np.array([(np.array(RHO_CR) * reward.matrix(np.zeros(1, np.int64))[0, :-1]).sum()])
-        r_hat = reward.at(part.query, part.item)
+        r_hat = reward.at(part.query, part.item).mean
         rho = on_rows(RHO_CR, part), on_rows(RHO_0, part)
         estimates.append(estimators.doubly_robust(*rho, part, theta=np.array(THETA), r_hat=r_hat, direct=direct))
     assert (w @ np.array(RHO_CR))[0] == pytest.approx(5 * estimators.pooled(estimates).value, rel=1e-6)
@@ -204,7 +204,7 @@ def test_the_reward_model_finds_rates_and_shrinks_what_it_hardly_saw() -> None:
     assert np.abs(whole[:, : D - 1].mean(0) - by_item[:-1]).max() < 0.05
     for column in (D - 1, D):  # never shown, not known
         assert whole[:, column] == pytest.approx(model.rate * model.query)
-    assert model.at(query[:50], items[:50, 0]) == pytest.approx(whole[query[:50], items[:50, 0]])
+    assert model.at(query[:50], items[:50, 0]).mean == pytest.approx(whole[query[:50], items[:50, 0]])
     # Relevance here does not depend on the query, so pairs are pulled to their item almost wholly.
     assert np.abs(whole[:, : D - 1] - whole[:, : D - 1].mean(0)).mean() < 0.03
 
@@ -214,9 +214,9 @@ def test_a_factor_of_the_reward_model_is_pulled_to_1_as_far_as_chance_explains_i
     found = item_rate._factor(np.array([6.0, 1.0, 0.0, 5.0]), np.full(4, 3.0))
     beyond = (9 - 3) + (4 - 3) + (9 - 3) + (4 - 3)
     s = 4 * 3**2 / beyond
-    assert found == pytest.approx([(c + s) / (3 + s) for c in (6, 1, 0, 5)])
+    assert found.value == pytest.approx([(c + s) / (3 + s) for c in (6, 1, 0, 5)])
     by_chance = item_rate._factor(np.array([4.0, 1.0, 5.0, 3.0]), np.full(4, 3.0))
-    assert by_chance.tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert by_chance.value.tolist() == [1.0, 1.0, 1.0, 1.0]
 
 
 def test_cltr_obj_2s_is_the_sum_as_it_is_written() -> None:

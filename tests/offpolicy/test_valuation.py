@@ -177,7 +177,7 @@ def test_a_log_is_read_once_also_where_a_logger_is_fitted_to_its_lists(tmp_path:
     assert np.array_equal(lists.items, np.concatenate([part.items for part in small.impressions(900, 1)]))
 
 
-def assert_same_model(a: item_rate.Reward, b: item_rate.Reward) -> None:
+def assert_same_model(a: item_rate.ItemRate, b: item_rate.ItemRate) -> None:
     assert a.rate == b.rate
     assert np.array_equal(a.item, b.item)
     assert np.array_equal(a.query, b.query)

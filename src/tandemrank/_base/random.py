@@ -24,6 +24,8 @@ class Stream(IntEnum):
     HELD_OUT = 3  # which impressions of a log are held out
     FIT_HELD_OUT = 4  # which lists are held out when a logging policy is fitted
     FOLDS = 5  # which queries go together for cross-fitting
+    NOISE = 6  # which queries say how noisy clicks are
+    PAIRS = 7  # which pairs are held out when a reward model is fitted
 
 
 def random_keys(seed: int, stream: int, numbers: ArrayLike) -> NDArray[np.uint64]:

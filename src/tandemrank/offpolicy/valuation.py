@@ -28,7 +28,7 @@ from tandemrank.offpolicy.folds import query_folds, rows_of
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import SAMPLES, Asked, Clip, Resolved, resolve
 from tandemrank.offpolicy.reward import item_rate
-from tandemrank.offpolicy.reward.item_rate import Reward
+from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -190,7 +190,7 @@ class Evidence:
     log: Feedback
     theta: Floats
     propensities: Resolved
-    parts: tuple[tuple[Feedback, Reward], ...] = ()
+    parts: tuple[tuple[Feedback, RewardModel], ...] = ()
 
     @property
     def rho_0(self) -> Floats:
@@ -309,7 +309,7 @@ def _doubly_robust(exposure: Exposure, evidence: Evidence) -> Estimate:
     rho, rho_0, theta = exposure.rho, evidence.rho_0, evidence.theta
     parts = []
     for (part, reward), direct in zip(evidence.parts, exposure.direct, strict=True):
-        at, r_hat = rows_of(part, evidence.log), reward.at(part.query, part.item)
+        at, r_hat = rows_of(part, evidence.log), reward.at(part.query, part.item).mean
         parts.append(estimators.doubly_robust(rho[at], rho_0[at], part, theta=theta, r_hat=r_hat, direct=direct))
     return estimators.pooled(parts)
 

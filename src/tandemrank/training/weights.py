@@ -11,7 +11,8 @@ from scipy.sparse import csr_matrix
 from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.offpolicy.estimators import Floats, check_exposures, safe_ratio
 from tandemrank.offpolicy.folds import rows_of
-from tandemrank.offpolicy.reward.item_rate import Reward, reward_model
+from tandemrank.offpolicy.reward.item_rate import reward_model
+from tandemrank.offpolicy.reward.model import RewardModel
 
 
 def click_weights(rho_0: Floats, feedback: Feedback) -> csr_matrix:
@@ -42,7 +43,7 @@ class DoublyRobustWeights:
     Shapes: parts of [Q] each; residual sparse [Q, D], logged pairs only.
     """
 
-    parts: tuple[tuple[Floats, Reward], ...]
+    parts: tuple[tuple[Floats, RewardModel], ...]
     residual: csr_matrix
     clicked: int
 
@@ -68,7 +69,7 @@ class DoublyRobustWeights:
 
     def arrays(self) -> Sequence[NDArray[Any]]:
         """Everything they are made of."""
-        models = [x for n, r in self.parts for x in (n, r.item, r.query, r.pair.indptr, r.pair.indices, r.pair.data)]
+        models = [x for n, r in self.parts for x in (n, *(array for _, array in sorted(r.arrays().items())))]
         return [self.residual.indptr, self.residual.indices, self.residual.data, *models]
 
 
@@ -83,7 +84,7 @@ def doubly_robust_weights(
     parts, residual = [], csr_matrix((feedback.Q, feedback.D))
     for part, rest in folds:
         reward = reward_model(rest, theta)
-        left = part.clicks - exposure(part, theta) * reward.at(part.query, part.item)
+        left = part.clicks - exposure(part, theta) * reward.at(part.query, part.item).mean
         left *= safe_ratio(np.ones(len(left)), rho_0[rows_of(part, feedback)], part.shown)
         residual = residual + csr_matrix((left, (part.query, part.item)), shape=residual.shape)
         parts.append((part.impressions, reward))

@@ -1,0 +1,52 @@
+"""The interface of all reward models: what an examined item is worth to a query, and how sure that is.
+
+R[q, d] is the chance that an examined item is clicked, P(C = 1 | d, q, k) = theta_k R[q, d] (paper: click-model). A model is
+fitted to a `Feedback` by a function of its module, says mean and variance of R for any pair, and can be saved.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is believed of R for some pairs: its posterior mean and variance.  Shapes: [n] each."""
+
+    mean: Floats
+    variance: Floats
+
+
+class RewardModel(ABC):
+    """R of every pair of a vocabulary. Positions are those of the `Feedback` that the model was fitted to."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Belief:
+        """Mean and variance of R.  Shapes: q, d [n] -> [n]."""
+
+    @abstractmethod
+    def matrix(self, q: NDArray[np.integer]) -> Floats:
+        """The mean of R of every item for some queries; the last column is for items that the log does not know.
+
+        Shapes: q [B] -> [B, D + 1].
+        """
+
+    @abstractmethod
+    def constants(self) -> dict[str, Any]:
+        """Its plain numbers and words, as JSON takes them."""
+
+    @abstractmethod
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays: with the constants they are all of it."""
+
+    @classmethod
+    @abstractmethod
+    def restored(cls, constants: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> "RewardModel":
+        """The model of `constants` and `arrays`."""

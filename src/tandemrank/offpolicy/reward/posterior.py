@@ -1,0 +1,257 @@
+"""The posterior with memory: a reward model that uses all that a log says, clicks, non-clicks and what was seen of each pair.
+
+    log-odds of relevance before a pair's own showings   s[q, d] = offset_d + y_d . x_q + beta_q          (`space`)
+    what its own showings say                            l[q, d]                                         (`memory`)
+    R[q, d] = r0 + (r1 - r0) z,   P(z = 1 | log) = E sigmoid(s + l) = sigmoid((s + l) / sqrt(1 + pi v / 8)), nearly
+
+with v the variance of s that is left. docs/learning.md has the derivation. Every constant is chosen from the log: pairs that
+are held out say how much queries differ (`Shape`), and whether the items' directions are fitted anew.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemrank._base import random
+from tandemrank.errors import InputError, LogError
+from tandemrank.logs.feedback import Feedback, exposure
+from tandemrank.offpolicy.estimators import sums_by
+from tandemrank.offpolicy.reward import space as spaces
+from tandemrank.offpolicy.reward import steps
+from tandemrank.offpolicy.reward.levels import item_levels
+from tandemrank.offpolicy.reward.memory import Noise, memory_of, pair_starts
+from tandemrank.offpolicy.reward.model import Belief, RewardModel
+from tandemrank.offpolicy.reward.noise import fit_noise
+from tandemrank.offpolicy.reward.space import FLAT, Directions, Shape, Space, Vectors, sigmoid
+from tandemrank.policies.memory import Memory
+
+Floats = NDArray[np.float64]
+Floats32 = NDArray[np.float32]
+
+HELD_OUT = 0.1  # share of the shown pairs that choose the constants
+SEARCH_PAIRS = 150_000  # pairs of whole queries that are enough to choose a shape by
+JUDGED_PAIRS = 300_000  # held-out pairs of whole queries that are enough to judge the items by
+ITEM_STEPS = 1  # at most
+SURE = 2.0  # standard errors by which a choice must be better
+# What is tried from the default shape on, one after the other, for as long as it helps.
+MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the log chose: noise, shape, how often the items' directions were fitted, and where the space came from."""
+
+    noise: Noise
+    shape: Shape
+    item_steps: int
+    source: str
+
+
+@dataclass(frozen=True)
+class Posterior(RewardModel):
+    """The fitted model. `queries` are (x, beta); `query_spread` times `item_spread` is the variance of s that is left.
+
+    Shapes: items [D, F + 1], the last column 1; offset [D]; queries [Q, F + 1]; query_spread [Q]; item_spread [D].
+    """
+
+    kind: ClassVar[str] = "posterior"
+
+    chosen: Chosen
+    memory: Memory
+    items: Floats32
+    offset: Floats32
+    queries: Floats32
+    query_spread: Floats
+    item_spread: Floats
+
+    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Belief:
+        """Mean and variance of R, which is r1 with the chance of relevance and else r0.  Shapes: q, d [n] -> [n]."""
+        s = self.offset[d] + np.einsum("nf,nf->n", self.queries[q], self.items[d])
+        variance = self.query_spread[q] * self.item_spread[d]
+        p = sigmoid((s + self.memory.at(q, d)) / np.sqrt(1 + FLAT * variance))
+        gap = self.chosen.noise.relevant - self.chosen.noise.irrelevant
+        return Belief(self.chosen.noise.rate(p), gap**2 * p * (1 - p))
+
+    def matrix(self, q: NDArray[np.integer]) -> Floats:
+        """The mean of R of every item; one that the log does not know is as good as the mean.  Shapes: q [B] -> [B, D + 1]."""
+        s = self.memory.add_to(self.log_odds(q), q)
+        s /= np.sqrt(1 + FLAT * self.query_spread[q, None] * self.item_spread)
+        R = self.chosen.noise.rate(sigmoid(s))
+        return np.column_stack([R, R.mean(1)])
+
+    def log_odds(self, q: NDArray[np.integer]) -> Floats:
+        """s of every item, without the memory.  Shapes: q [B] -> [B, D]."""
+        found: Floats = (self.queries[q] @ self.items.T + self.offset).astype(np.float64)
+        return found
+
+    def constants(self) -> dict[str, Any]:
+        """Its plain numbers."""
+        c = self.chosen
+        return {
+            "noise": vars(c.noise), "shape": vars(c.shape), "item_steps": c.item_steps, "source": c.source, "D": self.memory.D,
+        }  # fmt: skip
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays."""
+        names = ("items", "offset", "queries", "query_spread", "item_spread")
+        memory = {f"memory_{name}": getattr(self.memory, name) for name in ("first", "item", "value")}
+        return {name: getattr(self, name) for name in names} | memory
+
+    @classmethod
+    def restored(cls, constants: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> "Posterior":
+        """Of `constants` and `arrays`."""
+        first, item, value = (arrays.pop(f"memory_{name}") for name in ("first", "item", "value"))
+        memory = Memory(first, item, value, int(constants["D"]))
+        chosen = Chosen(
+            Noise(**constants["noise"]),
+            Shape(**constants["shape"]),
+            int(constants["item_steps"]),
+            str(constants["source"]),
+        )
+        return cls(chosen, memory, **arrays)
+
+
+def fit(
+    feedback: Feedback, theta: Floats, *, vectors: Vectors | None = None, noise: Noise | None = None, seed: int = 0
+) -> Posterior:
+    """The posterior of a log; `vectors` of a policy in the same vocabulary are the prior, `noise` is fitted if it is not given.
+
+    Shapes: theta [K].
+    """
+    theta = np.asarray(theta, np.float64)
+    if not len(feedback.query):
+        raise LogError("expected a log with impressions to fit a reward model to; it has none.")
+    if vectors is not None and (len(vectors.queries), len(vectors.items)) != (feedback.Q, feedback.D):
+        raise InputError(
+            f"vectors are of {len(vectors.queries)} queries and {len(vectors.items)} items, the log's vocabulary has "
+            f"{feedback.Q} and {feedback.D}."
+        )
+    noise = noise or fit_noise(feedback, theta, seed=seed)
+    whole = _Fit(feedback, theta, noise, memory_of(feedback, theta, noise), seed)
+    return whole.run(None if vectors is None else spaces.from_vectors(vectors))
+
+
+class _Fit:
+    """One fit: the pairs of the log, those that are held out, and what was chosen so far."""
+
+    def __init__(self, feedback: Feedback, theta: Floats, noise: Noise, memory: Memory, seed: int) -> None:
+        self.feedback, self.noise, self.memory, self.seed = feedback, noise, memory, seed
+        self.seen = exposure(feedback, theta)
+        self.rows = np.unique(feedback.query).astype(np.int64)
+        pairs = memory.query * memory.D + memory.item
+        held = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, pairs)) < HELD_OUT
+        self.held_out, self.train = memory.only(held), memory.only(~held)
+        starts = pair_starts(feedback)
+        self.is_held = np.repeat(held, np.diff(np.append(starts, len(feedback.query))))
+
+    def levels(self, directions: Directions | None, *, whole: bool) -> Floats:
+        """The items' levels, from the pairs that train or from all.  Shapes: -> [D]."""
+        used, log = np.ones(len(self.seen), np.bool_) if whole else ~self.is_held, self.feedback
+        clicks, seen = (sums_by(log.item[used], x[used], log.D) for x in (log.clicks, self.seen))
+        design, rising = spaces.constant_design(log.D) if directions is None else (directions.design, directions.rising)
+        return item_levels(clicks, seen, design, self.noise, rising=rising).after
+
+    def run(self, directions: Directions | None) -> Posterior:
+        source = "the vectors of a policy" if directions is not None else "the log alone"
+        g = self.levels(directions, whole=False)
+        if directions is None:
+            directions = spaces.from_log(self.train, g, self.rows, Shape().level, seed=self.seed)
+        shape = self.choose_shape(directions, g)
+        start = spaces.shaped(directions, g, shape, self.memory.Q)
+        space, x, taken = self.fit_items(start, g)
+        # The last word: all pairs, with what was chosen without some of them.
+        offset = spaces.with_levels(
+            start.items, self.levels(directions, whole=True), start.mean, start.precision
+        ).offset
+        space = replace(space, offset=offset)
+        x = steps.query_step(space, self.memory, self.rows, x)
+        spread = steps.spread_of(space, self.memory, self.rows, x)
+        return Posterior(
+            Chosen(self.noise, shape, taken, source), self.memory, space.items, space.offset, x.astype(np.float32),
+            spread.query, spread.item,
+        )  # fmt: skip
+
+    def choose_shape(self, directions: Directions, g: Floats) -> Shape:
+        """The shape by the held-out pairs of some queries: from the default, one constant after the other."""
+        rows = self.some_queries(self.train, SEARCH_PAIRS)
+        best, x = Shape(), None
+        held = self.held_out.only(np.isin(self.held_out.query, rows))
+        if not len(held.item):
+            return best
+        weight: Floats | None = None
+
+        def judged(shape: Shape, x: Floats | None) -> tuple[float, Floats]:
+            nonlocal weight
+            space = spaces.shaped(directions, g, shape, self.memory.Q)
+            x = steps.query_step(space, self.train, rows, x)
+            log_odds, _ = steps.held_out_log_odds(space, self.train, rows, x, held)
+            weight = sigmoid(log_odds) if weight is None else weight
+            return float((weight * steps.held_out_terms(log_odds, held)).sum()), x
+
+        height, x = judged(best, None)
+        for name, moves in MOVES:
+            if name == "trust" and not _has_own(directions, rows):
+                continue
+            for move in moves:
+                moved = True
+                while moved:
+                    new = _moved(best, name, move)
+                    found, x_new = judged(new, x) if new != best else (-np.inf, x)
+                    moved = found > height
+                    best, height, x = (new, found, x_new) if moved else (best, height, x)
+        return best
+
+    def some_queries(self, pairs: Memory, enough: int) -> NDArray[np.int64]:
+        """Queries in random order, until they have pairs enough.  Shapes: -> [n]."""
+        draw = random.uniforms(random.random_keys(self.seed, random.Stream.PAIRS, self.rows))
+        order = self.rows[np.argsort(draw, kind="stable")]
+        total = np.cumsum(np.diff(pairs.first)[order])
+        return np.sort(order[: int(np.searchsorted(total, enough)) + 1])
+
+    def fit_items(self, start: Space, g: Floats) -> tuple[Space, Floats, int]:
+        """The items' directions by expectation-maximisation, for as long as held-out pairs become likelier."""
+        space, x = start, steps.query_step(start, self.train, self.rows)
+        judges = self.some_queries(self.held_out, JUDGED_PAIRS)
+        held = self.held_out.only(np.isin(self.held_out.query, judges))
+        if not len(held.item):
+            return space, x, 0
+        log_odds, spread = steps.held_out_log_odds(space, self.train, judges, x, held)
+        weight, terms = sigmoid(log_odds), steps.held_out_terms(log_odds, held)
+        for taken in range(ITEM_STEPS):
+            new = steps.item_step(space, self.train, x, spread.mean, start, g)
+            # The queries that judge come first: where they refuse, the others need not move.
+            x_new = steps.query_step(new, self.train, judges, x)
+            log_odds, spread = steps.held_out_log_odds(new, self.train, judges, x_new, held)
+            terms_new = steps.held_out_terms(log_odds, held)
+            gain = weight * (terms_new - terms)
+            if gain.sum() <= SURE * np.sqrt(np.square(gain).sum()):
+                return space, x, taken
+            others = np.setdiff1d(self.rows, judges)
+            x[judges] = x_new[judges]
+            space, terms, x = new, terms_new, _merged(x, steps.query_step(new, self.train, others, x), others)
+        return space, x, ITEM_STEPS
+
+
+def _merged(x: Floats, new: Floats, rows: NDArray[np.int64]) -> Floats:
+    """x with some rows of another.  Shapes: x, new [Q, F]; rows [n]."""
+    x[rows] = new[rows]
+    return x
+
+
+def _has_own(directions: Directions, rows: NDArray[np.int64]) -> bool:
+    """Whether a policy knows a taste of some of these queries."""
+    return directions.queries is not None and bool((np.square(directions.queries[rows]).sum(1) > 1e-6).any())
+
+
+def _moved(shape: Shape, name: str, move: float) -> Shape:
+    """The shape with one constant changed: variances by a factor, the slope by a step, the trust as it is."""
+    value = getattr(shape, name)
+    if name == "slope":
+        return replace(shape, slope=float(np.clip(value + move, 0, 1)))
+    if name == "trust":
+        return replace(shape, trust=max(value, move))
+    return replace(shape, **{name: float(np.clip(value * move, 0.05, 64))})

@@ -1,0 +1,195 @@
+"""Reward models on a simulator of their own: what they find, how they are saved, what they refuse."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import InputError, LogError
+from tandemrank.logs import counting
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy.reward import item_rate, noise, posterior, storage
+from tandemrank.offpolicy.reward.levels import item_levels
+from tandemrank.offpolicy.reward.memory import Noise
+from tandemrank.offpolicy.reward.model import RewardModel
+from tandemrank.offpolicy.reward.space import Vectors
+
+THETA = np.array([1.0, 0.7, 0.4])
+Q, D, F = 240, 60, 3
+
+
+class World:
+    """Tastes and items of three dimensions, hidden relevances, uniform lists, clicks with noise."""
+
+    def __init__(self, r1: float, r0: float, n: int = 12_000) -> None:
+        rng = np.random.default_rng(5)
+        self.queries, self.items = rng.normal(size=(Q, F)), rng.normal(size=(D, F))
+        self.level = rng.normal(size=D) - 1.5
+        odds = self.level + 1.2 * self.queries @ self.items.T
+        self.z = rng.random((Q, D)) < 1 / (1 + np.exp(-odds))
+        query = rng.integers(Q, size=n).astype(np.int32)
+        lists = rng.permuted(np.tile(np.arange(D), (n, 1)), axis=1)[:, :3].astype(np.int32)
+        rate = np.where(self.z[query[:, None], lists], r1, r0)
+        clicks = (rng.random((n, 3)) < THETA * rate).astype(np.uint8)
+        vocabulary = Vocabulary(pl.Series("query_id", range(Q)), pl.Series("item_id", range(D)))
+        self.log = counting.from_impressions([Impressions(query, lists, clicks)], vocabulary)
+        self.R = np.where(self.z, r1, r0)
+
+    @property
+    def vectors(self) -> Vectors:
+        """Of a policy that knows other queries of the same kind."""
+        others = np.random.default_rng(6).normal(loc=[0.5, 0, 0], size=(Q, F))
+        return Vectors(others.astype(np.float32), self.items.astype(np.float32))
+
+
+@cache
+def world(r1: float = 0.8, r0: float = 0.1, n: int = 12_000) -> World:
+    return World(r1, r0, n)
+
+
+@cache
+def fitted(source: str) -> RewardModel:
+    if source == "item rate":
+        return item_rate.reward_model(world().log, THETA)
+    return posterior.fit(world().log, THETA, vectors=world().vectors if source == "policy" else None)
+
+
+def error(model: RewardModel) -> float:
+    """The mean squared error of R over all pairs."""
+    return float(np.square(model.matrix(np.arange(Q))[:, :-1] - world().R).mean())
+
+
+def test_the_posterior_knows_more_than_rates_do() -> None:
+    assert error(fitted("policy")) < 0.75 * error(fitted("item rate"))
+    assert error(fitted("log")) < error(fitted("item rate"))
+
+
+@pytest.mark.parametrize("source", ["policy", "log"])
+def test_what_is_believed_happens_as_often_as_it_says(source: str) -> None:
+    """Pairs in ten groups of equal belief: the mean of R is what was believed, within five standard errors and a bit."""
+    q, d = np.divmod(np.arange(Q * D), D)
+    found, truth = fitted(source).at(q, d), world().R.ravel()
+    for part in np.array_split(np.argsort(found.mean), 10):
+        away = truth[part].mean() - found.mean[part].mean()
+        assert abs(away) < 5 * np.sqrt(found.variance[part].sum()) / len(part) + 0.03
+    z = np.square(truth - found.mean).mean() / found.variance.mean()
+    assert 0.85 < z < 1.15
+
+
+@pytest.mark.parametrize("source", ["policy", "log", "item rate"])
+def test_pairs_and_rows_agree_and_a_saved_model_is_the_same(source: str, tmp_path: Path) -> None:
+    model = fitted(source)
+    q, d = np.array([0, 7, 7, 239]), np.array([3, 0, 59, 11])
+    belief = model.at(q, d)
+    assert belief.mean == pytest.approx(model.matrix(q)[np.arange(4), d], rel=1e-5)
+    assert (belief.variance >= 0).all()
+    again = storage.load(storage.save(model, tmp_path / "model"))
+    assert type(again) is type(model)
+    assert np.array_equal(again.matrix(np.arange(Q)), model.matrix(np.arange(Q)))
+    assert np.array_equal(again.at(q, d).variance, belief.variance)
+
+
+def test_the_error_of_a_rate_is_that_of_its_gamma_posterior() -> None:
+    """A factor (c + s) / (x + s) with s from the excess of variance; its squared relative error is 1 / (c + s)."""
+    clicks, expected = np.array([0.0, 9.0, 1.0]), np.array([2.0, 3.0, 2.0])
+    excess = (4 - 2) + (36 - 3) + (1 - 2)
+    s = (4 + 9 + 4) / excess
+    found = item_rate._factor(clicks, expected)
+    assert found.value == pytest.approx((clicks + s) / (expected + s))
+    assert found.error == pytest.approx(1 / (clicks + s))
+    assert found.prior_error == pytest.approx(1 / s)
+    model = fitted("item rate")
+    assert len(model.at(np.zeros(0, int), np.zeros(0, int)).mean) == 0
+
+
+def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
+    folder = storage.save(fitted("item rate"), tmp_path / "model")
+    described = json.loads((folder / "model.json").read_text())
+    for wrong in ({"format": 99}, {"kind": "magic"}, {"constants": {}}):
+        (folder / "model.json").write_text(json.dumps(described | wrong))
+        with pytest.raises(InputError, match="no whole reward model"):
+            storage.load(folder)
+    (folder / "arrays.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="no whole reward model"):
+        storage.load(folder)
+
+
+@pytest.mark.parametrize(("r1", "r0"), [(0.8, 0.1), (1.0, 0.0), (0.5, 0.02)])
+def test_noise_is_found_from_pairs_that_were_shown_again(r1: float, r0: float) -> None:
+    found = noise.fit_noise(world(r1, r0).log, THETA)
+    assert found.relevant == pytest.approx(r1, abs=0.06)
+    assert found.irrelevant == pytest.approx(r0, abs=0.02)
+
+
+def test_without_pairs_shown_again_the_prior_decides_and_is_never_one_and_zero(feedback_of) -> None:
+    once = feedback_of([(q, d, 0, 1, float((q + d) % 4 == 0)) for q in range(6) for d in range(6)], 6, 6)
+    found = noise.fit_noise(once, THETA)
+    assert 0.5 < found.relevant < 1
+    assert 0 < found.irrelevant <= 0.3
+    assert noise.fit_noise(feedback_of([(0, 0, 0, 3, 0)], 1, 2), THETA) == noise.START
+
+
+def test_levels_are_the_share_of_queries_and_shrink_to_what_was_known() -> None:
+    rng = np.random.default_rng(0)
+    truth, seen, chances = rng.uniform(0.05, 0.6, 40), np.full(40, 4000.0), Noise(0.9, 0.1)
+    clicks = rng.poisson(seen * chances.rate(truth)).astype(float)
+    many = item_levels(clicks, seen, np.ones((40, 1)), chances)
+    assert 1 / (1 + np.exp(-many.after)) == pytest.approx(truth, abs=0.05)
+    design = np.column_stack([np.ones(40), np.log(truth / (1 - truth)), rng.normal(size=40)])
+    clicks[0], seen[0] = 0, 0  # never shown: only what was known before
+    found = item_levels(clicks, seen, design, chances, rising=np.array([False, True, True]))
+    assert found.after[0] == pytest.approx(found.before[0], abs=1e-4)
+    assert found.after[0] == pytest.approx(design[0, 1], abs=0.3)
+    assert found.knowledge > many.knowledge
+
+
+def test_queries_and_items_without_a_log_have_the_prior(feedback_of) -> None:
+    log = feedback_of([(q, d, q % 3, 1, float((q * d) % 5 == 0)) for q in range(10) for d in range(8)], 12, 9)
+    model = posterior.fit(log, THETA)
+    found = model.matrix(np.array([10, 11]))
+    assert np.array_equal(found[0], found[1])
+    assert np.isfinite(model.matrix(np.arange(12))).all()
+    assert ((found >= 0) & (found <= 1)).all()
+
+
+def test_extreme_logs_give_numbers(feedback_of) -> None:
+    """One query, one item, no click, clicks only, huge counts."""
+    for rows, queries, items in (
+        ([(0, 0, 0, 1, 0)], 1, 1),
+        ([(0, 0, 0, 1, 1)], 1, 2),
+        ([(q, d, 0, 1e6, 1e6) for q in range(3) for d in range(3)], 3, 3),
+        ([(q, d, 0, 5, 0) for q in range(3) for d in range(3)], 3, 4),
+    ):
+        model = posterior.fit(feedback_of(rows, queries, items), THETA)
+        assert np.isfinite(model.matrix(np.arange(queries))).all()
+
+
+def test_what_does_not_fit_is_refused(feedback_of) -> None:
+    log = feedback_of([(0, 0, 0, 1, 1)], 2, 3)
+    with pytest.raises(LogError, match="it has none"):
+        posterior.fit(feedback_of([], 2, 3), THETA)
+    with pytest.raises(InputError, match="vocabulary has 2 and 3"):
+        posterior.fit(log, THETA, vectors=Vectors(np.zeros((3, 2), np.float32), np.zeros((3, 2), np.float32)))
+    with pytest.raises(InputError, match="finite"):
+        Vectors(np.full((2, 2), np.nan, np.float32), np.zeros((3, 2), np.float32))
+    with pytest.raises(InputError, match=r"\[queries, F\]"):
+        Vectors(np.zeros((2, 2), np.float32), np.zeros((3, 1), np.float32))
+
+
+def test_a_policy_that_knows_nobody_apart_is_as_good_as_none() -> None:
+    same = Vectors(np.ones((Q, 2), np.float32), np.ones((D, 2), np.float32))
+    model = posterior.fit(world().log, THETA, vectors=same)
+    assert isinstance(model, posterior.Posterior)
+    assert model.chosen.source == "the log alone"
+
+
+def test_a_fit_is_the_same_twice(feedback_of) -> None:
+    log: Feedback = world(n=2000).log
+    one, two = (posterior.fit(log, THETA, vectors=world().vectors, seed=3) for _ in range(2))
+    assert np.array_equal(one.queries, two.queries)
+    assert one.chosen == two.chosen
