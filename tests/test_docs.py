@@ -18,14 +18,14 @@ from tandemrank._base.config import resolve
 from tandemrank.cli.main import app
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
-from tandemrank.training.config import EarlyStopping, LearningConfig, TrainingConfig
+from tandemrank.training.config import EarlyStopping, LearningConfig, Safety, TrainingConfig
 from tandemrank.training.start import StartConfig
 from test_architecture import ROOMS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPER = ROOT.parent / "shared" / "paper" / "two-stage-cltr.tex"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
-CONFIGS = [ExperimentConfig, LearningConfig, StartConfig, TrainingConfig, EarlyStopping, GridConfig]
+CONFIGS = [ExperimentConfig, LearningConfig, StartConfig, TrainingConfig, EarlyStopping, Safety, GridConfig]
 
 
 def read(name: str) -> str:
@@ -183,7 +183,7 @@ def preset(config: type[BaseModel], name: str) -> BaseModel:
     experiment = resolve(ExperimentConfig, preset=PRESETS[name])
     learning = experiment.learning
     parts = (
-        experiment, learning, StartConfig(), learning.training, EarlyStopping(), GridConfig(experiment=experiment),
+        experiment, learning, StartConfig(), learning.training, EarlyStopping(), Safety(), GridConfig(experiment=experiment),
     )  # fmt: skip
     return next(part for part in parts if isinstance(part, config))
 

@@ -13,6 +13,7 @@ from tandemrank._base.files import as_json
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.offpolicy import bounds, values
+from tandemrank.offpolicy.certainty import excess_exposure
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.sequential import TwoArms
 from tandemrank.offpolicy.verdicts import Verdict
@@ -149,7 +150,7 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     )
     assert careful == pytest.approx(bounds.betting(terms).value)
     assert careful < plain
-    assert difference.excess_exposure(replace(odd, balance_error=0.02)) == 1.0
+    assert excess_exposure(replace(odd, balance_error=0.02)) == 1.0
     free = replace(rules, independent="impressions")
     ratio = [difference.at_least(x, live, feedback, free).bound for x in (value, replace(value, diagnostics=odd))]
     assert ratio[1] < ratio[0]

@@ -106,9 +106,9 @@ def test_joint_updates_the_generator_then_the_ranker_for_each_minibatch(monkeypa
     order = []
     original = _Loop.objective
 
-    def spy(self, view, stages, scores, w):
+    def spy(self, view, stages, scores, w, q):
         order.append(("+".join(stages), w.shape[0]))
-        return original(self, view, stages, scores, w)
+        return original(self, view, stages, scores, w, q)
 
     monkeypatch.setattr(_Loop, "objective", spy)
     config = TrainingConfig(epochs=1, minibatch=10, schedule="paper")

@@ -55,6 +55,12 @@ def learn(
         str | None, typer.Option(help="auto (the best there is a source for), exact, logged, fitted or frequency.")
     ] = None,
     objective: Annotated[str | None, typer.Option(help="ips or doubly-robust.")] = None,
+    safe: Annotated[
+        str | None,
+        typer.Option(
+            help="Careful training, and production where nothing is surely better: exposure, prpo or smoothing."
+        ),
+    ] = None,
     curve: Curve = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs per phase, at most.", min=1)] = None,
     rank: Annotated[int | None, typer.Option(help="Dimension of the factorisation of the clicks.", min=1)] = None,
@@ -82,7 +88,7 @@ def learn(
 
     flags = {
         "candidates": candidates, "list_length": list_length, "propensity": propensity, "objective": objective,
-        "examination": read_curve_option(curve), "epochs": epochs,
+        "examination": read_curve_option(curve), "epochs": epochs, "safe_objective": safe,
     }  # fmt: skip
     sizes = {
         "rank": rank, "generator_width": generator_width, "generator_dimension": generator_dimension,
@@ -110,6 +116,8 @@ def learn(
         return
     show(training.text(learned))
     for sentence in training.sentences(learned):
+        show(sentence)
+    for sentence in training.caution_sentences(learned):
         show(sentence)
     show(f"propensities: {learned.propensity} ({learned.propensity_reason})")
     show(f"start: {learned.start.words}")

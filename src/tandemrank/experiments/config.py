@@ -63,6 +63,8 @@ class ExperimentConfig(BaseModel):
         """Refuses switches that would be ignored."""
         if self.learning.evaluation_share is not None:
             raise ValueError("evaluation_share is for logs of one's own; an experiment is judged by the truth")
+        if self.learning.safe is not None:
+            raise ValueError("safe is for logs of one's own (learn); an experiment compares the methods as they are")
         return self
 
 

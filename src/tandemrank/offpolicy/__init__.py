@@ -8,6 +8,7 @@
 - `uncertainty`: the bootstrap over queries
 - `bounds`: lower bounds of a value or of a difference, for any number of queries
 - `impression_bound`: a tighter one of a difference, where impressions are independent of each other
+- `certainty`: what a difference is at least, for whoever acts on it
 - `sequential`: the same at every moment of a stream: live traffic in two arms
 - `exposure`: how a pair spreads the attention of a log's queries over the items
 - `diagnostics`: what a value rests on: support by stage, weights; `verdicts`: the words for it

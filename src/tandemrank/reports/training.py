@@ -167,6 +167,7 @@ def html(learned: Learned, *, command: str = "", seed: int = 0) -> str:
             f"Doubly robust estimates with 95% intervals on {learned.log.evaluation:,.0f} impressions that neither training "
             "nor stopping saw; production's is what these impressions show. Hollow: this log cannot answer for it.",
         ),
+        section("What caution cost and what it saved", caution(learned)),
         section("What the numbers rest on", _diagnostics(learned)),
         figure_of("Learning curves", curves_figure(learned), JUDGED if learned.log.held_out else NOT_JUDGED),
         section("The log", _log(learned)),
@@ -184,6 +185,28 @@ NOT_JUDGED = (
     "The objective of training by epoch, as a share of the highest. Nothing was held out to stop it: the last weights of a "
     "phase were kept."
 )
+
+
+def caution_sentences(learned: Learned) -> list[str]:
+    """What caution did to each method, in words; nothing where none was asked for."""
+    found = []
+    for method, one in learned.guarded.items():
+        cost = f"{signed(one.cost.difference)} {bracket(*one.cost.interval, signed)}"
+        words = (
+            f"{label(method)}, {one.objective}: {cost} clicks per impression against the same training without caution"
+        )
+        if one.careful_bound is not None and one.plain_bound is not None:
+            words += f"; surely above production by {signed(one.careful_bound)} with it and {signed(one.plain_bound)} without"
+        if one.kept_production:
+            words += ". That is not above 0, so production is kept"
+        found.append(f"{words}.")
+    return found
+
+
+def caution(learned: Learned) -> str:
+    """The same as a list."""
+    lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in caution_sentences(learned))
+    return f"<ul>{lines}</ul>" if lines else ""
 
 
 def _chip(method: str) -> str:

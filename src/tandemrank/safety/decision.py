@@ -24,6 +24,7 @@ from tandemrank._base.cluster import Engine
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback, always_the_same
 from tandemrank.logs.sources import Source
+from tandemrank.offpolicy.certainty import Independent, excess_exposure
 from tandemrank.offpolicy.diagnostics import CARE_MISSING
 from tandemrank.offpolicy.propensities import DETERMINISTIC_SHARE, Asked, Clip
 from tandemrank.offpolicy.valuation import Answers, Curve, Estimator, Question, Side, answers
@@ -33,7 +34,7 @@ from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.safety import canary, difference, segments
 from tandemrank.safety.canary import Canary
-from tandemrank.safety.difference import Independent, Rules
+from tandemrank.safety.difference import Rules
 from tandemrank.safety.segments import SegmentDifference, Segments
 
 RISK = 0.01  # of production's clicks that a canary may lose at worst
@@ -217,7 +218,7 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
     )
     if rules.pairs > 1:
         sure += f", all {rules.pairs} pairs together"
-    excess = difference.excess_exposure(new.diagnostics)
+    excess = excess_exposure(new.diagnostics)
     if excess - 1 > CARE_MISSING:
         return Call.DO_NOT, (
             f"the propensities do not fit the log: weighted exposure is {excess:.2f} of what it should be, so neither value "

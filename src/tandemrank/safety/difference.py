@@ -1,17 +1,14 @@
-"""What a log says at least of a difference, for a gate: the bound, corrected where the weights find too much, and how much
-longer a log would be needed for a yes."""
+"""What is asked of a difference, what the log says at least of it, and how much longer a log would be needed for a yes."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy import bounds, impression_bound, values
-from tandemrank.offpolicy.diagnostics import Diagnostics
-from tandemrank.offpolicy.values import PRODUCTION, Value
+from tandemrank.offpolicy import bounds, impression_bound
+from tandemrank.offpolicy.certainty import Independent, certain_sums, certain_terms
+from tandemrank.offpolicy.values import Value
 
-Independent = Literal["queries", "impressions"]
 LONGER = 2.0 ** np.arange(0, 31, 0.25)  # logs that are tried, as multiples of this one
 
 
@@ -46,28 +43,13 @@ class AtLeast:
 
 
 def at_least(new: Value, old: Value, log: Feedback, rules: Rules) -> AtLeast:
-    """The bound by what is independent, with the new side divided by what its weights find too much."""
-    terms = values.difference_terms(new, old)
+    """The bound by what is independent."""
+    terms = certain_terms(new, old, rules.most_clicks)
     if terms is None:
         return AtLeast(None, float("inf"))
-    excess = excess_exposure(new.diagnostics)
     if rules.independent == "impressions":
-        most = min(rules.most_clicks or np.inf, float(log.rank.max(initial=0)) + 1)
-        return _by_impressions(
-            impression_bound.difference_sums(new.weights / excess, old.old_weights, log, most=most), rules
-        )
-    # Of production a click is worth one; of another pair as much as its weight.
-    limit = rules.most_clicks if rules.against == PRODUCTION and rules.most_clicks is not None else np.inf
-    corrected = terms.values - new.terms.values * (1 - 1 / excess)
-    found = bounds.Terms(corrected, terms.sizes, min(terms.floor, limit))
-    return AtLeast(bounds.best(found, rules.each).value, log_needed(found, rules.at_least, rules.each))
-
-
-def excess_exposure(found: Diagnostics | None) -> float:
-    """Weighted exposure over what it should be where that is surely above 1; 1 elsewhere."""
-    if found is None or not found.balance - 1 > 3 * found.balance_error:
-        return 1.0
-    return found.balance
+        return _by_impressions(certain_sums(new, old, log, rules.most_clicks), rules)
+    return AtLeast(bounds.best(terms, rules.each).value, log_needed(terms, rules.at_least, rules.each))
 
 
 def log_needed(terms: bounds.Terms, threshold: float, level: float) -> float:

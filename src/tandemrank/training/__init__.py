@@ -4,6 +4,7 @@
 - `parts`: an own log in its parts: for training, for stopping, for valuing
 - `data`: from a log to what training needs: propensities, clipping, weights
 - `weights`: the estimators as weights of the documents; `documents`: what the loop asks of them
+- `caution`: caution in the loop: weights that change as the exposures move
 - `safe`: caution as a change of these weights
 - `ranks`: the weights of the ranks
 - `schedules`: Baseline, Independent and Joint as data
@@ -13,6 +14,7 @@
 - `checkpoint`: where a training stands, on disk
 - `loop`: the loop
 - `methods`: the driver of methods: a stage that is trained alone is trained once
+- `gate`: what caution did, and production where nothing is surely better
 - `start`: where training starts without ratings
 - `learning`: `learn`: from an own log to trained pairs and what each would be worth
 """

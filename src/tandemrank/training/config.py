@@ -79,6 +79,33 @@ class TrainingConfig(BaseModel):
         return value
 
 
+class Safety(BaseModel):
+    """Caution: training that stays near production as long as clicks are few, and a pair that is surely not worse."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    safe_objective: Literal["exposure", "prpo", "smoothing"] = Field(
+        default="exposure",
+        description="what limits training: the exposure risk, the clip of PRPO, or logarithmic smoothing of the weights",
+    )
+    safe_delta: float = Field(
+        default=0.05, gt=0, lt=1, description="the chance with which the exposure risk may be exceeded"
+    )
+    safe_reach: float | None = Field(
+        default=None,
+        gt=0,
+        description="how far from production's exposure is rewarded: 1 + reach times (prpo), or where smoothing sets in; by "
+        "default the impressions per query",
+    )
+    gate: bool = Field(
+        default=True,
+        description="whether a pair is kept only if it is surely better than production on the part that values it",
+    )
+    gate_independent: Literal["queries", "impressions"] = Field(
+        default="queries", description="what the gate takes as independent of each other, as in `decide`"
+    )
+
+
 class LearningConfig(BaseModel):
     """The switches from the log to the trained pair. What is None is decided by the log, or has no meaning there."""
 
@@ -127,7 +154,18 @@ class LearningConfig(BaseModel):
         lt=1,
         description="share of an own log's impressions that only value what was trained; by default 0.2",
     )
+    safe: Safety | None = Field(
+        default=None, description="whether training is careful, and keeps production where nothing is surely better"
+    )
     training: TrainingConfig = TrainingConfig()
+
+    @field_validator("safe", mode="before")
+    @classmethod
+    def _careful(cls, value: Any) -> Any:
+        """True and false as a switch, and the name of an objective alone."""
+        if isinstance(value, bool):
+            return Safety() if value else None
+        return {"safe_objective": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _applies(self) -> "LearningConfig":

@@ -9,22 +9,25 @@ part shows.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from tandemrank._base.ids import same_ids
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.sources import Source
-from tandemrank.offpolicy.logger import LISTS, lists_of
+from tandemrank.offpolicy.logger import LISTS, fit, lists_of
 from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.valuation import Question, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training.config import CANDIDATES, EVALUATION_SHARE, LearningConfig
+from tandemrank.training.caution import Caution
+from tandemrank.training.config import CANDIDATES, EVALUATION_SHARE, LearningConfig, Safety
 from tandemrank.training.data import TrainingData, prepare
+from tandemrank.training.gate import Guarded, guard, summaries
 from tandemrank.training.history import Progress
 from tandemrank.training.loop import Trained
 from tandemrank.training.methods import Methods, check_methods
@@ -68,6 +71,7 @@ class Learned:
     values: dict[Method, Value]
     production: Value
     differences: tuple[Difference, ...]
+    guarded: dict[Method, Guarded] = field(default_factory=dict)  # what caution did, where it was asked for
 
     @property
     def policy(self) -> TwoStagePolicy:
@@ -93,6 +97,7 @@ class Learned:
                 for method, value in self.values.items()
             ],
             "differences": [difference.summary() for difference in self.differences],
+            "caution": summaries(self.guarded),
         }
 
 
@@ -127,7 +132,8 @@ def learn(
     config, start = config or LearningConfig(), (start or Start()).with_tables()
     names = check_methods(methods)
     # Which propensities there are is known only when the log is read, so its lists are kept unless they cannot be needed.
-    needed = config.propensity == "fitted" or (config.propensity == "auto" and logging_policy is start.policy is None)
+    unknown = logging_policy is start.policy is None
+    needed = config.propensity == "fitted" or ((config.propensity == "auto" or config.safe is not None) and unknown)
     parts = read_parts(log, config, start, derive(seed, "split") % 2**32, lists=LISTS if needed else 0)
     config, start = _resolved_config(config, parts), start.resolved(parts.train)
     data = prepare(
@@ -136,20 +142,94 @@ def learn(
         logging_policy=_logger(logging_policy, start, parts, config),
         lists=lambda: lists_of([parts.first]), seed=derive(seed, "rho_0") % 2**32,
     )  # fmt: skip
-    driver = Methods(
-        initial_pair(start, parts.train, config.theta, K2=config.candidates or CANDIDATES, K=config.K, seed=seed),
-        data.weights, config.theta, config.training, seed=seed, criterion=data.criterion(config),
-        checkpoints=None if checkpoints is None else Path(checkpoints), resume=resume,
-    )  # fmt: skip
-    trained = {method: driver.train(method, progress=_of_method(progress, method)) for method in names}
-    policies = [found.policy for found in trained.values()]
-    *found, production = _valued(policies, parts, data, config, derive(seed, "value") % 2**32)
-    values = dict(zip(trained, found, strict=True))
+    logger = None if config.safe is None else _production(logging_policy, start, data, parts, seed)
+    start = start if logger is None else _careful_start(start, logger, parts)
+    pair = initial_pair(start, parts.train, config.theta, K2=config.candidates or CANDIDATES, K=config.K, seed=seed)
+    job = _Job(
+        parts, data, config, pair, names, seed, None if checkpoints is None else Path(checkpoints), resume, progress
+    )
+    trained, values, production, guarded = job.plain() if logger is None else job.careful(logger)
     used = data.propensities
     taken = used.kind == "exact" and logging_policy is None
     reason = "the policy to start from is taken for the one that drew the log" if taken else used.reason
     differences = _differences(values, production)
-    return Learned(config, start, facts_of(parts), used.kind, reason, trained, values, production, differences)
+    return Learned(config, start, facts_of(parts), used.kind, reason, trained, values, production, differences, guarded)
+
+
+def _production(
+    given: TwoStagePolicy | None, start: Start, data: TrainingData, parts: Parts, seed: int
+) -> TwoStagePolicy:
+    """The policy that caution measures by: the one that drew the log, or one that is fitted to its lists."""
+    known = data.propensities.logger or given or start.policy
+    if known is not None:
+        return known
+    return fit(lists_of([parts.first]), parts.vocabulary, seed=derive(seed, "rho_0") % 2**32).policy
+
+
+def _careful_start(start: Start, logger: TwoStagePolicy, parts: Parts) -> Start:
+    """Production itself, where nothing else is given and it knows the same ids."""
+    given = (start.policy, start.query_embeddings, start.query_features, start.item_features)
+    if any(one is not None for one in given) or not same_ids(logger.vocabulary, parts.vocabulary):
+        return start
+    return Start(policy=logger)
+
+
+def _caution(safety: Safety, logger: TwoStagePolicy, parts: Parts) -> Caution:
+    n = parts.train.impressions
+    reach = safety.safe_reach or float(n.sum() / max((n > 0).sum(), 1))
+    return Caution(safety.safe_objective, logger, parts.vocabulary, n, safety.safe_delta, reach)
+
+
+Outcome = tuple[dict[Method, Trained], dict[Method, Value], Value, dict[Method, Guarded]]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is trained, on what, from where: with caution or without."""
+
+    parts: Parts
+    data: TrainingData
+    config: LearningConfig
+    pair: TwoStagePolicy
+    methods: list[Method]
+    seed: int
+    checkpoints: Path | None
+    resume: bool
+    progress: Callable[[Method, Progress], None] | None
+
+    def train(self, caution: Caution | None = None) -> dict[Method, Trained]:
+        """Every method from the pair."""
+        folder = self.checkpoints if caution is None or self.checkpoints is None else self.checkpoints / "careful"
+        driver = Methods(
+            self.pair, self.data.weights, self.config.theta, self.config.training, seed=self.seed,
+            criterion=self.data.criterion(self.config), caution=caution, checkpoints=folder, resume=self.resume,
+        )  # fmt: skip
+        return {method: driver.train(method, progress=_of_method(self.progress, method)) for method in self.methods}
+
+    def values(self, policies: Sequence[TwoStagePolicy]) -> tuple[Value, ...]:
+        """Of every pair, and of production, on the part for it."""
+        return _valued(policies, self.parts, self.data, self.config, derive(self.seed, "value") % 2**32)
+
+    def plain(self) -> Outcome:
+        """Without caution."""
+        trained = self.train()
+        *found, production = self.values([one.policy for one in trained.values()])
+        return trained, dict(zip(trained, found, strict=True)), production, {}
+
+    def careful(self, logger: TwoStagePolicy) -> Outcome:
+        """With caution, and without it for comparison; production is kept where the careful pair is not surely better."""
+        safety = self.config.safe or Safety()
+        plain, trained = self.train(), self.train(_caution(safety, logger, self.parts))
+        live = replace(logger, K=min(self.config.K, logger.K2))
+        pairs = [one.policy for some in (trained, plain) for one in some.values()]
+        *found, of_live, production = self.values([*pairs, live])
+        sides = zip(self.methods, found, found[len(self.methods) :], strict=False)
+        guarded = {method: guard(a, b, production, self.parts.evaluation, safety) for method, a, b in sides}
+        kept = {method for method, one in guarded.items() if one.kept_production}
+        for method in kept:
+            trained[method] = replace(trained[method], policy=live.copy())
+        values = {method: of_live if method in kept else one.careful for method, one in guarded.items()}
+        return trained, values, production, guarded
 
 
 def _of_method(

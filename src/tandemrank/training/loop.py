@@ -27,6 +27,7 @@ from tandemrank.gradients import race, reinforce
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint as checkpoints
+from tandemrank.training.caution import Caution
 from tandemrank.training.checkpoint import Checkpoint, with_prefix
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.documents import SparseWeights, Weights
@@ -63,6 +64,7 @@ def train(
     method: Method = "joint",
     schedule: Sequence[Phase] | None = None,
     criterion: Criterion | None = None,
+    caution: Caution | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -73,9 +75,10 @@ def train(
     """Trains both stages of a copy of `policy` by a schedule, by default that of `method`.
 
     `criterion` judges a policy on held-out clicks, higher is better; it comes with `early_stopping`, without which every
-    phase has all its epochs. With `checkpoint` every epoch is saved there, and `resume` goes on from it: the weights come
-    out bit by bit as if nothing had happened. `watch` is recorded in the history and never decides anything; it is
-    called after the criterion, for the same policy, every so many epochs and for the last one.
+    phase has all its epochs. `caution` changes the weights as the exposures move. With `checkpoint` every epoch is saved
+    there, and `resume` goes on from it: the weights come out bit by bit as if nothing had happened. `watch` is recorded in
+    the history and never decides anything; it is called after the criterion, for the same policy, every so many epochs and
+    for the last one.
     Shapes: weights [Q, D], sparse or any `Weights`; theta [K].
     """
     config = config or TrainingConfig()
@@ -86,7 +89,7 @@ def train(
         raise ConfigError("early stopping needs a criterion, and a criterion early stopping: give both, or neither.")
     check_depth(config.rank_weights, policy.K2)
     schedule = tuple(schedule or schedule_of(method, config.schedule, policy.generator, policy.ranker))
-    loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed)
+    loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed, caution)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and not resume:
         check_target(path, checkpoints.CHECKPOINT)  # now, and not after the first epoch
@@ -117,9 +120,11 @@ class _Loop:
         schedule: tuple[Phase, ...],
         criterion: Criterion | None,
         seed: int,
+        caution: Caution | None,
     ) -> None:
         self.policy, self.weights, self.config, self.schedule = policy, weights, config, schedule
-        self.criterion = criterion
+        self.criterion, self.caution = criterion, caution
+        self.divergence: dict[View, float] = {}  # N d2 of all queries, at the start of an epoch
         self.theta = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
         self.models: dict[Stage, Scorer] = {"generator": policy.generator, "ranker": policy.ranker}
         self.random = torch.Generator().manual_seed(seed)
@@ -136,7 +141,8 @@ class _Loop:
         arrays = list(self.weights.arrays())
         for model in self.models.values():
             arrays += [t.detach().numpy() for t in model.state_dict().values()]
-        return checkpoints.identity_of([switches, phases, seed, sizes, self.theta.tolist()], arrays)
+        careful, more = ([], []) if self.caution is None else self.caution.identity()
+        return checkpoints.identity_of([switches, phases, seed, sizes, self.theta.tolist(), *careful], [*arrays, *more])
 
     @property
     def plan(self) -> Phase:
@@ -214,6 +220,7 @@ class _Loop:
         order = self.queries[torch.randperm(len(self.queries), generator=self.random)]
         last = self.history[-1] if self.history else None
         total = 0.0
+        self.measure_divergence(size)
         for first in range(0, len(order), size):
             self.set_rates((self.epoch + first / len(order)) / self.epochs)
             total += self.minibatch(order[first : first + size])
@@ -244,7 +251,7 @@ class _Loop:
                 if stage not in scores:
                     with torch.set_grad_enabled(stage in self.optimisers):
                         scores[stage] = self.models[stage](q)
-            value = self.objective(view, stages, scores, w)
+            value = self.objective(view, stages, scores, w, q)
             moved = [optimiser for stage in stages for optimiser in self.optimisers[stage]]
             for optimiser in moved:
                 optimiser.zero_grad()
@@ -263,15 +270,38 @@ class _Loop:
         views = dict.fromkeys(step.view for step in steps)
         return [(view, [step.stage for step in steps if step.view == view]) for view in views]
 
-    def objective(self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix) -> Tensor:
-        """The utility of each query, with a gradient for these stages alone.  Shapes: scores, w [B, D] -> [B]."""
-        own = {s: x if s in stages else x.detach() for s, x in scores.items()}
+    def measure_divergence(self, size: int) -> None:
+        """How far the pair has gone from the logger, over all queries, where caution asks: once per epoch, not in the order
+        of the minibatches."""
+        if self.caution is None or not self.caution.needs_total:
+            return
+        for view in dict.fromkeys(view for view, _ in self.moves()):
+            self.divergence[view] = 0.0
+            for first in range(0, len(self.queries), size):
+                q = self.queries[first : first + size]
+                with torch.no_grad():
+                    scores = {stage: self.models[stage](q) for stage in _stages_of(view)}
+                s_c, s_r, K2, alpha = self.seen_by(view, scores)
+                found = self.caution.exposures(q.numpy(), s_c, s_r, alpha, K2, self.random)
+                self.divergence[view] += self.caution.divergence(q.numpy(), *found, alpha)
+
+    def seen_by(self, view: View, scores: dict[Stage, Tensor]) -> tuple[Tensor, Tensor, int, Tensor]:
+        """The scores of both races, the candidates and the rank weights of a view.  Shapes: scores [B, D]."""
         if view == "pair":
-            s_c, s_r, K2 = own["generator"], own["ranker"], self.policy.K2
+            s_c, s_r, K2 = scores["generator"], scores["ranker"], self.policy.K2
         else:
-            s_c, s_r, K2 = own[view].detach(), own[view], own[view].shape[1]
+            s_c, s_r, K2 = scores[view].detach(), scores[view], scores[view].shape[1]
         clicked = self.weights.clicked / max(len(self.queries), 1)
-        alpha = rank_weights(self.config.rank_weights, self.theta, clicked, K2)
+        return s_c, s_r, K2, rank_weights(self.config.rank_weights, self.theta, clicked, K2)
+
+    def objective(
+        self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix, q: Tensor
+    ) -> Tensor:
+        """The utility of each query, with a gradient for these stages alone.  Shapes: scores, w [B, D]; q [B] -> [B]."""
+        own = {s: x if s in stages else x.detach() for s, x in scores.items()}
+        s_c, s_r, K2, alpha = self.seen_by(view, own)
+        if self.caution is not None:
+            w = self.caution.weights(q.numpy(), w, s_c, s_r, alpha, K2, self.random, self.divergence.get(view))
         estimator = race.utility if self.config.gradient == "race" else reinforce.utility
         return estimator(s_c, s_r, w, alpha, K2, samples=self.config.samples, generator=self.random)
 

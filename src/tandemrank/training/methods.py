@@ -17,6 +17,7 @@ from scipy.sparse import csr_matrix
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.caution import Caution
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.documents import Weights
 from tandemrank.training.history import Epoch, Progress
@@ -43,13 +44,14 @@ class Methods:
         seed: int,
         coordinates: tuple[object, ...] = (),
         criterion: Criterion | None = None,
+        caution: Caution | None = None,
         watch: Watch | None = None,
         watch_every: int = 1,
         checkpoints: Path | None = None,
         resume: bool = False,
     ) -> None:
         self.start, self.weights, self.theta, self.config = start, weights, theta, config
-        self.seed, self.coordinates = seed, coordinates
+        self.seed, self.coordinates, self.caution = seed, coordinates, caution
         self.criterion, self.watch, self.watch_every = criterion, watch, watch_every
         self.checkpoints, self.resume = checkpoints, resume
         self._alone: dict[Phase, Trained] = {}
@@ -82,7 +84,7 @@ class Methods:
         own = (phase.key,) if phase.is_alone else (phase.key, pair.K2)
         found = train(
             self.start if phase.is_alone else pair, self.weights, self.theta, self.config, schedule=(phase,),
-            criterion=self.criterion, seed=derive(self.seed, "training", *self.coordinates, *own) % 2**32,
+            criterion=self.criterion, caution=self.caution, seed=derive(self.seed, "training", *self.coordinates, *own) % 2**32,
             checkpoint=None if self.checkpoints is None else self.checkpoints / _file(*own), resume=self.resume,
             progress=progress, watch=self.watch, watch_every=self.watch_every,
         )  # fmt: skip
