@@ -1,5 +1,6 @@
 """Commands of a live pair: serve, replay, seal."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,7 +85,7 @@ def serve(
 
     def listening(found: int) -> None:
         _say(f"http://{host}:{found} answers with {pair}" + ("" if log is None else f", log in {log}"))
-        if token_file is None and address.token:
+        if token_file is None and "TANDEMRANK_TOKEN" not in os.environ:
             _say(f"token for /pairs, /split and /rollback: {token}")
 
     running = run.server(settings, address, listening=listening, seal=seal_seconds)

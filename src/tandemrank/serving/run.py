@@ -56,6 +56,11 @@ class Running(uvicorn.Server):
         if self.started and self.servers:
             self.listening(self.servers[0].sockets[0].getsockname()[1])
 
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Ends in order; having been told to is no failure, so the signal is not raised once more."""
+        await super().shutdown(sockets)  # type: ignore[arg-type]
+        self._captured_signals.clear()
+
     async def on_tick(self, counter: int) -> bool:
         """Every tenth of a second."""
         if counter % 5 == 0:
