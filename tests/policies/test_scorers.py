@@ -10,9 +10,16 @@ from scipy.sparse import csr_matrix
 from conformance import check_scorer
 from tandemrank._base.ids import Vocabulary
 from tandemrank.policies import storage, towers
+from tandemrank.policies.memory import Memory
+from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 
 NUMBERS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+
+
+MEMORY = Memory(
+    np.array([0, 2, 2, 3, 3, 3, 4]), np.array([1, 5, 0, 7], np.int32), np.array([3.0, -2.0, 1.5, 0.5], np.float32), 8
+)
 
 
 def two_towers() -> Scorer:
@@ -26,6 +33,8 @@ EXAMPLES = {
     "given scores": lambda: GivenScores(NUMBERS[:6] @ NUMBERS[6:14].T),
     "given scores of some items": lambda: GivenScores(csr_matrix(NUMBERS[:6] @ NUMBERS[6:14].T > -1) * 1.0),
     "two towers": two_towers,
+    "memory": lambda: Remembering(MatrixFactorisation(NUMBERS[:6], NUMBERS[6:14]), MEMORY),
+    "memory of two towers": lambda: Remembering(two_towers(), MEMORY),
 }
 
 

@@ -3,7 +3,7 @@
 - `scorers`: what scores items: matrix factorisation, given scores; truncated SVD
 - `features`: tables of features as numbers, and the encoder that remembers how
 - `towers`: two towers: scores by features, also of queries and items never seen
-- `memory`: what is remembered of single pairs that were shown
+- `memory`: what is remembered of single pairs that were shown; `remembering`: a scorer with a memory
 - `storage`: saved policies: a folder that is checked before it is believed
 - `two_stage`: `TwoStagePolicy`: both stages as one
 - `outside`: any outside system as a policy, from its scores

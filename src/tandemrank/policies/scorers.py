@@ -27,8 +27,15 @@ class Scorer(nn.Module, ABC):
     """
 
     kind: ClassVar[str]
+    kinds: ClassVar[dict[str, type["Scorer"]]] = {}
+    """Every kind of scorer that was imported, by its name."""
     lengths: ClassVar[tuple[str, ...]] = ()
     """What of the spec, beside Q and D, is a length of weights: checked against a file before anything is made of it."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kind" in cls.__dict__:
+            Scorer.kinds[cls.kind] = cls
 
     @abstractmethod
     def forward(self, q: Tensor) -> Tensor:

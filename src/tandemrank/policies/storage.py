@@ -20,6 +20,7 @@ from torch import Tensor
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
+from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.towers import TwoTowers
 
@@ -30,7 +31,9 @@ SAVED_POLICY = Kind(
     r"config\.json|weights\.safetensors|vocabulary\.parquet",
     lambda folder: has_keys(folder / "config.json", "format", "stages"),
 )
-SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers)}
+SCORERS: dict[str, type[Scorer]] = {
+    cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers, Remembering)
+}
 
 Stage = Literal["generator", "ranker"]
 
@@ -183,23 +186,30 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
     """A stage's scorer, its sizes held to the ids and to the weights that are there before anything is made of them."""
     prefix = f"{stage}."
     own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-    if config.kind not in SCORERS:
-        raise PolicyError(f"the {stage} is of the unknown kind {config.kind[:60]!r}; known: {', '.join(SCORERS)}")
-    spec, sides = config.sizes, {"Q": len(vocabulary.query_ids), "D": len(vocabulary.item_ids)}
-    for name, n in sides.items():
-        if type(spec.get(name)) is not int or spec[name] != n:
-            raise PolicyError(f"the {stage} has {name} = {str(spec.get(name))[:60]}, but there are {n} ids")
-    largest = max((size for t in own.values() for size in t.shape), default=0)
-    for name in SCORERS[config.kind].lengths:
-        if type(spec.get(name)) is not int or not 0 <= spec[name] <= largest:
-            came = str(spec.get(name))[:60]
-            raise PolicyError(
-                f"the {stage} has {name} = {came}, but no weights with more than {largest} rows or columns"
-            )
-    scorer = SCORERS[config.kind].from_spec(spec)
+    sides = {"Q": len(vocabulary.query_ids), "D": len(vocabulary.item_ids)}
+    _check_sizes(stage, config, sides, max((size for t in own.values() for size in t.shape), default=0))
+    scorer = SCORERS[config.kind].from_spec(config.sizes)
     for name, t in scorer.state_dict().items():
         if name in own and own[name].dtype != t.dtype:
             raise PolicyError(f"{prefix}{name} is of {own[name].dtype}; expected {t.dtype}")
     scorer.load_state_dict(own)
     scorer.check()
     return scorer
+
+
+def _check_sizes(stage: Stage, config: _StageConfig, sides: dict[str, int], largest: int) -> None:
+    """Refuses an unknown kind, and sizes that the ids and the weights do not have; of the base of a memory too."""
+    if config.kind not in SCORERS:
+        raise PolicyError(f"the {stage} is of the unknown kind {config.kind[:60]!r}; known: {', '.join(SCORERS)}")
+    spec = config.sizes
+    for name, n in sides.items():
+        if type(spec.get(name)) is not int or spec[name] != n:
+            raise PolicyError(f"the {stage} has {name} = {str(spec.get(name))[:60]}, but there are {n} ids")
+    for name in SCORERS[config.kind].lengths:
+        if type(spec.get(name)) is not int or not 0 <= spec[name] <= largest:
+            came = str(spec.get(name))[:60]
+            raise PolicyError(
+                f"the {stage} has {name} = {came}, but no weights with more than {largest} rows or columns"
+            )
+    if config.kind == Remembering.kind:
+        _check_sizes(stage, _StageConfig.model_validate(spec.get("base")), sides, largest)

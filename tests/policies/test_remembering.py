@@ -1,0 +1,112 @@
+"""A memory on both stages: added exactly, seen by lists, draws and exposures, saved, and refused where it is damaged."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import enumeration
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import PolicyError
+from tandemrank.policies import two_stage
+from tandemrank.policies.memory import Memory
+from tandemrank.policies.remembering import Remembering
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+Q, D, K2, K = 3, 5, 3, 2
+THETA = [1.0, 0.5]
+DENSE = np.array([[0, 2.0, 0, -1.0, 0], [0, 0, 0, 0, 0], [0.5, 0, 0, 0, -3.0]], np.float32)
+
+
+def memory() -> Memory:
+    query, item = np.nonzero(DENSE)
+    first = np.searchsorted(query, np.arange(Q + 1))
+    return Memory(first, item.astype(np.int32), DENSE[query, item], D)
+
+
+def base(seed: int = 0) -> MatrixFactorisation:
+    rng = np.random.default_rng(seed)
+    return MatrixFactorisation(rng.normal(size=(Q, 2)), rng.normal(size=(D, 2)))
+
+
+def pair() -> TwoStagePolicy:
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series([f"item {d}" for d in range(D)]))
+    return TwoStagePolicy(Remembering(base(0), memory()), Remembering(base(1), memory()), K2, K, vocabulary)
+
+
+def dense(seed: int) -> np.ndarray:
+    return (base(seed)(torch.arange(Q)).detach().numpy() + DENSE).astype(np.float32)
+
+
+def test_scores_are_those_of_the_base_and_what_is_remembered() -> None:
+    s_c, s_r = pair().plain_scores([2, 0])
+    assert s_c.numpy() == pytest.approx(dense(0)[[2, 0]], rel=1e-6)
+    assert s_r.numpy() == pytest.approx(dense(1)[[2, 0]], rel=1e-6)
+
+
+def test_lists_draws_and_exposures_are_those_of_the_sums() -> None:
+    """The pair with a memory is the pair of given scores that are the sums, draw by draw; its exposure is by enumeration."""
+    ours, vocabulary = pair(), pair().vocabulary
+    given = TwoStagePolicy(GivenScores(dense(0)), GivenScores(dense(1)), K2, K, vocabulary)
+    keys = np.arange(60, dtype=np.uint64)
+    assert np.array_equal(ours.sample(keys.astype(int) % Q, keys), given.sample(keys.astype(int) % Q, keys))
+    assert ours.recommend().equals(given.recommend())
+    rho, error = ours.exposure([0] * D, range(D), THETA, samples=4000, seed=1)
+    exact = enumeration.exposure(dense(0)[0].tolist(), dense(1)[0].tolist(), THETA, K2)
+    assert (np.abs(rho - exact) < 5 * error + 1e-9).all()
+
+
+def test_training_moves_the_base_and_not_the_memory() -> None:
+    scorer = pair().generator
+    assert {name for name, _ in scorer.named_parameters()} == {"base.queries", "base.items"}
+    scorer(torch.arange(Q)).sum().backward()
+    assert scorer.base.queries.grad is not None
+
+
+def test_a_saved_memory_is_the_same(tmp_path: Path) -> None:
+    loaded = two_stage.load(pair().save(tmp_path / "pair"))
+    assert np.array_equal(loaded.generator.memory.value, memory().value)
+    assert np.array_equal(loaded.ranker.memory.item, memory().item)
+    assert torch.equal(loaded.plain_scores([0])[1], pair().plain_scores([0])[1])
+
+
+def damage(folder: Path, what: str) -> None:
+    tensors = load_file(folder / "weights.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    sizes = config["stages"]["generator"]["sizes"]
+    if what == "range":
+        tensors["generator.item"][0] = D
+    elif what == "order":
+        tensors["generator.item"][:2] = torch.tensor([3, 1])
+    elif what == "finite":
+        tensors["generator.value"][0] = torch.nan
+    elif what == "rows":
+        tensors["generator.first"][-1] = 99
+    elif what == "unknown kind":
+        sizes["base"]["kind"] = "magic"
+    elif what == "sizes":
+        sizes["base"]["sizes"]["F"] = 10**9
+    else:
+        sizes.pop("base")
+    save_file(tensors, folder / "weights.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("what", ["range", "order", "finite", "rows", "unknown kind", "sizes", "no base"])
+def test_a_damaged_memory_is_refused(what: str, tmp_path: Path) -> None:
+    folder = pair().save(tmp_path / "pair")
+    damage(folder, what)
+    with pytest.raises(PolicyError, match="damaged saved policy"):
+        two_stage.load(folder)
+
+
+def test_a_memory_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(PolicyError, match="3 queries and 5 items"):
+        Remembering(MatrixFactorisation(np.zeros((2, 1)), np.zeros((5, 1))), memory())
+    with pytest.raises(PolicyError, match="has a memory already"):
+        Remembering(Remembering(base(), memory()), memory())
