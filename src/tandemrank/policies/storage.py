@@ -31,9 +31,7 @@ SAVED_POLICY = Kind(
     r"config\.json|weights\.safetensors|vocabulary\.parquet",
     lambda folder: has_keys(folder / "config.json", "format", "stages"),
 )
-SCORERS: dict[str, type[Scorer]] = {
-    cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers, Remembering)
-}
+SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers, Remembering)}
 
 Stage = Literal["generator", "ranker"]
 
