@@ -21,7 +21,8 @@ With one (the extra `serve`):
 - `messages`, `openapi`: what goes over the wire, and its description
 - `limits`, `protocol`: what a stranger may ask for
 - `metrics`: for monitoring
-- `app`: the HTTP interface
+- `explain`: what each live pair makes of a query
+- `app`: the HTTP interface, and the page for people (`static/`)
 - `run`: starts it
 - `client`: calls it
 """

@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -21,8 +22,8 @@ from starlette.routing import Route
 
 from tandemrank import __version__
 from tandemrank.errors import InputError, TandemRankError
-from tandemrank.serving import messages, openapi
-from tandemrank.serving.limits import HEADERS, Access, Limits, Refused, read_body
+from tandemrank.serving import explain, messages, openapi
+from tandemrank.serving.limits import HEADERS, POLICY, Access, Limits, Refused, read_body
 from tandemrank.serving.metrics import Metrics
 from tandemrank.serving.records import Event, Ranked
 from tandemrank.serving.service import Busy, Service
@@ -213,6 +214,36 @@ async def status(request: Request, context: Context) -> Response:
     )
 
 
+async def explained(request: Request, context: Context) -> Response:
+    """What each live pair makes of a query."""
+    asked: messages.ExplainRequest = await _parsed(request, context, messages.ExplainRequest)
+    server = context.service.server
+    found = await asyncio.to_thread(
+        explain.explain, server.traffic, asked.query_id, asked.query_features, server.exploration
+    )
+    return Reply({"pairs": [asdict(one) for one in found]})
+
+
+STATIC = {
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+}
+
+
+def page(path: str) -> Handler:
+    """A file of the page; it has no data in it, so that it is open to all."""
+    name, media = STATIC[path]
+    content = (Path(__file__).parent / "static" / name).read_bytes()
+
+    async def give(request: Request, context: Context) -> Response:
+        reply = Reply(content, media=media)
+        reply.headers["content-security-policy"] = POLICY
+        return reply
+
+    return give
+
+
 # --- the application --------------------------------------------------------------------------------------------------
 
 
@@ -276,7 +307,9 @@ def application(context: Context) -> Starlette:
     routes = [
         *(Route(path, Guard(found, context), methods=["POST"]) for path, found in asking.items()),
         *(Route(path, Guard(found, context, admin=True), methods=["POST"]) for path, found in admin.items()),
+        Route("/explain", Guard(explained, context), methods=["POST"]),
         *(Route(path, Guard(found, context), methods=["GET"]) for path, found in watching.items()),
+        *(Route(path, Guard(page(path), context, open_to_all=True), methods=["GET"]) for path in STATIC),
         *(Route(path, Guard(found, context, open_to_all=True), methods=["GET"]) for path, found in health.items()),
     ]
 

@@ -32,6 +32,13 @@ class RankRequest(Message):
     items: Annotated[list[Id], Field(max_length=ITEMS)] | None = Field(None, description="Only these are available.")
 
 
+class ExplainRequest(Message):
+    """A question whose answer nobody is shown: what each live pair makes of it."""
+
+    query_id: Id | None = None
+    query_features: Annotated[dict[Text, Number | Text | None], Field(max_length=FEATURES)] | None = None
+
+
 class RankBatch(Message):
     """Several questions at once, answered in their order."""
 

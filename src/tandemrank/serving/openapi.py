@@ -34,6 +34,7 @@ CALLS = [
     Call("post", "/split", "Gives a loaded pair a share of the traffic.", (m.SplitRequest,), (m.TrafficAnswer,),
          admin=True, statuses=(*BODY, 409)),
     Call("post", "/rollback", "Back to the old pair.", (), (m.TrafficAnswer,), admin=True, statuses=(400, 409, 422)),
+    Call("post", "/explain", "Candidates, scores and exposure of a query, by pair.", (m.ExplainRequest,), statuses=BODY),
     Call("get", "/status", "Pairs, shares, outcomes, latency, the verdict.", admin=False),
     Call("get", "/healthz", "The process is alive.", gives=(m.Health,)),
     Call("get", "/readyz", "It is warm and answers.", gives=(m.Health,), statuses=(503,)),
