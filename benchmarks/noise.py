@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from tandemrank.experiments.config import ExperimentConfig
-from tandemrank.experiments.world import build_world, load_task, simulate, start_policy
+from tandemrank.experiments.trainer import simulate_log
+from tandemrank.experiments.world import build_world, load_task, start_policy
 from tandemrank.gradients import _bridge, _race_tensor
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.loop import train
@@ -30,7 +31,7 @@ def main() -> None:
     arguments = parser.parse_args()
     config, K2 = ExperimentConfig(data=arguments.data), arguments.candidates
     world = build_world(load_task(config), config, seed=0)
-    w = simulate(world, config, arguments.impressions, seed=0).clicks.weights
+    w = simulate_log(world, config, arguments.impressions, seed=0).clicks.weights
     start = start_policy(world, config, K2)
     pair = train(start, w, world.theta, TrainingConfig(epochs=8), schedule=[BOTH]).policy
     q = np.flatnonzero(np.diff(w.indptr))

@@ -13,9 +13,10 @@ from tandemrank._base.files import MARK, write_text
 from tandemrank._base.ids import Vocabulary
 from tandemrank.cli import experiments, training
 from tandemrank.errors import ConfigError
-from tandemrank.experiments import grid, world
+from tandemrank.experiments import grid
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.experiments.simulated_log import write_simulated_log
 from tandemrank.logs import feedback, validation, writing
 from tandemrank.logs.counting import from_impressions
 from tandemrank.logs.impressions import Impressions
@@ -47,7 +48,7 @@ def save_feedback(path: Path) -> None:
 
 
 def simulate(path: Path) -> None:
-    world.write_log(SMALL, path)
+    write_simulated_log(SMALL, path)
 
 
 def train(path: Path, logs: str = "nowhere.parquet") -> None:

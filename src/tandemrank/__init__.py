@@ -45,7 +45,7 @@ _HOME = {
     "Decision": "safety.decision",
     "Evaluation": "experiments.evaluation",
     "ExaminationCurve": "clicks.examination",
-    "Learned": "training.learning",
+    "Learned": "training.results",
     "Validation": "logs.validation",
     "Value": "offpolicy.values",
 }
@@ -91,8 +91,8 @@ if TYPE_CHECKING:
     from tandemrank.serving.engine import Server as Server
     from tandemrank.training.config import LearningConfig as LearningConfig
     from tandemrank.training.config import TrainingConfig as TrainingConfig
-    from tandemrank.training.learning import Learned as Learned
     from tandemrank.training.learning import learn as learn
+    from tandemrank.training.results import Learned as Learned
     from tandemrank.training.start import Start as Start
     from tandemrank.training.start import StartConfig as StartConfig
 else:

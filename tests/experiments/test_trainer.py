@@ -11,8 +11,8 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
-from tandemrank.experiments.trainer import Trainer, references
-from tandemrank.experiments.world import build_world, impressions, load_task, simulate
+from tandemrank.experiments.trainer import Trainer, references, simulate_log
+from tandemrank.experiments.world import build_world, impressions, load_task
 
 SMALL = {
     "queries": 200,
@@ -34,7 +34,7 @@ def world(config):
 
 @pytest.fixture(scope="module")
 def trainer(config, world) -> Trainer:
-    return Trainer(world, config, simulate(world, config, 20_000, 0), 0)
+    return Trainer(world, config, simulate_log(world, config, 20_000, 0), 0)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def stopped(world) -> Trainer:
     """Training that ends by held-out clicks."""
     switches = {**SMALL["learning"], "training": {**SMALL["learning"]["training"], "early_stopping": True}}
     config = validated(ExperimentConfig, {**SMALL, "learning": switches})
-    return Trainer(world, config, simulate(world, config, 20_000, 0), 0)
+    return Trainer(world, config, simulate_log(world, config, 20_000, 0), 0)
 
 
 @pytest.mark.parametrize("method", ["baseline", "independent", "joint"])
@@ -146,7 +146,7 @@ def test_full_information_is_that_of_the_users_who_were_logged(world) -> None:
 
 def test_too_short_a_log_and_too_many_candidates_are_refused(config, world, trainer) -> None:
     with pytest.raises(LogError, match="not enough clicks"):
-        simulate(world, config, 1, 0)
+        simulate_log(world, config, 1, 0)
     with pytest.raises(ConfigError, match="only 120 items"):
         trainer.run("joint", 121)
 

@@ -23,9 +23,8 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import training
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.history import Epoch
-from tandemrank.training.learning import Difference, Learned
 from tandemrank.training.loop import Trained
-from tandemrank.training.parts import LogFacts
+from tandemrank.training.results import Difference, Learned, LogFacts
 from tandemrank.training.start import Start
 
 TRUST, CARE, CANNOT = Verdict.TRUST, Verdict.CARE, Verdict.REFUSE

@@ -1,7 +1,7 @@
 """Commands where the truth is known: demo, table, simulate, evaluate."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,11 @@ from tandemrank.cli.options import (
 )
 from tandemrank.cli.progress import grid_progress, working
 from tandemrank.cli.terminal import print_json, print_summary, show
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tandemrank.experiments.results import Evaluated, Figure
 
 
 def _grid(
@@ -145,11 +150,11 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Draws a click log of the experiment's production policy: OUT/log (Parquet) and OUT/production (the policy)."""
-    from tandemrank.experiments import world
+    from tandemrank.experiments.simulated_log import write_simulated_log
 
     experiment = experiment_config(preset, config, switches, data=data, impressions=impressions)
     with working("impressions drawn", experiment.impressions) as progress:
-        summary = world.write_log(experiment, out, seed=seed, propensities=propensities, progress=progress)
+        summary = write_simulated_log(experiment, out, seed=seed, propensities=propensities, progress=progress)
     print_summary(summary, as_json)
 
 
@@ -167,7 +172,6 @@ def evaluate(
     """How good saved policies truly are, on ratings: NDCG, recall of the generator, expected clicks, with intervals."""
     import numpy as np
 
-    from tandemrank.cli import terminal
     from tandemrank.experiments.evaluation import judge
     from tandemrank.experiments.world import load_task
     from tandemrank.logs.reading import read
@@ -182,4 +186,22 @@ def evaluate(
     if as_json:
         print_json(found)
     else:
-        show(terminal.judge_table(found))
+        show(_evaluation_table(found))
+
+
+def _evaluation_table(found: "Evaluated") -> "Table":
+    """The evaluation as a table for a terminal."""
+    from rich.table import Table
+
+    names: dict[Figure, str] = {
+        "ndcg": "NDCG@K", "ndcg_expected": "expected NDCG@K", "recall_at_K2": "recall@K2", "utility": "clicks per list",
+    }  # fmt: skip
+    table = Table("policy", *names.values())
+    for row in found.policies:
+        means = (row.of(figure) for figure in names)
+        table.add_row(row.policy, *(f"{m.mean:.4f} [{m.low:.4f}, {m.high:.4f}]" for m in means))
+    for other in dict.fromkeys(gap.against for gap in found.differences):
+        gaps = {gap.figure: gap for gap in found.differences if gap.against == other}
+        cells = (f"{gaps[f].mean:+.4f} [{gaps[f].low:+.4f}, {gaps[f].high:+.4f}]" for f in names)
+        table.add_row(f"the first less {other}", *cells)
+    return table

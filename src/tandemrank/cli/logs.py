@@ -1,16 +1,23 @@
 """Commands about a log itself: validate, examine."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tandemrank.cli.app import app
 from tandemrank.cli.options import Engine, Json, Logs, Seed
 from tandemrank.cli.progress import working
-from tandemrank.cli.terminal import print_json, show
+from tandemrank.cli.terminal import print_json, rows_table, show, two_columns
 from tandemrank.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tandemrank.clicks.examination import ExaminationCurve, TrustCurve
+    from tandemrank.logs.validation import Fixed, Validation
 
 
 @app.command()
@@ -26,7 +33,6 @@ def validate(
 
     Exit code 0: fit; 1: it has problems (they are listed); 2: it cannot be read at all.
     """
-    from tandemrank.cli.terminal import print_validation
     from tandemrank.logs import validation
 
     with working("reading the log"):
@@ -58,7 +64,6 @@ def examine(
     Refused where the log cannot identify it: an item must have been shown at several ranks for the same query.
     """
     from tandemrank._base.cluster import check_engine
-    from tandemrank.cli.terminal import curve_tables
     from tandemrank.clicks import examination
 
     if method not in ("harvest", "em", "trust"):
@@ -71,3 +76,75 @@ def examine(
     else:
         for table in curve_tables(found):
             show(table)
+
+
+# What a person sees of it.
+
+MOST_PROBLEMS, MOST_RANKS, MOST_POLICIES = 8, 10, 5  # so that what is said of a log fits on a screen
+
+
+def print_validation(found: "Validation", mended: "Fixed | None") -> None:
+    """What is wrong with a log, what it is and can answer, on a screen."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    if found.problems:
+        problems = Table("file", "column", "rows", "count", "problem", title="problems", title_justify="left")
+        for p in found.problems[:MOST_PROBLEMS]:
+            rows = ", ".join(map(str, p.rows)) or "all"
+            problems.add_row(escape(p.file), p.column, rows, f"{p.count:,}" if p.count else "", escape(p.message))
+        show(problems)
+        if (more := len(found.problems) - MOST_PROBLEMS) > 0:
+            show(f"and {more} more: --json lists all")
+    plain = Table(show_header=False, box=None)
+    for name, text in _described(found):
+        plain.add_row(name, escape(text))
+    show(plain)
+    questions = Table("question", "", "why", title="what this log can answer", title_justify="left")
+    for answer in found.answers:
+        questions.add_row(answer.question, "yes" if answer.possible else "no", answer.why)
+    if found.answers:
+        show(questions)
+    if mended is not None:
+        show(f"cleaned copy: {mended.path}, {mended.kept:,} of {mended.impressions:,} impressions")
+        for reason in mended.dropped:
+            show(f"left out: {reason.impressions:,} impressions, column {reason.column or 'any'}: {reason.reason}")
+
+
+def _described(found: "Validation") -> Iterator[tuple[str, str]]:
+    """What a log is, in words and numbers."""
+    yield "fit", "yes" if found.fit else "no"
+    files = "one file" if found.files == 1 else f"{found.files:,} files"
+    yield "impressions", f"{found.impressions:,} in {files}, {found.usable:,} of them without a problem"
+    log = found.log
+    if log is None:
+        return
+    yield "queries", f"{log.queries:,}, of which {log.repeated_queries:,} were seen twice or more"
+    yield "items", f"{log.items:,}"
+    yield "clicks", f"{log.clicks:,}, {log.clicks / log.impressions:.3g} per impression"
+    yield "pairs of query and item", f"{log.pairs:,}, of which {_share(log.pairs_shown_once)} were shown once"
+    yield "queries with a single list", f"{_share(log.queries_with_a_single_list)} of those seen twice or more"
+    if log.effective_items_at_rank_1 is not None:
+        yield "effective items at rank 1", f"{log.effective_items_at_rank_1:.3g} per query"
+    for name, limits in (("propensities", log.propensity_range), ("weights", log.weight_range)):
+        yield name, "none" if limits is None else f"from {limits[0]:.3g} to {limits[1]:.3g}"
+    if log.policies:
+        names = [f"{p.policy or '(not named)'}: {p.impressions:,}" for p in log.policies[:MOST_POLICIES]]
+        more = len(log.policies) - MOST_POLICIES
+        yield "policies", ", ".join([*names, *([f"and {more} more"] if more > 0 else [])])
+    rates = ["-" if rate is None else f"{rate:.3f}" for rate in log.click_rate_by_rank]
+    last = min(len(rates), MOST_RANKS)
+    yield f"click rates at ranks 1 to {last}" if last > 1 else "click rate", "  ".join(rates[:last])
+
+
+def _share(share: float | None) -> str:
+    return "none" if share is None else f"{share:.1%}"
+
+
+def curve_tables(found: "ExaminationCurve | TrustCurve") -> "Iterator[Table]":
+    """What an examination curve rests on, and the curve with its intervals, rank by rank."""
+    values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in vars(found).items()}
+    K = next(len(value) for value in values.values() if isinstance(value, list))
+    columns = [name for name, value in values.items() if isinstance(value, list) and len(value) == K]
+    yield two_columns({name: value for name, value in values.items() if name not in columns})
+    yield rows_table("curve", [{"rank": k + 1, **{name: values[name][k] for name in columns}} for k in range(K)])

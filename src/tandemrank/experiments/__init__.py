@@ -5,9 +5,10 @@
 - `movielens`: MovieLens, read or downloaded
 - `datasets`: data sets by name or path
 - `config`: the experiment's switches and presets
-- `world`: a task, its production policy and the log of its clicks, also as files
+- `world`: a task, its production policy and the clicks on its lists
+- `simulated_log`: such a log as files
 - `evaluation`: NDCG, recall, expected clicks; paired differences of policies
-- `trainer`: three ways to learn from one log, and the references
+- `trainer`: a log ready for training, three ways to learn from it, and the references
 - `peers`: what a practitioner would pick instead, tuned on held-out clicks
 - `cells`: what a grid is made of
 - `results`: what experiments come to, as types, and as JSON

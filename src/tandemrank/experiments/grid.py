@@ -26,8 +26,8 @@ from tandemrank.experiments.ratings import Task
 from tandemrank.experiments.results import GridState, Point, Record, Reference, Table
 from tandemrank.experiments.store import Clock, Finished, Store
 from tandemrank.experiments.table import rows_of, table_of
-from tandemrank.experiments.trainer import Outcome, Trainer, references
-from tandemrank.experiments.world import build_world, load_task, logged_users, simulate
+from tandemrank.experiments.trainer import Outcome, Trainer, references, simulate_log
+from tandemrank.experiments.world import build_world, load_task, logged_users
 
 
 class Job(NamedTuple):
@@ -132,7 +132,7 @@ def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozen
         found = references(world, config.experiment, config.candidates[0], seed)
         rows = tuple(Reference(name=name, **vars(evaluation.figures())) for name, evaluation in found.items())
         return _deliver(Done(references=rows), folder)
-    trainer = Trainer(world, config.experiment, simulate(world, config.experiment, N, seed), seed)
+    trainer = Trainer(world, config.experiment, simulate_log(world, config.experiment, N, seed), seed)
     finished: tuple[Finished, ...] = ()
     for cell in cells(config):
         if (cell.N, cell.run) == (N, run) and cell.name not in done:

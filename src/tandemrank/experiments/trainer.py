@@ -1,4 +1,4 @@
-"""Three ways to learn from one log, and the references to compare them with."""
+"""The log of a world ready for training, three ways to learn from it, and the references to compare them with."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,14 +10,42 @@ from scipy.sparse import csr_matrix
 from tandemrank._base.random import derive
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import Evaluation, evaluate, ndcg
-from tandemrank.experiments.world import Log, World, start_policy
+from tandemrank.experiments.world import World, impressions, start_policy
+from tandemrank.logs import counting
+from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.loop import train
 from tandemrank.training.methods import Methods
 from tandemrank.training.schedules import Method
 from tandemrank.training.stopping import Criterion
+
+
+@dataclass(frozen=True)
+class Log:
+    """A simulated log of N impressions, ready for training."""
+
+    clicks: TrainingData
+    N: int
+
+
+def simulate_log(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
+    """A log of N impressions of the production policy, its weights and its held-out part."""
+    used, held_out = counting.split_impressions(
+        impressions(world, N, seed),
+        world.task.vocabulary,
+        config.learning.held_out_share,
+        seed=derive(seed, "split", N) % 2**32,
+    )
+    chosen = derive(seed, "rho_0") % 2**32
+    found = prepare(
+        used, config.learning, held_out=held_out if config.learning.held_out_share else None,
+        logging_policy=world.production, seed=chosen,
+        lists=lambda: logger.lists_of(impressions(world, N, seed)),
+    )  # fmt: skip
+    return Log(found, N)
 
 
 @dataclass(frozen=True)

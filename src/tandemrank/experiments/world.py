@@ -1,17 +1,13 @@
-"""The semi-synthetic world of the paper: a task, its production policy, and the log of its clicks."""
+"""The semi-synthetic world of the paper: a task, its production policy, and the clicks on its lists."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from tandemrank._base.config import switch_values
-from tandemrank._base.files import Kind, claimed, write_json
 from tandemrank._base.random import derive
 from tandemrank.clicks import models, simulation
 from tandemrank.clicks.models import ClickModel
@@ -19,17 +15,11 @@ from tandemrank.errors import ConfigError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.ratings import Task
-from tandemrank.experiments.results import SimulatedLog
-from tandemrank.logs import counting, writing
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import logger
-from tandemrank.offpolicy.propensities import SAMPLES
 from tandemrank.policies.scorers import MatrixFactorisation, truncated_svd
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training.data import TrainingData, prepare
 
 Floats = NDArray[np.float64]
-SIMULATION = Kind("simulation")
 
 
 def load_task(config: ExperimentConfig) -> Task:
@@ -93,14 +83,6 @@ def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
     return World(task, production, logged_users(task, config, seed), theta, model)
 
 
-@dataclass(frozen=True)
-class Log:
-    """A simulated log of N impressions, ready for training."""
-
-    clicks: TrainingData
-    N: int
-
-
 def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
     """The impressions themselves, in parts: the production policy's lists, and the clicks on them."""
     production = world.production.generator
@@ -114,70 +96,6 @@ def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
     return simulation.simulate(
         draw, world.task.relevance, world.q, N, world.click_model, seed=derive(seed, "clicks", N) % 2**32
     )
-
-
-def write_log(
-    config: ExperimentConfig,
-    out: str | Path,
-    *,
-    seed: int = 0,
-    propensities: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> SimulatedLog:
-    """Draws a log of the production policy: writes `out/log`, and `out/production`, the policy itself."""
-    out = Path(out)
-    if os.path.exists(out / "log"):
-        raise ConfigError(f"{out / 'log'} exists. Give another --out, or delete it first.")
-    with claimed(out, SIMULATION, inputs=[config.data]):
-        world = build_world(load_task(config), config, derive(seed, "run", 0))
-        _write_impressions(world, config, out / "log", seed, propensities, progress)
-    world.production.save(out / "production")
-    write_json(out / "config.json", {"seed": seed, **switch_values(config)})
-    return SimulatedLog(
-        data=world.task.name, impressions=config.impressions, users=len(world.q), items=world.task.D,
-        log=str(out / "log"), production=str(out / "production"),
-    )  # fmt: skip
-
-
-def _write_impressions(
-    world: World,
-    config: ExperimentConfig,
-    out: Path,
-    seed: int,
-    propensities: bool,
-    progress: Callable[[int], None] | None,
-) -> None:
-    """The log itself, with the exact propensities if they are asked for."""
-    parts = impressions(world, config.impressions, derive(seed, "run", 0))
-
-    def rho_0(part: Impressions) -> Floats:
-        q = np.repeat(part.query, part.items.shape[1])
-        found, _ = world.production.exposure(
-            q, part.items.ravel(), world.theta, samples=config.learning.propensity_samples or SAMPLES, seed=seed
-        )
-        return found.reshape(part.items.shape)
-
-    writing.write(
-        parts, out, world.task.vocabulary,
-        propensities=rho_0 if propensities else None, policy="production", progress=progress,
-    )  # fmt: skip
-
-
-def simulate(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
-    """A log of N impressions of the production policy, its weights and its held-out part."""
-    used, held_out = counting.split_impressions(
-        impressions(world, N, seed),
-        world.task.vocabulary,
-        config.learning.held_out_share,
-        seed=derive(seed, "split", N) % 2**32,
-    )
-    chosen = derive(seed, "rho_0") % 2**32
-    found = prepare(
-        used, config.learning, held_out=held_out if config.learning.held_out_share else None,
-        logging_policy=world.production, seed=chosen,
-        lists=lambda: logger.lists_of(impressions(world, N, seed)),
-    )  # fmt: skip
-    return Log(found, N)
 
 
 def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePolicy:

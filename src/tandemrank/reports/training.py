@@ -23,7 +23,7 @@ from tandemrank.reports.curves import mark_phase
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
 from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches
 from tandemrank.training.history import Epoch
-from tandemrank.training.learning import Difference, Learned
+from tandemrank.training.results import Difference, Learned
 from tandemrank.training.stopping import chosen_epochs
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@
 - `methods`: the driver of methods: a stage that is trained alone is trained once
 - `gate`: what caution did, and production where nothing is surely better
 - `start`: where training starts without ratings
+- `results`: what `learn` gives, as types
 - `learning`: `learn`: from an own log to trained pairs and what each would be worth
 """
 

@@ -9,9 +9,8 @@ part shows.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,85 +19,19 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.logger import LISTS, fit, lists_of
-from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.valuation import Question, estimate_all
-from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
+from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.caution import Caution
 from tandemrank.training.config import CANDIDATES, EVALUATION_SHARE, LearningConfig, Safety
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.gate import Guarded, guard, summaries
 from tandemrank.training.history import Progress
-from tandemrank.training.loop import Trained
 from tandemrank.training.methods import Methods, check_methods
-from tandemrank.training.parts import LogFacts, Parts, facts_of, read_parts
+from tandemrank.training.parts import Parts, facts_of, read_parts
+from tandemrank.training.results import Difference, Learned
 from tandemrank.training.schedules import Method
 from tandemrank.training.start import Start, StartConfig, initial_pair
-from tandemrank.training.stopping import chosen_epochs
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How many more clicks per impression `method` would get than `against`."""
-
-    method: str
-    against: str
-    comparison: Comparison
-
-    def summary(self) -> dict[str, object]:
-        """As plain names and values."""
-        found = self.comparison
-        return {
-            "method": self.method, "against": self.against, "value": found.difference,
-            "standard_error": found.standard_error, "interval": found.interval, "lower_bound": found.lower_bound,
-            "share_of_wins": found.share_of_wins, "verdict": found.verdict,
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What came of a log: for each method the trained pair, its history and its value; production; the differences.
-
-    `config` and the sizes of `start` are complete, with what the log decided; `propensity` says which kind was used.
-    """
-
-    config: LearningConfig
-    start: Start
-    log: LogFacts
-    propensity: Kind
-    propensity_reason: str
-    trained: dict[Method, Trained]
-    values: dict[Method, Value]
-    production: Value
-    differences: tuple[Difference, ...]
-    guarded: dict[Method, Guarded] = field(default_factory=dict)  # what caution did, where it was asked for
-
-    @property
-    def policy(self) -> TwoStagePolicy:
-        """The pair of the first method."""
-        return next(iter(self.trained.values())).policy
-
-    def summary(self) -> dict[str, Any]:
-        """Everything but the pairs themselves, as plain names and values."""
-        return {
-            "log": asdict(self.log),
-            "start": self.start.words,
-            "propensity": self.propensity,
-            "propensity_reason": self.propensity_reason,
-            "production": self.production.summary(),
-            "methods": [
-                {
-                    "method": method,
-                    **value.summary(),
-                    "epochs": len(self.trained[method].history),
-                    "chosen": chosen_epochs(self.trained[method].history),
-                    "history": [epoch._asdict() for epoch in self.trained[method].history],
-                }
-                for method, value in self.values.items()
-            ],
-            "differences": [difference.summary() for difference in self.differences],
-            "caution": summaries(self.guarded),
-        }
 
 
 class LearnSwitches(BaseModel):

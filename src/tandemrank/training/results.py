@@ -1,0 +1,93 @@
+"""What `learn` gives, as types: trained pairs, what each is worth, and how they differ."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tandemrank.offpolicy.propensities import Kind
+from tandemrank.offpolicy.values import Comparison, Value
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.config import LearningConfig
+from tandemrank.training.gate import Guarded, summaries
+from tandemrank.training.loop import Trained
+from tandemrank.training.schedules import Method
+from tandemrank.training.start import Start
+from tandemrank.training.stopping import chosen_epochs
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """What a log is, in numbers, and how many of its impressions each part has; `pairs` of a query and an item."""
+
+    impressions: float
+    queries: int
+    items: int
+    pairs: int
+    clicks: float
+    list_length: int
+    train: float
+    held_out: float
+    evaluation: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How many more clicks per impression `method` would get than `against`."""
+
+    method: str
+    against: str
+    comparison: Comparison
+
+    def summary(self) -> dict[str, object]:
+        """As plain names and values."""
+        found = self.comparison
+        return {
+            "method": self.method, "against": self.against, "value": found.difference,
+            "standard_error": found.standard_error, "interval": found.interval, "lower_bound": found.lower_bound,
+            "share_of_wins": found.share_of_wins, "verdict": found.verdict,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What came of a log: for each method the trained pair, its history and its value; production; the differences.
+
+    `config` and the sizes of `start` are complete, with what the log decided; `propensity` says which kind was used.
+    """
+
+    config: LearningConfig
+    start: Start
+    log: LogFacts
+    propensity: Kind
+    propensity_reason: str
+    trained: dict[Method, Trained]
+    values: dict[Method, Value]
+    production: Value
+    differences: tuple[Difference, ...]
+    guarded: dict[Method, Guarded] = field(default_factory=dict)  # what caution did, where it was asked for
+
+    @property
+    def policy(self) -> TwoStagePolicy:
+        """The pair of the first method."""
+        return next(iter(self.trained.values())).policy
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the pairs themselves, as plain names and values."""
+        return {
+            "log": asdict(self.log),
+            "start": self.start.words,
+            "propensity": self.propensity,
+            "propensity_reason": self.propensity_reason,
+            "production": self.production.summary(),
+            "methods": [
+                {
+                    "method": method,
+                    **value.summary(),
+                    "epochs": len(self.trained[method].history),
+                    "chosen": chosen_epochs(self.trained[method].history),
+                    "history": [epoch._asdict() for epoch in self.trained[method].history],
+                }
+                for method, value in self.values.items()
+            ],
+            "differences": [difference.summary() for difference in self.differences],
+            "caution": summaries(self.guarded),
+        }
