@@ -34,7 +34,8 @@ from tandemrank.logs.sums import merge
 from tandemrank.offpolicy import estimators, propensities
 from tandemrank.offpolicy.estimators import Estimate, Floats
 from tandemrank.offpolicy.folds import rows_of
-from tandemrank.offpolicy.logger import fit, lists_of
+from tandemrank.offpolicy.logger import lists_of
+from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -123,7 +124,7 @@ def logs(of: World, n: int, number: int, seed: int) -> Iterator[tuple[Feedback, 
         one, other = split_impressions(parts, vocabulary, 0.5, seed=key)
 
         def fitted(parts: list = parts, key: int = key) -> Floats:
-            logger = fit(lists_of(parts), vocabulary, seed=key).policy
+            logger = fitted_policy(lists_of(parts), vocabulary, seed=key)
             with torch.no_grad():
                 s_c, s_r = logger.scores(np.arange(Q))
             curve = torch.as_tensor(THETA, dtype=torch.float32)

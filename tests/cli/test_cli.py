@@ -1,6 +1,8 @@
 """The command line: output, files, exit codes, and one clear message for every mistake."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -337,6 +339,18 @@ def test_a_report_that_cannot_be_written_is_one_error_and_leaves_nothing(tmp_pat
     assert code == 1
     assert "cannot write" in err
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_is_one_error_and_leaves_nothing(tmp_path, capsys, monkeypatch) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    code, _, err = call(capsys, monkeypatch, "simulate", "--out", str(tmp_path / "sim"), "--impressions", "100", *SMALL)
+    assert code == 1
+    assert "No space left on device" in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_help_is_complete() -> None:

@@ -1,6 +1,8 @@
 """The folder of a grid: what is damaged is made again or refused with one clear message, never taken for a result."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from example_grid import figures
 from tandemrank._base import processes
-from tandemrank.errors import ConfigError, JobError
+from tandemrank.errors import ConfigError, JobError, OutputError
 from tandemrank.experiments import grid, store
 from tandemrank.experiments.cells import GridConfig, cells
 from tandemrank.experiments.grid import Job
@@ -185,3 +187,22 @@ def test_a_second_process_is_kept_out(config: GridConfig, copy: Path) -> None:
     assert isinstance(Store(config, copy).records(), dict)
     with processes.alone_in(copy, store.MARK):
         pass  # free again
+
+
+def test_a_full_disk_is_one_error_and_what_was_finished_stays(
+    config: GridConfig, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished = store.read_cell(copy, cells(config)[0])
+    assert finished is not None
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match=r"cannot write .*: No space left on device"):
+        store.write_cell(copy, finished)
+    with pytest.raises(OutputError, match="No space left on device"):
+        grid.run(config, copy, resume=True)  # all cells are there, and the table cannot be written
+    monkeypatch.undo()
+    assert store.read_cell(copy, cells(config)[0]) == finished
+    assert list(Store(config, copy).records()) == cells(config)

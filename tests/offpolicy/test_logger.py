@@ -17,6 +17,7 @@ from tandemrank.logs import counting, reading, writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
 from tandemrank.offpolicy.logger import Lists, _log_probability, fit, lists_of
+from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -70,7 +71,8 @@ def test_fitted_propensities_come_close_to_the_true_ones_and_so_do_estimates(tas
     assert (fitted.rank > 0) == (tastes > 0)  # a logger that does not know its queries is given no tastes
     log = counting.from_impressions(parts, IDS)
     rho_0, rho_fit = (
-        policy.exposure(log.query, log.item, THETA, samples=100)[0] for policy in (one_stage(scores), fitted.policy)
+        policy.exposure(log.query, log.item, THETA, samples=100)[0]
+        for policy in (one_stage(scores), fitted_policy(lists_of(parts), IDS))
     )
     off = np.average(np.abs(rho_fit / rho_0 - 1), weights=log.shown)
     assert off < (0.04 if tastes == 0 else 0.12)
@@ -97,10 +99,9 @@ def test_lists_of_files_and_of_impressions_are_the_same(tmp_path: Path) -> None:
 
 def test_edges_one_list_and_a_logger_that_never_changes() -> None:
     one = fit(Lists(np.array([0]), np.array([[3, 1]])), IDS, epochs=3)
-    assert torch.isfinite(one.policy.scores([0])[0]).all()
+    assert torch.isfinite(one.scorer(torch.tensor([0]))).all()
     fixed = Lists(np.repeat(np.arange(Q), 20), np.tile([3, 1, 2, 0], (20 * Q, 1)))
-    policy = fit(fixed, IDS, epochs=30).policy
-    assert policy.most_likely([0]).tolist()[0][0] == 3
+    assert fit(fixed, IDS, epochs=30).scorer(torch.tensor([0])).argmax() == 3
 
 
 def test_refusals() -> None:

@@ -58,26 +58,25 @@ def run(
         clock, total = Clock(mine.folder), len(cells(config))
 
         def look() -> None:
-            records = mine.records()
+            records, seconds = mine.records(), clock.seconds()
             if progress is not None:
-                progress(GridState(len(records), total, clock.seconds(), rows_of(records.values())))
+                progress(GridState(len(records), total, seconds, rows_of(records.values())))
 
         look()
         if missing := _missing(mine):
             (_on_ray if engine == "ray" else _on_processes)(mine, missing, jobs, look)
-        if left := _missing(mine):
-            raise JobError(
-                f"{len(left)} of the grid's jobs left no whole result in {folder}. Check the disk, and go on with --resume."
-            )
-        table = table_of(
-            config,
-            _world(config, clock.seconds(last=True)),
-            mine.records(),
-            mine.references() or (),
-            mine.users,
-            command,
+        return _finish(mine, clock.seconds(last=True), command)
+
+
+def _finish(mine: Store, seconds: float, command: str) -> Table:
+    """The table of a grid whose jobs are done, also written into its folder."""
+    if left := _missing(mine):
+        raise JobError(
+            f"{len(left)} of the grid's jobs left no whole result in {mine.folder}. Check the disk, and go on with --resume."
         )
-        write_json(mine.folder / "table.json", table)
+    world, references = _world(mine.config, seconds), mine.references() or ()
+    table = table_of(mine.config, world, mine.records(), references, mine.users, command)
+    write_json(mine.folder / "table.json", table)
     return table
 
 

@@ -63,7 +63,7 @@ def _quantile_levels(n: int, rng: np.random.Generator) -> NDArray[np.float64]:
 def _activity(queries: int, items: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """How many items each query rates: least + gamma(0.6), as in MovieLens-1M, at most three quarters of all items.
 
-    It grows with the square root of the catalogue: that takes MovieLens-1M's 166 ratings a user at 3,706 items to 112
+    It grows with the square root of the catalogue: that takes MovieLens-1M's 166 ratings per user at 3,706 items to 112
     at 1,682, where MovieLens-100K has 106, and leaves a small world enough to learn from.
 
     Shapes: -> [queries].

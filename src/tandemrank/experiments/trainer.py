@@ -17,10 +17,9 @@ from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.loop import train
+from tandemrank.training.loop import Criterion, train
 from tandemrank.training.methods import Methods
 from tandemrank.training.schedules import Method
-from tandemrank.training.stopping import Criterion
 
 
 @dataclass(frozen=True)

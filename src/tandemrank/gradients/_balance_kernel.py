@@ -6,12 +6,10 @@ docs/race.md has the reasons; `race_tensor` has the same for whole arrays.
 import numpy as np
 from numba import njit
 
-from tandemrank.gradients._compiled import kernel
+from tandemrank.gradients._compiled import MATHS, kernel
 from tandemrank.gradients._float32_kernel import exp, f32, log
 
-# No reassociation: every sum is in the order it is written, so a result is the same on every call.
-MATHS = {"contract", "nsz"}
-# But for sums over documents that say how much noise to take out: eight at a time, in an order that D alone decides.
+# Sums over documents that say how much noise to take out: eight at a time, in an order that D alone decides.
 _SUMS = MATHS | {"reassoc"}
 # A typical time is found from about so many documents, in so many steps: it only has to be near.
 TYPICAL_DOCUMENTS, TYPICAL_STEPS = 512, 8

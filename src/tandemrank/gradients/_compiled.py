@@ -22,6 +22,9 @@ PATIENCE = 1.0  # seconds of compiling after which it is said
 
 _config: Any = numba.config
 
+# No reassociation: every sum is in the order it is written, so a result is the same on every call.
+MATHS = {"contract", "nsz"}
+
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """As `numba.njit`, without the interpreter's lock, and kept on disk. It compiles at the first call."""

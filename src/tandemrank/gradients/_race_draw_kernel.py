@@ -9,8 +9,7 @@ depend on threads, batches or order. `_race_kernel` integrates over the clocks o
 import numpy as np
 from numba import njit, prange
 
-from tandemrank.gradients._balance_kernel import MATHS
-from tandemrank.gradients._compiled import kernel
+from tandemrank.gradients._compiled import MATHS, kernel
 from tandemrank.gradients._float32_kernel import bits_of, f32, i32, log, minus_log_1m, u32, u64, uniform
 from tandemrank.gradients._splitmix_kernel import stream
 

@@ -6,7 +6,8 @@
 - `sums`: the sums behind `Feedback`, and merging
 - `counting`: impressions become `Feedback`, some of them held out
 - `registry`: ids of a log as they come by
-- `checks`: the schema of a log and every check of it
+- `schema`: the schema of a log, and a problem in one
+- `checks`: every check of a log
 - `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows
 - `json_lines`: JSON lines, line by line
 - `values`: plain Python values as columns

@@ -1,15 +1,6 @@
-"""The schema of click logs, and what can be wrong with one: every check in one pass over a batch.
-
-Wide: `query_id, items, clicks` and perhaps `propensities, weight, timestamp, impression_id, policy`; one row per
-impression, items top first. Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, weight,
-timestamp, policy`; one row per shown item, positions from 1, the rows of an impression together. Ids are integers or
-strings. Times are dates, ISO texts or Unix seconds; nothing is computed from them, but a time in the future says that
-something is wrong. `policy` names the policy that drew the list: propensities are each row's own, so several policies are
-one log.
-"""
+"""What can be wrong with a click log (`schema`): every check in one pass over a batch."""
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,32 +11,10 @@ from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_WEIGHT
 from tandemrank.logs.impressions import Shown
 from tandemrank.logs.registry import IdRegistry, encode_ids
+from tandemrank.logs.schema import LONG, NO_ROWS, WIDE, Problem, is_long, problem, problem_unless, schema_problems
 from tandemrank.logs.sums import RANK_BITS
 
 DAY = 86_400.0  # clocks and time zones may differ by so many seconds
-WIDE = ("query_id", "items", "clicks", "propensities", "weight", "timestamp", "impression_id", "policy")
-LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight", "timestamp", "policy")
-IDS = ("impression_id", "query_id", "item_id", "items", "policy")
-
-
-NO_ROWS = np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something wrong in a log: the column ("" for the whole row or file) and the rows, from 0; no rows for all of it.
-
-    The message is "expected ...; ... came."; what stands before the semicolon is the same for every row.
-    """
-
-    column: str
-    rows: NDArray[np.int64]
-    message: str
-
-    @property
-    def count(self) -> int:
-        """The number of rows it is wrong in."""
-        return len(self.rows)
 
 
 def problems(frame: pl.DataFrame, *, K: int | None = None, vocabulary: Vocabulary | None = None) -> list[Problem]:
@@ -55,58 +24,6 @@ def problems(frame: pl.DataFrame, *, K: int | None = None, vocabulary: Vocabular
     """
     found = schema_problems(frame.schema)
     return found or examine(frame, IdRegistry(vocabulary), K)[0]
-
-
-def is_long(columns: Sequence[str]) -> bool:
-    return "items" not in columns and "item_id" in columns
-
-
-def _is_id(dtype: pl.DataType) -> bool:
-    return dtype.is_integer() or dtype == pl.String or dtype in (pl.Categorical, pl.Enum)
-
-
-def _is_integer(dtype: pl.DataType) -> bool:
-    return dtype.is_integer()
-
-
-def _is_number(dtype: pl.DataType) -> bool:
-    return dtype.is_numeric()
-
-
-def _is_click(dtype: pl.DataType) -> bool:
-    return dtype.is_numeric() or dtype == pl.Boolean
-
-
-def _is_time(dtype: pl.DataType) -> bool:
-    return dtype.is_numeric() or dtype == pl.String or dtype == pl.Date or dtype == pl.Datetime
-
-
-def schema_problems(schema: pl.Schema) -> list[Problem]:
-    """Columns that are missing or of the wrong type."""
-    long = is_long(schema.names())
-    missing = [column for column in (LONG if long else WIDE)[: 5 if long else 3] if column not in schema]
-    if missing:
-        came = ", ".join(list(schema)[:20]) + (" and more" if len(schema) > 20 else "")
-        message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; {came or 'none'} came."
-        return [Problem(column, NO_ROWS, message) for column in missing]
-    found = []
-    for column in [c for c in (LONG if long else WIDE) if c in schema]:
-        words, right = "numbers", _is_number
-        if column in IDS:
-            words, right = "integers or strings", _is_id
-        elif column == "position":
-            words, right = "integers", _is_integer
-        elif column == "timestamp":
-            words, right = "times", _is_time
-        elif column in ("click", "clicks"):
-            right = _is_click
-        dtype: object = schema[column]
-        if column in ("items", "clicks", "propensities"):
-            words = f"lists of {words}"
-            dtype = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
-        if not (isinstance(dtype, pl.DataType) and right(dtype)):
-            found.append(Problem(column, NO_ROWS, f"expected {words}; the type {schema[column]} came."))
-    return found
 
 
 @dataclass(frozen=True)
@@ -155,7 +72,7 @@ def examine(frame: pl.DataFrame, names: "IdRegistry", K: int | None) -> tuple[li
     column = "item_id" if long else "items"
     found += problem_unless(pl.Series(item >= 0), flat.item, column, _known(names.item), flat.rows)
     twice = flat.row(_repeated(flat.length, within))
-    found += _problem(column, twice, "expected each item once in a list; one comes twice.")
+    found += problem(column, twice, "expected each item once in a list; one comes twice.")
     if found:
         return found, None
     weight = propensity = None
@@ -196,30 +113,6 @@ def split_good_rows(
 def _known(ids: pl.Series | None) -> str:
     """What an id should have been, in words."""
     return "an id" if ids is None else f"one of the {len(ids)} known ids, which are {ids.dtype}"
-
-
-def _problem(column: str, rows: NDArray[np.int64], message: str) -> list[Problem]:
-    """A problem in the given rows, or none."""
-    rows = np.unique(rows)
-    return [Problem(column, rows, message)] if len(rows) else []
-
-
-def problem_unless(
-    right: pl.Series,
-    values: pl.Series,
-    column: str,
-    expected: str,
-    rows: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda rows: rows,
-) -> list[Problem]:
-    """A problem where `right` is not true, with the first value that came. Shapes: right, values [m]."""
-    if right.all(ignore_nulls=False):
-        return []
-    wrong = np.flatnonzero(~right.fill_null(False).to_numpy())
-    first = values[int(wrong[0]) : int(wrong[0]) + 1]
-    value = (first.cast(pl.String) if first.dtype.is_temporal() else first)[0]  # a year may be beyond Python's
-    came = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
-    came = came if len(came) <= 80 else f"{came[:80]} ..."
-    return _problem(column, rows(wrong), f"expected {expected}; {came} came.")
 
 
 def _nulls(frame: pl.DataFrame) -> list[Problem]:
@@ -286,7 +179,7 @@ def _value_problems(flat: _Flat) -> list[Problem]:
         found += problem_unless(right, w, "weight", "weights from a millionth to a million", flat.row)
     if flat.long:
         twice = flat.row(_repeated(flat.length, flat.rank))
-        found += _problem("position", twice, "expected each position once in an impression; one comes twice.")
+        found += problem("position", twice, "expected each position once in an impression; one comes twice.")
     return found
 
 

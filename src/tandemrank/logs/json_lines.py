@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tandemrank.errors import LogError
-from tandemrank.logs.checks import WIDE, Problem, is_long, schema_problems
+from tandemrank.logs.schema import WIDE, Problem, is_long, schema_problems
 from tandemrank.logs.values import column_of, shortened
 
 Piece = tuple[pl.DataFrame, list[Problem]]

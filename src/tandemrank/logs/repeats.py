@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank.logs.checks import Problem, is_long
+from tandemrank.logs.schema import Problem, is_long
 from tandemrank.logs.sums import push
 
 

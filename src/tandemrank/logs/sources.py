@@ -23,9 +23,9 @@ import polars as pl
 from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs import json_lines
-from tandemrank.logs.checks import IDS, LONG, NO_ROWS, WIDE, Problem, is_long, problem_unless, schema_problems
 from tandemrank.logs.json_lines import Piece
 from tandemrank.logs.repeats import KnownFiles, KnownImpressions
+from tandemrank.logs.schema import IDS, LONG, NO_ROWS, WIDE, Problem, is_long, problem_unless, schema_problems
 from tandemrank.logs.values import column_of
 
 Source = str | Path | Sequence[str | Path] | pl.DataFrame | pl.LazyFrame | PandasFrame

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank.logs.checks import IDS, LONG, WIDE, Problem
+from tandemrank.logs.schema import IDS, LONG, WIDE, Problem
 
 NULL, NUMBER, TEXT, FLAG, OTHER, NOTHING, MIXED = (
     "null", "numbers", "texts", "true or false", "objects", "nothing", "mixed types",

@@ -1,6 +1,6 @@
 """Writing click logs as Parquet."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,6 @@ from tandemrank.errors import LogError
 from tandemrank.logs.counting import Propensities, shown_items
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.parts import CLICK_LOG, write_part
-from tandemrank.logs.reading import Progress
 
 
 def write(
@@ -22,7 +21,7 @@ def write(
     *,
     propensities: Propensities | None = None,
     policy: str | None = None,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Path:
     """Writes a log as a folder of Parquet parts, one for each part of impressions; it appears only when whole.
 

@@ -23,7 +23,6 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.impressions import Impressions
 from tandemrank.policies.scorers import MatrixFactorisation
-from tandemrank.policies.two_stage import TwoStagePolicy
 
 LISTS = 1_000_000  # lists that a fit looks at: the first of the log; more would hardly change it
 HELD_OUT = 0.1
@@ -41,10 +40,11 @@ class Lists:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The fitted logging policy, the length of its tastes (0: popularity alone), and the mean log-probability of a
-    held-out list: of it, and of popularity alone."""
+    """The scores of the fitted logging policy, which shows lists of K, the length of its tastes (0: popularity alone), and
+    the mean log-probability of a held-out list: of it, and of popularity alone."""
 
-    policy: TwoStagePolicy
+    scorer: MatrixFactorisation
+    K: int
     rank: int
     held_out: float
     popularity: float
@@ -105,7 +105,8 @@ def fit(
     queries, items = torch.cat([torch.ones(Q, 1), u], 1), torch.cat([a[:, None], v], 1)
     scorer = MatrixFactorisation(queries.numpy(), items.numpy())
     return Fitted(
-        TwoStagePolicy(scorer, scorer, D, min(K, D), vocabulary),
+        scorer,
+        min(K, D),
         u.shape[1],
         float(best.held_out.mean()),
         float(alone.held_out.mean()),

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank._base.ids import positions_of
+from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.feedback import Feedback, always_the_same, exposure
 from tandemrank.offpolicy.logger import Lists, fit
@@ -83,10 +83,16 @@ def resolve(
                 f"fitted propensities need the lists of the log, and sums of it have none (propensity = {kind}). Give the "
                 "log itself, or the policy that drew it, or propensity = frequency."
             )
-        logger = fit(lists(), parts[0].vocabulary, seed=seed).policy
+        logger = fitted_policy(lists(), parts[0].vocabulary, seed=seed)
     rho_0 = tuple(row_propensities(part, theta, chosen, logger, samples=samples, seed=seed) for part in parts)
     minimum = clip_minimum(clip, rho_0[0][parts[0].clicks > 0], sum(part.N for part in parts), quantile=clip_quantile)
     return Resolved(rho_0, minimum, chosen, reason, logger)
+
+
+def fitted_policy(lists: Lists, vocabulary: Vocabulary, *, seed: int = 0) -> TwoStagePolicy:
+    """The one-stage policy that is likeliest to have shown these lists: see `logger.fit`."""
+    found = fit(lists, vocabulary, seed=seed)
+    return TwoStagePolicy(found.scorer, found.scorer, len(vocabulary.item_ids), found.K, vocabulary)
 
 
 def choose_propensity(wanted: Asked, log: Feedback, logging_policy: TwoStagePolicy | None) -> tuple[Kind, str]:

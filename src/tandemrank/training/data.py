@@ -21,7 +21,7 @@ from tandemrank.offpolicy.propensities import Resolved
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import stopping
 from tandemrank.training.config import LearningConfig
-from tandemrank.training.stopping import Criterion
+from tandemrank.training.loop import Criterion
 from tandemrank.training.weights import DoublyRobustWeights, click_weights, doubly_robust_weights
 
 ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32]]]

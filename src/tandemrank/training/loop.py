@@ -35,9 +35,10 @@ from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.ranks import check_depth, rank_weights
 from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of
 from tandemrank.training.steps import optimisers_of
-from tandemrank.training.stopping import SMOOTH, Best, Criterion
+from tandemrank.training.stopping import SMOOTH, Best
 
 Tell = Callable[[Progress], None]
+Criterion = Callable[[TwoStagePolicy], float]  # a judgement on held-out clicks, higher is better
 Watch = Callable[[TwoStagePolicy], dict[str, float]]
 
 

@@ -21,10 +21,9 @@ from tandemrank.training.caution import Caution
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.documents import Weights
 from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.loop import Trained, Watch, train
+from tandemrank.training.loop import Criterion, Trained, Watch, train
 from tandemrank.training.ranks import check_depth
 from tandemrank.training.schedules import Method, Phase, schedule_of
-from tandemrank.training.stopping import Criterion
 
 
 class Methods:

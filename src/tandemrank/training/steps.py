@@ -39,7 +39,7 @@ def optimisers_of(model: Scorer, config: TrainingConfig, pace: float) -> list[to
     found: list[torch.optim.Optimizer] = []
     for is_own, lr in ((True, rate), (False, rate * config.shared_rate)):
         parameters = [p for p in model.parameters() if (id(p) in own) == is_own]
-        # Scores that were given have no vector a query, so no direction either.
+        # Scores that were given have no vector per query, so no direction either.
         by_direction = is_own and config.query_step == "direction" and all(p.ndim == 2 for p in parameters)
         if parameters:
             found.append(

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.offpolicy.estimators import Floats, check_exposures, safe_ratio
-from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.history import Epoch
 
 Judge = Callable[[NDArray[np.int64], NDArray[np.int32]], float]
@@ -36,8 +35,6 @@ def held_out_dcg(rho_0: Floats, feedback: Feedback, theta: Floats) -> Judge:
 
     return judge
 
-
-Criterion = Callable[[TwoStagePolicy], float]
 
 # A judgement is the mean of this many epochs': held-out clicks are few, and the noise of one epoch would choose for us.
 SMOOTH = 5
