@@ -8,8 +8,8 @@ for documents; only the clocks of the second race go by the documents' own numbe
 import numpy as np
 from numba import njit, prange
 
-from tandemrank.gradients._balance_kernel import MATHS, chances, typical_time
-from tandemrank.gradients._compiled import kernel
+from tandemrank.gradients._balance_kernel import chances, typical_time
+from tandemrank.gradients._compiled import MATHS, kernel
 from tandemrank.gradients._float32_kernel import exp, f32, log, u64
 from tandemrank.gradients._lazy_race_kernel import clocks_of
 from tandemrank.gradients._products_kernel import dot
