@@ -86,8 +86,13 @@ def _switch_help(learned: Learned) -> dict[str, str]:
 
 
 def sentences(learned: Learned) -> list[str]:
-    """What the log says of each pair against production, and of the pairs against each other."""
-    return [_sentence(difference) for difference in learned.differences]
+    """What the log says of each pair against production, and of the pairs against each other; and where training failed."""
+    failed = [
+        f"{label(method)} is what training started from: it found nothing better on held-out clicks."
+        for method, trained in learned.trained.items()
+        if trained.kept_start
+    ]
+    return [_sentence(difference) for difference in learned.differences] + failed
 
 
 def _sentence(difference: Difference) -> str:

@@ -84,6 +84,7 @@ class Learned:
                     **value.summary(),
                     "epochs": len(self.trained[method].history),
                     "chosen": chosen_epochs(self.trained[method].history),
+                    "kept_start": self.trained[method].kept_start,
                     "history": [epoch._asdict() for epoch in self.trained[method].history],
                 }
                 for method, value in self.values.items()
