@@ -110,7 +110,9 @@ def test_sentences_say_who_is_ahead_and_what_cannot_be_said() -> None:
 
 def test_a_pair_that_is_its_start_is_said_to_be_so() -> None:
     assert not [sentence for sentence in training.sentences(LEARNED) if "started from" in sentence]
-    kept = replace(LEARNED, trained=LEARNED.trained | {"baseline": replace(LEARNED.trained["baseline"], kept_start=True)})
+    kept = replace(
+        LEARNED, trained=LEARNED.trained | {"baseline": replace(LEARNED.trained["baseline"], kept_start=True)}
+    )
     assert training.sentences(kept)[-1].startswith("Baseline is what training started from: it found nothing better")
 
 
