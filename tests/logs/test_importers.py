@@ -6,7 +6,9 @@ import polars as pl
 import pytest
 
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs import importers, reading, validation
+from tandemrank.logs import reading, validation
+from tandemrank.logs.importers import run, tables
+from tandemrank.logs.importers.ubi import ubi
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -32,7 +34,7 @@ def rows(path: Path) -> list[tuple]:
     ],
 )  # fmt: skip
 def test_a_golden_file_becomes_its_log(kind, names, expected, unmatched, tmp_path) -> None:
-    found = importers.import_log(kind, [GOLDEN / name for name in names], tmp_path / "log")
+    found = run.import_log(kind, [GOLDEN / name for name in names], tmp_path / "log")
     assert rows(tmp_path / "log") == expected
     assert found.unmatched == unmatched
     assert (found.impressions, found.clicks) == (len(expected), sum(sum(c) for *_, c in expected))
@@ -41,7 +43,7 @@ def test_a_golden_file_becomes_its_log(kind, names, expected, unmatched, tmp_pat
 
 
 def test_obd_propensities_are_those_of_the_rows(tmp_path) -> None:
-    importers.import_log("obd", [GOLDEN / "obd.csv"], tmp_path / "log")
+    run.import_log("obd", [GOLDEN / "obd.csv"], tmp_path / "log")
     feedback = reading.read(tmp_path / "log")
     assert sorted(feedback.propensity.tolist()) == pytest.approx([0.029412, 0.029412, 0.125])
 
@@ -57,16 +59,16 @@ def test_clax_sessions_with_padding_and_order(tmp_path) -> None:
         }
     )
     frame.write_parquet(tmp_path / "part-0.parquet")
-    found = importers.import_log("clax", [tmp_path / "part-0.parquet"], tmp_path / "log")
+    found = run.import_log("clax", [tmp_path / "part-0.parquet"], tmp_path / "log")
     assert rows(tmp_path / "log") == [("5", [11, 12], [0, 1]), ("6", [11, 13, 14], [0, 1, 0])]
     frame.drop("query_id").write_parquet(tmp_path / "part-1.parquet")
-    found = importers.import_log("clax", [tmp_path / "part-1.parquet"], tmp_path / "other")
+    found = run.import_log("clax", [tmp_path / "part-1.parquet"], tmp_path / "other")
     assert any("name no query" in note for note in found.notes)
 
 
 def test_ubi_says_whether_ordinals_agree() -> None:
-    log = importers.ubi(
-        [importers.read(GOLDEN / "ubi_queries.jsonl"), importers.read(GOLDEN / "ubi_events.jsonl")],
+    log = ubi(
+        [tables.read(GOLDEN / "ubi_queries.jsonl"), tables.read(GOLDEN / "ubi_events.jsonl")],
         frozenset({"click"}),
     )
     assert any("100% of the clicks have the ordinal" in note for note in log.notes)
@@ -74,14 +76,14 @@ def test_ubi_says_whether_ordinals_agree() -> None:
 
 def test_another_name_of_a_click(tmp_path) -> None:
     names = [GOLDEN / "ubi_queries.jsonl", GOLDEN / "ubi_events.jsonl"]
-    importers.import_log("ubi", names, tmp_path / "log", click_names=["hover"])
+    run.import_log("ubi", names, tmp_path / "log", click_names=["hover"])
     assert rows(tmp_path / "log")[0] == ("red shoes", ["p1", "p2", "p3"], [1, 0, 0])
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "text", "error", "message"),
     [
-        ("bing", "a.jsonl", "{}", ConfigError, "--from takes ubi, metarank, obd, ga4, clax; got 'bing'"),
+        ("bing", "a.jsonl", "{}", ConfigError, "--from takes ubi, metarank, obd, ga4, clax, long; got 'bing'"),
         ("ubi", "a.jsonl", '{"query_id": 1}', LogError, "expected two kinds of files"),
         ("metarank", "a.jsonl", '{"id": 1}', LogError, "event is not there"),
         ("metarank", "a.jsonl", '{"event": "item", "id": "1"}', LogError, "none came"),
@@ -96,5 +98,43 @@ def test_what_is_not_of_the_format_is_refused(kind, name, text, error, message, 
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(error, match=message):
-        importers.import_log(kind, [tmp_path / name], tmp_path / "log")
+        run.import_log(kind, [tmp_path / name], tmp_path / "log")
+    assert not (tmp_path / "log").exists()
+
+
+LONG = """req,user,sku,rank,clicked,p
+r2,u1,b,1,1,0.5
+r1,u1,a,0,0,0.9
+r2,u1,a,0,0,0.8
+r1,u1,c,5,1,0.1
+r1,u1,c,6,1,0.1
+"""
+NAMES = {"impression_id": "req", "query_id": "user", "item_id": "sku", "position": "rank", "click": "clicked"}
+
+
+def test_a_long_table_in_any_order_with_names_of_its_own(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text(LONG)
+    found = run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log", columns=NAMES | {"propensity": "p"})
+    frame = pl.read_parquet(tmp_path / "log" / "*.parquet").sort("impression_id")
+    assert frame["items"].to_list() == [["a", "c"], ["a", "b"]]
+    assert frame["clicks"].to_list() == [[0, 1], [0, 1]]
+    assert frame["propensities"].to_list() == [[0.9, 0.1], [0.8, 0.5]]
+    assert found.notes == ("1 rows showed an item again in its impression and were left out",)
+    assert validation.validate(tmp_path / "log").fit
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        (LONG, {}, "expected the columns impression_id, query_id, item_id, position, click"),
+        (LONG, NAMES | {"query_id": "who"}, "--column names 'who', but the columns are req, user"),
+        (LONG.replace("r1,u1,a", "r1,,a"), NAMES, "expected query_id in every row; row 1 has none"),
+        (LONG.replace("r1,u1,a", "r1,u2,a"), NAMES, "impression 'r1' has rows of several queries"),
+        (LONG.replace("0,0,0.9", "0,no,0.9"), NAMES, "expected clicks as 0 and 1; column click is String"),
+    ],
+)
+def test_a_long_table_that_is_none_is_refused(text, columns, message, tmp_path) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(LogError, match=message):
+        run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log", columns=columns)
     assert not (tmp_path / "log").exists()

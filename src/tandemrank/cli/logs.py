@@ -1,4 +1,4 @@
-"""Commands about a log itself: validate, examine."""
+"""Commands about a log itself: import, validate, examine."""
 
 import sys
 from collections.abc import Iterator
@@ -18,6 +18,43 @@ if TYPE_CHECKING:
 
     from tandemrank.clicks.examination import ExaminationCurve, TrustCurve
     from tandemrank.logs.validation import Fixed, Validation
+
+
+@app.command("import")
+def import_(
+    sources: Annotated[list[Path], typer.Argument(help="Files of the other system: JSON lines, JSON, CSV or Parquet.")],
+    kind: Annotated[
+        str, typer.Option("--from", help="ubi, metarank, obd, ga4, clax, or long: one row per shown item.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the click log.")],
+    click_name: Annotated[
+        list[str] | None, typer.Option(help="Name of an event that is a click; several are possible.")
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="What a column is called in the files: query_id=user; several are possible."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """The log of another system as a click log, and what its format cannot answer.
+
+    OpenSearch UBI (give its queries and its events), Metarank, Open Bandit, Google Analytics 4, CLAX, or any long table.
+    """
+    from tandemrank.logs.importers import run
+
+    names = dict(pair.split("=", 1) for pair in column or [] if "=" in pair)
+    if wrong := [pair for pair in column or [] if "=" not in pair]:
+        raise ConfigError(f"--column takes OURS=THEIRS, as in query_id=user; got {wrong[0]!r}.")
+    with working("importing"):
+        found = run.import_log(kind, sources, out, click_names=click_name or run.CLICKS, columns=names)
+    if as_json:
+        print_json(vars(found))
+        return
+    show(f"{found.path}: {found.impressions:,} impressions, {found.clicks:,} clicks")
+    if found.unmatched:
+        show(f"left out: {found.unmatched:,} clicks that belong to no item of an impression")
+    for note in found.notes:
+        show(f"note: {note}")
 
 
 @app.command()

@@ -1,0 +1,22 @@
+"""Logs of other systems become click logs of ours: one function per format, and what each format cannot answer.
+
+| format     | what it is                                                          | an impression is                       |
+| ---------- | ------------------------------------------------------------------- | -------------------------------------- |
+| `ubi`      | OpenSearch User Behavior Insights: stored queries, and their events | a stored query and its hits            |
+| `metarank` | Metarank: ranking and interaction events                            | a ranking event                        |
+| `obd`      | Open Bandit Dataset: one CSV row per shown position                 | a row: a list of one, for its position |
+| `ga4`      | Google Analytics 4, BigQuery export: view_item_list, select_item    | a view_item_list event                 |
+| `clax`     | CLAX: Parquet sessions of query_doc_ids, positions, mask, clicks    | a session                              |
+| `long`     | any table with one row per shown item, rows in any order            | the rows of one `impression_id`        |
+
+Every importer takes the rows as polars frames and gives a wide log (`checks`) and notes in words. Nothing is guessed: what
+cannot be joined is left out and counted.
+
+- `run`: the importers by name, from files to a click log
+- `tables`: what every importer needs
+- one file per format
+"""
+
+from tandemrank._base.lazy import modules_of
+
+__getattr__ = modules_of(__name__)

@@ -1,0 +1,79 @@
+"""The importers by name, and the whole way from the files of another system to a click log of ours."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from tandemrank._base import files
+from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs.importers.clax import clax
+from tandemrank.logs.importers.ga4 import ga4
+from tandemrank.logs.importers.long import long
+from tandemrank.logs.importers.metarank import metarank
+from tandemrank.logs.importers.obd import obd
+from tandemrank.logs.importers.tables import Log, read
+from tandemrank.logs.importers.ubi import ubi
+from tandemrank.logs.parts import CLICK_LOG, write_part
+
+CLICKS = ("click", "item_click", "product_click", "result_click", "select_item")  # names of a click, unless told
+
+FORMATS: dict[str, Callable[[Sequence[pl.DataFrame], frozenset[str]], Log]] = {
+    "ubi": ubi,
+    "metarank": metarank,
+    "obd": obd,
+    "ga4": ga4,
+    "clax": clax,
+    "long": long,
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What came of an import: where the log is, how long it is, and what a reader should know.
+
+    `unmatched` are clicks that belong to no impression, or to an item that it did not show.
+    """
+
+    path: Path
+    impressions: int
+    clicks: int
+    unmatched: int
+    notes: tuple[str, ...]
+
+
+def import_log(
+    kind: str,
+    sources: Sequence[str | Path],
+    out: str | Path,
+    *,
+    click_names: Sequence[str] = CLICKS,
+    columns: Mapping[str, str] | None = None,
+) -> Imported:
+    """Reads the files of another system and writes a click log in one piece to the folder `out`.
+
+    `columns`: names that the format expects, and what they are called in the files.
+    """
+    if kind not in FORMATS:
+        raise ConfigError(f"--from takes {', '.join(FORMATS)}; got {kind!r}.")
+    frames = [_with_names(read(Path(source)), columns or {}, Path(source)) for source in sources]
+    if not frames:
+        raise LogError("expected files to import; none came.")
+    log = FORMATS[kind](frames, frozenset(click_names))
+    if not len(log.frame):
+        raise LogError(f"the files hold no impression of the format {kind}. Is it the right format?")
+    with files.replacing(out, CLICK_LOG, inputs=sources) as folder:
+        folder.mkdir()
+        write_part(log.frame, folder, 0)
+    clicks = int(log.frame["clicks"].list.sum().sum())
+    return Imported(Path(out), len(log.frame), clicks, log.unmatched, log.notes)
+
+
+def _with_names(frame: pl.DataFrame, columns: Mapping[str, str], path: Path) -> pl.DataFrame:
+    """The frame with the names that the format expects; a column that had such a name already gives way."""
+    present = {ours: theirs for ours, theirs in columns.items() if ours != theirs}
+    if missing := [theirs for theirs in columns.values() if theirs not in frame.columns]:
+        came = ", ".join(frame.columns[:20])
+        raise LogError(f"{path}: --column names {missing[0]!r}, but the columns are {came}.")
+    return frame.drop([ours for ours in present if ours in frame.columns]).rename({v: k for k, v in present.items()})
