@@ -88,6 +88,16 @@ def test_the_example_of_propensities_runs(capsys: pytest.CaptureFixture[str]) ->
     assert re.findall(r"^2000 (\w+)", capsys.readouterr().out, re.MULTILINE) == ["exact", "frequency"]
 
 
+def test_the_page_on_importing_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = read("docs/importing.md")
+    command = blocks(page, "sh")[0].split()
+    golden = Path(__file__).parent / "logs" / "golden"
+    monkeypatch.chdir(tmp_path)
+    found = CliRunner().invoke(app, [str(golden / word) if word.endswith(".jsonl") else word for word in command[1:]])
+    assert found.exit_code == 0, found.output
+    assert found.stdout == blocks(page, "text")[0]
+
+
 def test_the_examples_of_the_page_on_decisions_print_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     page = read("docs/decisions.md")
     examples, printed = blocks(page, "python"), blocks(page, "text")

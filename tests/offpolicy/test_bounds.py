@@ -9,7 +9,7 @@ import pytest
 
 from tandemrank.bench import bounds as bench
 from tandemrank.errors import ConfigError, InputError
-from tandemrank.offpolicy import bounds, diagnostics
+from tandemrank.offpolicy import bounds, diagnostics, verdicts
 from tandemrank.offpolicy.bounds import Stakes, Terms
 from tandemrank.offpolicy.estimators import Estimate
 
@@ -282,10 +282,10 @@ def test_the_verdict_sees_what_a_bound_cannot() -> None:
     wrong = [world for world in worlds if bounds.betting(world.terms).value > world.value]
     assert all(world.truth > 1.05 * world.value for world in worlds)
     fine = diagnostics.Diagnostics(100, 2000, 800, 2000, 1000, 5.0, 0.01, 0.0, 0.0, 0.0, 0.0, 1.0, 0.01)
-    assert diagnostics.judge(fine, modelled=False)[0] == "trust it"
+    assert verdicts.judge(fine, modelled=False)[0] == "trust it"
     for world in worlds:
         seen = replace(fine, balance=world.balance, balance_error=world.balance_error)
-        verdict, reasons = diagnostics.judge(seen, modelled=False)
+        verdict, reasons = verdicts.judge(seen, modelled=False)
         assert verdict != "trust it"
         assert "the propensities do not fit the log" in reasons[0]
     assert len(wrong) > 0  # without the verdict the user would be misled

@@ -287,6 +287,28 @@ def test_wrong_propensities_are_found_out(factor: float, reason: str) -> None:
     assert reason in answer.reasons[0]
 
 
+@pytest.mark.parametrize("is_right", [False, True])
+def test_the_chance_of_an_item_at_its_position_is_no_propensity_and_is_said_to_be_none(is_right: bool) -> None:
+    """A logger that shows K of D items in random order: P(item at position) = 1 / D, rho_0 = sum_k theta_k / D."""
+    small, rng = world(), np.random.default_rng(3)
+    N, theta = 8000, 1 / np.arange(1, K + 1)
+    propensity = theta.sum() / D if is_right else 1 / D
+    items = rng.permuted(np.tile(np.arange(D), (N, 1)), axis=1)[:, :K]
+    query = rng.integers(0, len(small.R), N)
+    clicks = rng.random((N, K)) < theta * small.R[query[:, None], items]
+    frame = pl.DataFrame(
+        {
+            "query_id": query,
+            "items": items,
+            "clicks": clicks.astype(np.uint8),
+            "propensities": np.full((N, K), propensity),
+        }
+    ).with_columns(pl.col("items", "clicks", "propensities").arr.to_list())
+    found = valuation.estimate(small.new, frame, propensity="logged", examination=theta)
+    assert any("Did you log P(item at position)?" in reason for reason in found.reasons) is not is_right
+    assert (found.verdict == "trust it") is is_right
+
+
 def test_edges_no_clicks_no_items_one_query() -> None:
     small = world(20)
     silent = World(small.logger, small.candidate, small.ranker, 0 * small.R)

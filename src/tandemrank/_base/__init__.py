@@ -1,6 +1,6 @@
 """What every room stands on; nothing here knows what a click is.
 
-- `ids`: outside ids and inside positions: the one look-up
+- `ids`: outside ids and inside positions
 - `random`: seeds that are derived, random keys, the streams of one seed
 - `files`: writing in one piece; never over what we did not write
 - `config`: configuration from a preset, a TOML file and single switches

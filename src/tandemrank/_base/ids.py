@@ -1,4 +1,7 @@
-"""Outside ids (integers or strings) and the inside positions 0 .. n-1 that all arrays use: the one look-up."""
+"""Outside ids (integers or strings) and the inside positions 0 .. n-1 that all arrays use.
+
+A log gets its own in `logs.id_registry`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -83,7 +83,7 @@ def learn(
     from tandemrank.policies.two_stage import load
     from tandemrank.reports import training
     from tandemrank.training import learning
-    from tandemrank.training.methods import check_methods
+    from tandemrank.training.driver import check_methods
     from tandemrank.training.start import Start
 
     flags = {

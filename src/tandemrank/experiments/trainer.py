@@ -16,9 +16,9 @@ from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.data import TrainingData, prepare
+from tandemrank.training.driver import Methods
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.loop import Criterion, train
-from tandemrank.training.methods import Methods
 from tandemrank.training.schedules import Method
 
 

@@ -7,9 +7,9 @@ integrate out in closed form: an unbiased estimate of value, exposure and both g
 
 Equations: 2stage-true-utility and cltr-obj-2s (value), cand-grad and ranker-grad (gradients), eq:propensity_def (K2 = D).
 
-Two implementations of one law: the compiled kernel (`race_kernel`, the default on the CPU) and the tensor path below,
-which runs on any device. Both take their clocks from the same counter-based random numbers, so a seed means the same
-everywhere, and neither threads nor the split of a batch change a result.
+Two implementations of one law: the compiled kernel (`_race_kernel`, the default on the CPU) and the tensor path
+(`_race_tensor`), which runs on any device. Both take their clocks from the same counter-based random
+numbers, so a seed means the same everywhere, and neither threads nor the split of a batch change a result.
 """
 
 from typing import TypeAlias

@@ -5,7 +5,7 @@
 - `exact`: sums of numbers without rounding, in any order
 - `sums`: the sums behind `Feedback`, and merging
 - `counting`: impressions become `Feedback`, some of them held out
-- `registry`: ids of a log as they come by
+- `id_registry`: ids of a log become numbers as they come by
 - `schema`: the schema of a log, and a problem in one
 - `checks`: every check of a log
 - `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows

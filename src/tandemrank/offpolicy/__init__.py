@@ -11,7 +11,8 @@
 - `certainty`: what a difference is at least, for whoever acts on it
 - `sequential`: the same at every moment of a stream: live traffic in two arms
 - `exposure`: how a pair spreads the attention of a log's queries over the items
-- `diagnostics`: what a value rests on: support by stage, weights; `verdicts`: the words for it
+- `diagnostics`: what a value rests on: support by stage, weights
+- `verdicts`: may it be believed: the rules and the words
 - `values`: the typed results, `Value` and `Comparison`, made from arrays
 - `valuation`: `estimate` and `compare`: what a pair would be worth, from a log
 """

@@ -21,7 +21,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import bounds, estimators, values
-from tandemrank.offpolicy.diagnostics import Exposure, diagnose, judge
+from tandemrank.offpolicy.diagnostics import Exposure, diagnose
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.exposure import exposure_on
 from tandemrank.offpolicy.folds import query_folds, rows_of
@@ -30,6 +30,7 @@ from tandemrank.offpolicy.propensities import SAMPLES, Asked, Clip, Resolved, re
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
+from tandemrank.offpolicy.verdicts import judge
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]

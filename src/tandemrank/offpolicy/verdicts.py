@@ -1,6 +1,14 @@
-"""The verdicts, in words: the one table that every command, page and document uses."""
+"""The verdicts: the words that every command, page and document uses, and the rules by which one is given."""
 
 from enum import StrEnum
+
+from tandemrank.offpolicy.diagnostics import Diagnostics
+
+# The verdict. Where exposure is missing beyond three standard errors and these shares, or so little data is left:
+CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
+CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
+CARE_QUERIES, CARE_LARGEST, CARE_CLIPPED = 30, 0.1, 0.05
+SUM_OF_THETA = 0.1  # so close to sum_k theta_k a wrong balance is likely that of P(item at position)
 
 
 class Verdict(StrEnum):
@@ -28,3 +36,69 @@ MEANINGS = {
 def worst(*verdicts: Verdict) -> Verdict:
     """The worst of several verdicts: what rests on all of them deserves no better."""
     return max(verdicts, key=list(Verdict).index)
+
+
+def judge(found: Diagnostics, *, modelled: bool) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict and its reasons: the worst that is found decides. `modelled`: the value is a reward model's alone."""
+    for verdict, rules in ((Verdict.REFUSE, _refusals(found)), (Verdict.CARE, _cautions(found, modelled=modelled))):
+        if reasons := tuple(reason for holds, reason in rules if holds):
+            return verdict, reasons
+    left = f"{found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
+    return Verdict.TRUST, (f"the log supports what the pair would show: balance {found.balance:.2f}, {left}",)
+
+
+def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:
+    """What makes a value useless, and whether it holds."""
+    return [
+        *_exposure_rules(found, REFUSE_MISSING),
+        (found.effective_sample_size < REFUSE_SAMPLE, _few(found)),
+        (found.clicks == 0, "no item that the new pair would show was ever clicked"),
+    ]
+
+
+def _cautions(found: Diagnostics, *, modelled: bool) -> list[tuple[bool, str]]:
+    """What makes an interval too narrow, and whether it holds."""
+    largest = f"one (query, item) pair carries {found.largest_share:.0%} of all weight"
+    clipped = f"{found.clipped:.0%} of the propensities are clipped, so the value is too low"
+    return [
+        *_exposure_rules(found, CARE_MISSING),
+        (found.effective_sample_size < CARE_SAMPLE, _few(found)),
+        (found.queries < CARE_QUERIES, f"an interval from {found.queries} queries is too narrow"),
+        (found.largest_share > CARE_LARGEST, largest),
+        (found.clipped > CARE_CLIPPED, clipped),
+        (modelled, "the interval does not contain the error of the reward model"),
+    ]
+
+
+def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
+    """Whether weighted exposure is off by more than a share, surely: too little, too much, or not known well enough."""
+    off = found.balance - 1
+    sure = abs(off) > 3 * found.balance_error
+    stages = (
+        f"{found.unsupported:.0%} of its exposure goes to items that the query was never shown: {found.lost_at_generator:.0%} "
+        f"lost at the generator, {found.lost_at_ranker:.0%} at the re-ranker"
+    )
+    return [
+        (
+            sure and off < -share,
+            f"{-off:.0%} of what the new pair shows is outside what the log can speak about ({stages})",
+        ),
+        (sure and off > share, _wrong(found)),
+        (
+            found.balance_error > share,
+            f"weighted exposure is known only to +-{1.96 * found.balance_error:.0%}, so a few items decide",
+        ),
+    ]
+
+
+def _wrong(found: Diagnostics) -> str:
+    """Weighted exposure is too much. With P(item at its position) for rho_0 it is so by sum_k theta_k, which is then said."""
+    said = f"the propensities do not fit the log: weighted exposure is {found.balance:.2f} of what it should be"
+    examined = found.examined / found.impressions
+    is_sum_of_theta = abs(found.balance - examined) <= max(3 * found.balance_error, SUM_OF_THETA * examined)
+    asks = ". Did you log P(item at position)? A propensity is its sum over positions, each times theta"
+    return f"{said}{asks}" if is_sum_of_theta else said
+
+
+def _few(found: Diagnostics) -> str:
+    return f"the weights leave {found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"

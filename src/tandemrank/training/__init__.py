@@ -13,7 +13,7 @@
 - `stopping`: when to stop, by held-out clicks
 - `checkpoint`: where a training stands, on disk
 - `loop`: the loop
-- `methods`: the driver of methods: a stage that is trained alone is trained once
+- `driver`: runs the phases of a method, each with its seed and checkpoint; a stage that is trained alone is trained once
 - `gate`: what caution did, and production where nothing is surely better
 - `start`: where training starts without ratings
 - `results`: what `learn` gives, as types

@@ -14,11 +14,12 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import methods, schedules
+from tandemrank.training import driver as drivers
+from tandemrank.training import schedules
 from tandemrank.training.config import EarlyStopping, TrainingConfig
+from tandemrank.training.driver import Methods, check_methods
 from tandemrank.training.history import Progress
 from tandemrank.training.loop import train
-from tandemrank.training.methods import Methods, check_methods
 
 Q, D = 20, 24
 THETA = [1.0, 0.5, 0.3]
@@ -57,7 +58,7 @@ def phases(monkeypatch) -> Counter[str]:
         seen.update(phase.key for phase in schedule)
         return train(*arguments, schedule=schedule, **options)
 
-    monkeypatch.setattr(methods, "train", spy)
+    monkeypatch.setattr(drivers, "train", spy)
     return seen
 
 
