@@ -25,11 +25,10 @@ from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback, always_the_same
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.certainty import Independent, excess_exposure
-from tandemrank.offpolicy.diagnostics import CARE_MISSING
 from tandemrank.offpolicy.propensities import DETERMINISTIC_SHARE, Asked, Clip
 from tandemrank.offpolicy.valuation import Answers, Curve, Estimator, Question, Side, answers
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
-from tandemrank.offpolicy.verdicts import Verdict
+from tandemrank.offpolicy.verdicts import CARE_MISSING, Verdict
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.safety import canary, difference, segments

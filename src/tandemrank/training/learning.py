@@ -26,8 +26,9 @@ from tandemrank.training.caution import Caution
 from tandemrank.training.config import CANDIDATES, EVALUATION_SHARE, LearningConfig, Safety
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.driver import Methods, check_methods
-from tandemrank.training.gate import Guarded, guard, summaries
+from tandemrank.training.gate import Guarded, guard
 from tandemrank.training.history import Progress
+from tandemrank.training.loop import Trained
 from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.results import Difference, Learned
 from tandemrank.training.schedules import Method
