@@ -18,8 +18,7 @@ import math
 import numpy as np
 from numba import prange
 
-from tandemrank.gradients._balance_kernel import MATHS
-from tandemrank.gradients._compiled import kernel
+from tandemrank.gradients._compiled import MATHS, kernel
 from tandemrank.gradients._float32_kernel import exp, f32, log
 
 _CHUNKS = 64  # sums over queries are by chunk, then in order: the same bits with any number of threads
