@@ -18,7 +18,8 @@ from tandemrank._base.ids import same_ids
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.sources import Source
-from tandemrank.offpolicy.logger import LISTS, fit, lists_of
+from tandemrank.offpolicy.logger import LISTS, lists_of
+from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.valuation import Question, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -97,7 +98,7 @@ def _production(
     known = data.propensities.logger or given or start.policy
     if known is not None:
         return known
-    return fit(lists_of([parts.first]), parts.vocabulary, seed=derive(seed, "rho_0") % 2**32).policy
+    return fitted_policy(lists_of([parts.first]), parts.vocabulary, seed=derive(seed, "rho_0") % 2**32)
 
 
 def _careful_start(start: Start, logger: TwoStagePolicy, parts: Parts) -> Start:
