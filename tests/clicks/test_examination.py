@@ -175,6 +175,20 @@ def test_clicks_without_trust_bias_have_none():
     assert found.slope == pytest.approx(models.examination_curve(3), rel=0.03)
 
 
+def test_the_line_of_a_rank_is_that_of_weighted_least_squares_and_ends_between_0_and_1():
+    """min over a, b of sum_m v (y - a x - b)^2; without trust bias b = 0."""
+    rng = np.random.default_rng(0)
+    x, y, v = rng.uniform(0.2, 0.6, 5), rng.uniform(0.3, 0.7, (3, 5)), rng.uniform(1, 9, (3, 5))
+    slope, offset = examination._lines(v, x, y, trust=True)
+    for k in range(3):
+        assert (slope[k], offset[k]) == pytest.approx(np.polyfit(x, y[k], 1, w=np.sqrt(v[k])))
+    steep, below = examination._lines(np.ones((1, 2)), np.array([0.2, 0.6]), np.array([[0.0, 1.0]]), trust=True)
+    assert (steep[0], steep[0] * 0.2 + below[0]) == pytest.approx((1 / 0.4, 0), abs=1e-4)
+    slope, offset = examination._lines(v, x, y, trust=False)
+    assert slope == pytest.approx((v * x * y).sum(1) / (v * x * x).sum(1))
+    assert offset.tolist() == [0, 0, 0]
+
+
 def test_what_is_not_identified_is_not():
     """Relevance a R + b with alpha / a and beta - b alpha / a: other models, the same clicks, the same lines."""
     a, b = 2.0, -0.1
