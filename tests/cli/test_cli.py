@@ -364,7 +364,7 @@ def test_help_is_complete() -> None:
     assert verbs - {"load"} <= set(commands)  # a command has the name of its verb
     assert set(commands) == {
         "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare", "decide",
-            "serve", "seal", "replay",
+            "serve", "seal", "replay", "import",
         "bench gradient", "bench epoch", "bench logs", "bench bounds",
     }  # fmt: skip
     for name, command in commands.items():
