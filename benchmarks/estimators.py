@@ -32,7 +32,8 @@ from tandemrank.logs.counting import split_impressions
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy import estimators, propensities
-from tandemrank.offpolicy.estimators import Estimate, Floats
+from tandemrank.offpolicy.estimate import Estimate
+from tandemrank.offpolicy.estimators import Floats
 from tandemrank.offpolicy.folds import rows_of
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import fitted_policy

@@ -156,6 +156,41 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     assert ratio[1] < ratio[0]
 
 
+def deterministic(N: int, seed: int = 0) -> pl.DataFrame:
+    """Production without chance: a query always sees the same list."""
+    rng = np.random.default_rng(seed)
+    query = rng.integers(Q, size=N)
+    items = np.argsort(-HERE.logger, axis=1)[:, :K][query]
+    clicks = (rng.random((N, K)) < THETA * HERE.R[query[:, None], items]).astype(int)
+    return pl.DataFrame({"query_id": query, "items": items.tolist(), "clicks": clicks.tolist()})
+
+
+def within(shown: np.ndarray, scores: np.ndarray) -> TwoStagePolicy:
+    """A pair that shows what was shown, in another order.  Shapes: shown [Q, K]; scores [Q, D]."""
+    inside = np.full((Q, D), -30.0)
+    np.put_along_axis(inside, shown, 0.0, 1)
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+    return TwoStagePolicy(GivenScores(inside), GivenScores(scores), K, K, vocabulary)
+
+
+def test_a_deterministic_log_says_what_it_can() -> None:
+    """A pair that reorders what was shown ships; elsewhere there is a range, and a no where even the best case is too low."""
+    log = deterministic(30_000)
+    shown = np.argsort(-HERE.logger, axis=1)[:, :K]
+    found = decide(within(shown, 8 * HERE.liked), log, independent="impressions")
+    [one] = found.candidates
+    assert (found.call, one.comparison.new.propensity) == (Call.SHIP, "frequency")
+    assert one.comparison.new.identified.missing < 0.01
+    outside = decide(HERE.pair(0 * HERE.liked), log, independent="impressions")
+    [one] = outside.candidates
+    assert outside.call == Call.DO_NOT
+    assert "whatever the items that were never shown are worth" in one.reasons[0]
+    hidden = within(np.argsort(HERE.logger, axis=1)[:, :K], HERE.liked)
+    hopeless = decide(hidden, log, at_least=5.0, independent="impressions")
+    assert hopeless.call == Call.DO_NOT
+    assert "even if all that was never shown were clicked" in hopeless.why
+
+
 def test_a_pair_as_the_other_side() -> None:
     found = decide(BETTER, LOG, against=SAME, **KNOWN)
     assert found.against == "the other pair"

@@ -2,6 +2,7 @@
 
 - `propensities`: propensities of every kind and their clipping: the only place that chooses either
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities
+- `estimate`: a value as a ratio of sums over queries
 - `estimators`: the estimators: arrays in, an `Estimate` out
 - `folds`: parts of a log by query, for cross-fitting
 - `reward`: reward models: what an examined item is worth to a query
@@ -11,6 +12,7 @@
 - `certainty`: what a difference is at least, for whoever acts on it
 - `sequential`: the same at every moment of a stream: live traffic in two arms
 - `exposure`: how a pair spreads the attention of a log's queries over the items
+- `identification`: the worst and the best case of what the log never showed
 - `diagnostics`: what a value rests on: support by stage, weights
 - `verdicts`: may it be believed: the rules and the words
 - `values`: the typed results, `Value` and `Comparison`, made from arrays

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from tandemrank.errors import ConfigError, InputError
-from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.estimate import Estimate
 
 Floats = NDArray[np.float64]
 Name = Literal["betting", "smoothing", "bernstein"]

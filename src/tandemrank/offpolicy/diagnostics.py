@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tandemrank.errors import PolicyError
 from tandemrank.logs import feedback
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.estimate import Estimate
 
 Floats = NDArray[np.float64]
 

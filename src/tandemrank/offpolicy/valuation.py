@@ -22,15 +22,16 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import bounds, estimators, values
 from tandemrank.offpolicy.diagnostics import Exposure, diagnose
-from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.exposure import exposure_on
 from tandemrank.offpolicy.folds import query_folds, rows_of
+from tandemrank.offpolicy.identification import identified
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import SAMPLES, Asked, Clip, Resolved, resolve
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
-from tandemrank.offpolicy.verdicts import judge
+from tandemrank.offpolicy.verdicts import CARE_MISSING, Verdict, judge
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
@@ -253,10 +254,16 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
     ips = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
     diagnostics = diagnose(evidence.log, evidence.rho_0, found.raised[0], exposure, evidence.theta)
     verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct")
+    cases = identified(ips, exposure, evidence.log)
+    if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
+        reasons = (*reasons, cases.words)
+    weights, unclipped = (
+        estimators.safe_ratio(exposure.rho, x, evidence.log.shown) for x in (evidence.rho_0, found.unclipped[0])
+    )
     return Judged(
         ESTIMATORS[asked.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
         found.reason, _ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
-        *(estimators.safe_ratio(exposure.rho, x, evidence.log.shown) for x in (evidence.rho_0, found.unclipped[0])),
+        weights, unclipped, cases,
     )  # fmt: skip
 
 

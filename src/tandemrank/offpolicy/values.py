@@ -15,7 +15,9 @@ from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.diagnostics import Diagnostics
-from tandemrank.offpolicy.estimators import Estimate, by_query
+from tandemrank.offpolicy.estimate import Estimate
+from tandemrank.offpolicy.estimators import by_query
+from tandemrank.offpolicy.identification import Identified
 from tandemrank.offpolicy.uncertainty import bootstrap, percentile_interval, share_of_wins
 from tandemrank.offpolicy.verdicts import Verdict, worst
 
@@ -47,7 +49,7 @@ class Value:
     `propensity`: the kind that was used, and why. `diagnostics`: what the value rests on; None for production, which needs
     neither. `estimate`: query by query. `terms` of the lower bound; `ceiling_terms`: of the same without a clip and with a
     ceiling, which is what a difference to this side rests on; None where there are none. `weights`: rho / rho_0 of the rows
-    of the log, and `old_weights` without a clip.
+    of the log, and `old_weights` without a clip. `identified`: the worst and the best case of what the log never showed.
     Shapes: draws [replicates], the values of other samples of queries; weights, old_weights [P].
     """
 
@@ -68,12 +70,16 @@ class Value:
     old_weights: Floats
     draws: Floats
     sample: Sample
+    identified: Identified | None = None
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
         names = ("value", "standard_error", "interval", "lower_bound", "bound_method", "verdict", "reasons")
         own = {name: getattr(self, name) for name in (*names, "propensity", "propensity_reason")}
-        return own | ({} if self.diagnostics is None else asdict(self.diagnostics))
+        cases = (
+            {} if self.identified is None else {"worst_case": self.identified.worst, "best_case": self.identified.best}
+        )
+        return own | cases | ({} if self.diagnostics is None else asdict(self.diagnostics))
 
 
 @dataclass(frozen=True)
@@ -130,6 +136,7 @@ class Judged:
     ceiling_terms: bounds.Terms | None = None
     weights: Floats = field(default_factory=lambda: np.zeros(0))
     old_weights: Floats = field(default_factory=lambda: np.zeros(0))
+    identified: Identified | None = None
 
 
 def production(log: Feedback) -> Judged:
@@ -161,6 +168,7 @@ def _value(side: Judged, draws: Floats, sample: Sample) -> Value:
         side.estimate.value, side.estimate.standard_error, percentile_interval(draws, sample.level),
         max(0.0, bound.value), bound.name, side.verdict, side.reasons, side.propensity, side.propensity_reason,
         side.diagnostics, side.estimate, side.terms, side.ceiling_terms, side.weights, side.old_weights, draws, sample,
+        side.identified,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tandemrank.errors import ConfigError
 from tandemrank.offpolicy import bounds
-from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.estimate import Estimate
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # of the traffic: what people set
 

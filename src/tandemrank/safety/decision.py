@@ -228,12 +228,28 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
             return Call.CANARY, f"{promise}, and {sure}, but {guess}"
         return Call.SHIP, f"{promise}, and {sure}; asked was {least}"
     if comparison.verdict == Verdict.REFUSE:
-        return Call.DO_NOT, f"{Verdict.REFUSE}: {(*comparison.reasons, '')[0].removeprefix('new: ')}"
+        if (case := _best_case(comparison)) is not None and case <= rules.at_least:
+            even = f"it is no better by {least}: at most {case:+.3g}"
+            return Call.DO_NOT, f"even if all that was never shown were clicked, {even}"
+        return Call.DO_NOT, f"{Verdict.REFUSE}: {_worst_reason(comparison)}"
     if high <= rules.at_least:
         return Call.DO_NOT, f"it is no better by {least}: {promise}, at most {high:+.3g}"
     if not gap > rules.at_least:
         return Call.DO_NOT, f"nothing says that it is better by {least}: {promise}"
     return Call.CANARY, f"{promise}, more than {least}, but {sure}"
+
+
+def _worst_reason(comparison: Comparison) -> str:
+    """Why the log cannot tell, and what it says nevertheless."""
+    reasons = [reason.removeprefix("new: ") for reason in comparison.reasons]
+    return "; ".join([reasons[0], *[reason for reason in reasons[1:] if "never shown are worth" in reason]])
+
+
+def _best_case(comparison: Comparison) -> float | None:
+    """The most that the new side can be ahead by, all that was never shown counted as clicked; None without a range."""
+    if comparison.new.identified is None or comparison.old.verdict != Verdict.OBSERVED:
+        return None
+    return comparison.new.identified.interval[1] - comparison.old.interval[0]
 
 
 def _guessed(new: Value, rules: Rules) -> str:

@@ -15,7 +15,7 @@ from scipy.special import stdtrit
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.sources import Source, batches, describe
-from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.values import Value
 from tandemrank.policies.features import FeatureSource, table
 

@@ -1,0 +1,74 @@
+"""The worst and the best case of what a deterministic log never showed, by worlds in which either is true."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.logs import counting
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy import valuation
+from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.verdicts import Verdict
+from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+Q, D, K = 120, 6, 2
+THETA = np.array([1.0, 0.5])
+VOCABULARY = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
+
+
+def world(unshown: float | None) -> tuple[np.ndarray, np.ndarray, TwoStagePolicy]:
+    """Lists that never change, relevance (of what is never shown as told), and a pair that shows a third of the rest."""
+    rng = np.random.default_rng(0)
+    shown = np.argsort(rng.random((Q, D)), axis=1)[:, :K]
+    R = rng.random((Q, D))
+    if unshown is not None:
+        seen = np.zeros((Q, D), bool)
+        np.put_along_axis(seen, shown, True, 1)
+        R = np.where(seen, R, unshown)
+    scores = 0.3 * rng.normal(size=(Q, D))
+    np.put_along_axis(scores, shown, 2.0, 1)
+    scorer = GivenScores(scores)
+    return shown, R, TwoStagePolicy(scorer, scorer, D, K, VOCABULARY)
+
+
+def draw(shown: np.ndarray, R: np.ndarray, seed: int) -> Impressions:
+    rng = np.random.default_rng(seed)
+    query = rng.integers(Q, size=20_000)
+    items = shown[query]
+    clicks = rng.random(items.shape) < THETA * R[query[:, None], items]
+    return Impressions(query.astype(np.int32), items.astype(np.int32), clicks.astype(np.uint8))
+
+
+@pytest.mark.parametrize("unshown", [0.0, 1.0, None])
+def test_the_value_is_in_the_range_and_at_its_ends_in_the_extreme_worlds(unshown) -> None:
+    shown, R, pair = world(unshown)
+    log = counting.from_impressions([draw(shown, R, 1)], VOCABULARY)
+    found = valuation.estimate(pair, log, examination=THETA, estimator="ips", samples=200)
+    q, d = np.divmod(np.arange(Q * D), D)
+    rho = pair.exposure(q, d, THETA, samples=2000)[0].reshape(Q, D)
+    truth = float(log.impressions @ (rho * R).sum(1)) / log.N
+    cases, error = found.identified, 5 * found.standard_error
+    assert found.propensity == "frequency"
+    assert cases.worst == found.value
+    assert cases.missing == pytest.approx(cases.best - cases.worst)
+    assert 0.1 < cases.missing < 0.9
+    assert cases.interval[0] < truth < cases.interval[1] or unshown is not None
+    if unshown is not None:
+        assert abs(truth - (cases.best if unshown else cases.worst)) < error + 0.01
+    assert found.verdict != Verdict.TRUST
+    assert any("whatever the items that were never shown are worth" in reason for reason in found.reasons)
+    assert found.summary()["worst_case"] == cases.worst
+
+
+def test_with_full_support_there_is_no_range() -> None:
+    shown, R, _ = world(None)
+    inside = np.full((Q, D), -30.0)
+    np.put_along_axis(inside, shown, 0.0, 1)
+    pair = TwoStagePolicy(GivenScores(inside), GivenScores(R), K, K, VOCABULARY)
+    log = counting.from_impressions([draw(shown, R, 2)], VOCABULARY)
+    found = valuation.estimate(pair, log, examination=THETA, estimator="ips")
+    assert found.identified.missing == pytest.approx(0, abs=1e-6)
+    assert found.verdict == Verdict.TRUST
+    assert isinstance(found.estimate, Estimate)
