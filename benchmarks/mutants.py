@@ -15,25 +15,38 @@ Results are kept in a file and hold until the mutated file or the tests change, 
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import time
 import tomllib
+import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_suffix(".toml")
 COPIED = ("src", "tests", "docs", "benchmarks", ".ci")  # folders; of files, all that lie in the root
 # A cluster, a browser, a whole story; and the test of this list, which sees a mutant by looking for its text.
 NOT_FAST = ("*_ray.py", "*test_browser.py", "*test_tutorial.py", "*test_mutants.py")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+PRELOADED = (
+    "torch",
+    "numba",
+    "polars",
+    "scipy.sparse.linalg",
+    "scipy.stats",
+    "pydantic",
+    "safetensors.torch",
+    "pytest",
+)
 
 Fate = Literal["killed", "survived", "broken"]
 Suite = Literal["own", "whole"]
@@ -123,16 +136,59 @@ def applied(mutant: Mutant, folder: Path) -> Iterator[None]:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
-def pytest(folder: Path, arguments: Sequence[str], timeout: float) -> tuple[int, list[str], str]:
-    """Runs tests of a copy; the exit code, the tests that failed, and the end of what was said."""
-    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *arguments]
-    one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    environment = {**os.environ, **one_thread, "PYTHONPATH": str(folder / "src")}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    failed = [line.split(" ", 1)[1].split(" - ")[0] for line in lines]
-    return done.returncode, failed, (done.stdout + done.stderr).strip()[-300:]
+def preload() -> None:
+    """Imports the libraries that the tests import, once for all mutants; nothing of the package itself."""
+    os.environ.update(ONE_THREAD)
+    for name in PRELOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def run_pytest(folder: Path, arguments: Sequence[str], timeout: float) -> tuple[int, list[str], str]:
+    """Runs tests of a copy in a process of its own; the exit code, the tests that failed, and the end of what was said."""
+    said = folder / "said.txt"
+    child = os.fork()  # what is imported already need not be imported again: half a minute of a mutant is that
+    if child == 0:
+        _become_pytest(folder, ["-q", "--no-header", "-p", "no:cacheprovider", *arguments], said)
+    code, end = None, time.monotonic() + timeout
+    try:
+        while code is None:
+            time.sleep(0.05)
+            done, status = os.waitpid(child, os.WNOHANG)
+            code = os.waitstatus_to_exitcode(status) if done else None
+            if code is None and time.monotonic() > end:
+                raise TimeoutError
+    finally:
+        if code is None:
+            os.killpg(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    text = said.read_text(encoding="utf-8", errors="replace")
+    lines = [line for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return code, [line.split(" ", 1)[1].split(" - ")[0] for line in lines], text.strip()[-300:]
+
+
+def _become_pytest(folder: Path, arguments: Sequence[str], said: Path) -> NoReturn:
+    """Goes on as pytest in a copy of the project, and never returns."""
+    code = 4
+    try:
+        os.setsid()
+        os.chdir(folder)
+        for number, mode in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+            file = os.open(os.devnull if number == 0 else said, mode | (os.O_CREAT | os.O_TRUNC if number == 1 else 0))
+            os.dup2(file if number < 2 else 1, number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+        os.environ.update(ONE_THREAD, PYTHONPATH=str(folder / "src"))
+        os.environ.pop("NUMBA_CACHE_DIR", None)
+        sys.path.insert(0, str(folder / "src"))
+        import pytest
+
+        code = int(pytest.main(list(arguments)))
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def run_tests(folder: Path, tests: Sequence[str], timeout: float, processes: int = 1) -> tuple[Fate, str]:
@@ -142,8 +198,8 @@ def run_tests(folder: Path, tests: Sequence[str], timeout: float, processes: int
         arguments += [f"--ignore-glob={name}" for name in NOT_FAST]
         arguments += ["--numprocesses", str(processes), "--dist", "loadfile"] if processes > 1 else []
     try:
-        code, failed, said = pytest(folder, arguments, timeout)
-    except subprocess.TimeoutExpired:
+        code, failed, said = run_pytest(folder, arguments, timeout)
+    except TimeoutError:
         return "killed", f"no end after {timeout:.0f} seconds"
     if code == 0:
         return "survived", ""
@@ -187,7 +243,7 @@ class Session:
         if not killers:
             return list(results)
         say(f"{len(killers)} tests have killed; the same without any mutant ...")
-        code, failed, said = pytest(self.folder, killers, 10 * self.timeout)
+        code, failed, said = run_pytest(self.folder, killers, 10 * self.timeout)
         if code not in (0, 1):
             raise SystemExit(f"the tests do not run without a mutant, so nothing can be said: {said}")
         why = "it fails without a mutant too: "
@@ -243,6 +299,7 @@ def main() -> None:
         return
     for mutant in found:
         mutant.changed((ROOT / mutant.path).read_text(encoding="utf-8"))
+    preload()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         session = Session(Path(name), arguments.results, arguments.timeout, arguments.processes)
         results = run(found, session, quick=arguments.quick)
