@@ -442,6 +442,9 @@ policy_cases(
         "with weights of a folder": of_file("weights.safetensors", folder_instead),
         "with weights that are NaN": of_file("weights.safetensors", tensors_with(lambda t: t * float("nan"))),
         "with weights that are infinite": of_file("weights.safetensors", tensors_with(lambda t: t / 0)),
+        "with weights whose products are infinite": of_file(
+            "weights.safetensors", tensors_with(lambda t: t * 0 + 1e30)
+        ),
         "with weights of double precision": of_file("weights.safetensors", tensors_with(lambda t: t.double())),
         "with weights that are integers": of_file("weights.safetensors", tensors_with(lambda t: t.long())),
         "with weights of another shape": of_file("weights.safetensors", tensors_with(lambda t: t[:-1].clone())),
@@ -472,6 +475,14 @@ def policy_of_another_log(good: Good, folder: Path) -> list[str]:
     return ["estimate", "--logs", good.path("log.parquet"), *pair]
 
 
+def policy_without_an_item(good: Good, folder: Path) -> list[str]:
+    """What it did not know it cannot have shown; to be refused before the training, not after it."""
+    shutil.copytree(good.path("policy"), folder / "policy")
+    vocabulary_with(item_id=[*range(D - 1), 1000, *[None] * (Q - D)])(folder / "policy")
+    return ["learn", "--logs", good.path("log.parquet"), "--logging-policy", "policy", "--epochs", "1", "--out", "pair"]
+
+
+add("policy that drew a log with an item it does not know", policy_without_an_item, "clicked items have propensity 0")
 add("policy with queries of another log", policy_of_another_log, "unknown query ids", "the policy that drew the log")
 
 
@@ -502,6 +513,8 @@ CONFIGS: dict[str, str | bytes] = {
     "with a section": "[learning]\npropensity = 'frequency'\n",
     "with an infinite number": "temperature = inf\n",
     "with a date": "rank = 2020-01-01\n",
+    "with a threshold beyond single precision": "threshold = -1e300\n",
+    "with a learning rate beyond single precision": "learning_rate = 1e300\n",
     "with a yes for a number": "rank = 'yes'\n",
     "with half a curve": "examination = [1.0, 'half']\n",
     "with an integer of 5000 hexadecimal digits": "rank = 0x" + "f" * 5000 + "\n",
@@ -523,6 +536,8 @@ ABOUT = {  # what the message names: the switch, or the file where it cannot be 
     "with an infinite number": "temperature",
     "with a list for a number": "rank",
     "with a date": "rank",
+    "with a threshold beyond single precision": "threshold",
+    "with a learning rate beyond single precision": "learning_rate",
     "with a yes for a number": "rank",
     "with an integer of 5000 hexadecimal digits": "rank",
     "with an unknown choice": "propensity",
@@ -583,6 +598,7 @@ USAGE = {
     "too long a name of a cleaned copy": ["validate", "LOG", "--fix", LONG_NAME],
     "a log of no name": ["validate", ""],
     "a negative seed": ["simulate", "--seed", "-1"],
+    "a seed beyond 63 bits": ["evaluate", "--policy", "POLICY", "--data", "RATINGS", "--seed", str(2**63)],
     "a seed in words": ["simulate", "--seed", "many"],
     "an unknown command": ["magic"],
     "an unknown measurement": ["bench", "magic"],
@@ -740,10 +756,21 @@ file_cases(
         "is nested": content("[[1, 0.5, 0.3]]"),
         "is nested deeply": content("[" * 100_000),
         "has an integer of 5000 digits": content("[" + "9" * 5000 + "]"),
+        "is 0 where there are clicks": Between(content("[1, 0, 0.3]"), "examination curve is 0 at rank 2"),
+        "is too small to be true": content("[1, 1e-300, 0.3]"),
         "has an integer of 400 digits": content("[1, " + "9" * 400 + ", 0.1]"),
     },
     with_curve,
 )
+
+
+def blind_curve(good: Good, folder: Path) -> list[str]:
+    (folder / "curve.json").write_text("[1, 0, 0.3]")
+    more = ["--propensity", "frequency", "--epochs", "1", "--out", "pair"]
+    return ["learn", "--logs", good.path("log.parquet"), "--curve", "curve.json", *more]
+
+
+add("curve of learn that is 0 where there are clicks", blind_curve, "examination curve is 0 at rank 2")
 
 
 # --- checkpoints and grids ----------------------------------------------------------------------------------------------

@@ -321,6 +321,11 @@ def test_a_job_that_fails_before_it_has_written_leaves_no_folder(tmp_path) -> No
     with pytest.raises(ZeroDivisionError):
         failing()
     assert names(tmp_path) == []
+    (tmp_path / "grid").mkdir()
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert names(tmp_path / "grid") == []  # an empty folder of somebody else stays
+    (tmp_path / "grid").rmdir()
     for text in ("{}", None):
         with pytest.raises(ZeroDivisionError):
             failing(text)

@@ -76,7 +76,7 @@ def test_ids_of_numpy_and_pandas_are_taken() -> None:
         assert id_series("query_id", ids).to_list() == [1, 2]
 
 
-@pytest.mark.parametrize("wrong", [[-1], [3], [0, 5], [1.5], [1.0], [True], ["a"], [[0]], 0, [2**63]])
+@pytest.mark.parametrize("wrong", [[-1], [3], [0, 5], [1.5], [1.0], [True], ["a"], [[0]], [0, [1]], 0, [2**63]])
 def test_positions_out_of_range_or_not_whole_are_refused(wrong) -> None:
     with pytest.raises(PolicyError, match="positions of queries"):
         checked_positions(wrong, 3, "queries")

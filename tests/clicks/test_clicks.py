@@ -37,8 +37,11 @@ def test_examination_curves():
         ([1.0, -0.1], "rank 2 has -0.1"),
         ([1.0, float("nan")], "rank 2 has nan"),
         ([0.0, 0.5], "above 0 at rank 1"),
-        ([], "one number for each rank"),
-        ([[1.0]], "one number for each rank"),
+        ([1.0, 1e-9], "0, or at least 1e-06; rank 2 has 1e-09"),
+        (["a"], "one number per rank"),
+        ({"theta": 1}, "one number per rank"),
+        ([], "one number per rank"),
+        ([[1.0]], "one number per rank"),
     ],
 )
 def test_examination_that_is_not_a_curve_is_refused(theta, message):

@@ -89,6 +89,13 @@ def test_another_name_of_a_click(tmp_path) -> None:
         ("metarank", "a.jsonl", '{"event": "item", "id": "1"}', LogError, "none came"),
         ("obd", "a.csv", "item_id,click\n1,0\n", LogError, "position, propensity_score is not there"),
         ("ga4", "a.jsonl", '{"event_name": "x", "event_timestamp": 1, "items": 3}', LogError, "lists of records"),
+        (
+            "obd",
+            "a.csv",
+            "item_id,position,click,propensity_score\n1,1,often,0.5\n",
+            LogError,
+            "a.csv: values that the format obd does not have",
+        ),
         ("ga4", "a.jsonl", '{"event_name": ', LogError, "cannot read"),
         ("clax", "a.txt", "x", LogError, "ends in '.txt'"),
         ("clax", "missing.parquet", None, LogError, "cannot read"),

@@ -369,6 +369,12 @@ def test_saved_feedback_is_loaded_bit_for_bit(tmp_path, with_propensities):
 
 def test_damaged_feedback_is_refused(tmp_path):
     path = save(counting.from_impressions(simulate(), WORDS), tmp_path / "feedback")
+    sums = pl.read_parquet(path / "sums.parquet")
+    for wrong in (pl.concat([sums[:1], sums]), sums.reverse(), sums.sort("rank", "query", "item")):
+        wrong.write_parquet(path / "sums.parquet")
+        with pytest.raises(LogError, match="not in order, or a row comes twice"):
+            load(path)
+    sums.write_parquet(path / "sums.parquet")
     pl.DataFrame({"item_id": ["u"]}).write_parquet(path / "items.parquet")
     with pytest.raises(LogError, match="without an id"):
         load(path)

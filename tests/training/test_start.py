@@ -158,7 +158,7 @@ def test_given_embeddings_from_pandas() -> None:
         ),
         (
             ITEMS.with_columns(embedding=pl.Series([[1.0, 2.0], [1.0, float("nan")], [None, 4.0]])),
-            r"row 1, column embedding: expected finite numbers; \[1.0, nan\] came\. 2 rows",
+            r"row 1, column embedding: expected finite numbers, at most 1e\+15 in size; \[1.0, nan\] came\. 2 rows",
         ),
         (ITEMS[:2], r"the item frame, column item_id: id 3 is in the log but not there, among its 2 rows"),
         (ITEMS.with_columns(item_id=pl.Series([1, 1, 3])), r"id 1 is there more than once"),

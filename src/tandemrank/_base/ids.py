@@ -74,7 +74,10 @@ def positions_of(
 
 def checked_positions(values: ArrayLike, n: int, what: str) -> NDArray[np.int64]:
     """Inside positions as whole numbers from 0 to n - 1; refuses anything else.  Shapes: [m] -> [m]."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # lists of different lengths
+        raise PolicyError(f"positions of {what} are a list of whole numbers; {str(values)[:60]} came.") from error
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise PolicyError(
             f"positions of {what} are a list of whole numbers; {array.dtype} of the shape {array.shape} came. "

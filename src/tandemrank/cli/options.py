@@ -12,7 +12,7 @@ import typer
 from tandemrank.errors import ConfigError, JobError
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
-Seed = Annotated[int, typer.Option(help="The seed of everything random.", min=0)]
+Seed = Annotated[int, typer.Option(help="The seed of everything random.", min=0, max=2**63 - 1)]
 Data = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tandemrank.errors import ConfigError
 
+SMALLEST = 1e-6  # of what is looked at at all: what is rarer gives one click the weight of a million
+
 
 @dataclass(frozen=True)
 class ClickModel:
@@ -75,10 +77,18 @@ def check_examination(theta: ArrayLike) -> NDArray[np.float64]:
 
     Shapes: theta [K] -> [K].
     """
-    checked = np.asarray(theta, dtype=np.float64)
+    try:
+        checked = np.asarray(theta, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError(f"expected an examination curve, one number per rank; {str(theta)[:60]} came.") from error
     if checked.ndim != 1 or not len(checked):
-        raise ConfigError(f"expected an examination curve, one number for each rank; shape {checked.shape} came.")
-    bad = np.flatnonzero(~((checked >= 0) & (checked <= 1)))
+        raise ConfigError(f"expected an examination curve, one number per rank; shape {checked.shape} came.")
+    bad = np.flatnonzero(~(((checked >= SMALLEST) | (checked == 0)) & (checked <= 1)))
+    if len(bad) and 0 < checked[bad[0]] < SMALLEST:
+        raise ConfigError(
+            f"expected examination of 0, or at least {SMALLEST:g}; rank {bad[0] + 1} has {checked[bad[0]]}. "
+            "Give 0 where nobody looks."
+        )
     if len(bad):
         raise ConfigError(
             f"expected examination from 0 to 1 at every rank; rank {bad[0] + 1} has {checked[bad[0]]}. "

@@ -26,7 +26,7 @@ class GridConfig(BaseModel):
     references: bool = Field(
         default=True, description="rows to compare with: random, popularity, production, full information"
     )
-    seed: int = Field(default=0, ge=0, description="the seed that every other seed is derived from")
+    seed: int = Field(default=0, ge=0, lt=2**63, description="the seed that every other seed is derived from")
 
     @model_validator(mode="after")
     def _applies(self) -> "GridConfig":

@@ -18,7 +18,7 @@ class ExperimentConfig(BaseModel):
     queries: int | None = Field(default=None, ge=2, le=LARGEST, description="users of the synthetic world")
     items: int | None = Field(default=None, ge=2, le=LARGEST, description="items of the synthetic world")
     world_seed: int = Field(
-        default=0, ge=0, description="seed of the synthetic world; --seed does not change the world"
+        default=0, ge=0, lt=2**63, description="seed of the synthetic world; --seed does not change the world"
     )
     threshold: float | None = Field(default=None, description="a rating above it is relevant (3 for MovieLens)")
     grades: Literal["binary", "graded"] = Field(
@@ -51,7 +51,9 @@ class ExperimentConfig(BaseModel):
         description="users who are logged and evaluated: those production does not know, all, or those it does",
     )
     rank: int = Field(default=50, ge=1, le=LARGEST, description="dimension of the embeddings")
-    temperature: float = Field(default=1.0, gt=0, description="the logging policy's scores are divided by it")
+    temperature: float = Field(
+        default=1.0, ge=1e-6, le=1e6, description="the logging policy's scores are divided by it"
+    )
     impressions: int = Field(default=100_000, ge=1, le=10**12, description="length of the log, N")
     evaluation_samples: int = Field(
         default=2, ge=1, le=LARGEST, description="sampled lists per user for the expected NDCG"

@@ -4,7 +4,6 @@ The relevance `R` of the paper's click model (label click-model) is 1 where the 
 also where nobody rated.
 """
 
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,8 @@ from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, DataError
+
+LARGEST = float(np.finfo(np.float32).max)  # of a rating, in size
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +136,7 @@ def _numbers(values: pl.Series, column: str, where: str) -> pl.Series:
             f"{where}, column {column}: expected ratings that are numbers; {values.dtype} came. Convert them."
         )
     numbers = values.cast(pl.Float64, strict=False)
-    largest = float(np.finfo(np.float32).max)
-    _refuse(~(numbers.abs() <= largest).fill_null(False), values, column, where, "a finite number")
+    _refuse(~(numbers.abs() <= LARGEST).fill_null(False), values, column, where, "a finite number")
     return numbers
 
 
@@ -178,8 +178,11 @@ def task_of(
 
     Shapes: ratings [Q, D].
     """
-    if not math.isfinite(threshold):
-        raise ConfigError(f"the threshold is {threshold}: expected a finite number; ratings above it are relevant.")
+    if not abs(threshold) <= LARGEST:
+        raise ConfigError(
+            f"threshold: expected a number of single precision, at most {LARGEST:g} in size; {threshold} came. "
+            "Ratings above it are relevant."
+        )
     if not (ratings.data > threshold).any():
         raise DataError(
             f"{where or name}: no rating is above the threshold {threshold:g}; the highest is {ratings.data.max():g}. "

@@ -161,6 +161,12 @@ def load(path: str | Path) -> Feedback:
     for positions, size in ((feedback.query, feedback.Q), (feedback.item, feedback.D), (feedback.rank, 2**9)):
         if len(positions) and not (positions.min() >= 0 and positions.max() < size):
             raise LogError(f"{path} is damaged: its sums name positions without an id. Build it from the log again.")
+    rows = np.stack([feedback.query, feedback.item, feedback.rank])
+    first = np.argmax(np.diff(rows) != 0, axis=0)  # of two rows the first of the three columns in which they differ
+    if (np.take_along_axis(np.diff(rows), first[None], axis=0) <= 0).any():
+        raise LogError(
+            f"{path} is damaged: its sums are not in order, or a row comes twice. Build it from the log again."
+        )
     return feedback
 
 

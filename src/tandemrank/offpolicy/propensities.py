@@ -75,6 +75,8 @@ def resolve(
     the shown lists of the log; it is called only if a logging policy has to be fitted to them.
     Shapes: theta [K].
     """
+    for part in parts:
+        check_curve(part, theta)
     chosen, reason = choose_propensity(kind, parts[0], logging_policy)
     logger = logging_policy if chosen == "exact" else None
     if chosen == "fitted":
@@ -93,6 +95,17 @@ def fitted_policy(lists: Lists, vocabulary: Vocabulary, *, seed: int = 0) -> Two
     """The one-stage policy that is likeliest to have shown these lists: see `logger.fit`."""
     found = fit(lists, vocabulary, seed=seed)
     return TwoStagePolicy(found.scorer, found.scorer, len(vocabulary.item_ids), found.K, vocabulary)
+
+
+def check_curve(log: Feedback, theta: Floats) -> None:
+    """Refuses a curve by which nobody looks at a rank that was clicked.  Shapes: theta [K]."""
+    blind = (theta[np.minimum(log.rank, len(theta) - 1)] == 0) & (log.clicks > 0)
+    if blind.any():
+        rank = int(log.rank[blind].min()) + 1
+        raise ConfigError(
+            f"the examination curve is 0 at rank {rank}, so nobody looks there, but the log has clicks at that rank "
+            f"({int(blind.sum())} clicked pairs where it is 0). Give a curve that is above 0 wherever there are clicks."
+        )
 
 
 def choose_propensity(wanted: Asked, log: Feedback, logging_policy: TwoStagePolicy | None) -> tuple[Kind, str]:

@@ -19,6 +19,8 @@ from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import _bridge
 
+LARGEST = 1e15  # of a weight, in size: the sum of ten million products of two of them is a number of single precision
+
 
 class Scorer(nn.Module, ABC):
     """Scores of all items for a batch of queries: `scorer(q)`, shapes q [B] -> [B, D]; -inf means not available.
@@ -55,10 +57,13 @@ class Scorer(nn.Module, ABC):
         """The parameters whose entries each belong to one query; all others are shared, and training moves them slower."""
 
     def check(self) -> None:
-        """Refuses weights that give no scores, as loading a damaged file would bring: by default what is not finite."""
+        """Refuses weights that give no scores, as loading a damaged file would bring: by default what is not finite, or so
+        large that their products may not be."""
         for name, t in self.state_dict().items():
-            if not bool(torch.isfinite(t).all()):
-                raise PolicyError(f"{name} of the {self.kind} has numbers that are not finite")
+            if not bool((t.abs() <= LARGEST).all()):
+                raise PolicyError(
+                    f"{name} of the {self.kind} has numbers that are not finite, or above {LARGEST:g} in size"
+                )
 
 
 class MatrixFactorisation(Scorer):

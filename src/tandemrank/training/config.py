@@ -47,10 +47,11 @@ class TrainingConfig(BaseModel):
         le=LARGEST,
         description="queries per minibatch; by default 256, or a twelfth of them where there are fewer",
     )
-    learning_rate: float = Field(default=0.2, gt=0, description="learning rate of what belongs to one query")
+    learning_rate: float = Field(default=0.2, gt=0, le=1000, description="learning rate of what belongs to one query")
     shared_rate: float = Field(
         default=0.04,
         gt=0,
+        le=1000,
         description="learning rate of what all queries share, the items, as a share of learning_rate",
     )
     rate: Literal["falling", "constant"] = Field(

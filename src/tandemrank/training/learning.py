@@ -18,8 +18,9 @@ from tandemrank._base.ids import same_ids
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.sources import Source
+from tandemrank.offpolicy.estimators import check_exposures
 from tandemrank.offpolicy.logger import LISTS, lists_of
-from tandemrank.offpolicy.propensities import fitted_policy
+from tandemrank.offpolicy.propensities import check_curve, fitted_policy, row_propensities
 from tandemrank.offpolicy.valuation import Question, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -77,6 +78,7 @@ def learn(
         logging_policy=_logger(logging_policy, start, parts, config),
         lists=lambda: lists_of([parts.first]), seed=derive(seed, "rho_0") % 2**32,
     )  # fmt: skip
+    _refuse_without_support(parts, data, config)
     logger = None if config.safe is None else _production(logging_policy, start, data, parts, seed)
     start = start if logger is None else _careful_start(start, logger, parts)
     pair = initial_pair(start, parts.train, config.theta, K2=config.candidates or CANDIDATES, K=config.K, seed=seed)
@@ -165,6 +167,14 @@ class _Job:
             trained[method] = replace(trained[method], policy=live.copy())
         values = {method: of_live if method in kept else one.careful for method, one in guarded.items()}
         return trained, values, production, guarded
+
+
+def _refuse_without_support(parts: Parts, data: TrainingData, config: LearningConfig) -> None:
+    """Refuses, before and not after the training, a log whose clicks the propensities cannot value."""
+    log, used = parts.evaluation, data.propensities
+    check_curve(log, config.theta)
+    rho_0 = row_propensities(log, config.theta, used.kind, used.logger, samples=2)  # of interest is whether it is 0
+    check_exposures(rho_0, rho_0, log)
 
 
 def _of_method(

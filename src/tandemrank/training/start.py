@@ -23,6 +23,7 @@ from tandemrank.logs import feedback
 from tandemrank.logs.feedback import Feedback
 from tandemrank.policies import features, towers
 from tandemrank.policies.features import FeatureSource
+from tandemrank.policies.scorers import LARGEST as WEIGHT
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer, truncated_svd
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LARGEST
@@ -111,11 +112,12 @@ def _embeddings(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArra
             f"{name}, row {row}, column embedding: expected {length[0] or 'some'} numbers, as in row 0; {length[row]} came."
         )
     values = lists.list.explode().fill_null(np.nan).to_numpy().reshape(len(frame), -1)
-    finite = np.isfinite(values).all(1)
+    finite = (np.abs(values) <= WEIGHT).all(1)
     if not finite.all():
         row = int(finite.argmin())
         raise DataError(
-            f"{name}, row {row}, column embedding: expected finite numbers; {column[row].to_list()} came. "
+            f"{name}, row {row}, column embedding: expected finite numbers, at most {WEIGHT:g} in size; "
+            f"{str(column[row].to_list())[:100]} came. "
             f"{(~finite).sum()} rows have the problem."
         )
     return values[features.rows(frame, id_column, ids, name)]
