@@ -656,6 +656,36 @@ USAGE = {
     ],
     "comparing with ratings": ["compare", "--logs", "LOG", "--policy", "POLICY", "--against", "RATINGS"],
     "comparing nothing": ["compare", "--logs", "LOG"],
+    "deciding about nothing": ["decide", "--logs", "LOG"],
+    "deciding about a pair twice": ["decide", "--logs", "LOG", "--policy", "POLICY", "--policy", "POLICY"],
+    "deciding about ratings": ["decide", "--logs", "LOG", "--scores", "RATINGS"],
+    "deciding on ratings": ["decide", "--logs", "RATINGS", "--policy", "POLICY"],
+    "deciding at a level of 2": ["decide", "--logs", "LOG", "--policy", "POLICY", "--level", "2"],
+    "deciding by at least NaN": ["decide", "--logs", "LOG", "--policy", "POLICY", "--at-least", "nan"],
+    "deciding by a share of the clicks above 1": [
+        *["decide", "--logs", "LOG", "--policy", "POLICY", "--risk", "2", "--propensity", "frequency"]
+    ],
+    "deciding by an unknown column": [
+        *["decide", "--logs", "LOG", "--policy", "POLICY", "--segment", "country", "--propensity", "frequency"]
+    ],
+    "deciding with a report over a log": [
+        *["decide", "--logs", "LOG", "--policy", "POLICY", "--report", "LOG", "--propensity", "frequency"]
+    ],
+    "serving nothing": ["serve", "nothing"],
+    "serving a log": ["serve", "LOG"],
+    "serving with an unknown exploration": ["serve", "POLICY", "--exploration", "temperature:hot"],
+    "serving with a log that is a file": ["serve", "POLICY", "--log", "LOG", "--port", "0"],
+    "serving with a token that is not there": ["serve", "POLICY", "--token-file", "nothing"],
+    "serving to everybody without a token": ["serve", "POLICY", "--host", "0.0.0.0", "--port", "0"],
+    "serving at a level of 1": ["serve", "POLICY", "--level", "1"],
+    "pricing by ratings": ["serve", "POLICY", "--dry-run", "--logs", "RATINGS"],
+    "pricing by a log without propensities": ["serve", "POLICY", "--dry-run", "--logs", "LOG"],
+    "sealing nothing": ["seal", "nothing", "--pairs", "."],
+    "sealing a file": ["seal", "LOG", "--pairs", "."],
+    "sealing under a strange name": ["seal", ".", "--pairs", ".", "--replica", "a/b"],
+    "replaying nothing": ["replay", "nothing", "--pairs", "."],
+    "replaying a log that was not served": ["replay", "LOG", "--pairs", "."],
+    "replaying ratings": ["replay", "RATINGS", "--pairs", "."],
     "examining one rank": ["examine", "LOG", "--list-length", "1"],
     "examining ratings": ["examine", "RATINGS"],
     "examining a policy": ["examine", "POLICY/weights.safetensors"],

@@ -11,7 +11,7 @@ from tandemrank.cli.app import app
 from tandemrank.cli.options import Curve, Json, read_curve_option
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary, show
-from tandemrank.errors import ConfigError, JobError
+from tandemrank.errors import ConfigError, JobError, LogError
 
 Pairs = Annotated[
     Path | None, typer.Option(help="The only folder that pairs are loaded from; by default the one that holds PAIR.")
@@ -161,6 +161,8 @@ def seal(
     from tandemrank.serving.library import Library
     from tandemrank.serving.recorder import Recorder
 
+    if not os.path.isdir(log):
+        raise LogError(f"there is no folder {log}. Expected that of a served log, with journals in it.")
     recorder = Recorder(log, replica=replica, window=window)
     try:
         for live in Library(pairs).find(recorder.missing()):

@@ -12,6 +12,7 @@ called "ship" is worse than asked. A bound rests on right propensities. Where th
 log, or counted in a log that varies, are guesses: then a canary is the most that is said.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -141,6 +142,8 @@ def decide(
     sides = {"new": policies} if isinstance(policies, TwoStagePolicy) else dict(policies)
     if not sides or (most_clicks is not None and not most_clicks > 0):
         raise ConfigError(f"give at least one pair, and most_clicks above 0; {len(sides)} and {most_clicks} came.")
+    if not math.isfinite(at_least):
+        raise ConfigError(f"at_least must be a finite number of clicks per impression; {at_least} came.")
     if independent not in get_args(Independent):
         raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; {independent!r} came.")
     asked = Question(

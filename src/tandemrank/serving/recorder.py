@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from tandemrank._base.files import Kind, replacing
-from tandemrank.errors import InputError
+from tandemrank.errors import InputError, OutputError
 from tandemrank.serving import journal
 from tandemrank.serving.journal import Journal
 from tandemrank.serving.live import LivePair
@@ -88,7 +88,11 @@ class Recorder:
         self._propensities = Propensities(theta, samples)
         self._features: dict[Id, Mapping[str, float | str | None]] = {}
         self._lock, self._sealing = threading.Lock(), threading.Lock()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise OutputError(f"cannot write the log to {folder}: {reason}. Give a folder.") from error
         self._number = max(self._numbers("journal-*.bin") | self._numbers("segment-*.parquet"), default=-1) + 1
         self._journal = self._open()
 
