@@ -694,9 +694,7 @@ USAGE = {
     "a name with a null byte": ["estimate", "--logs", "LOG", "--policy", "a\0b"],
     "a log with a null byte": ["examine", "a\0b"],
     "an unknown option": ["validate", "LOG", "--magic"],
-    "deciding about nothing": ["decide", "--logs", "LOG"],
     "deciding about a policy that is a log": ["decide", "--logs", "LOG", "--policy", "LOG"],
-    "deciding at no level": ["decide", "--logs", "LOG", "--policy", "POLICY", "--level", "2"],
     "deciding by segments that are not there": [
         "decide",
         "--logs",
