@@ -60,7 +60,13 @@ def import_log(
     frames = [_with_names(read(Path(source)), columns or {}, Path(source)) for source in sources]
     if not frames:
         raise LogError("expected files to import; none came.")
-    log = FORMATS[kind](frames, frozenset(click_names))
+    try:
+        log = FORMATS[kind](frames, frozenset(click_names))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise LogError(
+            f"{', '.join(map(str, sources))}: values that the format {kind} does not have: {reason}. Correct or drop the rows."
+        ) from error
     if not len(log.frame):
         raise LogError(f"the files hold no impression of the format {kind}. Is it the right format?")
     with files.replacing(out, CLICK_LOG, inputs=sources) as folder:
