@@ -1,6 +1,7 @@
 """The commands estimate and compare."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -52,6 +53,14 @@ def estimate(
     list_length: ListLength = 10,
     candidates: Candidates = 500,
     curve: Curve = None,
+    curve_interval: Annotated[
+        bool,
+        typer.Option(
+            "--curve-interval",
+            help="Carry the error of the curve (a file of `tandemrank examine --json`) into the interval, and print the value "
+            "against its steepness.",
+        ),
+    ] = False,
     engine: Engine = "local",
     seed: Seed = 0,
     as_json: Json = False,
@@ -60,13 +69,22 @@ def estimate(
 
     Ask a log that the pair was not trained on: on its own training log every pair looks better than it is.
     """
-    from tandemrank.offpolicy.valuation import estimate_all
+    from tandemrank.offpolicy.sensitivity import read_curve_interval
+    from tandemrank.offpolicy.valuation import estimate_all, sensitivity_of
 
+    if curve_interval and curve in (None, "reciprocal", "dcg"):
+        raise ConfigError(
+            "--curve-interval needs --curve, a JSON file of `tandemrank examine --json` with its interval."
+        )
     question = _question(propensity, logging_policy, estimator, curve, engine, seed)
     pair = pair_of(policy, scores, candidates, list_length)
     with working("reading the log and valuing the pair"):
-        [value] = estimate_all([pair], logs, question)
-    print_summary(value.summary(), as_json)
+        if curve is None or not curve_interval:
+            [value] = estimate_all([pair], logs, question)
+            print_summary(value.summary(), as_json)
+            return
+        value, found = sensitivity_of(pair, logs, question, read_curve_interval(curve))
+    print_summary(value.summary() | asdict(found), as_json)
 
 
 @app.command()

@@ -15,6 +15,7 @@
 - `identification`: the worst and the best case of what the log never showed
 - `diagnostics`: what a value rests on: support by stage, weights
 - `verdicts`: may it be believed: the rules and the words
+- `sensitivity`: a value under other examination curves
 - `values`: the typed results, `Value` and `Comparison`, made from arrays
 - `valuation`: `estimate` and `compare`: what a pair would be worth, from a log
 """
