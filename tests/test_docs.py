@@ -3,28 +3,32 @@
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import typer
 from pydantic import BaseModel
 from typer.main import get_command
 from typer.testing import CliRunner
 
 import tandemrank
-from tandemrank._base.config import resolve
+from tandemrank._base.config import resolve, switch_paths
 from tandemrank.cli.main import app
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
 from tandemrank.training.config import EarlyStopping, LearningConfig, Safety, TrainingConfig
+from tandemrank.training.learning import LearnSwitches
 from tandemrank.training.start import StartConfig
 from test_architecture import ROOMS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPER = ROOT.parent / "shared" / "paper" / "two-stage-cltr.tex"
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "docs/results/README.md"]
+UsageError = typer.BadParameter.__bases__[0]  # whatever the command line does not take
 CONFIGS = [ExperimentConfig, LearningConfig, StartConfig, TrainingConfig, EarlyStopping, Safety, GridConfig]
 
 
@@ -124,17 +128,90 @@ def test_the_readme_names_every_command_and_no_other_and_each_has_help() -> None
         assert found.exit_code == 0, name
 
 
-def test_shell_examples_use_options_that_exist() -> None:
-    lines = [
-        line for page in PAGES for block in blocks(page.read_text(encoding="utf-8"), "sh") for line in block.split("\n")
-    ]
-    used = [line.split("#")[0].split() for line in lines if line.startswith("tandemrank ")]
-    assert len(used) >= 4
-    for words in used:
-        name = " ".join(words[1:3]) if words[1] == "bench" else words[1]
-        assert name in commands(), f"{' '.join(words)}: there is no such command"
-        options = {o for parameter in commands()[name].params for o in (*parameter.opts, *parameter.secondary_opts)}
-        assert {word for word in words if word.startswith("--")} <= options, " ".join(words)
+def command_lines(page: str) -> list[str]:
+    """The lines that call tandemrank: in blocks of shell commands, and in blocks that are only indented."""
+    shell = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").split("\n")]
+    indented = re.findall(r"^    (tandemrank .*)$", page, re.MULTILINE)
+    return [line for line in (*shell, *indented) if line.startswith("tandemrank ")]
+
+
+def parsed(line: str) -> tuple[str, Any]:
+    """The command of a line and its values, as the command line itself parses them; nothing is run."""
+    words = shlex.split(re.split(r" [|>&#]", line)[0])[1:]
+    name = " ".join(words[:2]) if words[0] == "bench" else words[0]
+    assert name in commands(), f"{line}: there is no such command"
+    return name, commands()[name].make_context(name, words[len(name.split()) :]).params
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_line_is_one_that_the_command_line_takes(page: Path) -> None:
+    for line in command_lines(page.read_text(encoding="utf-8")):
+        try:
+            name, values = parsed(line)
+        except UsageError as error:
+            raise AssertionError(f"{page.name}: {line}: {error.format_message()}") from error
+        known = switch_paths(LearnSwitches if name == "learn" else ExperimentConfig)
+        for switch in values.get("switches") or ():
+            assert switch.partition("=")[0] in known, f"{page.name}: {line}: there is no switch {switch}"
+
+
+def test_there_are_command_lines() -> None:
+    lines = {page.name: command_lines(page.read_text(encoding="utf-8")) for page in PAGES}
+    assert sum(map(len, lines.values())) >= 20
+    assert lines["own-logs.md"]
+    with pytest.raises(UsageError):
+        parsed("tandemrank learn --logs a --nothing")
+    with pytest.raises(UsageError):
+        parsed("tandemrank learn --logs a --epochs many")
+    with pytest.raises(AssertionError, match="no such command"):
+        parsed("tandemrank train --logs a")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_commands_and_options_in_sentences_exist(page: Path) -> None:
+    """`tandemrank learn --resume`, `learn --safe`, `--fix`: also where they are only mentioned."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    options = {name: _options(command) for name, command in commands().items()}
+    anywhere = {option for known in options.values() for option in known}
+    for said in code(text):
+        words = said.split()
+        if words[0] == "tandemrank" and len(words) > 1 and words[1].isalpha():
+            name = next((n for n in (" ".join(words[1:3]), words[1]) if n in options), None)
+            assert name or words[1] == "bench", f"{page.name}: {said}"
+        else:
+            name = words[0] if words[0] in options else None
+        if words[0] in ("python", "pip", "kill", "make") or "benchmarks/" in said:
+            continue
+        asked = {word.rstrip(",;:") for word in words if re.match(r"--[a-z]", word)}
+        assert {word.partition("=")[0] for word in asked} <= (options[name] if name else anywhere), (
+            f"{page.name}: {said}"
+        )
+
+
+def _options(command: Any) -> set[str]:
+    return {o for parameter in command.params for o in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+
+
+STALE = {
+    r"stage `candidate`": "the stages are called generator and ranker",
+    r"\btandemrank (train|recommend|load)\b": "there is no such command",
+    r"\b(once|twice|times|clicks|items|rows|lists|ratings|samples|impressions|milliseconds|ms|seconds) an? "
+    r"(query|user|impression|list|row|sample|thread|rank|item|day|second|epoch|run|cell|phase|minibatch)\b": "per, not a",
+}
+
+
+@pytest.mark.parametrize("words", STALE)
+def test_no_page_and_no_help_has_old_names_or_a_distributive_a(words: str) -> None:
+    texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+    for name, command in commands().items():
+        texts[f"{name} --help"] = " ".join(
+            [command.help or "", *(getattr(p, "help", "") or "" for p in command.params)]
+        )
+    for config in CONFIGS:
+        texts[config.__name__] = " ".join(field.description or "" for field in config.model_fields.values())
+    for name, text in texts.items():
+        found = re.search(words, text)
+        assert found is None, f"{name}: {found[0] if found else ''}: {STALE[words]}"
 
 
 def test_make_targets_exist() -> None:

@@ -201,7 +201,7 @@ def test_the_direct_method_is_never_simply_trusted() -> None:
     assert answer.value == pytest.approx(small.utilities(small.new).mean(), rel=0.15)
     assert (answer.verdict, answer.reasons) == (
         "use with care",
-        ("the interval does not contain the error of the reward model",),
+        ("the interval does not include the error of the reward model",),
     )
 
 

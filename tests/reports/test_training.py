@@ -99,7 +99,9 @@ def test_sentences_say_who_is_ahead_and_what_cannot_be_said() -> None:
     )
     assert with_gap(-0.4, TRUST).startswith("Joint would get fewer clicks than production: −0.400")
     assert with_gap(0.05, TRUST).startswith("Joint and production cannot be told apart: +0.050 [−0.050, +0.150]")
-    careful = "; use it with care, the interval is too narrow, for the log supports less than it says."
+    careful = (
+        "; use it with care, the log supports the value only in part: the uncertainty is larger than the interval."
+    )
     assert with_gap(0.4, CARE).endswith(careful)
     refused = training.sentences(LEARNED)[1:]
     assert refused == [

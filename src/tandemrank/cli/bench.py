@@ -24,7 +24,7 @@ def bench_gradient(
 
 @bench_app.command("epoch")
 def bench_epoch(as_json: Json = False) -> None:
-    """A joint training epoch on the paper's sizes over its floor, the matrix products and optimiser steps alone."""
+    """Time of a joint training epoch at the paper's sizes, over that of its matrix products and optimiser steps alone."""
     from tandemrank.bench import epoch
 
     with working("measuring an epoch"):
@@ -38,7 +38,7 @@ def bench_logs(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Time and memory of reading a log, checks and all, over the bare polars group-by of the same files."""
+    """Time and memory of reading and checking a log, over those of the bare polars group-by of the same files."""
     from tandemrank.bench import logs
 
     with working("impressions written, then read", impressions) as progress:

@@ -72,7 +72,7 @@ def demo(
     jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.", min=1)] = None,
     as_json: Json = False,
 ) -> None:
-    """The whole method on a small synthetic world: simulate clicks, train three ways, compare with the truth."""
+    """Runs the whole method on a small synthetic world: simulates clicks, trains by three methods, compares with the truth."""
     from tandemrank._base.config import validated
     from tandemrank.experiments.cells import GridConfig
 
@@ -109,7 +109,7 @@ def table(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """The paper's table: a grid of methods, K2 and N, over independent runs. Small by default; give --data for the whole.
+    """The paper's table: a grid of methods, K2 and N, over independent runs; small and synthetic unless --data is given.
 
     The whole table: tandemrank table --data ml-1m.zip --candidates 500,1000,1500 --impressions 100000,320000,1000000 --runs 25
     """
@@ -160,7 +160,9 @@ def simulate(
 
 @app.command()
 def evaluate(
-    policies: Annotated[list[Path], typer.Option("--policy", help="Saved policy; more are compared with the first.")],
+    policies: Annotated[
+        list[Path], typer.Option("--policy", help="Saved policy; further ones are compared with the first.")
+    ],
     data: Data = None,
     logs: Annotated[list[str] | None, typer.Option("--logs", help="Only queries of this log are evaluated.")] = None,
     samples: Annotated[int, typer.Option(help="Sampled lists per query for the expected figures.", min=1)] = 20,
@@ -169,7 +171,7 @@ def evaluate(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """How good saved policies truly are, on ratings: NDCG, recall of the generator, expected clicks, with intervals."""
+    """Evaluates saved policies on ratings, the truth: NDCG, recall of the generator, expected clicks, with intervals."""
     import numpy as np
 
     from tandemrank.experiments.evaluation import judge

@@ -28,15 +28,15 @@ def import_(
     ],
     out: Annotated[Path, typer.Option(help="Folder for the click log.")],
     click_name: Annotated[
-        list[str] | None, typer.Option(help="Name of an event that is a click; several are possible.")
+        list[str] | None, typer.Option(help="Name of an event that is a click. May be repeated.")
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="What a column is called in the files: query_id=user; several are possible."),
+        typer.Option(help="Our name of a column and its name in the files, as query_id=user. May be repeated."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The log of another system as a click log, and what its format cannot answer.
+    """Turns the log of another system into a click log, and says what its format cannot answer.
 
     OpenSearch UBI (give its queries and its events), Metarank, Open Bandit, Google Analytics 4, CLAX, or any long table.
     """
@@ -61,14 +61,14 @@ def import_(
 def validate(
     logs: Logs,
     list_length: Annotated[
-        int | None, typer.Option(help="Places of a shown list, K; longer lists are problems.", min=1)
+        int | None, typer.Option(help="Length of the shown list, K; longer lists are problems.", min=1)
     ] = None,
     fix: Annotated[Path | None, typer.Option(help="Write a cleaned copy of the log to this folder.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Is this log fit? All its problems at once, what it is, and which questions it can answer.
+    """Checks a click log: lists all its problems at once, describes it, and says which questions it can answer.
 
-    Exit code 0: fit; 1: it has problems (they are listed); 2: it cannot be read at all.
+    Exit code 0: no problems; 1: it has problems (they are listed); 2: it cannot be read at all.
     """
     from tandemrank.logs import validation
 
@@ -90,13 +90,16 @@ def examine(
         int | None, typer.Option(help="Ranks of the curve, K; by default all of the log's.", min=2)
     ] = None,
     method: Annotated[
-        str, typer.Option(help="harvest (an item against itself at other ranks), em, or trust (with trust bias).")
+        str,
+        typer.Option(
+            help="harvest (intervention harvesting: an item against itself at other ranks), em, or trust (with trust bias)."
+        ),
     ] = "harvest",
     engine: Engine = "local",
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """How much users look at each rank, from the log itself: the examination curve with intervals.
+    """Estimates the examination curve from the log itself, with intervals: how much users look at each rank.
 
     Refused where the log cannot identify it: an item must have been shown at several ranks for the same query.
     """

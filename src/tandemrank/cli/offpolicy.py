@@ -32,14 +32,14 @@ Against = Annotated[
     ),
 ]
 Propensity = Annotated[
-    str, typer.Option(help="auto (the best there is a source for), logged, exact, fitted or frequency.")
+    str, typer.Option(help="auto (the best that the log and the options allow), logged, exact, fitted or frequency.")
 ]
 LoggingPolicy = Annotated[Path | None, typer.Option(help="Saved policy that drew the log, for exact propensities.")]
 Estimator = Annotated[
     str, typer.Option(help="doubly_robust, ips, clipped, self_normalised, beta_ips or direct.")
 ]  # fmt: skip
-ListLength = Annotated[int, typer.Option(help="Places of a list, K, of a system given by its scores.", min=1)]
-Candidates = Annotated[int, typer.Option(help="Candidates, K2, of a system given by its scores.", min=1)]
+ListLength = Annotated[int, typer.Option(help="Length of the shown list, K, of a system given by its scores.", min=1)]
+Candidates = Annotated[int, typer.Option(help="Number of candidates, K2, of a system given by its scores.", min=1)]
 
 
 @app.command()
@@ -65,9 +65,9 @@ def estimate(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """What a pair would be worth if it were live, by the clicks of the past: value, interval, diagnostics, a verdict.
+    """Estimates what a pair would be worth if it were live (off-policy): value, interval, diagnostics and a verdict.
 
-    Ask a log that the pair was not trained on: on its own training log every pair looks better than it is.
+    Give a log that the pair was not trained on: on its own training log every pair looks better than it is.
     """
     from tandemrank.offpolicy.sensitivity import read_curve_interval
     from tandemrank.offpolicy.valuation import estimate_all, sensitivity_of
@@ -103,9 +103,9 @@ def compare(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """How many more clicks per impression a pair would get than production, or than another pair: the paired difference.
+    """Compares a pair with production, or with another pair: the paired difference in clicks per impression.
 
-    Ask a log that neither was trained on: on its own training log every pair looks better than it is.
+    Give a log that neither was trained on: on its own training log every pair looks better than it is.
     """
     from tandemrank.offpolicy.valuation import estimate_all
     from tandemrank.offpolicy.values import compare_values

@@ -22,9 +22,9 @@ Data = Annotated[
 Config = Annotated[Path | None, typer.Option(help="TOML file with switches; flags override it.")]
 Switches = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any switch, as name=value (docs/experiment.md lists them). May be repeated."),
+    typer.Option("--set", help="Any switch, as name=value (listed in docs/experiment.md). May be repeated."),
 ]
-Preset = Annotated[str, typer.Option(help="tandem (our reading) or paper (the paper's, literally).")]
+Preset = Annotated[str, typer.Option(help="tandem (our reading of the paper) or paper (the paper taken literally).")]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted job stopped.")]
 
@@ -79,7 +79,7 @@ def read_curve_option(curve: str | None) -> Any:
 Engine = Annotated[
     str,
     typer.Option(
-        help="What reads the log: local, or ray, one task per file (RAY_ADDRESS, else a local cluster; nodes see the files)."
+        help="What reads the log: local, or ray, one task per file (at RAY_ADDRESS, else local; every node must see the files)."
     ),
 ]
 Logs = Annotated[list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders or globs.")]

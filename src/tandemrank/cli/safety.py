@@ -43,23 +43,30 @@ def decide(
     scores: AllScores = None,
     against: Against = "production",
     at_least: Annotated[
-        float, typer.Option(help="Clicks per impression that it must be better by, more than this.")
+        float, typer.Option(help="Ship only if the difference is surely above this many clicks per impression.")
     ] = 0.0,
-    level: Annotated[float, typer.Option(help="How sure: the chance that nothing worse is called ship.")] = 0.95,
+    level: Annotated[
+        float, typer.Option(help="Confidence level: the chance that nothing worse is called ship.")
+    ] = 0.95,
     independent: Annotated[
         str,
         typer.Option(
-            help="What does not depend on each other: queries, or single impressions, for a far tighter bound. If a query is "
-            "a user who comes back, say queries."
+            help="Unit of independence: queries, or impressions, which gives a far tighter bound. If a query is a user "
+            "who comes back, use queries."
         ),
     ] = "queries",
     segment: Annotated[
-        str | None, typer.Option(help="A column of the log, or of --query-features: the difference by its values, too.")
+        str | None,
+        typer.Option(
+            help="Column of the log, or of --query-features: the difference is given for each of its values, too."
+        ),
     ] = None,
     query_features: Annotated[Path | None, typer.Option(help="Parquet with query_id and the segment's column.")] = None,
     most_clicks: Annotated[
         float | None,
-        typer.Option(help="Clicks that an impression can get, if fewer than the list is long: tighter bounds."),
+        typer.Option(
+            help="Most clicks that one impression can get, if fewer than the places of its list: tighter bounds."
+        ),
     ] = None,
     risk: Annotated[float, typer.Option(help="Share of production's clicks that a canary may lose at worst.")] = 0.01,
     propensity: Propensity = "auto",
@@ -68,15 +75,15 @@ def decide(
     list_length: ListLength = 10,
     candidates: Candidates = 500,
     curve: Curve = None,
-    report: Annotated[Path | None, typer.Option(help="Write a page for the meeting here, HTML.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page for the meeting to this path.")] = None,
     engine: Engine = "local",
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Ship, canary or do not: is a pair surely better than production? Exits with 0 (ship), 3 (canary) or 4 (do not).
+    """Decides whether a pair is surely better than production; exit code 0: ship, 3: canary, 4: do not ship.
 
-    Several pairs: each bound counts how many were looked at, so the best of them is safe, too. Ask a log that no pair was
-    trained on.
+    With several pairs every bound is corrected for their number, so the best of them may be taken. Give a log that no pair
+    was trained on.
     """
     from tandemrank.policies import two_stage
     from tandemrank.safety import decision

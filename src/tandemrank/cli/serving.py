@@ -42,12 +42,17 @@ def serve(
         float, typer.Option(help="Seconds after which the verdict takes an impression's clicks as final.", min=0)
     ] = 60.0,
     fsync_every_request: Annotated[
-        bool, typer.Option("--fsync-every-request", help="On disk before an answer goes out, not within a second.")
+        bool,
+        typer.Option(
+            "--fsync-every-request", help="Have every record on disk before its answer goes out, not within a second."
+        ),
     ] = False,
     seal_seconds: Annotated[float, typer.Option(help="Seconds between segments.", min=0.1)] = 300.0,
     level: Annotated[float, typer.Option(help="Level of the verdict and of the automatic rollback.")] = 0.95,
-    rollback: Annotated[bool, typer.Option(help="Roll a worse pair back by itself.")] = True,
-    promote: Annotated[bool, typer.Option("--promote", help="Promote a better pair by itself.")] = False,
+    rollback: Annotated[bool, typer.Option(help="Roll back automatically if the new pair is worse.")] = True,
+    promote: Annotated[
+        bool, typer.Option("--promote", help="Promote automatically if the new pair is better.")
+    ] = False,
     log_features: Annotated[
         bool, typer.Option("--log-features", help="Write the features of queries into the log.")
     ] = False,
@@ -153,7 +158,10 @@ def seal(
     replica: Annotated[str, typer.Option(help="Name of the process that wrote it.")] = "0",
     window: Annotated[float, typer.Option(help="Seconds after an impression in which a click counts.", min=0)] = 1800.0,
     everything: Annotated[
-        bool, typer.Option("--everything", help="Also what could still get clicks: later ones are lost.")
+        bool,
+        typer.Option(
+            "--everything", help="Also seal impressions that could still get clicks; clicks that come later are lost."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:

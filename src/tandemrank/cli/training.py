@@ -28,16 +28,16 @@ def learn(
     out: Out = Path("tandemrank-policy"),
     start: Annotated[
         Path | None,
-        typer.Option(help="Saved policy to start from. Without any start: a factorisation of the clicks themselves."),
+        typer.Option(help="Saved policy to start from; by default a factorisation of the clicks."),
     ] = None,
     query_features: Annotated[
         Path | None, typer.Option(help="Start from two towers: Parquet with query_id and numbers or categories.")
     ] = None,
-    item_features: Annotated[Path | None, typer.Option(help="The same of the items, with item_id.")] = None,
+    item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None,
     query_embeddings: Annotated[
         Path | None, typer.Option(help="Start from embeddings: Parquet with query_id and embedding, a list of numbers.")
     ] = None,
-    item_embeddings: Annotated[Path | None, typer.Option(help="The same of the items, with item_id.")] = None,
+    item_embeddings: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None,
     logging_policy: Annotated[
         Path | None,
         typer.Option(help="Saved policy that drew the log; by default --start, unless the log has propensities."),
@@ -46,19 +46,20 @@ def learn(
         list[str] | None, typer.Option(help="joint (the default), independent or baseline. May be repeated.")
     ] = None,
     candidates: Annotated[
-        int | None, typer.Option(help="Candidates of the generator, K2; by default 500, or all items.", min=1)
+        int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
     ] = None,
     list_length: Annotated[
-        int | None, typer.Option(help="Places of a shown list, K; by default the log's longest list.", min=1)
+        int | None, typer.Option(help="Length of the shown list, K; by default that of the log's longest list.", min=1)
     ] = None,
     propensity: Annotated[
-        str | None, typer.Option(help="auto (the best there is a source for), exact, logged, fitted or frequency.")
+        str | None,
+        typer.Option(help="auto (the best that the log and the options allow), exact, logged, fitted or frequency."),
     ] = None,
-    objective: Annotated[str | None, typer.Option(help="ips or doubly-robust.")] = None,
+    objective: Annotated[str | None, typer.Option(help="ips (inverse propensity scoring) or doubly-robust.")] = None,
     safe: Annotated[
         str | None,
         typer.Option(
-            help="Careful training, and production where nothing is surely better: exposure, prpo or smoothing."
+            help="Careful training, which keeps production unless a pair is surely better: exposure, prpo or smoothing."
         ),
     ] = None,
     curve: Curve = None,

@@ -28,7 +28,7 @@ class Verdict(StrEnum):
 MEANINGS = {
     Verdict.OBSERVED: "these are the clicks of the log itself, nothing was estimated",
     Verdict.TRUST: "the log supports the value and its interval",
-    Verdict.CARE: "the interval is too narrow, for the log supports less than it says",
+    Verdict.CARE: "the log supports the value only in part: the uncertainty is larger than the interval",
     Verdict.REFUSE: "the log says too little about what this pair would show; do not use the value",
 }
 
@@ -66,7 +66,7 @@ def _cautions(found: Diagnostics, *, modelled: bool) -> list[tuple[bool, str]]:
         (found.queries < CARE_QUERIES, f"an interval from {found.queries} queries is too narrow"),
         (found.largest_share > CARE_LARGEST, largest),
         (found.clipped > CARE_CLIPPED, clipped),
-        (modelled, "the interval does not contain the error of the reward model"),
+        (modelled, "the interval does not include the error of the reward model"),
     ]
 
 
@@ -86,7 +86,7 @@ def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
         (sure and off > share, _wrong(found)),
         (
             found.balance_error > share,
-            f"weighted exposure is known only to +-{1.96 * found.balance_error:.0%}, so a few items decide",
+            f"weighted exposure is known only to +-{1.96 * found.balance_error:.0%}, so a few items decide the value",
         ),
     ]
 

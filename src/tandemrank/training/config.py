@@ -17,15 +17,15 @@ RankWeights = Literal["flat", "examination"] | Annotated[int, Field(ge=1, le=LAR
 
 
 class EarlyStopping(BaseModel):
-    """A phase ends when its judgement on held-out clicks stops improving, with the weights of its best epoch."""
+    """A phase ends when its validation score, from held-out clicks, stops improving; it keeps the weights of its best epoch."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     patience: int = Field(
-        default=10, ge=1, le=LARGEST, description="epochs without a better judgement before a phase ends"
+        default=10, ge=1, le=LARGEST, description="epochs without a better validation score before a phase ends"
     )
     held_out_share: float = Field(
-        default=0.15, gt=0, lt=1, description="share of the impressions that only say when to stop"
+        default=0.15, gt=0, lt=1, description="share of the impressions that are held out for early stopping"
     )
 
 
@@ -45,7 +45,7 @@ class TrainingConfig(BaseModel):
         default=None,
         ge=1,
         le=LARGEST,
-        description="queries per minibatch; by default 256, or a twelfth of them where there are fewer",
+        description="queries per minibatch; by default 256, or a twelfth of the queries with clicks where those are fewer",
     )
     learning_rate: float = Field(default=0.2, gt=0, le=1000, description="learning rate of what belongs to one query")
     shared_rate: float = Field(
@@ -55,7 +55,7 @@ class TrainingConfig(BaseModel):
         description="learning rate of what all queries share, the items, as a share of learning_rate",
     )
     rate: Literal["falling", "constant"] = Field(
-        default="falling", description="learning rates over a phase: falling to 0 in a straight line, or constant"
+        default="falling", description="learning rates over a phase: linear decay to 0, or constant"
     )
     query_step: Literal["direction", "adam"] = Field(
         default="direction",
@@ -68,7 +68,8 @@ class TrainingConfig(BaseModel):
         "clicks are fewer, the examination curve, or 1 down to the given depth",
     )
     early_stopping: EarlyStopping | None = Field(
-        default=None, description="whether held-out clicks end a phase; without it a phase has all its epochs"
+        default=None,
+        description="whether a phase is stopped early, by held-out clicks; without it a phase has all its epochs",
     )
 
     @field_validator("early_stopping", mode="before")
@@ -140,7 +141,7 @@ class LearningConfig(BaseModel):
     )
     clip: Literal["paper", "quantile", "none"] | float = Field(
         default="quantile",
-        description="propensities are clipped from below: min(10/sqrt(N), 1), a small quantile, a number",
+        description="propensities below it are raised to it: min(10/sqrt(N), 1), a small quantile of them, or a number",
     )
     clip_quantile: float | None = Field(
         default=None, ge=0, lt=1, description="the small quantile, with clip = quantile; by default 0.001"
@@ -153,7 +154,7 @@ class LearningConfig(BaseModel):
         default=None,
         gt=0,
         lt=1,
-        description="share of an own log's impressions that only value what was trained; by default 0.2",
+        description="share of an own log's impressions that are held out to value what was trained; by default 0.2",
     )
     safe: Safety | None = Field(
         default=None, description="whether training is careful, and keeps production where nothing is surely better"
