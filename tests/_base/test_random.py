@@ -22,6 +22,7 @@ def test_streams_keep_their_numbers() -> None:
     """What is drawn for a seed depends on them: another number is another log, another split, other folds."""
     assert [(s.name, s.value) for s in Stream] == [
         ("USERS", 0), ("LISTS", 1), ("CLICKS", 2), ("HELD_OUT", 3), ("FIT_HELD_OUT", 4), ("FOLDS", 5),
+        ("NOISE", 6), ("PAIRS", 7),
     ]  # fmt: skip
 
 
