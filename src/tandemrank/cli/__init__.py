@@ -5,7 +5,7 @@
 - `main`: the entry point: errors become one message and an exit code
 - `terminal`: results on standard output
 - `progress`: how far a long job is, on standard error
-- `logs`: validate, examine
+- `logs`: import, validate, examine
 - `offpolicy`: estimate, compare
 - `safety`: decide
 - `training`: learn

@@ -1,14 +1,15 @@
 """Click logs: reading them with every check, reducing them to exact sums, writing them, telling whether they are fit.
 
 - `impressions`: shown lists and their clicks, in inside positions
-- `feedback`: `Feedback`, the sums of a log that every estimator needs
+- `feedback`: `Feedback`, the sums of a log that every estimator needs; logged propensities pooled by their harmonic mean
 - `exact`: sums of numbers without rounding, in any order
+- `keys`: one key of query, item and rank
 - `sums`: the sums behind `Feedback`, and merging
 - `counting`: impressions become `Feedback`, some of them held out
 - `id_registry`: ids of a log become numbers as they come by
 - `schema`: the schema of a log, and a problem in one
 - `checks`: every check of a log
-- `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows
+- `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows; a problem named by its file and row
 - `json_lines`: JSON lines, line by line
 - `values`: plain Python values as columns
 - `repeats`: files and impressions that come twice
@@ -17,7 +18,7 @@
 - `importers`: logs of other systems become logs of ours
 - `parts`: its files, marked as ours
 - `pairs`: what a log can compare ranks by
-- `description`: what a log is, and which questions it can answer
+- `description`: what a log is, whether its lists vary, and which questions it can answer
 - `validation`: is my log fit, and a clean copy of it
 """
 

@@ -11,8 +11,8 @@ from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_WEIGHT
 from tandemrank.logs.id_registry import IdRegistry, encode_ids
 from tandemrank.logs.impressions import Shown
+from tandemrank.logs.keys import RANK_BITS
 from tandemrank.logs.schema import LONG, NO_ROWS, WIDE, Problem, is_long, problem, problem_unless, schema_problems
-from tandemrank.logs.sums import RANK_BITS
 
 DAY = 86_400.0  # clocks and time zones may differ by so many seconds
 

@@ -5,7 +5,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
-from tandemrank.logs.sums import ITEM_BITS, QUERY_BITS, check_number
+from tandemrank.logs.keys import ITEM_BITS, QUERY_BITS, check_number
 
 
 def encode_ids(ids: pl.Series) -> tuple[pl.Series, NDArray[np.int64]]:

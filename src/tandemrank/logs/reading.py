@@ -19,9 +19,10 @@ from tandemrank.logs.counting import check_shares, tally
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.id_registry import IdRegistry
 from tandemrank.logs.impressions import Impressions, Shown, joined
+from tandemrank.logs.keys import push
 from tandemrank.logs.repeats import KnownFiles, KnownImpressions, in_two_files
 from tandemrank.logs.sources import Source, batches, describe, impressions_in, paths
-from tandemrank.logs.sums import merge, push, renamed, total, unpacked
+from tandemrank.logs.sums import merge, renamed, total, unpacked
 
 Progress = Callable[[int], None]
 

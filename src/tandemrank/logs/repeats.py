@@ -6,8 +6,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tandemrank.logs.keys import push
 from tandemrank.logs.schema import Problem, is_long
-from tandemrank.logs.sums import push
 
 
 class KnownFiles:

@@ -3,9 +3,9 @@
 Counts are integers in float64; sums of weights and of weight / propensity are those of `logs.exact`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,12 +17,9 @@ from tandemrank.logs import exact
 from tandemrank.logs.exact import INVERSE_LIMBS, WEIGHT_LIMBS, Limbs
 from tandemrank.logs.feedback import Exact, Feedback
 from tandemrank.logs.impressions import Shown
+from tandemrank.logs.keys import ITEM_BITS, QUERY_BITS, RANK_BITS, check_number, pack, push
 
-Part = TypeVar("Part")
 CountsOrLimbs = NDArray[Any]  # float64 [n], where they are counts; else int64 [limbs, n]
-
-# One 64-bit key holds (query, item, rank) and the click, so that a plain sort groups a log.
-QUERY_BITS, ITEM_BITS, RANK_BITS = 27, 26, 9
 
 PENDING = 2**24  # shown items that wait for one sort: 128 MB of keys
 
@@ -48,15 +45,6 @@ class Rows:
     click: NDArray[np.uint8]
     weight: NDArray[np.float64] | None
     inverse: NDArray[np.float64] | None
-
-
-def pack(query: NDArray[np.integer], item: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[np.int64]:
-    """One sortable key of (query, item, rank). Shapes: [P] each -> [P]."""
-    key = query.astype(np.int64) << ITEM_BITS
-    key |= item
-    key <<= RANK_BITS
-    key |= rank
-    return key
 
 
 def _starts(key: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -138,13 +126,6 @@ def _sorted(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 def _runs(x: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[Any]:
     """Sums from each start to the next.  Shapes: x [n]; starts [P] -> [P]."""
     return np.add.reduceat(x, starts) if len(starts) else x
-
-
-def push(parts: list[Part], part: Part, size: Callable[[Part], int], join: Callable[[list[Part]], Part]) -> None:
-    """Keeps a part, and joins the last two while they are of similar size: log many parts, log many joins."""
-    parts.append(part)
-    while len(parts) > 1 and 2 * size(parts[-1]) >= size(parts[-2]):
-        parts[-2:] = [join(parts[-2:])]
 
 
 class Tally:
@@ -274,9 +255,3 @@ def _union(ids: Sequence[pl.Series], column: str, bits: int) -> pl.Series:
     union = pl.concat([plain_ids(series).rename(column) for series in ids if len(series)] or [ids[0]]).unique().sort()
     check_number(union, bits)
     return union
-
-
-def check_number(ids: pl.Series, bits: int) -> None:
-    """Refuses more ids than positions fit into the bits of a key."""
-    if len(ids) > 2**bits:
-        raise LogError(f"the log has more than {2**bits} different ids in one column, the most it may have.")

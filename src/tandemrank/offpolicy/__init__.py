@@ -1,6 +1,7 @@
 """What clicks of the past say about a pair that was not live.
 
-- `propensities`: propensities of every kind and their clipping: the only place that chooses either
+- `propensities`: propensities of every kind and their clipping: the only place that chooses either (logged ones are pooled in
+  `logs.feedback`)
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities
 - `estimate`: a value as a ratio of sums over queries
 - `estimators`: the estimators: arrays in, an `Estimate` out

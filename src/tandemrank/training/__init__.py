@@ -7,7 +7,7 @@
 - `caution`: caution in the loop: weights that change as the exposures move
 - `safe`: caution as a change of these weights
 - `ranks`: the weights of the ranks
-- `schedules`: Baseline, Independent and Joint as data
+- `schedules`: Baseline, Independent and Joint as data; whether a phase begins from the mean of both stages
 - `steps`: how parameters move along their gradients
 - `history`: how a training went, and where it stands
 - `stopping`: when to stop, by held-out clicks

@@ -197,8 +197,7 @@ class _Loop:
 
     def phase_is_over(self) -> bool:
         stopping = self.config.early_stopping
-        waited = self.epoch - max(self.best.epoch, SMOOTH)
-        stalled = stopping is not None and waited >= stopping.patience
+        stalled = stopping is not None and self.best.has_stalled(self.epoch, stopping.patience)
         return self.epoch >= self.epochs or stalled or self.is_empty()
 
     def end_phase(self) -> None:

@@ -75,6 +75,10 @@ class Best:
         self.judgement, self.epoch = found, last.epoch
         return True
 
+    def has_stalled(self, epoch: int, patience: int) -> bool:
+        """Whether nothing was better for so many epochs; waiting begins when the first judgement is whole."""
+        return epoch - max(self.epoch, SMOOTH) >= patience
+
 
 def chosen_epochs(history: Sequence[Epoch]) -> dict[str, int]:
     """The epoch whose weights each phase ended with: the first with the best judgement, or the last without any."""
