@@ -1,5 +1,7 @@
 """Caution in the loop against enumeration: the weights of every view, the gradient of both stages, and what comes of it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -28,9 +30,9 @@ from tandemrank.gradients import race
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import training as pages
-from tandemrank.training import caution, safe
+from tandemrank.training import caution, gate, safe
 from tandemrank.training.caution import Caution
-from tandemrank.training.config import TrainingConfig
+from tandemrank.training.config import Safety, TrainingConfig
 from tandemrank.training.history import Progress
 from tandemrank.training.loop import train
 
@@ -192,6 +194,15 @@ def test_learn_with_caution_says_what_it_cost_and_keeps_production_where_nothing
     assert "What caution cost and what it saved" in pages.html(short)
     assert short.summary()["caution"][0]["kept_production"]
     assert pages.caution_sentences(tr.learn(clicks(start, 300), tr.LearningConfig.model_validate(config))) == []
+
+
+@pytest.mark.parametrize(("bound", "kept"), [(None, True), (-0.1, True), (0.0, True), (0.1, False)])
+def test_a_pair_passes_the_gate_by_a_bound_above_nothing_alone(monkeypatch, bound, kept) -> None:
+    monkeypatch.setattr(gate, "certain_difference", lambda *_, **__: bound)
+    monkeypatch.setattr(gate, "compare_values", lambda *_: None)
+    value = SimpleNamespace(sample=SimpleNamespace(level=0.95))
+    assert gate.guard(value, value, value, None, Safety()).kept_production is kept
+    assert not gate.guard(value, value, value, None, Safety(gate=False)).kept_production
 
 
 def test_without_a_policy_production_is_fitted_and_is_the_start() -> None:
