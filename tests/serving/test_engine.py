@@ -16,6 +16,7 @@ from tandemrank.serving import exploration, replay
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live import LivePair, digest
+from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder, join_clicks
 from tandemrank.serving.records import Event, Impression
 
@@ -106,7 +107,7 @@ def test_names_of_strategies_are_read_back() -> None:
 
 def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
     clock = Clock()
-    log = Recorder(tmp_path, theta=THETA, clock=clock, samples=500)
+    log = Recorder(tmp_path, Propensities(THETA, 500), clock=clock)
     server = Server(pair(), recorder=log, seed=3)
     answers = [server.rank(10 + n % Q) for n in range(40)]
     assert {len(a.items) for a in answers} == {K}
@@ -145,7 +146,7 @@ def test_a_click_in_time_is_not_late_as_well() -> None:
 def test_a_propensity_does_not_depend_on_who_else_was_asked(tmp_path) -> None:
     rows = []
     for name, queries in (("alone", [11]), ("many", [10, 12, 11, 13])):
-        log = Recorder(tmp_path / name, theta=THETA)
+        log = Recorder(tmp_path / name, Propensities(THETA))
         server = Server(pair(), recorder=log, exploration=Exploration("deterministic"))
         for q in queries:
             server.rank(q)
@@ -157,7 +158,7 @@ def test_a_propensity_does_not_depend_on_who_else_was_asked(tmp_path) -> None:
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_replay_draws_every_list_again(tmp_path, how) -> None:
-    log = Recorder(tmp_path, theta=THETA, samples=2)
+    log = Recorder(tmp_path, Propensities(THETA, 2))
     server = Server(pair(), recorder=log, exploration=how)
     for n in range(30):
         server.rank(10 + n % Q, K=1 + n % 2, items=["i1", "i2", "i5", "never"] if n % 3 == 0 else None)
@@ -204,13 +205,13 @@ def test_available_items_and_strangers(tmp_path) -> None:
 
 
 def test_after_a_kill_the_next_process_has_every_impression(tmp_path) -> None:
-    log = Recorder(tmp_path, theta=THETA, sync_seconds=0)
+    log = Recorder(tmp_path, Propensities(THETA), sync_seconds=0)
     server = Server(pair(), recorder=log)
     answers = [server.rank(10) for _ in range(5)]
     log._journal.close()  # as a killed process leaves it: nothing sealed
     with (tmp_path / "journal-0-000000.bin").open("ab") as file:
         file.write(b"\x40\x00\x00\x00torn")
-    later = Recorder(tmp_path, theta=THETA)
+    later = Recorder(tmp_path, Propensities(THETA))
     with pytest.raises(OutputError, match="which is not loaded"):
         later.seal(everything=True)
     after = Server(pair(), recorder=later)
@@ -222,7 +223,7 @@ def test_after_a_kill_the_next_process_has_every_impression(tmp_path) -> None:
 
 
 def test_replicas_write_side_by_side(tmp_path) -> None:
-    logs = [Recorder(tmp_path, replica=name, theta=THETA) for name in ("a", "b")]
+    logs = [Recorder(tmp_path, Propensities(THETA), replica=name) for name in ("a", "b")]
     for number, log in enumerate(logs):
         server = Server(pair(), recorder=log)
         for _ in range(3 + number):
@@ -231,11 +232,11 @@ def test_replicas_write_side_by_side(tmp_path) -> None:
         log.close()
     assert reading.read(tmp_path / "*.parquet").N == 7
     with pytest.raises(InputError, match="name of a replica"):
-        Recorder(tmp_path, replica="../x")
+        Recorder(tmp_path, Propensities(), replica="../x")
 
 
 def test_a_full_disk_does_not_stop_answers(tmp_path, monkeypatch) -> None:
-    log = Recorder(tmp_path, theta=THETA)
+    log = Recorder(tmp_path, Propensities(THETA))
     server = Server(pair(), recorder=log)
     server.rank(10)
 
@@ -262,7 +263,7 @@ def test_digests_tell_pairs_apart() -> None:
 
 
 def test_journals_turn_over(tmp_path) -> None:
-    log = Recorder(tmp_path, theta=THETA, rotate=200)
+    log = Recorder(tmp_path, Propensities(THETA), rotate=200)
     server = Server(pair(), recorder=log)
     for _ in range(6):
         server.rank(10)

@@ -8,7 +8,8 @@ import pytest
 import enumeration
 from tandemrank.serving import interleaving
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.interleaving import Team, draft, exposure
+from tandemrank.serving.interleaving import Team, draft
+from tandemrank.serving.propensities import drafted_exposure as exposure
 
 D, K = 5, 3
 THETA = np.array([1.0, 0.6, 0.3])

@@ -17,7 +17,7 @@ from served import TOKEN, local, saved
 from tandemrank._base.ids import Vocabulary
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import run
+from tandemrank.serving import app, run
 from tandemrank.serving.client import Client
 from tandemrank.serving.service import Settings
 
@@ -28,7 +28,7 @@ EVIL = "<img src=x onerror=window.evil=1>"
 def running(folder: Path, log: Path) -> Iterator[str]:
     """A server on a real port, in a thread."""
     ports: queue.Queue[int] = queue.Queue()
-    server = run.server(
+    server = app.server(
         Settings(folder / "pair-0", log=log, settle=0.0),
         run.Address(port=0, token=TOKEN),
         listening=ports.put,

@@ -165,12 +165,12 @@ def raw(url: str, data: bytes) -> bytes:
 
 def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, tmp_path) -> None:
     """On a real socket, with the time shortened: connections that wait are ended by the server, not by us."""
-    from tandemrank.serving import run
+    from tandemrank.serving import app, run
     from tandemrank.serving.service import Settings
 
     limits = Limits(seconds=0.2, head=2000)
     ports: asyncio.Queue[int] = asyncio.Queue()
-    server = run.server(
+    server = app.server(
         Settings(folder / "pair-0", log=tmp_path), run.Address(port=0, token=TOKEN, limits=limits),
         listening=ports.put_nowait,
     )  # fmt: skip

@@ -13,9 +13,10 @@ from tandemrank.logs import reading, validation
 from tandemrank.policies import towers
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy, extended
-from tandemrank.serving import replay, traffic
+from tandemrank.serving import records, replay
 from tandemrank.serving.engine import Server
 from tandemrank.serving.live import LivePair, logged_id
+from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event
 
@@ -38,25 +39,25 @@ def exact(live: LivePair, q: int) -> dict[str, float]:
 
 def test_a_unit_keeps_its_pair_and_shares_are_kept() -> None:
     old, new = LivePair(pair(0)), LivePair(pair(1))
-    split = traffic.split(old, new, 0.3, salt="x")
+    split = records.split(old, new, 0.3, salt="x")
     arms = [split.choose(f"user {n}") for n in range(20_000)]
     assert arms == [split.choose(f"user {n}") for n in range(20_000)]
     assert abs(np.mean(arms) - 0.3) < 5 * np.sqrt(0.21 / 20_000)
-    other = [traffic.split(old, new, 0.3, salt="y").choose(f"user {n}") for n in range(20_000)]
+    other = [records.split(old, new, 0.3, salt="y").choose(f"user {n}") for n in range(20_000)]
     assert abs(np.mean(np.array(arms) * other) - 0.09) < 5 * np.sqrt(0.09 / 20_000)
-    grown = [traffic.split(old, new, 0.5, salt="x").choose(f"user {n}") for n in range(20_000)]
+    grown = [records.split(old, new, 0.5, salt="x").choose(f"user {n}") for n in range(20_000)]
     assert all(b >= a for a, b in zip(arms, grown, strict=True))
     for share in (0.0, 1.0, -1.0, float("nan")):
         with pytest.raises(ConfigError):
-            traffic.split(old, new, share, salt="x")
+            records.split(old, new, share, salt="x")
 
 
 @pytest.mark.parametrize("mode", ["split", "interleave"])
 def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp_path, mode) -> None:
-    log = Recorder(tmp_path, theta=THETA, samples=400)
+    log = Recorder(tmp_path, Propensities(THETA, 400))
     server = Server(pair(0), recorder=log)
     old, new = server.live, LivePair(pair(1, first=2))
-    server.swap(traffic.split(old, new, 0.25 if mode == "split" else 0.5, salt="s", mode=mode))
+    server.swap(records.split(old, new, 0.25 if mode == "split" else 0.5, salt="s", mode=mode))
     answers = [server.rank(11, unit=f"u{n % 7}" if n % 2 else None) for n in range(60)]
     stuck = {}
     for n, found in enumerate(answers):
@@ -92,7 +93,7 @@ def test_a_pair_that_does_not_fit_is_refused_and_the_old_one_stays() -> None:
     server = Server(pair(0))
     for wrong in (pair(1, K=1), pair(1, queries=["a", "b", "c", "d"])):
         with pytest.raises(PolicyError):
-            server.swap(traffic.single(LivePair(wrong)))
+            server.swap(records.single(LivePair(wrong)))
     assert server.rank(10).policy == server.live.digest == LivePair(pair(0)).digest
 
 
@@ -121,7 +122,7 @@ def test_a_stranger_with_features_gets_what_the_extended_pair_gives() -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
-    log = Recorder(tmp_path, theta=THETA, samples=5)
+    log = Recorder(tmp_path, Propensities(THETA, 5))
     server = Server(two_towers(), recorder=log, log_features=asked)
     server.rank(features={"age": 61.25, "land": "b"})
     server.rank(11)
@@ -129,7 +130,7 @@ def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
     assert (b"61.25" in journal.read_bytes()) is asked
     log.close()
     # The next process does not have them in memory.
-    later = Recorder(tmp_path, theta=THETA, samples=5)
+    later = Recorder(tmp_path, Propensities(THETA, 5))
     Server(two_towers(), recorder=later)
     [sealed] = later.seal(everything=True)
     later.close()
@@ -140,7 +141,7 @@ def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
 
 
 def test_the_same_process_knows_the_features(tmp_path) -> None:
-    log = Recorder(tmp_path, theta=THETA, samples=5)
+    log = Recorder(tmp_path, Propensities(THETA, 5))
     server = Server(two_towers(), recorder=log)
     for age in (61.25, 61.25, 20.0):
         server.rank(features={"age": age})

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from served import Clock, local, pair, saved
-from tandemrank.serving import traffic
+from tandemrank.serving import records
 from tandemrank.serving.live import LivePair, digest
-from tandemrank.serving.outcomes import Outcomes, Tally
+from tandemrank.serving.outcomes import Outcomes
 from tandemrank.serving.records import Settled
 from tandemrank.serving.verdict import LiveTest
 
@@ -14,8 +14,8 @@ K = 3
 OLD, NEW = LivePair(pair(0)), LivePair(pair(1))
 
 
-def split(share: float = 0.5, mode: str = "split") -> traffic.Traffic:
-    return traffic.split(OLD, NEW, share, salt="s", mode=mode)
+def split(share: float = 0.5, mode: str = "split") -> records.Traffic:
+    return records.split(OLD, NEW, share, salt="s", mode=mode)
 
 
 def impressions(rng, n: int, *, old: float, new: float, share: float = 0.5, mode: str = "split"):
@@ -53,7 +53,7 @@ def test_half_the_clicks_are_seen_within_2000_impressions(mode, share) -> None:
     rng = np.random.default_rng(1)
     caught = 0
     for _ in range(20):
-        test = LiveTest(split(share, mode), K, before=Tally(1000, 400, 500, 600))
+        test = LiveTest(split(share, mode), K, usual=0.5)
         for n, settled in enumerate(impressions(rng, 2000, old=0.5, new=0.25, share=share, mode=mode)):
             test.hear(settled)
             if n % 50 == 49 and test.look() == "roll back":
@@ -85,7 +85,7 @@ def test_a_unit_counts_once_and_other_traffic_not_at_all() -> None:
     test = LiveTest(split(), K)
     for n in range(10):
         test.hear(Settled(split(), n % 2, None, (0,), "somebody"))
-        test.hear(Settled(traffic.single(OLD), 0, None, (0,), None))
+        test.hear(Settled(records.single(OLD), 0, None, (0,), None))
         test.hear(Settled(split(mode="interleave"), 0, (0, 1, 0), (0,), None))
     test.look()
     assert sum(test.impressions) == 1

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tandemrank.errors import InputError, PolicyError
 
+Id = int | str
 Ids = Sequence[int] | Sequence[str] | pl.Series
 
 

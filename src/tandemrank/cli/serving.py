@@ -74,6 +74,7 @@ def serve(
     if logs:
         raise ConfigError("--logs is for --dry-run. To serve and log, give --log.")
     try:
+        from tandemrank.serving import app as application
         from tandemrank.serving import run
         from tandemrank.serving.service import Settings
     except ImportError as error:
@@ -93,7 +94,7 @@ def serve(
         if token_file is None and "TANDEMRANK_TOKEN" not in os.environ:
             _say(f"token for /pairs, /split and /rollback: {token}")
 
-    running = run.server(settings, address, listening=listening, seal=seal_seconds)
+    running = application.server(settings, address, listening=listening, seal=seal_seconds)
     running.run()
     if not running.started:
         raise JobError(f"cannot listen on {host}:{port}. Is another server there? Give another --port.")
@@ -167,11 +168,12 @@ def seal(
 ) -> None:
     """Makes segments of the journals that an ended server left; a running one does it by itself."""
     from tandemrank.serving.library import Library
+    from tandemrank.serving.propensities import Propensities
     from tandemrank.serving.recorder import Recorder
 
     if not os.path.isdir(log):
         raise LogError(f"there is no folder {log}. Expected that of a served log, with journals in it.")
-    recorder = Recorder(log, replica=replica, window=window)
+    recorder = Recorder(log, Propensities(), replica=replica, window=window)
     try:
         for live in Library(pairs).find(recorder.missing()):
             recorder.know(live)

@@ -7,7 +7,7 @@ What was fitted, the `Encoder`, is plain data and goes through JSON, so new rows
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
 from tandemrank._base.ids import plain_ids, positions_of
 from tandemrank.errors import DataError
 
+FeatureValues = Mapping[str, float | str | None]  # of one query or item, by the names of the columns
 FeatureSource = str | Path | pl.DataFrame | pl.LazyFrame | PandasFrame
 
 LARGEST = 1e100  # the square of a number, summed over all rows, must be a number

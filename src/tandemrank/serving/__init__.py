@@ -2,10 +2,9 @@
 
 Without a network:
 - `engine`: `Server`, which answers queries
-- `records`: questions, answers, impressions, events, outcomes as values
+- `records`: who answers, questions, answers, impressions, events, outcomes as values
 - `live`: a pair as it answers: scores one query at a time, ids, its digest
 - `exploration`: how lists are drawn, and the exposure that follows from it
-- `traffic`: one pair, or two that share the traffic
 - `interleaving`: two pairs in one list, and its exposure
 - `recorder`: impressions and events become segments of a click log
 - `propensities`: those of the segments, of the mixture of pairs
@@ -19,11 +18,11 @@ With one (the extra `serve`):
 - `service`: pairs that come and go, the verdict, the log, in one process
 - `library`: the folder that pairs may be loaded from
 - `messages`, `openapi`: what goes over the wire, and its description
-- `limits`, `protocol`: what a stranger may ask for
+- `limits`: what a stranger may ask for
 - `metrics`: for monitoring
 - `explain`: what each live pair makes of a query
 - `app`: the HTTP interface, and the page for people (`static/`)
-- `run`: starts it
+- `run`: listens on one address, within limits
 - `client`: calls it
 """
 

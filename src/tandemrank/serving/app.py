@@ -22,11 +22,11 @@ from starlette.routing import Route
 
 from tandemrank import __version__
 from tandemrank.errors import InputError, TandemRankError
-from tandemrank.serving import explain, messages, openapi
+from tandemrank.serving import explain, messages, openapi, run
 from tandemrank.serving.limits import HEADERS, POLICY, Access, Limits, Refused, read_body
 from tandemrank.serving.metrics import Metrics
 from tandemrank.serving.records import Event, Ranked
-from tandemrank.serving.service import Busy, Service
+from tandemrank.serving.service import Busy, Service, Settings
 
 LOG = logging.getLogger("tandemrank.serving")
 TICK, SEAL = 0.5, 300.0  # seconds between looks at outcomes, and between segments
@@ -323,3 +323,17 @@ def application(context: Context) -> Starlette:
             yield
 
     return Starlette(routes=routes, exception_handlers={404: missing, 405: missing}, lifespan=life)
+
+
+def server(
+    settings: Settings,
+    address: run.Address,
+    *,
+    listening: Callable[[int], None] = lambda port: None,
+    tick: float = TICK,
+    seal: float = SEAL,
+) -> run.Running:
+    """A server that is ready to run: the pair is loaded and warm."""
+    access = Access(address.host, address.token)
+    context = Context(Service(settings), access, address.limits, tick=tick, seal=seal)
+    return run.server(application(context), address, listening=listening)

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tandemrank._base.ids import Id
 from tandemrank._base.random import random_keys
 from tandemrank.errors import InputError, OutputError, PolicyError
-from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import interleaving, traffic
+from tandemrank.policies.features import FeatureValues
+from tandemrank.serving import interleaving, records
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.live import Features, Id, LivePair, as_kind, logged_id
-from tandemrank.serving.records import Event, Fate, Impression, Log, Question, Ranked, Shown, Watcher
-from tandemrank.serving.traffic import Traffic
+from tandemrank.serving.live import LivePair, Pair, as_kind, logged_id
+from tandemrank.serving.records import Event, Fate, Impression, Log, Question, Ranked, Shown, Traffic, Watcher
 
 KEYS = 6  # the stream of one seed that decides the lists of a server
 
@@ -35,10 +35,10 @@ class Server:
 
     def __init__(
         self,
-        pair: TwoStagePolicy | LivePair,
+        pair: Pair | LivePair,
         *,
         exploration: Exploration | None = None,
-        recorder: Log | None = None,
+        recorder: Log[LivePair] | None = None,
         seed: int | None = None,
         log_features: bool = False,
         clock: Callable[[], float] | None = None,
@@ -51,7 +51,7 @@ class Server:
         self._secret = b"" if log_features else os.urandom(32)
         self._count, self._lock = 0, threading.Lock()
         self.unlogged = 0
-        self._traffic = traffic.single(live)
+        self._traffic = records.single(live)
         if recorder is not None:
             recorder.know(live)
 
@@ -61,11 +61,11 @@ class Server:
         return self._traffic.arms[0].live
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> Traffic[LivePair]:
         """Who answers now."""
         return self._traffic
 
-    def swap(self, new: Traffic) -> None:
+    def swap(self, new: Traffic[LivePair]) -> None:
         """Others answer from now on; requests under way end with those they began with."""
         for arm in new.arms:
             self.check_fits(arm.live)
@@ -95,7 +95,7 @@ class Server:
         *,
         K: int | None = None,
         items: Sequence[Id] | None = None,
-        features: Features | None = None,
+        features: FeatureValues | None = None,
         unit: str | None = None,
     ) -> Ranked:
         """A list for the query; K of its places, at most the pair's; only of `items`, where those are given."""
@@ -170,7 +170,9 @@ class Server:
         return int(random_keys(self.seed, KEYS, np.array([number]))[0])
 
 
-def answer(now: Traffic, arm: int, asked: Question, how: Exploration) -> tuple[tuple[Id, ...], tuple[int, ...] | None]:
+def answer(
+    now: Traffic[LivePair], arm: int, asked: Question, how: Exploration
+) -> tuple[tuple[Id, ...], tuple[int, ...] | None]:
     """The list that goes out, and the team of each place where it is interleaved."""
     if now.mode != "interleave":
         return drawn(now.arms[arm].live, asked, how, asked.key), None

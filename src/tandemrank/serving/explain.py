@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from tandemrank._base.ids import Id
 from tandemrank.clicks.models import examination_curve
+from tandemrank.policies.features import FeatureValues
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.live import Features, Id, LivePair, Source, as_kind
-from tandemrank.serving.traffic import Traffic
+from tandemrank.serving.live import LivePair, Source, as_kind
+from tandemrank.serving.records import Traffic
 
 SHOWN, SAMPLES = 20, 50
 
@@ -37,12 +39,14 @@ class Explained:
     candidates: tuple[Candidate, ...]
 
 
-def explain(traffic: Traffic, query_id: Id | None, features: Features | None, how: Exploration) -> list[Explained]:
+def explain(
+    traffic: Traffic[LivePair], query_id: Id | None, features: FeatureValues | None, how: Exploration
+) -> list[Explained]:
     """Of every live pair; nothing is logged, as nobody saw a list."""
     return [_of_pair(arm.live, query_id, features, how) for arm in traffic.arms]
 
 
-def _of_pair(live: LivePair, query_id: Id | None, features: Features | None, how: Exploration) -> Explained:
+def _of_pair(live: LivePair, query_id: Id | None, features: FeatureValues | None, how: Exploration) -> Explained:
     query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
     s_c, s_r = live.rows(query, features)
     theta = torch.as_tensor(examination_curve(live.K), dtype=torch.float32)

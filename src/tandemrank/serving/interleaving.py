@@ -21,12 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.ids import Id
 from tandemrank._base.random import GOLDEN, mix
-from tandemrank.serving.exploration import Exploration
 
 Row = NDArray[np.float32]
 Floats = NDArray[np.float64]
-Id = int | str
 FEW = 8  # rounds whose coins are all tried
 
 
@@ -72,16 +71,17 @@ class Team:
 
 
 def exposure(
-    teams: tuple[Team, Team], items: Sequence[Id], theta: Floats, how: Exploration, *, samples: int, seed: int
+    teams: tuple[Team, Team], items: Sequence[Id], theta: Floats, *, uniform: float = 0.0, samples: int, seed: int
 ) -> tuple[Floats, Floats]:
-    """rho of some items under the draft, and its Monte-Carlo standard error.  Shapes: items [n], theta [K] -> [n], [n]."""
+    """rho of some items under the draft, and its Monte-Carlo standard error; with chance `uniform` a team has equal scores.
+
+    Shapes: items [n], theta [K] -> [n], [n].
+    """
     rng = np.random.default_rng(seed)
-    if how.strategy == "deterministic":
-        return _fixed(teams, items, theta, rng, samples)
     values = np.zeros((samples, len(items)))
     for j in range(samples):
         coins = int(rng.integers(2**63))
-        races = _race(teams[0], how, rng), _race(teams[1], how, rng)
+        races = _race(teams[0], uniform, rng), _race(teams[1], uniform, rng)
         for n, item in enumerate(items):
             values[j, n] = _conditional(races, item, theta, coins)
     return _mean(values)
@@ -93,17 +93,16 @@ def _mean(values: Floats) -> tuple[Floats, Floats]:
     return values.mean(0), error
 
 
-def _fixed(
-    teams: tuple[Team, Team], items: Sequence[Id], theta: Floats, rng: np.random.Generator, samples: int
+def exposure_of_lists(
+    lists: tuple[Sequence[Id], Sequence[Id]], items: Sequence[Id], theta: Floats, *, samples: int, seed: int
 ) -> tuple[Floats, Floats]:
-    """Two fixed lists: only the coins are random, and all of them are tried where they are few."""
-    K, how = len(theta), Exploration("deterministic")
-    lists = [[t.items[d] for d in how.draw_one(t.s_c, t.s_r, t.K2, min(K, t.K2), 0) if d >= 0] for t in teams]
+    """The same for two fixed lists: only the coins are random, and all of them are tried where they are few."""
+    K, rng = len(theta), np.random.default_rng(seed)
     rounds = (K + 1) // 2
     tried = range(2**rounds) if rounds <= FEW else [int(x) for x in rng.integers(2**63, size=max(samples, 2**FEW))]
     values = np.zeros((len(tried), len(items)))
     for j, coins in enumerate(tried):
-        shown, _ = draft((lists[0], lists[1]), K, coins)
+        shown, _ = draft(lists, K, coins)
         at = {item: k for k, item in enumerate(shown)}
         values[j] = [theta[at[item]] if item in at else 0.0 for item in items]
     mean, error = _mean(values)
@@ -140,11 +139,9 @@ class _Race:
         return float(-np.expm1(-self.lambda_[d] * T)) if self.lambda_[d] > 0 else 0.0
 
 
-def _race(team: Team, how: Exploration, rng: np.random.Generator) -> _Race:
+def _race(team: Team, uniform: float, rng: np.random.Generator) -> _Race:
     s_c, s_r = team.s_c.astype(np.float64), team.s_r.astype(np.float64)
-    if how.strategy == "temperature":
-        s_c, s_r = s_c / how.amount, s_r / how.amount
-    elif how.strategy == "uniform" and rng.random() < how.amount:
+    if uniform > 0 and rng.random() < uniform:
         s_c, s_r = (np.where(s == -np.inf, s, 0.0) for s in (s_c, s_r))
     lambda_, mu = np.exp(s_c), np.exp(s_r)
     with np.errstate(divide="ignore"):

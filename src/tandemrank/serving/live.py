@@ -9,8 +9,8 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, Protocol
 
 import numpy as np
 import polars as pl
@@ -18,14 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tandemrank._base.ids import Id, Vocabulary
 from tandemrank.errors import InputError, PolicyError
 from tandemrank.gradients import single
+from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.towers import TwoTowers
-from tandemrank.policies.two_stage import TwoStagePolicy
 
-Id = int | str
-Features = Mapping[str, float | str | None]
 Source = Literal["pair", "features", "popular"]
 Row = NDArray[np.float32]
 AVERAGE = 4096  # queries that the answer for an unknown one is the average of, at most
@@ -33,7 +32,31 @@ KEPT = 256 * 2**20  # bytes of scores of recent queries
 LEAST = -(2**63)  # the integer that stands for a query that nobody named
 
 
-def digest(pair: TwoStagePolicy) -> str:
+class Pair(Protocol):
+    """What answering needs of a `TwoStagePolicy`."""
+
+    @property
+    def generator(self) -> Scorer:
+        """Chooses the candidates."""
+
+    @property
+    def ranker(self) -> Scorer:
+        """Orders them."""
+
+    @property
+    def K2(self) -> int:
+        """How many candidates there are."""
+
+    @property
+    def K(self) -> int:
+        """How many items are shown."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The ids of queries and items."""
+
+
+def digest(pair: Pair) -> str:
     """A name for exactly this pair: a hash of its numbers, sizes and ids."""
     found = hashlib.sha256(repr((pair.K2, pair.K)).encode())
     for ids in (pair.vocabulary.query_ids, pair.vocabulary.item_ids):
@@ -66,7 +89,7 @@ class _Stage:
         with torch.no_grad():
             return _plain(self.scorer(torch.tensor([q]))).reshape(-1)
 
-    def of_stranger(self, features: Features) -> Row:
+    def of_stranger(self, features: FeatureValues) -> Row:
         """Shapes: -> [D]."""
         if not isinstance(self.scorer, TwoTowers) or self.Y is None:
             raise PolicyError("a stage that is not two towers cannot score a query by its features.")
@@ -81,7 +104,7 @@ def _plain(x: Tensor) -> Row:
 class LivePair:
     """A pair and everything that answering needs of it; safe to use from several threads."""
 
-    def __init__(self, pair: TwoStagePolicy, *, name: str = "") -> None:
+    def __init__(self, pair: Pair, *, name: str = "") -> None:
         self.pair, self.digest, self.name = pair, digest(pair), name
         self.K, self.K2 = int(pair.K), int(pair.K2)
         self.stages = (_Stage(pair.generator), _Stage(pair.ranker))
@@ -99,13 +122,13 @@ class LivePair:
         """Whether the pair has an answer of its own for the query."""
         return query_id in self.query_at
 
-    def source(self, query_id: Id | None, features: Features | None) -> Source:
+    def source(self, query_id: Id | None, features: FeatureValues | None) -> Source:
         """Whose answer a query gets."""
         if query_id is not None and query_id in self.query_at:
             return "pair"
         return "features" if features and self.takes_features else "popular"
 
-    def rows(self, query_id: Id | None, features: Features | None = None) -> tuple[Row, Row]:
+    def rows(self, query_id: Id | None, features: FeatureValues | None = None) -> tuple[Row, Row]:
         """Both stages' scores of one query: the same bits whoever else is asked.  Shapes: -> [D], [D]."""
         source = self.source(query_id, features)
         if source == "popular":
@@ -135,7 +158,7 @@ class LivePair:
         return s_c, rows[1]
 
     def scores(
-        self, query_id: Id | None, available: Sequence[Id] | None = None, features: Features | None = None
+        self, query_id: Id | None, available: Sequence[Id] | None = None, features: FeatureValues | None = None
     ) -> tuple[Tensor, Tensor]:
         """The same for the race.  Shapes: -> [1, D], [1, D]."""
         s_c, s_r = self.masked(self.rows(query_id, features), available)
@@ -182,7 +205,9 @@ def as_kind(value: Id, kind: type[int] | type[str], what: str) -> Id:
     raise InputError(f"{what} ids of this pair are integers; {text[:60]!r} came.")
 
 
-def logged_id(query_id: Id | None, features: Features | None, kind: type[int] | type[str], secret: bytes = b"") -> Id:
+def logged_id(
+    query_id: Id | None, features: FeatureValues | None, kind: type[int] | type[str], secret: bytes = b""
+) -> Id:
     """The id that a query has in the log: its own, or one that its features decide, or that of nobody.
 
     With a secret, up to 64 bytes, nobody can find the features of an id by trying some.

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import get_args
 
-from tandemrank.serving.live import Id
+from tandemrank._base.ids import Id
 from tandemrank.serving.records import WINDOW, Event, Fate, Settled, Shown
 
 REMEMBERED = 100_000  # impressions
 SETTLE = 60.0  # seconds
+KNOWN = 100  # impressions from which the clicks per impression of a pair are taken as usual
 
 
 @dataclass
@@ -94,6 +95,11 @@ class Outcomes:
             return "repeated"
         found.clicked.add(event.item)
         return "counted"
+
+    def usual(self, digest: str) -> float:
+        """The clicks per impression of a pair, 0 where too little is known."""
+        found = self.tallies.get(digest)
+        return 0.0 if found is None or found.impressions < KNOWN else found.clicks / found.impressions
 
     def settle(self, now: float) -> int:
         """Settles what is old enough, and forgets what can get no more clicks; returns how many were settled."""

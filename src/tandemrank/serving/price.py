@@ -17,10 +17,11 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from tandemrank._base.ids import Id
 from tandemrank._base.random import derive
 from tandemrank.errors import LogError
 from tandemrank.serving.exploration import Exploration, parse
-from tandemrank.serving.live import Id, LivePair
+from tandemrank.serving.live import LivePair
 
 Floats = NDArray[np.float64]
 STRATEGIES = ("trained", "temperature:0.5", "temperature:2.0", "uniform:0.01", "uniform:0.1", "deterministic")

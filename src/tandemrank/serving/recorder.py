@@ -11,21 +11,21 @@ one folder, each under its own name.
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol
 
 import numpy as np
 import polars as pl
 
 from tandemrank._base.files import Kind, replacing
+from tandemrank._base.ids import Id
 from tandemrank.errors import InputError, OutputError
+from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
 from tandemrank.serving.journal import Journal
-from tandemrank.serving.live import LivePair
-from tandemrank.serving.propensities import Asked, Propensities
-from tandemrank.serving.records import WINDOW, Event, Impression
+from tandemrank.serving.records import WINDOW, Event, Impression, L
 
 try:  # of the extra `serve`: several times as fast
     import orjson
@@ -39,8 +39,6 @@ def _dumps(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-Id = int | str
-SAMPLES = 100  # of the race, for propensities
 ROTATE = 64 * 2**20  # bytes of a journal before the next one begins
 REMEMBERED = 100_000  # queries known by features alone that are kept in memory until their impressions are sealed
 SEGMENT = Kind("segment of a served log")
@@ -62,7 +60,21 @@ class Sealed:
     set_aside: int = 0
 
 
-class Recorder:
+class Exposure(Protocol[L]):
+    """Computes the propensities of impressions of pairs that it knows; `propensities.Propensities` is one."""
+
+    @property
+    def known(self) -> set[str]:
+        """The digests of the pairs."""
+
+    def know(self, live: L) -> None:
+        """Another pair."""
+
+    def of(self, impressions: Sequence[Impression]) -> list[tuple[list[float], list[float]]]:
+        """rho_0 of every shown item of each impression, and its standard error."""
+
+
+class Recorder(Generic[L]):
     """Writes a served log into a folder, under the name of one replica.
 
     `clock` tells the time, seconds since 1970; tests give their own. A journal that a process before left is taken up.
@@ -71,11 +83,10 @@ class Recorder:
     def __init__(
         self,
         folder: str | Path,
+        propensities: Exposure[L],
         *,
         replica: str = "0",
-        theta: Sequence[float] | None = None,
         window: float = WINDOW,
-        samples: int = SAMPLES,
         sync_seconds: float = journal.SYNC_SECONDS,
         rotate: int = ROTATE,
         clock: Callable[[], float] = time.time,
@@ -83,10 +94,10 @@ class Recorder:
         if not replica or not all(c.isalnum() or c in "-_" for c in replica):
             raise InputError(f"the name of a replica is letters, digits, - and _; got {replica!r}.")
         self.folder, self.replica = Path(folder), replica
-        self.window, self.samples, self.rotate, self.clock = window, samples, rotate, clock
+        self.window, self.rotate, self.clock = window, rotate, clock
         self._sync_seconds = sync_seconds
-        self._propensities = Propensities(theta, samples)
-        self._features: dict[Id, Mapping[str, float | str | None]] = {}
+        self._propensities = propensities
+        self._features: dict[Id, FeatureValues] = {}
         self._lock, self._sealing = threading.Lock(), threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +118,7 @@ class Recorder:
     def _path(self, what: str, number: int, ending: str) -> Path:
         return self.folder / f"{what}-{self.replica}-{number:06d}.{ending}"
 
-    def know(self, live: LivePair) -> None:
+    def know(self, live: L) -> None:
         """A pair whose impressions will come: its propensities can be computed."""
         self._propensities.know(live)
 
@@ -189,11 +200,7 @@ class Recorder:
     def _segment(self, number: int, impressions: Sequence[Impression], events: Sequence[dict[str, Any]]) -> Sealed:
         features = [self._known_features(i) for i in impressions]
         lost = [i.uses_features and found is None for i, found in zip(impressions, features, strict=True)]
-        asked = [
-            Asked(i.query_id, i.items, i.strategy, i.places, i.available, i.mixture, "+" in i.policy, found)
-            for i, found, gone in zip(impressions, features, lost, strict=True)
-            if not gone
-        ]
+        whole = [replace(i, features=f) for i, f, gone in zip(impressions, features, lost, strict=True) if not gone]
         kept = [i for i, gone in zip(impressions, lost, strict=True) if not gone]
         clicked, late, unmatched = join_clicks(impressions, events, self.window)
         path = self._path("segment", number, "parquet")
@@ -203,16 +210,12 @@ class Recorder:
                 wide(aside, clicked, [([], [])] * len(aside)).write_parquet(temporary, compression="zstd")
         if kept:
             with replacing(path, SEGMENT) as temporary:
-                wide(kept, clicked, self._propensities.of(asked)).write_parquet(temporary, compression="zstd")
+                wide(kept, clicked, self._propensities.of(whole)).write_parquet(temporary, compression="zstd")
         counted = sum(len(clicked.get(i.id, ())) for i in kept)
         return Sealed(path, len(kept), counted, late, unmatched, len(aside))
 
-    def _known_features(self, i: Impression) -> Mapping[str, float | str | None] | None:
+    def _known_features(self, i: Impression) -> FeatureValues | None:
         return i.features or self._features.get(_id_of(i.query_id)) if i.uses_features else None
-
-    def theta(self, places: int) -> list[float]:
-        """The examination curve of a list of so many places."""
-        return self._propensities.theta(places)
 
     def close(self) -> None:
         """Everything on disk; the journal stays for the next process, or for `seal`."""

@@ -1,13 +1,98 @@
-"""What happens while a pair is live, as values: questions, answers, impressions, events, outcomes."""
+"""What happens while a pair is live, as values: who answers, questions, answers, impressions, events, outcomes.
 
-from collections.abc import Callable, Mapping, Sequence
+Who answers is one pair, two pairs with a share each, or two pairs in one list: a value that is replaced as a whole. A unit (a
+user, a session) always gets the same pair while a split lasts: a salted hash of it decides. Where no unit is given chance
+decides about each impression. What an impression carries is the propensity of the *mixture*, over the salt,
+
+    rho_0(d) = sum over pairs of share * rho_pair(d),
+
+so that it counts for the estimate of every pair.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Generic, Literal, Protocol, TypeVar
 
-from tandemrank.serving.live import Features, Id, LivePair, Source
-from tandemrank.serving.traffic import Traffic
+from tandemrank._base.ids import Id
+from tandemrank.errors import ConfigError
+from tandemrank.policies.features import FeatureValues
 
+Mode = Literal["single", "split", "interleave"]
 WINDOW = 1800.0  # seconds after an impression in which a click counts
+
+
+class Named(Protocol):
+    """A pair as far as records know it; `live.LivePair` is one."""
+
+    @property
+    def digest(self) -> str:
+        """A hash of all its numbers and ids."""
+
+    @property
+    def name(self) -> str:
+        """The folder that it came from."""
+
+
+N = TypeVar("N", bound=Named)
+P = TypeVar("P", bound=Named, covariant=True)
+L = TypeVar("L", contravariant=True)
+
+
+@dataclass(frozen=True)
+class Arm(Generic[P]):
+    """A pair and the share of impressions that it answers."""
+
+    live: P
+    share: float
+
+
+@dataclass(frozen=True)
+class Traffic(Generic[P]):
+    """The pairs that are live, the old one first, and how they share the traffic."""
+
+    arms: tuple[Arm[P], ...]
+    mode: Mode = "single"
+    salt: str = ""
+
+    def __post_init__(self) -> None:
+        """One pair, or two with shares above 0 that sum to 1."""
+        if len(self.arms) != (1 if self.mode == "single" else 2):
+            raise ConfigError(f"{self.mode} traffic has one pair, or two that share it; {len(self.arms)} came.")
+        if not all(0 < arm.share <= 1 for arm in self.arms) or abs(sum(arm.share for arm in self.arms) - 1) > 1e-9:
+            raise ConfigError(f"shares are above 0 and sum to 1; got {[arm.share for arm in self.arms]}.")
+
+    @property
+    def mixture(self) -> tuple[tuple[str, float], ...]:
+        """Digest and share of every pair."""
+        return tuple((arm.live.digest, arm.share) for arm in self.arms)
+
+    @property
+    def name(self) -> str:
+        """What the log calls whoever answered, where that is both pairs at once."""
+        return "+".join(arm.live.digest for arm in self.arms)
+
+    def choose(self, unit: str) -> int:
+        """The number of the arm of a unit; the same every time, as likely as its share over salts."""
+        if len(self.arms) == 1:
+            return 0
+        found = hashlib.blake2b(
+            unit.encode(errors="surrogatepass"), digest_size=8, key=self.salt.encode()[:64]
+        ).digest()
+        # The new pair, the second, has the low end: a share that grows keeps the units that it had.
+        return int(int.from_bytes(found, "little") * 2.0**-64 < self.arms[1].share)
+
+
+def single(live: N) -> Traffic[N]:
+    """All traffic to one pair."""
+    return Traffic((Arm(live, 1.0),))
+
+
+def split(old: N, new: N, share: float, *, salt: str, mode: Mode = "split") -> Traffic[N]:
+    """Part of the traffic to a new pair, or both in one list."""
+    if not 0 < share < 1:
+        raise ConfigError(f"the share of the new pair is above 0 and below 1; got {share}.")
+    return Traffic((Arm(old, 1 - share), Arm(new, share)), mode, salt)
 
 
 @dataclass(frozen=True)
@@ -15,7 +100,7 @@ class Question:
     """What decides a list, beside the pairs and the strategy."""
 
     query_id: Id | None
-    features: Features | None
+    features: FeatureValues | None
     available: tuple[Id, ...] | None
     K: int
     key: int
@@ -40,7 +125,12 @@ class Impression:
     available: tuple[Id, ...] | None
     mixture: tuple[tuple[str, float], ...]
     uses_features: bool = False
-    features: Mapping[str, float | str | None] | None = None
+    features: FeatureValues | None = None
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether both pairs are in the list."""
+        return "+" in self.policy
 
 
 @dataclass(frozen=True)
@@ -64,7 +154,7 @@ class Ranked:
     impression_id: str
     items: tuple[Id, ...]
     policy: str
-    source: Source
+    source: str
     logged: bool
     unknown: tuple[Id, ...] = ()
 
@@ -74,7 +164,7 @@ class Shown:
     """An answer as those hear of it who watch: the time, the arm, and in an interleaved list the team of each place."""
 
     impression: Impression
-    traffic: Traffic
+    traffic: Traffic[Named]
     arm: int
     teams: tuple[int, ...] | None
     unit: str | None
@@ -97,19 +187,19 @@ class Watcher(Protocol):
 class Settled:
     """The outcome of an impression: who answered, and the ranks (from 0) that were clicked by then."""
 
-    traffic: Traffic
+    traffic: Traffic[Named]
     arm: int
     teams: tuple[int, ...] | None
     ranks: tuple[int, ...]
     unit: str | None
 
 
-class Log(Protocol):
+class Log(Protocol[L]):
     """Takes impressions and events down; `recorder.Recorder` is one. What it cannot take is an `OutputError`."""
 
     clock: Callable[[], float]
 
-    def know(self, live: LivePair) -> None:
+    def know(self, live: L) -> None:
         """A pair whose impressions will come."""
 
     def impression(self, found: Impression, *, features: bool = False) -> None:

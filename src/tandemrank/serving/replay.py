@@ -9,11 +9,9 @@ from typing import Any
 import polars as pl
 
 from tandemrank.errors import LogError
-from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import engine, exploration
-from tandemrank.serving.live import LivePair
-from tandemrank.serving.records import Question
-from tandemrank.serving.traffic import Arm, Traffic
+from tandemrank.serving.live import LivePair, Pair
+from tandemrank.serving.records import Arm, Question, Traffic
 
 COLUMNS = (
     "query_id", "items", "policy", "strategy", "key", "places", "available", "mixture", "uses_features", "features",
@@ -45,7 +43,7 @@ class Replayed:
 
 def replay(
     paths: Sequence[str | Path],
-    pairs: Iterable[TwoStagePolicy | LivePair],
+    pairs: Iterable[Pair | LivePair],
     *,
     progress: Callable[[int], None] | None = None,
 ) -> Replayed:

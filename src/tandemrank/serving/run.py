@@ -1,4 +1,7 @@
-"""Starts uvicorn around a service, on one address, with every limit set; ends in order when it is told to."""
+"""Starts uvicorn around an application, on one address, with every limit set; ends in order when it is told to.
+
+Its connections have limits that uvicorn's do not: the size of a head, and the time in which a request must arrive.
+"""
 
 import asyncio
 import os
@@ -7,14 +10,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tandemrank.errors import ConfigError
-from tandemrank.serving.app import SEAL, TICK, Context, application
-from tandemrank.serving.limits import Access, Limits, is_loopback
-from tandemrank.serving.protocol import BoundedConnection, sweep
-from tandemrank.serving.service import Service, Settings
+from tandemrank.serving.limits import Limits, is_loopback
 
 SWITCH = 0.0005  # seconds after which a thread that makes segments lets the answers go on
 
@@ -43,6 +45,52 @@ def read_token(path: Path | None, host: str) -> str:
     return token or (secrets.token_urlsafe(24) if is_loopback(host) else "")
 
 
+class BoundedConnection(HttpToolsProtocol):
+    """Counts the bytes of a head, and knows since when it waits for the rest of a request."""
+
+    limits = Limits()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection that says nothing is one that waits."""
+        super().connection_made(transport)
+        self.since: float | None = self.loop.time()
+        self.received = self.head = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Ends the connection where a request does not end."""
+        if self.since is None:
+            self.since, self.received = self.loop.time(), 0
+        self.received += len(data)
+        super().data_received(data)
+        if self.received > self.limits.head + 2 * self.limits.body and self.since is not None:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """A new head."""
+        super().on_message_begin()
+        self.head = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Refuses a head that is too long, as anything that is no HTTP."""
+        super().on_header(name, value)
+        self.head += len(name) + len(value)
+        if self.head > self.limits.head:
+            raise ValueError("the head of the request is too long")
+
+    def on_message_complete(self) -> None:
+        """The request is whole: from here on it is ours to be quick."""
+        super().on_message_complete()
+        self.since = None
+
+
+def sweep(connections: set[Any], now: float, seconds: float) -> int:
+    """Ends the connections whose request has not arrived in time; returns how many."""
+    late = [c for c in list(connections) if getattr(c, "since", None) is not None and now - c.since > seconds]
+    for connection in late:
+        connection.transport.close()
+    return len(late)
+
+
 class Running(uvicorn.Server):
     """A server that tells its port when it listens, and sweeps connections that wait too long."""
 
@@ -68,24 +116,15 @@ class Running(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def server(
-    settings: Settings,
-    address: Address,
-    *,
-    listening: Callable[[int], None] = lambda port: None,
-    tick: float = TICK,
-    seal: float = SEAL,
-) -> Running:
-    """A server that is ready to run: the pair is loaded and warm."""
-    access = Access(address.host, address.token)
-    context = Context(Service(settings), access, address.limits, tick=tick, seal=seal)
+def server(app: Any, address: Address, *, listening: Callable[[int], None] = lambda port: None) -> Running:
+    """A server of an ASGI application that is ready to run."""
     sys.setswitchinterval(SWITCH)
 
     class Connection(BoundedConnection):
         limits = address.limits
 
     config = uvicorn.Config(
-        application(context), host=address.host, port=address.port, http=Connection, ws="none", loop="uvloop",
+        app, host=address.host, port=address.port, http=Connection, ws="none", loop="uvloop",
         log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="on",
         limit_concurrency=address.limits.connections, timeout_keep_alive=int(address.limits.idle),
         timeout_graceful_shutdown=10, backlog=256,

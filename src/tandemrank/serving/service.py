@@ -14,16 +14,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tandemrank.errors import OutputError, PolicyError
-from tandemrank.serving import journal, outcomes, recorder, traffic
+from tandemrank.serving import journal, outcomes, propensities, records
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.library import Library
 from tandemrank.serving.live import LivePair
 from tandemrank.serving.messages import ArmAnswer, PairAnswer, TrafficAnswer
 from tandemrank.serving.outcomes import Outcomes
+from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder, Sealed
-from tandemrank.serving.records import WINDOW, Settled
-from tandemrank.serving.traffic import Mode, Traffic
+from tandemrank.serving.records import WINDOW, Mode, Settled
 from tandemrank.serving.verdict import LEVEL, LiveTest, Verdict
 
 
@@ -43,7 +43,7 @@ class Settings:
     theta: tuple[float, ...] | None = None
     window: float = WINDOW
     settle: float = outcomes.SETTLE
-    samples: int = recorder.SAMPLES
+    samples: int = propensities.SAMPLES
     sync_seconds: float = journal.SYNC_SECONDS
     level: float = LEVEL
     rollback: bool = True
@@ -86,10 +86,10 @@ class Service:
         self._say(f"{live.name} ({live.digest}) answers everything")
         self._recover()
 
-    def _recorder(self, folder: Path) -> Recorder:
+    def _recorder(self, folder: Path) -> Recorder[LivePair]:
         s = self.settings
         return Recorder(
-            folder, replica=s.replica, theta=s.theta, window=s.window, samples=s.samples, sync_seconds=s.sync_seconds,
+            folder, Propensities(s.theta, s.samples), replica=s.replica, window=s.window, sync_seconds=s.sync_seconds,
             clock=self.clock,
         )  # fmt: skip
 
@@ -139,12 +139,11 @@ class Service:
             now = self.server.traffic
             same = len(now.arms) == 2 and now.arms[1].live is new
             share = 0.5 if mode == "interleave" else share
-            made = traffic.split(
+            made = records.split(
                 old, new, share, salt=now.salt if same and now.salt else secrets.token_hex(8), mode=mode
             )
             if self.test is None or not self.test.fits(made):
-                before = self.outcomes.tallies.get(old.digest)
-                self.test = LiveTest(made, old.K, level=self.settings.level, before=before)
+                self.test = LiveTest(made, old.K, level=self.settings.level, usual=self.outcomes.usual(old.digest))
             self.server.swap(made)
             words = (
                 f"{share:.0%} to {new.name} ({policy})" if mode == "split" else f"{new.name} ({policy}) in every list"
@@ -161,7 +160,7 @@ class Service:
                 raise PolicyError("there is nothing to roll back: one pair answers, and none did before it.")
             self._finish()
             self.previous = None
-            self.server.swap(traffic.single(target))
+            self.server.swap(records.single(target))
             self._say(f"rolled back to {target.name} ({target.digest}): {why}", by)
             return self.traffic()
 
@@ -169,7 +168,7 @@ class Service:
         old = self.server.live
         self._finish()
         self.previous = old if new is not old else self.previous
-        self.server.swap(traffic.single(new))
+        self.server.swap(records.single(new))
         self._say(f"{new.name} ({new.digest}) answers everything: {why}")
         return self.traffic()
 
@@ -180,7 +179,7 @@ class Service:
 
     def traffic(self) -> TrafficAnswer:
         """Who answers now."""
-        now: Traffic = self.server.traffic
+        now = self.server.traffic
         arms = [ArmAnswer(policy=a.live.digest, folder=a.live.name, share=a.share) for a in now.arms]
         return TrafficAnswer(mode=now.mode, arms=arms)
 

@@ -15,13 +15,10 @@ from numpy.typing import NDArray
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.bounds import Terms
 from tandemrank.offpolicy.sequential import TwoArms
-from tandemrank.serving.outcomes import Tally
-from tandemrank.serving.records import Settled
-from tandemrank.serving.traffic import Traffic
+from tandemrank.serving.records import Named, Settled, Traffic
 
 LEVEL = 0.95
 UNITS = 2_000_000  # units that are remembered; those beyond do not count
-KNOWN = 100  # impressions of the old pair from which its clicks per impression are taken as usual
 POINTS = 200  # of the history
 
 Decision = Literal["continue", "roll back", "promote"]
@@ -61,12 +58,14 @@ class Point:
 
 
 class LiveTest:
-    """The test of one pair against another, from the first split to the last."""
+    """The test of one pair against another, from the first split to the last.
 
-    def __init__(self, traffic: Traffic, K: int, *, level: float = LEVEL, before: Tally | None = None) -> None:
+    `usual` is what the old pair gets per impression as far as it is known; a wrong one makes the interval wider, not wrong.
+    """
+
+    def __init__(self, traffic: Traffic[Named], K: int, *, level: float = LEVEL, usual: float = 0.0) -> None:
         self.old, self.new, self.mode = traffic.arms[0].live.digest, traffic.arms[1].live.digest, traffic.mode
         self.K, self.level = K, level
-        usual = before.clicks / before.impressions if before is not None and before.impressions >= KNOWN else 0.0
         self.arms = TwoArms(K, centre=min(usual, float(K)))
         self.credits: NDArray[np.int64] = np.zeros(2 * K + 1, np.int64)
         self.history: list[Point] = []
@@ -75,7 +74,7 @@ class LiveTest:
         self._next = 10
         self._peaks = [0.0, 0.0]
 
-    def fits(self, traffic: Traffic) -> bool:
+    def fits(self, traffic: Traffic[Named]) -> bool:
         """Whether the traffic is between the same pairs in the same way: a share may change."""
         return traffic.mode == self.mode and [a.live.digest for a in traffic.arms] == [self.old, self.new]
 
