@@ -27,6 +27,9 @@ def check_scorer(scorer: Scorer, folder: Path) -> None:
         assert every.shape == (Q, D)
         assert every.dtype == torch.float32
         assert torch.allclose(scorer(some), every[some], atol=1e-5)
+        items = torch.from_numpy(np.random.default_rng(0).integers(D, size=(3, 5)))  # also one twice
+        assert torch.allclose(scorer.score(some, items), every[some].gather(1, items), atol=1e-5)
+    _same_gradients(scorer, some, items)
     assert {id(p) for p in scorer.per_query_parameters()} <= {id(p) for p in scorer.parameters()}
     vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series([f"item {d}" for d in range(D)]))
     pair = TwoStagePolicy(scorer, scorer, D - 1, 2, vocabulary)
@@ -39,6 +42,22 @@ def check_scorer(scorer: Scorer, folder: Path) -> None:
     assert np.all((rho >= 0) & (rho <= 1))
     _learns(loaded)
     assert torch.equal(scorer(torch.arange(Q)), every)  # a training leaves its start alone
+
+
+def _same_gradients(scorer: Scorer, q: torch.Tensor, items: torch.Tensor) -> None:
+    """Of some items as of all."""
+    up = torch.linspace(-1, 1, items.numel()).view_as(items)
+    own = [p for p in scorer.parameters() if p.requires_grad]
+    available = scorer.score(q, items).detach() > -torch.inf
+    by_all, by_some = (
+        torch.autograd.grad(torch.where(available, s, 0.0).mul(up).sum(), own, allow_unused=True)
+        for s in (scorer(q).gather(1, items), scorer.score(q, items))
+    )
+    for ours, theirs in zip(by_all, by_some, strict=True):
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            theirs = theirs.to_dense() if theirs.is_sparse else theirs
+            assert torch.allclose(ours, theirs, atol=1e-5)
 
 
 def _learns(pair: TwoStagePolicy) -> None:

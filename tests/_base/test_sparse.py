@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from tandemrank._base.sparse import canonical_csr
+from tandemrank._base.sparse import canonical_csr, places_in_rows
 
 DENSE = np.array([[0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
 
@@ -42,3 +42,13 @@ def test_a_matrix_in_that_form_is_not_copied() -> None:
     came = sparse.csr_matrix(DENSE)
     assert canonical_csr(came) is came
     assert canonical_csr(came, drop_zeros=True) is came
+
+
+def test_entries_are_found_by_row_and_column() -> None:
+    came = sparse.csr_matrix(DENSE)
+    rows, wanted = np.array([1, 0, 1]), np.array([[2, 1], [1, 0], [0, 0]])
+    found = places_in_rows(came.indptr, came.indices, rows, wanted, 3)
+    assert np.array_equal(np.where(found >= 0, came.data[found], 0.0), DENSE[rows[:, None], wanted])
+    assert found.tolist() == [[2, -1], [0, -1], [1, 1]]
+    empty = sparse.csr_matrix((2, 3))
+    assert places_in_rows(empty.indptr, empty.indices, rows, wanted, 3).max() == -1

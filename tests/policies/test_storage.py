@@ -191,8 +191,8 @@ OF_GIVEN: dict[str, Damage] = {
     "rows that fall": set_weights("generator.first", put(1, 99)),
     "rows that begin late": set_weights("generator.first", put(0, 1)),
     "rows that end early": set_weights("generator.first", put(-1, 5)),
-    "NaN": set_weights("generator.score", put(0, np.nan)),
-    "infinite": set_weights("generator.score", put(0, np.inf)),
+    "NaN": set_weights("generator.given", put(0, np.nan)),
+    "infinite": set_weights("generator.given", put(0, np.inf)),
     "items of other numbers": set_weights("generator.item", lambda t: t.int()),
 }
 OF_TOWERS: dict[str, Damage] = {

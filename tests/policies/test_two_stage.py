@@ -11,7 +11,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.gradients import _bridge, race
 from tandemrank.policies import scorers, two_stage
-from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 S = [[0.5, -1.0, 1.5, 0.0, 0.3], [0.0, 0.0, 1.0, 2.0, -1.0]]
@@ -27,6 +27,24 @@ def small() -> TwoStagePolicy:
 def random_mf(Q: int = 7, D: int = 9, seed: int = 0) -> MatrixFactorisation:
     rng = np.random.default_rng(seed)
     return MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3)))
+
+
+class CandidatesOnly(MatrixFactorisation):
+    """A factorisation that refuses to score everything."""
+
+    kind = "candidates-only"
+    scores_everything = False
+    forward = Scorer.forward
+
+
+def test_a_generator_scores_every_item() -> None:
+    users, items = np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)
+    vocabulary = Vocabulary(pl.Series(range(2)), pl.Series(range(4)))
+    heavy = CandidatesOnly(users, items)
+    with pytest.raises(PolicyError, match="a generator scores every item; a candidates-only scores candidates only"):
+        TwoStagePolicy(heavy, heavy, 2, 1, vocabulary)
+    with pytest.raises(PolicyError, match="scores the candidates of a generator only"):
+        heavy(torch.arange(2))
 
 
 def test_most_likely_takes_the_K2_highest_then_the_K_highest_of_them() -> None:

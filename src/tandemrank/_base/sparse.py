@@ -1,8 +1,9 @@
-"""Sparse matrices at the edge: whatever form they come in, one form inside."""
+"""Sparse matrices at the edge: whatever form they come in, one form inside; and the look-up of some of their entries."""
 
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 
 
@@ -21,3 +22,36 @@ def canonical_csr(matrix: Any, *, drop_zeros: bool = False) -> csr_matrix:
         if drop_zeros:
             found.eliminate_zeros()
     return found
+
+
+def entries_of_rows(
+    first: NDArray[np.integer], rows: NDArray[np.integer]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The entries of some rows of a matrix by rows: which of the rows asked for, and the place of the entry.
+
+    Shapes: first [n + 1], rows [B] -> [m], [m].
+    """
+    start, length = first[rows].astype(np.int64), (first[rows + 1] - first[rows]).astype(np.int64)
+    row = np.repeat(np.arange(len(rows)), length)
+    return row, np.arange(len(row)) + np.repeat(start - (np.cumsum(length) - length), length)
+
+
+def places_in_rows(
+    first: NDArray[np.integer],
+    column: NDArray[np.integer],
+    rows: NDArray[np.integer],
+    wanted: NDArray[np.integer],
+    width: int,
+) -> NDArray[np.int64]:
+    """Where the entries (rows[b], wanted[b, j]) lie in a matrix by rows with columns in order; -1 where there is none.
+
+    The cost is that of the rows asked for, not of the matrix.  Shapes: first [n + 1]; column [nnz]; rows [B]; wanted [B, M] ->
+    [B, M].
+    """
+    row, place = entries_of_rows(first, rows)
+    if not len(place):
+        return np.full(wanted.shape, -1, np.int64)
+    key = row * width + column[place]
+    asked = np.arange(len(rows))[:, None] * width + wanted
+    at = np.minimum(np.searchsorted(key, asked), len(key) - 1)
+    return np.where(key[at] == asked, place[at], -1)

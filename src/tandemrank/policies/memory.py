@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.sparse import entries_of_rows
 from tandemrank.errors import ConfigError, InputError
 
 Floats = NDArray[np.float64]
@@ -57,9 +58,7 @@ class Memory:
 
     def entries(self, q: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The row and the place of every pair of some queries.  Shapes: q [B] -> [m], [m]."""
-        start, length = self.first[q], self.first[q + 1] - self.first[q]
-        rows = np.repeat(np.arange(len(q)), length)
-        return rows, np.arange(len(rows)) + np.repeat(start - (np.cumsum(length) - length), length)
+        return entries_of_rows(self.first, q)
 
     def only(self, kept: NDArray[np.bool_]) -> "Memory":
         """Some of the pairs.  Shapes: kept [n]."""

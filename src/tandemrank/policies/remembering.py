@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tandemrank._base.sparse import places_in_rows
 from tandemrank.errors import PolicyError
 from tandemrank.policies.memory import Memory
 from tandemrank.policies.scorers import Scorer
@@ -37,6 +38,7 @@ class Remembering(Scorer):
         if isinstance(base, Remembering):
             raise PolicyError("this scorer has a memory already: give its base, or add to its memory.")
         self.base, self.D = base, memory.D
+        self.scores_everything = base.scores_everything
         self.register_buffer("first", torch.from_numpy(memory.first.astype(np.int64)))
         self.register_buffer("item", torch.from_numpy(memory.item.astype(np.int32)))
         self.register_buffer("value", torch.from_numpy(memory.value.astype(np.float32)))
@@ -51,6 +53,13 @@ class Remembering(Scorer):
         remembered = np.zeros(tuple(scores.shape), np.float32)
         self.memory.add_to(remembered, q.numpy())
         return scores + torch.from_numpy(remembered)
+
+    def score(self, q: Tensor, items: Tensor) -> Tensor:
+        at = places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D)
+        scores = self.base.score(q, items)
+        if not len(self.value):
+            return scores
+        return scores + torch.from_numpy(np.where(at >= 0, self.value.numpy()[at], np.float32(0)))
 
     def spec(self) -> dict[str, Any]:
         return {

@@ -1,4 +1,4 @@
-"""Scorers: what gives every item a score for each query, and so makes a stage, Plackett-Luce on its scores.
+"""Scorers: what gives items a score for each query, and so makes a stage, Plackett-Luce on its scores.
 
 `MatrixFactorisation` is the paper's model, `GivenScores` holds the scores of any outside system. The two towers, which
 score by features, have a module of their own.
@@ -15,20 +15,25 @@ from scipy.sparse import csr_matrix, issparse, sparray, spmatrix
 from scipy.sparse.linalg import svds
 from torch import Tensor, nn
 
-from tandemrank._base.sparse import canonical_csr
+from tandemrank._base.sparse import canonical_csr, places_in_rows
 from tandemrank.errors import ConfigError, PolicyError
-from tandemrank.gradients import _bridge
+from tandemrank.gradients import _bridge, products
 
 LARGEST = 1e15  # of a weight, in size: the sum of ten million products of two of them is a number of single precision
 
 
 class Scorer(nn.Module, ABC):
-    """Scores of all items for a batch of queries: `scorer(q)`, shapes q [B] -> [B, D]; -inf means not available.
+    """Scores of some items of each query, `scorer.score(q, items)`, shapes q [B], items [B, M] -> [B, M], and of all items,
+    `scorer(q)`, shapes q [B] -> [B, D]; -inf means not available.
 
-    All state is in parameters and buffers, and `from_spec(spec())` followed by `load_state_dict` restores it.
+    A re-ranker may be too heavy for all items: its class says `scores_everything = False` and has no `forward`. The score of
+    an item never depends on which others are asked about. All state is in parameters and buffers, and `from_spec(spec())`
+    followed by `load_state_dict` restores it.
     """
 
     kind: ClassVar[str]
+    scores_everything: bool = True
+    """Whether it has scores of all items; a generator must, a re-ranker need not."""
     kinds: ClassVar[dict[str, type["Scorer"]]] = {}
     """Every kind of scorer that was imported, by its name."""
     lengths: ClassVar[tuple[str, ...]] = ()
@@ -39,9 +44,16 @@ class Scorer(nn.Module, ABC):
         if "kind" in cls.__dict__:
             Scorer.kinds[cls.kind] = cls
 
-    @abstractmethod
     def forward(self, q: Tensor) -> Tensor:
-        """Shapes: q [B] -> [B, D]."""
+        """Scores of all items.  Shapes: q [B] -> [B, D]."""
+        raise PolicyError(
+            f"a {self.kind} scores the candidates of a generator only, not all items of {len(q)} queries. Use it as the "
+            "re-ranker of a pair, or ask for `score(q, items)`."
+        )
+
+    @abstractmethod
+    def score(self, q: Tensor, items: Tensor) -> Tensor:
+        """Scores of some items, the same as in `forward`.  Shapes: q [B], items [B, M], both int64 -> [B, M]."""
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
@@ -86,6 +98,9 @@ class MatrixFactorisation(Scorer):
     def forward(self, q: Tensor) -> Tensor:
         return self.queries[q] @ self.items.T
 
+    def score(self, q: Tensor, items: Tensor) -> Tensor:
+        return products.at(self.queries[q], self.items, items)
+
     def spec(self) -> dict[str, Any]:
         return {"Q": self.queries.shape[0], "D": self.items.shape[0], "F": self.items.shape[1]}
 
@@ -118,41 +133,47 @@ class GivenScores(Scorer):
         self.D = int(scores.shape[1])
         self.register_buffer("first", torch.from_numpy(scores.indptr.astype(np.int64)))
         self.register_buffer("item", torch.from_numpy(scores.indices.astype(np.int64)))
-        self.score = nn.Parameter(torch.from_numpy(scores.data.astype(np.float32)))
-        _bridge.check_scores(self.score.detach()[None], "given")
+        self.given = nn.Parameter(torch.from_numpy(scores.data.astype(np.float32)))
+        _bridge.check_scores(self.given.detach()[None], "given")
 
     def forward(self, q: Tensor) -> Tensor:
         first, last = self.first[q], self.first[q + 1]
         rows = torch.repeat_interleave(torch.arange(len(q)), last - first)
         start = torch.cumsum(last - first, 0) - (last - first)
         entries = torch.arange(len(rows)) - start[rows] + first[rows]
-        empty = self.score.new_full((len(q), self.D), -torch.inf)
-        return empty.index_put((rows, self.item[entries]), self.score[entries])
+        empty = self.given.new_full((len(q), self.D), -torch.inf)
+        return empty.index_put((rows, self.item[entries]), self.given[entries])
+
+    def score(self, q: Tensor, items: Tensor) -> Tensor:
+        at = torch.from_numpy(places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D))
+        if not len(self.given):
+            return self.given.new_full(items.shape, -torch.inf)
+        return torch.where(at >= 0, self.given[at.clamp(min=0)], -torch.inf)
 
     def spec(self) -> dict[str, Any]:
-        return {"Q": len(self.first) - 1, "D": self.D, "entries": len(self.score)}
+        return {"Q": len(self.first) - 1, "D": self.D, "entries": len(self.given)}
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> "GivenScores":
         made = cls(csr_matrix((spec["Q"], spec["D"]), dtype=np.float32))
         made.item = torch.zeros(spec["entries"], dtype=torch.int64)
-        made.score = nn.Parameter(torch.zeros(spec["entries"]))
+        made.given = nn.Parameter(torch.zeros(spec["entries"]))
         return made
 
     def check(self) -> None:
-        """Refuses entries out of range, or twice, and scores that are NaN or +inf."""
+        """Refuses entries out of range, out of order or twice, and scores that are NaN or +inf."""
         first, item = self.first.numpy(), self.item.numpy()
         if first[0] != 0 or first[-1] != len(item) or (np.diff(first) < 0).any():
             raise PolicyError("the rows of the given scores do not fit their entries")
         if len(item) and (item.min() < 0 or item.max() >= self.D):
             raise PolicyError(f"given scores are of items from 0 to {self.D - 1}; others came")
         pair = np.repeat(np.arange(len(first) - 1), np.diff(first)) * self.D + item
-        if (np.diff(pair) <= 0).any() and len(np.unique(pair)) < len(pair):
-            raise PolicyError("given scores have an item of a query twice")
-        _bridge.check_scores(self.score.detach()[None], "given")
+        if (np.diff(pair) <= 0).any():
+            raise PolicyError("given scores have items of a query that are not in order, or one twice")
+        _bridge.check_scores(self.given.detach()[None], "given")
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
-        return [self.score]
+        return [self.given]
 
 
 def truncated_svd(ratings: csr_matrix, rank: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
 from tandemrank.errors import ConfigError, DataError, PolicyError
+from tandemrank.gradients import products
 from tandemrank.policies import features
 from tandemrank.policies.features import Encoder, Features, FeatureSource
 from tandemrank.policies.scorers import Scorer
@@ -129,6 +130,12 @@ class TwoTowers(Scorer):
     def forward(self, q: Tensor) -> Tensor:
         scores: Tensor = self.queries(q) @ self.items().T
         return scores
+
+    def score(self, q: Tensor, items: Tensor) -> Tensor:
+        rows, place = torch.unique(
+            items, return_inverse=True
+        )  # an embedding of each item, however many queries want it
+        return products.at(self.queries(q), self.items(rows), place)
 
     def spec(self) -> dict[str, Any]:
         own = self.queries.sizes

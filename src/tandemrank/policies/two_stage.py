@@ -43,6 +43,10 @@ class TwoStagePolicy:
                 raise PolicyError(
                     f"the {stage} scores {spec['Q']} queries and {spec['D']} items, but the vocabulary has {Q} and {D}."
                 )
+        if not self.generator.scores_everything:
+            raise PolicyError(
+                f"a generator scores every item; a {self.generator.kind} scores candidates only. Use it as the re-ranker."
+            )
         whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in (self.K, self.K2))
         if not (whole and 1 <= self.K <= self.K2 <= D):
             raise PolicyError(f"needed: 1 <= K <= K2 <= {D}, the number of items; got K = {self.K}, K2 = {self.K2}.")
