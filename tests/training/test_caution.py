@@ -179,12 +179,15 @@ def test_learn_with_caution_says_what_it_cost_and_keeps_production_where_nothing
         assert one.careful_bound > 0
         assert one.objective == objective
         assert abs(one.cost.difference) < 0.5
+        assert 0 < one.loss_at_worst < 11 / 6  # of all exposure
+    assert "Whatever clicks mean, it loses at most 0." in pages.caution_sentences(long)[0]
     assert long.values["joint"] is long.guarded["joint"].careful
     short = tr.learn(
         clicks(start, 80), tr.LearningConfig.model_validate({**config, "safe": objective}), start=tr.Start(start)
     )
     [one] = short.guarded.values()
     assert one.kept_production
+    assert one.loss_at_worst == 0
     kept, live = (x.generator.state_dict() for x in (short.policy, start))
     assert all(torch.equal(kept[name], live[name]) for name in live)
     assert short.values["joint"] is not one.careful

@@ -204,6 +204,8 @@ def caution_sentences(learned: Learned) -> list[str]:
             words += f"; surely above production by {signed(one.careful_bound)} with it and {signed(one.plain_bound)} without"
         if one.kept_production:
             words += ". That is not above 0, so production is kept"
+        else:
+            words += f". Whatever clicks mean, it loses at most {decimal(one.loss_at_worst)} clicks per impression"
         found.append(f"{words}.")
     return found
 

@@ -18,6 +18,8 @@ class Guarded:
 
     `cost`: the careful pair less the plain one, in clicks per impression; negative where caution cost some. The bounds are of
     each pair's difference to production. `kept_production`: the careful pair is not surely better, so production is kept.
+    `loss_at_worst`: the most clicks per impression that what is kept can lose against production, whatever clicks mean, by the
+    exposure that it takes from production's items; 0 where production is kept.
     """
 
     objective: SafeObjective
@@ -27,6 +29,7 @@ class Guarded:
     cost: Comparison
     careful_bound: float | None
     plain_bound: float | None
+    loss_at_worst: float
 
     @property
     def saved(self) -> float | None:
@@ -37,20 +40,26 @@ class Guarded:
 
     def summary(self) -> dict[str, object]:
         """As plain names and values."""
-        names = ("objective", "kept_production", "careful_bound", "plain_bound", "saved")
+        names = ("objective", "kept_production", "careful_bound", "plain_bound", "saved", "loss_at_worst")
         own: dict[str, object] = {name: getattr(self, name) for name in names}
         values = {name: value.value for name, value in (("careful", self.careful), ("plain", self.plain))}
         return own | values | {"cost": self.cost.difference, "cost_interval": self.cost.interval}
 
 
-def guard(careful: Value, plain: Value, production: Value, log: Feedback, safety: Safety) -> Guarded:
-    """The careful pair passes if it is surely better than production on the log that values it."""
+def guard(careful: Value, plain: Value, production: Value, log: Feedback, safety: Safety, *, lost: float) -> Guarded:
+    """The careful pair passes if it is surely better than production on the log that values it.
+
+    `lost`: the exposure that the careful pair takes from production's items.
+    """
     level, independent = production.sample.level, safety.gate_independent
-    bounds = [
+    sure, plainly = (
         certain_difference(one, production, log, level=level, independent=independent) for one in (careful, plain)
-    ]
-    passes = not safety.gate or (bounds[0] is not None and bounds[0] > 0)
-    return Guarded(safety.safe_objective, not passes, careful, plain, compare_values(careful, plain), *bounds)
+    )
+    passes = not safety.gate or (sure is not None and sure > 0)
+    return Guarded(
+        safety.safe_objective, not passes, careful, plain, compare_values(careful, plain), sure, plainly,
+        lost if passes else 0.0,
+    )  # fmt: skip
 
 
 def summaries(found: Mapping[Method, Guarded]) -> list[dict[str, object]]:

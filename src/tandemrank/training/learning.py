@@ -19,6 +19,7 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.estimators import check_exposures
+from tandemrank.offpolicy.exposure import exposure_lost
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, fitted_policy, row_propensities
 from tandemrank.offpolicy.valuation import Question, estimate_all
@@ -35,6 +36,8 @@ from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.results import Difference, Learned
 from tandemrank.training.schedules import Method
 from tandemrank.training.start import Start, StartConfig, initial_pair
+
+LOST_SAMPLES = 50  # of the race, for what a pair can lose at worst
 
 
 class LearnSwitches(BaseModel):
@@ -147,6 +150,11 @@ class _Job:
         """Of every pair, and of production, on the part for it."""
         return _valued(policies, self.parts, self.data, self.config, derive(self.seed, "value") % 2**32)
 
+    def lost(self, policy: TwoStagePolicy, live: TwoStagePolicy) -> float:
+        """The exposure that a pair takes from what production shows."""
+        seed = derive(self.seed, "lost") % 2**32
+        return exposure_lost(policy, live, self.parts.evaluation, self.config.theta, samples=LOST_SAMPLES, seed=seed)
+
     def plain(self) -> Outcome:
         """Without caution."""
         trained = self.train()
@@ -161,7 +169,10 @@ class _Job:
         pairs = [one.policy for some in (trained, plain) for one in some.values()]
         *found, of_live, production = self.values([*pairs, live])
         sides = zip(self.methods, found, found[len(self.methods) :], strict=False)
-        guarded = {method: guard(a, b, production, self.parts.evaluation, safety) for method, a, b in sides}
+        guarded = {
+            method: guard(a, b, production, self.parts.evaluation, safety, lost=self.lost(trained[method].policy, live))
+            for method, a, b in sides
+        }
         kept = {method for method, one in guarded.items() if one.kept_production}
         for method in kept:
             trained[method] = replace(trained[method], policy=live.copy())

@@ -1,0 +1,37 @@
+"""What a pair can lose at worst, against enumeration."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+import enumeration
+from tandemrank._base.ids import Vocabulary
+from tandemrank.logs import counting
+from tandemrank.logs.impressions import Impressions
+from tandemrank.offpolicy.exposure import exposure_lost
+from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+THETA, K2 = [1.0, 0.5], 3
+OLD, NEW = [[0.3, -0.5, 1.0, 0.1], [1.5, 0.2, -0.3, 0.4]], [[-0.8, 1.0, 0.7, 0.4], [-0.2, 0.6, 0.1, -1.0]]
+
+
+def pair(scores: list[list[float]], items: list[int]) -> TwoStagePolicy:
+    stage = GivenScores(np.array(scores))
+    return TwoStagePolicy(stage, stage, K2, 2, Vocabulary(pl.Series([0, 1]), pl.Series(items)))
+
+
+def test_what_is_lost_at_worst_is_the_exposure_taken_away_by_enumeration() -> None:
+    """Query 1 came three times as often; the new pair has other positions for the items, and does not know item 3."""
+    items = np.tile(np.arange(2), (4, 1)).astype(np.int32)
+    shown = Impressions(np.array([0, 1, 1, 1], np.int32), items, np.zeros((4, 2), np.uint8))
+    log = counting.from_impressions([shown], Vocabulary(pl.Series([0, 1]), pl.Series(range(4))))
+    known = [2, 0, 1]
+    new = pair([[row[d] for d in known] for row in NEW], known)
+    found = exposure_lost(new, pair(OLD, [0, 1, 2, 3]), log, np.array(THETA), samples=4000, seed=0)
+    lost = []
+    for a, b in zip(NEW, OLD, strict=True):
+        ours = [*enumeration.exposure(a[:3], a[:3], THETA, K2), 0.0]
+        lost.append(sum(max(y - x, 0.0) for x, y in zip(ours, enumeration.exposure(b, b, THETA, K2), strict=True)))
+    assert found == pytest.approx((lost[0] + 3 * lost[1]) / 4, abs=0.005)
+    assert exposure_lost(new, new, log, np.array(THETA), samples=2, seed=0) == 0.0
