@@ -34,6 +34,25 @@ def test_ndcg_of_graded_relevance_and_empty_places() -> None:
     assert np.isnan(found[1])
 
 
+def test_ndcg_of_new_items_by_hand() -> None:
+    """Both stages like 0 > 1 > 2 > 3; relevant are 0, 2, 3, and 0 is clicked: shown are 1 and 2, ideal would be 2 and 3."""
+    ids = Vocabulary(pl.Series([0, 1, 2]), pl.Series(range(4)))
+    scores = GivenScores([[3.0, 2.0, 1.0, 0.0]] * 3)
+    policy = TwoStagePolicy(scores, scores, 2, 2, ids)
+    relevance = csr_matrix(np.array([[1, 0, 1, 1], [1, 0, 0, 0], [0, 0.5, 1, 0]], np.float32))
+    clicked = csr_matrix(np.array([[2, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]))
+    second = 1 / np.log2(3)
+    found = evaluation.evaluate(policy, relevance, [1.0, 0.5], clicked=clicked)
+    assert found.ndcg_new[0] == pytest.approx(second / (1 + second))
+    assert np.isnan(found.ndcg_new[1])  # nothing new is relevant
+    assert found.ndcg_new[2] == pytest.approx(
+        0.5 * second / (1 + 0.5 * second)
+    )  # nothing is clicked: that of all items
+    assert found.ndcg_new[2] == found.ndcg[2]
+    assert found.figures().ndcg_new.n == 2
+    assert np.isnan(evaluation.evaluate(policy, relevance, [1.0, 0.5]).figures().ndcg_new.mean)  # no log
+
+
 def one_query(relevance, q=None) -> evaluation.Evaluation:
     policy = TwoStagePolicy(
         GivenScores([[3.0, 2.0, 1.0, 0.0]]), GivenScores([[0.0, 1.0, 2.0, 3.0]]), 2, 1,

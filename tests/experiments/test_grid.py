@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,9 +13,12 @@ import pytest
 
 from example_grid import TINY, figures
 from tandemrank.errors import ConfigError
-from tandemrank.experiments import grid
+from tandemrank.experiments import grid, store
 from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.grid import Job
+from tandemrank.experiments.peers import PEERS
 from tandemrank.experiments.results import FIGURES, GridState, Table, from_json, read_table
+from tandemrank.reports import experiment, text
 
 
 def test_the_table_has_a_row_for_every_cell(whole: Table) -> None:
@@ -24,7 +28,8 @@ def test_the_table_has_a_row_for_every_cell(whole: Table) -> None:
     row = whole.rows[0]
     assert all(row.mean(figure) > 0 for figure in FIGURES)
     assert row.seconds_mean > 0
-    assert (row.runs, row.ndcg_runs) == (1, (row.ndcg_mean,))
+    assert (row.runs, row.ndcg_runs, row.ndcg_new_runs) == (1, (row.ndcg_mean,), (row.ndcg_new_mean,))
+    assert row.ndcg_new_low < row.ndcg_new_mean < row.ndcg_new_high
     assert [reference.name for reference in whole.references] == [
         "random", "popularity", "production", "full information"
     ]  # fmt: skip
@@ -68,6 +73,35 @@ def test_every_run_has_a_log_of_its_own(config) -> None:
     assert [finished.cell.run for (finished,) in found] == [0, 1, 0]
     users = [finished.users for (finished,) in found]
     assert repr(users[0]) == repr(users[2]) != repr(users[1])
+
+
+def test_peers_come_on_top_of_a_finished_grid(config, whole, whole_folder, tmp_path) -> None:
+    """Its cells stay; each peer has one cell per log, and Joint is compared with the best, of all items and of new ones."""
+    pytest.importorskip("implicit", reason="the extra `peers` is not installed")
+    pytest.importorskip("lightgbm", reason="the extra `peers` is not installed")
+    folder = Path(shutil.copytree(whole_folder, tmp_path / "grid"))
+    asked = config.model_copy(update={"peers": True})
+    with store.opened(asked, folder, resume=True) as mine:
+        assert grid._missing(mine) == [Job(4000, 0), Job(2000, 0)]
+        for job in grid._missing(mine):
+            grid.run_job(asked.model_dump_json(), str(folder), job.N, job.run, grid._done(mine))
+    table = grid.run(asked, folder, resume=True)
+    assert figures(table) == figures(whole)
+    assert {(row.peer, row.N) for row in table.peers} == {(p.name, N) for p in PEERS for N in (2000, 4000)}
+    assert all(0 < row.of(f).mean <= 1 and row.seconds_mean > 0 for row in table.peers for f in ("ndcg", "ndcg_new"))
+    assert len(table.peer_differences) == 8  # K2, N, figure
+    for gap in table.peer_differences:
+        rows = [row for row in table.peers if row.N == gap.N]
+        best = max(rows, key=lambda row: row.of(gap.figure).mean)
+        ours = table.row("joint", gap.setting).mean(gap.figure)
+        assert (gap.against, gap.kind) == (best.peer, "users")
+        assert gap.mean == pytest.approx(ours - best.of(gap.figure).mean, abs=1e-5)
+    (folder / "cells" / "peer-ALS-N-2000-run-0" / "users.parquet").unlink()
+    with store.opened(asked, folder, resume=True) as mine:
+        assert grid._missing(mine) == [Job(2000, 0)]
+    assert read_table(folder / "table.json") == table
+    assert "| Ridge autoencoder |" in text.markdown(table)
+    assert "Peers on the same logs" in experiment.html(table)
 
 
 def test_more_candidates_than_items_are_refused_before_anything_is_run(config, tmp_path) -> None:
@@ -167,8 +201,10 @@ import ray
 from ray.cluster_utils import Cluster
 from tandemrank._base.config import validated
 from tandemrank._base.files import as_json
-from tandemrank.experiments import grid
+from tandemrank.experiments import grid, store
 from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.grid import Job
+from tandemrank.experiments.peers import PEERS
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 cluster.add_node(num_cpus=1)

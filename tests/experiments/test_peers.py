@@ -1,4 +1,4 @@
-"""The peers: each formula against its definition, each learns, and tuning looks at held-out clicks alone."""
+"""The peers: each formula against its definition, and each learns."""
 
 import numpy as np
 import polars as pl
@@ -6,7 +6,7 @@ import pytest
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
-from tandemrank.experiments import peers
+from tandemrank.experiments import peers, tuning
 from tandemrank.experiments.peers import PEERS, Evidence
 from tandemrank.logs.counting import from_impressions
 from tandemrank.logs.impressions import Impressions
@@ -28,7 +28,8 @@ def world(seed: int = 0, N: int = 3000) -> tuple[Evidence, np.ndarray]:
     parts = [Impressions(query[a], shown[a], clicks[a]) for a in (slice(half), slice(half, N))]
     one, two = (from_impressions([part], ids) for part in parts)
     log = from_impressions(parts, ids)
-    return Evidence(log, (one, two), THETA, items.astype(np.float32), users.astype(np.float32)), R
+    vectors = users.astype(np.float32)
+    return Evidence(log, (one, two), THETA, items.astype(np.float32), vectors, vectors), R
 
 
 EVIDENCE, R = world()
@@ -41,7 +42,7 @@ def test_every_peer_learns(peer) -> None:
         pytest.importorskip("implicit", reason="the extra `peers` is not installed")
         pytest.importorskip("lightgbm", reason="the extra `peers` is not installed")
     scores = peer.fit(EVIDENCE, peer.settings[0])
-    found = peers.best(scores, ALL, K, None, peers.FIRST)
+    found = tuning.lists_of(scores, ALL, K, EVIDENCE.binary).plain
     assert found.shape == (Q, K)
     assert all(len(set(row)) == K for row in found.tolist())
     assert R[ALL[:, None], found].mean() > 1.2 * R.mean()
@@ -80,21 +81,15 @@ def test_the_bayesian_regression_is_the_posterior_mean() -> None:
     assert found == pytest.approx(V @ x, abs=1e-3)
 
 
-def test_tuning_takes_what_held_out_clicks_prefer() -> None:
-    def judge(q: np.ndarray, lists: np.ndarray) -> float:
-        return float((lists[:, 0] == 3).mean())
-
-    def fit(evidence: Evidence, setting: peers.Setting) -> peers.Scores:
-        return lambda q: np.tile(np.roll(np.arange(D, 0, -1), int(setting["shift"])), (len(q), 1)).astype(np.float32)
-
-    peer = peers.Peer("shifted", ({"shift": 0}, {"shift": 3}, {"shift": 5}), fit)
-    found = peers.run(peer, EVIDENCE, EVIDENCE, judge, ALL, K)
-    assert found.setting == {"shift": 3, "clicked_first": 0.0}
-    assert (found.lists[:, 0] == 3).all()
-    assert not EVIDENCE.binary[ALL.repeat(K), found.new_lists.ravel()].any()
-
-
 def test_without_embeddings_the_regression_is_refused() -> None:
     bare = Evidence(EVIDENCE.log, EVIDENCE.halves, THETA)
     with pytest.raises(ConfigError, match="needs production's embeddings"):
         peers.bayesian_regression(bare, {"noise": 1.0, "scale": 1.0})
+    with pytest.raises(ConfigError, match="needs production's embeddings"):
+        peers.production(bare, {})
+
+
+def test_without_the_libraries_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda name: None if name == "lightgbm" else name)
+    with pytest.raises(ConfigError, match=r"the extra `peers` \(lightgbm not found\)"):
+        peers.check_libraries()

@@ -192,8 +192,11 @@ def test_a_second_process_is_kept_out(config: GridConfig, copy: Path) -> None:
 def test_a_full_disk_is_one_error_and_what_was_finished_stays(
     config: GridConfig, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = store.read_cell(copy, cells(config)[0])
-    assert finished is not None
+    cell = cells(config)[0]
+    record = store.read_cell(copy, cell)
+    assert record is not None
+    users = (tuple(Store(config, copy).users(cell, name)) for name in ("ndcg", "ndcg_new"))
+    finished = store.Finished(cell, record, store.Users(*users))
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -204,5 +207,5 @@ def test_a_full_disk_is_one_error_and_what_was_finished_stays(
     with pytest.raises(OutputError, match="No space left on device"):
         grid.run(config, copy, resume=True)  # all cells are there, and the table cannot be written
     monkeypatch.undo()
-    assert store.read_cell(copy, cells(config)[0]) == finished
+    assert store.read_cell(copy, cell) == record
     assert list(Store(config, copy).records()) == cells(config)

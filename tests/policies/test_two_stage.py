@@ -69,6 +69,19 @@ def test_recommend_speaks_outside_ids() -> None:
         small().recommend(["c"])
 
 
+def test_recommend_leaves_out_what_it_must_not_repeat() -> None:
+    """Without 50, query a has the candidates {30, 10, 40}; without these, {20, 50}: the next ones move up in both stages."""
+    pair = small()
+    pairs = pl.DataFrame({"query_id": ["a", "z", "b"], "item_id": [50, 10, 999]})
+    assert pair.recommend(["a", "b"], exclude=pairs)["items"].to_list() == [[40, 10], [10, 30]]
+    positions = csr_matrix(np.array([[1, 0, 1, 1, 0], [1, 1, 1, 1, 1]]))
+    assert pair.recommend(["a", "b"], exclude=positions)["items"].to_list() == [[20, 50], []]
+    with pytest.raises(PolicyError, match=r"the shape \(2, 4\), but the policy has 2 queries and 5 items"):
+        pair.recommend(exclude=csr_matrix((2, 4)))
+    with pytest.raises(PolicyError, match="columns query_id and item_id"):
+        pair.recommend(exclude=pl.DataFrame({"query": ["a"]}))
+
+
 def test_sample_follows_the_exposure_of_enumeration_whatever_the_order() -> None:
     n = 30_000
     keys = _bridge.keys_for(n, torch.Generator().manual_seed(1))

@@ -43,7 +43,7 @@ def _grid(
     from tandemrank._base.cluster import check_engine
     from tandemrank._base.files import write_text
     from tandemrank.experiments import grid
-    from tandemrank.reports import experiment, text
+    from tandemrank.reports import experiment, sentences, text
 
     with resumable(), grid_progress() as progress:
         table = grid.run(
@@ -62,6 +62,9 @@ def _grid(
         print_json(table)
     else:
         show(text.text(table))
+        if table.peers:
+            show(text.peers_text(table))
+            show("\n".join(sentences.peer_headline(table)))
         show(f"report: {path.resolve()}")
 
 
@@ -99,6 +102,10 @@ def table(
     references: Annotated[
         bool, typer.Option(help="Rows to compare with: random, popularity, production, full information.")
     ] = True,
+    peers: Annotated[
+        bool,
+        typer.Option("--peers", help="Also known recommenders, tuned on held-out clicks of the same logs."),
+    ] = False,
     jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.", min=1)] = None,
     engine: Annotated[
         str, typer.Option(help="local (processes) or ray (RAY_ADDRESS, else a local cluster).")
@@ -128,6 +135,7 @@ def table(
         "impressions": _sizes(impressions, "100000,320000,1000000" if whole else "30000,100000"),
         "runs": runs or (25 if whole else 3),
         "references": references,
+        "peers": peers,
         "seed": seed,
     }
     _grid(validated(GridConfig, values), out, as_json, engine=engine, jobs=jobs, resume=resume)
@@ -164,7 +172,12 @@ def evaluate(
         list[Path], typer.Option("--policy", help="Saved policy; further ones are compared with the first.")
     ],
     data: Data = None,
-    logs: Annotated[list[str] | None, typer.Option("--logs", help="Only queries of this log are evaluated.")] = None,
+    logs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--logs", help="Only queries of this log are evaluated, and on items they have not clicked in it too."
+        ),
+    ] = None,
     samples: Annotated[int, typer.Option(help="Sampled lists per query for the expected figures.", min=1)] = 20,
     config: Config = None,
     switches: Switches = None,
@@ -176,6 +189,7 @@ def evaluate(
 
     from tandemrank.experiments.evaluation import judge
     from tandemrank.experiments.world import load_task
+    from tandemrank.logs.exclusion import pairs_of
     from tandemrank.logs.reading import read
     from tandemrank.policies.two_stage import load
 
@@ -183,8 +197,10 @@ def evaluate(
     pairs = {str(path): load(path) for path in policies}
     with working("evaluating on the truth"):
         task = load_task(experiment)
-        q = np.flatnonzero(read(logs, vocabulary=task.vocabulary).impressions) if logs else np.arange(task.Q)
-        found = judge(pairs, task, experiment.learning.theta, q, samples=samples, seed=seed)
+        log = read(logs, vocabulary=task.vocabulary) if logs else None
+        q = np.arange(task.Q) if log is None else np.flatnonzero(log.impressions)
+        clicked = None if log is None else pairs_of(log, "clicked")
+        found = judge(pairs, task, experiment.learning.theta, q, samples=samples, seed=seed, clicked=clicked)
     if as_json:
         print_json(found)
     else:
@@ -196,8 +212,11 @@ def _evaluation_table(found: "Evaluated") -> "Table":
     from rich.table import Table
 
     names: dict[Figure, str] = {
-        "ndcg": "NDCG@K", "ndcg_expected": "expected NDCG@K", "recall_at_K2": "recall@K2", "utility": "clicks per list",
+        "ndcg": "NDCG@K", "ndcg_new": "new items", "ndcg_expected": "expected NDCG@K",
+        "recall_at_K2": "recall@K2", "utility": "clicks per list",
     }  # fmt: skip
+    if not any(row.ndcg_new.n for row in found.policies):
+        del names["ndcg_new"]
     table = Table("policy", *names.values())
     for row in found.policies:
         means = (row.of(figure) for figure in names)

@@ -20,7 +20,7 @@ from tandemrank.errors import ConfigError, DataError
 from tandemrank.experiments.ratings import Task
 from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
 from tandemrank.gradients import _bridge, race
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.two_stage import TwoStagePolicy, without
 
 Floats = NDArray[np.float64]
 
@@ -45,12 +45,14 @@ def difference(a: Floats, b: Floats) -> Mean:
 class Evaluation:
     """One policy on some queries; NaN for queries without a relevant document.
 
-    ndcg: of the most likely list; ndcg_expected: of sampled lists; recall_at_K2: of the generator's K2 highest;
+    ndcg: of the most likely list; ndcg_new: of the most likely list of items that the query has not clicked (`ndcg_of_new`),
+    NaN without a log; ndcg_expected: of sampled lists; recall_at_K2: of the generator's K2 highest;
     utility: expected clicks; generator_alone, ranker_alone: NDCG of what a stage would show without the other; overlap: share
     of those items that are the same.  Shapes: each [n].
     """
 
     ndcg: Floats
+    ndcg_new: Floats
     ndcg_expected: Floats
     recall_at_K2: Floats
     utility: Floats
@@ -60,7 +62,10 @@ class Evaluation:
 
     def figures(self) -> Figures:
         """The mean of every figure, with its interval."""
-        return Figures(**{figure: mean(getattr(self, figure)) for figure in FIGURES})
+        known = {figure: getattr(self, figure) for figure in FIGURES}
+        if np.isnan(self.ndcg_new).all():  # no log, or nothing is left that is new and relevant
+            del known["ndcg_new"]
+        return Figures(**{figure: mean(values) for figure, values in known.items()})
 
 
 def ndcg(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix) -> Floats:
@@ -74,6 +79,16 @@ def ndcg(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix) 
     distinct, row = np.unique(q, return_inverse=True)
     ideal = _ideal(relevance[distinct], K, discount)[row]
     return _over((gain * discount).sum(1), ideal)
+
+
+def ndcg_of_new(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix, clicked: csr_matrix) -> Floats:
+    """NDCG@K of lists without clicked items: what is clicked counts in neither the list nor the best possible one.
+
+    Shapes: lists [n, K], -1 for an empty place; q [n]; relevance, clicked [Q, D] -> [n], NaN where nothing new is relevant.
+    """
+    distinct, row = np.unique(q, return_inverse=True)
+    R = canonical_csr(relevance)[distinct]
+    return ndcg(lists, row.astype(np.int64), R - R.multiply(clicked[distinct] != 0))
 
 
 def _over(a: Floats, b: Floats) -> Floats:
@@ -100,10 +115,11 @@ def evaluate(
     *,
     samples: int = 20,
     seed: int = 0,
+    clicked: csr_matrix | None = None,
 ) -> Evaluation:
-    """All figures of one policy, a batch of queries at a time.
+    """All figures of one policy, a batch of queries at a time; those of new items need the pairs that were `clicked`.
 
-    Shapes: relevance [Q, D]; theta [K]; q [n], all queries by default.
+    Shapes: relevance, clicked [Q, D]; theta [K]; q [n], all queries by default.
     """
     relevance = canonical_csr(relevance, drop_zeros=True)  # an entry counts as a relevant document
     positions = np.arange(relevance.shape[0]) if q is None else np.asarray(q, np.int64)
@@ -120,6 +136,7 @@ def evaluate(
         parts.append(
             (
                 ndcg(lists, part, relevance),
+                _new(policy, part, s_c, s_r, relevance, clicked),
                 ndcg(drawn, part[rows], relevance).reshape(len(part), samples).mean(1),
                 _recall(s_c, R, policy.K2),
                 np.where(np.diff(R.indptr) > 0, value, np.nan),
@@ -130,6 +147,21 @@ def evaluate(
     return Evaluation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
+def _new(
+    policy: TwoStagePolicy,
+    part: NDArray[np.int64],
+    s_c: torch.Tensor,
+    s_r: torch.Tensor,
+    relevance: csr_matrix,
+    clicked: csr_matrix | None,
+) -> Floats:
+    """NDCG of new items: clicked ones are not available, and the next ones move up in both stages.  Shapes: -> [B]."""
+    if clicked is None:
+        return np.full(len(part), np.nan)
+    lists = race.most_likely(without(s_c, clicked[part]), s_r, policy.K2, policy.K)
+    return ndcg_of_new(lists, part, relevance, clicked)
+
+
 def judge(
     policies: Mapping[str, TwoStagePolicy],
     task: Task,
@@ -138,10 +170,11 @@ def judge(
     *,
     samples: int = 20,
     seed: int = 0,
+    clicked: csr_matrix | None = None,
 ) -> Evaluated:
     """Policies by their names, on the truth: the figures of each, and the first less each other one, paired by query.
 
-    Shapes: theta [K]; q [n], the queries that count.
+    Shapes: theta [K]; q [n], the queries that count; clicked [Q, D].
     """
     found = {}
     for name, policy in policies.items():
@@ -150,11 +183,12 @@ def judge(
                 f"{name} was made for other users or items than {task.name} has. Give its own data; a pair that was "
                 "trained without --start knows those of its log only."
             )
-        found[name] = evaluate(policy, task.relevance, theta, q, samples=samples, seed=seed)
+        found[name] = evaluate(policy, task.relevance, theta, q, samples=samples, seed=seed, clicked=clicked)
     first, *others = found
+    figures = {name: one.figures() for name, one in found.items()}
     return Evaluated(
         data=task.name,
-        policies=tuple(PolicyFigures(policy=name, **vars(found[name].figures())) for name in found),
+        policies=tuple(PolicyFigures(policy=name, **vars(figures[name])) for name in found),
         differences=tuple(
             FigureDifference(
                 **vars(difference(getattr(found[first], figure), getattr(found[other], figure))),
@@ -162,11 +196,12 @@ def judge(
             )
             for other in others
             for figure in COMPARED
+            if figures[first].of(figure).n
         ),
     )  # fmt: skip
 
 
-COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_expected", "recall_at_K2", "utility")
+COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility")
 
 
 def _recall(s_c: torch.Tensor, R: csr_matrix, K2: int) -> Floats:

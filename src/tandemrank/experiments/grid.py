@@ -1,4 +1,4 @@
-"""Grids of experiments: (method, K2, N, run), each cell one atomic record, resumable, on local processes or on Ray.
+"""Grids of experiments: (method, K2, N, run) and (peer, N, run), one atomic record per cell, resumable, on processes or on Ray.
 
 A job is everything that shares one log, (N, run): it simulates the log once and trains its cells. Seeds are derived from
 the grid's seed and the cell's own coordinates, so a table does not depend on order, on parallelism or on interruptions.
@@ -7,7 +7,7 @@ What is in the folder of a grid says `store`.
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -15,19 +15,24 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tandemrank._base import cluster, processes
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.files import write_json
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, JobError
-from tandemrank.experiments import results, store
-from tandemrank.experiments.cells import Cell, GridConfig, cells
+from tandemrank.experiments import evaluation, results, store
+from tandemrank.experiments.cells import Cell, GridConfig, PeerCell, cells, peer_cells
+from tandemrank.experiments.peers import PEERS, check_libraries
 from tandemrank.experiments.ratings import Task
-from tandemrank.experiments.results import GridState, Point, Record, Reference, Table
-from tandemrank.experiments.store import Clock, Finished, Store
+from tandemrank.experiments.results import GridState, PeerRecord, Point, Record, Reference, Table
+from tandemrank.experiments.store import Clock, Finished, Store, Users
 from tandemrank.experiments.table import rows_of, table_of
 from tandemrank.experiments.trainer import Outcome, Trainer, references, simulate_log
-from tandemrank.experiments.world import build_world, load_task, logged_users
+from tandemrank.experiments.tuning import PeerLog, Tuned, peer_log, tune
+from tandemrank.experiments.world import World, build_world, load_task, logged_users
 
 
 class Job(NamedTuple):
@@ -54,13 +59,15 @@ def run(
     """
     check_engine(engine)
     _check_candidates(config)
+    if config.peers:
+        check_libraries()
     with store.opened(config, Path(folder), resume=resume, anew=anew) as mine:
-        clock, total = Clock(mine.folder), len(cells(config))
+        clock, total = Clock(mine.folder), len(cells(config)) + len(peer_cells(config))
 
         def look() -> None:
             records, seconds = mine.records(), clock.seconds()
             if progress is not None:
-                progress(GridState(len(records), total, seconds, rows_of(records.values())))
+                progress(GridState(len(records) + len(mine.peers()), total, seconds, rows_of(records.values())))
 
         look()
         if missing := _missing(mine):
@@ -75,7 +82,7 @@ def _finish(mine: Store, seconds: float, command: str) -> Table:
             f"{len(left)} of the grid's jobs left no whole result in {mine.folder}. Check the disk, and go on with --resume."
         )
     world, references = _world(mine.config, seconds), mine.references() or ()
-    table = table_of(mine.config, world, mine.records(), references, mine.users, command)
+    table = table_of(mine.config, world, mine.records(), references, mine.peers(), mine.users, command)
     write_json(mine.folder / "table.json", table)
     return table
 
@@ -88,9 +95,15 @@ def _check_candidates(config: GridConfig) -> None:
 
 def _missing(mine: Store) -> list[Job]:
     """The jobs with something to do."""
-    done = mine.records()
-    found = dict.fromkeys(Job(cell.N, cell.run) for cell in cells(mine.config) if cell not in done)
+    done = _done(mine)
+    asked: list[Cell | PeerCell] = [*cells(mine.config), *peer_cells(mine.config)]
+    found = dict.fromkeys(Job(cell.N, cell.run) for cell in asked if cell.name not in done)
     return list(found) + ([Job(0, 0)] if mine.references() is None else [])
+
+
+def _done(mine: Store) -> frozenset[str]:
+    """The names of the finished cells."""
+    return frozenset(cell.name for cell in mine.records()) | {cell.name for cell in mine.peers()}
 
 
 def _world(config: GridConfig, seconds: float) -> results.World:
@@ -131,23 +144,61 @@ def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozen
         found = references(world, config.experiment, config.candidates[0], seed)
         rows = tuple(Reference(name=name, **vars(evaluation.figures())) for name, evaluation in found.items())
         return _deliver(Done(references=rows), folder)
-    trainer = Trainer(world, config.experiment, simulate_log(world, config.experiment, N, seed), seed)
-    finished: tuple[Finished, ...] = ()
-    for cell in cells(config):
-        if (cell.N, cell.run) == (N, run) and cell.name not in done:
-            found_here = Done((_finished(cell, trainer.run(cell.method, cell.K2)),))
-            finished += _deliver(found_here, folder).cells
-    return Done(finished)
+    finished: list[Finished] = []
+    for one in _trained(config, world, N, run, done):
+        finished += _deliver(Done((one,)), folder).cells
+    for one in _peers(config, world, N, run, done):
+        finished += _deliver(Done((one,)), folder).cells
+    return Done(tuple(finished))
+
+
+def _trained(config: GridConfig, world: World, N: int, run: int, done: frozenset[str]) -> Iterator[Finished]:
+    """The methods of one log that are not done: the log is drawn once."""
+    missing = [cell for cell in cells(config) if (cell.N, cell.run) == (N, run) and cell.name not in done]
+    if missing:
+        seed = derive(config.seed, "run", run)
+        trainer = Trainer(world, config.experiment, simulate_log(world, config.experiment, N, seed), seed)
+        for cell in missing:
+            yield _finished(cell, trainer.run(cell.method, cell.K2))
+
+
+def _peers(config: GridConfig, world: World, N: int, run: int, done: frozenset[str]) -> Iterator[Finished]:
+    """The same of the peers."""
+    missing = [cell for cell in peer_cells(config) if (cell.N, cell.run) == (N, run) and cell.name not in done]
+    if missing:
+        log = peer_log(world, config.experiment, N, derive(config.seed, "run", run))
+        known = {peer.name: peer for peer in PEERS}
+        for cell in missing:
+            yield _tuned(cell, tune(known[cell.peer], log, world.q, config.experiment.learning.K), world, log)
 
 
 def _finished(cell: Cell, outcome: Outcome) -> Finished:
+    found = outcome.evaluation
     record = Record(
         **cell._asdict(),
-        **vars(outcome.evaluation.figures()),
+        **vars(found.figures()),
         seconds=outcome.seconds,
         history=tuple(Point(**epoch._asdict()) for epoch in outcome.history),
     )
-    return Finished(cell, record, tuple(round(float(x), 6) for x in outcome.evaluation.ndcg))
+    return Finished(cell, record, Users(_rounded(found.ndcg), _rounded(found.ndcg_new)))
+
+
+def _tuned(cell: PeerCell, tuned: Tuned, world: World, log: PeerLog) -> Finished:
+    """A peer by the truth."""
+    relevance, clicked = world.task.relevance, log.whole.binary
+    found = evaluation.ndcg(tuned.lists, world.q, relevance)
+    new = evaluation.ndcg_of_new(tuned.new_lists, world.q, relevance, clicked)
+    record = PeerRecord(
+        **cell._asdict(), ndcg=evaluation.mean(found),
+        ndcg_new=results.UNKNOWN if np.isnan(new).all() else evaluation.mean(new),
+        setting=tuned.setting, new_setting=tuned.new_setting,
+        seconds=tuned.seconds, tuning_seconds=tuned.tuning_seconds,
+    )  # fmt: skip
+    return Finished(cell, record, Users(_rounded(found), _rounded(new)))
+
+
+def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(round(float(x), 6) for x in values)
 
 
 def _deliver(found: Done, folder: str | Path | None) -> Done:
@@ -162,7 +213,7 @@ def _deliver(found: Done, folder: str | Path | None) -> Done:
 
 
 def _on_processes(mine: Store, missing: list[Job], jobs: int | None, look: Callable[[], None]) -> None:
-    done = frozenset(cell.name for cell in mine.records())
+    done = _done(mine)
     text, folder = mine.config.model_dump_json(), str(mine.folder)
     workers = min(jobs or os.cpu_count() or 1, len(missing))
     with (
@@ -193,7 +244,7 @@ def _on_ray(mine: Store, missing: list[Job], jobs: int | None, look: Callable[[]
     """The same jobs as Ray tasks; a task whose worker dies is run again, records are written by the driver."""
     ray = cluster.connect(jobs)
     task = cluster.task(ray, run_job)
-    done = frozenset(cell.name for cell in mine.records())
+    done = _done(mine)
     waiting = [task.remote(mine.config.model_dump_json(), None, job.N, job.run, done) for job in missing]
     while waiting:
         finished, waiting = ray.wait(waiting, timeout=0.5)

@@ -1,8 +1,9 @@
 """What a practitioner would pick instead: known recommenders on the same log, tuned on held-out clicks with equal care.
 
 Each peer sees the clicks of a log (and, where it can use them, the examined non-clicks and production's embeddings), and
-gives every item a score. Whether clicked items are put first is part of every peer's tuning. None sees the truth.
+gives every item a score; `tuning` chooses its setting. None sees the truth.
 
+    production         the scores of the policy that drew the log
     popularity         clicks of the item per examination
     EASE               B = I - P / diag(P),  P = (X^T X + lambda I)^-1,  scores X B           (Steck, WWW 2019)
     ridge autoencoder  scores X (X^T X + lambda I)^-1 X^T X
@@ -12,16 +13,16 @@ gives every item a score. Whether clicked items are put first is part of every p
     Bayesian           regression per query in production's item space, clicks and examined non-clicks
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from importlib.util import find_spec
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.sparse import csr_matrix
 
 from tandemrank.errors import ConfigError
@@ -30,18 +31,17 @@ from tandemrank.logs.feedback import Feedback, exposure
 Floats = NDArray[np.float64]
 Scores = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 Setting = Mapping[str, float]
-Judge = Callable[[NDArray[np.int64], NDArray[np.int32]], float]
 
 CANDIDATES = 500  # items by ALS that the trees rank again
 ROWS = 512  # queries whose scores are in memory at once
-FIRST = np.float32(1e6)  # lifts a clicked item above all others
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """A log as peers see it. Embeddings are production's: of all items, and of the queries that it knows.
+    """A log as peers see it. Embeddings are production's: of all items, of the queries that it knows, and of all queries
+    as it serves them.
 
-    Shapes: theta [K]; items [D, F]; queries [n, F].
+    Shapes: theta [K]; items [D, F]; queries [n, F]; served [Q, F].
     """
 
     log: Feedback
@@ -49,6 +49,7 @@ class Evidence:
     theta: Floats
     items: NDArray[np.float32] | None = None
     queries: NDArray[np.float32] | None = None
+    served: NDArray[np.float32] | None = None
 
     @cached_property
     def clicks(self) -> csr_matrix:
@@ -67,6 +68,12 @@ class Evidence:
         X.data[:] = 1
         return X
 
+    @cached_property
+    def together(self) -> Floats:
+        """Queries that clicked both of two items, X^T X.  Shapes: -> [D, D]."""
+        found: Floats = (self.binary.T @ self.binary).toarray().astype(np.float64)
+        return found
+
 
 def _matrix(log: Feedback, values: Floats) -> csr_matrix:
     """Values of rows summed by pair, zeros left out.  Shapes: [P] -> [Q, D]."""
@@ -84,60 +91,12 @@ class Peer:
     fit: Callable[[Evidence, Setting], Scores]
 
 
-@dataclass(frozen=True)
-class Tuned:
-    """A peer after its tuning: the lists it shows, the setting that was chosen, and the seconds of the last fit."""
-
-    name: str
-    setting: dict[str, float]
-    lists: NDArray[np.int32]
-    new_lists: NDArray[np.int32]
-    seconds: float
-    tuning_seconds: float
-
-
-def run(peer: Peer, part: Evidence, whole: Evidence, judge: Judge, q: NDArray[np.int64], K: int) -> Tuned:
-    """Chooses a setting on held-out clicks (`part` is the rest), then learns from the whole log.
-
-    `lists` are the best K of all items, `new_lists` of those the query has not clicked.  Shapes: q [n] -> [n, K] each.
-    """
-    start = time.perf_counter()
-    found: list[tuple[float, int, bool]] = []
-    for number, setting in enumerate(peer.settings):
-        scores = peer.fit(part, setting)
-        for first in (False, True):
-            value = judge(q, best(scores, q, K, part.binary if first else None, FIRST))
-            found.append((-np.inf if np.isnan(value) else value, -number, first))
-    _, number, first = max(found)
-    setting = peer.settings[-number]
-    middle = time.perf_counter()
-    scores = peer.fit(whole, setting)
-    lists = best(scores, q, K, whole.binary if first else None, FIRST)
-    end = time.perf_counter()
-    new = best(scores, q, K, whole.binary, -FIRST)
-    return Tuned(
-        peer.name, {**setting, "clicked_first": float(first)}, lists, new, end - middle, middle - start
-    )  # fmt: skip
-
-
-def best(
-    scores: Scores, q: NDArray[np.int64], K: int, lifted: csr_matrix | None, lift: np.float32
-) -> NDArray[np.int32]:
-    """The K items of the highest scores, after `lift` is added to the pairs of `lifted`.  Shapes: q [n] -> [n, K]."""
-    lists = np.empty((len(q), K), np.int32)
-    for start in range(0, len(q), ROWS):
-        rows = q[start : start + ROWS]
-        s = np.asarray(scores(rows), np.float32)
-        if lifted is not None:
-            chosen = lifted[rows].tocoo()
-            s[chosen.row, chosen.col] += lift
-        top = np.argpartition(-s, K - 1, axis=1)[:, :K]
-        order = np.argsort(-np.take_along_axis(s, top, 1), axis=1, kind="stable")
-        lists[start : start + ROWS] = np.take_along_axis(top, order, 1)
-    return lists
-
-
-# --- the peers --------------------------------------------------------------------------------------------------------
+def production(evidence: Evidence, setting: Setting) -> Scores:
+    """The policy that drew the log: what it would have learned is whether clicked items come first."""
+    if evidence.items is None or evidence.served is None:
+        raise ConfigError("the peer production needs production's embeddings; this world has none.")
+    served, items = evidence.served, evidence.items
+    return lambda q: served[q] @ items.T
 
 
 def popularity(evidence: Evidence, setting: Setting) -> Scores:
@@ -151,7 +110,7 @@ def popularity(evidence: Evidence, setting: Setting) -> Scores:
 def ease(evidence: Evidence, setting: Setting) -> Scores:
     """EASE: the linear item-to-item model with a zero diagonal."""
     X = evidence.binary
-    P = _ridge_inverse(X, setting["ridge"])
+    P = _ridge_inverse(evidence.together, setting["ridge"])
     B = (-P / np.diag(P)[None, :]).astype(np.float32)
     np.fill_diagonal(B, 0)
     return lambda q: np.asarray(X[q] @ B)
@@ -160,23 +119,28 @@ def ease(evidence: Evidence, setting: Setting) -> Scores:
 def ridge_autoencoder(evidence: Evidence, setting: Setting) -> Scores:
     """The linear autoencoder with a ridge, the diagonal free."""
     X = evidence.binary
-    P = _ridge_inverse(X, setting["ridge"])
+    P = _ridge_inverse(evidence.together, setting["ridge"])
     B = (np.eye(len(P)) - setting["ridge"] * P).astype(np.float32)  # (G + l I)^-1 G = I - l (G + l I)^-1
     return lambda q: np.asarray(X[q] @ B)
 
 
-def _ridge_inverse(X: csr_matrix, ridge: float) -> Floats:
-    """(X^T X + ridge I)^-1.  Shapes: X [Q, D] -> [D, D]."""
-    G = (X.T @ X).toarray().astype(np.float64)
-    G[np.diag_indices_from(G)] += ridge
-    inverse: Floats = cho_solve(cho_factor(G, overwrite_a=True), np.eye(len(G)), overwrite_b=True)
-    return inverse
+def _ridge_inverse(G: Floats, ridge: float) -> Floats:
+    """(X^T X + ridge I)^-1, by its Cholesky factor.  Shapes: G [D, D] -> [D, D]."""
+    A = G.copy()
+    A[np.diag_indices_from(A)] += ridge
+    factor, wrong = dpotrf(A, lower=1, overwrite_a=1)
+    inverse, wrong_too = dpotri(factor, lower=1, overwrite_c=1)
+    if wrong or wrong_too:
+        raise ConfigError(f"clicks with the ridge {ridge} cannot be inverted. Take a larger one.")
+    lower = np.tril(inverse)
+    found: Floats = lower + np.tril(lower, -1).T
+    return found
 
 
 def item_knn(evidence: Evidence, setting: Setting) -> Scores:
     """Cosine similarity of the items' clicks with shrinkage; the `neighbours` nearest of every item."""
     X = evidence.binary
-    G = (X.T @ X).toarray().astype(np.float32)
+    G = evidence.together.astype(np.float32)
     norm = np.sqrt(np.diag(G))
     S = G / (norm[:, None] * norm[None, :] + setting["shrink"])
     np.fill_diagonal(S, 0)
@@ -187,12 +151,19 @@ def item_knn(evidence: Evidence, setting: Setting) -> Scores:
     return lambda q: (X[q] @ near).toarray()
 
 
+def check_libraries() -> None:
+    """Refuses, before anything is run, to go on without the libraries that two of the peers are made with."""
+    if missing := [name for name in ("implicit", "lightgbm") if find_spec(name) is None]:
+        raise ConfigError(
+            f"peers need the extra `peers` ({' and '.join(missing)} not found): pip install 'tandemrank[peers]'."
+        )
+
+
 def als(evidence: Evidence, setting: Setting) -> Scores:
     """Weighted implicit-feedback factorisation by alternating least squares."""
-    try:
-        from implicit.cpu.als import AlternatingLeastSquares
-    except ImportError as error:
-        raise ConfigError("the peer ALS needs the extra `peers`: pip install 'tandemrank[peers]'.") from error
+    check_libraries()
+    from implicit.cpu.als import AlternatingLeastSquares
+
     X = evidence.binary * np.float32(setting["alpha"])
     model = AlternatingLeastSquares(
         factors=min(int(setting["factors"]), min(X.shape) - 1), regularization=setting["ridge"], iterations=12,
@@ -205,62 +176,55 @@ def als(evidence: Evidence, setting: Setting) -> Scores:
 
 def als_trees(evidence: Evidence, setting: Setting) -> Scores:
     """LightGBM on ALS scores and counts: ALS of one half of the log, trees on what was examined in the other."""
-    try:
-        import lightgbm
-    except ImportError as error:
-        raise ConfigError(
-            "the peer ALS + LightGBM needs the extra `peers`: pip install 'tandemrank[peers]'."
-        ) from error
+    check_libraries()
+    import lightgbm
+
     early, late = (
         Evidence(half, evidence.halves, evidence.theta, evidence.items, evidence.queries) for half in evidence.halves
     )
     target = late.examined.tocoo()
     rate = np.minimum(np.asarray(late.clicks[target.row, target.col]).ravel() / target.data, 1.0)
-    features = _counts(early, als(early, setting))
-    table = np.concatenate([features(np.array([q]))[0][d] for q, d in _by_query(target.row, target.col)])
+    first = als(evidence, setting)
+    features, final = _features(early, als(early, setting)), _features(evidence, first)
+    bounds = np.searchsorted(target.row, np.arange(0, evidence.log.Q + ROWS, ROWS))
+    parts = [slice(a, b) for a, b in pairwise(bounds.tolist())]
+    table = np.concatenate([features(*np.unique(target.row[p], return_inverse=True), target.col[p]) for p in parts])
     booster = lightgbm.train(
         {"objective": "cross_entropy", "learning_rate": 0.1, "num_leaves": int(setting["leaves"]), "verbose": -1,
          "num_threads": 1, "seed": 0, "deterministic": True},
         lightgbm.Dataset(table, rate, weight=target.data), num_boost_round=100,
     )  # fmt: skip
-    final = _counts(evidence, als(evidence, setting))
 
     def scores(q: NDArray[np.int64]) -> NDArray[np.float32]:
-        rows = final(q)
-        candidates = np.argpartition(-rows[..., 0], min(CANDIDATES, rows.shape[1]) - 1, axis=1)[:, :CANDIDATES]
-        chosen = np.take_along_axis(rows, candidates[..., None], 1)
-        found: Any = booster.predict(chosen.reshape(-1, rows.shape[-1]), num_threads=1)
-        s = np.full(rows.shape[:2], -1.0, np.float32)  # below every rate
+        s = np.asarray(first(q), np.float32)
+        n = min(CANDIDATES, s.shape[1])
+        candidates = np.argpartition(-s, n - 1, axis=1)[:, :n]
+        chosen = final(q, np.repeat(np.arange(len(q)), n), candidates.ravel())
+        found: Any = booster.predict(chosen, num_threads=1)
+        s = np.full(s.shape, -1.0, np.float32)  # below every rate
         np.put_along_axis(s, candidates, np.asarray(found, np.float32).reshape(candidates.shape), 1)
         return s
 
     return scores
 
 
-def _by_query(row: NDArray[np.integer], column: NDArray[np.integer]) -> Sequence[tuple[int, NDArray[np.integer]]]:
-    """The columns of every row that has some, in order."""
-    starts = np.flatnonzero(np.diff(row, prepend=-1))
-    return list(zip(row[starts].tolist(), np.split(column, starts[1:]), strict=True))
+Features = Callable[[NDArray[np.int64], NDArray[np.int64], NDArray[np.integer]], NDArray[np.float32]]
 
 
-def _counts(evidence: Evidence, scores: Scores) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
-    """Features of every pair: ALS score and its rank share, the item's rate and count, the pair's own clicks and misses.
+def _features(evidence: Evidence, scores: Scores) -> Features:
+    """Features of pairs: the ALS score, the item's rate and count, the query's clicks, the pair's own clicks and examinations.
 
-    Shapes: q [B] -> [B, D, 6].
+    Shapes: q [B], and the place in q and the item of every pair [n] -> [n, 6].
     """
     clicks, examined = (np.asarray(m.sum(0), np.float64).ravel() for m in (evidence.clicks, evidence.examined))
     rate = (clicks / np.maximum(examined, 1e-9)).astype(np.float32)
     count = np.log1p(clicks).astype(np.float32)
     active = np.log1p(np.asarray(evidence.clicks.sum(1)).ravel()).astype(np.float32)
 
-    def features(q: NDArray[np.int64]) -> NDArray[np.float32]:
-        s = np.asarray(scores(q), np.float32)
-        own, seen = (m[q].toarray().astype(np.float32) for m in (evidence.clicks, evidence.examined))
-        D = s.shape[1]
-        return np.stack(
-            [s, np.tile(rate, (len(q), 1)), np.tile(count, (len(q), 1)), np.repeat(active[q, None], D, 1), own, seen],
-            -1,
-        )
+    def features(q: NDArray[np.int64], row: NDArray[np.int64], item: NDArray[np.integer]) -> NDArray[np.float32]:
+        s = np.asarray(scores(q), np.float32)[row, item]
+        own, seen = (m[q].toarray()[row, item].astype(np.float32) for m in (evidence.clicks, evidence.examined))
+        return np.column_stack([s, rate[item], count[item], active[q[row]], own, seen])
 
     return features
 
@@ -300,11 +264,12 @@ def _grid(**choices: Sequence[float]) -> tuple[Setting, ...]:
 
 
 PEERS = (
-    Peer("popularity", _grid(prior=(10, 100)), popularity),
-    Peer("EASE", _grid(ridge=(30, 100, 300, 1000)), ease),
-    Peer("ridge autoencoder", _grid(ridge=(3, 10, 30, 100)), ridge_autoencoder),
-    Peer("item-kNN", _grid(neighbours=(50, 200), shrink=(10, 50)), item_knn),
-    Peer("ALS", _grid(factors=(32, 64), ridge=(0.1, 1.0), alpha=(5, 20)), als),
-    Peer("ALS + LightGBM", _grid(factors=(32,), ridge=(0.1,), alpha=(5, 20), leaves=(15, 31)), als_trees),
-    Peer("Bayesian regression", _grid(noise=(0.03, 0.1, 0.3), scale=(0.05, 0.1, 0.2)), bayesian_regression),
+    Peer("production", ({},), production),
+    Peer("popularity", _grid(prior=(10, 100, 1000)), popularity),
+    Peer("EASE", _grid(ridge=(30, 100, 300, 1000, 3000)), ease),
+    Peer("ridge autoencoder", _grid(ridge=(10, 30, 100, 300, 1000)), ridge_autoencoder),
+    Peer("item-kNN", _grid(neighbours=(50, 200), shrink=(10, 50, 200)), item_knn),
+    Peer("ALS", _grid(factors=(16, 48), ridge=(0.3, 3.0), alpha=(5, 20, 80)), als),
+    Peer("ALS + LightGBM", _grid(factors=(32,), ridge=(1.0,), alpha=(5, 20), leaves=(15, 31)), als_trees),
+    Peer("Bayesian regression", _grid(noise=(0.1, 0.3, 1.0), scale=(0.1, 0.2, 0.4)), bayesian_regression),
 )

@@ -17,8 +17,11 @@ from tandemrank.errors import DataError
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 Setting = tuple[int, int]  # K2, N
 
-Figure = Literal["ndcg", "ndcg_expected", "recall_at_K2", "utility", "generator_alone", "ranker_alone", "overlap"]
+Figure = Literal[
+    "ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility", "generator_alone", "ranker_alone", "overlap"
+]  # fmt: skip
 FIGURES: tuple[Figure, ...] = get_args(Figure)
+NdcgFigure = Literal["ndcg", "ndcg_new"]  # what is kept of every user, and compared run by run
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Figures:
     """What one policy is truly worth, each figure a mean over queries: see `evaluation.Evaluation`."""
 
     ndcg: Mean = UNKNOWN
+    ndcg_new: Mean = UNKNOWN
     ndcg_expected: Mean = UNKNOWN
     recall_at_K2: Mean = UNKNOWN
     utility: Mean = UNKNOWN
@@ -116,6 +120,9 @@ class Row:
     ndcg_low: Number = math.nan
     ndcg_high: Number = math.nan
     ndcg_mean: Number = math.nan
+    ndcg_new_mean: Number = math.nan
+    ndcg_new_low: Number = math.nan
+    ndcg_new_high: Number = math.nan
     ndcg_expected_mean: Number = math.nan
     recall_at_K2_mean: Number = math.nan
     utility_mean: Number = math.nan
@@ -124,6 +131,7 @@ class Row:
     overlap_mean: Number = math.nan
     seconds_mean: Number = math.nan
     ndcg_runs: tuple[Number, ...] = ()
+    ndcg_new_runs: tuple[Number, ...] = ()
 
     @property
     def setting(self) -> Setting:
@@ -135,9 +143,57 @@ class Row:
         """NDCG with its interval."""
         return Mean(self.ndcg_mean, self.ndcg_low, self.ndcg_high, self.runs)
 
+    @property
+    def ndcg_new(self) -> Mean:
+        """NDCG of new items with its interval."""
+        return Mean(self.ndcg_new_mean, self.ndcg_new_low, self.ndcg_new_high, self.runs)
+
     def mean(self, figure: Figure) -> float:
         """The mean of a figure."""
         return float(getattr(self, f"{figure}_mean"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerRecord:
+    """A peer on one log: NDCG, the settings that held-out clicks chose for either figure, seconds to fit and to tune."""
+
+    peer: str
+    N: int
+    run: int
+    ndcg: Mean
+    ndcg_new: Mean = UNKNOWN
+    setting: dict[str, Number]
+    new_setting: dict[str, Number]
+    seconds: Number
+    tuning_seconds: Number
+
+    def of(self, figure: NdcgFigure) -> Mean:
+        """The figure of that name."""
+        return self.ndcg if figure == "ndcg" else self.ndcg_new
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerRow:
+    """A peer on logs of one length: means over its runs, intervals as in `Row`."""
+
+    peer: str
+    N: int
+    runs: int = 0
+    ndcg_mean: Number = math.nan
+    ndcg_low: Number = math.nan
+    ndcg_high: Number = math.nan
+    ndcg_new_mean: Number = math.nan
+    ndcg_new_low: Number = math.nan
+    ndcg_new_high: Number = math.nan
+    seconds_mean: Number = math.nan
+    tuning_seconds_mean: Number = math.nan
+    ndcg_runs: tuple[Number, ...] = ()
+    ndcg_new_runs: tuple[Number, ...] = ()
+
+    def of(self, figure: NdcgFigure) -> Mean:
+        """A figure with its interval."""
+        mean, low, high = (float(getattr(self, f"{figure}_{end}")) for end in ("mean", "low", "high"))
+        return Mean(mean, low, high, self.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +204,7 @@ class Difference:
     N: int
     method: str
     against: str
+    figure: NdcgFigure = "ndcg"
     runs: int = 0
     mean: Number = math.nan
     low: Number = math.nan
@@ -203,6 +260,8 @@ class Table:
     rows: tuple[Row, ...] = ()
     references: tuple[Reference, ...] = ()
     differences: tuple[Difference, ...] = ()
+    peers: tuple[PeerRow, ...] = ()
+    peer_differences: tuple[Difference, ...] = ()
     curves: tuple[Curve, ...] = ()
     paper: tuple[PaperRow, ...] = ()
 

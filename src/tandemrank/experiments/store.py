@@ -6,12 +6,14 @@ What is not whole is not there: a cell, the references or the time that cannot b
 again. Whose cells these are cannot be made again: a folder with cells and without its own `config.json` is refused.
 """
 
+import json
 import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,8 +22,8 @@ from numpy.typing import NDArray
 from tandemrank._base.files import MARK, Kind, as_json, check_target, claim, replacing, write_json, write_text
 from tandemrank._base.processes import alone_in
 from tandemrank.errors import ConfigError
-from tandemrank.experiments.cells import Cell, GridConfig, cells
-from tandemrank.experiments.results import FIGURES, Record, Reference, from_json
+from tandemrank.experiments.cells import Cell, GridConfig, PeerCell, cells, peer_cells
+from tandemrank.experiments.results import FIGURES, NdcgFigure, PeerRecord, Record, Reference, from_json
 
 # All that a grid's folder holds, its reports included.
 GRID = Kind(
@@ -34,12 +36,20 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A cell as it comes from its training: the record, and NDCG of every user (NaN where nothing is relevant)."""
+class Users:
+    """NDCG of every user, of all items and of new ones (NaN where nothing is relevant)."""
 
-    cell: Cell
-    record: Record
-    users: tuple[float, ...]
+    ndcg: tuple[float, ...]
+    ndcg_new: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A cell as it comes from its training, or from a peer: the record and its users."""
+
+    cell: Cell | PeerCell
+    record: Record | PeerRecord
+    users: Users
 
 
 class Store:
@@ -48,17 +58,25 @@ class Store:
     def __init__(self, config: GridConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
         self._read: dict[Cell, Record] = {}
+        self._peers: dict[PeerCell, PeerRecord] = {}
 
     def records(self) -> dict[Cell, Record]:
         """The finished cells, in the grid's order."""
         for cell in cells(self.config):
             if cell not in self._read and (found := read_cell(self.folder, cell)) is not None:
-                self._read[cell] = found.record
+                self._read[cell] = found
         return {cell: self._read[cell] for cell in cells(self.config) if cell in self._read}
 
-    def users(self, cell: Cell) -> Floats:
+    def peers(self) -> dict[PeerCell, PeerRecord]:
+        """The finished cells of peers, in the grid's order."""
+        for cell in peer_cells(self.config):
+            if cell not in self._peers and (found := read_peer(self.folder, cell)) is not None:
+                self._peers[cell] = found
+        return {cell: self._peers[cell] for cell in peer_cells(self.config) if cell in self._peers}
+
+    def users(self, cell: Cell | PeerCell, figure: NdcgFigure = "ndcg") -> Floats:
         """NDCG of every user in a finished cell."""
-        return _users(self.folder, cell)
+        return _users(self.folder, cell, figure)
 
     def references(self) -> tuple[Reference, ...] | None:
         """What to compare with; None where it is not there yet."""
@@ -93,8 +111,8 @@ def _claim(config: GridConfig, folder: Path, resume: bool, anew: bool) -> None:
     if next((folder / "cells").glob("*/record.json"), None) is None or (anew and came == text):
         _clear(folder)
         write_text(path, text)
-    elif came != text:
-        if came is None or not _is_config(came):
+    elif came is None or _switches(came) != _switches(text):
+        if came is None or not _switches(came):
             raise ConfigError(
                 f"{path} is {'missing' if came is None else 'damaged'}, and there are finished cells: it cannot be told which "
                 "grid they belong to. Put it back, or give another folder."
@@ -102,14 +120,18 @@ def _claim(config: GridConfig, folder: Path, resume: bool, anew: bool) -> None:
         raise ConfigError(f"{folder} holds a grid with other switches. Give another folder, or the same switches.")
     elif not resume:
         raise ConfigError(f"{folder} holds this grid already. Go on with --resume, or give another folder.")
+    else:
+        write_text(path, text)
 
 
-def _is_config(text: str) -> bool:
+def _switches(text: str) -> dict[str, Any]:
+    """What the cells of a configuration depend on; nothing where it is none. Peers come on top, or not."""
     try:
         GridConfig.model_validate_json(text)
+        found: dict[str, Any] = json.loads(text)
     except ValueError:
-        return False
-    return True
+        return {}
+    return {name: value for name, value in found.items() if name != "peers"}
 
 
 def _clear(folder: Path) -> None:
@@ -125,11 +147,13 @@ def _clear(folder: Path) -> None:
 
 def write_cell(folder: Path, finished: Finished) -> None:
     """One finished cell, in one piece: the figures as JSON, the NDCG of every user as Parquet."""
-    users = pl.Series(finished.users, dtype=pl.Float32).fill_nan(None)
+    columns = {
+        name: pl.Series(values, dtype=pl.Float32).fill_nan(None) for name, values in vars(finished.users).items()
+    }
     with replacing(folder / "cells" / finished.cell.name, CELL) as place:
         place.mkdir()
         (place / "record.json").write_text(as_json(finished.record), encoding="utf-8")
-        pl.DataFrame({"ndcg": users}).write_parquet(place / "users.parquet")
+        pl.DataFrame(columns).write_parquet(place / "users.parquet")
 
 
 def write_references(folder: Path, found: tuple[Reference, ...]) -> None:
@@ -137,25 +161,40 @@ def write_references(folder: Path, found: tuple[Reference, ...]) -> None:
     write_json(folder / "references.json", found)
 
 
-def read_cell(folder: Path, cell: Cell) -> Finished | None:
-    """A finished cell; None where it is not there, or not whole."""
+NEEDED = tuple(figure for figure in FIGURES if figure != "ndcg_new")  # there may be nothing new that is relevant
+
+
+def read_cell(folder: Path, cell: Cell) -> Record | None:
+    """The record of a finished cell; None where it is not there, or not whole."""
+    record = _read(folder, cell, Record)
+    if record is None or (record.method, record.K2, record.N, record.run) != cell:
+        return None
+    return record if all(math.isfinite(record.of(figure).mean) for figure in NEEDED) else None
+
+
+def read_peer(folder: Path, cell: PeerCell) -> PeerRecord | None:
+    """The same of a peer."""
+    record = _read(folder, cell, PeerRecord)
+    return None if record is None or (record.peer, record.N, record.run) != cell else record
+
+
+Kept = TypeVar("Kept", Record, PeerRecord)
+
+
+def _read(folder: Path, cell: Cell | PeerCell, kind: type[Kept]) -> Kept | None:
+    """The record of a cell, if it agrees with its users."""
     try:
-        record = from_json(Record, (folder / "cells" / cell.name / "record.json").read_bytes())
-        users = _users(folder, cell)
+        record = from_json(kind, (folder / "cells" / cell.name / "record.json").read_bytes())
+        users = _users(folder, cell, "ndcg")
     except DAMAGED:
         return None
     known = users[~np.isnan(users)]
-    whole = (
-        (record.method, record.K2, record.N, record.run) == cell
-        and all(math.isfinite(record.of(figure).mean) for figure in FIGURES)
-        and len(known) == record.ndcg.n > 0
-        and abs(known.mean() - record.ndcg.mean) < 1e-5
-    )
-    return Finished(cell, record, tuple(users.tolist())) if whole else None
+    whole = len(known) == record.ndcg.n > 0 and abs(known.mean() - record.ndcg.mean) < 1e-5
+    return record if whole else None
 
 
-def _users(folder: Path, cell: Cell) -> Floats:
-    values = pl.read_parquet(folder / "cells" / cell.name / "users.parquet")["ndcg"]
+def _users(folder: Path, cell: Cell | PeerCell, figure: NdcgFigure) -> Floats:
+    values = pl.read_parquet(folder / "cells" / cell.name / "users.parquet")[figure]
     return values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
 
 

@@ -1,6 +1,8 @@
 """From finished cells to the table: means over runs, paired differences, the switches."""
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,13 +11,16 @@ from scipy.stats import t as student
 from tandemrank import __version__
 from tandemrank._base.config import switch_help, switch_values
 from tandemrank.experiments import paper
-from tandemrank.experiments.cells import Cell, GridConfig
+from tandemrank.experiments.cells import Cell, GridConfig, PeerCell
 from tandemrank.experiments.evaluation import difference
 from tandemrank.experiments.results import (
     FIGURES,
     UNKNOWN,
     Difference,
     Mean,
+    NdcgFigure,
+    PeerRecord,
+    PeerRow,
     Record,
     Reference,
     Row,
@@ -24,6 +29,7 @@ from tandemrank.experiments.results import (
 )
 
 Floats = NDArray[np.float64]
+UsersOf = Callable[[Cell | PeerCell, NdcgFigure], Floats]
 
 
 def rows_of(records: Iterable[Record]) -> tuple[Row, ...]:
@@ -35,16 +41,42 @@ def rows_of(records: Iterable[Record]) -> tuple[Row, ...]:
 
 
 def _row(group: list[Record]) -> Row:
+    first, interval, new = group[0], _over(group, "ndcg"), _over(group, "ndcg_new")
     values = np.array([record.ndcg.mean for record in group])
-    interval = over_runs(values) if len(values) > 1 else group[0].ndcg
-    first = group[0]
+    means = {f"{figure}_mean": float(np.mean([record.of(figure).mean for record in group])) for figure in FIGURES}
     return Row(
         method=first.method, K2=first.K2, N=first.N, runs=len(group),
         ndcg_std=float(values.std(ddof=1)) if len(values) > 1 else UNKNOWN.mean,
-        ndcg_low=interval.low, ndcg_high=interval.high,
-        **{f"{figure}_mean": float(np.mean([record.of(figure).mean for record in group])) for figure in FIGURES},
+        ndcg_low=interval.low, ndcg_high=interval.high, ndcg_new_low=new.low, ndcg_new_high=new.high, **means,
         seconds_mean=float(np.mean([record.seconds for record in group])),
-        ndcg_runs=tuple(values.tolist()),
+        ndcg_runs=tuple(values.tolist()), ndcg_new_runs=tuple(record.ndcg_new.mean for record in group),
+    )  # fmt: skip
+
+
+def _over(group: Sequence[Record] | Sequence[PeerRecord], figure: NdcgFigure) -> Mean:
+    """A figure of some runs: with the interval over runs, over the users where there is one run."""
+    means = [record.of(figure) for record in group]
+    return over_runs(np.array([one.mean for one in means])) if len(means) > 1 else means[0]
+
+
+def peer_rows_of(records: Iterable[PeerRecord]) -> tuple[PeerRow, ...]:
+    """One row for each (peer, N): means over the runs so far, the shortest logs first."""
+    groups: dict[tuple[str, int], list[PeerRecord]] = {}
+    for record in records:
+        groups.setdefault((record.peer, record.N), []).append(record)
+    return tuple(_peer_row(group) for group in groups.values())
+
+
+def _peer_row(group: list[PeerRecord]) -> PeerRow:
+    found, new = _over(group, "ndcg"), _over(group, "ndcg_new")
+    return PeerRow(
+        peer=group[0].peer, N=group[0].N, runs=len(group),
+        ndcg_mean=found.mean, ndcg_low=found.low, ndcg_high=found.high,
+        ndcg_new_mean=new.mean, ndcg_new_low=new.low, ndcg_new_high=new.high,
+        seconds_mean=float(np.mean([record.seconds for record in group])),
+        tuning_seconds_mean=float(np.mean([record.tuning_seconds for record in group])),
+        ndcg_runs=tuple(record.ndcg.mean for record in group),
+        ndcg_new_runs=tuple(record.ndcg_new.mean for record in group),
     )  # fmt: skip
 
 
@@ -54,9 +86,7 @@ def over_runs(values: Floats) -> Mean:
     return Mean(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
 
 
-def differences(
-    config: GridConfig, records: Mapping[Cell, Record], users: Callable[[Cell], Floats]
-) -> tuple[Difference, ...]:
+def differences(config: GridConfig, records: Mapping[Cell, Record], users: UsersOf) -> tuple[Difference, ...]:
     """Joint less each other method in every setting: paired over the runs, over the users where there is one run."""
     found = []
     for N in config.impressions:
@@ -65,21 +95,52 @@ def differences(
                 pairs = [(Cell("joint", K2, N, run), Cell(other, K2, N, run)) for run in range(config.runs)]
                 pairs = [pair for pair in pairs if records.keys() >= set(pair)]
                 if pairs:
-                    found.append(_difference(pairs, records, users))
+                    found.append(_difference([(records[a], records[b]) for a, b in pairs], pairs[0], other, users))
     return tuple(found)
 
 
+def peer_differences(
+    config: GridConfig, records: Mapping[Cell, Record], peers: Mapping[PeerCell, PeerRecord], users: UsersOf
+) -> tuple[Difference, ...]:
+    """Joint less the best peer in every setting, of all items and of new ones.
+
+    The best peer is the one with the highest mean by the truth, which none of the others knows: a choice in its favour.
+    """
+    found = []
+    for N in config.impressions:
+        for figure in get_args(NdcgFigure):
+            best = _best_peer([record for record in peers.values() if record.N == N], figure)
+            for K2 in config.candidates if best else ():
+                pairs = [(Cell("joint", K2, N, run), PeerCell(best, N, run)) for run in range(config.runs)]
+                pairs = [(a, b) for a, b in pairs if a in records and b in peers]
+                if pairs:
+                    both = [(records[a], peers[b]) for a, b in pairs]
+                    found.append(_difference(both, pairs[0], best, users, figure))
+    return tuple(found)
+
+
+def _best_peer(records: list[PeerRecord], figure: NdcgFigure) -> str:
+    """The peer with the highest mean; "" where there is none."""
+    rows = [row for row in peer_rows_of(records) if math.isfinite(row.of(figure).mean)]
+    return max(rows, key=lambda row: row.of(figure).mean).peer if rows else ""
+
+
 def _difference(
-    pairs: list[tuple[Cell, Cell]], records: Mapping[Cell, Record], users: Callable[[Cell], Floats]
+    both: Sequence[tuple[Record, Record | PeerRecord]],
+    first: tuple[Cell, Cell | PeerCell],
+    against: str,
+    users: UsersOf,
+    figure: NdcgFigure = "ndcg",
 ) -> Difference:
-    a, b = pairs[0]
-    if len(pairs) > 1:
-        gap = over_runs(np.array([records[x].ndcg.mean - records[y].ndcg.mean for x, y in pairs]))
+    """Of the records of every run; of the users of the first, where there is one."""
+    cell = first[0]
+    if len(both) > 1:
+        gap = over_runs(np.array([x.of(figure).mean - y.of(figure).mean for x, y in both]))
     else:
-        gap = difference(users(a), users(b))
+        gap = difference(users(cell, figure), users(first[1], figure))
     return Difference(
-        K2=a.K2, N=a.N, method=a.method, against=b.method, runs=len(pairs), mean=gap.mean, low=gap.low, high=gap.high,
-        kind="runs" if len(pairs) > 1 else "users",
+        K2=cell.K2, N=cell.N, method=cell.method, against=against, figure=figure, runs=len(both),
+        mean=gap.mean, low=gap.low, high=gap.high, kind="runs" if len(both) > 1 else "users",
     )  # fmt: skip
 
 
@@ -88,7 +149,8 @@ def table_of(
     world: World,
     records: Mapping[Cell, Record],
     references: tuple[Reference, ...],
-    users: Callable[[Cell], Floats],
+    peers: Mapping[PeerCell, PeerRecord],
+    users: UsersOf,
     command: str,
 ) -> Table:
     """Everything that a report shows."""
@@ -103,6 +165,8 @@ def table_of(
         rows=rows_of(records.values()),
         references=references,
         differences=differences(config, records, users),
+        peers=peer_rows_of(peers.values()),
+        peer_differences=peer_differences(config, records, peers, users),
         curves=tuple(record.curve for record in records.values()),
         paper=tuple(row for row in paper.ROWS if world.data == "ml-1m" and (row.method, row.K2, row.N) in asked),
     )

@@ -12,6 +12,7 @@ from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import Evaluation, evaluate, ndcg
 from tandemrank.experiments.world import World, impressions, start_policy
 from tandemrank.logs import counting
+from tandemrank.logs.exclusion import pairs_of
 from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -24,10 +25,11 @@ from tandemrank.training.schedules import Method
 
 @dataclass(frozen=True)
 class Log:
-    """A simulated log of N impressions, ready for training."""
+    """A simulated log of N impressions, ready for training, and the pairs that were clicked in it.  Shapes: clicked [Q, D]."""
 
     clicks: TrainingData
     N: int
+    clicked: csr_matrix
 
 
 def simulate_log(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
@@ -44,7 +46,7 @@ def simulate_log(world: World, config: ExperimentConfig, N: int, seed: int) -> L
         logging_policy=world.production, seed=chosen,
         lists=lambda: logger.lists_of(impressions(world, N, seed)),
     )  # fmt: skip
-    return Log(found, N)
+    return Log(found, N, pairs_of(used, "clicked") + pairs_of(held_out, "clicked"))
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ class Trainer:
         return evaluate(
             policy, self.world.task.relevance, self.world.theta, self.world.q,
             samples=self.config.evaluation_samples, seed=derive(self.seed, "evaluation") % 2**32,
+            clicked=self.log.clicked,
         )  # fmt: skip
 
 

@@ -52,6 +52,13 @@ def _known_users(task: Task, config: ExperimentConfig, rng: np.random.Generator)
     return np.sort(rng.permutation(task.Q)[: max(int(task.Q * config.production_share), 2)])
 
 
+def known_users(task: Task, config: ExperimentConfig, seed: int) -> NDArray[np.int64]:
+    """The users whose vectors are production's own: those it was trained on."""
+    if config.production in ("ratings", "all"):
+        return np.arange(task.Q)
+    return _known_users(task, config, np.random.default_rng(derive(seed, "production")))
+
+
 def logged_users(task: Task, config: ExperimentConfig, seed: int) -> NDArray[np.int64]:
     """The users whom production serves."""
     known = _known_users(task, config, np.random.default_rng(derive(seed, "production")))

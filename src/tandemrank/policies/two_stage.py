@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series
+from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, positions_of
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import race
@@ -71,28 +71,63 @@ class TwoStagePolicy:
             s_c, s_r = self.plain_scores(part)
             yield part, s_c, s_r
 
-    def most_likely(self, q: ArrayLike | None = None) -> NDArray[np.int32]:
-        """The list shown if both stages take their highest scores, as positions.  Shapes: q [n] -> [n, K]."""
-        none = np.empty((0, self.K), np.int32)
-        lists = [race.most_likely(s_c, s_r, self.K2, self.K) for _, s_c, s_r in self.batches(q)]
-        return np.concatenate([none, *lists])
+    def most_likely(self, q: ArrayLike | None = None, *, exclude: csr_matrix | None = None) -> NDArray[np.int32]:
+        """The list shown if both stages take their highest scores, as positions.
 
-    def recommend(self, query_ids: Ids | None = None) -> pl.DataFrame:
+        Pairs that `exclude` has an entry for are not available: the next ones move up, in both stages.
+        Shapes: q [n]; exclude [Q, D] -> [n, K].
+        """
+        pairs = None if exclude is None else self._checked(exclude)
+        lists = [np.empty((0, self.K), np.int32)]
+        for part, s_c, s_r in self.batches(q):
+            available = s_c if pairs is None else without(s_c, pairs[part])
+            lists.append(race.most_likely(available, s_r, self.K2, self.K))
+        return np.concatenate(lists)
+
+    def _checked(self, exclude: csr_matrix) -> csr_matrix:
+        """Pairs by rows, of the vocabulary's size."""
+        pairs = canonical_csr(exclude, drop_zeros=True)
+        size = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
+        if pairs.shape != size:
+            raise PolicyError(
+                f"pairs to exclude have the shape {pairs.shape}, but the policy has {size[0]} queries and {size[1]} items. "
+                "Take them of the policy's vocabulary (`logs.exclusion.pairs_of`)."
+            )
+        return pairs
+
+    def recommend(
+        self, query_ids: Ids | None = None, *, exclude: csr_matrix | pl.DataFrame | None = None
+    ) -> pl.DataFrame:
         """The most likely list in outside ids: one row per query, `query_id` and `items`, top first.
 
+        `exclude`: what must not be shown, as positions (`logs.exclusion.pairs_of` has them from a log), or as a frame with a
+        row per pair, `query_id` and `item_id`; ids that the policy does not know are no matter.
         A list is shorter than K where fewer items are available to the query, and empty where none is.
         """
         known = self.vocabulary.query_ids
         ids = known.alias("query_id") if query_ids is None else id_series("query_id", query_ids)
         if not len(ids):
             ids = ids.cast(known.dtype)
-        shown = self.most_likely(self.vocabulary.queries(ids))
+        pairs = self._pairs(exclude) if isinstance(exclude, pl.DataFrame) else exclude
+        shown = self.most_likely(self.vocabulary.queries(ids), exclude=pairs)
         items = self.vocabulary.item_ids.gather(np.maximum(shown, 0).ravel())
         frame = pl.DataFrame({"row": np.repeat(np.arange(len(ids)), self.K), "items": items, "place": shown.ravel()})
         lists = frame.filter(pl.col("place") >= 0).group_by("row", maintain_order=True).agg("items")
         rows = pl.DataFrame({"row": np.arange(len(ids)), "query_id": ids})
         joined = rows.join(lists, on="row", how="left", maintain_order="left")
         return joined.select("query_id", pl.col("items").fill_null([]))
+
+    def _pairs(self, frame: pl.DataFrame) -> csr_matrix:
+        """The positions of a frame's pairs.  Shapes: -> sparse [Q, D]."""
+        if not {"query_id", "item_id"} <= set(frame.columns):
+            raise PolicyError(f"pairs to exclude have the columns query_id and item_id; {frame.columns} came.")
+        ids = self.vocabulary
+        q = positions_of(ids.query_ids, frame["query_id"], "query", missing="mark", owner="the policy")
+        d = positions_of(ids.item_ids, frame["item_id"], "item", missing="mark", owner="the policy")
+        known = (q >= 0) & (d >= 0)
+        return csr_matrix(
+            (np.ones(known.sum(), np.float32), (q[known], d[known])), shape=(len(ids.query_ids), len(ids.item_ids))
+        )
 
     def sample(self, q: ArrayLike, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """One drawn list for each (query, key), as positions: the sampler of `clicks.simulate`.
@@ -189,6 +224,15 @@ def extended(
         for s in stages
     )
     return replace(policy, generator=generator, ranker=ranker, vocabulary=Vocabulary(query_ids, item_ids))
+
+
+def without(s_c: Tensor, pairs: csr_matrix) -> Tensor:
+    """The generator's scores with some pairs not available, -inf.  Shapes: s_c, pairs [B, D] -> [B, D]."""
+    rows = np.repeat(np.arange(pairs.shape[0]), np.diff(pairs.indptr))
+    return s_c.index_put((torch.from_numpy(rows), torch.from_numpy(pairs.indices.astype(np.int64))), NOT_AVAILABLE)
+
+
+NOT_AVAILABLE = torch.tensor(-torch.inf)
 
 
 def _unique_rows(s_c: Tensor, s_r: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

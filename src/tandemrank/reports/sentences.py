@@ -1,12 +1,14 @@
 """What the table of an experiment says, in sentences that every form of the report shares."""
 
 import math
+from dataclasses import replace
 
 from tandemrank.experiments.results import Difference, Figure, Table
 from tandemrank.reports.words import bracket, closely, duration, label, listed
 
 MEASURES: dict[Figure, tuple[str, str]] = {
     "ndcg": ("NDCG@{K}", "of the most likely list"),
+    "ndcg_new": ("NDCG@{K}, new items", "of those the user has not clicked"),
     "ndcg_expected": ("expected NDCG@{K}", "over lists drawn from the policy"),
     "recall_at_K2": ("recall@K2", "relevant items among the candidates"),
     "utility": ("clicks", "expected per list"),
@@ -37,6 +39,22 @@ def what_was_run(table: Table) -> str:
 
 def headline(table: Table) -> list[str]:
     """Who is ahead, by how much and how surely: a sentence for each comparison."""
+    return _methods(table) + peer_headline(table)
+
+
+def peer_headline(table: Table) -> list[str]:
+    """Joint and the best peer of each setting: a sentence for all items, one for new ones."""
+    sentences = []
+    for figure, words in (("ndcg", "NDCG of all items"), ("ndcg_new", "NDCG of new items")):
+        entries = [d for d in table.peer_differences if d.figure == figure and math.isfinite(d.mean)]
+        if entries:
+            peers = listed(sorted({entry.against for entry in entries}))
+            sentence = _many_settings([replace(entry, against="the best peer") for entry in entries])
+            sentences.append(f"{words}: {sentence[:-1]} ({peers}).")
+    return sentences
+
+
+def _methods(table: Table) -> list[str]:
     pairs = dict.fromkeys((entry.method, entry.against) for entry in table.differences)
     sentences = []
     for method, against in pairs:
@@ -64,15 +82,23 @@ def _many_settings(entries: list[Difference]) -> str:
     verdicts, values = [entry.verdict for entry in entries], [entry.mean for entry in entries]
     others = {"behind": "behind in", "level": "not to be told apart in", "unknown": "without an interval in"}
     rest = "".join(f", {words} {verdicts.count(name)}" for name, words in others.items() if name in verdicts)
+    against = entries[0].against if " " in entries[0].against else label(entries[0].against)
     return (
-        f"{label(entries[0].method)} is ahead of {label(entries[0].against)} in {verdicts.count('ahead')} of {len(entries)} "
+        f"{label(entries[0].method)} is ahead of {against} in {verdicts.count('ahead')} of {len(entries)} "
         f"settings{rest}; the differences go from {closely(min(values))} to {closely(max(values))}."
     )
 
 
 def interval_note(table: Table) -> str:
     """What the intervals of the differences are over."""
-    kinds = {entry.kind for entry in table.differences}
+    kinds = {entry.kind for entry in (*table.differences, *table.peer_differences)}
     over_runs = "Intervals are over runs: other logs, other starts."
     over_users = "Intervals are over the users of one run: the chance of another log or another start is not in them."
     return " ".join(text for kind, text in (("runs", over_runs), ("users", over_users)) if kind in kinds)
+
+
+PEERS_NOTE = (
+    "Peers are known recommenders on the same logs. Each is tuned on a held-out 15% of the impressions, also whether clicked "
+    "items come first, and has a setting of its own for new items; then it learns from the whole log. Joint is compared with "
+    "the peer that is best by the truth, a choice in the peer's favour. Seconds: of the last fit, and of the tuning."
+)

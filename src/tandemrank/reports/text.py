@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tandemrank.experiments.results import Mean, Table
-from tandemrank.reports.sentences import MEASURES, headline, interval_note, what_was_run
+from tandemrank.experiments.results import Figure, Mean, PeerRow, Table
+from tandemrank.reports.sentences import MEASURES, PEERS_NOTE, headline, interval_note, what_was_run
 from tandemrank.reports.words import bracket, closely, count, decimal, label, switches
 
 if TYPE_CHECKING:
@@ -24,7 +24,23 @@ def markdown(table: Table) -> str:
     if table.differences:
         heads = ["difference", "K2", "N", "mean", "95% interval", "runs"]
         parts += ["## Paired differences", _block(heads, _difference_lines(table)), interval_note(table)]
-    names = ["expected NDCG", "recall@K2", "clicks", "overlap", "generator alone", "re-ranker alone", "seconds"]
+    if any(math.isfinite(row.ndcg_new_mean) for row in table.rows):
+        parts += [f"## NDCG@{table.K} of new items, those the user has not clicked", _block(*_new_grid(table))]
+    if table.peers:
+        parts += ["## Peers", _block(*peer_lines(table)), PEERS_NOTE]
+    if table.peer_differences:
+        heads = ["difference", "items", "K2", "N", "mean", "95% interval", "runs"]
+        parts += [_block(heads, _peer_difference_lines(table))]
+    names = [
+        "new items",
+        "expected NDCG",
+        "recall@K2",
+        "clicks",
+        "overlap",
+        "generator alone",
+        "re-ranker alone",
+        "seconds",
+    ]
     parts += ["## All figures", _block(["method", "K2", "N", "runs", *names], _figure_lines(table))]
     explained = switches(table.switches, table.switch_help)
     parts += ["## Switches", _block(["switch", "value", "what it is"], explained)]
@@ -56,6 +72,42 @@ def _grid(table: Table) -> tuple[list[str], list[list[str]]]:
     return heads, lines
 
 
+def _new_grid(table: Table) -> tuple[list[str], list[list[str]]]:
+    """The same of new items."""
+    heads = ["method", *(f"K2={K2}, N={count(N)}" for K2, N in table.settings)]
+    lines = []
+    for method in table.methods:
+        rows = (table.row(method, setting) for setting in table.settings)
+        lines.append([label(method), *("–" if row is None else _with_interval(row.ndcg_new) for row in rows)])
+    return heads, lines
+
+
+def peer_lines(table: Table) -> tuple[list[str], list[list[str]]]:
+    """The peers: heads and lines of text, for each length of the log NDCG of all items, of new ones, and seconds."""
+    lengths = sorted({row.N for row in table.peers})
+    heads = ["peer", *(f"N={count(N)}: {what}" for N in lengths for what in ("all items", "new items", "seconds"))]
+    found = {(row.peer, row.N): row for row in table.peers}
+    lines = []
+    for peer in dict.fromkeys(row.peer for row in table.peers):
+        line = [label(peer)]
+        for N in lengths:
+            row = found.get((peer, N), PeerRow(peer=peer, N=N))
+            seconds = f"{decimal(row.seconds_mean, 1)} + {decimal(row.tuning_seconds_mean, 1)}"
+            line += [_with_interval(row.of("ndcg")), _with_interval(row.of("ndcg_new")), seconds]
+        lines.append(line)
+    return heads, lines
+
+
+def _peer_difference_lines(table: Table) -> list[list[str]]:
+    return [
+        [
+            f"{label(d.method)} − {label(d.against)}", "new" if d.figure == "ndcg_new" else "all", f"{d.K2}", count(d.N),
+            closely(d.mean), bracket(d.low, d.high, closely) or "–", f"{d.runs or '–'}",
+        ]
+        for d in table.peer_differences
+    ]  # fmt: skip
+
+
 def _difference_lines(table: Table) -> list[list[str]]:
     return [
         [
@@ -69,7 +121,7 @@ def _difference_lines(table: Table) -> list[list[str]]:
 def _figure_lines(table: Table) -> list[list[str]]:
     return [
         [label(row.method), f"{row.K2}", count(row.N), f"{row.runs or '–'}",
-         *(decimal(row.mean(figure)) for figure in (*list(MEASURES)[1:], "generator_alone", "ranker_alone")),
+         *(decimal(row.mean(figure)) for figure in (*list(MEASURES)[2:], "generator_alone", "ranker_alone")),
          decimal(row.seconds_mean, 1)]
         for row in table.rows
     ]  # fmt: skip
@@ -89,12 +141,27 @@ def text(table: Table) -> "RichTable":
     return out
 
 
+def peers_text(table: Table) -> "RichTable":
+    """The peers for a terminal: NDCG of all items and of new ones, and seconds."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+
+    heads, lines = peer_lines(table)
+    out = RichTable(*heads, title="Peers on the same logs", title_justify="left", box=SIMPLE_HEAD, show_edge=False)
+    for line in lines:
+        out.add_row(*line)
+    return out
+
+
 def _one_setting(table: Table, out: "RichTable") -> None:
     """A line for each method and reference, a column for each measure."""
     from rich.text import Text
 
-    setting, measures = table.settings[0], list(MEASURES)[1:4]
-    for head in ("", f"NDCG@{table.K}", "95% interval", "expected", "recall@K2", "clicks", "seconds"):
+    setting, known = table.settings[0], any(math.isfinite(row.ndcg_new_mean) for row in table.rows)
+    # Eighty columns have no room for both; all measures are in the report.
+    measures: list[Figure] = ["ndcg_new" if known else "ndcg_expected", "recall_at_K2", "utility"]
+    names = ("new items" if known else "expected", "recall@K2", "clicks")
+    for head in ("", f"NDCG@{table.K}", "95% interval", *names, "seconds"):
         out.add_column(head, justify="right" if head else "left")
     for row in (row for row in table.rows if row.setting == setting):
         ndcg = Text(decimal(row.ndcg_mean), "bold" if row.method == table.leader(setting) else "")
