@@ -204,8 +204,8 @@ def test_a_pair_passes_the_gate_by_a_bound_above_nothing_alone(monkeypatch, boun
     monkeypatch.setattr(gate, "certain_difference", lambda *_, **__: bound)
     monkeypatch.setattr(gate, "compare_values", lambda *_: None)
     value = SimpleNamespace(sample=SimpleNamespace(level=0.95))
-    assert gate.guard(value, value, value, None, Safety()).kept_production is kept
-    assert not gate.guard(value, value, value, None, Safety(gate=False)).kept_production
+    assert gate.guard(value, value, value, None, Safety(), lost=0.1).kept_production is kept
+    assert not gate.guard(value, value, value, None, Safety(gate=False), lost=0.1).kept_production
 
 
 def test_without_a_policy_production_is_fitted_and_is_the_start() -> None:

@@ -138,7 +138,7 @@ def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozen
     With a folder each result is written there as soon as it is finished, without one (on a cluster) they are returned.
     """
     config = GridConfig.model_validate_json(config_json)
-    seed = derive(config.seed, "run", run)
+    seed = _seed(config, run)
     world = build_world(_task(config_json), config.experiment, seed)
     if N == 0:
         found = references(world, config.experiment, config.candidates[0], seed)
@@ -152,11 +152,16 @@ def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozen
     return Done(tuple(finished))
 
 
+def _seed(config: GridConfig, run: int) -> int:
+    """Of a run: its users, its log and its trainings."""
+    return derive(config.seed, "run", run)
+
+
 def _trained(config: GridConfig, world: World, N: int, run: int, done: frozenset[str]) -> Iterator[Finished]:
     """The methods of one log that are not done: the log is drawn once."""
     missing = [cell for cell in cells(config) if (cell.N, cell.run) == (N, run) and cell.name not in done]
     if missing:
-        seed = derive(config.seed, "run", run)
+        seed = _seed(config, run)
         trainer = Trainer(world, config.experiment, simulate_log(world, config.experiment, N, seed), seed)
         for cell in missing:
             yield _finished(cell, trainer.run(cell.method, cell.K2))
@@ -166,7 +171,7 @@ def _peers(config: GridConfig, world: World, N: int, run: int, done: frozenset[s
     """The same of the peers."""
     missing = [cell for cell in peer_cells(config) if (cell.N, cell.run) == (N, run) and cell.name not in done]
     if missing:
-        log = peer_log(world, config.experiment, N, derive(config.seed, "run", run))
+        log = peer_log(world, config.experiment, N, _seed(config, run))
         known = {peer.name: peer for peer in PEERS}
         for cell in missing:
             yield _tuned(cell, tune(known[cell.peer], log, world.q, config.experiment.learning.K), world, log)
