@@ -1,10 +1,7 @@
 """A small pair on HTTP for tests: in this process, without a socket, or as a process of its own on the loopback."""
 
 import asyncio
-import os
-import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +15,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving.app import Context, application
+from tandemrank.serving.client import started
 from tandemrank.serving.limits import Access, Limits
 from tandemrank.serving.service import Service, Settings
 
@@ -99,20 +97,5 @@ def local(
 @contextmanager
 def process(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`tandemrank serve` with pair-0 of a folder on a free port; gives its address when it says that it listens."""
-    command = [sys.executable, "-m", "tandemrank", "serve", str(folder / "pair-0"), "--port", "0", *options]
-    environment = {**os.environ, "TANDEMRANK_TOKEN": TOKEN, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as running:
-        assert running.stderr is not None
-        said = []
-        try:
-            for line in running.stderr:
-                said.append(line)
-                if found := re.search(r"(http://127\.0\.0\.1:\d+) answers", line):
-                    yield found[1], running
-                    break
-            else:
-                raise AssertionError("".join(said))
-        finally:
-            if running.poll() is None:
-                running.kill()
-            running.stderr.close()
+    with started(str(folder / "pair-0"), *options, token=TOKEN) as found:
+        yield found

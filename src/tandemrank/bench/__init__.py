@@ -4,5 +4,7 @@
 - `gradient`: the noise and time of the gradients
 - `epoch`: a training epoch over its own matrix products
 - `logs`: reading a log beside the bare group-by of polars
+- `serving`: a live pair over HTTP beside the same framework answering a constant; swaps, kills, replay
+- `constant`: that framework with its constant
 - `bounds`: how often a lower bound holds, and how close it comes
 """

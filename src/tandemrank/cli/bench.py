@@ -58,3 +58,24 @@ def bench_bounds(
     with working("simulating logs"):
         found = bounds.measure(simulations=simulations, seed=seed)
     print_summary(found, as_json)
+
+
+@bench_app.command("serve")
+def bench_serve(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A tenth of everything, and no catalogue of a million.")
+    ] = False,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """A live pair over HTTP against the same framework answering a constant; hot swaps, kill -9, replay. Loopback only."""
+    from tandemrank.bench import serving
+
+    size = serving.Size()
+    if quick:
+        size = serving.Size(
+            latency=400, throughput=1600, swaps=2, swap_requests=1000, kills=2, replayed=10_000, million=0
+        )
+    with working("serving, swapping, killing, replaying"):
+        found = serving.measure(size, seed=seed)
+    print_summary(found.summary(), as_json)

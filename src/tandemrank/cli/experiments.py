@@ -1,5 +1,6 @@
 """Commands where the truth is known: demo, table, simulate, evaluate."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,9 +25,11 @@ from tandemrank.cli.progress import grid_progress, working
 from tandemrank.cli.terminal import print_json, print_summary, show
 
 if TYPE_CHECKING:
+    import polars as pl
     from rich.table import Table
 
     from tandemrank.experiments.results import Evaluated, Figure
+    from tandemrank.policies.two_stage import TwoStagePolicy
 
 
 def _grid(
@@ -73,13 +76,69 @@ def demo(
     out: Out = Path("tandemrank-demo"),
     seed: Seed = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.", min=1)] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="The circle: a server, users over HTTP, training, the gate, a live verdict.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Runs the whole method on a small synthetic world: simulates clicks, trains by three methods, compares with the truth."""
+    """Runs the whole method on a small synthetic world: simulates clicks, trains by three methods, compares with the truth.
+
+    With --live: three rounds of serving, clicking, learning, deciding and testing live, in about three minutes.
+    """
     from tandemrank._base.config import validated
     from tandemrank.experiments.cells import GridConfig
 
+    if live:
+        _circle(Path(f"{out}-live") if out == Path("tandemrank-demo") else out, seed, as_json)
+        return
     _grid(validated(GridConfig, {**DEMO, "seed": seed}), out, as_json, jobs=jobs, anew=True)
+
+
+def _circle(out: Path, seed: int, as_json: bool) -> None:
+    """The live demo: its folder, its figure, its report."""
+    from tandemrank._base.files import replacing
+    from tandemrank.experiments import live_loop
+    from tandemrank.reports import live_loop as pages
+
+    with working("the circle turns"), replacing(out, live_loop.CIRCLE) as folder:
+        found = live_loop.run(
+            folder, learn_live, decide_live, seed=seed, say=lambda words: None if as_json else show(words)
+        )
+        pages.write(found, folder, command=command_line())
+    if as_json:
+        print_json(found.summary())
+    else:
+        show(pages.text(found))
+        show(f"report: {(out / 'report.html').resolve()}")
+
+
+@dataclass(frozen=True)
+class _Called:
+    """What the gate says, and the share of the traffic that it allows."""
+
+    call: str
+    why: str
+    share: float
+
+
+def learn_live(log: "pl.DataFrame", live: "TwoStagePolicy", seed: int) -> "TwoStagePolicy":
+    """A pair from the log alone, starting from the one that is live."""
+    from tandemrank.training import learning
+    from tandemrank.training.config import LearningConfig, TrainingConfig
+    from tandemrank.training.start import Start
+
+    config = LearningConfig(candidates=live.K2, list_length=live.K, training=TrainingConfig(epochs=8))
+    found = learning.learn(log, config, methods=["joint"], start=Start(live), seed=seed)
+    return found.policy
+
+
+def decide_live(new: "TwoStagePolicy", live: "TwoStagePolicy", log: "pl.DataFrame", seed: int) -> _Called:
+    """The gate, on impressions that no training saw."""
+    from tandemrank.safety import decision
+
+    found = decision.decide({"new": new}, log, against=live, independent="impressions", seed=seed)
+    [one] = found.candidates
+    return _Called(str(found.call), one.reasons[0], 0.5 if one.canary is None else one.canary.share)
 
 
 DEMO: dict[str, Any] = {

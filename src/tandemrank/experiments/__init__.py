@@ -17,6 +17,7 @@
 - `grid`: tables of experiments, resumable, on local processes or on Ray
 - `table`: from finished cells to the table
 - `paper`: Table 1 of the paper
+- `live_loop`: the circle: a server, users over HTTP, training, the gate, a live verdict
 """
 
 from tandemrank._base.lazy import modules_of

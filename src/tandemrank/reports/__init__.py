@@ -9,6 +9,7 @@
 - `figures`: its figures
 - `curves`: learning curves, and what held-out clicks predicted
 - `decision`: ship, canary or do not: the page for the meeting
+- `live_loop`: the circle: clicks over time, and every round
 - `training`: the report of a training from an own log
 """
 

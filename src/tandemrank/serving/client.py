@@ -7,13 +7,26 @@ client.click(ranked["impression_id"], ranked["items"][0])
 
 import http.client
 import json
+import os
+import re
+import subprocess
+import sys
 import threading
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tandemrank.errors import ConfigError, JobError
 
 RETRIES = 1  # of a call whose connection broke: feedback is idempotent, and a list that nobody saw gets no clicks
+
+
+class Started(NamedTuple):
+    """A server's address, and its process."""
+
+    url: str
+    process: "subprocess.Popen[str]"
 
 
 class Client:
@@ -74,3 +87,32 @@ class Client:
         if getattr(self._own, "connection", None) is not None:
             self._own.connection.close()
             self._own.connection = None
+
+
+@contextmanager
+def started(*options: str, token: str, python: Sequence[str] = ("-m", "tandemrank", "serve")) -> Iterator[Started]:
+    """`tandemrank serve OPTIONS` as a process of its own on a free port of the loopback, ended on leaving.
+
+    `python`: another server for Python to run, that says as this one does that it answers.
+    """
+    line = [sys.executable, *python, *options, "--port", "0"]
+    environment = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", **os.environ, "TANDEMRANK_TOKEN": token}
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        said: list[str] = []
+        try:
+            for words in process.stderr:
+                said.append(words)
+                if found := re.search(r"(http://127\.0\.0\.1:\d+) answers", words):
+                    # What it says later must be read, or it would wait for us in the end.
+                    threading.Thread(target=process.stderr.read, daemon=True).start()
+                    yield Started(found[1], process)
+                    break
+            else:
+                raise JobError(f"the server did not start: {' '.join(''.join(said).split())[-500:]}")
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
