@@ -1,6 +1,6 @@
-"""docs/own-logs.md: every command and every example runs in order, and prints what the page says.
+"""docs/own-logs.md, and a section of docs/decisions.md: every command and every example runs in order, and prints what is said.
 
-`python tests/test_tutorial.py` writes the page's outputs anew.
+`python tests/test_tutorial.py` writes the outputs anew.
 """
 
 import os
@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parent.parent / "docs" / "own-logs.md"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {  # the first and the last heading of what is run, and how many outputs it has
+    "own-logs.md": ("# From your own log to a decision", None, 8),
+    "decisions.md": ("## From two saved pairs to a decision", "## Bounds of a log", 1),
+}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Two methods that are nearly equal: on another CPU the other one may be ahead, and the words change.
 CLOSE = re.compile(r"^Joint (?:and|would get \w+ clicks than) baseline.*\n", re.MULTILINE)
@@ -32,9 +36,10 @@ def run(kind: str, code: str, folder: Path) -> str:
     return out.stdout
 
 
-def printed(folder: Path) -> Iterator[tuple[str, str, str]]:
+def printed(page: str, folder: Path) -> Iterator[tuple[str, str, str]]:
     """(code, what the page says it prints, what it prints) of every block that is followed by its output."""
-    found = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    text, (first, last, _) = (DOCS / page).read_text(encoding="utf-8"), PAGES[page]
+    found = BLOCK.findall(text[text.index(first) : text.index(last) if last else None])
     for number, (kind, code) in enumerate(found):
         if kind == "text":
             continue
@@ -53,25 +58,27 @@ def numbers(text: str) -> list[float]:
     return [float(x.replace("−", "-").replace(",", "")) for x in NUMBER.findall(text)]
 
 
-def test_every_command_runs_and_prints_what_the_page_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_runs_and_prints_what_the_page_says(page: str, tmp_path: Path) -> None:
     seen = 0
-    for code, said, out in printed(tmp_path):
+    for code, said, out in printed(page, tmp_path):
         seen += 1
         said, out = (CLOSE.sub("", text) for text in (said, out))
         assert words(out) == words(said), code
         # Another CPU rounds otherwise, and training carries that on.
         assert numbers(out) == pytest.approx(numbers(said), rel=0.1, abs=0.05), code
-    assert seen == 8
+    assert seen == PAGES[page][2]
 
 
 def write_anew() -> None:
-    """Puts the real outputs into the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory() as folder:
-        for code, said, out in printed(Path(folder)):
-            lines = "\n".join(line.rstrip() for line in out.rstrip("\n").split("\n"))
-            text = text.replace(f"{code}```\n\n```text\n{said}```", f"{code}```\n\n```text\n{lines}\n```")
-    PAGE.write_text(text, encoding="utf-8")
+    """Puts the real outputs into the pages, or into those that are named."""
+    for page in sys.argv[1:] or PAGES:
+        text = (DOCS / page).read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            for code, said, out in printed(page, Path(folder)):
+                lines = "\n".join(line.rstrip() for line in out.rstrip("\n").split("\n"))
+                text = text.replace(f"{code}```\n\n```text\n{said}```", f"{code}```\n\n```text\n{lines}\n```")
+        (DOCS / page).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tandemrank.offpolicy.sequential import TwoArms
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.reports import decision as pages
 from tandemrank.safety import canary, difference, segments
 from tandemrank.safety.decision import Call, decide
 
@@ -207,7 +208,13 @@ def test_better_on_average_and_worse_for_some_is_said() -> None:
     [one] = found.candidates
     assert [x.segment for x in one.segments] == ["old", "new"]
     assert [x.segment for x in one.worse_segments] == ["new"]
-    assert any(reason.startswith("WORSE for new") for reason in one.reasons)
+    assert one.reasons[1].startswith("WORSE for new")
+    assert pages.warning(found).startswith("Better on average, but worse for new (−")
+    page = pages.html(found)
+    assert pages.warning(found) in page.split("The difference")[0]
+    assert page.count("<svg") == 2
+    assert json.loads(as_json(found.summary()))["candidates"][0]["worse_segments"] == ["new"]
+    assert ("decide by queries" in page, found.independent) == (True, "impressions")
     total = sum(x.impressions * x.difference for x in one.segments) / LOG.height
     assert total == pytest.approx(one.comparison.difference)
     column = LOG.join(table, on="query_id")
@@ -258,8 +265,6 @@ def test_a_canary_loses_no_more_than_the_risk_and_takes_about_as_long_as_planned
 
 
 def test_what_comes_out_is_plain_json_and_a_page() -> None:
-    from tandemrank.reports import decision as pages
-
     found = decide({"a <b>": BETTER, "w": WORSE}, LOG, **KNOWN)
     plain = json.loads(as_json(found.summary()))
     assert (plain["call"], plain["chosen"], plain["exit_code"]) == ("ship", "a <b>", 0)
@@ -269,6 +274,7 @@ def test_what_comes_out_is_plain_json_and_a_page() -> None:
     assert "<b>" not in re.sub(r"<[^>]*>", "", page)
     assert page.count("<svg") == 1
     assert "What you have to believe" in page
+    assert (pages.warning(found), "The same query may behave alike" in page) == ("", True)
     nobody = decide(WORSE, LOG, **KNOWN)
     assert pages.headline(nobody) == "Do not."
 

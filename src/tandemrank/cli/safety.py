@@ -124,6 +124,9 @@ def _print(found: "Decision", report: Path | None) -> None:
     from tandemrank.reports import decision as pages
 
     show(pages.headline(found))
+    if warning := pages.warning(found):
+        show(warning)
+    show(f"clicks per impression above {found.against}; asked: more than {found.at_least:+g}")
     show(pages.text(found))
     for one in found.candidates:
         show(f"{one.name}: {one.call}")

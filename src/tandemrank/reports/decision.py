@@ -9,7 +9,7 @@ from tandemrank import __version__
 from tandemrank._base.files import write_text
 from tandemrank.reports import style
 from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, table_of
-from tandemrank.reports.words import bracket, decimal, label, signed
+from tandemrank.reports.words import bracket, decimal, label, listed, signed
 from tandemrank.safety.decision import Call, Candidate, Decision
 from tandemrank.safety.segments import SegmentDifference
 
@@ -24,12 +24,22 @@ WORDS = {
     Call.CANARY: "Not sure enough to ship: give it some of the traffic",
     Call.DO_NOT: "Do not",
 }
+INDEPENDENT = {
+    "queries": "What one query's users do does not depend on another's. The same query may behave alike day after day.",
+    "impressions": "No impression depends on another, not even of the same query. If a query is a user who comes back, this is "
+    "wrong: decide by queries.",
+}
 ASSUMPTIONS = (
-    "The bound is right in 19 of 20 logs (at 95%) if queries are independent of each other, the propensities are right, the "
-    "examination curve is right, and tomorrow is like the log. It needs no bell curve and no minimum of queries. The log must "
-    "be one that no pair was trained on, and it may be asked once: a second look at the same log for another pair counts as "
-    "another pair."
+    "The propensities are right: we know how often the old system showed each item. The balance above is 1 if so.",
+    "The examination curve is right: how much less people look at lower ranks. The command examine measures it.",
+    "Tomorrow is like the log: the same queries, as often; the same users; a click is still something good.",
+    "No pair was trained on this log, and it is asked once: another pair that is looked at later should have been in the list.",
 )
+
+
+def assumptions(decision: Decision) -> tuple[str, ...]:
+    """What has to be believed for the bound to hold, in words."""
+    return (INDEPENDENT[decision.independent], *ASSUMPTIONS)
 
 
 def headline(decision: Decision) -> str:
@@ -39,16 +49,20 @@ def headline(decision: Decision) -> str:
     return f"{WORDS[decision.call]}: {decision.chosen}."
 
 
+def warning(decision: Decision) -> str:
+    """For whom the chosen pair is worse, in a line; empty where for nobody."""
+    worse = [gap for one in decision.candidates if one.name == decision.chosen for gap in one.worse_segments]
+    named = [f"{gap.segment} ({signed(gap.difference)} clicks per impression)" for gap in worse]
+    return f"Better on average, but worse for {listed(named)}." if worse else ""
+
+
 def text(decision: Decision) -> "RichTable":
     """Every pair in a table for a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    out = Table(
-        title=f"clicks per impression above {decision.against}; asked: more than {decision.at_least:+g}",
-        title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for head in ("", "estimate", f"{decision.level:.0%} interval", "at least", "call"):
         out.add_column(head, justify="left" if head in ("", "call") else "right")
     for one in decision.candidates:
@@ -99,18 +113,48 @@ def html(decision: Decision, *, command: str = "") -> str:
     title = headline(decision)
     chosen = [one for one in decision.candidates if one.name == decision.chosen] or list(decision.candidates[:1])
     caption = (
-        f"Clicks per impression above {decision.against}. Dot and line: the estimate with its {decision.level:.0%} interval; "
-        f"bar on the left: what it is at least, all pairs together; dashed: what was asked, {decision.at_least:+g}."
+        f"Clicks per impression above {decision.against}. Dot and thick line: the estimate with its {decision.level:.0%} "
+        f"interval; bar on the left: what it is at least, all pairs together; dashed: what was asked, {decision.at_least:+g}."
     )
+    worse = f'<p class="headline"><strong>{escape(warning(decision))}</strong></p>' if warning(decision) else ""
     sections = [
-        f"<header><h1>{escape(title)}</h1><p>{escape(decision.why)}.</p></header>",
+        f"<header><h1>{escape(title)}</h1>{worse}<p>{escape(decision.why)}.</p>{_tiles(decision, chosen[0])}</header>",
         figure_of("The difference", differences_figure(decision), caption),
-        section("Every pair", _pairs(decision)),
         *(_segments(decision, one) for one in chosen if one.segments),
-        section("What you have to believe", f"<p>{escape(ASSUMPTIONS)}</p>"),
+        section("Every pair", _pairs(decision)),
+        section(f"What you have to believe for the {decision.level:.0%}", _list(assumptions(decision))),
         reproduce(command),
     ]
     return page(escape(title), sections, __version__)
+
+
+def _tiles(decision: Decision, one: Candidate) -> str:
+    """Today, what is promised, and what is sure: the three numbers that a meeting remembers."""
+    new, old = one.comparison.new.value, one.comparison.old.value
+    boxes = [(f"{label(decision.against)}, now", decimal(old), "clicks per impression")]
+    boxes.append((f"{one.name}, estimated", decimal(new), _more(new - old, old)))
+    if one.lower_bound is not None:
+        boxes.append(
+            (
+                f"{one.name}, {decision.level:.0%} sure",
+                decimal(max(old + one.lower_bound, 0.0)),
+                _more(one.lower_bound, old),
+            )
+        )
+    cells = (
+        f"<div><dt>{escape(name)}</dt><dd>{number}<small>{escape(words)}</small></dd></div>"
+        for name, number, words in boxes
+    )
+    return f'<dl class="tiles">{"".join(cells)}</dl>'
+
+
+def _more(gap: float, old: float) -> str:
+    share = f", {gap / old:+.0%}" if old > 0 else ""
+    return f"{signed(gap)}{share}".replace("-", "−")
+
+
+def _list(sentences: tuple[str, ...]) -> str:
+    return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in sentences)}</ul>"
 
 
 def _pairs(decision: Decision) -> str:
@@ -140,7 +184,27 @@ def _segments(decision: Decision, candidate: Candidate) -> str:
         first, *rest = _segment_cells(one)
         lines.append(line(escape(first), (f"<td>{escape(cell)}</td>" for cell in rest)))
     title = f"{candidate.name} by {decision.segment_column}"
-    return section(title, table_of([f"<tr>{head}</tr>"], lines, title))
+    picture = style.svg(segments_figure(decision, candidate), f"{title}: difference and interval of each segment.")
+    box = f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">{picture}</div>'
+    return section(title, f"<figure>{box}</figure>{table_of([f'<tr>{head}</tr>'], lines, title)}")
+
+
+@style.styled
+def segments_figure(decision: Decision, candidate: Candidate) -> "Figure":
+    """The difference in every segment of a pair: a dot and its interval; those that are surely worse in their own colour."""
+    found = candidate.segments[::-1]
+    figure, axes = style.panels(1, 1, 0.9 + 0.3 * len(found))
+    axis = axes[0, 0]
+    axis.axvline(0.0, color=style.THEME["ink"], lw=1.2)
+    for y, one in enumerate(found):
+        colour = style.THEME[COLOURS[Call.DO_NOT if one.worse else Call.SHIP if one.interval[0] > 0 else Call.CANARY]]
+        style.interval_line(axis, y, *one.interval, colour, across=True)
+        axis.plot(one.difference, y, marker="s" if one.worse else "o", color=colour, ms=7)
+    axis.set_yticks(range(len(found)), [one.segment for one in found])
+    axis.set(ylim=(-0.6, len(found) - 0.4), xlabel=f"clicks per impression above {decision.against}")
+    axis.grid(False, axis="y")
+    axis.margins(x=0.08)
+    return figure
 
 
 @style.styled
@@ -155,6 +219,7 @@ def differences_figure(decision: Decision) -> "Figure":
         style.interval_line(axis, y, *one.comparison.interval, colour, across=True)
         if one.lower_bound is not None and math.isfinite(one.lower_bound):
             axis.plot(one.lower_bound, y, marker="|", ms=15, mew=2.4, color=colour)
+            axis.plot([one.lower_bound, one.comparison.difference], [y, y], color=colour, lw=0.8, alpha=0.65)
         inside = colour if one.name == decision.chosen else style.THEME["page"]
         axis.plot(one.comparison.difference, y, marker=MARKERS[one.call], color=colour, ms=8, mew=1.6, mfc=inside)
         estimate, _, bound = _numbers(one)

@@ -79,7 +79,9 @@ class Candidate:
     def summary(self) -> dict[str, object]:
         """As plain names and values."""
         names = ("name", "call", "reasons", "lower_bound", "bound_level", "log_needed", "canary", "segments")
-        return {name: getattr(self, name) for name in names} | {"comparison": self.comparison.summary()}
+        own: dict[str, object] = {name: getattr(self, name) for name in names}
+        worse = [one.segment for one in self.worse_segments]
+        return own | {"worse_segments": worse, "comparison": self.comparison.summary()}
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Decision:
     against: str
     at_least: float
     level: float
+    independent: Independent
     segment_column: str | None
     candidates: tuple[Candidate, ...]
 
@@ -102,7 +105,7 @@ class Decision:
 
     def summary(self) -> dict[str, object]:
         """As plain names and values."""
-        names = ("call", "chosen", "why", "exit_code", "against", "at_least", "level", "segment_column")
+        names = ("call", "chosen", "why", "exit_code", "against", "at_least", "level", "independent", "segment_column")
         own: dict[str, object] = {name: getattr(self, name) for name in names}
         return own | {"candidates": [candidate.summary() for candidate in self.candidates]}
 
@@ -163,7 +166,7 @@ def decide(
     why = f"{chosen.name}: {chosen.reasons[0]}"
     column = None if parts is None else parts.column
     picked = None if call == Call.DO_NOT else chosen.name
-    return Decision(call, picked, why, rules.against, at_least, level, column, candidates)
+    return Decision(call, picked, why, rules.against, at_least, level, independent, column, candidates)
 
 
 def _segments(
@@ -190,14 +193,14 @@ def _candidate(
 ) -> Candidate:
     comparison, sure = compare_values(new, old), difference.at_least(new, old, log, rules)
     call, reason = _call(comparison, sure.bound, rules)
-    reasons, trial = [reason], None
+    gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
+    reasons, trial = [reason, *_segment_words(gaps)], None
     if call == Call.CANARY:
         trial = _trial(comparison, sure.bound, live, log, rules)
         reasons.append(canary_words(trial))
     if sure.bound is None or not sure.bound > rules.at_least:
         reasons.append(_needed_words(sure.log_needed, new.sample.impressions))
-    gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
-    reasons += [*rests_on(new), *_segment_words(gaps)]
+    reasons += rests_on(new)
     return Candidate(name, call, tuple(reasons), comparison, sure.bound, rules.each, sure.log_needed, trial, gaps)
 
 
@@ -229,7 +232,7 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
     if bound is not None and bound > rules.at_least:
         if guess := _guessed(new, rules):
             return Call.CANARY, f"{promise}, and {sure}, but {guess}"
-        return Call.SHIP, f"{promise}, and {sure}; asked was {least}"
+        return Call.SHIP, f"{promise}, and {sure}; asked was more than {least}"
     if comparison.verdict == Verdict.REFUSE:
         if (case := _best_case(comparison)) is not None and case <= rules.at_least:
             even = f"it is no better by {least}: at most {case:+.3g}"
