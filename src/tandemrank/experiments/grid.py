@@ -138,40 +138,34 @@ def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozen
     With a folder each result is written there as soon as it is finished, without one (on a cluster) they are returned.
     """
     config = GridConfig.model_validate_json(config_json)
-    seed = _seed(config, run)
+    seed = derive(config.seed, "run", run)
     world = build_world(_task(config_json), config.experiment, seed)
     if N == 0:
         found = references(world, config.experiment, config.candidates[0], seed)
         rows = tuple(Reference(name=name, **vars(evaluation.figures())) for name, evaluation in found.items())
         return _deliver(Done(references=rows), folder)
     finished: list[Finished] = []
-    for one in _trained(config, world, N, run, done):
+    for one in _trained(config, world, Job(N, run), seed, done):
         finished += _deliver(Done((one,)), folder).cells
-    for one in _peers(config, world, N, run, done):
+    for one in _peers(config, world, Job(N, run), seed, done):
         finished += _deliver(Done((one,)), folder).cells
     return Done(tuple(finished))
 
 
-def _seed(config: GridConfig, run: int) -> int:
-    """Of a run: its users, its log and its trainings."""
-    return derive(config.seed, "run", run)
-
-
-def _trained(config: GridConfig, world: World, N: int, run: int, done: frozenset[str]) -> Iterator[Finished]:
+def _trained(config: GridConfig, world: World, job: Job, seed: int, done: frozenset[str]) -> Iterator[Finished]:
     """The methods of one log that are not done: the log is drawn once."""
-    missing = [cell for cell in cells(config) if (cell.N, cell.run) == (N, run) and cell.name not in done]
+    missing = [cell for cell in cells(config) if (cell.N, cell.run) == job and cell.name not in done]
     if missing:
-        seed = _seed(config, run)
-        trainer = Trainer(world, config.experiment, simulate_log(world, config.experiment, N, seed), seed)
+        trainer = Trainer(world, config.experiment, simulate_log(world, config.experiment, job.N, seed), seed)
         for cell in missing:
             yield _finished(cell, trainer.run(cell.method, cell.K2))
 
 
-def _peers(config: GridConfig, world: World, N: int, run: int, done: frozenset[str]) -> Iterator[Finished]:
+def _peers(config: GridConfig, world: World, job: Job, seed: int, done: frozenset[str]) -> Iterator[Finished]:
     """The same of the peers."""
-    missing = [cell for cell in peer_cells(config) if (cell.N, cell.run) == (N, run) and cell.name not in done]
+    missing = [cell for cell in peer_cells(config) if (cell.N, cell.run) == job and cell.name not in done]
     if missing:
-        log = peer_log(world, config.experiment, N, _seed(config, run))
+        log = peer_log(world, config.experiment, job.N, seed)
         known = {peer.name: peer for peer in PEERS}
         for cell in missing:
             yield _tuned(cell, tune(known[cell.peer], log, world.q, config.experiment.learning.K), world, log)

@@ -31,16 +31,7 @@ def markdown(table: Table) -> str:
     if table.peer_differences:
         heads = ["difference", "items", "K2", "N", "mean", "95% interval", "runs"]
         parts += [_block(heads, _peer_difference_lines(table))]
-    names = [
-        "new items",
-        "expected NDCG",
-        "recall@K2",
-        "clicks",
-        "overlap",
-        "generator alone",
-        "re-ranker alone",
-        "seconds",
-    ]
+    names = ["expected NDCG", "recall@K2", "clicks", "overlap", "generator alone", "re-ranker alone", "seconds"]
     parts += ["## All figures", _block(["method", "K2", "N", "runs", *names], _figure_lines(table))]
     explained = switches(table.switches, table.switch_help)
     parts += ["## Switches", _block(["switch", "value", "what it is"], explained)]
