@@ -34,7 +34,10 @@ class Segments:
 
 @dataclass(frozen=True)
 class SegmentDifference:
-    """New less old in one segment; all intervals of a table hold together. `worse`: the interval is below 0."""
+    """New less old in one segment; all intervals of a table hold together, about, if queries are not few and weights not wild.
+
+    `worse`: the interval is below 0.
+    """
 
     segment: str
     queries: int
@@ -68,7 +71,8 @@ def segments_of_table(source: FeatureSource, column: str, vocabulary: Vocabulary
 def differences(new: Value, old: Value, segments: Segments, level: float) -> tuple[SegmentDifference, ...]:
     """The difference in every segment with logged queries, the most impressions first.
 
-    Intervals by Student's t over queries, at 1 - (1 - level) / number of segments: all of them hold together.
+    Intervals by Student's t over queries, at 1 - (1 - level) / number of segments: all of them hold together, as far as
+    a bell curve does (docs/decisions.md).
     """
     found = []
     inside = [(name, segments.of_query == place) for place, name in enumerate(segments.names)]
