@@ -194,7 +194,7 @@ def _options(command: Any) -> set[str]:
 
 STALE = {
     r"stage `candidate`": "the stages are called generator and ranker",
-    r"\btandemrank (train|recommend|load)\b": "there is no such command",
+    r"\btandemrank (train|load)\b": "there is no such command",
     r"\b(once|twice|times|clicks|items|rows|lists|ratings|samples|impressions|milliseconds|ms|seconds) an? "
     r"(query|user|impression|list|row|sample|thread|rank|item|day|second|epoch|run|cell|phase|minibatch)\b": "per, not a",
 }

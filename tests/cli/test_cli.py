@@ -85,9 +85,32 @@ def test_simulate_learn_evaluate_from_the_shell(simulated, tmp_path, capsys, mon
     found = json.loads(out)
     gap = next(d for d in found["differences"] if d["figure"] == "ndcg")
     assert gap["low"] > 0
+    assert all(0 < row["ndcg_new"]["mean"] < row["ndcg"]["mean"] for row in found["policies"][:1])
     code, out, err = call(capsys, monkeypatch, "evaluate", *policies, *SMALL, "--logs", str(folder / "log"))
     assert code == 0, err
     assert "NDCG@K" in out
+    assert "new items" in out
+
+
+def test_recommend_leaves_out_what_was_clicked(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    log, pair, out_file = str(folder / "log"), str(folder / "production"), tmp_path / "lists.parquet"
+    first = pl.read_parquet(folder / "log")["query_id"][0]
+    code, out, err = call(capsys, monkeypatch, "recommend", pair, "--queries", str(first), "--json")
+    assert code == 0, err
+    (row,) = json.loads(out)
+    assert (row["query_id"], len(row["items"])) == (first, 10)
+    for _ in range(2):  # what it wrote it may replace
+        code, out, err = call(
+            capsys, monkeypatch, "recommend", pair, "--exclude", "clicked", "--logs", log, "--out", str(out_file)
+        )
+        assert (code, err) == (0, "")
+    lists = pl.read_parquet(out_file).explode("items")
+    rows = pl.read_parquet(folder / "log").explode("items", "clicks").filter(pl.col("clicks") == 1)
+    assert len(lists) == 1500
+    assert lists.join(rows, on=["query_id", "items"], how="inner").is_empty()
+    code, out, err = call(capsys, monkeypatch, "recommend", pair)
+    assert "20 of 150 queries" in out
 
 
 def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:

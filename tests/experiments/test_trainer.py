@@ -124,6 +124,25 @@ def test_the_paper_preset_is_the_papers_reading() -> None:
     assert (paper.training.schedule, paper.training.rank_weights) == ("paper", "examination")
 
 
+def test_noise_is_in_the_clicks_and_not_in_the_truth(config) -> None:
+    """Graded relevance and users who click what is irrelevant: clicks follow them, NDCG is of the relevance alone."""
+    noise = {"relevant": 0.8, "irrelevant": 0.2, "trust_bias": 0.3, "grades": "graded"}
+    plain = validated(ExperimentConfig, {**SMALL, "grades": "graded"})
+    noisy = validated(ExperimentConfig, {**SMALL, **noise})
+    worlds = [build_world(load_task(c), c, 0) for c in (plain, noisy)]
+    assert 0 < worlds[1].task.relevance.data.min() < 1
+    pairs = zip(worlds, (plain, noisy), strict=True)
+    truths = [Trainer(w, c, simulate_log(w, c, 8000, 0), 0).evaluate(worlds[0].production) for w, c in pairs]
+    assert np.array_equal(truths[0].ndcg, truths[1].ndcg, equal_nan=True)
+    assert np.array_equal(truths[0].utility, truths[1].utility, equal_nan=True)
+    shown = next(impressions(worlds[1], 8000, 0))
+    R = worlds[1].task.relevance[np.repeat(shown.query, 10), shown.items.ravel()].A1.reshape(-1, 10)
+    k = np.arange(1, 11)
+    expected = (0.2 + 0.3 / k + (0.8 - 0.2 - 0.3 / k) * R) / k
+    error = np.sqrt((expected * (1 - expected)).sum(0)) / len(R)
+    assert (np.abs(shown.clicks.mean(0) - expected.mean(0)) < 5 * error).all()
+
+
 def test_references_stand_in_their_order(config, world) -> None:
     found = references(world, config, 30, 0)
     level = {name: np.nanmean(e.ndcg) for name, e in found.items()}

@@ -8,13 +8,14 @@ import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from scipy.sparse import csr_matrix
 
 import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.policies import two_stage
 from tandemrank.policies.memory import Memory
-from tandemrank.policies.remembering import Remembering
+from tandemrank.policies.remembering import Remembering, excluding
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -41,6 +42,22 @@ def pair() -> TwoStagePolicy:
 
 def dense(seed: int) -> np.ndarray:
     return (base(seed)(torch.arange(Q)).detach().numpy() + DENSE).astype(np.float32)
+
+
+def test_what_is_excluded_is_not_available_and_the_rest_stays(tmp_path: Path) -> None:
+    """On a scorer with a memory and on one without; after saving too; also where nothing is left to show."""
+    pairs = csr_matrix(np.array([[0, 1, 0, 0, 1], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]))
+    barred = np.where(pairs.toarray() > 0, -np.inf, 0).astype(np.float32)
+    wanted = TwoStagePolicy(GivenScores(dense(0) + barred), GivenScores(dense(1) + barred), K2, K, pair().vocabulary)
+    stages = [excluding(stage, pairs) for stage in (pair().generator, pair().ranker)]
+    TwoStagePolicy(*stages, K2, K, pair().vocabulary).save(tmp_path / "pair")
+    found = two_stage.load(tmp_path / "pair")
+    for mine, other in zip(found.plain_scores(range(Q)), wanted.plain_scores(range(Q)), strict=True):
+        assert mine.numpy() == pytest.approx(other.numpy(), rel=1e-6)
+    assert found.most_likely().tolist() == wanted.most_likely().tolist()
+    assert found.most_likely()[2].tolist() == [-1, -1]
+    plain = excluding(base(), pairs)(torch.arange(Q)).detach().numpy()
+    assert plain == pytest.approx(base()(torch.arange(Q)).detach().numpy() + barred, rel=1e-6)
 
 
 def test_scores_are_those_of_the_base_and_what_is_remembered() -> None:

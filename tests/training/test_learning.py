@@ -10,15 +10,18 @@ import pytest
 from scipy.sparse import csr_matrix
 
 import tandemrank as tr
+from tandemrank._base.ids import same_ids
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, DataError, InputError, LogError
-from tandemrank.experiments import datasets
+from tandemrank.experiments import datasets, evaluation
 from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import reading, sources, sums, writing
+from tandemrank.logs.exclusion import pairs_of
 from tandemrank.offpolicy import valuation
 from tandemrank.policies import features
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import learning
+from tandemrank.training.documents import SparseWeights, WithoutPairs, without_pairs
 from tandemrank.training.history import Progress
 from tandemrank.training.learning import learn
 from tandemrank.training.parts import facts_of, read_parts
@@ -150,6 +153,49 @@ def test_doubly_robust_training(world) -> None:
     assert found.propensity == "exact"
     assert abs(answer.value - truth) < 4 * answer.standard_error
     assert truth > 1.3 * found.production.value
+
+
+@pytest.mark.parametrize("what", ["clicked", "shown"])
+def test_a_pair_that_must_not_repeat(world, what) -> None:
+    """Nothing that was clicked, or shown, is in its lists or in its value; and it learns: better new items than its start."""
+    config = configured(objective="doubly-robust", exclude=what)
+    found = learn(world.frame, config, start=Start(world.production), logging_policy=world.production)
+    parts = read_parts(world.frame, config, Start(world.production), derive(0, "split") % 2**32)
+    pairs = pairs_of(parts.train, what)
+    pair = found.policy
+    assert same_ids(pair.vocabulary, parts.vocabulary)
+    lists = pair.most_likely()
+    rows, places = np.nonzero(lists >= 0)
+    assert len(rows)
+    assert not pairs[rows, lists[rows, places]].any()
+    barred, _ = pair.exposure(*pairs.nonzero(), world.theta, samples=4)
+    assert not barred.any()
+    before = np.nanmean(evaluation.ndcg_of_new(world.production.most_likely(exclude=pairs), *truth(world, pairs)))
+    after = np.nanmean(evaluation.ndcg_of_new(lists, *truth(world, pairs)))
+    assert after > before
+
+
+def truth(world, pairs):
+    return np.arange(world.task.Q), world.task.relevance, pairs
+
+
+def test_weights_of_excluded_pairs_do_not_count() -> None:
+    weights = csr_matrix(np.array([[1.0, 2.0, 0.0], [0.0, 3.0, 4.0]], np.float32))
+    pairs = csr_matrix(np.array([[0, 1, 1], [0, 0, 1]]))
+    assert without_pairs(weights, pairs).toarray().tolist() == [[1, 0, 0], [0, 3, 0]]
+    wrapped = WithoutPairs(SparseWeights(weights), pairs)
+    assert wrapped.rows(np.array([1, 0])).toarray().tolist() == [[0, 3, 0], [1, 0, 0]]
+    assert (wrapped.shape, wrapped.clicked, wrapped.queries.tolist()) == ((2, 3), 4, [0, 1])
+    assert len(wrapped.arrays()) == 5
+
+
+def test_what_leaves_nothing_to_learn_from_is_refused() -> None:
+    with pytest.raises(ValueError, match="objective = doubly-robust"):
+        configured(objective="ips", exclude="clicked")
+    with pytest.raises(ValueError, match="exclude and safe"):
+        configured(objective="doubly-robust", exclude="clicked", safe=True)
+    with pytest.raises(ValueError, match="exclude is for logs of one's own"):
+        tr.ExperimentConfig(learning=configured(objective="doubly-robust", exclude="shown"))
 
 
 def test_a_pandas_frame_gives_the_same(world) -> None:

@@ -9,6 +9,7 @@
 - `offpolicy`: estimate, compare
 - `safety`: decide
 - `training`: learn
+- `policies`: recommend
 - `serving`: serve, replay, seal
 - `experiments`: demo, table, simulate, evaluate
 - `bench`: bench

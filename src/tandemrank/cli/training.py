@@ -62,6 +62,12 @@ def learn(
             help="Careful training, which keeps production unless a pair is surely better: exposure, prpo or smoothing."
         ),
     ] = None,
+    exclude: Annotated[
+        str | None,
+        typer.Option(
+            help="For pairs that must not repeat: clicked or shown, what of the log is not recommended again."
+        ),
+    ] = None,
     curve: Curve = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs per phase, at most.", min=1)] = None,
     rank: Annotated[int | None, typer.Option(help="Dimension of the factorisation of the clicks.", min=1)] = None,
@@ -90,6 +96,7 @@ def learn(
     flags = {
         "candidates": candidates, "list_length": list_length, "propensity": propensity, "objective": objective,
         "examination": read_curve_option(curve), "epochs": epochs, "safe_objective": safe,
+        "exclude": exclude,
     }  # fmt: skip
     sizes = {
         "rank": rank, "generator_width": generator_width, "generator_dimension": generator_dimension,

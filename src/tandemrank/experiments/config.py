@@ -65,6 +65,10 @@ class ExperimentConfig(BaseModel):
         """Refuses switches that would be ignored."""
         if self.learning.evaluation_share is not None:
             raise ValueError("evaluation_share is for logs of one's own; an experiment is judged by the truth")
+        if self.learning.exclude is not None:
+            raise ValueError(
+                "exclude is for logs of one's own (learn); an experiment reports new items beside all (ndcg_new)"
+            )
         if self.learning.safe is not None:
             raise ValueError("safe is for logs of one's own (learn); an experiment compares the methods as they are")
         return self

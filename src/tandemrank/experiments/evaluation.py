@@ -207,6 +207,8 @@ COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_new", "ndcg_expected", "recall_at_
 def _recall(s_c: torch.Tensor, R: csr_matrix, K2: int) -> Floats:
     """Share of the relevant documents among the K2 highest generator scores.  Shapes: s_c, R [B, D] -> [B]."""
     row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
-    chosen = torch.zeros_like(s_c, dtype=torch.bool).scatter_(1, s_c.topk(K2, dim=1).indices, True) & (s_c > -torch.inf)
-    found = np.bincount(row, chosen.numpy()[row, R.indices], R.shape[0])
+    scores = s_c.numpy()
+    chosen = np.zeros(scores.shape, np.bool_)
+    np.put_along_axis(chosen, np.argpartition(scores, -K2, axis=1)[:, -K2:], True, 1)
+    found = np.bincount(row, (chosen & (scores > -np.inf))[row, R.indices], R.shape[0])
     return _over(found.astype(np.float64), np.diff(R.indptr).astype(np.float64))

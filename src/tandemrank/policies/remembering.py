@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
-from tandemrank._base.sparse import places_in_rows
+from tandemrank._base.sparse import canonical_csr, places_in_rows
 from tandemrank.errors import PolicyError
-from tandemrank.policies.memory import Memory
+from tandemrank.policies.memory import Memory, memory_from
 from tandemrank.policies.scorers import Scorer
 
 
@@ -80,7 +81,7 @@ class Remembering(Scorer):
         return self.base.per_query_parameters()
 
     def check(self) -> None:
-        """Refuses entries out of range, out of order or not finite, and what the base refuses."""
+        """Refuses entries out of range, out of order or not finite (-inf: not available), and what the base refuses."""
         self.base.check()
         first, item = self.first.numpy(), self.item.numpy()
         if first[0] != 0 or first[-1] != len(item) or (np.diff(first) < 0).any():
@@ -89,5 +90,22 @@ class Remembering(Scorer):
             raise PolicyError(f"the memory is of items from 0 to {self.D - 1}; others came")
         if (np.diff(self.memory.query * np.int64(self.D) + item) <= 0).any():
             raise PolicyError("the memory has pairs that are not in order, or one twice")
-        if not bool(torch.isfinite(self.value).all()):
+        if bool((torch.isnan(self.value) | (self.value == torch.inf)).any()):
             raise PolicyError("the memory has numbers that are not finite")
+
+
+def excluding(scorer: Scorer, pairs: csr_matrix) -> Remembering:
+    """The scorer with some pairs not available, in a memory of -inf; what it remembers of others stays.
+
+    Shapes: pairs [Q, D].
+    """
+    pairs = canonical_csr(pairs, drop_zeros=True)
+    (Q, D), base = pairs.shape, scorer
+    query = np.repeat(np.arange(Q, dtype=np.int64), np.diff(pairs.indptr))
+    item, value = pairs.indices.astype(np.int64), np.full(pairs.nnz, -np.inf, np.float32)
+    if isinstance(scorer, Remembering):
+        old, base = scorer.memory, scorer.base
+        query, item = np.concatenate([query, old.query]), np.concatenate([item, old.item])
+        value = np.concatenate([value, old.value])
+    key, first = np.unique(query * D + item, return_index=True)  # of a pair in both the first, -inf
+    return Remembering(base, memory_from(key // D, (key % D).astype(np.int32), value[first], Q, D))

@@ -156,6 +156,11 @@ class LearningConfig(BaseModel):
         lt=1,
         description="share of an own log's impressions that are held out to value what was trained; by default 0.2",
     )
+    exclude: Literal["clicked", "shown"] | None = Field(
+        default=None,
+        description="for recommenders that must not repeat: what a query has clicked, or was shown, in the log is not "
+        "available to either stage, and does not count",
+    )
     safe: Safety | None = Field(
         default=None, description="whether training is careful, and keeps production where nothing is surely better"
     )
@@ -177,6 +182,13 @@ class LearningConfig(BaseModel):
                 f"propensity_samples is for propensities by the race, exact or fitted; propensity is {self.propensity}, "
                 "which draws no samples. Leave one of the two out"
             )
+        if self.exclude is not None and self.objective == "ips":
+            raise ValueError(
+                "exclude leaves clicked pairs out, and objective = ips has weights of no others: nothing would be learned. "
+                "Choose objective = doubly-robust"
+            )
+        if self.exclude is not None and self.safe is not None:
+            raise ValueError("exclude and safe cannot be had together: caution compares with what production repeats")
         if self.clip_quantile is not None and self.clip != "quantile":
             raise ValueError(f"clip_quantile is for clip = quantile; clip is {self.clip}. Leave one of the two out")
         return self

@@ -21,6 +21,7 @@ from tandemrank.offpolicy.propensities import Resolved
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import stopping
 from tandemrank.training.config import LearningConfig
+from tandemrank.training.documents import Weights
 from tandemrank.training.loop import Criterion
 from tandemrank.training.weights import DoublyRobustWeights, click_weights, doubly_robust_weights
 
@@ -34,7 +35,7 @@ class TrainingData:
     `propensities`: of what trains, then of what is held out.
     """
 
-    weights: csr_matrix | DoublyRobustWeights
+    weights: csr_matrix | Weights
     held_out: Feedback | None
     propensities: Resolved
 

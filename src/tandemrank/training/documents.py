@@ -59,3 +59,41 @@ class SparseWeights:
     def arrays(self) -> Sequence[NDArray[Any]]:
         """Everything they are made of."""
         return self.matrix.indptr, self.matrix.indices, self.matrix.data
+
+
+@dataclass(frozen=True)
+class WithoutPairs:
+    """Weights of which some pairs do not count.  Shapes: pairs [Q, D]."""
+
+    base: Weights
+    pairs: csr_matrix
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Queries and items."""
+        return self.base.shape
+
+    @property
+    def queries(self) -> NDArray[np.int64]:
+        """Those of the weights themselves."""
+        return self.base.queries
+
+    @property
+    def clicked(self) -> int:
+        """Clicked (query, item) pairs, those that do not count too: how much is known of a query."""
+        return self.base.clicked
+
+    def rows(self, q: NDArray[np.int64]) -> csr_matrix:
+        """Shapes: q [B] -> [B, D]."""
+        return without_pairs(self.base.rows(q), self.pairs[q])
+
+    def arrays(self) -> Sequence[NDArray[Any]]:
+        """Everything they are made of."""
+        return (*self.base.arrays(), self.pairs.indptr, self.pairs.indices)
+
+
+def without_pairs(w: csr_matrix, pairs: csr_matrix) -> csr_matrix:
+    """Weights without those of some pairs.  Shapes: w, pairs [B, D] -> [B, D]."""
+    kept = csr_matrix(w - w.multiply(pairs != 0))
+    kept.eliminate_zeros()
+    return kept

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
+from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import same_ids
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
+from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.estimators import check_exposures
 from tandemrank.offpolicy.exposure import exposure_lost
@@ -24,10 +26,12 @@ from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, fitted_policy, row_propensities
 from tandemrank.offpolicy.valuation import Question, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
+from tandemrank.policies.remembering import excluding
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.caution import Caution
 from tandemrank.training.config import CANDIDATES, EVALUATION_SHARE, LearningConfig, Safety
 from tandemrank.training.data import TrainingData, prepare
+from tandemrank.training.documents import WithoutPairs, without_pairs
 from tandemrank.training.driver import Methods, check_methods
 from tandemrank.training.gate import Guarded, guard
 from tandemrank.training.history import Progress
@@ -85,6 +89,8 @@ def learn(
     logger = None if config.safe is None else _production(logging_policy, start, data, parts, seed)
     start = start if logger is None else _careful_start(start, logger, parts)
     pair = initial_pair(start, parts.train, config.theta, K2=config.candidates or CANDIDATES, K=config.K, seed=seed)
+    if config.exclude is not None:
+        data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
     job = _Job(
         parts, data, config, pair, names, seed, None if checkpoints is None else Path(checkpoints), resume, progress
     )
@@ -94,6 +100,14 @@ def learn(
     reason = "the policy to start from is taken for the one that drew the log" if taken else used.reason
     differences = _differences(values, production)
     return Learned(config, start, facts_of(parts), used.kind, reason, trained, values, production, differences, guarded)
+
+
+def _excluding(data: TrainingData, pair: TwoStagePolicy, pairs: csr_matrix) -> tuple[TrainingData, TwoStagePolicy]:
+    """Some pairs are not available to the pair, and their weights do not count: in training, in lists, in values."""
+    weights = data.weights
+    kept = without_pairs(weights, pairs) if isinstance(weights, csr_matrix) else WithoutPairs(weights, pairs)
+    generator, ranker = (excluding(stage, pairs) for stage in (pair.generator, pair.ranker))
+    return replace(data, weights=kept), replace(pair, generator=generator, ranker=ranker)
 
 
 def _production(

@@ -1,0 +1,108 @@
+"""The command recommend."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tandemrank._base.files import Kind, replacing
+from tandemrank.cli.app import app
+from tandemrank.cli.options import Json
+from tandemrank.cli.terminal import print_json, show
+from tandemrank.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+    from scipy.sparse import csr_matrix
+
+    from tandemrank._base.ids import Vocabulary
+
+LISTS = Kind("file of lists", check=lambda path: _has_lists(path))
+ON_SCREEN = 20  # queries, where the lists go to a terminal
+
+
+@app.command()
+def recommend(
+    pair: Annotated[Path, typer.Argument(help="Saved pair.")],
+    queries: Annotated[
+        str | None,
+        typer.Option(
+            help="Query ids separated by commas, or a Parquet file with query_id; by default all of the pair."
+        ),
+    ] = None,
+    exclude: Annotated[
+        str | None, typer.Option(help="clicked or shown: leave out what a query has clicked, or was shown, in --logs.")
+    ] = None,
+    logs: Annotated[
+        list[str] | None, typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
+    as_json: Json = False,
+) -> None:
+    """The lists that a saved pair recommends: what both stages score highest, best first."""
+    from tandemrank.policies.two_stage import load
+
+    if (exclude is None) != (not logs):
+        raise ConfigError("--exclude says what to leave out, and --logs where it is: give both, or neither.")
+    policy = load(pair)
+    ids = None if queries is None else _query_ids(queries, policy.vocabulary)
+    left_out = None if exclude is None else _excluded(exclude, logs or [], policy.vocabulary)
+    lists = policy.recommend(ids, exclude=left_out)
+    if out is not None:
+        with replacing(out, LISTS, inputs=[pair, *(logs or [])]) as place:
+            lists.write_parquet(place)
+    if as_json:
+        print_json(lists.to_dicts())
+    elif out is not None:
+        show(f"lists of {len(lists):,} queries: {out}")
+    else:
+        _print(lists)
+
+
+def _has_lists(path: Path) -> bool:
+    """Whether a file is one that `recommend` wrote."""
+    import polars as pl
+
+    try:
+        return list(pl.read_parquet_schema(path)) == ["query_id", "items"]
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return False
+
+
+def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
+    """Ids by name, of the type that the pair's have, or those of a file."""
+    import polars as pl
+
+    if asked.endswith(".parquet"):
+        try:
+            return pl.read_parquet(asked, columns=["query_id"])["query_id"]
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            raise ConfigError(
+                f"cannot read the queries in {asked}: expected Parquet with a column query_id."
+            ) from error
+    found = pl.Series("query_id", [part.strip() for part in asked.split(",")])
+    if not vocabulary.query_ids.dtype.is_integer():
+        return found
+    numbers = found.cast(pl.Int64, strict=False)
+    if numbers.null_count():
+        raise ConfigError(f"the pair's query ids are whole numbers; got {asked!r}.")
+    return numbers
+
+
+def _excluded(asked: str, logs: list[str], vocabulary: "Vocabulary") -> "csr_matrix":
+    from tandemrank.logs.exclusion import check_exclude, pairs_of
+    from tandemrank.logs.reading import read
+
+    what = check_exclude(asked)
+    return pairs_of(read(logs), what, vocabulary)
+
+
+def _print(lists: "pl.DataFrame") -> None:
+    from rich.table import Table
+
+    table = Table("query_id", "items, best first", box=None)
+    for query, items in lists.head(ON_SCREEN).iter_rows():
+        table.add_row(str(query), ", ".join(map(str, items)) or "–")
+    show(table)
+    if len(lists) > ON_SCREEN:
+        show(f"{ON_SCREEN} of {len(lists):,} queries; --out writes them all")
