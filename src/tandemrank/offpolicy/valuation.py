@@ -286,11 +286,13 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
     cases = identified(ips, exposure, evidence.log)
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
+    # A reward model must not promise what lists that hardly vary cannot know: what was never shown is worth nothing here.
+    estimator: Estimator = "ips" if found.only_shown and asked.estimator in MODELLED else asked.estimator
     weights, unclipped = (
         estimators.safe_ratio(exposure.rho, x, evidence.log.shown) for x in (evidence.rho_0, found.unclipped[0])
     )
     return Judged(
-        ESTIMATORS[asked.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
+        ESTIMATORS[estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
         found.reason, _ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
         weights, unclipped, cases,
     )  # fmt: skip
