@@ -588,3 +588,11 @@ def test_lists_that_hardly_vary_promise_nothing_of_what_was_never_shown() -> Non
     assert "two lists of a query have 100% of their items in common" in found.propensity_reason
     assert found.value == pytest.approx(found.identified.worst)
     assert found.value < 0.01
+
+
+@pytest.mark.parametrize(("lists", "verdict"), [(49.0, Verdict.CARE), (50.0, Verdict.TRUST), (None, Verdict.TRUST)])
+def test_a_policy_fitted_to_few_lists_per_query_is_not_trusted(lists: float | None, verdict: Verdict) -> None:
+    here = world(60)
+    found = valuation.estimate(here.logging_policy, here.log(4000, 1), **asked(here, fitted_lists=lists))
+    assert found.verdict == verdict
+    assert ("fitted to 49 lists per query" in found.reasons[0]) == (verdict == Verdict.CARE)
