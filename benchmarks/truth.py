@@ -4,7 +4,8 @@
 
 `coverage`, `bias`: the 95% interval of a trained pair and its value, propensities fitted to the lists of a two-stage logger;
 30,000 impressions over 7,650 queries (sparse), over 1,490 (medium), 150,000 over 1,490 (large). The truth is the expected
-clicks of the pair for the log's queries, each as often as it came. `trusted_coverage`: where the verdict is "trust it".
+clicks of the pair for the queries of the part that values it, each as often as it came there. `trusted_coverage`: where
+the verdict is "trust it".
 `rare_ratio`: true clicks of queries seen once or twice, pair over production. `changing_bias`: a logger that was retrained
 once, its propensities logged. `deterministic_promise`: a logger that always shows the same; the promised gain less the true
 one, as a share of production, where a promise is made. `search_seconds`, `search_mb`: `tandemrank learn` on 200,000
@@ -47,6 +48,7 @@ def trained(size: str, seed: int) -> Result:
     q, s_c, s_r = scores_of(pair, world)
     times = np.bincount(log.query, minlength=queries)[q].astype(float)
     rare = times <= 2
+    valued = value.estimate.denominator / value.estimate.denominator.sum()
     samples = 20 if size != "tiny" else 10
     new = simulator.value_by_query(world, q, s_c, s_r, pair.K2, pair.K, samples=samples, seed=seed)
     old = simulator.value_by_query(
@@ -54,7 +56,7 @@ def trained(size: str, seed: int) -> Result:
     )
     return {
         "value": value.value, "low": value.interval[0], "high": value.interval[1], "error": value.standard_error,
-        "truth": float(new @ times / times.sum()), "production": float(old @ times / times.sum()),
+        "truth": float(new @ valued), "production": float(old @ valued),
         "observed": learned.production.value, "verdict": str(value.verdict),
         "rare_new": float(new[rare] @ times[rare]), "rare_old": float(old[rare] @ times[rare]),
         "balance": value.diagnostics.balance if value.diagnostics else None,
@@ -91,7 +93,7 @@ def deterministic(size: str, seed: int) -> Result:
     learned = learn_from(world, log, seed)
     value, pair = learned.values["joint"], learned.policy
     q, s_c, s_r = scores_of(pair, world)
-    times = np.bincount(log.query, minlength=len(world.p))[q].astype(float)
+    times = value.estimate.denominator
     new = simulator.value_by_query(world, q, s_c, s_r, pair.K2, pair.K, samples=20, seed=seed)
     old = simulator.value_by_query(
         world, q, world.s_c[q], world.s_r[q], world.K2, len(world.theta), samples=5, seed=seed + 1

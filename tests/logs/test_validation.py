@@ -98,8 +98,9 @@ def test_the_description_by_hand():
         pairs_shown_once=1 / 4,
         repeated_queries=2,
         queries_with_a_single_list=1 / 2,
+        items_in_common=1,
         effective_items_at_rank_1=pytest.approx((2 + 1) / 2),
-        deterministic=False,
+        deterministic=True,  # a list never left its items
         propensity_range=None,
         weight_range=(0.5, 5.0),
         policies=(),

@@ -58,8 +58,8 @@ def test_a_logger_counts_as_deterministic_from_nine_queries_in_ten(repeats: int)
     """Queries that came once say nothing of it."""
     query = np.repeat(np.arange(12), [2] * 10 + [1, 1]).astype(np.int32)
     items = np.tile(np.arange(K, dtype=np.int32), (len(query), 1))
-    items[[2 * q for q in range(10 - repeats)]] = [2, 1, 0]
-    vocabulary = Vocabulary(pl.Series(range(12)), IDS.item_ids)
+    items[[2 * q for q in range(10 - repeats)]] = [5, 4, 3]
+    vocabulary = Vocabulary(pl.Series(range(12)), pl.Series(range(6)))
     part = Impressions(query, items, np.ones(items.shape, np.uint8))
     kind, _ = propensities.choose_propensity("auto", counting.from_impressions([part], vocabulary), None)
     assert kind == ("frequency" if repeats == 9 else "fitted")

@@ -570,3 +570,29 @@ def test_any_log_is_answered_whole_or_refused(log, kind, estimator) -> None:
     assert answer.diagnostics.clicks == pytest.approx(read.clicks.sum())
     assert np.isfinite(answer.value) or answer.verdict == Verdict.REFUSE
     assert answer.lower_bound >= 0
+
+
+def test_lists_that_hardly_vary_promise_nothing_of_what_was_never_shown() -> None:
+    """Every query has its five of ten items, swapped now and then; a pair that shows the others has no value by this log."""
+    rng = np.random.default_rng(0)
+    query = rng.integers(40, size=2_000)
+    lists = np.where(rng.random((2_000, 1)) < 0.7, [0, 1, 2, 3, 4], [1, 0, 2, 3, 4]) + 5 * (query[:, None] % 2)
+    log = pl.DataFrame({
+        "query_id": query, "items": lists.tolist(), "clicks": (rng.random((2_000, 5)) < 0.3).astype(int).tolist()
+    })  # fmt: skip
+    rows = pl.DataFrame({"query_id": range(40)}).join(pl.DataFrame({"item_id": range(10)}), how="cross")
+    others = (pl.col("item_id") // 5 != pl.col("query_id") % 2).cast(pl.Float64)
+    best = rows.with_columns(candidate_score=pl.lit(0.0), ranker_score=20 * others)
+    found = valuation.estimate(policy_from_scores(best, K2=10, K=5), log)
+    assert (found.propensity, found.verdict) == ("frequency", Verdict.REFUSE)
+    assert "two lists of a query have 100% of their items in common" in found.propensity_reason
+    assert found.value == pytest.approx(found.identified.worst)
+    assert found.value < 0.01
+
+
+@pytest.mark.parametrize(("lists", "verdict"), [(49.0, Verdict.CARE), (50.0, Verdict.TRUST), (None, Verdict.TRUST)])
+def test_a_policy_fitted_to_few_lists_per_query_is_not_trusted(lists: float | None, verdict: Verdict) -> None:
+    here = world(60)
+    found = valuation.estimate(here.logging_policy, here.log(4000, 1), **asked(here, fitted_lists=lists))
+    assert found.verdict == verdict
+    assert ("fitted to 49 lists per query" in found.reasons[0]) == (verdict == Verdict.CARE)

@@ -164,6 +164,7 @@ def _described(found: "Validation") -> Iterator[tuple[str, str]]:
     yield "clicks", f"{log.clicks:,}, {log.clicks / log.impressions:.3g} per impression"
     yield "pairs of query and item", f"{log.pairs:,}, of which {_share(log.pairs_shown_once)} were shown once"
     yield "queries with a single list", f"{_share(log.queries_with_a_single_list)} of those seen twice or more"
+    yield "items in common", f"{_share(log.items_in_common)} of a list, with another list of its query"
     if log.effective_items_at_rank_1 is not None:
         yield "effective items at rank 1", f"{log.effective_items_at_rank_1:.3g} per query"
     for name, limits in (("propensities", log.propensity_range), ("weights", log.weight_range)):

@@ -19,7 +19,8 @@
 - `parts`: its files, marked as ours
 - `pairs`: what a log can compare ranks by
 - `exclusion`: pairs that were clicked or shown, for recommenders that must not repeat
-- `description`: what a log is, whether its lists vary, and which questions it can answer
+- `variety`: whether the lists of a query vary
+- `description`: what a log is, and which questions it can answer
 - `validation`: is my log fit, and a clean copy of it
 """
 

@@ -9,10 +9,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank.logs.checks import impressions_of
-from tandemrank.logs.feedback import Feedback, always_the_same
+from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Shown
 from tandemrank.logs.pairs import compared, often, unconnected
+from tandemrank.logs.variety import fixed_queries, hardly_varies, items_in_common
 
+ENOUGH_CLICKS = 100  # to train two stages by: with fewer, chance decides which items were clicked
 FREQUENT = 10  # impressions of a query from which on frequencies begin to say something about the logger
 
 
@@ -29,9 +31,10 @@ class Description:
     """What a log is. Shares and means are None where there is nothing to compute them from.
 
     A pair is a query and an item that was shown for it; `pairs_shown_once` is a share of them. Of the queries with two
-    impressions or more, `repeated_queries`: `queries_with_a_single_list` is the share whose lists were all the same, and
-    `effective_items_at_rank_1` the mean of the exponential of the entropy of what was shown first. `deterministic`: all of
-    these queries had a single list. Ranges are the least and the greatest.
+    impressions or more, `repeated_queries`: `queries_with_a_single_list` is the share whose lists were all the same,
+    `items_in_common` the share of its items that a list has in common with another of its query, and
+    `effective_items_at_rank_1` the mean of the exponential of the entropy of what was shown first. `deterministic`: lists
+    hardly vary (`variety`). Ranges are the least and the greatest.
     """
 
     impressions: int
@@ -44,6 +47,7 @@ class Description:
     pairs_shown_once: float | None
     repeated_queries: int
     queries_with_a_single_list: float | None
+    items_in_common: float | None
     effective_items_at_rank_1: float | None
     deterministic: bool | None
     propensity_range: tuple[float, float] | None
@@ -88,7 +92,6 @@ def describe_log(feedback: Feedback, columns: Columns) -> Description:
     new = (np.diff(feedback.query, prepend=-1) != 0) | (np.diff(feedback.item, prepend=-1) != 0)
     pair = np.add.reduceat(feedback.shown, np.flatnonzero(new)) if len(new) else np.zeros(0)
     repeated = feedback.impressions >= 2
-    single = always_the_same(feedback)[repeated]
     numbers = _effective_items(feedback)[repeated]
     policies = tuple(
         PolicyCount(name, n) for name, n in columns.policies.most_common() if set(columns.policies) != {""}
@@ -103,9 +106,10 @@ def describe_log(feedback: Feedback, columns: Columns) -> Description:
         pairs=len(pair),
         pairs_shown_once=float((pair == 1).mean()) if len(pair) else None,
         repeated_queries=int(repeated.sum()),
-        queries_with_a_single_list=float(single.mean()) if len(single) else None,
+        queries_with_a_single_list=fixed_queries(feedback),
+        items_in_common=items_in_common(feedback),
         effective_items_at_rank_1=float(numbers[numbers > 0].mean()) if (numbers > 0).any() else None,
-        deterministic=bool(single.all()) if len(single) else None,
+        deterministic=hardly_varies(feedback) is not None if repeated.any() else None,
         propensity_range=columns.ranges.get("propensity"),
         weight_range=columns.ranges.get("weight"),
         policies=policies,
@@ -126,7 +130,7 @@ def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
     frequent = float(feedback.impressions[feedback.impressions >= FREQUENT].sum()) / max(feedback.N, 1)
     varied = log.deterministic is False
     lists = (
-        "every query always had the same list"
+        f"{hardly_varies(feedback)}: nothing is known of other items"
         if log.deterministic
         else f"{1 - log.queries_with_a_single_list:.0%} of the queries seen twice or more had different lists"
         if log.queries_with_a_single_list is not None
@@ -134,7 +138,7 @@ def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
     )
     here = "the log has no propensities" if log.propensity_range is None else "the log has propensities"
     return (
-        Answer("train both stages", log.clicks > 0, f"{log.clicks:,} clicks on {log.pairs:,} pairs"),
+        Answer("train both stages", log.clicks >= ENOUGH_CLICKS, _training(log)),
         *_bias(feedback, log),
         Answer(
             "value of another policy, logged propensities",
@@ -148,6 +152,14 @@ def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
         ),
         Answer("value of another policy, fitted propensities", varied, lists),
     )
+
+
+def _training(log: Description) -> str:
+    """What there is to train on, and what it cannot teach."""
+    found = f"{log.clicks:,} clicks on {log.pairs:,} pairs"
+    if log.clicks < ENOUGH_CLICKS:
+        return f"{found}; at least {ENOUGH_CLICKS} clicks are needed"
+    return f"{found}; only the order of what was shown can be learnt" if log.deterministic else found
 
 
 def _bias(feedback: Feedback, log: Description) -> Iterator[Answer]:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.feedback import Feedback, always_the_same, exposure
+from tandemrank.logs.feedback import Feedback, exposure
+from tandemrank.logs.variety import hardly_varies
 from tandemrank.offpolicy.logger import Lists, fit
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -29,7 +30,6 @@ Clip = Literal["paper", "quantile", "none"] | float
 # simulated worlds, it never raised the error, where one in a hundred made it up to 0.8% too low and the error 10% larger.
 CLIP_QUANTILE = 0.001
 SAMPLES = 50  # of the race, for propensities that come from a policy
-DETERMINISTIC_SHARE = 0.9  # of the queries that came twice: if so many always saw one list, the logger does not vary
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Resolved:
     """The propensities of one or more parts of a log, from one source, and the minimum to which they are raised.
 
     `kind` is the source, `reason` says why it was taken, `logger` is the policy they come from (exact, fitted).
+    `only_shown`: lists hardly vary and these are frequencies, so nothing is known of what a query was never shown.
     Shapes: unclipped: of each part [P], its rows.
     """
 
@@ -45,6 +46,7 @@ class Resolved:
     kind: Kind
     reason: str
     logger: TwoStagePolicy | None = None
+    only_shown: bool = False
 
     @cached_property
     def rho_0(self) -> tuple[Floats, ...]:
@@ -88,7 +90,8 @@ def resolve(
         logger = fitted_policy(lists(), parts[0].vocabulary, seed=seed)
     rho_0 = tuple(row_propensities(part, theta, chosen, logger, samples=samples, seed=seed) for part in parts)
     minimum = clip_minimum(clip, rho_0[0][parts[0].clicks > 0], sum(part.N for part in parts), quantile=clip_quantile)
-    return Resolved(rho_0, minimum, chosen, reason, logger)
+    only_shown = chosen == "frequency" and hardly_varies(parts[0]) is not None
+    return Resolved(rho_0, minimum, chosen, reason, logger, only_shown)
 
 
 def fitted_policy(lists: Lists, vocabulary: Vocabulary, *, seed: int = 0) -> TwoStagePolicy:
@@ -118,13 +121,8 @@ def choose_propensity(wanted: Asked, log: Feedback, logging_policy: TwoStagePoli
         return "exact", "the policy that drew the log is given"
     if log.logged is not None:
         return "logged", "the log has a column of them"
-    repeated = log.impressions >= 2
-    fixed = float(always_the_same(log)[repeated].mean()) if repeated.any() else 0.0
-    if fixed >= DETERMINISTIC_SHARE:
-        return (
-            "frequency",
-            f"{fixed:.0%} of the queries always saw the same list, so what was shown is all that is known",
-        )
+    if fixed := hardly_varies(log):
+        return "frequency", f"{fixed}, so what was shown is all that is known"
     return "fitted", "the log has none, nor is the policy given that drew it; its lists vary, so a policy can be fitted"
 
 

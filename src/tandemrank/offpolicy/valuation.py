@@ -54,6 +54,7 @@ class Question:
       "clipped" and "none" for the others.
     - `reward_log`: impressions that are not in the log, for the reward model to learn from, in the same vocabulary; without
       it the log itself is cut into folds.
+    - `fitted_lists`: lists per query that the `logging_policy` was fitted to, if it was: are they enough?
     - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
     - `engine`: what reads the log, as in `logs.read`; the same bits either way.
     """
@@ -69,6 +70,7 @@ class Question:
     level: float = 0.95
     seed: int = 0
     engine: Engine = "local"
+    fitted_lists: float | None = None
 
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
@@ -103,6 +105,7 @@ def estimate(
     level: float = 0.95,
     seed: int = 0,
     engine: Engine = "local",
+    fitted_lists: float | None = None,
 ) -> Value:
     """What a pair would be worth if it were live, in clicks per impression, by the clicks of the past.
 
@@ -110,8 +113,9 @@ def estimate(
     that the pair was not trained on: on its own training log every pair looks better than it is.
     """
     asked = Question(
-        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine
-    )
+        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
+        fitted_lists,
+    )  # fmt: skip
     return estimate_all([policy], log, asked)[0]
 
 
@@ -131,6 +135,7 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
     engine: Engine = "local",
+    fitted_lists: float | None = None,
 ) -> Comparison:
     """How many more clicks per impression the new side would get than the old, by the same draws of queries.
 
@@ -138,8 +143,9 @@ def compare(
     `log` and the keywords are those of `estimate`.
     """
     asked = Question(
-        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine
-    )
+        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
+        fitted_lists,
+    )  # fmt: skip
     return values.compare_values(*estimate_all([new, old], log, asked))
 
 
@@ -282,15 +288,20 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
     found = evidence.propensities
     ips = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
     diagnostics = diagnose(evidence.log, evidence.rho_0, found.raised[0], exposure, evidence.theta)
-    verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct")
+    lists = asked.fitted_lists
+    if found.kind == "fitted":
+        lists = diagnostics.impressions / max(diagnostics.queries, 1)
+    verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct", fitted_lists=lists)
     cases = identified(ips, exposure, evidence.log)
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
+    # A reward model must not promise what lists that hardly vary cannot know: what was never shown is worth nothing here.
+    estimator: Estimator = "ips" if found.only_shown and asked.estimator in MODELLED else asked.estimator
     weights, unclipped = (
         estimators.safe_ratio(exposure.rho, x, evidence.log.shown) for x in (evidence.rho_0, found.unclipped[0])
     )
     return Judged(
-        ESTIMATORS[asked.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
+        ESTIMATORS[estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
         found.reason, _ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
         weights, unclipped, cases,
     )  # fmt: skip

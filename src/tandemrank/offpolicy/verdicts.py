@@ -8,6 +8,7 @@ from tandemrank.offpolicy.diagnostics import Diagnostics
 CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
 CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
 CARE_QUERIES, CARE_LARGEST, CARE_CLIPPED = 30, 0.1, 0.05
+CARE_LISTS = 50  # per query: a policy fitted to fewer knows too little of what each query is shown
 SUM_OF_THETA = 0.1  # so close to sum_k theta_k a wrong balance is likely that of P(item at position)
 
 
@@ -38,9 +39,13 @@ def worst(*verdicts: Verdict) -> Verdict:
     return max(verdicts, key=list(Verdict).index)
 
 
-def judge(found: Diagnostics, *, modelled: bool) -> tuple[Verdict, tuple[str, ...]]:
-    """The verdict and its reasons: the worst that is found decides. `modelled`: the value is a reward model's alone."""
-    for verdict, rules in ((Verdict.REFUSE, _refusals(found)), (Verdict.CARE, _cautions(found, modelled=modelled))):
+def judge(found: Diagnostics, *, modelled: bool, fitted_lists: float | None = None) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict and its reasons: the worst that is found decides. `modelled`: the value is a reward model's alone.
+
+    `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known.
+    """
+    cautions = [*_cautions(found, modelled=modelled), *_fitted(fitted_lists)]
+    for verdict, rules in ((Verdict.REFUSE, _refusals(found)), (Verdict.CARE, cautions)):
         if reasons := tuple(reason for holds, reason in rules if holds):
             return verdict, reasons
     left = f"{found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
@@ -67,6 +72,22 @@ def _cautions(found: Diagnostics, *, modelled: bool) -> list[tuple[bool, str]]:
         (found.largest_share > CARE_LARGEST, largest),
         (found.clipped > CARE_CLIPPED, clipped),
         (modelled, "the interval does not include the error of the reward model"),
+    ]
+
+
+def _fitted(lists: float | None) -> list[tuple[bool, str]]:
+    """Whether a policy was fitted to too few lists of a query to know its tastes.
+
+    What the logger knew of a query and the fit does not, made relevant items likelier to be shown than the fit believes: a
+    value by its propensities is too high, and no interval over queries says so.
+    """
+    few = lists is not None and lists < CARE_LISTS
+    said = "" if lists is None else f"the logging policy was fitted to {lists:.3g} lists per query"
+    return [
+        (
+            few,
+            f"{said}, fewer than {CARE_LISTS}: its propensities are too small for what it liked, and the value too high",
+        )
     ]
 
 

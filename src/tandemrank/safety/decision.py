@@ -23,10 +23,11 @@ from numpy.typing import ArrayLike
 
 from tandemrank._base.cluster import Engine
 from tandemrank.errors import ConfigError
-from tandemrank.logs.feedback import Feedback, always_the_same
+from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
+from tandemrank.logs.variety import hardly_varies
 from tandemrank.offpolicy.certainty import Independent, excess_exposure
-from tandemrank.offpolicy.propensities import DETERMINISTIC_SHARE, Asked, Clip
+from tandemrank.offpolicy.propensities import Asked, Clip
 from tandemrank.offpolicy.valuation import Answers, Curve, Estimator, Question, Side, answers
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
 from tandemrank.offpolicy.verdicts import CARE_MISSING, Verdict
@@ -153,8 +154,7 @@ def decide(
         examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine
     )
     found = answers([*sides.values(), against, PRODUCTION], log, asked)
-    repeated = found.log.impressions >= 2
-    varies = not (repeated.any() and always_the_same(found.log)[repeated].mean() >= DETERMINISTIC_SHARE)
+    varies = hardly_varies(found.log) is None
     named = PRODUCTION if against == PRODUCTION else "the other pair"
     rules = Rules(at_least, level, len(sides), independent, most_clicks, risk, named, varies)
     parts = _segments(segment, query_features, log, found)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 from scipy.sparse import csr_matrix
 
@@ -236,9 +237,11 @@ def _valued(
     """The doubly robust value of every pair on the part for it, and production's; the reward model learns from the others."""
     # A policy that was fitted to the log is used as the one that drew it: sums have no lists to fit another to.
     used = data.propensities
+    times = np.sum([part.impressions for part in parts.all()], axis=0)
     asked = Question(
         examination=config.theta, propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
         reward_log=parts.seen, seed=seed,
+        fitted_lists=float(times[times > 0].mean()) if used.kind == "fitted" else None,
     )  # fmt: skip
     return estimate_all([*policies, PRODUCTION], parts.evaluation, asked)
 

@@ -1,0 +1,59 @@
+"""Whether the lists of a query vary, against every two lists of it one by one."""
+
+from itertools import combinations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tandemrank.logs import reading, variety
+
+
+def log(lists: dict[str, list[list[int]]]) -> pl.DataFrame:
+    rows = [(q, items) for q, some in lists.items() for items in some]
+    return pl.DataFrame(
+        {"query_id": [q for q, _ in rows], "items": [i for _, i in rows], "clicks": [[0] * len(i) for _, i in rows]}
+    )
+
+
+def noisy(exchanged: float, seed: int = 0) -> pl.DataFrame:
+    """Lists of 5 out of 60 items, always the same but for a share of the places."""
+    rng = np.random.default_rng(seed)
+    lists = {}
+    for q in range(30):
+        best = rng.permutation(60)
+        some = np.tile(best[:5], (8, 1))
+        change = rng.random(some.shape) < exchanged
+        some[change] = best[5 + rng.integers(55, size=int(change.sum()))]
+        lists[str(q)] = [list(dict.fromkeys(row.tolist())) for row in some]
+    return log(lists)
+
+
+def test_items_in_common_by_every_two_lists() -> None:
+    lists = {"a": [[1, 2, 3], [2, 3, 4], [3, 9, 8]], "b": [[1, 2, 3], [3, 2, 1]], "c": [[5, 6, 7]]}
+    shared = {
+        q: np.mean([len({*x} & {*y}) / 3 for x, y in combinations(some, 2)]) for q, some in lists.items() if q != "c"
+    }
+    found = variety.items_in_common(reading.read(log(lists)))
+    assert found == pytest.approx((3 * shared["a"] + 2 * shared["b"]) / 5)
+
+
+def test_one_place_in_twenty_is_no_exploration_and_one_in_three_is() -> None:
+    assert "of their items in common" in (variety.hardly_varies(reading.read(noisy(0.05))) or "")
+    assert variety.hardly_varies(reading.read(noisy(0.0))) == "100% of the queries always saw the same list"
+    assert variety.hardly_varies(reading.read(noisy(0.35))) is None
+
+
+def test_what_chance_has_in_common_does_not_count() -> None:
+    rng = np.random.default_rng(0)
+    random = {str(q): [rng.permutation(6)[:5].tolist() for _ in range(9)] for q in range(9)}
+    feedback = reading.read(log(random))
+    assert variety.items_in_common(feedback) == pytest.approx(5 / 6, abs=0.03)
+    assert variety.hardly_varies(feedback) is None
+
+
+def test_queries_that_come_once_say_nothing() -> None:
+    feedback = reading.read(log({"a": [[1, 2]], "b": [[1, 2]]}))
+    assert (
+        variety.items_in_common(feedback) is variety.fixed_queries(feedback) is variety.hardly_varies(feedback) is None
+    )
