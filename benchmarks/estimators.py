@@ -10,7 +10,9 @@ fitted to the lists.
 Reward models are cross-fitted by impressions, as in `estimate`. Printed: root mean squared error in % of the true value (that
 of the log's queries, each as often as it came) and bias in %, over all logs of all worlds; and for each estimator the geometric
 mean over all kinds of world but `outside`, over that of IPS, with a 95% interval (logs drawn with replacement, the same for all
-estimators). Worlds 0 to 2 are those on which beta_ips was worked out: judge it on others. About fifteen minutes on one core.
+estimators). `direct_...` and `robust_...` are the direct method and the doubly robust estimator with each reward model: click
+rates by item, and the posterior with memory of the log alone. Worlds 0 to 2 are those on which beta_ips was worked out: judge
+it on others. About an hour on one core.
 """
 
 import argparse
@@ -37,7 +39,8 @@ from tandemrank.offpolicy.estimators import Floats
 from tandemrank.offpolicy.folds import rows_of
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
-from tandemrank.offpolicy.reward import item_rate
+from tandemrank.offpolicy.reward import item_rate, posterior
+from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -46,7 +49,10 @@ THETA = 1 / np.arange(1.0, K + 1)
 PAIRS = ("near", "better", "far", "outside")
 LENGTHS = (10, 100, 1000)  # impressions per query
 SAMPLES = 2000  # of the race for the exposures that count as true
-NAMES = ("ips", "clipped", "self_normalised", "beta_ips", "direct", "doubly_robust")
+MODELS = {"item_rate": item_rate.reward_model, "posterior": posterior.fit}
+NAMES = (
+    "ips", "clipped", "self_normalised", "beta_ips", *(f"{kind}_{m}" for m in MODELS for kind in ("direct", "robust")),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -135,27 +141,37 @@ def logs(of: World, n: int, number: int, seed: int) -> Iterator[tuple[Feedback, 
         yield one, other, fitted
 
 
-def values(rho: Floats, rho_0: Floats, one: Feedback, other: Feedback) -> dict[str, Estimate]:
+Fitted = dict[
+    str, tuple[RewardModel, RewardModel]
+]  # of each kind: for the one part by the other, and the other way round
+
+
+def fitted_models(one: Feedback, other: Feedback) -> Fitted:
+    """Every reward model, cross-fitted."""
+    return {name: (fit(other, THETA), fit(one, THETA)) for name, fit in MODELS.items()}
+
+
+def values(rho: Floats, rho_0: Floats, one: Feedback, other: Feedback, models: Fitted) -> dict[str, Estimate]:
     """Every estimator on one log.  Shapes: rho, rho_0 [Q, D]."""
     log = merge([one, other])
     on_log = rho[log.query, log.item], rho_0[log.query, log.item], log
     minimum = propensities.quantile_clip(on_log[1][log.clicks > 0], 0.01)
-    direct, robust = [], []
-    for part, rest in ((one, other), (other, one)):
-        reward = item_rate.reward_model(rest, THETA)
-        at = rows_of(part, log)
-        promised = (rho * reward.matrix(np.arange(Q))[:, :D]).sum(1)
-        on_part = on_log[0][at], on_log[1][at], part
-        direct.append(estimators.direct_method(*on_part, direct=promised))
-        r_hat = reward.at(part.query, part.item)
-        robust.append(estimators.doubly_robust(*on_part, theta=THETA, r_hat=r_hat, direct=promised))
-    return {
+    modelled = {}
+    for name, both in models.items():
+        direct, robust = [], []
+        for part, reward in zip((one, other), both, strict=True):
+            at = rows_of(part, log)
+            promised = (rho * reward.matrix(np.arange(Q))[:, :D]).sum(1)
+            on_part = on_log[0][at], on_log[1][at], part
+            direct.append(estimators.direct_method(*on_part, direct=promised))
+            r_hat = reward.at(part.query, part.item).mean
+            robust.append(estimators.doubly_robust(*on_part, theta=THETA, r_hat=r_hat, direct=promised))
+        modelled |= {f"direct_{name}": estimators.pooled(direct), f"robust_{name}": estimators.pooled(robust)}
+    return modelled | {
         "ips": estimators.ips(*on_log),
         "clipped": estimators.clipped(*on_log, minimum=minimum),
         "self_normalised": estimators.self_normalised(*on_log, theta=THETA),
         "beta_ips": estimators.beta_ips(*on_log, theta=THETA),
-        "direct": estimators.pooled(direct),
-        "doubly_robust": estimators.pooled(robust),
     }
 
 
@@ -171,10 +187,11 @@ def measure(worlds: range, number: int, fitted_number: int) -> Cells:
             for seed, of in every.items():
                 for one, other, fitted in logs(of, n, repeats, seed):
                     rho_0 = of.rho_0 if propensity == "exact" else fitted()
+                    models = fitted_models(one, other)
                     share = (one.impressions + other.impressions) / (one.N + other.N)
                     for pair, rho in of.rho.items():
                         truth = float(share @ (rho * of.relevance).sum(1))
-                        found = values(rho, rho_0, one, other)
+                        found = values(rho, rho_0, one, other, models)
                         errors = [100 * (found[name].value / truth - 1) for name in NAMES]
                         off.setdefault((propensity, pair, n), []).append(errors)
     return {cell: np.array(errors) for cell, errors in off.items()}
@@ -195,7 +212,7 @@ def table(cells: Cells) -> list[Row]:
 def summaries(cells: Cells, replicates: int = 2000) -> list[Summary]:
     """Each estimator over IPS, in the mean of all kinds of world that a log can speak about."""
     rng, found = np.random.default_rng(0), []
-    for propensity in ("exact", "fitted"):
+    for propensity in dict.fromkeys(kind for kind, _, _ in cells):
         chosen = [x for (kind, pair, _), x in cells.items() if kind == propensity and pair != "outside"]
         draws = [np.stack([x, *(x[rng.integers(len(x), size=len(x))] for _ in range(replicates))]) for x in chosen]
         log_error = np.mean([np.log(np.square(d).mean(1)) / 2 for d in draws], axis=0)  # [1 + replicates, estimators]

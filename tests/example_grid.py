@@ -5,7 +5,12 @@ from typing import Any
 from tandemrank.experiments.results import Table
 
 TINY: dict[str, Any] = {
-    "experiment": {"queries": 60, "items": 40, "rank": 5, "learning": {"list_length": 5, "training": {"epochs": 4}}},
+    "experiment": {
+        "queries": 60,
+        "items": 40,
+        "rank": 5,
+        "learning": {"list_length": 5, "initial": "given", "objective": "ips", "training": {"epochs": 4}},
+    },
     "candidates": [10, 20],
     "impressions": [2000, 4000],
     "runs": 1,

@@ -325,7 +325,7 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (
             ["learn", "--logs", "x.parquet", "--objective", "magic"],
             2,
-            "objective: input should be 'ips' or 'doubly-robust'",
+            "objective: input should be 'posterior', 'doubly-robust' or 'ips'",
         ),
         (["learn", "--logs", "x.parquet", "--propensity", "magic"], 2, "propensity: input should be 'auto'"),
         (["learn", "--logs", "absent.parquet"], 2, "absent.parquet"),

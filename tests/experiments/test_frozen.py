@@ -19,15 +19,20 @@ from tandemrank.policies import two_stage
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
-# tandemrank table --set queries=150 --set items=120 --set rank=8 --candidates 20,40 --impressions 3000 --runs 2,
-# the cells of K2 = 20 and the first run. NDCG, and expected clicks per list.
+# tandemrank table --set queries=150 --set items=120 --set rank=8 --candidates 20,40 --impressions 3000 --runs 2
+# --set initial=given --set objective=ips, the cells of K2 = 20 and the first run. NDCG, and expected clicks per list.
 PUBLISHED = {"baseline": (0.7006, 1.8185), "independent": (0.6845, 1.7554), "joint": (0.7008, 1.8064)}
 
 
 def test_the_figures_of_a_small_grid() -> None:
     """Another CPU rounds otherwise, and training carries that on: hence the tolerance."""
     values = {
-        "experiment": {"queries": 150, "items": 120, "rank": 8},
+        "experiment": {
+            "queries": 150,
+            "items": 120,
+            "rank": 8,
+            "learning": {"initial": "given", "objective": "ips"},
+        },
         "candidates": [20],
         "impressions": [3000],
         "runs": 1,

@@ -18,7 +18,7 @@ SMALL = {
     "queries": 200,
     "items": 120,
     "rank": 10,
-    "learning": {"candidates": 30, "training": {"epochs": 25, "minibatch": 64}},
+    "learning": {"candidates": 30, "initial": "given", "objective": "ips", "training": {"epochs": 25, "minibatch": 64}},
 }
 
 
@@ -41,7 +41,7 @@ def trainer(config, world) -> Trainer:
 def stopped(world) -> Trainer:
     """Training that ends by held-out clicks."""
     switches = {**SMALL["learning"], "training": {**SMALL["learning"]["training"], "early_stopping": True}}
-    config = validated(ExperimentConfig, {**SMALL, "learning": switches})
+    config = validated(ExperimentConfig, {**SMALL, "learning": {"initial": "given", "objective": "ips", **switches}})
     return Trainer(world, config, simulate_log(world, config, 20_000, 0), 0)
 
 

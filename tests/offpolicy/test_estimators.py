@@ -18,8 +18,9 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
 from tandemrank.offpolicy.folds import fold_of_queries, query_folds
 from tandemrank.offpolicy.reward import item_rate
+from tandemrank.offpolicy.reward.model import Belief
 from tandemrank.training import stopping
-from tandemrank.training.weights import DoublyRobustWeights, click_weights, doubly_robust_weights
+from tandemrank.training.weights import RewardWeights, click_weights, direct_weights, doubly_robust_weights
 
 THETA = [1.0, 0.5]
 S, R_SCORES, K2 = [0.3, -0.5, 1.0], [0.8, 0.0, -0.7], 2
@@ -133,9 +134,10 @@ def in_two_parts() -> list[tuple[tuple[feedback.Feedback, feedback.Feedback], fl
     return [((a, b), p * r) for (a, p), (b, r) in itertools.product(outcomes, repeat=2)]
 
 
-def weights_of(parts: tuple[feedback.Feedback, feedback.Feedback]) -> DoublyRobustWeights:
+def weights_of(parts: tuple[feedback.Feedback, feedback.Feedback]) -> RewardWeights:
     whole = sums.merge(parts)
-    return doubly_robust_weights(on_rows(RHO_0, whole), whole, np.array(THETA), [parts, parts[::-1]])
+    folds = [(part, item_rate.reward_model(rest, np.array(THETA))) for part, rest in (parts, parts[::-1])]
+    return doubly_robust_weights(on_rows(RHO_0, whole), whole, np.array(THETA), folds, shrink=False)
 
 
 def test_cltr_grad_2s_of_the_doubly_robust_weights_is_unbiased_over_all_logs_of_a_tiny_world() -> None:
@@ -176,6 +178,41 @@ def test_doubly_robust_weights_are_the_estimator_as_it_is_written() -> None:
         assert (np.abs(stage.grad.mean(0).numpy() - exact) < 5 * noise + 1e-6).all()
 
 
+def test_shrunken_residuals_are_the_best_linear_guess_of_what_the_model_gets_wrong() -> None:
+    """By simulation: with R drawn around r_hat with variance v, no other factor than lambda has a smaller squared error."""
+    rng, n, rho_0 = np.random.default_rng(0), 12, 0.25
+    r_hat, v = 0.3, 0.3 * 0.7
+    R = (rng.random(200_000) < r_hat).astype(float)  # a hidden bit: variance v
+    clicks = rng.binomial(n, rho_0 * R)
+    residual = (clicks - n * rho_0 * r_hat) / (n * rho_0)
+    best = float((residual * (R - r_hat)).mean() / np.square(residual).mean())
+    wanted = v / (v + r_hat * (1 - rho_0) / (n * rho_0))  # a click happens once at most: (1 - rho_0)
+    assert best == pytest.approx(wanted, abs=0.01)
+    vocabulary = Vocabulary(pl.Series([0]), pl.Series([0]))
+    one = feedback.Feedback(
+        vocabulary, np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int16), np.array([6.0]), np.array([2.0]), None,
+        np.array([12.0]),
+    )  # fmt: skip
+
+    class Known(item_rate.ItemRate):
+        def at(self, q, d):
+            return Belief(np.full(len(q), r_hat), np.full(len(q), v))
+
+    model = Known(**vars(item_rate.reward_model(one, np.array([0.5]))))
+    found = doubly_robust_weights(np.array([rho_0]), one, np.array([0.5]), [(one, model)])
+    left = (2 - 3 * r_hat) / rho_0
+    assert found.residual[0, 0] == pytest.approx(v / (v + r_hat / (n * rho_0)) * left)
+
+
+def test_direct_weights_are_what_the_model_expects_of_every_document() -> None:
+    log = log_of([(0, 1), (1, 0)], [(1, 0), (0, 1)])
+    model = item_rate.reward_model(log, np.array(THETA))
+    weights = direct_weights(log, model)
+    q = np.zeros(1, np.int64)
+    assert weights.rows(q).toarray()[0] == pytest.approx(2 * model.matrix(q)[0, :-1], rel=1e-6)
+    assert (weights.queries.tolist(), weights.clicked) == ([0], 1)
+
+
 def test_doubly_robust_weights_never_have_the_size_of_all_queries_by_all_items() -> None:
     """A million queries by a hundred thousand items: only the rows that are asked for exist."""
     Q, D = 1_000_000, 100_000
@@ -183,7 +220,7 @@ def test_doubly_robust_weights_never_have_the_size_of_all_queries_by_all_items()
     query = np.array([5, 5, 999_999], np.int32)
     parts = Impressions(query, np.array([[0], [7], [99_999]], np.int32), np.array([[1], [0], [1]], np.uint8))
     log = counting.from_impressions([parts], vocabulary)
-    folds = query_folds(log, 0)
+    folds = [(part, item_rate.reward_model(rest, np.ones(1))) for part, rest in query_folds(log, 0)]
     weights = doubly_robust_weights(np.full(3, 0.5), log, np.ones(1), folds)
     rows = weights.rows(np.array([5, 999_999]))
     assert rows.shape == (2, D)

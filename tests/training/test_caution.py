@@ -164,7 +164,7 @@ def clicks(start: TwoStagePolicy, N: int, seed: int = 0) -> pl.DataFrame:
 @pytest.mark.parametrize("objective", ["exposure", "prpo", "smoothing"])
 def test_learn_with_caution_says_what_it_cost_and_keeps_production_where_nothing_is_sure(objective) -> None:
     start = pair(0)
-    config = {"candidates": 6, "training": {"epochs": 3, "minibatch": 6}}
+    config = {"objective": "ips", "candidates": 6, "training": {"epochs": 3, "minibatch": 6}}
     methods = ["joint", "independent", "baseline"]
     sure = {"safe_objective": objective, "gate_independent": "impressions"}
     long = tr.learn(
@@ -211,7 +211,9 @@ def test_a_pair_passes_the_gate_by_a_bound_above_nothing_alone(monkeypatch, boun
 def test_without_a_policy_production_is_fitted_and_is_the_start() -> None:
     found = tr.learn(
         clicks(pair(0), 4000),
-        tr.LearningConfig.model_validate({"safe": True, "candidates": 6, "training": {"epochs": 1}}),
+        tr.LearningConfig.model_validate(
+            {"safe": True, "objective": "ips", "candidates": 6, "training": {"epochs": 1}}
+        ),
     )
     assert found.propensity == "fitted"
     assert found.start.policy is not None

@@ -12,17 +12,17 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import folds, propensities
 from tandemrank.offpolicy.logger import lists_of
-from tandemrank.offpolicy.reward import item_rate
-from tandemrank.policies.scorers import GivenScores
+from tandemrank.offpolicy.reward.memory import memory_of
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.data import prepare
-from tandemrank.training.weights import DoublyRobustWeights, click_weights
+from tandemrank.training.weights import RewardWeights, click_weights
 
 Q, D, K = 6, 8, 3
 THETA = models.examination_curve(K)
 IDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
-CONFIG = LearningConfig(list_length=K, candidates=5, clip="none")
+CONFIG = LearningConfig(list_length=K, candidates=5, clip="none", initial="given", objective="ips")
 
 
 def policy(seed: int = 0) -> TwoStagePolicy:
@@ -70,22 +70,40 @@ def test_the_doubly_robust_objective_learns_its_reward_model_from_the_other_half
     halves, held_out = (log(seed=1), log(seed=2)), log(seed=3)
     train_log = sums.merge(halves)
     weights = prepare(train_log, config, halves=halves, held_out=held_out, logging_policy=policy()).weights
-    assert isinstance(weights, DoublyRobustWeights)
+    assert isinstance(weights, RewardWeights)
     for (n, reward), part, rest in zip(weights.parts, halves, halves[::-1], strict=True):
         assert np.array_equal(n, part.impressions)
-        assert np.array_equal(reward.item, item_rate.reward_model(rest, THETA).item)
+        wanted = memory_of(rest, THETA, reward.chosen.noise)
+        assert np.array_equal(reward.memory.value, wanted.value)
     whole = prepare(train_log, config, held_out=held_out, logging_policy=policy()).weights
-    assert isinstance(whole, DoublyRobustWeights)
+    assert isinstance(whole, RewardWeights)
     assert len(whole.parts) == folds.QUERY_FOLDS
     for n, reward in whole.parts:
-        assert reward.pair[np.flatnonzero(n)].nnz == 0
+        assert not np.isin(reward.memory.query, np.flatnonzero(n)).any()
     mean = np.asarray(whole.rows(np.arange(Q)).todense()).sum() / np.asarray(weights.rows(np.arange(Q)).todense()).sum()
     assert mean == pytest.approx(1, abs=0.1)
 
 
+def test_the_posterior_is_fitted_to_what_trains_with_the_logger_as_its_prior() -> None:
+    rng = np.random.default_rng(4)
+    scorer = MatrixFactorisation(rng.normal(size=(Q, 2)), rng.normal(size=(D, 2)))
+    live = TwoStagePolicy(scorer, scorer, D, K, IDS)
+    config = CONFIG.model_copy(update={"initial": None, "objective": "posterior"})
+    found = prepare(log(), config, logging_policy=live)
+    assert found.posterior is not None
+    assert found.posterior.chosen.source == "the vectors of a policy"
+    q = np.arange(Q)
+    wanted = found.posterior.matrix(q)[:, :-1] * log().impressions[:, None]
+    assert found.weights.rows(q).toarray() == pytest.approx(wanted, rel=1e-5)
+    alone = prepare(log(), config, logging_policy=policy())
+    assert alone.posterior is not None
+    assert alone.posterior.chosen.source == "the log alone"
+    assert prepare(log(), CONFIG, logging_policy=live).posterior is None
+
+
 def test_a_log_without_clicks_is_refused() -> None:
     silent = counting.from_impressions([Impressions(p.query, p.items, 0 * p.clicks) for p in impressions()], IDS)
-    for objective in ("ips", "doubly-robust"):
+    for objective in ("posterior", "ips", "doubly-robust"):
         config = CONFIG.model_copy(update={"objective": objective})
         with pytest.raises(LogError, match="not enough clicks to learn from: 0 for training"):
             prepare(silent, config, held_out=log(), logging_policy=policy())

@@ -27,7 +27,8 @@ from tandemrank.training.learning import learn
 from tandemrank.training.parts import facts_of, read_parts
 from tandemrank.training.start import Start
 
-CONFIG = {"candidates": 20, "training": {"epochs": 6, "minibatch": 64, "learning_rate": 0.03}}
+GIVEN = {"initial": "given", "objective": "ips"}  # training itself is tested: the posterior leaves it nothing to do
+CONFIG = {**GIVEN, "candidates": 20, "training": {"epochs": 6, "minibatch": 64, "learning_rate": 0.03}}
 
 
 def configured(**more: object) -> tr.LearningConfig:
@@ -145,6 +146,26 @@ def test_no_part_shares_an_impression_with_another(world, stopping, objective, w
     assert facts.pairs == len(set(zip(whole.query.tolist(), whole.item.tolist(), strict=True)))
     plain = read_parts(world.frame, configured(training={"early_stopping": stopping}), Start(), 3)
     assert np.array_equal(parts.evaluation.shown, plain.evaluation.shown)  # whatever the objective
+
+
+def test_by_default_both_stages_are_the_posterior_of_the_training_part(world) -> None:
+    """Nothing is trained on top, so the methods agree; the value is that of impressions that the posterior has not seen."""
+    config = tr.LearningConfig(candidates=20)
+    found = learn(world.frame, config, methods=("joint", "baseline"), logging_policy=world.production)
+    answer, truth = found.values["joint"], world.value(found.policy, world.frame["query_id"])
+    assert abs(answer.value - truth) < 4 * answer.standard_error
+    assert truth > 1.3 * found.production.value
+    assert found.trained["joint"].history == ()
+    assert found.policy.generator.kind == found.policy.ranker.kind == "remembering"
+    q = np.arange(len(found.policy.vocabulary.query_ids))
+    assert np.array_equal(found.policy.most_likely(q), found.trained["baseline"].policy.most_likely(q))
+    asked = config.model_copy(update={"training": config.training.model_copy(update={"refine": 1})})
+    refined = learn(world.frame, asked, logging_policy=world.production)
+    assert {epoch.phase for epoch in refined.trained["joint"].history} == {
+        "generator alone",
+        "re-ranker alone",
+        "both stages",
+    }
 
 
 def test_doubly_robust_training(world) -> None:

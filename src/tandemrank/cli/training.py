@@ -55,7 +55,9 @@ def learn(
         str | None,
         typer.Option(help="auto (the best that the log and the options allow), exact, logged, fitted or frequency."),
     ] = None,
-    objective: Annotated[str | None, typer.Option(help="ips (inverse propensity scoring) or doubly-robust.")] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="posterior, doubly-robust or ips (inverse propensity scoring).")
+    ] = None,
     safe: Annotated[
         str | None,
         typer.Option(

@@ -78,6 +78,8 @@ class ExperimentConfig(BaseModel):
 PRESETS: dict[str, dict[str, Any]] = {
     "tandem": {},
     "paper": {
+        "initial": "given",
+        "objective": "ips",
         "propensity": "frequency",
         "clip": "paper",
         "schedule": "paper",

@@ -1,5 +1,6 @@
 """The log of a world ready for training, three ways to learn from it, and the references to compare them with."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,40 +14,49 @@ from tandemrank.experiments.evaluation import Evaluation, evaluate, ndcg
 from tandemrank.experiments.world import World, impressions, start_policy
 from tandemrank.logs import counting
 from tandemrank.logs.exclusion import pairs_of
+from tandemrank.logs.sums import merge
 from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.driver import Methods
 from tandemrank.training.history import Epoch, Progress
+from tandemrank.training.informed import informed, is_factorisation
 from tandemrank.training.loop import Criterion, train
 from tandemrank.training.schedules import Method
 
 
 @dataclass(frozen=True)
 class Log:
-    """A simulated log of N impressions, ready for training, and the pairs that were clicked in it.  Shapes: clicked [Q, D]."""
+    """A simulated log of N impressions, ready for training; the pairs that were clicked in it; the seconds that all methods share.
+
+    Shapes: clicked [Q, D].
+    """
 
     clicks: TrainingData
     N: int
     clicked: csr_matrix
+    seconds: float = 0.0
 
 
 def simulate_log(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
     """A log of N impressions of the production policy, its weights and its held-out part."""
-    used, held_out = counting.split_impressions(
-        impressions(world, N, seed),
-        world.task.vocabulary,
-        config.learning.held_out_share,
-        seed=derive(seed, "split", N) % 2**32,
+    shares = [config.learning.held_out_share]
+    if config.learning.objective == "doubly-robust":
+        shares.append((1 - sum(shares)) / 2)
+    rest, held_out, *half = counting.parts_of(
+        impressions(world, N, seed), world.task.vocabulary, shares, seed=derive(seed, "split", N) % 2**32
     )
-    chosen = derive(seed, "rho_0") % 2**32
+    chosen, since = derive(seed, "rho_0") % 2**32, time.perf_counter()
+    train_log = merge([rest, *half]) if half else rest
     found = prepare(
-        used, config.learning, held_out=held_out if config.learning.held_out_share else None,
+        train_log, config.learning, halves=[rest, *half] if half else None,
+        held_out=held_out if config.learning.held_out_share else None,
         logging_policy=world.production, seed=chosen,
         lists=lambda: logger.lists_of(impressions(world, N, seed)),
     )  # fmt: skip
-    return Log(found, N, pairs_of(used, "clicked") + pairs_of(held_out, "clicked"))
+    seconds = time.perf_counter() - since
+    return Log(found, N, pairs_of(train_log, "clicked") + pairs_of(held_out, "clicked"), seconds)
 
 
 @dataclass(frozen=True)
@@ -65,9 +75,15 @@ class Trainer:
     def __init__(self, world: World, config: ExperimentConfig, log: Log, seed: int) -> None:
         self.world, self.config, self.log, self.seed = world, config, log, seed
         criterion, watch = self._judges()
+        start, training, known = (
+            start_policy(world, config, world.task.D),
+            config.learning.training,
+            log.clicks.posterior,
+        )
+        start = informed(start, known) if config.learning.from_posterior and known is not None else start
         self.methods = Methods(
-            start_policy(world, config, world.task.D), log.clicks.weights, world.theta, config.learning.training,
-            seed=seed, coordinates=(log.N,), criterion=criterion, watch=watch,
+            start, log.clicks.weights, world.theta, training, seed=seed, coordinates=(log.N,), criterion=criterion, watch=watch,
+            refine=training.refine if config.learning.from_posterior and is_factorisation(start) else None,
             # Lists that a criterion asked for are there already; made for the curves alone, they would be a fifth of the time.
             watch_every=4 if criterion is None else 1,
         )  # fmt: skip
@@ -75,7 +91,7 @@ class Trainer:
     def run(self, method: Method, K2: int, *, progress: Callable[[Progress], None] | None = None) -> Outcome:
         """Trains and evaluates one method."""
         found = self.methods.train(method, K2, progress=progress)
-        return Outcome(found.policy, found.history, self.evaluate(found.policy), found.seconds)
+        return Outcome(found.policy, found.history, self.evaluate(found.policy), self.log.seconds + found.seconds)
 
     def _judges(self) -> tuple[Criterion | None, Callable[[TwoStagePolicy], dict[str, float]]]:
         """The criterion, and the true NDCG of the same lists: an epoch makes its lists once, for both."""

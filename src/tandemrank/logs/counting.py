@@ -33,10 +33,22 @@ def split_impressions(
     propensities: Propensities | None = None,
 ) -> tuple[Feedback, Feedback]:
     """As `from_impressions`, with the given share of the impressions held out: (for training, held out)."""
-    check_shares(held_out)
-    shown = (shown_items(part, vocabulary, propensities) for part in parts)
-    used, apart = tally(shown, lambda: vocabulary, (held_out,), seed)
+    used, apart = parts_of(parts, vocabulary, (held_out,), seed=seed, propensities=propensities)
     return used, apart
+
+
+def parts_of(
+    parts: Iterable[Impressions],
+    vocabulary: Vocabulary,
+    shares: Sequence[float],
+    *,
+    seed: int = 0,
+    propensities: Propensities | None = None,
+) -> tuple[Feedback, ...]:
+    """The same with several shares apart: the rest first, then each of them."""
+    check_shares(*shares)
+    shown = (shown_items(part, vocabulary, propensities) for part in parts)
+    return tally(shown, lambda: vocabulary, shares, seed)
 
 
 def shown_items(part: Impressions, vocabulary: Vocabulary, propensities: Propensities | None) -> Shown:

@@ -28,17 +28,20 @@ from tandemrank.offpolicy.folds import query_folds, rows_of
 from tandemrank.offpolicy.identification import identified
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import SAMPLES, Asked, Clip, Resolved, resolve
-from tandemrank.offpolicy.reward import item_rate
+from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
 from tandemrank.offpolicy.verdicts import CARE_MISSING, Verdict, judge
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.vectors import vectors_of
 
 Floats = NDArray[np.float64]
 Estimator = Literal["doubly_robust", "ips", "clipped", "self_normalised", "beta_ips", "direct"]
 Curve = Literal["reciprocal", "dcg"]
 Side = TwoStagePolicy | Production
+RewardSource = Literal["posterior", "item-rate"] | RewardModel
+REWARDS = ("posterior", "item-rate")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,8 @@ class Question:
     - `fitted_lists`: lists per query that the `logging_policy` was fitted to, if it was: are they enough?
     - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
     - `engine`: what reads the log, as in `logs.read`; the same bits either way.
+    - `reward`: the reward model, "posterior" (clicks and non-clicks, with memory), "item-rate", or one that was fitted to other
+      impressions in the vocabulary of the log.
     """
 
     examination: Curve | ArrayLike = "reciprocal"
@@ -71,6 +76,7 @@ class Question:
     seed: int = 0
     engine: Engine = "local"
     fitted_lists: float | None = None
+    reward: RewardSource = "posterior"
 
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
@@ -81,6 +87,8 @@ class Question:
                 f"examination must be {' or '.join(get_args(Curve))}, or a number for each rank; {self.examination!r} came."
             )
         check_engine(self.engine)
+        if not isinstance(self.reward, RewardModel) and self.reward not in REWARDS:
+            raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, or a reward model; {self.reward!r} came.")
         if self.estimator not in ESTIMATORS:
             raise ConfigError(f"estimator must be one of {', '.join(ESTIMATORS)}; {self.estimator!r} came.")
         if self.samples < 1 or self.replicates < 100 or not 0 < self.level < 1:
@@ -106,6 +114,7 @@ def estimate(
     seed: int = 0,
     engine: Engine = "local",
     fitted_lists: float | None = None,
+    reward: RewardSource = "posterior",
 ) -> Value:
     """What a pair would be worth if it were live, in clicks per impression, by the clicks of the past.
 
@@ -114,7 +123,7 @@ def estimate(
     """
     asked = Question(
         examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
-        fitted_lists,
+        fitted_lists, reward,
     )  # fmt: skip
     return estimate_all([policy], log, asked)[0]
 
@@ -136,6 +145,7 @@ def compare(
     seed: int = 0,
     engine: Engine = "local",
     fitted_lists: float | None = None,
+    reward: RewardSource = "posterior",
 ) -> Comparison:
     """How many more clicks per impression the new side would get than the old, by the same draws of queries.
 
@@ -144,7 +154,7 @@ def compare(
     """
     asked = Question(
         examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
-        fitted_lists,
+        fitted_lists, reward,
     )  # fmt: skip
     return values.compare_values(*estimate_all([new, old], log, asked))
 
@@ -198,7 +208,7 @@ def sensitivity_of(
     again = replace(question, propensity="exact" if known.logger else known.kind, logging_policy=known.logger)
 
     def under(theta: Floats) -> float:
-        return _judged([policy], _evidence(read, theta, again), again)[0].estimate.value
+        return _judged([policy], _evidence(read, theta, again, first.parts), again)[0].estimate.value
 
     shifted = np.array([under(theta) for theta in curve.draws(seed=derive(question.seed, "curves"))])
     live = values.production(read.whole).estimate.value
@@ -208,13 +218,20 @@ def sensitivity_of(
     return value, Sensitivity(interval, float(shifted.std()), table)
 
 
+Models = tuple[tuple[Feedback, RewardModel], ...]  # parts of a log, each with a reward model of others
+
+
 @dataclass(frozen=True)
 class Read:
-    """A log: all of it, parts of it with what a reward model may learn from, never the part itself, and its first lists."""
+    """A log: all of it, parts of it with what a reward model may learn from, never the part itself, and its first lists.
+
+    `by_query`: the parts have no query in common, so a model knows of the queries it judges nothing but their items.
+    """
 
     whole: Feedback
     folds: list[tuple[Feedback, Feedback]]
     lists: Impressions | None
+    by_query: bool = False
 
 
 @dataclass(frozen=True)
@@ -227,7 +244,7 @@ class Evidence:
     log: Feedback
     theta: Floats
     propensities: Resolved
-    parts: tuple[tuple[Feedback, RewardModel], ...] = ()
+    parts: Models = ()
 
     @property
     def rho_0(self) -> Floats:
@@ -248,7 +265,9 @@ def _read(log: Source | Feedback, asked: Question) -> Read:
             log, (0.5,), lists=LISTS if may_fit else 0, seed=seed, K=K, engine=asked.engine
         )
         whole, folds = sums.merge([one, other]), [(one, other), (other, one)]
-    return Read(whole, folds if asked.reward_log is None else [(whole, asked.reward_log)], lists)
+    learnt = whole if isinstance(asked.reward, RewardModel) else asked.reward_log
+    by_query = isinstance(log, Feedback) and learnt is None
+    return Read(whole, folds if learnt is None else [(whole, learnt)], lists, by_query)
 
 
 def _curve(log: Feedback, pairs: Sequence[TwoStagePolicy], asked: Question) -> Floats:
@@ -259,7 +278,8 @@ def _curve(log: Feedback, pairs: Sequence[TwoStagePolicy], asked: Question) -> F
     return np.asarray(asked.examination, np.float64)
 
 
-def _evidence(read: Read, theta: Floats, asked: Question) -> Evidence:
+def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None = None) -> Evidence:
+    """What the log says by a curve; `models` are reward models that are there already: any will do for any curve."""
     shown = read.lists
     clip = asked.clip if asked.clip is not None else "quantile" if asked.estimator == "clipped" else "none"
     found = resolve(
@@ -268,8 +288,23 @@ def _evidence(read: Read, theta: Floats, asked: Question) -> Evidence:
         seed=derive(asked.seed, "propensities"),
     )  # fmt: skip
     folds = read.folds if asked.estimator in MODELLED else []
-    parts = tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds)
+    parts = (
+        tuple((part, _reward(rest, theta, asked, read.by_query)) for part, rest in folds) if models is None else models
+    )
     return Evidence(read.whole, theta, found, parts)
+
+
+def _reward(log: Feedback, theta: Floats, asked: Question, by_query: bool) -> RewardModel:
+    """The reward model of a part of the log; a logging policy's vectors are the prior of the posterior.
+
+    Of queries that it has not seen the posterior knows no more than rates do, so they do there.
+    """
+    if isinstance(asked.reward, RewardModel):
+        return asked.reward
+    if asked.reward == "item-rate" or by_query or not log.clicks.any():
+        return item_rate.reward_model(log, theta)
+    prior = vectors_of(asked.logging_policy, log.vocabulary)
+    return posterior.fit(log, theta, vectors=prior, seed=derive(asked.seed, "reward") % 2**32)
 
 
 def _judged(pairs: Sequence[TwoStagePolicy], evidence: Evidence, asked: Question) -> list[Judged]:

@@ -60,6 +60,19 @@ class Memory:
         """The row and the place of every pair of some queries.  Shapes: q [B] -> [m], [m]."""
         return entries_of_rows(self.first, q)
 
+    def plus(self, other: "Memory") -> "Memory":
+        """What both remember, of a pair that both know the sum: log-likelihood ratios of different showings add up."""
+        if (self.Q, self.D) != (other.Q, other.D):
+            raise InputError(
+                f"memories of {self.Q} x {self.D} and {other.Q} x {other.D} queries and items cannot be added up."
+            )
+        query, item, value = (
+            np.concatenate([getattr(one, name) for one in (self, other)]) for name in ("query", "item", "value")
+        )
+        pairs, at = np.unique(query * self.D + item, return_inverse=True)
+        total = np.bincount(at, value, len(pairs)).astype(np.float32)
+        return memory_from(pairs // self.D, (pairs % self.D).astype(np.int32), total, self.Q, self.D)
+
     def only(self, kept: NDArray[np.bool_]) -> "Memory":
         """Some of the pairs.  Shapes: kept [n]."""
         first = np.append(0, np.cumsum(kept))[self.first]

@@ -62,6 +62,12 @@ class TrainingConfig(BaseModel):
         description="how the vector of a query moves: along its gradient by steps of one length, or by Adam",
     )
     epochs: int = Field(default=16, ge=1, le=LARGEST, description="epochs per phase, at most")
+    refine: int = Field(
+        default=0,
+        ge=0,
+        le=LARGEST,
+        description="epochs per phase, at most, where both stages start from the posterior: training on top of it",
+    )
     rank_weights: RankWeights = Field(
         default="flat",
         description="weights of the ranks that training maximises, the paper's alpha_k: 1 down to a depth that is deeper where "
@@ -146,9 +152,15 @@ class LearningConfig(BaseModel):
     clip_quantile: float | None = Field(
         default=None, ge=0, lt=1, description="the small quantile, with clip = quantile; by default 0.001"
     )
-    objective: Literal["ips", "doubly-robust"] = Field(
-        default="ips",
-        description="clicks weighted by inverse propensities, or the same for what a reward model leaves unexplained",
+    initial: Literal["posterior", "given"] | None = Field(
+        default=None,
+        description="what both stages are before training: the posterior of the log with its memory, to which what is given is "
+        "the prior, or what is given; by default the posterior, with `safe` what is given",
+    )
+    objective: Literal["posterior", "doubly-robust", "ips"] = Field(
+        default="posterior",
+        description="what training maximises: clicks that the posterior of the log expects, the same and what it leaves "
+        "unexplained weighted by inverse propensities, or clicks weighted by inverse propensities",
     )
     evaluation_share: float | None = Field(
         default=None,
@@ -192,6 +204,11 @@ class LearningConfig(BaseModel):
         if self.clip_quantile is not None and self.clip != "quantile":
             raise ValueError(f"clip_quantile is for clip = quantile; clip is {self.clip}. Leave one of the two out")
         return self
+
+    @property
+    def from_posterior(self) -> bool:
+        """Whether both stages start from the posterior of the log."""
+        return self.initial == "posterior" or (self.initial is None and self.safe is None)
 
     @property
     def K(self) -> int:

@@ -2,7 +2,8 @@
 
 w[q, d] = sum_i c_i(d) / max(rho_0(d), clip)                                         (paper: cltr-obj-2s, propensity_def)
 
-or, with the doubly robust objective, the same for what a reward model leaves unexplained, and the model's promise.
+or what a reward model of the log expects (posterior), or both: the same for what the model leaves unexplained, and its promise
+(doubly robust). The posterior is also where both stages start from (`informed`).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,12 +19,16 @@ from tandemrank.offpolicy import propensities
 from tandemrank.offpolicy.folds import query_folds
 from tandemrank.offpolicy.logger import Lists
 from tandemrank.offpolicy.propensities import Resolved
+from tandemrank.offpolicy.reward import featured, posterior
+from tandemrank.offpolicy.reward.featured import Tables
+from tandemrank.offpolicy.reward.posterior import Posterior
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.vectors import Vectors, vectors_of
 from tandemrank.training import stopping
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.documents import Weights
 from tandemrank.training.loop import Criterion
-from tandemrank.training.weights import DoublyRobustWeights, click_weights, doubly_robust_weights
+from tandemrank.training.weights import RewardWeights, click_weights, direct_weights, doubly_robust_weights
 
 ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32]]]
 
@@ -32,12 +37,13 @@ ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32
 class TrainingData:
     """What a log says: weights for training, and the part that was held out for judging, if any, with its propensities.
 
-    `propensities`: of what trains, then of what is held out.
+    `propensities`: of what trains, then of what is held out. `posterior`: of what trains, where it is asked for.
     """
 
     weights: csr_matrix | Weights
     held_out: Feedback | None
     propensities: Resolved
+    posterior: Posterior | None = None
 
     def criterion(self, config: LearningConfig, *, lists: ListMaker | None = None) -> Criterion | None:
         """The judgement that says when to stop, with early stopping; only held-out clicks enter, never the truth.
@@ -62,13 +68,16 @@ def prepare(
     held_out: Feedback | None = None,
     logging_policy: TwoStagePolicy | None = None,
     lists: Callable[[], Lists] | None = None,
+    vectors: Vectors | None = None,
+    tables: Tables | None = None,
     seed: int = 0,
 ) -> TrainingData:
     """The weights of the documents by `train_log`, and `held_out`, which only judges, with its propensities.
 
     `halves` are its two parts by impression: the reward model of the doubly robust objective then learns from the one for
     the other, and else from some queries for the others. `lists` reads the lists of the log; it is called only for
-    propensities that are fitted to them.
+    propensities that are fitted to them. `vectors` are the prior of the posterior, by default those of the logging policy;
+    with `tables` features are.
     """
     parts = [train_log] if held_out is None else [train_log, held_out]
     if any(part.clicks.sum() == 0 for part in parts):
@@ -84,11 +93,21 @@ def prepare(
         clip_quantile=propensities.CLIP_QUANTILE if quantile is None else quantile,
         logging_policy=logging_policy, lists=lists, samples=samples or propensities.SAMPLES, seed=seed,
     )  # fmt: skip
-    rho_0 = found.rho_0[0]
-    weights: csr_matrix | DoublyRobustWeights
+    rho_0, prior = found.rho_0[0], vectors or vectors_of(found.logger, train_log.vocabulary)
+
+    def fitted(log: Feedback) -> Posterior:
+        if tables is not None:
+            return featured.fit(log, config.theta, tables, seed=seed)
+        return posterior.fit(log, config.theta, vectors=prior, seed=seed)
+
+    whole = fitted(train_log) if config.from_posterior or config.objective == "posterior" else None
+    weights: csr_matrix | RewardWeights
     if config.objective == "ips":
         weights = click_weights(rho_0, train_log)
+    elif config.objective == "posterior" and whole is not None:
+        weights = direct_weights(train_log, whole)
     else:
         folds = query_folds(train_log, seed) if halves is None else [(halves[0], halves[1]), (halves[1], halves[0])]
-        weights = doubly_robust_weights(rho_0, train_log, config.theta, folds)
-    return TrainingData(weights, held_out, found)
+        models = [(part, fitted(rest)) for part, rest in folds]
+        weights = doubly_robust_weights(rho_0, train_log, config.theta, models)
+    return TrainingData(weights, held_out, found, whole)

@@ -30,7 +30,8 @@ class Methods:
     """Trains methods on one log, all from one start.
 
     `coordinates` come before the phase's own in the derivation of its seed. `checkpoints` is a folder with a file per phase.
-    With a `criterion` no pair is worse than its start by it: where training found nothing better, the start is kept.
+    With a `criterion` no pair is worse than its start by it: where training found nothing better, the start is kept. With
+    `refine` the start is the posterior of the log, and every phase has so many epochs on top of it, none by default.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Methods:
         coordinates: tuple[object, ...] = (),
         criterion: Criterion | None = None,
         caution: Caution | None = None,
+        refine: int | None = None,
         watch: Watch | None = None,
         watch_every: int = 1,
         checkpoints: Path | None = None,
@@ -52,7 +54,7 @@ class Methods:
         self.start, self.weights, self.theta, self.config = start, weights, theta, config
         self.seed, self.coordinates, self.caution = seed, coordinates, caution
         self.criterion, self.watch, self.watch_every = criterion, watch, watch_every
-        self.checkpoints, self.resume = checkpoints, resume
+        self.checkpoints, self.resume, self.refine = checkpoints, resume, refine
         self._alone: dict[Phase, Trained] = {}
 
     def train(
@@ -60,7 +62,7 @@ class Methods:
     ) -> Trained:
         """The pair of a method, by default for as many candidates as the start has; and the epochs that it consists of."""
         start = self._with_candidates(K2 or self.start.K2)
-        schedule = schedule_of(method, self.config.schedule, start.generator, start.ranker)
+        schedule = schedule_of(method, self.config.schedule, start.generator, start.ranker, refine=self.refine)
         pair, history = start, tuple[Epoch, ...]()
         for number, phase in enumerate(schedule):
             found = self._phase(pair, phase, _of_schedule(progress, number, len(schedule)))

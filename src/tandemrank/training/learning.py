@@ -36,11 +36,12 @@ from tandemrank.training.documents import WithoutPairs, without_pairs
 from tandemrank.training.driver import Methods, check_methods
 from tandemrank.training.gate import Guarded, guard
 from tandemrank.training.history import Progress
+from tandemrank.training.informed import is_factorisation
 from tandemrank.training.loop import Trained
 from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.results import Difference, Learned
 from tandemrank.training.schedules import Method
-from tandemrank.training.start import Start, StartConfig, initial_pair
+from tandemrank.training.start import Start, StartConfig, initial_pair, start_tables, start_vectors
 
 LOST_SAMPLES = 50  # of the race, for what a pair can lose at worst
 
@@ -84,17 +85,22 @@ def learn(
         parts.train, config, halves=parts.halves if len(parts.halves) == 2 else None,
         held_out=parts.held_out if config.held_out_share else None,
         logging_policy=_logger(logging_policy, start, parts, config),
-        lists=lambda: lists_of([parts.first]), seed=derive(seed, "rho_0") % 2**32,
+        lists=lambda: lists_of([parts.first]), vectors=start_vectors(start, parts.vocabulary),
+        tables=start_tables(start, parts.vocabulary),
+        seed=derive(seed, "rho_0") % 2**32,
     )  # fmt: skip
     _refuse_without_support(parts, data, config)
     logger = None if config.safe is None else _production(logging_policy, start, data, parts, seed)
     start = start if logger is None else _careful_start(start, logger, parts)
-    pair = initial_pair(start, parts.train, config.theta, K2=config.candidates or CANDIDATES, K=config.K, seed=seed)
+    pair = initial_pair(
+        start, parts.train, config.theta, K2=config.candidates or CANDIDATES, K=config.K, seed=seed,
+        posterior=data.posterior if config.from_posterior else None,
+    )  # fmt: skip
+    refine = config.training.refine if config.from_posterior and is_factorisation(pair) else None
     if config.exclude is not None:
         data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
-    job = _Job(
-        parts, data, config, pair, names, seed, None if checkpoints is None else Path(checkpoints), resume, progress
-    )
+    folder = None if checkpoints is None else Path(checkpoints)
+    job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, progress)
     trained, values, production, guarded = job.plain() if logger is None else job.careful(logger)
     used = data.propensities
     taken = used.kind == "exact" and logging_policy is None
@@ -146,6 +152,7 @@ class _Job:
     data: TrainingData
     config: LearningConfig
     pair: TwoStagePolicy
+    refine: int | None
     methods: list[Method]
     seed: int
     checkpoints: Path | None
@@ -157,7 +164,8 @@ class _Job:
         folder = self.checkpoints if caution is None or self.checkpoints is None else self.checkpoints / "careful"
         driver = Methods(
             self.pair, self.data.weights, self.config.theta, self.config.training, seed=self.seed,
-            criterion=self.data.criterion(self.config), caution=caution, checkpoints=folder, resume=self.resume,
+            criterion=self.data.criterion(self.config), caution=caution, refine=self.refine, checkpoints=folder,
+            resume=self.resume,
         )  # fmt: skip
         return {method: driver.train(method, progress=_of_method(self.progress, method)) for method in self.methods}
 
@@ -237,10 +245,11 @@ def _valued(
     """The doubly robust value of every pair on the part for it, and production's; the reward model learns from the others."""
     # A policy that was fitted to the log is used as the one that drew it: sums have no lists to fit another to.
     used = data.propensities
+    reward = None if parts.held_out.N else data.posterior  # it has seen all that a model may see here
     times = np.sum([part.impressions for part in parts.all()], axis=0)
     asked = Question(
         examination=config.theta, propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
-        reward_log=parts.seen, seed=seed,
+        reward_log=parts.seen, reward="posterior" if reward is None else reward, seed=seed,
         fitted_lists=float(times[times > 0].mean()) if used.kind == "fitted" else None,
     )  # fmt: skip
     return estimate_all([*policies, PRODUCTION], parts.evaluation, asked)

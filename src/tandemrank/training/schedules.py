@@ -61,6 +61,7 @@ GENERATOR_FOR_RANKER = Phase(
 BOTH = Phase("both", "both stages", (Step("generator", "pair"), Step("ranker", "pair")), "pair")
 # Little is left to learn there, and at the full rate the noise of the draws takes some of it away.
 BOTH_FROM_MEAN = replace(BOTH, from_mean=True, rate=0.25, most_epochs=8)
+REFINED_RATE = 0.1  # on top of the posterior: at the full rate its order would be lost
 MEAN = Phase("mean", "mean of the stages", (), "pair", from_mean=True, most_epochs=0)
 
 ALONE = (GENERATOR_ALONE, RANKER_ALONE)
@@ -77,24 +78,36 @@ JOINT: dict[ScheduleName, tuple[Phase, ...]] = {
 }
 
 
-def schedule_of(method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer) -> tuple[Phase, ...]:
-    """The phases of a method, for these two stages to start from.
+def schedule_of(
+    method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer, *, refine: int | None = None
+) -> tuple[Phase, ...]:
+    """The phases of a method, for these two stages to start from; slow ones of `refine` epochs on top of a posterior.
 
     Weights have a mean that means something only where both stages come from the same ones; others each go on from their own.
     """
+    phases = _phases(method, name, generator, ranker)
+    return phases if refine is None else tuple(_refined(phase, refine) for phase in phases)
+
+
+def _refined(phase: Phase, epochs: int) -> Phase:
+    most = epochs if phase.most_epochs is None else min(epochs, phase.most_epochs)
+    return replace(phase, rate=phase.rate * REFINED_RATE, most_epochs=most)
+
+
+def _phases(method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer) -> tuple[Phase, ...]:
     if method == "baseline":
         return BASELINE
     if method == "independent":
         return ALONE
     phases = JOINT[name]
-    if not phases[-1].from_mean or _are_same(generator, ranker):
+    if not phases[-1].from_mean or are_same(generator, ranker):
         return phases
     if name == "mean":
         raise ConfigError("schedule = mean needs two stages that start from one model; these two differ. Use tandem.")
     return (*ALONE, BOTH)
 
 
-def _are_same(generator: Scorer, ranker: Scorer) -> bool:
+def are_same(generator: Scorer, ranker: Scorer) -> bool:
     """Whether the two stages are one model twice."""
     ours, theirs = generator.state_dict(), ranker.state_dict()
     return (

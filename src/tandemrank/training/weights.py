@@ -11,7 +11,6 @@ from scipy.sparse import csr_matrix
 from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.offpolicy.estimators import Floats, check_exposures, safe_ratio
 from tandemrank.offpolicy.folds import rows_of
-from tandemrank.offpolicy.reward.item_rate import reward_model
 from tandemrank.offpolicy.reward.model import RewardModel
 
 
@@ -32,14 +31,14 @@ def click_weights(rho_0: Floats, feedback: Feedback) -> csr_matrix:
 
 
 @dataclass(frozen=True)
-class DoublyRobustWeights:
-    """What training sees with the doubly robust objective, for every document, a minibatch of rows at a time.
+class RewardWeights:
+    """What training sees with a reward model, for every document, a minibatch of rows at a time.
 
-        w[q, d] = n_q r_hat(q, d) + (clicks(q, d) - exposure(q, d) r_hat(q, d)) / rho_0(d)
+        w[q, d] = n_q r_hat(q, d) + residual(q, d)
 
-    so that N U_hat = sum_q sum_d w[q, d] rho_cr(d) is the estimator `doubly_robust` (r_hat = 0: IPS, paper: cltr-obj-2s),
-    and E[w[q, d]] = n_q R: its gradient is unbiased where that of IPS is. r_hat is cross-fitted: `parts` are the n_q of a
-    part of the log and a reward model that never saw that part. Rows cost O(minibatch x D); nothing has the size Q x D.
+    Without residuals N U_hat = sum_q sum_d w[q, d] rho_cr(d) is the direct method (`direct_weights`), with those of
+    `doubly_robust_weights` the doubly robust estimator. `parts` are the n_q of a part of the log and its reward model.
+    Rows cost O(minibatch x D); nothing has the size Q x D.
     Shapes: parts of [Q] each; residual sparse [Q, D], logged pairs only.
     """
 
@@ -73,20 +72,47 @@ class DoublyRobustWeights:
         return [self.residual.indptr, self.residual.indices, self.residual.data, *models]
 
 
-def doubly_robust_weights(
-    rho_0: Floats, feedback: Feedback, theta: Floats, folds: Sequence[tuple[Feedback, Feedback]]
-) -> DoublyRobustWeights:
-    """The weights of the doubly robust objective. `folds`: parts that make up the log, each with what its model learns from.
+def direct_weights(feedback: Feedback, reward: RewardModel) -> RewardWeights:
+    """The weights of the direct method: w[q, d] = n_q r_hat(q, d), what the model of this very log expects."""
+    return RewardWeights(((feedback.impressions.astype(np.float64), reward),), _empty(feedback), _clicked(feedback))
 
-    Shapes: rho_0 [P], of the rows of the whole log; theta [K].
+
+def doubly_robust_weights(
+    rho_0: Floats,
+    feedback: Feedback,
+    theta: Floats,
+    folds: Sequence[tuple[Feedback, RewardModel]],
+    *,
+    shrink: bool = True,
+) -> RewardWeights:
+    """The weights of the doubly robust objective, whose residuals are shrunk as far as their noise asks.
+
+        residual = lambda (clicks - exposure r_hat) / rho_0,     lambda = v / (v + r_hat / (n_q rho_0))
+
+    v is the variance of R by the model, r_hat / (n_q rho_0) that of the residual by the clicks: lambda (...) / (n_q rho_0) is
+    then the best linear guess of R - r_hat. With lambda = 1 (`shrink = False`) E[w] = n_q R for any r_hat that was not fitted
+    to these clicks, unbiased where IPS is (r_hat = 0: IPS, paper: cltr-obj-2s). `folds`: parts that make up the log, each with
+    a model that never saw it.  Shapes: rho_0 [P], of the rows of the whole log; theta [K].
     """
     check_exposures(rho_0, rho_0, feedback)
-    parts, residual = [], csr_matrix((feedback.Q, feedback.D))
-    for part, rest in folds:
-        reward = reward_model(rest, theta)
-        left = part.clicks - exposure(part, theta) * reward.at(part.query, part.item).mean
-        left *= safe_ratio(np.ones(len(left)), rho_0[rows_of(part, feedback)], part.shown)
+    parts, residual = [], _empty(feedback)
+    for part, reward in folds:
+        belief, own = reward.at(part.query, part.item), rho_0[rows_of(part, feedback)]
+        left = part.clicks - exposure(part, theta) * belief.mean
+        left *= safe_ratio(np.ones(len(left)), own, part.shown)
+        if shrink:
+            seen = part.impressions[part.query] * own
+            left = left * safe_ratio(belief.variance * seen, belief.variance * seen + belief.mean, part.shown)
         residual = residual + csr_matrix((left, (part.query, part.item)), shape=residual.shape)
         parts.append((part.impressions, reward))
-    pairs = feedback.query[feedback.clicks > 0] * np.int64(feedback.D) + feedback.item[feedback.clicks > 0]
-    return DoublyRobustWeights(tuple(parts), residual, len(np.unique(pairs)))
+    return RewardWeights(tuple(parts), residual, _clicked(feedback))
+
+
+def _empty(feedback: Feedback) -> csr_matrix:
+    return csr_matrix((feedback.Q, feedback.D))
+
+
+def _clicked(feedback: Feedback) -> int:
+    """The clicked pairs."""
+    clicked = feedback.clicks > 0
+    return len(np.unique(feedback.query[clicked] * np.int64(feedback.D) + feedback.item[clicked]))

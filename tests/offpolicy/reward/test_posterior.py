@@ -17,7 +17,7 @@ from tandemrank.offpolicy.reward import item_rate, noise, posterior, storage
 from tandemrank.offpolicy.reward.levels import item_levels
 from tandemrank.offpolicy.reward.memory import Noise
 from tandemrank.offpolicy.reward.model import RewardModel
-from tandemrank.offpolicy.reward.space import Vectors
+from tandemrank.policies.vectors import Vectors
 
 THETA = np.array([1.0, 0.7, 0.4])
 Q, D, F = 240, 60, 3

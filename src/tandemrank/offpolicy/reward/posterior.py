@@ -24,8 +24,9 @@ from tandemrank.offpolicy.reward.levels import item_levels
 from tandemrank.offpolicy.reward.memory import Noise, memory_of, pair_starts
 from tandemrank.offpolicy.reward.model import Belief, RewardModel
 from tandemrank.offpolicy.reward.noise import fit_noise
-from tandemrank.offpolicy.reward.space import FLAT, Directions, Shape, Space, Vectors, sigmoid
+from tandemrank.offpolicy.reward.space import FLAT, Directions, Shape, Space, sigmoid
 from tandemrank.policies.memory import Memory
+from tandemrank.policies.vectors import Vectors
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -116,11 +117,17 @@ class Posterior(RewardModel):
 
 
 def fit(
-    feedback: Feedback, theta: Floats, *, vectors: Vectors | None = None, noise: Noise | None = None, seed: int = 0
+    feedback: Feedback,
+    theta: Floats,
+    *,
+    vectors: Vectors | None = None,
+    noise: Noise | None = None,
+    design: Floats | None = None,
+    seed: int = 0,
 ) -> Posterior:
     """The posterior of a log; `vectors` of a policy in the same vocabulary are the prior, `noise` is fitted if it is not given.
 
-    Shapes: theta [K].
+    `design`: what is known of the items' levels without a policy, by default nothing.  Shapes: theta [K]; design [D, J].
     """
     theta = np.asarray(theta, np.float64)
     if not len(feedback.query):
@@ -131,14 +138,17 @@ def fit(
             f"{feedback.Q} and {feedback.D}."
         )
     noise = noise or fit_noise(feedback, theta, seed=seed)
-    whole = _Fit(feedback, theta, noise, memory_of(feedback, theta, noise), seed)
+    whole = _Fit(feedback, theta, noise, memory_of(feedback, theta, noise), seed, design)
     return whole.run(None if vectors is None else spaces.from_vectors(vectors))
 
 
 class _Fit:
     """One fit: the pairs of the log, those that are held out, and what was chosen so far."""
 
-    def __init__(self, feedback: Feedback, theta: Floats, noise: Noise, memory: Memory, seed: int) -> None:
+    def __init__(
+        self, feedback: Feedback, theta: Floats, noise: Noise, memory: Memory, seed: int, design: Floats | None = None
+    ) -> None:
+        self.design = spaces.constant_design(feedback.D)[0] if design is None else design
         self.feedback, self.noise, self.memory, self.seed = feedback, noise, memory, seed
         self.seen = exposure(feedback, theta)
         self.rows = np.unique(feedback.query).astype(np.int64)
@@ -152,7 +162,8 @@ class _Fit:
         """The items' levels, from the pairs that train or from all.  Shapes: -> [D]."""
         used, log = np.ones(len(self.seen), np.bool_) if whole else ~self.is_held, self.feedback
         clicks, seen = (sums_by(log.item[used], x[used], log.D) for x in (log.clicks, self.seen))
-        design, rising = spaces.constant_design(log.D) if directions is None else (directions.design, directions.rising)
+        nothing = self.design, np.zeros(self.design.shape[1], np.bool_)
+        design, rising = nothing if directions is None else (directions.design, directions.rising)
         return item_levels(clicks, seen, design, self.noise, rising=rising).after
 
     def run(self, directions: Directions | None) -> Posterior:
@@ -160,6 +171,7 @@ class _Fit:
         g = self.levels(directions, whole=False)
         if directions is None:
             directions = spaces.from_log(self.train, g, self.rows, Shape().level, seed=self.seed)
+            directions = replace(directions, design=self.design, rising=np.zeros(self.design.shape[1], np.bool_))
         shape = self.choose_shape(directions, g)
         start = spaces.shaped(directions, g, shape, self.memory.Q)
         space, x, taken = self.fit_items(start, g)

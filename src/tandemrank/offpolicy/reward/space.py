@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank.errors import InputError
 from tandemrank.offpolicy.reward import _newton_kernel
 from tandemrank.policies.memory import Memory
+from tandemrank.policies.vectors import Vectors
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -26,23 +26,6 @@ DIRECTIONS = 64  # at most, of a policy's vectors
 LOG_DIRECTIONS = 50  # of a log alone
 SHRINK = 2.0  # variances of a policy's directions are shrunk: e^2 / (e + 2 median)
 FLAT = np.pi / 8  # E sigmoid(N(mu, v)) = sigmoid(mu / sqrt(1 + pi v / 8)), nearly
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """The vectors of a policy whose scores are their products.  Shapes: queries [Q, F]; items [D, F]."""
-
-    queries: Floats32
-    items: Floats32
-
-    def __post_init__(self) -> None:
-        """Refuses what does not fit, and what is not finite."""
-        if self.queries.ndim != 2 or self.items.ndim != 2 or self.queries.shape[1] != self.items.shape[1]:
-            raise InputError(
-                f"vectors must be [queries, F] and [items, F]; {self.queries.shape} and {self.items.shape} came."
-            )
-        if not (np.isfinite(self.queries).all() and np.isfinite(self.items).all()):
-            raise InputError("vectors must be finite; some are not.")
 
 
 @dataclass(frozen=True)

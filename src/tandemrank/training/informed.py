@@ -1,0 +1,56 @@
+"""Pairs that start from what the log says: the posterior with memory as the scores of both stages.
+
+    score(q, d) = SHARPNESS (offset_d + beta_q + x_q . y_d + l[q, d])                        (`offpolicy.reward.posterior`)
+
+A factorisation with one column for the offsets, and the memory (`policies.remembering`). Stages of another kind (two towers,
+two models that differ) keep their own scores and get the memory: the race on the posterior's reward trains them.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tandemrank.offpolicy.reward.posterior import Posterior
+from tandemrank.policies.memory import Memory
+from tandemrank.policies.remembering import Remembering
+from tandemrank.policies.scorers import MatrixFactorisation, Scorer
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.vectors import base_of
+from tandemrank.training.schedules import are_same
+
+# The best lists do not depend on it, drawn ones come near them: docs/learning.md. Drawn by the log-odds alone, an item would be
+# shown as often as it is relevant.
+SHARPNESS = 4.0
+
+
+def scorer_of(posterior: Posterior) -> Remembering:
+    """The posterior as a scorer: its log-odds, sharpened.  Shapes: queries [Q, F + 2], items [D, F + 2]."""
+    queries = SHARPNESS * np.column_stack([posterior.queries, np.ones(len(posterior.queries), np.float32)])
+    items = np.column_stack([posterior.items, posterior.offset])
+    memory = replace(posterior.memory, value=np.float32(SHARPNESS) * posterior.memory.value)
+    return Remembering(MatrixFactorisation(queries, items), memory)
+
+
+def is_factorisation(pair: TwoStagePolicy) -> bool:
+    """Whether both stages are one factorisation, with a memory or without: what a posterior can stand for."""
+    return isinstance(base_of(pair.ranker), MatrixFactorisation) and are_same(pair.generator, pair.ranker)
+
+
+def informed(pair: TwoStagePolicy, posterior: Posterior) -> TwoStagePolicy:
+    """The pair that training starts from, with what the log says; what the pair remembers of earlier logs stays.
+
+    One factorisation for both stages becomes the posterior itself, other stages get its memory.
+    """
+    if not is_factorisation(pair):
+        generator, ranker = (_remembering(stage, posterior.memory) for stage in (pair.generator, pair.ranker))
+        return replace(pair, generator=generator, ranker=ranker)
+    scorer = scorer_of(posterior)
+    if isinstance(pair.ranker, Remembering):
+        scorer = Remembering(scorer.base, pair.ranker.memory.plus(scorer.memory))
+    return replace(pair, generator=scorer, ranker=scorer)
+
+
+def _remembering(stage: Scorer, memory: Memory) -> Remembering:
+    if isinstance(stage, Remembering):
+        return Remembering(stage.base, stage.memory.plus(memory))
+    return Remembering(stage, memory)
