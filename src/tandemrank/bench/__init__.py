@@ -6,5 +6,6 @@
 - `logs`: reading a log beside the bare group-by of polars
 - `serving`: a live pair over HTTP beside the same framework answering a constant; swaps, kills, replay
 - `constant`: that framework with its constant
+- `canaries`: how often a live test is wrong, and how soon it is right
 - `bounds`: how often a lower bound holds, and how close it comes
 """

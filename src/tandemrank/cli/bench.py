@@ -79,3 +79,19 @@ def bench_serve(
     with working("serving, swapping, killing, replaying"):
         found = serving.measure(size, seed=seed)
     print_summary(found.summary(), as_json)
+
+
+@bench_app.command("canaries")
+def bench_canaries(
+    canaries: Annotated[int, typer.Option(help="Simulated canaries of equal pairs.", min=1)] = 1000,
+    impressions: Annotated[int, typer.Option(help="Impressions of a canary, each looked at.", min=1)] = 2000,
+    share: Annotated[float, typer.Option(help="Share of the new pair.", min=0.01, max=0.99)] = 0.5,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """How often equal pairs are rolled back, looking after every impression; how soon pairs with half the clicks are."""
+    from tandemrank.bench import canaries as simulated
+
+    with working("simulating canaries"):
+        found = simulated.measure(canaries=canaries, impressions=impressions, share=share, seed=seed)
+    print_summary(found.summary(), as_json)

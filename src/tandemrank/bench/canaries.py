@@ -1,0 +1,85 @@
+"""How often a live test is wrong, and how soon it is right: simulated canaries in plain NumPy, where the truth is known.
+
+Clicks of an impression are Binomial(K, rate / K); chance gives it to the new pair or to the old. Two questions:
+
+    equal pairs           how often is the new one rolled back, if one looks after every single impression?
+    half of the clicks    how many impressions, of both pairs, until the new one is rolled back?
+
+The bet is that of `serving.verdict.LiveTest`, which a server asks.
+"""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemrank.offpolicy import bounds
+from tandemrank.serving.verdict import LEVEL
+
+K, RATE = 10, 0.5  # places, and clicks per impression of the old pair
+
+
+@dataclass(frozen=True)
+class Canaries:
+    """Shares of canaries that were rolled back: of equal pairs, and of pairs with half the clicks; and when, of the latter.
+
+    `rolled_back_after`: impressions of both pairs until 50% and 95% of the bad pairs were rolled back; None if fewer were.
+    """
+
+    canaries: int
+    impressions: int
+    share: float
+    false_rollbacks: float
+    false_promotions: float
+    bad_pairs: int
+    rolled_back: float
+    rolled_back_after: dict[str, float | None]
+
+    def summary(self) -> dict[str, object]:
+        """As plain names and values."""
+        return asdict(self)
+
+
+def measure(
+    *, canaries: int = 1000, impressions: int = 2000, bad_pairs: int = 200, share: float = 0.5, seed: int = 0
+) -> Canaries:
+    """Both questions."""
+    rng = np.random.default_rng(seed)
+    ends = [one(rng, RATE, impressions, share) for _ in range(canaries)]
+    bad = [one(rng, RATE / 2, impressions, share) for _ in range(bad_pairs)]
+    when = np.array([n if decision == "roll back" else np.inf for decision, n in bad])
+    after = {f"{q:.0%}": float(np.quantile(when, q, method="inverted_cdf")) for q in (0.5, 0.95)} if bad else {}
+    wrong = [float(np.mean([decision == x for decision, _ in ends])) for x in ("roll back", "promote")]
+    found = {q: n if np.isfinite(n) else None for q, n in after.items()}
+    rolled_back = float(np.mean(np.isfinite(when)))
+    return Canaries(canaries, impressions, share, wrong[0], wrong[1], bad_pairs, rolled_back, found)
+
+
+def one(rng: np.random.Generator, new: float, impressions: int, share: float) -> tuple[str, int]:
+    """A canary that is looked at after every impression: how it ended, and after how many."""
+    arm, clicks = drawn(rng, new, impressions, share)
+    worse, better = (_looks(arm, clicks, share, sign) for sign in (-1, 1))
+    if worse.any():
+        return "roll back", int(worse.argmax()) + 1
+    return "promote" if better.any() else "continue", impressions
+
+
+def drawn(
+    rng: np.random.Generator, new: float, impressions: int, share: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Who answered each impression (1: the new pair), and its clicks.  Shapes: -> [n], [n]."""
+    arm = (rng.random(impressions) < share).astype(np.int64)
+    return arm, rng.binomial(K, np.where(arm == 1, new, RATE) / K)
+
+
+def _looks(arm: NDArray[np.int64], clicks: NDArray[np.int64], share: float, sign: int) -> NDArray[np.bool_]:
+    """After which impressions the bet on "better" (sign 1) or "worse" (-1) has made 20 of 1.  Shapes: [n] -> [n].
+
+    All looks of a canary at once; `LiveTest` says the same look by look, which a test compares.
+    """
+    Z = sign * np.where(arm == 1, (clicks - RATE) / share, -(clicks - RATE) / (1 - share))
+    possible = np.concatenate([(np.arange(K + 1) - RATE) / share, -(np.arange(K + 1) - RATE) / (1 - share)])
+    stakes = bounds.spread_stakes()
+    path = np.cumsum(np.log1p(stakes.fractions[:, None] * Z / -(sign * possible).min()), axis=1)
+    found: NDArray[np.bool_] = stakes.log_mean(path) > np.log(1 / (1 - LEVEL))
+    return found

@@ -1,0 +1,31 @@
+"""Simulated canaries: the same decisions as the server's own test, look by look; seldom wrong, soon right."""
+
+import numpy as np
+import pytest
+
+from served import pair
+from tandemrank.bench import canaries
+from tandemrank.bench.canaries import RATE, K
+from tandemrank.serving import records
+from tandemrank.serving.live import LivePair
+from tandemrank.serving.records import Settled
+from tandemrank.serving.verdict import LiveTest
+
+
+@pytest.mark.parametrize(("new", "ends"), [(RATE / 2, "roll back"), (2 * RATE, "promote")])
+def test_the_servers_test_decides_at_the_same_impression(new, ends) -> None:
+    arm, clicks = canaries.drawn(np.random.default_rng(3), new, 800, 0.5)
+    [when] = np.flatnonzero(canaries._looks(arm, clicks, 0.5, -1 if ends == "roll back" else 1))[:1]
+    now = records.split(LivePair(pair(0)), LivePair(pair(1)), 0.5, salt="x")
+    test = LiveTest(now, K, usual=RATE)
+    for n in range(when + 1):
+        assert test.look() == "continue", n
+        test.hear(Settled(now, int(arm[n]), None, tuple(range(clicks[n])), None))
+    assert test.look() == ends
+
+
+def test_seldom_wrong_and_soon_right() -> None:
+    found = canaries.measure(canaries=200, impressions=2000, bad_pairs=40)
+    assert found.false_rollbacks <= 0.05 + 5 * np.sqrt(0.05 * 0.95 / 200)
+    assert found.rolled_back >= 0.95
+    assert found.rolled_back_after["95%"] <= 2000
