@@ -160,17 +160,20 @@ class Wire:
 
     def receive(self) -> tuple[int, bytes]:
         """Status and body."""
-        found = b""
+        found = self._part()
         while b"\r\n\r\n" not in found:
-            part = self.socket.recv(65536)
-            if not part:
-                raise ConnectionError("the server ended the connection")
-            found += part
+            found += self._part()
         head, _, body = found.partition(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         while len(body) < length:
-            body += self.socket.recv(65536)
+            body += self._part()
         return int(head[9:12]), body
+
+    def _part(self) -> bytes:
+        found = self.socket.recv(65536)
+        if not found:
+            raise ConnectionError("the server ended the connection")
+        return found
 
     def close(self) -> None:
         """Ends it."""
