@@ -176,10 +176,10 @@ def test_doubly_robust_training(world) -> None:
     assert truth > 1.3 * found.production.value
 
 
-@pytest.mark.parametrize("what", ["clicked", "shown"])
-def test_a_pair_that_must_not_repeat(world, what) -> None:
+@pytest.mark.parametrize(("what", "objective"), [("clicked", "posterior"), ("shown", "doubly-robust")])
+def test_a_pair_that_must_not_repeat(world, what, objective) -> None:
     """Nothing that was clicked, or shown, is in its lists or in its value; and it learns: better new items than its start."""
-    config = configured(objective="doubly-robust", exclude=what)
+    config = configured(objective=objective, exclude=what)
     found = learn(world.frame, config, start=Start(world.production), logging_policy=world.production)
     parts = read_parts(world.frame, config, Start(world.production), derive(0, "split") % 2**32)
     pairs = pairs_of(parts.train, what)
@@ -211,7 +211,7 @@ def test_weights_of_excluded_pairs_do_not_count() -> None:
 
 
 def test_what_leaves_nothing_to_learn_from_is_refused() -> None:
-    with pytest.raises(ValueError, match="objective = doubly-robust"):
+    with pytest.raises(ValueError, match="objective = posterior or doubly-robust"):
         configured(objective="ips", exclude="clicked")
     with pytest.raises(ValueError, match="exclude and safe"):
         configured(objective="doubly-robust", exclude="clicked", safe=True)

@@ -1,7 +1,7 @@
 """The table of an experiment as Markdown and for a terminal."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tandemrank.experiments.results import Figure, Mean, PeerRow, Table
@@ -73,10 +73,14 @@ def _new_grid(table: Table) -> tuple[list[str], list[list[str]]]:
     return heads, lines
 
 
-def peer_lines(table: Table) -> tuple[list[str], list[list[str]]]:
+def peer_lines(
+    table: Table,
+    write: Callable[[Mean], str] = _with_interval,
+    heads: Sequence[str] = ("all items", "new items", "seconds"),
+) -> tuple[list[str], list[list[str]]]:
     """The peers: heads and lines of text, for each length of the log NDCG of all items, of new ones, and seconds."""
     lengths = sorted({row.N for row in table.peers})
-    heads = ["peer", *(f"N={count(N)}: {what}" for N in lengths for what in ("all items", "new items", "seconds"))]
+    named = ["peer", *(f"N={count(N)}: {what}" for N in lengths for what in heads)]
     found = {(row.peer, row.N): row for row in table.peers}
     lines = []
     for peer in dict.fromkeys(row.peer for row in table.peers):
@@ -84,9 +88,9 @@ def peer_lines(table: Table) -> tuple[list[str], list[list[str]]]:
         for N in lengths:
             row = found.get((peer, N), PeerRow(peer=peer, N=N))
             seconds = f"{decimal(row.seconds_mean, 1)} + {decimal(row.tuning_seconds_mean, 1)}"
-            line += [_with_interval(row.of("ndcg")), _with_interval(row.of("ndcg_new")), seconds]
+            line += [write(row.of("ndcg")), write(row.of("ndcg_new")), seconds]
         lines.append(line)
-    return heads, lines
+    return named, lines
 
 
 def _peer_difference_lines(table: Table) -> list[list[str]]:
@@ -133,11 +137,11 @@ def text(table: Table) -> "RichTable":
 
 
 def peers_text(table: Table) -> "RichTable":
-    """The peers for a terminal: NDCG of all items and of new ones, and seconds."""
+    """The peers for a terminal: NDCG of all items and of new ones, without intervals, and seconds."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
 
-    heads, lines = peer_lines(table)
+    heads, lines = peer_lines(table, lambda value: decimal(value.mean), ("all", "new", "seconds"))
     out = RichTable(*heads, title="Peers on the same logs", title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     for line in lines:
         out.add_row(*line)

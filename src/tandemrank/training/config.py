@@ -197,7 +197,7 @@ class LearningConfig(BaseModel):
         if self.exclude is not None and self.objective == "ips":
             raise ValueError(
                 "exclude leaves clicked pairs out, and objective = ips has weights of no others: nothing would be learned. "
-                "Choose objective = doubly-robust"
+                "Choose objective = posterior or doubly-robust"
             )
         if self.exclude is not None and self.safe is not None:
             raise ValueError("exclude and safe cannot be had together: caution compares with what production repeats")
