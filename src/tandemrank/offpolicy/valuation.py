@@ -32,7 +32,7 @@ from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
-from tandemrank.offpolicy.verdicts import CARE_MISSING, Verdict, judge
+from tandemrank.offpolicy.verdicts import CARE_LISTS, CARE_MISSING, Verdict, judge
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.policies.vectors import vectors_of
 
@@ -330,6 +330,7 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
         lists = diagnostics.impressions / max(diagnostics.queries, 1)
     verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct", fitted_lists=lists)
     cases = identified(ips, exposure, evidence.log)
+    in_doubt = asked.estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
     # A reward model must not promise what lists that hardly vary cannot know: what was never shown is worth nothing here.
@@ -340,7 +341,7 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
     return Judged(
         ESTIMATORS[estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
         found.reason, _ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
-        weights, unclipped, cases,
+        weights, unclipped, cases, _direct(exposure, evidence) if in_doubt else None,
     )  # fmt: skip
 
 
