@@ -6,9 +6,9 @@ import pytest
 
 import enumeration
 from tandemrank._base.ids import Vocabulary
-from tandemrank.logs import counting
+from tandemrank.logs import counting, reading
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy.exposure import exposure_lost
+from tandemrank.offpolicy.exposure import MostLikely, exposure_lost, exposure_on
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -35,3 +35,14 @@ def test_what_is_lost_at_worst_is_the_exposure_taken_away_by_enumeration() -> No
         lost.append(sum(max(y - x, 0.0) for x, y in zip(ours, enumeration.exposure(b, b, THETA, K2), strict=True)))
     assert found == pytest.approx((lost[0] + 3 * lost[1]) / 4, abs=0.005)
     assert exposure_lost(new, new, log, np.array(THETA), samples=2, seed=0) == 0.0
+
+
+def test_most_likely_lists_have_the_examination_of_their_ranks() -> None:
+    """By a log that showed every item at every rank alike: the value of fixed lists is what their items are worth."""
+    scores = np.array([[3.0, 2.0, 1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+    vocabulary = Vocabulary(pl.Series([0, 1]), pl.Series(range(4)))
+    pair = TwoStagePolicy(GivenScores(-scores), GivenScores(scores), 3, 2, vocabulary)  # the best item is no candidate
+    log = reading.read(pl.DataFrame({"query_id": [0, 1], "items": [[0, 1, 2, 3]] * 2, "clicks": [[0, 0, 0, 0]] * 2}))
+    found = exposure_on(MostLikely(pair), log, np.array([1.0, 0.5, 0.2, 0.1]), [], samples=1, seed=0)
+    assert found.rho.tolist() == [0, 1.0, 0.5, 0, 0, 0.5, 1.0, 0]
+    assert found.total.tolist() == found.supported.tolist() == [1.5, 1.5]

@@ -596,3 +596,18 @@ def test_a_policy_fitted_to_few_lists_per_query_is_not_trusted(lists: float | No
     found = valuation.estimate(here.logging_policy, here.log(4000, 1), **asked(here, fitted_lists=lists))
     assert found.verdict == verdict
     assert ("fitted to 49 lists per query" in found.reasons[0]) == (verdict == Verdict.CARE)
+
+
+def test_where_propensities_are_in_doubt_the_interval_holds_the_models_answer_too() -> None:
+    here = world(60)
+    log, asked_of = here.log(4000, 1), [here.new, "production"]
+    sure, doubt, model = (
+        valuation.estimate_all(asked_of, log, valuation.Question(**asked(here, **more)))
+        for more in ({}, {"fitted_lists": 5.0}, {"estimator": "direct"})
+    )
+    ends = [sure[0].interval, model[0].interval]
+    assert doubt[0].interval == (min(low for low, _ in ends), max(high for _, high in ends))
+    assert doubt[0].value == sure[0].value
+    gaps = [values.compare_values(*some).interval for some in (sure, model)]
+    found = values.compare_values(*doubt).interval
+    assert found == pytest.approx((min(low for low, _ in gaps), max(high for _, high in gaps)))

@@ -235,3 +235,17 @@ def test_utility_takes_weights_of_every_sparse_form() -> None:
     once = csr_matrix(twice.toarray())
     for form in (lambda x: x, csc_matrix, csr_array):
         assert np.array_equal(small().utility(form(twice), THETA), small().utility(once, THETA))
+
+
+def test_drawn_lists_in_outside_ids_depend_on_the_seed_alone() -> None:
+    scores = np.zeros((2, 5), np.float32)
+    pair = TwoStagePolicy(
+        GivenScores(scores), GivenScores(scores), 5, 3, Vocabulary(pl.Series(["a", "b"]), pl.Series(list("vwxyz")))
+    )
+    drawn = pair.recommend(["a", "b"] * 20, sample=True, seed=7)
+    assert drawn.equals(pair.recommend(["a", "b"] * 20, sample=True, seed=7))
+    assert not drawn.equals(pair.recommend(["a", "b"] * 20, sample=True, seed=8))
+    assert drawn["items"].n_unique() > 20
+    assert all(len(set(items)) == 3 for items in drawn["items"])
+    with pytest.raises(PolicyError, match="drawn lists take no pairs to exclude"):
+        pair.recommend(["a"], sample=True, exclude=csr_matrix((2, 5)))

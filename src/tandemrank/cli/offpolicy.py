@@ -53,6 +53,10 @@ def estimate(
     list_length: ListLength = 10,
     candidates: Candidates = 500,
     curve: Curve = None,
+    lists: Annotated[
+        str,
+        typer.Option(help="What is shown: sampled (lists drawn from the pair) or most-likely (as `recommend` gives)."),
+    ] = "sampled",
     curve_interval: Annotated[
         bool,
         typer.Option(
@@ -69,6 +73,7 @@ def estimate(
 
     Give a log that the pair was not trained on: on its own training log every pair looks better than it is.
     """
+    from tandemrank.offpolicy.exposure import MostLikely
     from tandemrank.offpolicy.sensitivity import read_curve_interval
     from tandemrank.offpolicy.valuation import estimate_all, sensitivity_of
 
@@ -76,11 +81,13 @@ def estimate(
         raise ConfigError(
             "--curve-interval needs --curve, a JSON file of `tandemrank examine --json` with its interval."
         )
+    if lists not in ("sampled", "most-likely") or (curve_interval and lists != "sampled"):
+        raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
     question = _question(propensity, logging_policy, estimator, curve, engine, seed)
     pair = pair_of(policy, scores, candidates, list_length)
     with working("reading the log and valuing the pair"):
         if curve is None or not curve_interval:
-            [value] = estimate_all([pair], logs, question)
+            [value] = estimate_all([pair if lists == "sampled" else MostLikely(pair)], logs, question)
             print_summary(value.summary(), as_json)
             return
         value, found = sensitivity_of(pair, logs, question, read_curve_interval(curve))

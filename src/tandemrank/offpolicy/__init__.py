@@ -17,6 +17,7 @@
 - `diagnostics`: what a value rests on: support by stage, weights
 - `verdicts`: may it be believed: the rules and the words
 - `sensitivity`: a value under other examination curves
+- `frequency`: whom a pair helps: differences by how often a query came
 - `values`: the typed results, `Value` and `Comparison`, made from arrays
 - `valuation`: `estimate` and `compare`: what a pair would be worth, from a log
 """

@@ -4,6 +4,7 @@ rho_cr(d | q) = E_{y_c} E_{y_r} [theta_{k(d)}]                                  
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 Floats = NDArray[np.float64]
 
 CELLS = 2**21  # scores in memory at once: queries x items of a batch
+RACES = 4_000  # of all queries together, at least: with 20 for each of many, or many for each of a few
 STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
 
 
@@ -29,15 +31,31 @@ class Rewards(Protocol):
         """r_hat of every item; the last column is for items that the model does not know.  Shapes: q [B] -> [B, D + 1]."""
 
 
+@dataclass(frozen=True)
+class MostLikely:
+    """A pair that always shows its most likely list, as `recommend` does, where the pair itself draws one."""
+
+    policy: TwoStagePolicy
+
+
 def exposure_on(
-    policy: TwoStagePolicy, log: Feedback, theta: Floats, rewards: Sequence[Rewards], *, samples: int, seed: int
+    pair: TwoStagePolicy | MostLikely,
+    log: Feedback,
+    theta: Floats,
+    rewards: Sequence[Rewards],
+    *,
+    samples: int,
+    seed: int,
 ) -> Exposure:
     """The exposures by the race, in one pass over the logged queries: all items of a batch of queries, never of all.
 
-    Items that only the log knows have no exposure; items that only the pair knows have no support.
+    Of most likely lists they are theta_k at rank k, exactly. Few queries get more samples, since their noise does not average
+    out. Items that only the log knows have no exposure; items that only the pair knows have no support.
     Shapes: theta [K].
     """
+    policy = pair.policy if isinstance(pair, MostLikely) else pair
     logged = np.flatnonzero(log.impressions)
+    samples = max(samples, RACES // max(len(logged), 1))
     positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged), "the pair to value")
     here = positions_of(policy.vocabulary.item_ids, log.vocabulary.item_ids, "item", missing="mark")[log.item]
     there = positions_of(log.vocabulary.item_ids, policy.vocabulary.item_ids, "item", missing="mark")
@@ -54,6 +72,8 @@ def exposure_on(
             race.exposure(s_c, s, curve, policy.K2, samples=n, generator=generator)[0].double().numpy()
             for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
         )
+        if isinstance(pair, MostLikely):
+            every = _fixed_exposure(race.most_likely(s_c, s_r, policy.K2, policy.K), theta, every.shape)
         rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
         at = np.searchsorted(part, log.query[rows]), np.maximum(here[rows], 0)
         rho[rows] = np.where(here[rows] >= 0, every[at], 0.0)
@@ -64,6 +84,14 @@ def exposure_on(
         for fold, reward in enumerate(rewards):
             direct[fold, part] = (every * reward.matrix(part)[:, there]).sum(1)
     return Exposure(rho, total, supported, random, direct)
+
+
+def _fixed_exposure(lists: NDArray[np.int32], theta: Floats, shape: tuple[int, int]) -> Floats:
+    """rho of lists that are always shown: theta_k of the item at rank k.  Shapes: lists [B, K] -> [B, D]."""
+    rho = np.zeros(shape)
+    row, rank = np.nonzero((lists >= 0) & (np.arange(lists.shape[1]) < len(theta)))
+    rho[row, lists[row, rank]] = theta[rank]
+    return rho
 
 
 def exposure_lost(

@@ -23,7 +23,7 @@ from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import bounds, estimators, sensitivity, values
 from tandemrank.offpolicy.diagnostics import Exposure, diagnose
 from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.exposure import exposure_on
+from tandemrank.offpolicy.exposure import MostLikely, exposure_on
 from tandemrank.offpolicy.folds import query_folds, rows_of
 from tandemrank.offpolicy.identification import identified
 from tandemrank.offpolicy.logger import LISTS, lists_of
@@ -32,14 +32,14 @@ from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
-from tandemrank.offpolicy.verdicts import CARE_MISSING, Verdict, judge
+from tandemrank.offpolicy.verdicts import CARE_LISTS, CARE_MISSING, Verdict, judge
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.policies.vectors import vectors_of
 
 Floats = NDArray[np.float64]
 Estimator = Literal["doubly_robust", "ips", "clipped", "self_normalised", "beta_ips", "direct"]
 Curve = Literal["reciprocal", "dcg"]
-Side = TwoStagePolicy | Production
+Side = TwoStagePolicy | MostLikely | Production
 RewardSource = Literal["posterior", "item-rate"] | RewardModel
 REWARDS = ("posterior", "item-rate")
 
@@ -149,7 +149,8 @@ def compare(
 ) -> Comparison:
     """How many more clicks per impression the new side would get than the old, by the same draws of queries.
 
-    A side is a pair, or "production": the policy that drew the log, whose value is the clicks of the log itself.
+    A side is a pair, which draws its lists; `MostLikely(pair)`, which always shows the most likely one; or "production": the
+    policy that drew the log, whose value is the clicks of the log itself.
     `log` and the keywords are those of `estimate`.
     """
     asked = Question(
@@ -177,14 +178,14 @@ class Answers:
 
 def answers(sides: Sequence[Side], log: Source | Feedback, question: Question) -> Answers:
     """As `estimate_all`, with the log as it was read."""
-    if wrong := [side for side in sides if not isinstance(side, TwoStagePolicy) and side != PRODUCTION]:
+    if wrong := [side for side in sides if not isinstance(side, TwoStagePolicy | MostLikely) and side != PRODUCTION]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; {wrong[0]!r} came. Load a saved pair first.')
-    pairs = [side for side in sides if isinstance(side, TwoStagePolicy)]
+    pairs = [side for side in sides if isinstance(side, TwoStagePolicy | MostLikely)]
     read = _read(log, question)
     theta = _curve(read.whole, pairs, question)
     judged = iter(_judged(pairs, _evidence(read, theta, question), question)) if pairs else iter(())
     found = values.with_uncertainty(
-        [next(judged) if isinstance(side, TwoStagePolicy) else values.production(read.whole) for side in sides],
+        [values.production(read.whole) if side == PRODUCTION else next(judged) for side in sides],
         read.whole, replicates=question.replicates, level=question.level, seed=question.seed,
     )  # fmt: skip
     return Answers(found, read.whole)
@@ -270,11 +271,12 @@ def _read(log: Source | Feedback, asked: Question) -> Read:
     return Read(whole, folds if learnt is None else [(whole, learnt)], lists, by_query)
 
 
-def _curve(log: Feedback, pairs: Sequence[TwoStagePolicy], asked: Question) -> Floats:
+def _curve(log: Feedback, pairs: Sequence[TwoStagePolicy | MostLikely], asked: Question) -> Floats:
     """The examination curve; one with a name is as long as the longest list, of the log or of a pair.  Shapes: -> [K]."""
     if isinstance(asked.examination, str):
         longest = int(log.rank.max()) + 1 if len(log.rank) else 1
-        return examination_curve(max(longest, *(pair.K for pair in pairs), 1), asked.examination)
+        shown = (pair.policy.K if isinstance(pair, MostLikely) else pair.K for pair in pairs)
+        return examination_curve(max(longest, *shown, 1), asked.examination)
     return np.asarray(asked.examination, np.float64)
 
 
@@ -307,7 +309,7 @@ def _reward(log: Feedback, theta: Floats, asked: Question, by_query: bool) -> Re
     return posterior.fit(log, theta, vectors=prior, seed=derive(asked.seed, "reward") % 2**32)
 
 
-def _judged(pairs: Sequence[TwoStagePolicy], evidence: Evidence, asked: Question) -> list[Judged]:
+def _judged(pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, asked: Question) -> list[Judged]:
     """Every pair with its estimate, its diagnostics and its verdict. All see the same races."""
     seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in evidence.parts]
     return [
@@ -328,6 +330,7 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
         lists = diagnostics.impressions / max(diagnostics.queries, 1)
     verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct", fitted_lists=lists)
     cases = identified(ips, exposure, evidence.log)
+    in_doubt = asked.estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
     # A reward model must not promise what lists that hardly vary cannot know: what was never shown is worth nothing here.
@@ -338,7 +341,7 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
     return Judged(
         ESTIMATORS[estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
         found.reason, _ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
-        weights, unclipped, cases,
+        weights, unclipped, cases, _direct(exposure, evidence) if in_doubt else None,
     )  # fmt: skip
 
 

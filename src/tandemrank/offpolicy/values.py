@@ -18,7 +18,7 @@ from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.estimators import by_query
 from tandemrank.offpolicy.identification import Identified
-from tandemrank.offpolicy.uncertainty import bootstrap, percentile_interval, share_of_wins
+from tandemrank.offpolicy.uncertainty import bootstrap, hull, share_of_wins
 from tandemrank.offpolicy.verdicts import Verdict, worst
 
 Floats = NDArray[np.float64]
@@ -50,7 +50,9 @@ class Value:
     neither. `estimate`: query by query. `terms` of the lower bound; `ceiling_terms`: of the same without a clip and with a
     ceiling, which is what a difference to this side rests on; None where there are none. `weights`: rho / rho_0 of the rows
     of the log, and `old_weights` without a clip. `identified`: the worst and the best case of what the log never showed.
-    Shapes: draws [replicates], the values of other samples of queries; weights, old_weights [P].
+    `model_draws`: the same draws for the reward model's answer alone, where the propensities are in doubt: the interval then
+    holds both, since either may be right. None elsewhere.
+    Shapes: draws, model_draws [replicates], the values of other samples of queries; weights, old_weights [P].
     """
 
     value: float
@@ -71,6 +73,12 @@ class Value:
     draws: Floats
     sample: Sample
     identified: Identified | None = None
+    model_draws: Floats | None = None
+
+    @property
+    def all_draws(self) -> tuple[Floats, ...]:
+        """The draws of every answer that may be right.  Shapes: [replicates] each."""
+        return (self.draws,) if self.model_draws is None else (self.draws, self.model_draws)
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
@@ -123,7 +131,7 @@ class Comparison:
 class Judged:
     """One side before its uncertainty: the estimate, its IPS terms for the lower bound, and what is said of it.
 
-    `ceiling_terms` and the weights: see `Value`.
+    `ceiling_terms` and the weights: see `Value`. `model`: the reward model's answer, where the propensities are in doubt.
     """
 
     estimate: Estimate
@@ -137,6 +145,7 @@ class Judged:
     weights: Floats = field(default_factory=lambda: np.zeros(0))
     old_weights: Floats = field(default_factory=lambda: np.zeros(0))
     identified: Identified | None = None
+    model: Estimate | None = None
 
 
 def production(log: Feedback) -> Judged:
@@ -157,18 +166,24 @@ def with_uncertainty(
     """The values of several sides on one log, with intervals and bounds, all by the same draws of queries."""
     logged = log.impressions > 0
     sample = Sample(int(logged.sum()), log.N, replicates, level, seed)
-    draws = bootstrap([side.estimate for side in sides], logged, replicates=replicates, seed=seed)
-    return tuple(_value(side, drawn, sample) for side, drawn in zip(sides, draws.T, strict=True))
+    models = [side.model for side in sides if side.model is not None]
+    draws = bootstrap([*(side.estimate for side in sides), *models], logged, replicates=replicates, seed=seed).T
+    of_models = iter(draws[len(sides) :])
+    return tuple(
+        _value(side, drawn, None if side.model is None else next(of_models), sample)
+        for side, drawn in zip(sides, draws[: len(sides)], strict=True)
+    )
 
 
-def _value(side: Judged, draws: Floats, sample: Sample) -> Value:
-    """A side with its interval and its bound.  Shapes: draws [replicates]."""
+def _value(side: Judged, draws: Floats, model_draws: Floats | None, sample: Sample) -> Value:
+    """A side with its interval and its bound.  Shapes: draws, model_draws [replicates]."""
     bound = bounds.best(side.terms, sample.level)
+    every = [draws] if model_draws is None else [draws, model_draws]
     return Value(
-        side.estimate.value, side.estimate.standard_error, percentile_interval(draws, sample.level),
+        side.estimate.value, side.estimate.standard_error, hull(every, sample.level),
         max(0.0, bound.value), bound.name, side.verdict, side.reasons, side.propensity, side.propensity_reason,
         side.diagnostics, side.estimate, side.terms, side.ceiling_terms, side.weights, side.old_weights, draws, sample,
-        side.identified,
+        side.identified, model_draws,
     )  # fmt: skip
 
 
@@ -188,7 +203,7 @@ def compare_values(new: Value, old: Value) -> Comparison:
         old,
         new.value - old.value,
         float(np.sqrt(np.square(new.estimate.influence - old.estimate.influence).sum())),
-        percentile_interval(draws, new.sample.level),
+        hull([a - b for a in new.all_draws for b in old.all_draws], new.sample.level),
         share_of_wins(draws),
         None if bound is None else bound.value,
         None if bound is None else bound.name,

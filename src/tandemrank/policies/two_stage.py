@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from tandemrank._base import random
 from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, positions_of
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import PolicyError
@@ -97,10 +98,17 @@ class TwoStagePolicy:
         return pairs
 
     def recommend(
-        self, query_ids: Ids | None = None, *, exclude: csr_matrix | pl.DataFrame | None = None
+        self,
+        query_ids: Ids | None = None,
+        *,
+        exclude: csr_matrix | pl.DataFrame | None = None,
+        sample: bool = False,
+        seed: int = 0,
     ) -> pl.DataFrame:
         """The most likely list in outside ids: one row per query, `query_id` and `items`, top first.
 
+        `sample`: a drawn list instead, one for each row by the seed: what the next round of learning needs, and what the value
+        of a pair is of (`MostLikely` values the others). Give every request a seed of its own.
         `exclude`: what must not be shown, as positions (`logs.exclusion.pairs_of` has them from a log), or as a frame with a
         row per pair, `query_id` and `item_id`; ids that the policy does not know are no matter.
         A list is shorter than K where fewer items are available to the query, and empty where none is.
@@ -110,7 +118,13 @@ class TwoStagePolicy:
         if not len(ids):
             ids = ids.cast(known.dtype)
         pairs = self._pairs(exclude) if isinstance(exclude, pl.DataFrame) else exclude
-        shown = self.most_likely(self.vocabulary.queries(ids), exclude=pairs)
+        q = self.vocabulary.queries(ids)
+        if sample and pairs is not None:
+            raise PolicyError(
+                "drawn lists take no pairs to exclude. Ask for the most likely lists, or without exclude."
+            )
+        keys = random.random_keys(seed, random.Stream.LISTS, np.arange(len(ids)))
+        shown = self.sample(q, keys) if sample else self.most_likely(q, exclude=pairs)
         items = self.vocabulary.item_ids.gather(np.maximum(shown, 0).ravel())
         frame = pl.DataFrame({"row": np.repeat(np.arange(len(ids)), self.K), "items": items, "place": shown.ravel()})
         lists = frame.filter(pl.col("place") >= 0).group_by("row", maintain_order=True).agg("items")

@@ -4,7 +4,7 @@ files that `learn` leaves in its folder.
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -16,8 +16,9 @@ from tandemrank import __version__
 from tandemrank._base.config import switch_help, switch_values
 from tandemrank._base.files import Kind, write_json, write_text
 from tandemrank.errors import ConfigError
+from tandemrank.offpolicy.frequency import FrequencyGroup
 from tandemrank.offpolicy.values import PRODUCTION, Value
-from tandemrank.offpolicy.verdicts import Verdict
+from tandemrank.offpolicy.verdicts import CARE_QUERIES, Verdict
 from tandemrank.reports import style
 from tandemrank.reports.curves import mark_phase
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
@@ -92,7 +93,33 @@ def sentences(learned: Learned) -> list[str]:
         for method, trained in learned.trained.items()
         if trained.kept_start
     ]
-    return [_sentence(difference) for difference in learned.differences] + failed
+    return [_sentence(difference) for difference in learned.differences] + failed + _harmed(learned)
+
+
+def _harmed(learned: Learned) -> list[str]:
+    """For whom a pair is surely worse than production, by how often a query came."""
+    return [
+        f"{label(method)} is worse than production for queries that came {_times(group)}: {signed(group.difference)} "
+        f"{bracket(*group.interval, signed)} clicks per impression ({group.queries:,} queries)."
+        for method, groups in learned.by_frequency.items()
+        for group in groups
+        if group.interval[1] < 0 and group.queries >= CARE_QUERIES
+    ]
+
+
+def _times(group: FrequencyGroup) -> str:
+    return f"{group.least} times or more" if group.most is None else f"{group.least} to {group.most} times"
+
+
+def deployment(learned: Learned) -> list[str]:
+    """Which lists to show, drawn or most likely, and what the next log needs."""
+    return [
+        f"{label(method)}: lists that are drawn are worth {decimal(learned.values[method].value)} "
+        f"{_interval(learned.values[method])}, the most likely ones, as `recommend` gives them, {decimal(fixed.value)} "
+        f"{_interval(fixed)} ({fixed.verdict}). Drawn lists (`recommend(sample=True)`, `tandemrank serve`) are what the next "
+        "log needs: with their propensities it can be learnt from again, and the most likely ones alone say nothing of others."
+        for method, fixed in learned.most_likely.items()
+    ]
 
 
 def _sentence(difference: Difference) -> str:
@@ -172,6 +199,8 @@ def html(learned: Learned, *, command: str = "", seed: int = 0) -> str:
             f"Doubly robust estimates with 95% intervals on {learned.log.evaluation:,.0f} impressions that neither training "
             "nor stopping saw; production's is what these impressions show. Hollow: this log cannot answer for it.",
         ),
+        section("Drawn lists or the most likely ones", _listed(deployment(learned))),
+        section("For whom", _frequencies(learned)),
         section("What caution cost and what it saved", caution(learned)),
         section("What the numbers rest on", _diagnostics(learned)),
         figure_of("Learning curves", curves_figure(learned), JUDGED if learned.log.held_out else NOT_JUDGED),
@@ -212,8 +241,23 @@ def caution_sentences(learned: Learned) -> list[str]:
 
 def caution(learned: Learned) -> str:
     """The same as a list."""
-    lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in caution_sentences(learned))
+    return _listed(caution_sentences(learned))
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _frequencies(learned: Learned) -> str:
+    """Every pair against production, by how often a query came in the log."""
+    return _listed([
+        f"{label(method)}, queries that came {_times(group)}: {signed(group.difference)} "
+        f"{bracket(*group.interval, signed)} clicks per impression against production's {decimal(group.old)} "
+        f"({group.impressions:,.0f} impressions of {group.queries:,} queries)."
+        for method, groups in learned.by_frequency.items()
+        for group in groups
+    ])  # fmt: skip
 
 
 def _chip(method: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 from scipy.sparse import csr_matrix
 
@@ -22,7 +21,8 @@ from tandemrank.errors import ConfigError
 from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.estimators import check_exposures
-from tandemrank.offpolicy.exposure import exposure_lost
+from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
+from tandemrank.offpolicy.frequency import by_frequency
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, fitted_policy, row_propensities
 from tandemrank.offpolicy.valuation import Question, estimate_all
@@ -101,12 +101,28 @@ def learn(
         data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
     folder = None if checkpoints is None else Path(checkpoints)
     job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, progress)
-    trained, values, production, guarded = job.plain() if logger is None else job.careful(logger)
+    trained, values, production, guarded, fixed = job.plain() if logger is None else job.careful(logger)
     used = data.propensities
     taken = used.kind == "exact" and logging_policy is None
     reason = "the policy to start from is taken for the one that drew the log" if taken else used.reason
     differences = _differences(values, production)
-    return Learned(config, start, facts_of(parts), used.kind, reason, trained, values, production, differences, guarded)
+    groups = {
+        method: by_frequency(value.estimate, production.estimate, parts.times) for method, value in values.items()
+    }
+    return Learned(
+        config,
+        start,
+        facts_of(parts),
+        used.kind,
+        reason,
+        trained,
+        values,
+        production,
+        differences,
+        guarded,
+        fixed,
+        groups,
+    )
 
 
 def _excluding(data: TrainingData, pair: TwoStagePolicy, pairs: csr_matrix) -> tuple[TrainingData, TwoStagePolicy]:
@@ -141,7 +157,7 @@ def _caution(safety: Safety, logger: TwoStagePolicy, parts: Parts) -> Caution:
     return Caution(safety.safe_objective, logger, parts.vocabulary, n, safety.safe_delta, reach)
 
 
-Outcome = tuple[dict[Method, Trained], dict[Method, Value], Value, dict[Method, Guarded]]
+Outcome = tuple[dict[Method, Trained], dict[Method, Value], Value, dict[Method, Guarded], dict[Method, Value]]
 
 
 @dataclass(frozen=True)
@@ -169,7 +185,7 @@ class _Job:
         )  # fmt: skip
         return {method: driver.train(method, progress=_of_method(self.progress, method)) for method in self.methods}
 
-    def values(self, policies: Sequence[TwoStagePolicy]) -> tuple[Value, ...]:
+    def values(self, policies: Sequence[TwoStagePolicy | MostLikely]) -> tuple[Value, ...]:
         """Of every pair, and of production, on the part for it."""
         return _valued(policies, self.parts, self.data, self.config, derive(self.seed, "value") % 2**32)
 
@@ -181,8 +197,10 @@ class _Job:
     def plain(self) -> Outcome:
         """Without caution."""
         trained = self.train()
-        *found, production = self.values([one.policy for one in trained.values()])
-        return trained, dict(zip(trained, found, strict=True)), production, {}
+        pairs = [one.policy for one in trained.values()]
+        *found, production = self.values([*pairs, *map(MostLikely, pairs)])
+        sampled, fixed = (dict(zip(trained, some, strict=True)) for some in (found[: len(pairs)], found[len(pairs) :]))
+        return trained, sampled, production, {}, fixed
 
     def careful(self, logger: TwoStagePolicy) -> Outcome:
         """With caution, and without it for comparison; production is kept where the careful pair is not surely better."""
@@ -200,7 +218,7 @@ class _Job:
         for method in kept:
             trained[method] = replace(trained[method], policy=live.copy())
         values = {method: of_live if method in kept else one.careful for method, one in guarded.items()}
-        return trained, values, production, guarded
+        return trained, values, production, guarded, {}
 
 
 def _refuse_without_support(parts: Parts, data: TrainingData, config: LearningConfig) -> None:
@@ -240,13 +258,13 @@ def _logger(given: TwoStagePolicy | None, start: Start, parts: Parts, config: Le
 
 
 def _valued(
-    policies: Sequence[TwoStagePolicy], parts: Parts, data: TrainingData, config: LearningConfig, seed: int
+    policies: Sequence[TwoStagePolicy | MostLikely], parts: Parts, data: TrainingData, config: LearningConfig, seed: int
 ) -> tuple[Value, ...]:
     """The doubly robust value of every pair on the part for it, and production's; the reward model learns from the others."""
     # A policy that was fitted to the log is used as the one that drew it: sums have no lists to fit another to.
     used = data.propensities
     reward = None if parts.held_out.N else data.posterior  # it has seen all that a model may see here
-    times = np.sum([part.impressions for part in parts.all()], axis=0)
+    times = parts.times
     asked = Question(
         examination=config.theta, propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
         reward_log=parts.seen, reward="posterior" if reward is None else reward, seed=seed,

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import DataError, LogError
@@ -50,6 +51,11 @@ class Parts:
     def list_length(self) -> int:
         """The longest list."""
         return max(int(part.rank.max(initial=0)) for part in self.all()) + 1
+
+    @cached_property
+    def times(self) -> NDArray[np.float64]:
+        """How often each query came, in all parts.  Shapes: -> [Q]."""
+        return np.asarray(np.sum([part.impressions for part in self.all()], axis=0), np.float64)
 
     def all(self) -> tuple[Feedback, ...]:
         """Every impression once."""

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tandemrank.offpolicy.frequency import FrequencyGroup
 from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.values import Comparison, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -64,6 +65,8 @@ class Learned:
     production: Value
     differences: tuple[Difference, ...]
     guarded: dict[Method, Guarded] = field(default_factory=dict)  # what caution did, where it was asked for
+    most_likely: dict[Method, Value] = field(default_factory=dict)  # of lists as `recommend` gives, not drawn
+    by_frequency: dict[Method, tuple[FrequencyGroup, ...]] = field(default_factory=dict)  # against production
 
     @property
     def policy(self) -> TwoStagePolicy:
@@ -91,4 +94,8 @@ class Learned:
             ],
             "differences": [difference.summary() for difference in self.differences],
             "caution": summaries(self.guarded),
+            "most_likely": [{"method": method, **value.summary()} for method, value in self.most_likely.items()],
+            "by_frequency": [
+                {"method": method, **asdict(group)} for method, some in self.by_frequency.items() for group in some
+            ],
         }
