@@ -8,7 +8,8 @@ import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.logs import counting
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy.exposure import exposure_lost
+from tandemrank.offpolicy.exposure import exposure_lost, exposure_on
+from tandemrank.policies import candidates
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -35,3 +36,29 @@ def test_what_is_lost_at_worst_is_the_exposure_taken_away_by_enumeration() -> No
         lost.append(sum(max(y - x, 0.0) for x, y in zip(ours, enumeration.exposure(b, b, THETA, K2), strict=True)))
     assert found == pytest.approx((lost[0] + 3 * lost[1]) / 4, abs=0.005)
     assert exposure_lost(new, new, log, np.array(THETA), samples=2, seed=0) == 0.0
+
+
+class HalfOfAll:
+    """A reward model: every item is worth a number of its own."""
+
+    def matrix(self, q: np.ndarray) -> np.ndarray:
+        return np.tile([0.1, 0.5, 0.9, 0.3, 0.0], (len(q), 1))
+
+
+@pytest.mark.parametrize("candidates_of", [3, 4])
+def test_a_re_ranker_is_asked_about_candidates_only(candidates_of: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exposures of logged pairs, support and direct values are those of the pair that scores everything."""
+    items = np.array([[0, 1], [2, 3], [1, 0], [3, 1]], np.int32)
+    shown = Impressions(np.array([0, 1, 1, 1], np.int32), items, np.zeros((4, 2), np.uint8))
+    ids = Vocabulary(pl.Series([0, 1]), pl.Series(range(4)))
+    log = counting.from_impressions([shown], ids)
+    policy = TwoStagePolicy(GivenScores(np.array(OLD)), GivenScores(np.array(NEW)), candidates_of, 2, ids)
+
+    def found():
+        return exposure_on(policy, log, np.array(THETA), [HalfOfAll()], samples=4000, seed=1)
+
+    dense = found()
+    monkeypatch.setattr(candidates, "LARGE", 0)
+    monkeypatch.setattr(policy.ranker, "forward" if candidates_of == 3 else "unused", None, raising=False)
+    for name, expected in vars(dense).items():
+        assert np.allclose(getattr(found(), name), expected, atol=0.1 if name == "random" else 0.02), name
