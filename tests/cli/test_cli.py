@@ -389,7 +389,7 @@ def test_help_is_complete() -> None:
     assert set(commands) == {
         "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare", "decide",
             "serve", "seal", "replay", "import",
-        "bench gradient", "bench epoch", "bench logs", "bench bounds",
+        "bench gradient", "bench epoch", "bench scale", "bench logs", "bench bounds",
     }  # fmt: skip
     for name, command in commands.items():
         assert command.help, name

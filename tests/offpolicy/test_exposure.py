@@ -9,6 +9,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.logs import counting, reading
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.exposure import MostLikely, exposure_lost, exposure_on
+from tandemrank.policies import candidates
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -46,3 +47,29 @@ def test_most_likely_lists_have_the_examination_of_their_ranks() -> None:
     found = exposure_on(MostLikely(pair), log, np.array([1.0, 0.5, 0.2, 0.1]), [], samples=1, seed=0)
     assert found.rho.tolist() == [0, 1.0, 0.5, 0, 0, 0.5, 1.0, 0]
     assert found.total.tolist() == found.supported.tolist() == [1.5, 1.5]
+
+
+class HalfOfAll:
+    """A reward model: every item is worth a number of its own."""
+
+    def matrix(self, q: np.ndarray) -> np.ndarray:
+        return np.tile([0.1, 0.5, 0.9, 0.3, 0.0], (len(q), 1))
+
+
+@pytest.mark.parametrize("candidates_of", [3, 4])
+def test_a_re_ranker_is_asked_about_candidates_only(candidates_of: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exposures of logged pairs, support and direct values are those of the pair that scores everything."""
+    items = np.array([[0, 1], [2, 3], [1, 0], [3, 1]], np.int32)
+    shown = Impressions(np.array([0, 1, 1, 1], np.int32), items, np.zeros((4, 2), np.uint8))
+    ids = Vocabulary(pl.Series([0, 1]), pl.Series(range(4)))
+    log = counting.from_impressions([shown], ids)
+    policy = TwoStagePolicy(GivenScores(np.array(OLD)), GivenScores(np.array(NEW)), candidates_of, 2, ids)
+
+    def found():
+        return exposure_on(policy, log, np.array(THETA), [HalfOfAll()], samples=4000, seed=1)
+
+    dense = found()
+    monkeypatch.setattr(candidates, "LARGE", 0)
+    monkeypatch.setattr(policy.ranker, "forward" if candidates_of == 3 else "unused", None, raising=False)
+    for name, expected in vars(dense).items():
+        assert np.allclose(getattr(found(), name), expected, atol=0.1 if name == "random" else 0.02), name

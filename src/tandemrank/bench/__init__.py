@@ -3,6 +3,7 @@
 - `timing`: timing side by side
 - `gradient`: the noise and time of the gradients
 - `epoch`: a training epoch over its own matrix products
+- `scale`: training and retrieval against the number of items
 - `logs`: reading a log beside the bare group-by of polars
 - `serving`: a live pair over HTTP beside the same framework answering a constant; swaps, kills, replay
 - `constant`: that framework with its constant

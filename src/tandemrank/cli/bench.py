@@ -32,6 +32,21 @@ def bench_epoch(as_json: Json = False) -> None:
     print_summary(found, as_json)
 
 
+@bench_app.command("scale")
+def bench_scale(
+    items: Annotated[int, typer.Option(help="Items of the largest catalogue, D.", min=1)] = 1_000_000,
+    candidates: Annotated[int, typer.Option(help="Candidates of the generator, K2.", min=1)] = 1000,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Time of a training step and of a recommendation against the number of items: sparse and dense race, exact and index."""
+    from tandemrank.bench import scale
+
+    with working("measuring growth with the items"):
+        found = scale.measure(items, candidates, seed=seed)
+    print_summary(found, as_json)
+
+
 @bench_app.command("logs")
 def bench_logs(
     impressions: Annotated[int, typer.Option(help="Length of the log, N.", min=1)] = 10_000_000,

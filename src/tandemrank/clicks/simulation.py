@@ -19,6 +19,8 @@ from tandemrank.errors import ConfigError, DataError
 from tandemrank.gradients import plackett_luce
 from tandemrank.logs.impressions import Impressions
 
+PART = 200_000  # impressions in memory at once
+
 Scores = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 Draw = Callable[[NDArray[np.int64], NDArray[np.uint64]], NDArray[np.int32]]
 
@@ -58,7 +60,7 @@ def simulate(
     click_model: ClickModel,
     *,
     seed: int,
-    part: int = 200_000,
+    part: int = PART,
 ) -> Iterator[Impressions]:
     """N impressions of a logging policy in the order of time, in parts: users uniform with replacement from `queries`.
 

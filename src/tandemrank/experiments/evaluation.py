@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
+from torch import Tensor
 
 from tandemrank._base.ids import same_ids
 from tandemrank._base.sparse import canonical_csr
@@ -19,8 +20,9 @@ from tandemrank.clicks import simulation
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.experiments.ratings import Task
 from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
-from tandemrank.gradients import _bridge, race
-from tandemrank.policies.two_stage import TwoStagePolicy, without
+from tandemrank.gradients import _bridge, products, race
+from tandemrank.policies import candidates
+from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +41,13 @@ def mean(values: Floats) -> Mean:
 def difference(a: Floats, b: Floats) -> Mean:
     """The mean of a - b over the same queries, with its interval.  Shapes: a, b [n]."""
     return mean(a - b)
+
+
+def _mean_if_any(figure: Figure, values: Floats) -> Mean:
+    """A re-ranker that scores candidates only shows nothing alone: no figure of that is known of any query."""
+    if figure in ("ranker_alone", "overlap") and np.isnan(values).all():
+        return Mean()
+    return mean(values)
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ class Evaluation:
         known = {figure: getattr(self, figure) for figure in FIGURES}
         if np.isnan(self.ndcg_new).all():  # no log, or nothing is left that is new and relevant
             del known["ndcg_new"]
-        return Figures(**{figure: mean(values) for figure, values in known.items()})
+        return Figures(**{figure: _mean_if_any(figure, values) for figure, values in known.items()})
 
 
 def ndcg(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix) -> Floats:
@@ -126,40 +135,77 @@ def evaluate(
     generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
     parts: list[tuple[Floats, ...]] = [tuple(np.empty(0) for _ in FIGURES)]
-    for part, s_c, s_r in policy.batches(positions):
+    for part in policy.parts(positions):
         R = relevance[part].astype(np.float32)
-        rows = np.repeat(np.arange(len(part)), samples)
-        drawn = race.draw(s_c, s_r, policy.K2, policy.K, rows=rows, keys=_bridge.keys_for(len(rows), generator))
-        lists = race.most_likely(s_c, s_r, policy.K2, policy.K)
-        alone = [race.most_likely(s, s, s.shape[1], policy.K) for s in (s_c, s_r)]
-        value = race.utility(s_c, s_r, R, curve, policy.K2, samples=samples, generator=generator).double().numpy()
+        shown = (_seen_by_candidates if policy.is_large else _seen)(policy, part, R, curve, samples, generator)
+        known = [ndcg(own, part, relevance) if own is not None else np.full(len(part), np.nan) for own in shown.alone]
         parts.append(
             (
-                ndcg(lists, part, relevance),
-                _new(policy, part, s_c, s_r, relevance, clicked),
-                ndcg(drawn, part[rows], relevance).reshape(len(part), samples).mean(1),
-                _recall(s_c, R, policy.K2),
-                np.where(np.diff(R.indptr) > 0, value, np.nan),
-                *(ndcg(own, part, relevance) for own in alone),
-                ((alone[0][:, :, None] == alone[1][:, None, :]).any(2) & (alone[0] >= 0)).mean(1),
+                ndcg(shown.lists, part, relevance),
+                _new(policy, part, relevance, clicked),
+                ndcg(shown.drawn, np.repeat(part, samples), relevance).reshape(len(part), samples).mean(1),
+                shown.recall,
+                np.where(np.diff(R.indptr) > 0, shown.value, np.nan),
+                *known,
+                _overlap(*shown.alone),
             )
         )
     return Evaluation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _new(
-    policy: TwoStagePolicy,
-    part: NDArray[np.int64],
-    s_c: torch.Tensor,
-    s_r: torch.Tensor,
-    relevance: csr_matrix,
-    clicked: csr_matrix | None,
-) -> Floats:
+def _new(policy: TwoStagePolicy, part: NDArray[np.int64], relevance: csr_matrix, clicked: csr_matrix | None) -> Floats:
     """NDCG of new items: clicked ones are not available, and the next ones move up in both stages.  Shapes: -> [B]."""
     if clicked is None:
         return np.full(len(part), np.nan)
-    lists = race.most_likely(without(s_c, clicked[part]), s_r, policy.K2, policy.K)
-    return ndcg_of_new(lists, part, relevance, clicked)
+    return ndcg_of_new(policy.most_likely(part, exclude=clicked), part, relevance, clicked)
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What a batch of queries is shown.  Shapes: lists [B, K]; drawn [B samples, K]; value, recall [B]; alone two of [B, K]."""
+
+    lists: NDArray[np.int32]
+    drawn: NDArray[np.int32]
+    value: Floats
+    recall: Floats
+    alone: tuple[NDArray[np.int32], NDArray[np.int32] | None]
+
+
+def _seen(
+    policy: TwoStagePolicy, q: NDArray[np.int64], R: csr_matrix, curve: Tensor, samples: int, generator: torch.Generator
+) -> _Shown:
+    s_c, s_r = policy.plain_scores(q)
+    rows = np.repeat(np.arange(len(q)), samples)
+    drawn = race.draw(s_c, s_r, policy.K2, policy.K, rows=rows, keys=_bridge.keys_for(len(rows), generator))
+    lists = race.most_likely(s_c, s_r, policy.K2, policy.K)
+    alone = race.most_likely(s_c, s_c, s_c.shape[1], policy.K), race.most_likely(s_r, s_r, s_r.shape[1], policy.K)
+    value = race.utility(s_c, s_r, R, curve, policy.K2, samples=samples, generator=generator).double().numpy()
+    best = np.argpartition(s_c.numpy(), -policy.K2, axis=1)[:, -policy.K2 :]
+    chosen = np.where(np.take_along_axis(s_c.numpy(), best, 1) > -np.inf, best, -1).astype(np.int32)
+    return _Shown(lists, drawn, value, _recall(chosen, R), alone)
+
+
+def _seen_by_candidates(
+    policy: TwoStagePolicy, q: NDArray[np.int64], R: csr_matrix, curve: Tensor, samples: int, generator: torch.Generator
+) -> _Shown:
+    """The same where the re-ranker is asked about candidates only; alone it shows nothing if it cannot score everything."""
+    rows = np.repeat(np.arange(len(q)), samples)
+    drawn = policy.draw(q, rows, _bridge.keys_for(len(rows), generator))
+    value = candidates.utility(policy, q, R, curve, samples=samples, generator=generator)
+    ours, theirs = (
+        products.top(candidates.generator_scores(s, torch.from_numpy(q)), policy.K)[0] if s.scores_everything else None
+        for s in (policy.generator, policy.ranker)
+    )
+    assert ours is not None
+    recall = np.ones(len(q)) if candidates.is_one_stage(policy) else _recall(candidates.top(policy, q), R)
+    return _Shown(policy.most_likely(q), drawn, value, np.where(np.diff(R.indptr) > 0, recall, np.nan), (ours, theirs))
+
+
+def _overlap(ours: NDArray[np.int32], theirs: NDArray[np.int32] | None) -> Floats:
+    if theirs is None:
+        return np.full(len(ours), np.nan)
+    found: Floats = ((ours[:, :, None] == theirs[:, None, :]).any(2) & (ours >= 0)).mean(1)
+    return found
 
 
 def judge(
@@ -204,11 +250,9 @@ def judge(
 COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility")
 
 
-def _recall(s_c: torch.Tensor, R: csr_matrix, K2: int) -> Floats:
-    """Share of the relevant documents among the K2 highest generator scores.  Shapes: s_c, R [B, D] -> [B]."""
+def _recall(chosen: NDArray[np.int32], R: csr_matrix) -> Floats:
+    """Share of the relevant documents among the generator's K2 highest.  Shapes: chosen [B, K2]; R [B, D] -> [B]."""
     row = np.repeat(np.arange(R.shape[0]), np.diff(R.indptr))
-    scores = s_c.numpy()
-    chosen = np.zeros(scores.shape, np.bool_)
-    np.put_along_axis(chosen, np.argpartition(scores, -K2, axis=1)[:, -K2:], True, 1)
-    found = np.bincount(row, (chosen & (scores > -np.inf))[row, R.indices], R.shape[0])
+    there = (np.arange(len(chosen))[:, None] * R.shape[1] + chosen)[chosen >= 0]
+    found = np.bincount(row, np.isin(row * R.shape[1] + R.indices, there), R.shape[0])
     return _over(found.astype(np.float64), np.diff(R.indptr).astype(np.float64))

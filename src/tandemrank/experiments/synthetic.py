@@ -16,6 +16,8 @@ from scipy.sparse import csr_matrix
 from scipy.special import gammaincinv, ndtri
 
 from tandemrank.errors import ConfigError
+from tandemrank.gradients import lazy_race
+from tandemrank.gradients.products import Source
 
 # MovieLens-1M: its size, its activity, the shares of its ratings 1 .. 5.
 _ITEMS, _MEAN_ACTIVITY, _LEAST_ACTIVITY = 3706, 165.6, 20.0
@@ -24,12 +26,14 @@ _SHARES = (0.0562, 0.1075, 0.2611, 0.3490, 0.2262)
 # Fitted by hand to its popularity curve, its singular values and the NDCG of popularity and of rank-50 SVD.
 _RANK, _TASTE = 20, 1.2
 _BLOCK = 2_000_000  # race clocks that are drawn at a time
+LARGE = 50_000  # items above which the clocks are drawn lazily, and activity is MovieLens-1M's
+_USERS = 256  # that watch at a time in a large world
 
 
 def synthetic_ratings(queries: int, items: int, *, seed: int = 0) -> csr_matrix:
     """Ratings 1 .. 5 of the synthetic world; each query likes (rates above 3) at least one item.
 
-    Shapes: -> [queries, items] sparse. Work is proportional to queries * items, memory to the ratings.
+    Shapes: -> [queries, items] sparse. Work is proportional to queries * items (one product each), memory to the ratings.
     """
     if min(queries, items) < 1 or seed < 0:
         raise ConfigError(
@@ -45,7 +49,7 @@ def synthetic_ratings(queries: int, items: int, *, seed: int = 0) -> csr_matrix:
     p = rng.standard_normal((queries, _RANK)) * (_TASTE * spectrum / np.linalg.norm(spectrum))
     x = rng.standard_normal((items, _RANK))
 
-    u, d, match = _watch(p, x, popularity, activity, rng)
+    u, d, match = (_watch if items <= LARGE else _watch_lazily)(p, x, popularity, activity, rng)
     start = np.searchsorted(u, np.arange(queries + 1))
     mildness = rng.standard_normal(queries)
     liking = 0.6 * match + 0.9 * quality[d] + 0.5 * mildness[u] + 1.2 * rng.standard_normal(len(d))
@@ -64,11 +68,12 @@ def _activity(queries: int, items: int, rng: np.random.Generator) -> NDArray[np.
     """How many items each query rates: least + gamma(0.6), as in MovieLens-1M, at most three quarters of all items.
 
     It grows with the square root of the catalogue: that takes MovieLens-1M's 166 ratings per user at 3,706 items to 112
-    at 1,682, where MovieLens-100K has 106, and leaves a small world enough to learn from.
+    at 1,682, where MovieLens-100K has 106, and leaves a small world enough to learn from. In a large world (above LARGE) it is
+    MovieLens-1M's: nobody watches thousands.
 
     Shapes: -> [queries].
     """
-    scale = np.sqrt(items / _ITEMS)
+    scale = np.sqrt(items / _ITEMS) if items <= LARGE else 1.0
     least, mean = max(_LEAST_ACTIVITY * scale, 5.0), max(_MEAN_ACTIVITY * scale, 10.0)
     excess = gammaincinv(0.6, _quantile_levels(queries, rng))
     n: NDArray[np.float64] = np.round(least + (mean - least) * excess / excess.mean())
@@ -97,4 +102,30 @@ def _watch(
         users.append(first + u)
         items.append(d)
         matches.append(m[u, d])
+    return np.concatenate(users), np.concatenate(items), np.concatenate(matches)
+
+
+def _watch_lazily(
+    p: NDArray[np.float64],
+    x: NDArray[np.float64],
+    popularity: NDArray[np.float64],
+    activity: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """The same race where most clocks are never drawn (`lazy_race`): scores p_u . x_d + log popularity_d, in blocks."""
+    Y = np.concatenate([x, np.log(popularity)[:, None]], 1).astype(np.float32)
+    X = np.concatenate([p, np.ones((len(p), 1))], 1).astype(np.float32)
+    keys = rng.integers(2**63, size=(len(p), 1)).astype(np.uint64)
+    users, items, matches = [], [], []
+    for first in range(0, len(p), _USERS):
+        part = slice(first, first + _USERS)
+        source = Source(X[part], Y, np.empty((len(X[part]), 0), np.float32))
+        arrived = lazy_race.first_arrivals(source, int(activity[part].max()), keys[part])[0][:, 0]
+        u, place = np.nonzero(np.arange(arrived.shape[1]) < activity[part, None])
+        d = arrived[u, place]
+        order = np.lexsort((d, u))
+        u, d = u[order], d[order].astype(np.int64)
+        users.append(first + u)
+        items.append(d)
+        matches.append(np.einsum("nf,nf->n", p[first + u], x[d]))
     return np.concatenate(users), np.concatenate(items), np.concatenate(matches)

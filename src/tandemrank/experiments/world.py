@@ -21,6 +21,8 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
 
+LARGE_PART = 2_000_000  # impressions of a large world that are drawn at once
+
 
 def load_task(config: ExperimentConfig) -> Task:
     """The data set that the configuration names."""
@@ -99,10 +101,13 @@ def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
             found: NDArray[np.float32] = production(torch.as_tensor(q)).numpy()
         return found
 
-    draw = simulation.one_stage(scores, world.production.K)
+    # In a large world all lists of a query are drawn from one pass over its scores: then parts are few and long.
+    is_large = world.production.is_large
+    draw = world.production.sample if is_large else simulation.one_stage(scores, world.production.K)
     return simulation.simulate(
-        draw, world.task.relevance, world.q, N, world.click_model, seed=derive(seed, "clicks", N) % 2**32
-    )
+        draw, world.task.relevance, world.q, N, world.click_model, seed=derive(seed, "clicks", N) % 2**32,
+        part=LARGE_PART if is_large else simulation.PART,
+    )  # fmt: skip
 
 
 def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePolicy:

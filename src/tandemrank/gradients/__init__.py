@@ -5,6 +5,7 @@
 - `single`: one list and one row of scores at a time, for live answers
 - `products`: factorised scores of very many documents, in blocks: exact retrieval, scores of some with gradients
 - `lazy_race`: candidates out of very many documents without drawing every clock
+- `one_stage`: lists and exposure of one stage over very many documents
 - `sparse_race`: the race gradient where the re-ranker scores candidates only
 - `reinforce`: the paper's gradient, the reference that `race` is held to
 """

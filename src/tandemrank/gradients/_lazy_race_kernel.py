@@ -110,6 +110,16 @@ def set_horizons(X, Y, given, some, K2, samples, wide, chunks, b, margin, log_T,
             b[q] = _level(rate, number, edge[BINS], share, D, np.sort(log_T[q])[::-1])
 
 
+@kernel()
+def streams(keys, numbers):
+    """The keys of each query's races.  Shapes: keys [B], numbers [U] -> [B, U]."""
+    found = np.empty((keys.size, numbers.size), np.uint64)
+    for q in range(keys.size):
+        for u in range(numbers.size):
+            found[q, u] = stream(keys[q], numbers[u])
+    return found
+
+
 # One block
 
 
@@ -206,12 +216,12 @@ def _work():
 
 
 @kernel(parallel=True)
-def scan(products, tile, first, X, Y, b, margin, log_T, keys, numbers, chunks, docs, scores, times, filled, bad):
+def scan(products, tile, first, X, Y, b, margin, log_T, keys, chunks, docs, scores, times, filled, bad):
     """Who arrives before the horizon, out of the documents first, first + 1, ... of one block, for some of the queries.
 
     Shapes: products [n, BLOCK], the scores of the queries tile, tile + 1, ... (approximate where Y has factors); b,
-    margin, keys [B]; log_T, filled [B, U]; numbers [U], the samples' numbers; docs, scores, times [B, U, capacity];
-    bad [B], a document without a finite score, or -1.
+    margin [B]; log_T, filled [B, U]; keys [B, U], one of each race; docs, scores, times [B, U, capacity]; bad [B], a
+    document without a finite score, or -1.
     """
     n_queries = products.shape[0]
     size = min(BLOCK, Y.shape[0] - first)
@@ -225,8 +235,8 @@ def scan(products, tile, first, X, Y, b, margin, log_T, keys, numbers, chunks, d
                 ids[j] = first + found[j]
                 if not row[found[j]] < f32(np.inf):
                     bad[q] = first + found[j]
-            for u in range(numbers.size):
-                key = stream(keys[q], numbers[u])
+            for u in range(keys.shape[1]):
+                key = keys[q, u]
                 out = docs[q, u], scores[q, u], times[q, u]
                 if log_T[q, u] > f32(-np.inf):
                     clocks_of(ids, n, stream(key, u64(0)), clock)
@@ -279,7 +289,7 @@ def _complete(x, Y, given, log_T, key, K2, docs, scores, times, n, out_docs, out
 
 
 @kernel(parallel=True)
-def finish(X, Y, given, log_T, keys, numbers, K2, chunks, docs, scores, times, filled, candidates, s, count, log_edge):
+def finish(X, Y, given, log_T, keys, K2, chunks, docs, scores, times, filled, candidates, s, count, log_edge):
     """The candidates of each race out of those who arrived before the horizon.
 
     Entry 0 is the last candidate to arrive; entry `count` is the first who missed, -1 where everybody is a candidate.
@@ -302,9 +312,8 @@ def finish(X, Y, given, log_T, keys, numbers, K2, chunks, docs, scores, times, f
                         at[j] = times[q, i, order[j]]
                     n, total = K2, K2 + 1
                 else:
-                    key = stream(keys[q], numbers[i])
                     n, total = _complete(
-                        X[q], Y, given[q], log_T[q, i], key, K2, docs[q, i], scores[q, i], times[q, i], n,
+                        X[q], Y, given[q], log_T[q, i], keys[q, i], K2, docs[q, i], scores[q, i], times[q, i], n,
                         own, own_s, at,
                     )  # fmt: skip
                 count[q, i] = n
@@ -320,3 +329,37 @@ def finish(X, Y, given, log_T, keys, numbers, K2, chunks, docs, scores, times, f
                     log_edge[q, i, 0] = min(at[last], np.nextafter(at[n], f32(-np.inf)))
                 else:
                     log_edge[q, i] = f32(np.inf)
+
+
+@kernel(parallel=True)
+def in_order(X, Y, given, log_T, keys, K, chunks, docs, scores, times, filled, first, first_s, log_t):
+    """The K + 1 first arrivals of each race in their order, out of those who arrived before the horizon.
+
+    Shapes: first, first_s, log_t [B, U, K + 1], -1, -inf and +inf where nobody is left; the rest as in `scan`.
+    """
+    B, U = filled.shape
+    for chunk in prange(chunks):
+        order = np.empty(times.shape[2], np.int32)
+        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
+            for u in range(U):
+                n, own, own_s, at = filled[q, u], first[q, u], first_s[q, u], log_t[q, u]
+                own[:], own_s[:], at[:] = -1, f32(-np.inf), f32(np.inf)
+                if n > K:
+                    for j in range(n):
+                        order[j] = j
+                    select(order, n, times[q, u], K)
+                    for j in range(K + 1):
+                        own[j], own_s[j] = docs[q, u, order[j]], scores[q, u, order[j]]
+                        at[j] = times[q, u, order[j]]
+                    total = K + 1
+                else:
+                    _, total = _complete(
+                        X[q], Y, given[q], log_T[q, u], keys[q, u], K, docs[q, u], scores[q, u], times[q, u], n,
+                        own, own_s, at,
+                    )  # fmt: skip
+                for j in range(1, total):
+                    d, s, t, i = own[j], own_s[j], at[j], j
+                    while i > 0 and at[i - 1] > t:
+                        own[i], own_s[i], at[i] = own[i - 1], own_s[i - 1], at[i - 1]
+                        i -= 1
+                    own[i], own_s[i], at[i] = d, s, t

@@ -78,12 +78,13 @@ def races(source: Source, K2: int, samples: int, keys: NDArray[np.uint64], wide:
     with compiling():
         at = horizons(source, K2, samples, wide)
         numbers = np.array([*range(samples), *([_PATTERN] if wide is not None else [])], np.uint64)
-        docs, scores, times, filled = _arrived(source, at, keys, numbers, K2)
+        own = kernel.streams(keys, numbers)
+        docs, scores, times, filled = _arrived(source, at, own, K2)
         B, n = source.B, chunks(source.B)
         candidates, s = np.empty((B, samples, K2 + 1), np.int32), np.empty((B, samples, K2 + 1), np.float32)
         count, log_edge = np.empty((B, samples), np.int64), np.empty((B, samples, 2), np.float32)
         kernel.finish(
-            source.X, source.Y, source.given, at.log_T, keys, numbers, K2, n, docs, scores, times, filled,
+            source.X, source.Y, source.given, at.log_T, own, K2, n, docs, scores, times, filled,
             candidates, s, count, log_edge,
         )  # fmt: skip
     sampled = filled[:, -1] if wide is not None else np.zeros(B, np.int64)
@@ -93,7 +94,7 @@ def races(source: Source, K2: int, samples: int, keys: NDArray[np.uint64], wide:
 Entries: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
 
 
-def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], numbers: NDArray[np.uint64], K2: int) -> Entries:
+def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) -> Entries:
     """All who arrive before the horizons: documents, scores, times [B, U, capacity] and how many there are [B, U]."""
     from tandemrank.gradients import _lazy_race_kernel as kernel
     from tandemrank.gradients._products_kernel import BLOCK
@@ -107,11 +108,38 @@ def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], numbers: ND
             capacity = min(source.D, 2 * capacity)
             docs, scores, times = (longer(x, capacity) for x in (docs, scores, times))
         kernel.scan(
-            part, tile, first, source.X, source.Y, at.b, at.margin, at.log_T, keys, numbers, chunks(len(part)),
+            part, tile, first, source.X, source.Y, at.b, at.margin, at.log_T, keys, chunks(len(part)),
             docs, scores, times, filled, bad,
         )  # fmt: skip
     refuse(bad)
     return docs, scores, times, filled
+
+
+Arrivals: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]
+
+
+def first_arrivals(source: Source, K: int, keys: NDArray[np.uint64]) -> Arrivals:
+    """The K + 1 first arrivals of a race for each key, in their order: documents, scores, log times.
+
+    The first K are a Plackett-Luce list. One pass over the scores serves all races of a query.
+    Shapes: keys [B, U] -> three of [B, U, K + 1]; -1, -inf and +inf where nobody is left.
+    """
+    from tandemrank.gradients import _lazy_race_kernel as kernel
+
+    n = min(K, source.D)
+    shape, more = (*keys.shape, n + 1), ((0, 0), (0, 0), (0, K - n))
+    first, s, log_t = np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty(shape, np.float32)
+    with compiling():
+        at = horizons(source, n, keys.shape[1], None)
+        entries = _arrived(source, at, keys, n)
+        kernel.in_order(
+            source.X, source.Y, source.given, at.log_T, keys, n, chunks(source.B), *entries, first, s, log_t
+        )
+    return (
+        np.pad(first, more, constant_values=-1),
+        np.pad(s, more, constant_values=-np.inf),
+        np.pad(log_t, more, constant_values=np.inf),
+    )
 
 
 def candidates(scores: GeneratorScores, K2: int, *, generator: torch.Generator) -> NDArray[np.int32]:

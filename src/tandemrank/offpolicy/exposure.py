@@ -3,24 +3,29 @@
 rho_cr(d | q) = E_{y_c} E_{y_r} [theta_{k(d)}]                                       (paper: 2stage-true-utility)
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from torch import Tensor
 
 from tandemrank._base.ids import positions_of
 from tandemrank.gradients import race
+from tandemrank.gradients._bridge import keys_for
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.diagnostics import Exposure
+from tandemrank.policies import candidates
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
 
 CELLS = 2**21  # scores in memory at once: queries x items of a batch
 RACES = 4_000  # of all queries together, at least: with 20 for each of many, or many for each of a few
+LARGE_BATCH = 128  # queries at once where nothing has scores of all items
 STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
 
 
@@ -64,34 +69,89 @@ def exposure_on(
     direct = np.zeros((len(rewards), log.Q))
     generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
-    step = max(1, CELLS // len(there))
+    step = LARGE_BATCH if policy.is_large and not rewards else max(1, CELLS // len(there))
     for first in range(0, len(logged), step):
         part = logged[first : first + step]
-        s_c, s_r = policy.plain_scores(positions[first : first + step])
-        every, shuffled = (
-            race.exposure(s_c, s, curve, policy.K2, samples=n, generator=generator)[0].double().numpy()
-            for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
-        )
-        if isinstance(pair, MostLikely):
-            every = _fixed_exposure(race.most_likely(s_c, s_r, policy.K2, policy.K), theta, every.shape)
         rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
         at = np.searchsorted(part, log.query[rows]), np.maximum(here[rows], 0)
-        rho[rows] = np.where(here[rows] >= 0, every[at], 0.0)
-        total[part] = every.sum(1)
-        supported[part] = np.bincount(at[0], np.where(once[rows], every[at], 0.0), len(part))
-        random[part] = np.bincount(at[0], np.where(once[rows], shuffled[at], 0.0), len(part))
-        random[part] /= np.maximum(shuffled.sum(1), np.finfo(float).tiny)  # nothing at all is available to some
-        for fold, reward in enumerate(rewards):
-            direct[fold, part] = (every * reward.matrix(part)[:, there]).sum(1)
+        worth = [lambda r=reward, p=part: r.matrix(p)[:, there] for reward in rewards]
+        how = _of_candidates if policy.is_large else _of_everything
+        found = how(policy, positions[first : first + step], at, curve, worth, samples, generator)
+        if isinstance(pair, MostLikely):
+            found = _of_fixed(found, policy.most_likely(positions[first : first + step]), at, theta[: policy.K], worth)
+        rho[rows] = np.where(here[rows] >= 0, found.rho, 0.0)
+        total[part] = found.total
+        supported[part] = np.bincount(at[0], np.where(once[rows], found.rho, 0.0), len(part))
+        random[part] = np.bincount(at[0], np.where(once[rows], found.shuffled, 0.0), len(part))
+        random[part] /= np.maximum(found.shuffled_total, np.finfo(float).tiny)  # nothing at all is available to some
+        direct[:, part] = found.direct
     return Exposure(rho, total, supported, random, direct)
 
 
-def _fixed_exposure(lists: NDArray[np.int32], theta: Floats, shape: tuple[int, int]) -> Floats:
-    """rho of lists that are always shown: theta_k of the item at rank k.  Shapes: lists [B, K] -> [B, D]."""
-    rho = np.zeros(shape)
-    row, rank = np.nonzero((lists >= 0) & (np.arange(lists.shape[1]) < len(theta)))
-    rho[row, lists[row, rank]] = theta[rank]
-    return rho
+@dataclass(frozen=True)
+class _Found:
+    """Of a batch: exposures of logged pairs, by the pair and with its candidates in random order, and the sums over all items.
+
+    Shapes: rho, shuffled [n]; total, shuffled_total [B]; direct [folds, B].
+    """
+
+    rho: Floats
+    shuffled: Floats
+    total: Floats
+    shuffled_total: Floats
+    direct: Floats
+
+
+Worth: TypeAlias = Sequence[Callable[[], Floats]]
+At: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def _of_everything(
+    policy: TwoStagePolicy, q: NDArray[np.int64], at: At, curve: Tensor, worth: Worth, samples: int, g: torch.Generator
+) -> _Found:
+    s_c, s_r = policy.plain_scores(q)
+    every, shuffled = (
+        race.exposure(s_c, s, curve, policy.K2, samples=n, generator=g)[0].double().numpy()
+        for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
+    )
+    direct = np.array([(every * of()).sum(1) for of in worth]).reshape(len(worth), len(q))
+    return _Found(every[at], shuffled[at], every.sum(1), shuffled.sum(1), direct)
+
+
+def _of_candidates(
+    policy: TwoStagePolicy, q: NDArray[np.int64], at: At, curve: Tensor, worth: Worth, samples: int, g: torch.Generator
+) -> _Found:
+    """The same where the re-ranker is asked about candidates only: exposures of the logged pairs, the sums as they must be, and
+    the direct part by drawn lists."""
+    D = len(policy.vocabulary.item_ids)
+    wanted, inverse = np.unique(at[0] * D + at[1], return_inverse=True)
+    pairs = csr_matrix(
+        (np.ones(len(wanted), np.float32), wanted % D, np.searchsorted(wanted, np.arange(len(q) + 1) * D)),
+        shape=(len(q), D),
+    )
+    rho, shuffled = (
+        candidates.exposure(policy, q, curve, pairs, samples=n, generator=g, in_random_order=shuffles)[0]
+        .double()
+        .numpy()
+        for shuffles, n in ((False, samples), (True, STAGE_SAMPLES))
+    )
+    total = np.full(len(q), float(curve.sum()))
+    direct = np.zeros((len(worth), len(q)))
+    if worth:
+        rows = np.repeat(np.arange(len(q)), samples)
+        drawn = policy.draw(q, rows, keys_for(len(rows), g))
+        for fold, of in enumerate(worth):
+            gain = np.where(drawn >= 0, of()[rows[:, None], np.maximum(drawn, 0)], 0.0) @ curve.double().numpy()
+            direct[fold] = gain.reshape(len(q), samples).mean(1)
+    return _Found(rho[inverse], shuffled[inverse], total, total, direct)
+
+
+def _of_fixed(found: _Found, lists: NDArray[np.int32], at: At, theta: Floats, worth: Worth) -> _Found:
+    """The same of lists that are always shown: theta_k of the item at rank k.  Shapes: lists [B, K]; theta [K]."""
+    lists = lists[:, : len(theta)]
+    rho = (lists[at[0]] == at[1][:, None]) @ theta
+    direct = [(np.take_along_axis(of(), np.maximum(lists, 0), 1) * (lists >= 0)) @ theta for of in worth]
+    return replace(found, rho=rho, total=(lists >= 0) @ theta, direct=np.array(direct).reshape(len(worth), len(lists)))
 
 
 def exposure_lost(

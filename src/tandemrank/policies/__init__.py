@@ -4,6 +4,8 @@
 - `features`: tables of features as numbers, and the encoder that remembers how
 - `towers`: two towers: scores by features, also of queries and items never seen
 - `memory`: what is remembered of single pairs that were shown; `remembering`: a scorer with a memory
+- `candidates`: a pair whose re-ranker sees candidates only, for any number of items
+- `retrieval`: an index of the items, for `recommend`; what it misses
 - `storage`: saved policies: a folder that is checked before it is believed
 - `two_stage`: `TwoStagePolicy`: both stages as one
 - `vectors`: the vectors of a policy that is a factorisation

@@ -14,10 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix, issparse, sparray, spmatrix
 from scipy.sparse.linalg import svds
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tandemrank._base.sparse import canonical_csr, places_in_rows
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import _bridge, products
+from tandemrank.gradients.products import Products
 
 LARGEST = 1e15  # of a weight, in size: the sum of ten million products of two of them is a number of single precision
 
@@ -54,6 +56,11 @@ class Scorer(nn.Module, ABC):
     @abstractmethod
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         """Scores of some items, the same as in `forward`.  Shapes: q [B], items [B, M], both int64 -> [B, M]."""
+
+    def factors(self, q: Tensor) -> Products | None:
+        """The scores of all items as products of factors, or None where they are no such: a large catalogue is then scored in
+        blocks, and nothing of the size [B, D] exists."""
+        return None
 
     @abstractmethod
     def spec(self) -> dict[str, Any]:
@@ -99,7 +106,11 @@ class MatrixFactorisation(Scorer):
         return self.queries[q] @ self.items.T
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
-        return products.at(self.queries[q], self.items, items)
+        # Sparse gradients: a step then costs what it touches, however many queries and items there are.
+        return products.at(functional.embedding(q, self.queries, sparse=True), self.items, items, sparse=True)
+
+    def factors(self, q: Tensor) -> Products:
+        return Products(self.queries[q], self.items)
 
     def spec(self) -> dict[str, Any]:
         return {"Q": self.queries.shape[0], "D": self.items.shape[0], "F": self.items.shape[1]}

@@ -23,6 +23,7 @@ from torch.nn import functional
 from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
 from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.gradients import products
+from tandemrank.gradients.products import Products
 from tandemrank.policies import features
 from tandemrank.policies.features import Encoder, Features, FeatureSource
 from tandemrank.policies.scorers import Scorer
@@ -136,6 +137,9 @@ class TwoTowers(Scorer):
             items, return_inverse=True
         )  # an embedding of each item, however many queries want it
         return products.at(self.queries(q), self.items(rows), place)
+
+    def factors(self, q: Tensor) -> Products:
+        return Products(self.queries(q), self.items())
 
     def spec(self) -> dict[str, Any]:
         own = self.queries.sizes

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,9 @@ from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, 
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import race
-from tandemrank.policies import storage, towers
+from tandemrank.policies import candidates, retrieval, storage, towers
 from tandemrank.policies.features import FeatureSource
+from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.storage import Saved
 from tandemrank.policies.towers import TwoTowers
@@ -28,13 +29,18 @@ BATCH = 128
 
 @dataclass(frozen=True)
 class TwoStagePolicy:
-    """Generator, re-ranker, K2 candidates, K shown. The one-stage policy is the case K2 = D."""
+    """Generator, re-ranker, K2 candidates, K shown. The one-stage policy is the case K2 = D.
+
+    With an `index` (`with_index`) `recommend` and `most_likely` take their candidates from it, and what it misses they do not
+    show; draws, exposures and values never use it.
+    """
 
     generator: Scorer
     ranker: Scorer
     K2: int
     K: int
     vocabulary: Vocabulary
+    index: Index | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Q, D = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
@@ -52,6 +58,11 @@ class TwoStagePolicy:
         if not (whole and 1 <= self.K <= self.K2 <= D):
             raise PolicyError(f"needed: 1 <= K <= K2 <= {D}, the number of items; got K = {self.K}, K2 = {self.K2}.")
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the re-ranker is asked about candidates only (`candidates`), and not about everything."""
+        return candidates.is_large(self.generator, self.ranker)
+
     def scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
         """Both stages' scores.  Shapes: q [B] -> [B, D], [B, D]."""
         positions = torch.from_numpy(checked_positions(q, len(self.vocabulary.query_ids), "queries"))
@@ -64,12 +75,15 @@ class TwoStagePolicy:
             s_c, s_r = self.scores(q)
         return s_c.detach(), s_r.detach()
 
-    def batches(self, q: ArrayLike | None = None) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
-        """Positions and scores without gradients, a batch of queries at a time: memory is O(batch x D)."""
+    def parts(self, q: ArrayLike | None = None) -> Iterator[NDArray[np.int64]]:
+        """Positions, a batch of queries at a time."""
         Q = len(self.vocabulary.query_ids)
         everything = np.arange(Q) if q is None else checked_positions(q, Q, "queries")
-        for first in range(0, len(everything), BATCH):
-            part = everything[first : first + BATCH]
+        return (everything[first : first + BATCH] for first in range(0, len(everything), BATCH))
+
+    def batches(self, q: ArrayLike | None = None) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
+        """Positions and scores without gradients, a batch of queries at a time: memory is O(batch x D)."""
+        for part in self.parts(q):
             s_c, s_r = self.plain_scores(part)
             yield part, s_c, s_r
 
@@ -81,6 +95,11 @@ class TwoStagePolicy:
         """
         pairs = None if exclude is None else self._checked(exclude)
         lists = [np.empty((0, self.K), np.int32)]
+        if self.is_large or self.index is not None:
+            lists += [
+                candidates.most_likely(self, part, None if pairs is None else pairs[part]) for part in self.parts(q)
+            ]
+            return np.concatenate(lists)
         for part, s_c, s_r in self.batches(q):
             available = s_c if pairs is None else without(s_c, pairs[part])
             lists.append(race.most_likely(available, s_r, self.K2, self.K))
@@ -126,6 +145,9 @@ class TwoStagePolicy:
         keys = random.random_keys(seed, random.Stream.LISTS, np.arange(len(ids)))
         shown = self.sample(q, keys) if sample else self.most_likely(q, exclude=pairs)
         items = self.vocabulary.item_ids.gather(np.maximum(shown, 0).ravel())
+        if len(ids) and shown.min() >= 0:
+            whole = items.reshape((len(ids), self.K)).cast(pl.List(items.dtype))
+            return pl.DataFrame([ids.alias("query_id"), whole.alias("items")])
         frame = pl.DataFrame({"row": np.repeat(np.arange(len(ids)), self.K), "items": items, "place": shown.ravel()})
         lists = frame.filter(pl.col("place") >= 0).group_by("row", maintain_order=True).agg("items")
         rows = pl.DataFrame({"row": np.arange(len(ids)), "query_id": ids})
@@ -156,11 +178,17 @@ class TwoStagePolicy:
         distinct, row = np.unique(q, return_inverse=True)
         order = np.argsort(row, kind="stable")
         bounds = np.searchsorted(row[order], np.arange(0, len(distinct) + BATCH, BATCH))
-        for number, (_, s_c, s_r) in enumerate(self.batches(distinct)):
+        for number, part in enumerate(self.parts(distinct)):
             chosen = order[bounds[number] : bounds[number + 1]]
             rows = row[chosen] - number * BATCH
-            shown[chosen] = race.draw(s_c, s_r, self.K2, self.K, rows=rows, keys=keys[chosen])
+            shown[chosen] = self.draw(part, rows, keys[chosen])
         return shown
+
+    def draw(self, q: NDArray[np.int64], rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        """The same for a batch of queries and any number of lists of each.  Shapes: q [B]; rows, keys [n] -> [n, K]."""
+        if self.is_large:
+            return candidates.draw(self, q, rows=rows, keys=keys)
+        return race.draw(*self.plain_scores(q), self.K2, self.K, rows=rows, keys=keys)
 
     def exposure(
         self, q: ArrayLike, item: ArrayLike, theta: ArrayLike, *, samples: int = 100, seed: int = 0
@@ -182,16 +210,34 @@ class TwoStagePolicy:
         for start in range(0, len(distinct), BATCH):
             part = distinct[start : start + BATCH]
             chosen = order[first[start] : first[start + len(part)]]
-            s_c, s_r = self.plain_scores(part)
-            unique, row_of = _unique_rows(s_c, s_r)
-            rows = row_of[np.searchsorted(part, q[chosen])]
-            wanted, inverse = _distinct(rows * s_c.shape[1] + item[chosen], len(unique) * s_c.shape[1])
-            pairs = _pattern(wanted, len(unique), s_c.shape[1])
-            found = race.exposure(
-                s_c[unique], s_r[unique], curve, self.K2, samples=samples, generator=generator, documents=pairs
-            )
-            rho[chosen], error[chosen] = (x.double().numpy()[inverse] for x in found)
+            found = self._exposure(part, np.searchsorted(part, q[chosen]), item[chosen], curve, samples, generator)
+            rho[chosen], error[chosen] = (x.double().numpy() for x in found)
         return rho, error
+
+    def _exposure(
+        self,
+        q: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        item: NDArray[np.int64],
+        theta: Tensor,
+        samples: int,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor]:
+        """The same for a batch of queries.  Shapes: q [B]; rows, item [n] -> [n], [n]."""
+        D = len(self.vocabulary.item_ids)
+        if self.is_large:
+            wanted, inverse = np.unique(rows * D + item, return_inverse=True)
+            pairs = _pattern(wanted, len(q), D)
+            found = candidates.exposure(self, q, theta, pairs, samples=samples, generator=generator)
+        else:
+            s_c, s_r = self.plain_scores(q)
+            unique, row_of = _unique_rows(s_c, s_r)
+            wanted, inverse = _distinct(row_of[rows] * D + item, len(unique) * D)
+            found = race.exposure(
+                s_c[unique], s_r[unique], theta, self.K2, samples=samples, generator=generator,
+                documents=_pattern(wanted, len(unique), D),
+            )  # fmt: skip
+        return found[0][inverse], found[1][inverse]
 
     def utility(self, weights: csr_matrix, theta: ArrayLike, *, samples: int = 4, seed: int = 0) -> NDArray[np.float64]:
         """sum_d rho_cr(d) w[q, d] of every query with a weight, by the race.  Shapes: weights [Q, D] -> [Q]."""
@@ -199,17 +245,31 @@ class TwoStagePolicy:
         value = np.zeros(weights.shape[0])
         generator = torch.Generator().manual_seed(seed)
         curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
-        for part, s_c, s_r in self.batches(np.flatnonzero(np.diff(weights.indptr))):
-            found = race.utility(s_c, s_r, weights[part], curve, self.K2, samples=samples, generator=generator)
-            value[part] = found.double().numpy()
+        for part in self.parts(np.flatnonzero(np.diff(weights.indptr))):
+            value[part] = self._utility(part, weights[part], curve, samples, generator)
         return value
+
+    def _utility(
+        self, q: NDArray[np.int64], w: csr_matrix, theta: Tensor, samples: int, generator: torch.Generator
+    ) -> NDArray[np.float64]:
+        if self.is_large:
+            return candidates.utility(self, q, w, theta, samples=samples, generator=generator)
+        s_c, s_r = self.plain_scores(q)
+        found: NDArray[np.float64] = (
+            race.utility(s_c, s_r, w, theta, self.K2, samples=samples, generator=generator).double().numpy()
+        )
+        return found
 
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
-        return storage.save(Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary), path)
+        return storage.save(Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary, self.index), path)
+
+    def with_index(self, *, probed: int = retrieval.PROBED) -> "TwoStagePolicy":
+        """The same policy with an index of the generator's items as they are now (extra `ann`); it is saved with the policy."""
+        return replace(self, index=retrieval.build(self.generator, probed=probed))
 
     def copy(self) -> "TwoStagePolicy":
-        """The same policy with weights of its own."""
+        """The same policy with weights of its own, which may move: without the index."""
         return TwoStagePolicy(
             copy.deepcopy(self.generator), copy.deepcopy(self.ranker), self.K2, self.K, self.vocabulary
         )
@@ -277,6 +337,6 @@ def load(path: str | Path) -> TwoStagePolicy:
     """The policy in the folder `path`; a folder that is damaged or of another version is refused."""
     saved = storage.load(path)
     try:
-        return TwoStagePolicy(saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary)
+        return TwoStagePolicy(saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary, saved.index)
     except PolicyError as error:
         raise storage.damaged(path, error) from error

@@ -40,6 +40,11 @@ class TrainingConfig(BaseModel):
         "for each other from the start, one after the other; or the mean and nothing else",
     )
     gradient: Literal["race", "reinforce"] = Field(default="race", description="gradient estimator")
+    race: Literal["auto", "dense", "sparse"] = Field(
+        default="auto",
+        description="the race over all items, or over candidates only and a sample (sparse); auto takes the sparse one above "
+        "20,000 items, and for a re-ranker that cannot score everything",
+    )
     samples: int = Field(default=1, ge=1, le=LARGEST, description="Monte-Carlo samples per gradient")
     minibatch: int | None = Field(
         default=None,

@@ -27,6 +27,7 @@ from tandemrank.gradients import race, reinforce
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint as checkpoints
+from tandemrank.training import sparse
 from tandemrank.training.caution import Caution
 from tandemrank.training.checkpoint import Checkpoint, with_prefix
 from tandemrank.training.config import TrainingConfig
@@ -106,7 +107,8 @@ def train(
         loop.end_phase()
         if path is not None:
             checkpoints.write(path, loop.identity, loop.checkpoint())
-    return Trained(loop.policy, tuple(loop.history))
+    # An index of the start's embeddings would be of others now.
+    return Trained(loop.policy if policy.index is None else loop.policy.with_index(), tuple(loop.history))
 
 
 class _Loop:
@@ -128,6 +130,7 @@ class _Loop:
         self.divergence: dict[View, float] = {}  # N d2 of all queries, at the start of an epoch
         self.theta = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
         self.models: dict[Stage, Scorer] = {"generator": policy.generator, "ranker": policy.ranker}
+        self.is_sparse = sparse.is_sparse(config, policy.generator, policy.ranker, careful=caution is not None)
         self.random = torch.Generator().manual_seed(seed)
         self.queries = torch.from_numpy(weights.queries)
         self.identity = self.identity_with(seed)
@@ -158,7 +161,9 @@ class _Loop:
     def begin_phase(self) -> None:
         if self.plan.from_mean:
             self.take_mean()
-        self.optimisers = {s: optimisers_of(self.models[s], self.config, self.plan.rate) for s in self.plan.stages}
+        self.optimisers = {
+            s: optimisers_of(self.models[s], self.config, self.plan.rate, self.is_sparse) for s in self.plan.stages
+        }
         self.epoch, self.best = 0, Best()
         self.best_weights = self.snapshot()
 
@@ -247,11 +252,14 @@ class _Loop:
         scores: dict[Stage, Tensor] = {}
         value = torch.zeros(())
         for view, stages in self.moves():
-            for stage in _stages_of(view):
-                if stage not in scores:
-                    with torch.set_grad_enabled(stage in self.optimisers):
-                        scores[stage] = self.models[stage](q)
-            value = self.objective(view, stages, scores, w, q)
+            if self.is_sparse:
+                value = self.sparse_objective(view, stages, w, q)
+            else:
+                for stage in _stages_of(view):
+                    if stage not in scores:
+                        with torch.set_grad_enabled(stage in self.optimisers):
+                            scores[stage] = self.models[stage](q)
+                value = self.objective(view, stages, scores, w, q)
             moved = [optimiser for stage in stages for optimiser in self.optimisers[stage]]
             for optimiser in moved:
                 optimiser.zero_grad()
@@ -259,7 +267,8 @@ class _Loop:
             for optimiser in moved:
                 optimiser.step()
             for stage in stages:
-                del scores[stage]
+                if not self.is_sparse:
+                    del scores[stage]
         return float(value.detach().sum())
 
     def moves(self) -> list[tuple[View, list[Stage]]]:
@@ -291,8 +300,19 @@ class _Loop:
             s_c, s_r, K2 = scores["generator"], scores["ranker"], self.policy.K2
         else:
             s_c, s_r, K2 = scores[view].detach(), scores[view], scores[view].shape[1]
+        return s_c, s_r, K2, self.alpha(K2)
+
+    def alpha(self, K2: int) -> Tensor:
+        """The weights of the ranks, for lists out of K2 candidates.  Shapes: -> [depth]."""
         clicked = self.weights.clicked / max(len(self.queries), 1)
-        return s_c, s_r, K2, rank_weights(self.config.rank_weights, self.theta, clicked, K2)
+        return rank_weights(self.config.rank_weights, self.theta, clicked, K2)
+
+    def sparse_objective(self, view: View, stages: Sequence[Stage], w: csr_matrix, q: Tensor) -> Tensor:
+        """The utility of each query by the sparse race; only the stages that move have a gradient.  Shapes: q [B] -> [B]."""
+        K2 = self.policy.K2
+        alpha = self.alpha(K2 if view == "pair" else self.weights.shape[1])
+        how = self.config.samples
+        return sparse.utility(self.models, view, stages, q, w, alpha, K2, samples=how, generator=self.random)
 
     def objective(
         self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix, q: Tensor
@@ -311,6 +331,8 @@ class _Loop:
         if view == "pair":
             return self.policy
         alone = self.models[view]
+        if not alone.scores_everything:
+            return self.policy
         return TwoStagePolicy(alone, alone, len(self.policy.vocabulary.item_ids), self.policy.K, self.policy.vocabulary)
 
     def checkpoint(self) -> Checkpoint:

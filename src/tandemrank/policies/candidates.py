@@ -1,0 +1,200 @@
+"""A pair whose re-ranker sees candidates only: lists, draws, exposure and utility, for any number of items.
+
+The generator scores everything once, as products where it can; the re-ranker is asked about the candidates, and where an
+exposure is wanted about the documents it is wanted of. A policy that shows out of everything (K2 = D) is one stage, its
+re-ranker's. `is_large` decides who comes here; small catalogues have the dense race (`gradients.race`).
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from tandemrank._base.random import mix
+from tandemrank.errors import PolicyError
+from tandemrank.gradients import lazy_race, one_stage, products, race, sparse_race
+from tandemrank.gradients._bridge import check_scores
+from tandemrank.gradients.products import GeneratorScores, Source
+from tandemrank.policies import retrieval
+from tandemrank.policies.retrieval import Index
+from tandemrank.policies.scorers import Scorer
+
+LARGE = 20_000  # items from which on the sparse race is faster than the dense one (docs/scale.md)
+
+
+class Pair(Protocol):
+    """Two stages and their sizes."""
+
+    @property
+    def generator(self) -> Scorer: ...
+    @property
+    def ranker(self) -> Scorer: ...
+    @property
+    def K2(self) -> int: ...
+    @property
+    def K(self) -> int: ...
+    @property
+    def index(self) -> Index | None: ...
+
+
+def is_large(generator: Scorer, ranker: Scorer) -> bool:
+    """Whether the re-ranker is asked about candidates only: it cannot score everything, or everything is too much."""
+    return not ranker.scores_everything or int(generator.spec()["D"]) > LARGE
+
+
+def generator_scores(scorer: Scorer, q: Tensor) -> GeneratorScores:
+    """The scores of all items without gradients, as products where they are such.  Shapes: q [B] -> [B, D]."""
+    with torch.no_grad():
+        found = scorer.factors(q)
+        return scorer(q).detach() if found is None else found
+
+
+def ranker_scores(scorer: Scorer, q: Tensor, items: Tensor) -> Tensor:
+    """The re-ranker's scores of some items; refuses what is not one number per item.  Shapes: q [B], items [B, M] -> [B, M]."""
+    found = scorer.score(q, items)
+    if found.shape != items.shape:
+        raise PolicyError(
+            f"the re-ranker ({scorer.kind}) was asked for scores of the shape {tuple(items.shape)}, one per query and item; "
+            f"{tuple(found.shape)} came."
+        )
+    return found
+
+
+def is_one_stage(pair: Pair) -> bool:
+    """Whether everything is a candidate, so that the re-ranker alone decides."""
+    return int(pair.generator.spec()["D"]) == pair.K2
+
+
+def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> NDArray[np.int32]:
+    """The K2 items with the highest generator scores, the highest first, -1 where fewer are available.
+
+    Shapes: q [B]; exclude [B, D], what is not available -> [B, K2].
+    """
+    if pair.index is not None:
+        queries = retrieval.factors_of(pair.generator, q).queries.numpy()
+        return _without(lambda n: pair.index.top(queries, n)[0], pair.K2, exclude)  # type: ignore[union-attr]
+    scores = generator_scores(pair.generator, torch.from_numpy(q))
+    return _without(lambda n: products.top(scores, n)[0], pair.K2, exclude)
+
+
+def _without(best: Callable[[int], NDArray[np.int32]], n: int, exclude: csr_matrix | None) -> NDArray[np.int32]:
+    """The n best of those that are not excluded: so many more are asked for.  Shapes: exclude [B, D] -> [B, n]."""
+    if exclude is None:
+        return best(n)
+    B, D = exclude.shape
+    found = best(min(D, n + int(np.diff(exclude.indptr).max(initial=0))))
+    rows = np.repeat(np.arange(B), np.diff(exclude.indptr))
+    taken = np.isin(np.arange(B)[:, None] * D + found, rows * D + exclude.indices)
+    found = np.where(taken, np.int32(-1), found)
+    order = np.argsort(found < 0, axis=1, kind="stable")
+    return np.take_along_axis(found, order, 1)[:, :n]
+
+
+def most_likely(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> NDArray[np.int32]:
+    """The list shown if both stages take their highest scores, ties to the lower number.
+
+    Shapes: q [B]; exclude [B, D], what is not available -> [B, K].
+    """
+    if is_one_stage(pair):
+        scores = generator_scores(pair.ranker, torch.from_numpy(q))
+        shown = _without(lambda n: products.top(scores, n)[0], pair.K, exclude)
+        return np.pad(shown, ((0, 0), (0, pair.K - shown.shape[1])), constant_values=-1)
+    # In the order of their numbers, so that ties end as they do where everything is scored.
+    candidates = np.sort(top(pair, q, exclude), axis=1)
+    s_r = scores_of_candidates(pair, q, candidates)
+    return _shown(race.most_likely(_availability(candidates), s_r, candidates.shape[1], pair.K), candidates)
+
+
+def draw(pair: Pair, q: NDArray[np.int64], *, rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """One drawn list for each key.  Shapes: q [B]; rows [n], the query of each list; keys [n] -> [n, K]."""
+    if is_one_stage(pair):
+        return one_stage.draw(generator_scores(pair.ranker, torch.from_numpy(q)), pair.K, rows=rows, keys=keys)
+    source = Source.of(generator_scores(pair.generator, torch.from_numpy(q)))
+    grid, place = one_stage.by_row(rows, keys, len(q))
+    arrived, _, _ = lazy_race.first_arrivals(source, pair.K2, grid)
+    candidates = np.sort(arrived[rows, place, : pair.K2], axis=1)
+    s_r = scores_of_candidates(pair, q[rows], candidates)
+    second = mix(keys ^ np.uint64(0x5851F42D4C957F2D))  # the second race has clocks of its own
+    shown = race.draw(
+        _availability(candidates), s_r, candidates.shape[1], pair.K, rows=np.arange(len(rows)), keys=second
+    )
+    return _shown(shown, candidates)
+
+
+def scores_of_candidates(pair: Pair, q: NDArray[np.int64], candidates: NDArray[np.int32]) -> Tensor:
+    """The re-ranker's scores, -inf where there is no candidate.  Shapes: q [B], candidates [B, K2] -> [B, K2]."""
+    items = torch.from_numpy(np.maximum(candidates, 0).astype(np.int64))
+    with torch.no_grad():
+        s_r = ranker_scores(pair.ranker, torch.from_numpy(q), items).detach()
+    return s_r.where(torch.from_numpy(candidates >= 0), -torch.inf)
+
+
+def _availability(candidates: NDArray[np.int32]) -> Tensor:
+    return torch.from_numpy(np.where(candidates >= 0, np.float32(0), np.float32(-np.inf)))
+
+
+def _shown(places: NDArray[np.int32], candidates: NDArray[np.int32]) -> NDArray[np.int32]:
+    found = np.take_along_axis(candidates, np.maximum(places, 0), axis=1)
+    return np.where(places >= 0, found, -1).astype(np.int32)
+
+
+def exposure(
+    pair: Pair,
+    q: NDArray[np.int64],
+    theta: Tensor,
+    documents: csr_matrix,
+    *,
+    samples: int,
+    generator: torch.Generator,
+    in_random_order: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """rho_cr of some documents of each query and its standard error, in the order of the pattern.
+
+    `in_random_order`: as if the re-ranker shuffled its candidates.
+    Shapes: q [B]; theta [K]; documents CSR [B, D] -> [nnz], [nnz].
+    """
+    positions = torch.from_numpy(q)
+    if is_one_stage(pair):
+        if in_random_order:
+            chance = float(theta.sum()) / documents.shape[1]
+            return torch.full((documents.nnz,), chance), torch.zeros(documents.nnz)
+        s = generator_scores(pair.ranker, positions)
+        return one_stage.exposure(s, theta, documents, samples=samples, generator=generator)
+    s_c = generator_scores(pair.generator, positions)
+    plan = sparse_race.plan(s_c, documents, pair.K2, samples=samples, pattern=None, generator=generator)
+    if in_random_order:
+        return sparse_race.exposure(torch.zeros(plan.ranker_documents.shape), plan, theta)
+    with torch.no_grad():
+        s_r = ranker_scores(pair.ranker, positions, plan.ranker_documents).detach()
+    return sparse_race.exposure(s_r, plan, theta)
+
+
+def utility(
+    pair: Pair, q: NDArray[np.int64], w: csr_matrix, theta: Tensor, *, samples: int, generator: torch.Generator
+) -> NDArray[np.float64]:
+    """sum_d rho_cr(d) w_d of each query.  Shapes: q [B]; w CSR [B, D]; theta [K] -> [B]."""
+    rho, _ = exposure(pair, q, theta, w, samples=samples, generator=generator)
+    rows = np.repeat(np.arange(len(q)), np.diff(w.indptr))
+    return np.bincount(rows, rho.double().numpy() * w.data, len(q)).astype(np.float64)
+
+
+def check_ranker(scorer: Scorer) -> None:
+    """Refuses a re-ranker whose scores are no scores: of the wrong shape, NaN or +inf, or another in another order.
+
+    It is asked about a few items of two queries, forwards and backwards.
+    """
+    spec = scorer.spec()
+    q = torch.tensor([0, spec["Q"] - 1])
+    items = torch.from_numpy(np.unique(np.linspace(0, spec["D"] - 1, 8).astype(np.int64))).expand(2, -1)
+    with torch.no_grad():
+        ours, theirs = (ranker_scores(scorer, q, x) for x in (items, items.flip(1)))
+    check_scores(ours.detach(), "ranker")
+    if not torch.allclose(ours, theirs.flip(1), rtol=1e-4, atol=1e-4):
+        raise PolicyError(
+            f"the scores of the re-ranker ({scorer.kind}) depend on the order of its candidates, or on chance: the same items "
+            "backwards had others. A score must be a function of query and item; turn off dropout and the like."
+        )

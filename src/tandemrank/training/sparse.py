@@ -1,0 +1,117 @@
+"""The objective of a minibatch over very many items: the re-ranker scores candidates, weighted documents and who just missed.
+
+    U = sum_d w_d rho_cr(d),   rho_cr by the sparse race (`gradients.sparse_race`)                    (paper: cltr-obj-2s)
+
+A stage alone shows the first ranks of its own race. Weights of the ranks that fall are a mixture of flat ones,
+
+    sum_k alpha_k 1(d at rank k) = sum_n (alpha_n - alpha_{n+1}) 1(d among the first n)
+
+and a flat depth n is a place among n candidates: each query draws its depth. A re-ranker that cannot score everything is
+trained for the candidates of the generator as it stands, also alone.
+"""
+
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from tandemrank.errors import ConfigError
+from tandemrank.gradients import sparse_race
+from tandemrank.policies import candidates
+from tandemrank.policies.scorers import Scorer
+from tandemrank.training.config import TrainingConfig
+from tandemrank.training.schedules import Stage, View
+
+CELLS = 2**25  # scores of all items in memory at once, where they are no products
+SAMPLES = 2  # of the sparse race, at least: one takes the sum out of the other's gradient
+
+
+def is_sparse(config: TrainingConfig, generator: Scorer, ranker: Scorer, *, careful: bool) -> bool:
+    """Whether training uses the sparse race: as the switch says, or where the catalogue is large."""
+    if config.race == "dense" and not ranker.scores_everything:
+        raise ConfigError(f"race = dense needs scores of all items; a {ranker.kind} scores candidates only. Use auto.")
+    found = config.race == "sparse" or (config.race == "auto" and candidates.is_large(generator, ranker))
+    if found and (careful or config.gradient == "reinforce"):
+        what = "careful training (safe)" if careful else "gradient = reinforce"
+        raise ConfigError(
+            f"{what} needs scores of all items by both stages, for at most {candidates.LARGE:,} of them; this pair has "
+            f"{generator.spec()['D']:,}, or a re-ranker that scores candidates only. Leave it out, or give race = dense."
+        )
+    if found:
+        candidates.check_ranker(ranker)
+    return found
+
+
+def utility(
+    models: Mapping[Stage, Scorer],
+    view: View,
+    moving: Collection[Stage],
+    q: Tensor,
+    w: csr_matrix,
+    alpha: Tensor,
+    K2: int,
+    *,
+    samples: int,
+    generator: torch.Generator,
+) -> Tensor:
+    """The utility of each query, with a gradient for the stages that move.  Shapes: q [B]; w CSR [B, D]; alpha [n] -> [B]."""
+    samples = max(samples, SAMPLES)
+    scores_all = models["generator"] if view == "pair" or not models[view].scores_everything else models[view]
+    size = len(q) if scores_all.factors(q[:1]) is not None else max(1, CELLS // w.shape[1])
+    parts = [
+        _utility(models, view, moving, q[i : i + size], w[i : i + size], alpha, K2, samples, generator)
+        for i in range(0, len(q), size)
+    ]
+    return torch.cat(parts)
+
+
+def _utility(
+    models: Mapping[Stage, Scorer],
+    view: View,
+    moving: Collection[Stage],
+    q: Tensor,
+    w: csr_matrix,
+    alpha: Tensor,
+    K2: int,
+    samples: int,
+    generator: torch.Generator,
+) -> Tensor:
+    if view == "pair" or not models[view].scores_everything:
+        return _pair(models, moving, q, w, alpha, K2, samples, generator)
+    return _alone(models[view], q, w, alpha, samples, generator)
+
+
+def _pair(
+    models: Mapping[Stage, Scorer],
+    moving: Collection[Stage],
+    q: Tensor,
+    w: csr_matrix,
+    alpha: Tensor,
+    K2: int,
+    samples: int,
+    generator: torch.Generator,
+) -> Tensor:
+    reach = sparse_race.PATTERN_REACH if "generator" in moving else None
+    scores = candidates.generator_scores(models["generator"], q)
+    plan = sparse_race.plan(scores, w, K2, samples=samples, pattern=reach, generator=generator)
+    with torch.set_grad_enabled("ranker" in moving):
+        s_r = candidates.ranker_scores(models["ranker"], q, plan.ranker_documents)
+    s_c = models["generator"].score(q, plan.generator_documents) if "generator" in moving else plan.scores
+    return sparse_race.utility(s_c, s_r, plan, alpha)
+
+
+def _alone(model: Scorer, q: Tensor, w: csr_matrix, alpha: Tensor, samples: int, generator: torch.Generator) -> Tensor:
+    """A stage alone: every query at a depth of its own, drawn by the steps of the rank weights."""
+    steps = alpha - torch.cat([alpha[1:], alpha.new_zeros(1)])
+    depth = 1 + torch.multinomial(steps.clamp(min=0), len(q), replacement=True, generator=generator)
+    value = torch.zeros(len(q))
+    for n in torch.unique(depth).tolist():
+        rows = torch.nonzero(depth == n).ravel()
+        scores = candidates.generator_scores(model, q[rows])
+        plan = sparse_race.plan(scores, w[np.asarray(rows)], int(n), samples=samples, generator=generator)
+        s = model.score(q[rows], plan.generator_documents)
+        found = sparse_race.utility(s, torch.zeros(plan.ranker_documents.shape), plan, torch.ones(int(n)))
+        value = value.index_add(0, rows, found * alpha[0])
+    return value

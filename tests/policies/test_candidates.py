@@ -1,0 +1,138 @@
+"""A pair whose re-ranker sees candidates only: the same lists, draws, exposures and utilities as where everything is scored."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+import enumeration
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import PolicyError
+from tandemrank.experiments.evaluation import evaluate
+from tandemrank.gradients import _bridge, one_stage
+from tandemrank.policies import candidates
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
+from tandemrank.policies.two_stage import TwoStagePolicy
+
+THETA = [1.0, 0.5]
+RNG = np.random.default_rng(0)
+USERS, ITEMS = (RNG.normal(size=(n, 3)).astype(np.float32) for n in (6, 9))
+IDS = Vocabulary(pl.Series(range(6)), pl.Series(range(9)))
+
+
+class Heavy(MatrixFactorisation):
+    """A re-ranker that scores candidates only, and remembers how many it was asked about."""
+
+    kind = "heavy"
+    scores_everything = False
+    forward = Scorer.forward
+    asked = 0
+
+    def score(self, q: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        Heavy.asked = max(Heavy.asked, items.shape[1])
+        return super().score(q, items)
+
+
+def pair(ranker: Scorer | None = None, K2: int = 4) -> TwoStagePolicy:
+    ranker = ranker or MatrixFactorisation(-USERS[::-1].copy(), ITEMS)
+    return TwoStagePolicy(MatrixFactorisation(USERS, ITEMS), ranker, K2, 2, IDS)
+
+
+def heavy(K2: int = 4) -> TwoStagePolicy:
+    return pair(Heavy(-USERS[::-1].copy(), ITEMS), K2)
+
+
+def test_the_most_likely_lists_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = csr_matrix((np.arange(54).reshape(6, 9) % 3 == 0).astype(np.float32))
+    expected = [pair(K2=K2).most_likely(exclude=seen) for K2 in (4, 9)]
+    assert np.array_equal(heavy().most_likely(exclude=seen), expected[0])
+    assert np.array_equal(heavy().most_likely(), pair().most_likely())
+    assert heavy().recommend([2, 0])["items"].to_list() == pair().recommend([2, 0])["items"].to_list()
+    monkeypatch.setattr(candidates, "LARGE", 0)
+    assert np.array_equal(pair(K2=9).most_likely(exclude=seen), expected[1])
+
+
+@pytest.mark.parametrize("K2", [4, 9])
+def test_draws_are_those_of_the_pair(K2: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How often each item comes first and second, against complete enumeration; 9 of 9 candidates is one stage."""
+    n = 20_000
+    policy = pair(K2=K2)
+    s_c, s_r = (x[1].tolist() for x in policy.plain_scores(range(6)))
+    expected = np.zeros((2, 9))
+    lists = enumeration.two_stage(s_c, s_r, THETA, K2) if K2 < 9 else enumeration.rankings(s_r, range(9), 2)
+    for y, p, *_ in lists:
+        for k, d in enumerate(y):
+            expected[k, d] += p
+    monkeypatch.setattr(candidates, "LARGE", 0)
+    drawn = policy.sample(np.full(n, 1), _bridge.keys_for(n, torch.Generator().manual_seed(1)))
+    found = np.stack([np.bincount(drawn[:, k], minlength=9) / n for k in range(2)])
+    assert np.all(np.abs(found - expected) <= 5 * np.sqrt(expected * (1 - expected) / n) + 1e-9)
+
+
+@pytest.mark.parametrize("K2", [4, 9])
+def test_exposure_and_utility(K2: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, d = (x.ravel() for x in np.meshgrid(np.arange(6), np.arange(9), indexing="ij"))
+    w = csr_matrix(np.arange(54, dtype=np.float32).reshape(6, 9) % 5)
+    exact, its_error = pair(K2=K2).exposure(q, d, THETA, samples=4000)
+    value = pair(K2=K2).utility(w, THETA, samples=4000)
+    monkeypatch.setattr(candidates, "LARGE", 0)
+    rho, error = pair(K2=K2).exposure(q, d, THETA, samples=2000, seed=3)
+    assert np.all(np.abs(rho - exact) <= 5 * np.hypot(error, its_error) + 1e-6)
+    assert np.allclose(pair(K2=K2).utility(w, THETA, samples=4000), value, rtol=0.05)
+
+
+def test_exposure_of_one_stage_by_enumeration() -> None:
+    s = [0.5, -1.0, 1.5, 0.0, -np.inf]
+    rho = np.zeros(5)
+    for y, p, _ in enumeration.rankings(s, range(5), 2):
+        rho[list(y)] += p * np.array(THETA)
+    found, error = one_stage.exposure(
+        torch.tensor([s]), torch.tensor(THETA), csr_matrix(np.ones((1, 5))), samples=4000,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    assert np.all(np.abs(found.numpy() - rho) <= 5 * error.numpy() + 1e-6)
+    assert error.max() < 0.01
+
+
+def test_evaluation_asks_about_candidates_only() -> None:
+    """What the re-ranker alone would show is not known, the rest is the same."""
+    R = csr_matrix((np.arange(54).reshape(6, 9) % 4 == 0).astype(np.float32))
+    ours, theirs = evaluate(heavy(), R, THETA, samples=400), evaluate(pair(), R, THETA, samples=400)
+    for figure in ("ndcg", "recall_at_K2", "generator_alone"):
+        assert np.allclose(getattr(ours, figure), getattr(theirs, figure)), figure
+    assert np.allclose(ours.utility, theirs.utility, atol=0.05)
+    assert np.allclose(ours.ndcg_expected, theirs.ndcg_expected, atol=0.08)
+    assert np.isnan(ours.ranker_alone).all()
+    assert np.isnan(ours.figures().ranker_alone.mean)
+
+
+class Broken(Heavy):
+    kind = "broken"
+    how = "shape"
+
+    def score(self, q: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        s = super().score(q, items)
+        broken = {"shape": s[:, :1], "nan": s * torch.nan, "order": s + torch.arange(s.shape[1]) / 10}
+        return broken[self.how]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"), [("shape", "one per query and item"), ("nan", "NaN"), ("order", "order of its candidates")]
+)
+def test_a_re_ranker_that_gives_no_scores_is_refused(how: str, message: str) -> None:
+    broken = Broken(USERS, ITEMS)
+    broken.how = how
+    with pytest.raises(PolicyError, match=message):
+        candidates.check_ranker(broken)
+    if how != "order":
+        with pytest.raises(PolicyError, match=message):
+            pair(broken).exposure([0], [0], THETA)
+
+
+def test_given_scores_with_too_few_items() -> None:
+    """What is not available is no candidate, wherever it is drawn."""
+    some = GivenScores(csr_matrix(([1.0, 2.0], ([0, 1], [3, 4])), shape=(6, 9)))
+    policy = TwoStagePolicy(some, Heavy(USERS, ITEMS), 4, 2, IDS)
+    assert policy.most_likely([0, 1, 2]).tolist() == [[3, -1], [4, -1], [-1, -1]]
+    assert policy.sample([1, 2], np.array([5, 6], np.uint64)).tolist() == [[4, -1], [-1, -1]]

@@ -1,0 +1,112 @@
+"""Training by the sparse race: the objective of a stage alone, what the re-ranker is asked, steps that touch few rows."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import ConfigError
+from tandemrank.gradients import race
+from tandemrank.policies.scorers import MatrixFactorisation, Scorer
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training import sparse
+from tandemrank.training.config import TrainingConfig
+from tandemrank.training.loop import train
+from tandemrank.training.steps import RowAdam, RowNormalisedStep
+
+RNG = np.random.default_rng(1)
+USERS, ITEMS = (RNG.normal(size=(n, 3)).astype(np.float32) for n in (20, 30))
+IDS = Vocabulary(pl.Series(range(20)), pl.Series(range(30)))
+LIKED = csr_matrix((RNG.random((20, 30)) < 0.1).astype(np.float32))
+
+
+class Counting(MatrixFactorisation):
+    """A re-ranker that scores candidates only, and remembers what it was asked."""
+
+    kind = "counting"
+    scores_everything = False
+    forward = Scorer.forward
+    asked: list[int] = []  # noqa: RUF012
+
+    def score(self, q: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        self.asked.append(items.shape[1])
+        return super().score(q, items)
+
+
+def pair(ranker: Scorer, K2: int = 6) -> TwoStagePolicy:
+    return TwoStagePolicy(MatrixFactorisation(USERS, ITEMS), ranker, K2, 2, IDS)
+
+
+@pytest.mark.parametrize("method", ["joint", "baseline", "independent"])
+def test_a_re_ranker_is_asked_about_candidates_only(method) -> None:
+    """S (K2 + 1) + |w| of 30 items at most; both stages learn from it."""
+    Counting.asked = []
+    start = pair(Counting(USERS[::-1].copy(), ITEMS))
+    config = TrainingConfig(epochs=4, rank_weights="examination")
+    trained = train(start, LIKED, [1.0, 0.5], config, method=method, seed=1).policy
+    weighted = int(np.diff(LIKED.indptr).max())
+    assert max(Counting.asked) <= max(2 * (6 + 1) + weighted, 8)
+    before, after = (policy.utility(LIKED, [1.0, 0.5], samples=200).mean() for policy in (start, trained))
+    assert after > before + 0.05
+    assert not torch.equal(trained.ranker.items, start.ranker.items)
+
+
+def test_sparse_training_is_as_good_as_dense() -> None:
+    start = pair(MatrixFactorisation(USERS, ITEMS), 12)
+    values = [
+        train(start, LIKED, [1.0, 0.5], TrainingConfig(epochs=8, race=how), seed=2).policy.utility(
+            LIKED, [1.0, 0.5], samples=200
+        )
+        for how in ("dense", "sparse")
+    ]
+    assert values[1].mean() == pytest.approx(values[0].mean(), abs=0.1)
+
+
+@pytest.mark.parametrize("alpha", [[1.0, 1.0, 1.0], [1.0, 0.5, 0.25]])
+def test_a_stage_alone_by_depths(alpha) -> None:
+    """Value and gradient are those of the one-stage race in expectation, also where the weights of the ranks fall."""
+    n, theta, w = 4000, torch.tensor(alpha), LIKED[:1]
+    s = torch.from_numpy(USERS[:1] @ ITEMS.T).requires_grad_()
+    exact = race.utility(s.detach(), s, w, theta, 30, samples=n, generator=torch.Generator().manual_seed(1))
+    exact.sum().backward()
+    model = MatrixFactorisation(USERS[:1], ITEMS)
+    many = csr_matrix(np.repeat(w.toarray(), n, 0))
+    value = sparse.utility(
+        {"generator": model, "ranker": model}, "generator", ["generator"], torch.zeros(n, dtype=torch.int64), many, theta, 5,
+        samples=2, generator=torch.Generator().manual_seed(2),
+    )  # fmt: skip
+    found = value.detach()
+    assert float(found.mean()) == pytest.approx(float(exact.detach()), abs=5 * float(found.std()) / n**0.5 + 0.02)
+    value.mean().backward()
+    by_query = model.queries.grad.to_dense().ravel()
+    assert torch.allclose(by_query, s.grad[0] @ torch.from_numpy(ITEMS), atol=0.06)
+
+
+def test_what_needs_everything_is_refused() -> None:
+    heavy = pair(Counting(USERS, ITEMS))
+    for config, message in (
+        (TrainingConfig(race="dense"), "race = dense needs scores of all items; a counting"),
+        (TrainingConfig(gradient="reinforce"), "gradient = reinforce needs scores of all items"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            train(heavy, LIKED, [1.0, 0.5], config)
+
+
+def test_adam_by_rows() -> None:
+    """On dense gradients it is Adam; on sparse ones rows without a gradient stay where they are."""
+    start = torch.linspace(-1, 1, 12).view(4, 3)
+    ours, theirs = (start.clone().requires_grad_() for _ in range(2))
+    optimisers = RowAdam([ours], 0.1), torch.optim.Adam([theirs], 0.1)
+    for step in range(3):
+        for x, optimiser in zip((ours, theirs), optimisers, strict=True):
+            x.grad = torch.sin(x.detach() + step)
+            optimiser.step()
+    assert torch.allclose(ours, theirs, atol=1e-6)
+    before = ours.detach().clone()
+    for optimiser in (optimisers[0], RowNormalisedStep([ours], 0.1)):
+        ours.grad = torch.sparse_coo_tensor([[2, 2]], [[1.0, 2.0, 0.5]] * 2, (4, 3), check_invariants=True)
+        optimiser.step()
+    assert torch.equal(ours[[0, 1, 3]], before[[0, 1, 3]])
+    assert bool((ours[2] < before[2]).all())
