@@ -33,8 +33,8 @@ from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
 from tandemrank.offpolicy.verdicts import CARE_MISSING, Verdict, judge
+from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.policies.vectors import vectors_of
 
 Floats = NDArray[np.float64]
 Estimator = Literal["doubly_robust", "ips", "clipped", "self_normalised", "beta_ips", "direct"]
@@ -59,7 +59,7 @@ class Question:
       it the log itself is cut into folds.
     - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
     - `engine`: what reads the log, as in `logs.read`; the same bits either way.
-    - `reward`: the reward model, "posterior" (clicks and non-clicks, with memory), "item-rate", or one that was fitted to other
+    - `reward`: the reward model, "item-rate", "posterior" (clicks and non-clicks, with memory), or one that was fitted to other
       impressions in the vocabulary of the log.
     """
 
@@ -74,7 +74,7 @@ class Question:
     level: float = 0.95
     seed: int = 0
     engine: Engine = "local"
-    reward: RewardSource = "posterior"
+    reward: RewardSource = "item-rate"
 
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
@@ -111,7 +111,7 @@ def estimate(
     level: float = 0.95,
     seed: int = 0,
     engine: Engine = "local",
-    reward: RewardSource = "posterior",
+    reward: RewardSource = "item-rate",
 ) -> Value:
     """What a pair would be worth if it were live, in clicks per impression, by the clicks of the past.
 
@@ -140,7 +140,7 @@ def compare(
     level: float = 0.95,
     seed: int = 0,
     engine: Engine = "local",
-    reward: RewardSource = "posterior",
+    reward: RewardSource = "item-rate",
 ) -> Comparison:
     """How many more clicks per impression the new side would get than the old, by the same draws of queries.
 

@@ -6,7 +6,7 @@
 - `memory`: what is remembered of single pairs that were shown; `remembering`: a scorer with a memory
 - `storage`: saved policies: a folder that is checked before it is believed
 - `two_stage`: `TwoStagePolicy`: both stages as one
-- `vectors`: the vectors of a policy that is a factorisation
+- `vectors`: vectors of queries and items; `prior`: those of a policy that is a factorisation
 - `outside`: any outside system as a policy, from its scores
 """
 
