@@ -12,7 +12,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import folds, propensities
 from tandemrank.offpolicy.logger import lists_of
-from tandemrank.offpolicy.reward.memory import memory_of
+from tandemrank.offpolicy.reward import posterior
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
@@ -73,8 +73,7 @@ def test_the_doubly_robust_objective_learns_its_reward_model_from_the_other_half
     assert isinstance(weights, RewardWeights)
     for (n, reward), part, rest in zip(weights.parts, halves, halves[::-1], strict=True):
         assert np.array_equal(n, part.impressions)
-        wanted = memory_of(rest, THETA, reward.chosen.noise)
-        assert np.array_equal(reward.memory.value, wanted.value)
+        assert np.array_equal(reward.memory.value, posterior.fit(rest, THETA).memory.value)
     whole = prepare(train_log, config, held_out=held_out, logging_policy=policy()).weights
     assert isinstance(whole, RewardWeights)
     assert len(whole.parts) == folds.QUERY_FOLDS

@@ -11,10 +11,10 @@ from tandemrank.logs import counting
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.reward import posterior
 from tandemrank.policies.memory import Memory, memory_from
+from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.policies.vectors import vectors_of
 from tandemrank.training.informed import SHARPNESS, informed, is_factorisation
 from tandemrank.training.schedules import schedule_of
 

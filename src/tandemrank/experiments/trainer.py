@@ -28,7 +28,7 @@ from tandemrank.training.schedules import Method
 
 @dataclass(frozen=True)
 class Log:
-    """A simulated log of N impressions, ready for training; the pairs clicked in it; the seconds that all methods share.
+    """A simulated log of N impressions, ready for training, the pairs clicked in it, and the seconds that all methods share.
 
     Shapes: clicked [Q, D].
     """

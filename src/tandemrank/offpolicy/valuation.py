@@ -33,8 +33,8 @@ from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
 from tandemrank.offpolicy.verdicts import CARE_LISTS, CARE_MISSING, Verdict, judge
+from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.policies.vectors import vectors_of
 
 Floats = NDArray[np.float64]
 Estimator = Literal["doubly_robust", "ips", "clipped", "self_normalised", "beta_ips", "direct"]
@@ -60,7 +60,7 @@ class Question:
     - `fitted_lists`: lists per query that the `logging_policy` was fitted to, if it was: are they enough?
     - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
     - `engine`: what reads the log, as in `logs.read`; the same bits either way.
-    - `reward`: the reward model, "posterior" (clicks and non-clicks, with memory), "item-rate", or one that was fitted to other
+    - `reward`: the reward model, "item-rate", "posterior" (clicks and non-clicks, with memory), or one that was fitted to other
       impressions in the vocabulary of the log.
     """
 
@@ -76,7 +76,7 @@ class Question:
     seed: int = 0
     engine: Engine = "local"
     fitted_lists: float | None = None
-    reward: RewardSource = "posterior"
+    reward: RewardSource = "item-rate"
 
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
@@ -114,7 +114,7 @@ def estimate(
     seed: int = 0,
     engine: Engine = "local",
     fitted_lists: float | None = None,
-    reward: RewardSource = "posterior",
+    reward: RewardSource = "item-rate",
 ) -> Value:
     """What a pair would be worth if it were live, in clicks per impression, by the clicks of the past.
 
@@ -145,7 +145,7 @@ def compare(
     seed: int = 0,
     engine: Engine = "local",
     fitted_lists: float | None = None,
-    reward: RewardSource = "posterior",
+    reward: RewardSource = "item-rate",
 ) -> Comparison:
     """How many more clicks per impression the new side would get than the old, by the same draws of queries.
 

@@ -8,7 +8,7 @@
 - `retrieval`: an index of the items, for `recommend`; what it misses
 - `storage`: saved policies: a folder that is checked before it is believed
 - `two_stage`: `TwoStagePolicy`: both stages as one
-- `vectors`: the vectors of a policy that is a factorisation
+- `vectors`: vectors of queries and items; `prior`: those of a policy that is a factorisation
 - `outside`: any outside system as a policy, from its scores
 """
 

@@ -1,15 +1,11 @@
-"""The vectors of a policy that is a factorisation: what it knows of queries and items, for others to start from."""
+"""Vectors of queries and items: what a factorisation knows, for others to start from (`prior` takes them from a policy)."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank._base.ids import Vocabulary, positions_of, same_ids
 from tandemrank.errors import InputError
-from tandemrank.policies.remembering import Remembering
-from tandemrank.policies.scorers import MatrixFactorisation, Scorer
-from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats32 = NDArray[np.float32]
 
@@ -29,27 +25,3 @@ class Vectors:
             )
         if not (np.isfinite(self.queries).all() and np.isfinite(self.items).all()):
             raise InputError("vectors must be finite; some are not.")
-
-
-def base_of(stage: Scorer) -> Scorer:
-    """A scorer without its memory, if it has one."""
-    return stage.base if isinstance(stage, Remembering) else stage
-
-
-def vectors_of(policy: TwoStagePolicy | None, vocabulary: Vocabulary) -> Vectors | None:
-    """The vectors of a policy's re-ranker in a vocabulary: the prior of a posterior.
-
-    None where it is no factorisation, or does not know every id.  Shapes: -> [Q, F], [D, F].
-    """
-    scorer = None if policy is None else base_of(policy.ranker)
-    if policy is None or not isinstance(scorer, MatrixFactorisation):
-        return None
-    queries, items = (x.detach().numpy() for x in (scorer.queries, scorer.items))
-    own = policy.vocabulary
-    if not same_ids(own, vocabulary):
-        q = positions_of(own.query_ids, vocabulary.query_ids, "query", missing="mark")
-        d = positions_of(own.item_ids, vocabulary.item_ids, "item", missing="mark")
-        if min(q.min(initial=0), d.min(initial=0)) < 0:
-            return None
-        queries, items = queries[q], items[d]
-    return Vectors(queries, items)

@@ -17,6 +17,7 @@
 - `driver`: runs the phases of a method, each with its seed and checkpoint; a stage that is trained alone is trained once
 - `gate`: what caution did, and production where nothing is surely better
 - `informed`: pairs that start from the posterior of the log
+- `knowledge`: what a start knows, as the prior of a posterior
 - `start`: where training starts without ratings
 - `results`: what `learn` gives, as types
 - `learning`: `learn`: from an own log to trained pairs and what each would be worth

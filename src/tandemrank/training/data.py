@@ -20,10 +20,11 @@ from tandemrank.offpolicy.folds import query_folds
 from tandemrank.offpolicy.logger import Lists
 from tandemrank.offpolicy.propensities import Resolved
 from tandemrank.offpolicy.reward import featured, posterior
-from tandemrank.offpolicy.reward.featured import Tables
 from tandemrank.offpolicy.reward.posterior import Posterior
+from tandemrank.offpolicy.reward.tables import Tables
+from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.policies.vectors import Vectors, vectors_of
+from tandemrank.policies.vectors import Vectors
 from tandemrank.training import stopping
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.documents import Weights

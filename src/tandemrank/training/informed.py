@@ -12,10 +12,10 @@ import numpy as np
 
 from tandemrank.offpolicy.reward.posterior import Posterior
 from tandemrank.policies.memory import Memory
+from tandemrank.policies.prior import base_of
 from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.policies.vectors import base_of
 from tandemrank.training.schedules import are_same
 
 # The best lists do not depend on it, drawn ones come near them: docs/learning.md. Drawn by the log-odds alone, an item would be

@@ -37,11 +37,12 @@ from tandemrank.training.driver import Methods, check_methods
 from tandemrank.training.gate import Guarded, guard
 from tandemrank.training.history import Progress
 from tandemrank.training.informed import is_factorisation
+from tandemrank.training.knowledge import informed_pair, start_tables, start_vectors
 from tandemrank.training.loop import Trained
 from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.results import Difference, Learned
 from tandemrank.training.schedules import Method
-from tandemrank.training.start import Start, StartConfig, initial_pair, start_tables, start_vectors
+from tandemrank.training.start import Start, StartConfig, initial_pair
 
 LOST_SAMPLES = 50  # of the race, for what a pair can lose at worst
 
@@ -92,10 +93,11 @@ def learn(
     _refuse_without_support(parts, data, config)
     logger = None if config.safe is None else _production(logging_policy, start, data, parts, seed)
     start = start if logger is None else _careful_start(start, logger, parts)
-    pair = initial_pair(
-        start, parts.train, config.theta, K2=config.candidates or CANDIDATES, K=config.K, seed=seed,
-        posterior=data.posterior if config.from_posterior else None,
-    )  # fmt: skip
+    K2, known = config.candidates or CANDIDATES, data.posterior if config.from_posterior else None
+    if known is None:
+        pair = initial_pair(start, parts.train, config.theta, K2=K2, K=config.K, seed=seed)
+    else:
+        pair = informed_pair(start, parts.train, config.theta, known, K2=K2, K=config.K, seed=seed)
     refine = config.training.refine if config.from_posterior and is_factorisation(pair) else None
     if config.exclude is not None:
         data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
@@ -267,7 +269,7 @@ def _valued(
     times = parts.times
     asked = Question(
         examination=config.theta, propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
-        reward_log=parts.seen, reward="posterior" if reward is None else reward, seed=seed,
+        reward_log=parts.seen, reward="item-rate" if reward is None else reward, seed=seed,
         fitted_lists=float(times[times > 0].mean()) if used.kind == "fitted" else None,
     )  # fmt: skip
     return estimate_all([*policies, PRODUCTION], parts.evaluation, asked)

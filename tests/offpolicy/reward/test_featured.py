@@ -10,7 +10,7 @@ from tandemrank.logs import counting
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.reward import featured, posterior
-from tandemrank.offpolicy.reward.featured import Tables
+from tandemrank.offpolicy.reward.tables import Tables
 
 Q, D, K, COLD = 300, 60, 4, 10
 THETA = 1 / np.arange(1.0, K + 1)

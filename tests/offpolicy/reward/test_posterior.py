@@ -1,6 +1,7 @@
 """Reward models on a simulator of their own: what they find, how they are saved, what they refuse."""
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -193,3 +194,44 @@ def test_a_fit_is_the_same_twice(feedback_of) -> None:
     one, two = (posterior.fit(log, THETA, vectors=world().vectors, seed=3) for _ in range(2))
     assert np.array_equal(one.queries, two.queries)
     assert one.chosen == two.chosen
+
+
+def chosen_log(informed: bool, seed: int = 0) -> Feedback:
+    """The lists of a logger that shows each query what it likes, or what all others see too; 900 queries, 30 items."""
+    rng = np.random.default_rng(seed)
+    Q, D, K = 900, 30, 3
+    likes = rng.random((Q, D)) < 0.3
+    scores = 2.0 * (likes if informed else np.tile(likes[:1], (Q, 1)))
+    query = rng.integers(Q, size=9000)
+    items = np.argsort(-(scores[query] + rng.gumbel(size=(len(query), D))), axis=1)[:, :K]
+    clicks = rng.random(items.shape) < THETA[:K] * np.where(likes[query[:, None], items], 0.9, 0.1)
+    part = Impressions(query.astype(np.int32), items.astype(np.int32), clicks.astype(np.uint8))
+    return counting.from_impressions([part], Vocabulary(pl.Series(range(Q)), pl.Series(range(D))))
+
+
+def test_the_choice_of_a_logger_counts_as_far_as_its_log_shows_that_it_chooses_well() -> None:
+    informed, blind = (posterior.fit(chosen_log(kind), THETA[:3]) for kind in (True, False))
+    assert informed.chosen.logger >= 1
+    assert blind.chosen.logger <= 0.5
+
+
+def test_what_the_choice_adds_is_zero_in_the_mean_of_those_who_were_shown_an_item() -> None:
+    found = replace(posterior.fit(chosen_log(False), THETA[:3]), query_spread=np.zeros(900))
+    plain = replace(found, chosen=replace(found.chosen, logger=0.0))
+    choice = np.random.default_rng(1).normal(size=len(found.memory.item))
+    moved = posterior.with_choice(plain, choice, 0.5)
+    q, d = found.memory.query, found.memory.item
+
+    def log_odds(model, q, d):
+        return model.log_odds(q)[np.arange(len(d)), d] + model.memory.at(q, d)
+
+    added = log_odds(moved, q, d) - log_odds(plain, q, d)
+    number = np.bincount(d, minlength=30)
+    mean = (np.bincount(d, choice, 30) + choice.mean()) / (number + 1)
+    assert added == pytest.approx(0.5 * (choice - mean[d]), abs=1e-4)
+    shown = np.zeros((900, 30), bool)
+    shown[q, d] = True
+    others = np.argwhere(~shown)[:50]
+    added = log_odds(moved, *others.T) - log_odds(plain, *others.T)
+    assert added == pytest.approx(0.5 * (np.log(0.5) - mean[others[:, 1]]), abs=1e-4)
+    assert posterior.with_choice(plain, choice, 0.0) is plain

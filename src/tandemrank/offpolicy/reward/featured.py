@@ -8,7 +8,7 @@ strengths leaves nothing of the features), and the queries' vectors are then fou
 own showings say, and what the log says of a query or an item, stays as it was; features speak where it is silent.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,20 +20,13 @@ from tandemrank.offpolicy.reward import posterior, steps
 from tandemrank.offpolicy.reward.memory import Noise
 from tandemrank.offpolicy.reward.posterior import Posterior
 from tandemrank.offpolicy.reward.space import Space
+from tandemrank.offpolicy.reward.tables import Tables
 
 Floats = NDArray[np.float64]
 
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0, np.inf)  # of the ridge, in rows; the last leaves nothing
 FOLDS = 5
 ROUNDS = 2  # of expectation-maximisation: vectors around their means, means from the vectors
-
-
-@dataclass(frozen=True)
-class Tables:
-    """Features as numbers, categories as columns of 0 and 1; None for a side without any.  Shapes: [Q, U]; [D, Z]."""
-
-    queries: Floats | None = None
-    items: Floats | None = None
 
 
 def fit(feedback: Feedback, theta: Floats, tables: Tables, *, noise: Noise | None = None, seed: int = 0) -> Posterior:

@@ -9,6 +9,7 @@ are held out say how much queries differ (`Shape`), and whether the items' direc
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,14 +43,25 @@ MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 )  # fmt: skip
 
 
+# How much the logger's own choice says, that are tried: log-odds of relevance per log of how much more often a query was shown
+# an item than others were.
+CHOICES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+CHOICE = (
+    1.0,
+    0.5,
+)  # the prior of it, mean and deviation: a live system was made to choose well, until its log says otherwise
+
+
 @dataclass(frozen=True)
 class Chosen:
-    """What the log chose: noise, shape, how often the items' directions were fitted, and where the space came from."""
+    """What the log chose: noise, shape, how often the items' directions were fitted, where the space came from, and how much
+    the logger's own choice says (`logger`, 0: nothing)."""
 
     noise: Noise
     shape: Shape
     item_steps: int
     source: str
+    logger: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +105,8 @@ class Posterior(RewardModel):
         """Its plain numbers."""
         c = self.chosen
         return {
-            "noise": vars(c.noise), "shape": vars(c.shape), "item_steps": c.item_steps, "source": c.source, "D": self.memory.D,
+            "noise": vars(c.noise), "shape": vars(c.shape), "item_steps": c.item_steps, "source": c.source, "logger": c.logger,
+            "D": self.memory.D,
         }  # fmt: skip
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -112,6 +125,7 @@ class Posterior(RewardModel):
             Shape(**constants["shape"]),
             int(constants["item_steps"]),
             str(constants["source"]),
+            float(constants["logger"]),
         )
         return cls(chosen, memory, **arrays)
 
@@ -150,12 +164,14 @@ class _Fit:
     ) -> None:
         self.design = spaces.constant_design(feedback.D)[0] if design is None else design
         self.feedback, self.noise, self.memory, self.seed = feedback, noise, memory, seed
+        self.judged: tuple[Memory, Floats, NDArray[np.bool_]] | None = None
         self.seen = exposure(feedback, theta)
         self.rows = np.unique(feedback.query).astype(np.int64)
         pairs = memory.query * memory.D + memory.item
         held = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, pairs)) < HELD_OUT
         self.held_out, self.train = memory.only(held), memory.only(~held)
         starts = pair_starts(feedback)
+        self.held = held
         self.is_held = np.repeat(held, np.diff(np.append(starts, len(feedback.query))))
 
     def levels(self, directions: Directions | None, *, whole: bool) -> Floats:
@@ -182,10 +198,11 @@ class _Fit:
         space = replace(space, offset=offset)
         x = steps.query_step(space, self.memory, self.rows, x)
         spread = steps.spread_of(space, self.memory, self.rows, x)
-        return Posterior(
+        found = Posterior(
             Chosen(self.noise, shape, taken, source), self.memory, space.items, space.offset, x.astype(np.float32),
             spread.query, spread.item,
         )  # fmt: skip
+        return with_choice(found, self.choices, self.choose_logger())
 
     def choose_shape(self, directions: Directions, g: Floats) -> Shape:
         """The shape by the held-out pairs of some queries: from the default, one constant after the other."""
@@ -217,6 +234,31 @@ class _Fit:
                     best, height, x = (new, found, x_new) if moved else (best, height, x)
         return best
 
+    @cached_property
+    def choices(self) -> Floats:
+        """log of how much more often a query was shown an item than others were, of every shown pair.  Shapes: -> [pairs]."""
+        log, memory = self.feedback, self.memory
+        shown = np.add.reduceat(log.shown, pair_starts(log))
+        expected = (
+            sums_by(memory.item, shown, log.D)[memory.item] / log.impressions.sum() * log.impressions[memory.query]
+        )
+        found: Floats = np.log((shown + expected) / (2 * expected))
+        return found
+
+    def choose_logger(self) -> float:
+        """How much the logger's choice says, by held-out pairs and a prior."""
+        if self.judged is None:
+            return 0.0
+        held, log_odds, kept = self.judged
+        choice, item = self.choices[self.held][kept], held.item
+        centred = choice - _means(item, choice, self.memory.D)[item]
+        mean, deviation = CHOICE
+        heights = [
+            float(steps.held_out_terms(log_odds + much * centred, held).sum()) - ((much - mean) / deviation) ** 2 / 2
+            for much in CHOICES
+        ]
+        return CHOICES[int(np.argmax(heights))]
+
     def some_queries(self, pairs: Memory, enough: int) -> NDArray[np.int64]:
         """Queries in random order, until they have pairs enough.  Shapes: -> [n]."""
         draw = random.uniforms(random.random_keys(self.seed, random.Stream.PAIRS, self.rows))
@@ -233,6 +275,7 @@ class _Fit:
             return space, x, 0
         log_odds, spread = steps.held_out_log_odds(space, self.train, judges, x, held)
         weight, terms = sigmoid(log_odds), steps.held_out_terms(log_odds, held)
+        self.judged = held, log_odds, np.isin(self.held_out.query, judges)
         for taken in range(ITEM_STEPS):
             new = steps.item_step(space, self.train, x, spread.mean, start, g)
             # The queries that judge come first: where they refuse, the others need not move.
@@ -246,6 +289,34 @@ class _Fit:
             x[judges] = x_new[judges]
             space, terms, x = new, terms_new, _merged(x, steps.query_step(new, self.train, others, x), others)
         return space, x, ITEM_STEPS
+
+
+NEVER = float(np.log(0.5))  # the choice of a pair that was never shown
+
+
+def with_choice(found: Posterior, choice: Floats, much: float) -> Posterior:
+    """The posterior with what the logger's own choice says: s + much (choice - its mean over those who were shown the item).
+
+    An item's level is that of the queries that were shown it; where the logger chooses well, others like it less. The choice
+    of a pair that was never shown is one number, so what is added to the others is sparse.  Shapes: choice [pairs].
+    """
+    if not much:
+        return found
+    memory, D = found.memory, found.memory.D
+    mean = _means(memory.item, choice, D)
+    offset = found.offset + np.float32(much) * (NEVER - mean).astype(np.float32)
+    value = memory.value + np.float32(much) * (choice - NEVER).astype(np.float32)
+    return replace(
+        found, offset=offset, memory=replace(memory, value=value), chosen=replace(found.chosen, logger=much)
+    )  # fmt: skip
+
+
+def _means(index: NDArray[np.integer], values: Floats, n: int) -> Floats:
+    """Means by index; that of nothing is the mean of all.  Shapes: index, values [m] -> [n]."""
+    number = np.bincount(index, minlength=n)
+    whole = float(values.mean()) if len(values) else 0.0
+    found: Floats = (np.bincount(index, values, n) + whole) / (number + 1)
+    return found
 
 
 def _merged(x: Floats, new: Floats, rows: NDArray[np.int64]) -> Floats:
