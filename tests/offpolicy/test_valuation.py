@@ -153,13 +153,13 @@ def test_the_reward_model_of_a_half_learns_from_the_other_half(tmp_path: Path) -
     """A log that is read is parted by impression: the model of each half is that of the other, and of nothing else."""
     small = world(30)
     path = writing.write(small.impressions(900, 1), tmp_path / "log", small.vocabulary)
-    evidence = evidence_of(path, valuation.Question(THETA, propensity="frequency"))
+    evidence = evidence_of(path, valuation.Question(THETA, propensity="frequency", reward="item-rate"))
     (one, of_one), (other, of_other) = evidence.parts
     assert one.N + other.N == evidence.log.N == 900
     assert 300 < one.N < 600
     assert_same_model(of_one, item_rate.reward_model(other, THETA))
     assert_same_model(of_other, item_rate.reward_model(one, THETA))
-    given = valuation.Question(THETA, propensity="frequency", reward_log=small.log(500, 7))
+    given = valuation.Question(THETA, propensity="frequency", reward="item-rate", reward_log=small.log(500, 7))
     [(whole, reward)] = evidence_of(path, given).parts
     assert whole.N == 900
     assert_same_model(reward, item_rate.reward_model(small.log(500, 7), THETA))
