@@ -418,7 +418,7 @@ def test_a_clip_is_not_subtracted() -> None:
     assert clipped.value < plain.value
     assert clipped.ceiling_terms.mean == pytest.approx(plain.terms.mean)
     rho, rho_0 = np.ones(len(log.query)), np.where(log.clicks > 0, 0.0, 1.0)
-    assert valuation._ceiling_terms(rho, rho_0, log, K) is None
+    assert values.ceiling_terms(rho, rho_0, log, K) is None
 
 
 def test_a_named_curve_is_as_long_as_the_longest_list() -> None:

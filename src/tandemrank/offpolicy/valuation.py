@@ -239,6 +239,7 @@ class Read:
 class Evidence:
     """What a log says, whatever the pair: its curve, its propensities, and parts of it, each with a reward model of others.
 
+    `rates`: the plainest reward model of the same parts, where a logger was fitted to few lists per query, `fitted_lists`.
     Shapes: theta [K]; rho_0 [P].
     """
 
@@ -246,6 +247,8 @@ class Evidence:
     theta: Floats
     propensities: Resolved
     parts: Models = ()
+    rates: Models = ()
+    fitted_lists: float | None = None
 
     @property
     def rho_0(self) -> Floats:
@@ -293,7 +296,11 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
     parts = (
         tuple((part, _reward(rest, theta, asked, read.by_query)) for part, rest in folds) if models is None else models
     )
-    return Evidence(read.whole, theta, found, parts)
+    queries = max(int((read.whole.impressions > 0).sum()), 1)
+    lists = read.whole.N / queries if found.kind == "fitted" else asked.fitted_lists
+    doubted = asked.estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
+    rates = tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds) if doubted else ()
+    return Evidence(read.whole, theta, found, parts, rates, lists)
 
 
 def _reward(log: Feedback, theta: Floats, asked: Question, by_query: bool) -> RewardModel:
@@ -311,7 +318,7 @@ def _reward(log: Feedback, theta: Floats, asked: Question, by_query: bool) -> Re
 
 def _judged(pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, asked: Question) -> list[Judged]:
     """Every pair with its estimate, its diagnostics and its verdict. All see the same races."""
-    seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in evidence.parts]
+    seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in (*evidence.parts, *evidence.rates)]
     return [
         judged(
             exposure_on(pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed), evidence, asked
@@ -322,15 +329,13 @@ def _judged(pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, as
 
 def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
     """One pair, by its exposures."""
-    found = evidence.propensities
+    found, rates = evidence.propensities, exposure.direct[len(evidence.parts) :]
+    exposure = replace(exposure, direct=exposure.direct[: len(evidence.parts)])
+    model = _direct(replace(exposure, direct=rates), replace(evidence, parts=evidence.rates)) if len(rates) else None
     ips = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
     diagnostics = diagnose(evidence.log, evidence.rho_0, found.raised[0], exposure, evidence.theta)
-    lists = asked.fitted_lists
-    if found.kind == "fitted":
-        lists = diagnostics.impressions / max(diagnostics.queries, 1)
-    verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct", fitted_lists=lists)
+    verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct", fitted_lists=evidence.fitted_lists)
     cases = identified(ips, exposure, evidence.log)
-    in_doubt = asked.estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
     # A reward model must not promise what lists that hardly vary cannot know: what was never shown is worth nothing here.
@@ -340,29 +345,9 @@ def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
     )
     return Judged(
         ESTIMATORS[estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
-        found.reason, _ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
-        weights, unclipped, cases, _direct(exposure, evidence) if in_doubt else None,
+        found.reason, values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
+        weights, unclipped, cases, model,
     )  # fmt: skip
-
-
-def _ceiling_terms(rho: Floats, rho_0: Floats, log: Feedback, K: int) -> bounds.Terms | None:
-    """The IPS terms of a pair and the most that one impression can give it: the K largest weights of a query, of what it saw.
-
-    Each item of a list is clicked once at most. None where a click has no propensity: a clip is no help for a side that is
-    subtracted.  Shapes: rho, rho_0 [P].
-    """
-    if ((log.clicks > 0) & (rho_0 <= 0)).any():
-        return None
-    w = estimators.safe_ratio(rho, rho_0, log.shown)
-    once = (np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)
-    pair = np.maximum.reduceat(w, np.flatnonzero(once)) if len(w) else w  # logged ones may differ by the rank
-    query = log.query[once]
-    order = np.lexsort((-pair, query))
-    first = np.searchsorted(query[order], query[order])
-    largest = np.arange(len(order)) - first < K
-    ceiling = estimators.sums_by(query[order][largest], pair[order][largest], log.Q).max(initial=0.0)
-    terms = estimators.ips(rho, rho_0, log)
-    return bounds.Terms(terms.numerator, terms.denominator, 0.0, float(ceiling))
 
 
 # --- the estimators, by name ------------------------------------------------------------------------------------------

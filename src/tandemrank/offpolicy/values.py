@@ -16,7 +16,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.estimators import by_query
+from tandemrank.offpolicy.estimators import by_query, ips, safe_ratio, sums_by
 from tandemrank.offpolicy.identification import Identified
 from tandemrank.offpolicy.uncertainty import bootstrap, hull, share_of_wins
 from tandemrank.offpolicy.verdicts import Verdict, worst
@@ -218,3 +218,23 @@ def difference_terms(new: Value, old: Value) -> bounds.Terms | None:
         return None
     ours, theirs = (Estimate(terms.values, terms.sizes) for terms in (new.terms, old.ceiling_terms))
     return bounds.difference_terms(ours, theirs, floor=old.ceiling_terms.ceiling)
+
+
+def ceiling_terms(rho: Floats, rho_0: Floats, log: Feedback, K: int) -> bounds.Terms | None:
+    """The IPS terms of a pair and the most that one impression can give it: the K largest weights of a query, of what it saw.
+
+    Each item of a list is clicked once at most. None where a click has no propensity: a clip is no help for a side that is
+    subtracted.  Shapes: rho, rho_0 [P].
+    """
+    if ((log.clicks > 0) & (rho_0 <= 0)).any():
+        return None
+    w = safe_ratio(rho, rho_0, log.shown)
+    once = (np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)
+    pair = np.maximum.reduceat(w, np.flatnonzero(once)) if len(w) else w  # logged ones may differ by the rank
+    query = log.query[once]
+    order = np.lexsort((-pair, query))
+    first = np.searchsorted(query[order], query[order])
+    largest = np.arange(len(order)) - first < K
+    ceiling = sums_by(query[order][largest], pair[order][largest], log.Q).max(initial=0.0)
+    terms = ips(rho, rho_0, log)
+    return bounds.Terms(terms.numerator, terms.denominator, 0.0, float(ceiling))
