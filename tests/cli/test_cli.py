@@ -119,6 +119,10 @@ def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, cap
     folder, _ = simulated
     run = [
         "learn",
+        "--set",
+        "initial=given",
+        "--set",
+        "objective=ips",
         "--logs",
         str(folder / "log"),
         "--start",

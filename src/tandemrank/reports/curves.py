@@ -76,7 +76,7 @@ def _runs(axis: "Axes", curves: Sequence[Curve], colour: str) -> None:
             _one_run(axis, epochs, start, look)
         mark_phase(axis, phase, start)
         start += max(len(epochs) for epochs in runs)
-    axis.set_xlim(0.5, start + 0.5)
+    axis.set_xlim(0.5, max(start, 1) + 0.5)  # a pair that was not trained has no epoch
 
 
 def _one_run(axis: "Axes", epochs: Sequence[Point], start: int, look: dict[str, Any]) -> None:

@@ -372,5 +372,5 @@ def _phases(axis: "Axes", history: tuple[Epoch, ...], colour: str) -> None:
         axis.plot(start + at + 1, judged[at], color=colour, marker="o", ms=10, mew=1.6, mfc="none")
         mark_phase(axis, phase, start)
         start += len(judged)
-    axis.set_xlim(0.5, start + 0.5)
+    axis.set_xlim(0.5, max(start, 1) + 0.5)
     axis.margins(y=0.15)

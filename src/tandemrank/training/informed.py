@@ -2,8 +2,9 @@
 
     score(q, d) = SHARPNESS (offset_d + beta_q + x_q . y_d + l[q, d])                        (`offpolicy.reward.posterior`)
 
-A factorisation with one column for the offsets, and the memory (`policies.remembering`). Stages of another kind (two towers,
-two models that differ) keep their own scores and get the memory: the race on the posterior's reward trains them.
+A factorisation with one column for the offsets, and the memory (`policies.remembering`). Stages of another kind (two
+models that differ) keep their own scores and get the memory, two towers stay as they are: the race on the posterior's reward
+trains them.
 """
 
 from dataclasses import replace
@@ -15,6 +16,7 @@ from tandemrank.policies.memory import Memory
 from tandemrank.policies.prior import base_of
 from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
+from tandemrank.policies.towers import TwoTowers
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.schedules import are_same
 
@@ -50,7 +52,9 @@ def informed(pair: TwoStagePolicy, posterior: Posterior) -> TwoStagePolicy:
     return replace(pair, generator=scorer, ranker=scorer)
 
 
-def _remembering(stage: Scorer, memory: Memory) -> Remembering:
+def _remembering(stage: Scorer, memory: Memory) -> Scorer:
+    if isinstance(stage, TwoTowers):
+        return stage  # it is extended by ids that no memory knows, and learns its own pairs by `own`
     if isinstance(stage, Remembering):
         return Remembering(stage.base, stage.memory.plus(memory))
     return Remembering(stage, memory)
