@@ -10,7 +10,7 @@ import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.experiments.evaluation import evaluate
-from tandemrank.gradients import _bridge, one_stage
+from tandemrank.gradients import _bridge, lazy_race
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -87,7 +87,7 @@ def test_exposure_of_one_stage_by_enumeration() -> None:
     rho = np.zeros(5)
     for y, p, _ in enumeration.rankings(s, range(5), 2):
         rho[list(y)] += p * np.array(THETA)
-    found, error = one_stage.exposure(
+    found, error = lazy_race.exposure(
         torch.tensor([s]), torch.tensor(THETA), csr_matrix(np.ones((1, 5))), samples=4000,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip

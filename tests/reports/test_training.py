@@ -24,7 +24,8 @@ from tandemrank.reports import training
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.history import Epoch
 from tandemrank.training.loop import Trained
-from tandemrank.training.results import Difference, Learned, LogFacts
+from tandemrank.training.parts import LogFacts
+from tandemrank.training.results import Difference, Learned
 from tandemrank.training.start import Start
 
 TRUST, CARE, CANNOT = Verdict.TRUST, Verdict.CARE, Verdict.REFUSE

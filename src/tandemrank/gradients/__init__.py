@@ -4,8 +4,7 @@
 - `race`: exposures, utilities and their gradients by the race: our own contribution (docs/race.md)
 - `single`: one list and one row of scores at a time, for live answers
 - `products`: factorised scores of very many documents, in blocks: exact retrieval, scores of some with gradients
-- `lazy_race`: candidates out of very many documents without drawing every clock
-- `one_stage`: lists and exposure of one stage over very many documents
+- `lazy_race`: candidates out of very many documents without drawing every clock; lists and exposure of one stage
 - `sparse_race`: the race gradient where the re-ranker scores candidates only
 - `reinforce`: the paper's gradient, the reference that `race` is held to
 """

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tandemrank._base.random import mix
 from tandemrank.errors import PolicyError
-from tandemrank.gradients import lazy_race, one_stage, products, race, sparse_race
+from tandemrank.gradients import lazy_race, products, race, sparse_race
 from tandemrank.gradients._bridge import check_scores
 from tandemrank.gradients.products import GeneratorScores, Source
 from tandemrank.policies import retrieval
@@ -112,9 +112,9 @@ def most_likely(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = N
 def draw(pair: Pair, q: NDArray[np.int64], *, rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
     """One drawn list for each key.  Shapes: q [B]; rows [n], the query of each list; keys [n] -> [n, K]."""
     if is_one_stage(pair):
-        return one_stage.draw(generator_scores(pair.ranker, torch.from_numpy(q)), pair.K, rows=rows, keys=keys)
+        return lazy_race.draw(generator_scores(pair.ranker, torch.from_numpy(q)), pair.K, rows=rows, keys=keys)
     source = Source.of(generator_scores(pair.generator, torch.from_numpy(q)))
-    grid, place = one_stage.by_row(rows, keys, len(q))
+    grid, place = lazy_race.by_row(rows, keys, len(q))
     arrived, _, _ = lazy_race.first_arrivals(source, pair.K2, grid)
     candidates = np.sort(arrived[rows, place, : pair.K2], axis=1)
     s_r = scores_of_candidates(pair, q[rows], candidates)
@@ -163,7 +163,7 @@ def exposure(
             chance = float(theta.sum()) / documents.shape[1]
             return torch.full((documents.nnz,), chance), torch.zeros(documents.nnz)
         s = generator_scores(pair.ranker, positions)
-        return one_stage.exposure(s, theta, documents, samples=samples, generator=generator)
+        return lazy_race.exposure(s, theta, documents, samples=samples, generator=generator)
     s_c = generator_scores(pair.generator, positions)
     plan = sparse_race.plan(s_c, documents, pair.K2, samples=samples, pattern=None, generator=generator)
     if in_random_order:

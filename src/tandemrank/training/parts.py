@@ -15,7 +15,6 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge, renamed, total, unpacked
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
-from tandemrank.training.results import LogFacts
 from tandemrank.training.start import Start
 
 
@@ -60,6 +59,21 @@ class Parts:
     def all(self) -> tuple[Feedback, ...]:
         """Every impression once."""
         return (*self.halves, self.held_out, self.evaluation)
+
+
+@dataclass(frozen=True)
+class LogFacts:
+    """What a log is, in numbers, and how many of its impressions each part has; `pairs` of a query and an item."""
+
+    impressions: float
+    queries: int
+    items: int
+    pairs: int
+    clicks: float
+    list_length: int
+    train: float
+    held_out: float
+    evaluation: float
 
 
 def facts_of(parts: Parts) -> LogFacts:

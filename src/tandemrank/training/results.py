@@ -10,24 +10,10 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.gate import Guarded, summaries
 from tandemrank.training.loop import Trained
+from tandemrank.training.parts import LogFacts
 from tandemrank.training.schedules import Method
 from tandemrank.training.start import Start
 from tandemrank.training.stopping import chosen_epochs
-
-
-@dataclass(frozen=True)
-class LogFacts:
-    """What a log is, in numbers, and how many of its impressions each part has; `pairs` of a query and an item."""
-
-    impressions: float
-    queries: int
-    items: int
-    pairs: int
-    clicks: float
-    list_length: int
-    train: float
-    held_out: float
-    evaluation: float
 
 
 @dataclass(frozen=True)
