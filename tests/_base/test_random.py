@@ -6,7 +6,7 @@ import torch
 
 from tandemrank._base import random
 from tandemrank._base.random import GOLDEN, Stream
-from tandemrank.gradients import _race_tensor, _splitmix_kernel
+from tandemrank.gradients import _race_draw_kernel, _race_tensor
 
 WORDS = np.random.default_rng(0).integers(0, 2**64, 1000, dtype=np.uint64)
 
@@ -37,10 +37,10 @@ def test_the_published_numbers_of_splitmix64() -> None:
 def test_all_implementations_of_splitmix64_are_one() -> None:
     expected = [plain_mix(int(x)) for x in WORDS]
     assert random.mix(WORDS).tolist() == expected
-    assert [int(_splitmix_kernel.mix64(x)) for x in WORDS] == expected
+    assert [int(_race_draw_kernel.mix64(x)) for x in WORDS] == expected
     for number in (0, 1, 5):
         streams = [plain_mix((int(x) + (number + 1) * int(GOLDEN)) % 2**64) for x in WORDS]
-        assert [int(_splitmix_kernel.stream(x, np.uint64(number))) for x in WORDS] == streams
+        assert [int(_race_draw_kernel.stream(x, np.uint64(number))) for x in WORDS] == streams
         words = torch.from_numpy(WORDS.view(np.int64))
         assert _race_tensor._stream(words, torch.tensor(number)).numpy().view(np.uint64).tolist() == streams
 

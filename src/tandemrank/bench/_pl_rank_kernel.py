@@ -16,9 +16,8 @@ from numba import prange
 
 from tandemrank.gradients._compiled import kernel
 from tandemrank.gradients._float32_kernel import f32, u64
-from tandemrank.gradients._race_draw_kernel import arrivals, first_arrivals
+from tandemrank.gradients._race_draw_kernel import arrivals, first_arrivals, stream
 from tandemrank.gradients._reinforce_kernel import _rates
-from tandemrank.gradients._splitmix_kernel import stream
 
 
 @kernel()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base.random import GOLDEN
 from tandemrank.gradients._compiled import kernel
-from tandemrank.gradients._splitmix_kernel import mix64
+from tandemrank.gradients._race_draw_kernel import mix64
 
 # Below this share of a row's mass the cumulative sum has lost too many digits: the rest is drawn by a race.
 SMALLEST_SHARE = 1e-9

@@ -9,12 +9,27 @@ depend on threads, batches or order. `_race_kernel` integrates over the clocks o
 import numpy as np
 from numba import njit, prange
 
+from tandemrank._base.random import GOLDEN, MIX
 from tandemrank.gradients._compiled import MATHS, kernel
 from tandemrank.gradients._float32_kernel import bits_of, f32, i32, log, minus_log_1m, u32, u64, uniform
-from tandemrank.gradients._splitmix_kernel import stream
 
 _BUCKETS = 2048
 BLOCK = 1024  # documents that `_race_kernel` sweeps at a time
+_FIRST, _SECOND = MIX  # of splitmix64, which `_base.random` has for NumPy
+
+
+@njit(inline="always")
+def mix64(z):
+    """A 64-bit permutation whose every output bit depends on every input bit (splitmix64)."""
+    z = u64((z ^ (z >> u64(30))) * _FIRST)
+    z = u64((z ^ (z >> u64(27))) * _SECOND)
+    return u64(z ^ (z >> u64(31)))
+
+
+@njit(inline="always")
+def stream(key, number):
+    """The 64-bit key of stream `number` of `key`."""
+    return mix64(u64(key + GOLDEN * u64(number + u64(1))))
 
 
 @njit(inline="always")

@@ -19,8 +19,7 @@ from numba import njit, prange
 from tandemrank.gradients._balance_kernel import balance, chances
 from tandemrank.gradients._compiled import MATHS, kernel
 from tandemrank.gradients._float32_kernel import exp, f32, u64
-from tandemrank.gradients._race_draw_kernel import BLOCK, arrives_before, draw, scratch_space
-from tandemrank.gradients._splitmix_kernel import stream
+from tandemrank.gradients._race_draw_kernel import BLOCK, arrives_before, draw, scratch_space, stream
 
 
 @kernel(fastmath=MATHS)

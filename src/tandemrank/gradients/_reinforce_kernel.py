@@ -9,8 +9,7 @@ from numba import prange
 
 from tandemrank.gradients._compiled import kernel
 from tandemrank.gradients._float32_kernel import f32, u64
-from tandemrank.gradients._race_draw_kernel import arrivals, first_race, ordered, second_race
-from tandemrank.gradients._splitmix_kernel import stream
+from tandemrank.gradients._race_draw_kernel import arrivals, first_race, ordered, second_race, stream
 
 
 @kernel()

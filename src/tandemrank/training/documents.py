@@ -1,12 +1,14 @@
-"""What the loop asks of the weights of the documents, and the plainest of them; `weights` makes them from clicks."""
+"""What the loop asks of the weights of the documents, and of a change of them; `weights` makes them from clicks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
+from torch import Tensor
 
 
 class Weights(Protocol):
@@ -29,6 +31,33 @@ class Weights(Protocol):
 
     def arrays(self) -> Sequence[NDArray[Any]]:
         """Everything they are made of, to tell one training from another."""
+
+
+class Change(Protocol):
+    """A change of these weights as the exposures of the pair move; `caution` is one.  Shapes: s_c, s_r, w [B, D]; q [B]."""
+
+    @property
+    def needs_total(self) -> bool:
+        """Whether the change of one query depends on all of them, by what `divergence` adds up to."""
+
+    def exposures(
+        self, q: NDArray[np.int64], s_c: Tensor, s_r: Tensor, alpha: Tensor, K2: int, generator: torch.Generator
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """rho of the pair and rho_0 of the logger.  Shapes: -> [B, D], twice."""
+
+    def divergence(
+        self, q: NDArray[np.int64], rho: NDArray[np.float64], rho_0: NDArray[np.float64], alpha: Tensor
+    ) -> float:
+        """What these queries add to the total."""
+
+    def weights(
+        self, q: NDArray[np.int64], w: csr_matrix, s_c: Tensor, s_r: Tensor, alpha: Tensor, K2: int,
+        generator: torch.Generator, total: float | None = None,
+    ) -> csr_matrix:  # fmt: skip
+        """The weights of a minibatch, changed.  Shapes: -> [B, D]."""
+
+    def identity(self) -> tuple[Sequence[object], list[NDArray[Any]]]:
+        """What a training with it depends on: switches and arrays."""
 
 
 @dataclass(frozen=True)

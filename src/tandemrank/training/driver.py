@@ -17,9 +17,8 @@ from scipy.sparse import csr_matrix
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training.caution import Caution
 from tandemrank.training.config import TrainingConfig
-from tandemrank.training.documents import Weights
+from tandemrank.training.documents import Change, Weights
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.loop import Criterion, Trained, Watch, train
 from tandemrank.training.ranks import check_depth
@@ -44,7 +43,7 @@ class Methods:
         seed: int,
         coordinates: tuple[object, ...] = (),
         criterion: Criterion | None = None,
-        caution: Caution | None = None,
+        caution: Change | None = None,
         refine: int | None = None,
         watch: Watch | None = None,
         watch_every: int = 1,

@@ -28,10 +28,9 @@ from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint as checkpoints
 from tandemrank.training import sparse
-from tandemrank.training.caution import Caution
 from tandemrank.training.checkpoint import Checkpoint, with_prefix
 from tandemrank.training.config import TrainingConfig
-from tandemrank.training.documents import SparseWeights, Weights
+from tandemrank.training.documents import Change, SparseWeights, Weights
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.ranks import check_depth, rank_weights
 from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of
@@ -66,7 +65,7 @@ def train(
     method: Method = "joint",
     schedule: Sequence[Phase] | None = None,
     criterion: Criterion | None = None,
-    caution: Caution | None = None,
+    caution: Change | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -123,7 +122,7 @@ class _Loop:
         schedule: tuple[Phase, ...],
         criterion: Criterion | None,
         seed: int,
-        caution: Caution | None,
+        caution: Change | None,
     ) -> None:
         self.policy, self.weights, self.config, self.schedule = policy, weights, config, schedule
         self.criterion, self.caution = criterion, caution
