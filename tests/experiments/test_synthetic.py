@@ -6,7 +6,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
+import enumeration
 from tandemrank.errors import ConfigError
+from tandemrank.experiments import synthetic
 from tandemrank.experiments.synthetic import synthetic_ratings
 
 
@@ -102,3 +104,18 @@ def test_worlds_of_any_size(queries: int, items: int, seed: int) -> None:
 def test_impossible_worlds_are_refused(queries: int, items: int, seed: int) -> None:
     with pytest.raises(ConfigError, match=f"but {queries} queries, {items} items and seed {seed} came"):
         synthetic_ratings(queries, items, seed=seed)
+
+
+def test_lazy_watching_has_the_law_of_the_race() -> None:
+    """How often each of five items is among the two that are watched, against enumeration; users and items in order."""
+    n, rng = 20_000, np.random.default_rng(0)
+    p, x = np.tile([0.5, -0.3], (n, 1)), rng.standard_normal((5, 2))
+    popularity = np.array([0.2, 1.0, 3.0, 0.5, 1.0])
+    u, d, match = synthetic._watch_lazily(p, x, popularity, np.full(n, 2), rng)
+    assert np.array_equal(u, np.repeat(np.arange(n), 2))
+    assert (d[0::2] < d[1::2]).all()
+    assert np.allclose(match, (p[u] * x[d]).sum(1))
+    expected = np.zeros(5)
+    for y, chance, _ in enumeration.rankings((p[0] @ x.T + np.log(popularity)).tolist(), range(5), 2):
+        expected[list(y)] += chance
+    assert np.all(np.abs(np.bincount(d) / n - expected) <= 5 * np.sqrt(expected * (1 - expected) / n))
