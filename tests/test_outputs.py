@@ -128,7 +128,7 @@ def test_the_demo_clears_its_own_folder_but_nothing_else(tmp_path) -> None:
     (folder / "cells" / "joint").mkdir(parents=True)
     (folder / "cells" / "joint" / "record.json").write_text("a finished cell")
     (folder / MARK).write_text("grid\n")
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text('{"runs": 2}')
     with pytest.raises(ConfigError, match="a grid with other switches"):
         experiments.demo(folder)
     config = GridConfig.model_validate({**experiments.DEMO, "seed": 0})

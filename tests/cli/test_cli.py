@@ -156,6 +156,10 @@ def test_the_rank_that_was_used_is_recorded(simulated, tmp_path, capsys, monkeyp
     """Not the one that was asked for, where the log has no room for it; and every switch by its plain name."""
     folder, _ = simulated
     run = ["learn", "--logs", str(folder / "log"), "--propensity", "frequency", "--rank", "5000", "--set", "epochs=1"]
+    code, _, err = call(capsys, monkeypatch, *run, "--candidates", "30", "--out", str(tmp_path / "own"))
+    assert code == 2
+    assert "rank = 5000 is a size of a factorisation of the clicks, but training starts from the posterior" in err
+    run += ["--set", "initial=given"]
     code, out, err = call(capsys, monkeypatch, *run, "--candidates", "30", "--out", str(tmp_path / "own"))
     assert code == 0, err
     switches = json.loads((tmp_path / "own" / "config.json").read_text())
@@ -173,12 +177,12 @@ def test_learn_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, 
     """No start, no propensities, no ratings: a table a person reads, a pair for each method, one report."""
     folder, _ = simulated
     run = ["learn", "--logs", str(folder / "log"), "--method", "joint", "--method", "baseline", "--candidates", "30"]
-    run += ["--epochs", "2", "--objective", "doubly-robust", "--rank", "8", "--out", str(tmp_path / "own")]
+    run += ["--epochs", "2", "--objective", "doubly-robust", "--out", str(tmp_path / "own")]
     code, out, err = call(capsys, monkeypatch, *run)
     assert code == 0, err
     assert re.search(r"Production\s+\d\.\d+.*\n\s*Joint\s+\d\.\d+.*\n\s*Baseline\s+\d\.\d+", out)
     assert "propensities: fitted (the log has none" in out
-    assert "start: matrix factorisation of the clicks, 8 dimensions" in out
+    assert "start: the posterior of the log, with its memory, both stages" in out
     page = (tmp_path / "own" / "report.html").read_text()
     assert "tandemrank learn --logs" in page
     for method in ("joint", "baseline"):
@@ -392,8 +396,8 @@ def test_help_is_complete() -> None:
     assert verbs - {"load"} <= set(commands)  # a command has the name of its verb
     assert set(commands) == {
         "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare", "decide",
-            "serve", "seal", "replay", "import",
-        "bench gradient", "bench epoch", "bench scale", "bench logs", "bench bounds",
+            "serve", "seal", "replay", "import", "recommend",
+        "bench gradient", "bench epoch", "bench scale", "bench logs", "bench bounds", "bench serve", "bench canaries",
     }  # fmt: skip
     for name, command in commands.items():
         assert command.help, name

@@ -120,7 +120,20 @@ def test_an_engine_that_is_none_is_refused(config, tmp_path) -> None:
 def command(folder: Path, *more: str) -> list[str]:
     sizes = ["--set", "queries=60", "--set", "items=40", "--set", "rank=5", "--set", "list_length=5"]
     grid_of = ["--candidates", "10,20", "--impressions", "2000,4000", "--runs", "1"]
-    run = [sys.executable, "-m", "tandemrank", "table", "--out", str(folder), "--set", "epochs=4"]
+    run = [
+        sys.executable,
+        "-m",
+        "tandemrank",
+        "table",
+        "--out",
+        str(folder),
+        "--set",
+        "epochs=4",
+        "--set",
+        "initial=given",
+        "--set",
+        "objective=ips",
+    ]
     return [*run, *sizes, *grid_of, *more]
 
 

@@ -81,7 +81,7 @@ def learn(
     unknown = logging_policy is start.policy is None
     needed = config.propensity == "fitted" or ((config.propensity == "auto" or config.safe is not None) and unknown)
     parts = read_parts(log, config, start, derive(seed, "split") % 2**32, lists=LISTS if needed else 0)
-    config, start = _resolved_config(config, parts), start.resolved(parts.train)
+    config, start = _resolved_config(config, parts), start.resolved(parts.train, posterior=config.from_posterior)
     data = prepare(
         parts.train, config, halves=parts.halves if len(parts.halves) == 2 else None,
         held_out=parts.held_out if config.held_out_share else None,

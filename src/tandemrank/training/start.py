@@ -196,14 +196,21 @@ class Start:
             return TOWERS
         return RANK if self.policy is None and self.query_embeddings is None else {}
 
-    def resolved(self, log: Feedback) -> "Start":
-        """With every size that it has filled in.
+    def resolved(self, log: Feedback, *, posterior: bool) -> "Start":
+        """With every size that it has filled in; the posterior of a log has the dimensions that its log decides.
 
         A log of few clicked items has no room for many dimensions: at most half as many as there are, of items or queries.
         Beyond its rank a matrix has no singular vectors that the same log would give twice.
         """
         sizes = {name: getattr(self.sizes, name) or size for name, size in self._own_sizes().items()}
-        if "rank" in sizes:
+        if posterior and "rank" in sizes:
+            if self.sizes.rank is not None:
+                raise ConfigError(
+                    f"rank = {self.sizes.rank} is a size of a factorisation of the clicks, but training starts from the "
+                    "posterior of the log. Leave it out, or start from the factorisation (initial = given)."
+                )
+            del sizes["rank"]
+        elif "rank" in sizes:
             clicked = log.clicks > 0
             most = min(len(np.unique(log.query[clicked])), len(np.unique(log.item[clicked]))) // 2
             sizes["rank"] = min(sizes["rank"], max(most, 1))
@@ -231,6 +238,8 @@ class Start:
                 f"two towers of features: generator {s.generator_width} wide, {s.generator_dimension} dimensions; "
                 f"re-ranker {s.ranker_width} wide, {s.ranker_dimension} dimensions"
             )
+        if s.rank is None:
+            return "the posterior of the log, with its memory, both stages"
         return f"matrix factorisation of the clicks, {s.rank} dimensions, both stages"
 
 
