@@ -24,3 +24,20 @@ def ml1m_zip() -> Path:
     if not path.exists():
         pytest.skip(f"needs MovieLens-1M: there is no {path} (set TANDEMRANK_ML1M to its zip or folder)")
     return path
+
+
+# Files that take longest, first: tests run on two processes, a file at a time, and none should be left with one at the end.
+LONGEST = (
+    "test_tutorial.py",
+    "test_grid.py",
+    "test_sparse_race.py",
+    "test_malformed.py",
+    "test_lazy_race.py",
+    "test_docs.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order of files, not of tests in a file."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(LONGEST)))
