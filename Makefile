@@ -9,7 +9,7 @@ demo: .venv/.installed
 	$(BIN)/tandemrank demo
 
 test: check
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .
