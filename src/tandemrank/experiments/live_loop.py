@@ -25,7 +25,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving.client import Client, started
 
 BATCH = 100  # users who ask at once
-PATIENCE = 60.0  # seconds that the log may take to be complete
+PATIENCE = 60.0  # seconds in which the log must grow: how fast it does is the machine's matter
 HELD_BACK = 0.35  # of a round's log, its end, which training does not see and the gate decides on
 
 CIRCLE = Kind(
@@ -239,10 +239,14 @@ class _Rounds:
 
     def _log(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The log when all of it is in segments: for training, and the end of what is new, for the gate alone."""
-        end = time.monotonic() + PATIENCE
+        height, end = 0, time.monotonic() + PATIENCE
         while (log := _read(self.folder / "log")).height < self.users.count:
+            if log.height > height:
+                height, end = log.height, time.monotonic() + PATIENCE
             if time.monotonic() > end:
-                raise JobError(f"the log has {log.height} of {self.users.count} impressions after {PATIENCE:g} s.")
+                raise JobError(
+                    f"the log has {height} of {self.users.count} impressions, and none came in {PATIENCE:g} s."
+                )
             time.sleep(0.1)
         held = int(HELD_BACK * (log.height - self.known))
         self.known = log.height  # what a gate has looked at may train the next pair, not the other way round
