@@ -159,6 +159,17 @@ def test_headline_of_many_settings_counts_them() -> None:
     )
 
 
+def test_methods_that_are_one_pair_are_said_to_be_so() -> None:
+    table = example()
+    for entry in table["differences"]:
+        entry |= {"mean": 1e-17, "low": 0.0, "high": 2e-17}
+    [words] = headline(typed(table))
+    assert "Joint are one and the same pair here" in words
+    assert figures.differences(typed(table)).axes[0].get_xlim()[1] >= 1e-4
+    table["differences"][0] |= {"mean": 0.01}
+    assert len(headline(typed(table))) > 1
+
+
 def test_intervals_over_users_are_said_to_be_so() -> None:
     table = one_setting()
     assert interval_note(typed(table)) in page(one_setting)

@@ -110,3 +110,12 @@ def test_adam_by_rows() -> None:
         optimiser.step()
     assert torch.equal(ours[[0, 1, 3]], before[[0, 1, 3]])
     assert bool((ours[2] < before[2]).all())
+
+
+def test_weights_of_the_ranks_that_rise_are_refused_where_a_stage_is_alone() -> None:
+    model = MatrixFactorisation(USERS, ITEMS)
+    with pytest.raises(ConfigError, match="rise from one rank to the next"):
+        sparse.utility(
+            {"generator": model, "ranker": model}, "ranker", ["ranker"], torch.arange(3), LIKED[:3],
+            torch.tensor([0.5, 1.0]), 6, samples=2, generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip

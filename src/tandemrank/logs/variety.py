@@ -11,9 +11,7 @@ import numpy as np
 from tandemrank.logs.feedback import Feedback, always_the_same
 
 FIXED_QUERIES = 0.9  # of the queries that came twice: if so many always saw one list, the logger does not vary
-FIXED_ITEMS = (
-    0.8  # of a list's items, beyond chance, that another list of its query has too: one in twenty is exchanged
-)
+FIXED_ITEMS = 0.8  # of a list's items, beyond chance, that another list of its query has too
 
 
 def fixed_queries(feedback: Feedback) -> float | None:

@@ -85,6 +85,9 @@ def levels(table: Table) -> "Figure":
     return figure
 
 
+LEAST_AXIS = 1e-4  # of differences: the last digit that is printed; below it an axis would show rounding
+
+
 @styled
 def differences(table: Table) -> "Figure":
     """Paired differences with 95% intervals: one panel per comparison, one line per setting; hollow where 0 is inside."""
@@ -108,6 +111,8 @@ def differences(table: Table) -> "Figure":
         axis.grid(False, axis="y")
         axis.margins(x=0.08)
         axis.locator_params(axis="x", nbins=3)
+        low, high = axis.get_xlim()
+        axis.set_xlim(min(low, -LEAST_AXIS), max(high, LEAST_AXIS))
     return figure
 
 

@@ -54,7 +54,15 @@ def peer_headline(table: Table) -> list[str]:
     return sentences
 
 
+SAME = 1e-9  # of NDCG: below it two methods gave the same lists, and what is left is rounding
+
+
 def _methods(table: Table) -> list[str]:
+    if len(table.methods) > 1 and table.differences and all(abs(d.mean) < SAME for d in table.differences):
+        return [
+            f"{listed([label(method) for method in table.methods])} are one and the same pair here: both stages are one model, "
+            "start from all that the log says, and nothing was trained on top."
+        ]
     pairs = dict.fromkeys((entry.method, entry.against) for entry in table.differences)
     sentences = []
     for method, against in pairs:

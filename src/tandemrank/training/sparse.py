@@ -58,29 +58,15 @@ def utility(
 ) -> Tensor:
     """The utility of each query, with a gradient for the stages that move.  Shapes: q [B]; w CSR [B, D]; alpha [n] -> [B]."""
     samples = max(samples, SAMPLES)
-    scores_all = models["generator"] if view == "pair" or not models[view].scores_everything else models[view]
-    size = len(q) if scores_all.factors(q[:1]) is not None else max(1, CELLS // w.shape[1])
-    parts = [
-        _utility(models, view, moving, q[i : i + size], w[i : i + size], alpha, K2, samples, generator)
-        for i in range(0, len(q), size)
-    ]
+    first = models["generator"] if view == "pair" or not models[view].scores_everything else models[view]
+    size = len(q) if first.factors(q[:1]) is not None else max(1, CELLS // w.shape[1])
+    parts = []
+    for rows in (slice(i, i + size) for i in range(0, len(q), size)):
+        if view == "pair" or first is not models[view]:
+            parts.append(_pair(models, moving, q[rows], w[rows], alpha, K2, samples, generator))
+        else:
+            parts.append(_alone(first, q[rows], w[rows], alpha, samples, generator))
     return torch.cat(parts)
-
-
-def _utility(
-    models: Mapping[Stage, Scorer],
-    view: View,
-    moving: Collection[Stage],
-    q: Tensor,
-    w: csr_matrix,
-    alpha: Tensor,
-    K2: int,
-    samples: int,
-    generator: torch.Generator,
-) -> Tensor:
-    if view == "pair" or not models[view].scores_everything:
-        return _pair(models, moving, q, w, alpha, K2, samples, generator)
-    return _alone(models[view], q, w, alpha, samples, generator)
 
 
 def _pair(
@@ -105,7 +91,12 @@ def _pair(
 def _alone(model: Scorer, q: Tensor, w: csr_matrix, alpha: Tensor, samples: int, generator: torch.Generator) -> Tensor:
     """A stage alone: every query at a depth of its own, drawn by the steps of the rank weights."""
     steps = alpha - torch.cat([alpha[1:], alpha.new_zeros(1)])
-    depth = 1 + torch.multinomial(steps.clamp(min=0), len(q), replacement=True, generator=generator)
+    if (steps < 0).any():
+        raise ConfigError(
+            "the weights of the ranks rise from one rank to the next, and a stage alone is no mixture of depths then. Give "
+            "rank_weights = flat, or race = dense."
+        )
+    depth = 1 + torch.multinomial(steps, len(q), replacement=True, generator=generator)
     value = torch.zeros(len(q))
     for n in torch.unique(depth).tolist():
         rows = torch.nonzero(depth == n).ravel()
