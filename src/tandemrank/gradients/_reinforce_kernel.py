@@ -64,12 +64,39 @@ def _add_others(rate, docs, n, skip, a, b, total_a, total_b):
             total_b[d] -= rate[d] * b
 
 
+@kernel()
+def _add_list(rate, listed, n, docs, m, reward, drawn, Z, total_a, total_b):
+    """Adds reward times, and once, the gradient of log PL(listed[:n]), drawn from docs[:m]; `drawn` is left as it came."""
+    for i in range(n):
+        drawn[listed[i]] = True
+    left = 0.0
+    for j in range(m):
+        left += 0.0 if drawn[docs[j]] else rate[docs[j]]
+    hazard = _add_log_gradient(rate, listed, n, left, reward, 1.0, Z, total_a, total_b)
+    _add_others(rate, docs, m, drawn, reward * hazard, hazard, total_a, total_b)
+    for i in range(n):
+        drawn[listed[i]] = False
+
+
+@kernel()
+def _available(score, docs):
+    """The documents that may be shown at all, in `docs`; returns how many there are."""
+    n = 0
+    for d in range(score.size):
+        docs[n] = d
+        n += score[d] > f32(-np.inf)
+    return n
+
+
 @kernel(parallel=True)
-def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, chunks, value, grad_s, grad_r):
+def utility(
+    s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, wants_s, wants_r, chunks, value, grad_s, grad_r
+):  # fmt: skip
     """Mean reward and REINFORCE gradients of both stages, each the mean over the samples (cand-grad, ranker-grad).
 
     Shapes: s, r, grad_s, grad_r [B, D]; keys, value [B]; indptr [B + 1]; indices, weights [nnz]; theta [K].
-    With `baseline` each reward is measured from the mean of the other samples' rewards. Outputs come in as zeros.
+    With `baseline` each reward is measured from the mean of the other samples' rewards. Outputs come in as zeros. A gradient
+    that nobody `wants` costs nothing; neither do the clocks of a first race in which nobody can miss.
     """
     B, D = s.shape
     K = theta.size
@@ -85,11 +112,14 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, 
                 w[indices[j]] = weights[j]
             _rates(s[q], rate_c)
             _rates(r[q], rate_r)
-            sums[:] = 0.0
+            sums[:], n = 0.0, 0
             for sample in range(samples):
                 key = stream(keys[q], u64(sample))
-                arrivals(s[q], stream(key, u64(0)), log_T[:D])
-                _, _, n = first_race(log_T[:D], K2, histogram, log_Q, spare, candidates)
+                if K2 < D:
+                    arrivals(s[q], stream(key, u64(0)), log_T[:D])
+                    _, _, n = first_race(log_T[:D], K2, histogram, log_Q, spare, candidates)
+                elif sample == 0:
+                    n = _available(s[q], candidates)
                 filled = second_race(r[q], stream(key, u64(1)), candidates, n, scores, log_Q, shown, times)
                 reward = f32(0.0)
                 for k in range(filled):
@@ -97,22 +127,11 @@ def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, 
                 value[q] += reward / samples
                 if reward == 0.0 and not baseline:
                     continue
-                _sort_by_arrival(log_T, candidates, n, packed)
-                left_c, left_r = 0.0, 0.0
-                for j in range(n):
-                    drawn[candidates[j]] = True
-                    left_r += rate_r[candidates[j]]
-                for d in range(D):
-                    left_c += 0.0 if drawn[d] else rate_c[d]
-                hazard = _add_log_gradient(rate_c, candidates, n, left_c, reward, 1.0, Z, sums[0], sums[1])
-                _add_others(rate_c, everybody, D, drawn, reward * hazard, hazard, sums[0], sums[1])
-                drawn[:] = False
-                for k in range(filled):
-                    drawn[shown[k]] = True
-                    left_r -= rate_r[shown[k]]
-                hazard = _add_log_gradient(rate_r, shown, filled, max(left_r, 0.0), reward, 1.0, Z, sums[2], sums[3])
-                _add_others(rate_r, candidates, n, drawn, reward * hazard, hazard, sums[2], sums[3])
-                drawn[:] = False
+                if wants_s:
+                    _sort_by_arrival(log_T, candidates, n, packed)
+                    _add_list(rate_c, candidates, n, everybody, D, reward, drawn, Z, sums[0], sums[1])
+                if wants_r:
+                    _add_list(rate_r, shown, filled, candidates, n, reward, drawn, Z, sums[2], sums[3])
             for d in range(D):
                 if baseline:
                     grad_s[q, d] = (sums[0, d] - value[q] * sums[1, d]) / max(samples - 1, 1)

@@ -46,10 +46,13 @@ def utility(
         raise ConfigError(f"the mean-of-others baseline needs at least 2 samples; got {samples}.")
     problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, "kernel")
     w = checked_weights(w, s_c)
-    return differentiable(s_c, s_r, lambda s, r: _solve(s, r, w, problem, baseline))
+    wants = s_c.requires_grad and s_c.shape[1] > K2, s_r.requires_grad
+    return differentiable(s_c, s_r, lambda s, r: _solve(s, r, w, problem, baseline, wants))
 
 
-def _solve(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, baseline: bool) -> Solution:
+def _solve(
+    s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, baseline: bool, wants: tuple[bool, bool]
+) -> Solution:
     from tandemrank.gradients import _reinforce_kernel
 
     s, r, weights = row_major(s_c), row_major(s_r), sparse(w)
@@ -58,8 +61,6 @@ def _solve(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, baseline: boo
         _reinforce_kernel.utility(
             s, r, problem.keys, weights.indptr.astype(np.int64), weights.indices.astype(np.int32),
             weights.data.astype(np.float32), row_major(problem.theta), problem.K2, problem.samples, baseline,
-            chunks(len(s)), value, grad_c, grad_r,
+            *wants, chunks(len(s)), value, grad_c, grad_r,
         )  # fmt: skip
-    if s.shape[1] <= problem.K2:
-        grad_c[:] = 0.0
     return torch.from_numpy(value).to(s_c), torch.from_numpy(grad_c).to(s_c), torch.from_numpy(grad_r).to(s_c)
