@@ -44,11 +44,22 @@ def test_a_factorisation_becomes_the_posterior_in_both_stages(known) -> None:
     one = factorisation(1)
     found = informed(pair(one, one), known)
     q = np.arange(Q)
-    wanted = SHARPNESS * known.memory.add_to(known.log_odds(q), q)
+    wanted = SHARPNESS * known.memory.add_to(known.log_odds(q), q) / np.sqrt(1 + np.pi / 8 * known.item_spread)
     for scores in found.plain_scores(q):
         assert scores.numpy() == pytest.approx(wanted, rel=1e-4, abs=1e-4)
     assert is_factorisation(found)
     assert (found.K2, found.K) == (6, K)
+
+
+def test_a_query_that_is_as_sure_as_the_mean_one_is_shown_items_in_the_order_of_their_expected_relevance(known) -> None:
+    one, q = factorisation(1), np.arange(Q)
+    uneven = replace(known, query_spread=np.ones(Q), item_spread=np.geomspace(0.1, 40, D))
+    order = [
+        np.argsort(-scores.numpy(), axis=1).tolist() for scores in informed(pair(one, one), uneven).plain_scores(q)
+    ]
+    expected = np.argsort(-uneven.matrix(q)[:, :D], axis=1).tolist()
+    assert order == [expected, expected]
+    assert expected != np.argsort(-uneven.memory.add_to(uneven.log_odds(q), q), axis=1).tolist()
 
 
 def test_other_stages_keep_their_scores_and_remember_on_both(known) -> None:

@@ -1,10 +1,11 @@
 """Pairs that start from what the log says: the posterior with memory as the scores of both stages.
 
-    score(q, d) = SHARPNESS (offset_d + beta_q + x_q . y_d + l[q, d])                        (`offpolicy.reward.posterior`)
+    score(q, d) = SHARPNESS (offset_d + beta_q + x_q . y_d + l[q, d]) / sqrt(1 + pi v_d / 8)      (`offpolicy.reward.posterior`)
 
-A factorisation with one column for the offsets, and the memory (`policies.remembering`). Stages of another kind (two
-models that differ) keep their own scores and get the memory, two towers stay as they are: the race on the posterior's reward
-trains them.
+in the order of the expected relevance: what is not known of a query's vector, v_d of the log-odds of item d, takes from what is
+likely more than from what is not. The spread of the mean query stands for that of each, so that it is a factorisation
+with one column for the offsets, and the memory (`policies.remembering`). Stages of another kind (two models that differ) keep
+their own scores and get the memory, two towers stay as they are: the race on the posterior's reward trains them.
 """
 
 from dataclasses import replace
@@ -12,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from tandemrank.offpolicy.reward.posterior import Posterior
+from tandemrank.offpolicy.reward.space import FLAT
 from tandemrank.policies.memory import Memory
 from tandemrank.policies.prior import base_of
 from tandemrank.policies.remembering import Remembering
@@ -26,10 +28,12 @@ SHARPNESS = 4.0
 
 
 def scorer_of(posterior: Posterior) -> Remembering:
-    """The posterior as a scorer: its log-odds, sharpened.  Shapes: queries [Q, F + 2], items [D, F + 2]."""
+    """The posterior as a scorer: its log-odds, flattened and sharpened.  Shapes: queries [Q, F + 2], items [D, F + 2]."""
+    flat = (1 / np.sqrt(1 + FLAT * posterior.item_spread)).astype(np.float32)
     queries = SHARPNESS * np.column_stack([posterior.queries, np.ones(len(posterior.queries), np.float32)])
-    items = np.column_stack([posterior.items, posterior.offset])
-    memory = replace(posterior.memory, value=np.float32(SHARPNESS) * posterior.memory.value)
+    items = np.column_stack([posterior.items, posterior.offset]) * flat[:, None]
+    memory = posterior.memory
+    memory = replace(memory, value=np.float32(SHARPNESS) * memory.value * flat[memory.item])
     return Remembering(MatrixFactorisation(queries, items), memory)
 
 
