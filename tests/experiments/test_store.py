@@ -209,3 +209,14 @@ def test_a_full_disk_is_one_error_and_what_was_finished_stays(
     monkeypatch.undo()
     assert store.read_cell(copy, cell) == record
     assert list(Store(config, copy).records()) == cells(config)
+
+
+def test_checkpoints_of_a_grid_without_a_finished_cell_are_kept_for_the_same_switches_alone(config, tmp_path) -> None:
+    place = store.checkpoints_of(tmp_path / "grid", 2000, 0)
+    for switches, is_kept in ((config, False), (config, True), (config.model_copy(update={"seed": 5}), False)):
+        with store.opened(switches, tmp_path / "grid"):
+            assert place.exists() == is_kept
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "both.safetensors").write_bytes(b"so far")
+    store.clear_checkpoints(tmp_path / "grid")
+    assert not (tmp_path / "grid" / "checkpoints").exists()

@@ -1,6 +1,7 @@
 """The experiment on a small world: every method learns, no decision sees the truth, seeds decide everything."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
-from tandemrank.experiments.trainer import Trainer, references, simulate_log
+from tandemrank.experiments.trainer import Outcome, Trainer, references, simulate_log
 from tandemrank.experiments.world import build_world, impressions, load_task
+from tandemrank.training.history import Progress
+from tandemrank.training.schedules import are_same
 
 SMALL = {
     "queries": 200,
@@ -52,6 +55,45 @@ def test_every_method_improves_on_production(trainer, world, method) -> None:
     gap = outcome.evaluation.ndcg - production.ndcg
     assert np.nanmean(gap) > 5 * np.nanstd(gap) / len(gap) ** 0.5
     assert outcome.evaluation.figures().utility.mean > production.figures().utility.mean
+
+
+def test_an_interrupted_training_goes_on_in_the_middle(config, world, trainer, tmp_path) -> None:
+    """The first epochs of a cell are not trained again, and its weights are the same bit by bit."""
+    learning = config.learning.model_copy(
+        update={"training": config.learning.training.model_copy(update={"epochs": 3})}
+    )
+    short = config.model_copy(update={"learning": learning})
+    epochs: list[tuple[int, int]] = []
+
+    def killed(state: Progress) -> None:
+        epochs.append((state.phase, state.epoch))
+        if epochs[-1] == reached:
+            raise KeyboardInterrupt
+
+    def outcome(place: Path | None) -> Outcome:
+        epochs.clear()
+        return Trainer(world, short, trainer.log, 0, place).run("independent", 30, progress=killed)
+
+    reached = (99, 0)
+    whole = outcome(None)
+    every = len(set(epochs))
+    reached = (1, 2)
+    with pytest.raises(KeyboardInterrupt):
+        outcome(tmp_path)
+    reached = (99, 0)
+    found = outcome(tmp_path)
+    assert len(set(epochs)) < every
+    assert are_same(found.policy.ranker, whole.policy.ranker)
+    assert are_same(found.policy.generator, whole.policy.generator)
+
+
+def test_methods_that_come_to_one_pair_are_evaluated_once(trainer, world) -> None:
+    known = trainer.evaluate(world.production)
+    assert trainer.evaluate(world.production.copy()) is known
+    assert trainer.evaluate(replace(world.production, K2=world.production.K2 - 1)) is not known
+    moved = world.production.copy()
+    next(iter(moved.ranker.parameters())).data += 1
+    assert trainer.evaluate(moved) is not known
 
 
 def test_a_stage_alone_is_trained_once_for_all_K2(trainer) -> None:

@@ -81,6 +81,7 @@ def _finish(mine: Store, seconds: float, command: str) -> Table:
         raise JobError(
             f"{len(left)} of the grid's jobs left no whole result in {mine.folder}. Check the disk, and go on with --resume."
         )
+    store.clear_checkpoints(mine.folder)
     world, references = _world(mine.config, seconds), mine.references() or ()
     table = table_of(mine.config, world, mine.records(), references, mine.peers(), mine.users, command)
     write_json(mine.folder / "table.json", table)
@@ -145,18 +146,26 @@ def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozen
         rows = tuple(Reference(name=name, **vars(evaluation.figures())) for name, evaluation in found.items())
         return _deliver(Done(references=rows), folder)
     finished: list[Finished] = []
-    for one in _trained(config, world, Job(N, run), seed, done):
+    place = None if folder is None else store.checkpoints_of(Path(folder), N, run)
+    for one in _trained(config, world, Job(N, run), seed, done, place):
         finished += _deliver(Done((one,)), folder).cells
+    if place is not None:
+        store.drop_checkpoints(place)
     for one in _peers(config, world, Job(N, run), seed, done):
         finished += _deliver(Done((one,)), folder).cells
     return Done(tuple(finished))
 
 
-def _trained(config: GridConfig, world: World, job: Job, seed: int, done: frozenset[str]) -> Iterator[Finished]:
+def _trained(
+    config: GridConfig, world: World, job: Job, seed: int, done: frozenset[str], checkpoints: Path | None
+) -> Iterator[Finished]:
     """The methods of one log that are not done: the log is drawn once."""
     missing = [cell for cell in cells(config) if (cell.N, cell.run) == job and cell.name not in done]
     if missing:
-        trainer = Trainer(world, config.experiment, simulate_log(world, config.experiment, job.N, seed), seed)
+        if checkpoints is not None:
+            checkpoints.mkdir(parents=True, exist_ok=True)
+        log = simulate_log(world, config.experiment, job.N, seed)
+        trainer = Trainer(world, config.experiment, log, seed, checkpoints)
         for cell in missing:
             yield _finished(cell, trainer.run(cell.method, cell.K2))
 

@@ -1,6 +1,7 @@
 """The folder of a grid: whose it is, its finished cells, its references, its time.
 
     config.json   time.json   cells/<name>/{record.json, users.parquet}   references.json   at the end table.json
+    checkpoints/N-<N>-run-<run>/<phase>.safetensors   of a log whose cells are being trained
 
 What is not whole is not there: a cell, the references or the time that cannot be read, or contradict themselves, are made
 again. Whose cells these are cannot be made again: a folder with cells and without its own `config.json` is refused.
@@ -27,7 +28,9 @@ from tandemrank.experiments.results import FIGURES, NdcgFigure, PeerRecord, Reco
 
 # All that a grid's folder holds, its reports included.
 GRID = Kind(
-    "grid", r"(config|time|references|table)\.json|table\.md|report\.html|cells/([^/]+/(record\.json|users\.parquet)?)?"
+    "grid",
+    r"(config|time|references|table)\.json|table\.md|report\.html|cells/([^/]+/(record\.json|users\.parquet)?)?"
+    r"|checkpoints/([^/]+/([^/]+\.safetensors)?)?",
 )
 CELL = Kind("cell of a grid", r"record\.json|users\.parquet")
 DAMAGED = (OSError, ValueError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -110,6 +113,8 @@ def _claim(config: GridConfig, folder: Path, resume: bool, anew: bool) -> None:
         came = ""
     if next((folder / "cells").glob("*/record.json"), None) is None or (anew and came == text):
         _clear(folder)
+        if anew or came is None or _switches(came) != _switches(text):
+            clear_checkpoints(folder)
         write_text(path, text)
     elif came is None or _switches(came) != _switches(text):
         if came is None or not _switches(came):
@@ -143,6 +148,28 @@ def _clear(folder: Path) -> None:
         cell.rmdir()
     for name in ("references.json", "time.json", "table.json", "table.md", "report.html"):
         (folder / name).unlink(missing_ok=True)
+
+
+def clear_checkpoints(folder: Path) -> None:
+    """Removes the checkpoints of all logs."""
+    place = folder / "checkpoints"
+    for log in place.glob("*"):
+        drop_checkpoints(log)
+    if place.exists():
+        place.rmdir()
+
+
+def checkpoints_of(folder: Path, N: int, run: int) -> Path:
+    """Where the trainings of one log keep their checkpoints."""
+    return folder / "checkpoints" / f"N-{N}-run-{run}"
+
+
+def drop_checkpoints(place: Path) -> None:
+    """Removes the checkpoints of one log: its cells are finished."""
+    for path in place.glob("*.safetensors"):
+        path.unlink()
+    if place.exists():
+        place.rmdir()
 
 
 def write_cell(folder: Path, finished: Finished) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from tandemrank.training.driver import Methods
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.informed import informed, is_factorisation
 from tandemrank.training.loop import Criterion, train
-from tandemrank.training.schedules import Method
+from tandemrank.training.schedules import Method, are_same
 
 
 @dataclass(frozen=True)
@@ -70,10 +71,16 @@ class Outcome:
 
 
 class Trainer:
-    """Trains methods on one log, and evaluates them on the truth; the stages alone are trained once, for every K2."""
+    """Trains methods on one log, and evaluates them on the truth; the stages alone are trained once, for every K2.
 
-    def __init__(self, world: World, config: ExperimentConfig, log: Log, seed: int) -> None:
+    With `checkpoints`, a folder, an interrupted training goes on from there.
+    """
+
+    def __init__(
+        self, world: World, config: ExperimentConfig, log: Log, seed: int, checkpoints: Path | None = None
+    ) -> None:
         self.world, self.config, self.log, self.seed = world, config, log, seed
+        self._evaluated: list[tuple[TwoStagePolicy, Evaluation]] = []
         criterion, watch = self._judges()
         start, training, known = (
             start_policy(world, config, world.task.D),
@@ -85,7 +92,7 @@ class Trainer:
             start, log.clicks.weights, world.theta, training, seed=seed, coordinates=(log.N,), criterion=criterion, watch=watch,
             refine=training.refine if config.learning.from_posterior and is_factorisation(start) else None,
             # Lists that a criterion asked for are there already; made for the curves alone, they would be a fifth of the time.
-            watch_every=4 if criterion is None else 1,
+            watch_every=4 if criterion is None else 1, checkpoints=checkpoints, resume=checkpoints is not None,
         )  # fmt: skip
 
     def run(self, method: Method, K2: int, *, progress: Callable[[Progress], None] | None = None) -> Outcome:
@@ -111,12 +118,19 @@ class Trainer:
         return criterion, watch
 
     def evaluate(self, policy: TwoStagePolicy) -> Evaluation:
-        """All figures of a policy, on the users who were logged."""
-        return evaluate(
+        """All figures of a policy, on the users who were logged; of methods that come to one pair, once."""
+        for known, found in self._evaluated:
+            if known.K2 == policy.K2 and all(
+                are_same(getattr(known, s), getattr(policy, s)) for s in ("generator", "ranker")
+            ):
+                return found
+        found = evaluate(
             policy, self.world.task.relevance, self.world.theta, self.world.q,
             samples=self.config.evaluation_samples, seed=derive(self.seed, "evaluation") % 2**32,
             clicked=self.log.clicked,
         )  # fmt: skip
+        self._evaluated.append((policy, found))
+        return found
 
 
 def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> dict[str, Evaluation]:

@@ -103,8 +103,9 @@ def train(
             loop.run_epoch(tell, watch, watch_every)
             if path is not None:
                 checkpoints.write(path, loop.identity, loop.checkpoint())
+        was_empty = loop.is_empty()
         loop.end_phase()
-        if path is not None:
+        if path is not None and not was_empty:
             checkpoints.write(path, loop.identity, loop.checkpoint())
     # An index of the start's embeddings would be of others now.
     return Trained(loop.policy if policy.index is None else loop.policy.with_index(), tuple(loop.history))
