@@ -1,18 +1,20 @@
 """The error of every estimator over worlds where the truth is known: which one should be the default?
 
-    python benchmarks/estimators.py [--worlds 3] [--first 100] [--logs 40] [--fitted 10] [--json]
+    python benchmarks/estimators.py [--kind graded|binary] [--worlds 3] [--first 100] [--logs 40] [--fitted 10] [--json]
 
-A world: 200 queries, 120 items with tastes, K = 5 shown of K2 = 30 candidates, clicks theta_k R with theta_k = 1/k and
-R from .02 to .6. The log is drawn by a production pair; a new pair is `near` (production's scores, doubled for its
-re-ranker), `better` (production mixed with the truth), `far` (scores of its own) or `outside` (it shows much that production
-hardly ever shows). Logs are short (10 impressions per query), middling (100) and long (1,000). Propensities are exact, or
-fitted to the lists.
-Reward models are cross-fitted by impressions, as in `estimate`. Printed: root mean squared error in % of the true value (that
-of the log's queries, each as often as it came) and bias in %, over all logs of all worlds; and for each estimator the geometric
-mean over all kinds of world but `outside`, over that of IPS, with a 95% interval (logs drawn with replacement, the same for all
-estimators). `direct_...` and `robust_...` are the direct method and the doubly robust estimator with each reward model: click
-rates by item, and the posterior with memory of the log alone. Worlds 0 to 2 are those on which beta_ips was worked out: judge
-it on others. About an hour on one core.
+A `graded` world: 200 queries, 120 items with tastes, K = 5 shown of K2 = 30 candidates, clicks theta_k R with theta_k = 1/k
+and R from .02 to .6. The log is drawn by a production pair; a new pair is `near` (production's scores, doubled for its re-
+ranker), `better` (production mixed with the truth), `far` (scores of its own) or `outside` (it shows much that production
+hardly ever shows). A `binary` world is the synthetic one of `tandemrank table` in the same size: an item is relevant or not,
+production is a factorisation that knows the mean query, and the posterior has its vectors as a prior; `better` is then the
+pair that the posterior of another log makes, 30 impressions per query long. Logs are short (10 impressions per query),
+middling (100) and long (1,000). Propensities are exact, or fitted to the lists. Reward models are cross-fitted by impressions,
+as in `estimate`. Printed: root mean squared error in % of the true value (that of the log's queries, each as often as it came)
+and bias in %, over all logs of all worlds; and for each estimator the geometric mean over all kinds of world but `outside`,
+over that of IPS, with a 95% interval (logs drawn with replacement, the same for all estimators). `direct_...` and `robust_...`
+are the direct method and the doubly robust estimator with each reward model: click rates by item, and the posterior with
+memory (in graded worlds, of the log alone). Worlds 0 to 2 are those on which beta_ips was worked out: judge it on others.
+About an hour on one core.
 """
 
 import argparse
@@ -29,8 +31,10 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
 from tandemrank.clicks.models import position_based
 from tandemrank.clicks.simulation import simulate
+from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.experiments.world import build_world, load_task
 from tandemrank.gradients import race
-from tandemrank.logs.counting import split_impressions
+from tandemrank.logs.counting import from_impressions, split_impressions
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy import estimators, propensities
@@ -41,15 +45,18 @@ from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
+from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.vectors import Vectors
+from tandemrank.training.config import LearningConfig
 
 Q, D, K, K2 = 200, 120, 5, 30
 THETA = 1 / np.arange(1.0, K + 1)
 PAIRS = ("near", "better", "far", "outside")
 LENGTHS = (10, 100, 1000)  # impressions per query
 SAMPLES = 2000  # of the race for the exposures that count as true
-MODELS = {"item_rate": item_rate.reward_model, "posterior": posterior.fit}
+MODELS = ("item_rate", "posterior")
 NAMES = (
     "ips", "clipped", "self_normalised", "beta_ips", *(f"{kind}_{m}" for m in MODELS for kind in ("direct", "robust")),
 )  # fmt: skip
@@ -81,12 +88,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class World:
-    """What is true.  Shapes: relevance, rho_0 and every rho [Q, D]."""
+    """What is true, and the vectors that are known before the log.  Shapes: relevance, rho_0 and every rho [Q, D]."""
 
     relevance: Floats
     production: TwoStagePolicy
     rho_0: Floats
     rho: dict[str, Floats]
+    vectors: Vectors | None = None
 
 
 def world(seed: int) -> World:
@@ -115,11 +123,41 @@ def world(seed: int) -> World:
     )
 
 
-def exposure(generator: Floats, ranker: Floats) -> Floats:
+def binary_world(seed: int) -> World:
+    """The synthetic world of the table, small; its production scores all queries as the mean one."""
+    config = ExperimentConfig(
+        queries=Q,
+        items=D,
+        rank=10,
+        production_share=0.2,
+        world_seed=seed,
+        logged_users="all",
+        learning=LearningConfig(list_length=K),
+    )
+    found = build_world(load_task(config), config, seed)
+    production, relevance = found.production, found.task.relevance
+    vectors = vectors_of(production, found.task.vocabulary)
+    live = production.plain_scores(np.arange(Q))[0].numpy().astype(np.float64)
+    parts = list(
+        simulate(production.sample, relevance, np.arange(Q), 30 * Q, position_based(THETA), seed=derive(seed, "before"))
+    )
+    known = posterior.fit(from_impressions(parts, found.task.vocabulary), THETA, vectors=vectors)
+    better = known.memory.add_to(known.log_odds(np.arange(Q)), np.arange(Q))
+    rng = np.random.default_rng(seed)
+    strange = 0.8 * rng.normal(size=(Q, D)) + 0.3 * live
+    scores = {"near": (live, 2 * live), "better": (better, better), "far": (strange, strange)}
+    rho = {name: exposure(*both) for name, both in scores.items()}
+    return World(relevance.toarray().astype(np.float64), production, exposure(live, live, D), rho, vectors)
+
+
+KINDS = {"graded": world, "binary": binary_world}
+
+
+def exposure(generator: Floats, ranker: Floats, candidates: int = K2) -> Floats:
     """rho of all documents, with hardly any noise.  Shapes: -> [Q, D]."""
     s_c, s_r = (torch.as_tensor(x, dtype=torch.float32) for x in (generator, ranker))
     curve, seeded = torch.as_tensor(THETA, dtype=torch.float32), torch.Generator().manual_seed(0)
-    return race.exposure(s_c, s_r, curve, K2, samples=SAMPLES, generator=seeded)[0].double().numpy()
+    return race.exposure(s_c, s_r, curve, candidates, samples=SAMPLES, generator=seeded)[0].double().numpy()
 
 
 def logs(of: World, n: int, number: int, seed: int) -> Iterator[tuple[Feedback, Feedback, Callable[[], Floats]]]:
@@ -146,9 +184,12 @@ Fitted = dict[
 ]  # of each kind: for the one part by the other, and the other way round
 
 
-def fitted_models(one: Feedback, other: Feedback) -> Fitted:
+def fitted_models(one: Feedback, other: Feedback, vectors: Vectors | None) -> Fitted:
     """Every reward model, cross-fitted."""
-    return {name: (fit(other, THETA), fit(one, THETA)) for name, fit in MODELS.items()}
+    return {
+        "item_rate": (item_rate.reward_model(other, THETA), item_rate.reward_model(one, THETA)),
+        "posterior": (posterior.fit(other, THETA, vectors=vectors), posterior.fit(one, THETA, vectors=vectors)),
+    }
 
 
 def values(rho: Floats, rho_0: Floats, one: Feedback, other: Feedback, models: Fitted) -> dict[str, Estimate]:
@@ -178,16 +219,16 @@ def values(rho: Floats, rho_0: Floats, one: Feedback, other: Feedback, models: F
 Cells = dict[tuple[str, str, int], Floats]  # errors in % [logs, estimators] by propensity, pair, impressions per query
 
 
-def measure(worlds: range, number: int, fitted_number: int) -> Cells:
+def measure(kind: str, worlds: range, number: int, fitted_number: int) -> Cells:
     """All worlds, all estimators."""
-    every = {seed: world(seed) for seed in worlds}
+    every = {seed: KINDS[kind](seed) for seed in worlds}
     off: dict[tuple[str, str, int], list[list[float]]] = {}
     for propensity, repeats in (("exact", number), ("fitted", fitted_number)):
         for n in LENGTHS:
             for seed, of in every.items():
                 for one, other, fitted in logs(of, n, repeats, seed):
                     rho_0 = of.rho_0 if propensity == "exact" else fitted()
-                    models = fitted_models(one, other)
+                    models = fitted_models(one, other, of.vectors)
                     share = (one.impressions + other.impressions) / (one.N + other.N)
                     for pair, rho in of.rho.items():
                         truth = float(share @ (rho * of.relevance).sum(1))
@@ -227,6 +268,7 @@ def summaries(cells: Cells, replicates: int = 2000) -> list[Summary]:
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=list(KINDS), default="graded")
     parser.add_argument("--worlds", type=int, default=3)
     parser.add_argument("--first", type=int, default=100, help="number of the first world")
     parser.add_argument("--logs", type=int, default=40, help="logs of each world with exact propensities")
@@ -234,7 +276,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     worlds = range(arguments.first, arguments.first + arguments.worlds)
-    cells = measure(worlds, arguments.logs, arguments.fitted)
+    cells = measure(arguments.kind, worlds, arguments.logs, arguments.fitted)
     rows, means = table(cells), summaries(cells)
     if arguments.json:
         print(json.dumps({"rows": [asdict(x) for x in rows], "summary": [asdict(x) for x in means]}, indent=2))
