@@ -12,13 +12,14 @@ from tandemrank.gradients import race
 from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import exploration, replay
+from tandemrank.serving import exploration, recorder, replay
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live import LivePair, digest
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.recorder import Recorder, join_clicks
+from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event, Impression
+from tandemrank.serving.sealing import Sealer, join_clicks
 
 Q, D, K2, K = 4, 6, 4, 2
 THETA = [1.0, 0.5]
@@ -208,7 +209,7 @@ def test_after_a_kill_the_next_process_has_every_impression(tmp_path) -> None:
     log = Recorder(tmp_path, Propensities(THETA), sync_seconds=0)
     server = Server(pair(), recorder=log)
     answers = [server.rank(10) for _ in range(5)]
-    log._journal.close()  # as a killed process leaves it: nothing sealed
+    log.close()  # as a killed process leaves it: nothing sealed
     with (tmp_path / "journal-0-000000.bin").open("ab") as file:
         file.write(b"\x40\x00\x00\x00torn")
     later = Recorder(tmp_path, Propensities(THETA))
@@ -222,17 +223,57 @@ def test_after_a_kill_the_next_process_has_every_impression(tmp_path) -> None:
     later.close()
 
 
-def test_replicas_write_side_by_side(tmp_path) -> None:
-    logs = [Recorder(tmp_path, Propensities(THETA), replica=name) for name in ("a", "b")]
-    for number, log in enumerate(logs):
-        server = Server(pair(), recorder=log)
-        for _ in range(3 + number):
-            server.rank(11)
-        log.seal(everything=True)
-        log.close()
-    assert reading.read(tmp_path / "*.parquet").N == 7
+def test_replicas_write_side_by_side_and_each_may_hear_the_clicks_of_the_other(tmp_path) -> None:
+    clock = Clock()
+    logs = {
+        name: Recorder(tmp_path, Propensities(THETA, 5), replica=name, clock=clock, window=100.0)
+        for name in ("a", "b", "a-b")
+    }
+    servers = {name: Server(pair(), recorder=log) for name, log in logs.items()}
+    first = servers["a"].rank(11)
+    clock.now += 50
+    second = servers["b"].rank(11)
+    for heard_by, found in (("b", first), ("a", second), ("a-b", second), ("a-b", first)):
+        servers[heard_by].feedback(found.impression_id, [Event(found.items[0])])
+    assert logs["b"].seal() == []
+    clock.now += 60
+    assert [(s.impressions, s.clicks) for s in logs["a"].seal()] == [(1, 1)]
+    assert logs["a"].seal() == []  # what it heard of b's stays until b has sealed
+    assert [p.name for p in tmp_path.glob("events-*")] == ["events-a-000000.bin"]
+    assert [s.impressions for s in logs["a-b"].seal()] == []
+    clock.now += 60
+    logs["a-b"].close()
+    logs["a"].close()  # ended: whoever seals next has what these left
+    assert [(s.impressions, s.clicks) for s in logs["b"].seal()] == [(1, 1)]
+    logs["b"].close()
+    assert not Sealer(tmp_path, Propensities(THETA)).seal(everything=True)
+    assert sorted(p.suffix for p in tmp_path.iterdir() if not p.name.startswith(".")) == [".parquet"] * 2
+    found = reading.read(tmp_path / "*.parquet")
+    assert (found.N, found.clicks.sum()) == (2, 2)
     with pytest.raises(InputError, match="name of a replica"):
         Recorder(tmp_path, Propensities(), replica="../x")
+
+
+def test_a_replica_that_runs_is_left_alone_and_one_that_ended_is_sealed_by_others(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(recorder, "PATIENCE", 0.0)
+    one, other = (Recorder(tmp_path, Propensities(THETA, 5), replica=name) for name in ("one", "other"))
+    with pytest.raises(OutputError, match="under the name 'one'"):
+        Recorder(tmp_path, Propensities(), replica="one")
+    ranked = Server(pair(), recorder=one).rank(11)
+    lost = Server(pair(5), recorder=other)
+    stranger = Sealer(tmp_path, Propensities(THETA, 5))
+    assert stranger.seal(everything=True) == []
+    lost.rank(11)
+    other.close()
+    with pytest.raises(OutputError, match="which is not loaded"):  # the pair of the other is not known here
+        one.seal(everything=True)
+    [sealed] = tmp_path.glob("*.parquet")  # and yet its own is sealed
+    assert pl.read_parquet(sealed)["impression_key"].to_list() == [ranked.impression_id]
+    stranger.know(LivePair(pair(5)))
+    assert [(s.path.name, s.impressions) for s in stranger.seal(everything=True)] == [
+        ("segment-other-000000.parquet", 1)
+    ]
+    one.close()
 
 
 def test_a_full_disk_does_not_stop_answers(tmp_path, monkeypatch) -> None:

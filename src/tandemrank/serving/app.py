@@ -31,6 +31,11 @@ from tandemrank.serving.service import Busy, Service, Settings
 LOG = logging.getLogger("tandemrank.serving")
 TICK, SEAL = 0.5, 300.0  # seconds between looks at outcomes, and between segments
 
+ONE_OF_SEVERAL = (
+    "several replicas answer here, and this would reach one of them. To change the pair, deploy it: tandemrank serve PAIR "
+    "--engine ray; to test one against another, serve from one process."
+)
+
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Handler = Callable[[Request, "Context"], Awaitable[Response]]
@@ -38,7 +43,10 @@ Handler = Callable[[Request, "Context"], Awaitable[Response]]
 
 @dataclass
 class Context:
-    """What all handlers share. `tick` and `seal` are the seconds between looks; 0 leaves it to the caller."""
+    """What all handlers share. `tick` and `seal` are the seconds between looks; 0 leaves it to the caller.
+
+    `alone`: no other process answers at the same address, so that a change of who answers is a change for everybody.
+    """
 
     service: Service
     access: Access
@@ -46,6 +54,7 @@ class Context:
     metrics: Metrics = field(default_factory=Metrics)
     tick: float = TICK
     seal: float = SEAL
+    alone: bool = True
     ready: bool = False
 
 
@@ -88,6 +97,8 @@ class Guard:
         try:
             if not self.open_to_all:
                 self.context.access.check(dict(scope["headers"]), admin=self.admin)
+            if self.admin and not self.context.alone:
+                raise Refused(409, ONE_OF_SEVERAL)
             reply = await self.handler(Request(scope, receive), self.context)
         except Exception as error:  # every failure is an answer
             reply = refusal(error)
@@ -197,6 +208,7 @@ async def status(request: Request, context: Context) -> Response:
         {
             "version": __version__,
             "ready": context.ready,
+            "replica": service.settings.replica,
             "since": service.started,
             "exploration": service.server.exploration.name,
             "traffic": service.traffic().model_dump(),
@@ -337,3 +349,9 @@ def server(
     access = Access(address.host, address.token)
     context = Context(Service(settings), access, address.limits, tick=tick, seal=seal)
     return run.server(application(context), address, listening=listening)
+
+
+def replica(settings: Settings, address: run.Address, *, seal: float = SEAL) -> Starlette:
+    """The application of one of several processes that answer at one address; the pair is loaded and warm."""
+    access = Access(address.host, address.token)
+    return application(Context(Service(settings), access, address.limits, seal=seal, alone=False))
