@@ -13,6 +13,7 @@ from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import exploration, recorder, replay
+from tandemrank.serving import live as live_module
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live import LivePair, digest
@@ -43,6 +44,10 @@ class Clock:
         return self.now
 
 
+def tensors(live: LivePair, query: int, available: list[str] | None = None) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.from_numpy(s)[None] for s in live.rows(query, available))
+
+
 def exact_exposure(s_c: np.ndarray, s_r: np.ndarray) -> np.ndarray:
     """rho of every document by enumeration of all candidate sets and lists."""
     return np.array([enumeration.utility(s_c, s_r, [float(d == e) for e in range(D)], THETA, K2)[0] for d in range(D)])
@@ -51,7 +56,7 @@ def exact_exposure(s_c: np.ndarray, s_r: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_exposure_of_every_strategy_by_enumeration(how) -> None:
     live = LivePair(pair())
-    s_c, s_r = live.scores(11)
+    s_c, s_r = tensors(live, 11)
     rho, error = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=20_000, seed=1)
     a, b = (s.double().numpy()[0].tolist() for s in (s_c, s_r))
     if how.strategy == "temperature":
@@ -70,7 +75,7 @@ def test_exposure_of_every_strategy_by_enumeration(how) -> None:
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_lists_are_drawn_as_often_as_their_exposure_says(how) -> None:
     live = LivePair(pair(1))
-    s_c, s_r = live.scores(12)
+    s_c, s_r = tensors(live, 12)
     n = 20_000
     lists = how.draw(s_c, s_r, K2, K, np.random.default_rng(0).integers(2**63, size=n).astype(np.uint64))
     seen = sum(np.bincount(lists[:, k], minlength=D) * THETA[k] for k in range(K)) / n
@@ -78,9 +83,49 @@ def test_lists_are_drawn_as_often_as_their_exposure_says(how) -> None:
     assert np.all(np.abs(seen - rho) <= 5 * np.sqrt(rho.clip(0, 1) / n + error**2) + 1e-9)
 
 
+class Heavy(MatrixFactorisation):
+    """A re-ranker that cannot score everything."""
+
+    kind = "heavy, of a test"
+    scores_everything = False
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("it was asked about every item")
+
+
+@pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
+def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exact(tmp_path, how, monkeypatch) -> None:
+    plain = pair(2)
+    heavy = Heavy(plain.ranker.queries.detach(), plain.ranker.items.detach())
+    made = TwoStagePolicy(plain.generator, heavy, K2, K, plain.vocabulary)
+    monkeypatch.setattr(live_module, "MatrixFactorisation", type(None))  # by `score`, not by its factors
+    live = LivePair(made)
+    asked: list[int] = []
+    score = heavy.score
+    monkeypatch.setattr(heavy, "score", lambda q, items: (asked.append(items.shape[1]), score(q, items))[1])
+    log = Recorder(tmp_path, Propensities(THETA, 1000))
+    server = Server(live, recorder=log, exploration=how)
+    for n in range(20):
+        server.rank(11, items=["i1", "i2", "i5"] if n % 4 == 0 else None)
+    assert server.rank(999).source == "popular"
+    assert max(asked) <= K2
+    [sealed] = log.seal(everything=True)
+    log.close()
+    wanted = {}
+    for available in (None, ("i1", "i2", "i5")):
+        s_c, s_r = tensors(LivePair(plain), 11, available)
+        wanted[available] = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=5000, seed=1)
+    frame = pl.read_parquet(sealed.path)
+    for row in frame.filter(pl.col("query_id") == 11).iter_rows(named=True):
+        rho, error = wanted[None if row["available"] is None else ("i1", "i2", "i5")]
+        at = [live.item_at[item] for item in row["items"]]
+        assert np.all(np.abs(rho[at] - row["propensities"]) <= 5 * np.hypot(error[at], row["propensity_errors"]) + 1e-6)
+    assert replay.replay([tmp_path], [live]).equal == 21
+
+
 def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
     """sqrt((1 - e)^2 se_pair^2 + e^2 se_uniform^2): what many estimates scatter by, not more."""
-    s_c, s_r = LivePair(pair()).scores(11)
+    s_c, s_r = tensors(LivePair(pair()), 11)
     how, theta = Exploration("uniform", 0.3), torch.tensor(THETA)
     found = [how.exposure(s_c, s_r, theta, K2, samples=50, seed=seed) for seed in range(200)]
     scatter = np.std([rho for rho, _ in found], axis=0)
@@ -91,7 +136,7 @@ def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_no_strategy_shows_what_is_not_available(how) -> None:
     live = LivePair(pair())
-    s_c, s_r = live.scores(11, ["i1", "i2", "i5"])
+    s_c, s_r = tensors(live, 11, ["i1", "i2", "i5"])
     lists = how.draw(s_c, s_r, K2, K, np.arange(200, dtype=np.uint64))
     assert set(lists.ravel().tolist()) <= {1, 2, 5}
     rho, _ = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=200, seed=0)
@@ -128,7 +173,7 @@ def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
     assert (feedback.N, feedback.clicks.sum()) == (40, 10)
     row = pl.read_parquet(sealed.path).row(0, named=True)
     live = LivePair(pair())
-    exact = exact_exposure(*(s.double().numpy()[0].tolist() for s in live.scores(row["query_id"])))
+    exact = exact_exposure(*(s.astype(float).tolist() for s in live.rows(row["query_id"])))
     for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
         assert abs(rho - exact[live.item_at[item]]) <= 5 * error + 1e-6
     log.close()

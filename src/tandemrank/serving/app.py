@@ -102,7 +102,7 @@ class Guard:
             reply = await self.handler(Request(scope, receive), self.context)
         except Exception as error:  # every failure is an answer
             reply = refusal(error)
-        self.context.metrics.requests.labels(scope["path"], reply.status_code).inc()
+        self.context.metrics.answered(scope["path"], reply.status_code)
         await reply(scope, receive, send)
 
 
@@ -123,10 +123,10 @@ async def rank(request: Request, context: Context) -> Response:
     if b'"requests"' in body[:100]:
         batch = messages.RankBatch.model_validate_json(body)
         reply = Reply({"answers": [_ranked(context, one) for one in batch.requests]})
-        context.metrics.ranked(perf_counter() - start, len(batch.requests))
+        context.metrics.ranked(perf_counter() - start)
         return reply
     reply = Reply(_ranked(context, messages.RankRequest.model_validate_json(body)))
-    context.metrics.ranked(perf_counter() - start, 1)
+    context.metrics.ranked(perf_counter() - start)
     return reply
 
 
@@ -134,7 +134,7 @@ def _ranked(context: Context, asked: messages.RankRequest) -> dict[str, Any]:
     found: Ranked = context.service.server.rank(
         asked.query_id, K=asked.K, items=asked.items, features=asked.query_features, unit=asked.unit
     )
-    context.metrics.impressions.labels(found.policy).inc()
+    context.metrics.shown(found.policy)
     if not found.logged and context.service.recorder is not None:
         context.metrics.unlogged.inc()
     return vars(found)

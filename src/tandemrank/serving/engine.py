@@ -184,8 +184,9 @@ def answer(
 
 def drawn(live: LivePair, asked: Question, how: Exploration, key: int) -> tuple[Id, ...]:
     """The list of one pair: a function of the pair, the question and the key."""
-    s_c, s_r = live.masked(live.rows(asked.query_id, asked.features), asked.available)
-    shown = how.draw_one(s_c, s_r, live.K2, live.K, key)[: asked.K].tolist()
+    scores = live.scores(asked.query_id, asked.features)
+    s_c, edge = live.available(scores.s_c, asked.available), scores.edge if asked.available is None else None
+    shown = how.draw_one(s_c, scores.ranker, live.K2, live.K, key, edge=edge)[: asked.K].tolist()
     return tuple([live.items[d] for d in shown if d >= 0])
 
 

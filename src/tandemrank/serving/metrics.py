@@ -34,11 +34,25 @@ class Metrics:
         self.seal_failures = Counter(
             "tandemrank_seal_failures_total", "Segments that could not be made.", registry=kept
         )
+        self._counted: dict[tuple[str, int], Counter] = {}
+        self._shown: dict[str, Counter] = {}
         self._recent: list[float] = []
         self._ends: list[float] = []
         self._at = 0
 
-    def ranked(self, seconds: float, lists: int) -> None:
+    def answered(self, path: str, status: int) -> None:
+        """A request got this status; the counter is looked up once."""
+        if (path, status) not in self._counted:
+            self._counted[path, status] = self.requests.labels(path, status)
+        self._counted[path, status].inc()
+
+    def shown(self, policy: str) -> None:
+        """A list of the pair went out."""
+        if policy not in self._shown:
+            self._shown[policy] = self.impressions.labels(policy)
+        self._shown[policy].inc()
+
+    def ranked(self, seconds: float) -> None:
         """One request to rank was answered."""
         self.seconds.observe(seconds)
         if len(self._recent) < RECENT:
