@@ -244,9 +244,9 @@ def one_first_race(s, key, is_drawn, K2, limit, floats, documents, order, histog
     else:
         for d in range(D):
             log_T[d] = f32(0.0) - s[d]  # never -0, which comes before 0 by its bits
-    if limit < f32(np.inf):
+    if limit < np.inf:
         n, missed = _below(
-            log_T, limit, K2, histogram, floats[1], floats[2], documents[0], documents[1], order, candidates
+            log_T, f32(limit), K2, histogram, floats[1], floats[2], documents[0], documents[1], order, candidates
         )
         if n >= 0:
             return n, missed

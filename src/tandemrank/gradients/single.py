@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Ranker = Callable[[Ints], Floats]
 
-MARGIN = np.float32(0.2)  # of the logarithm of a time: how much later than in the last draw the last candidate may come
+MARGIN = 0.2  # of the logarithm of a time: how much later than in the last draw the last candidate may come
 _own = threading.local()  # working space of each thread: an answer allocates nothing that grows with D
 _ready = threading.Event()
 
@@ -23,7 +23,7 @@ _ready = threading.Event()
 class Edge:
     """When, in the last draw of these scores, the first item came that just missed: where the next looks. Changes no result."""
 
-    log_T: np.float32 = field(default_factory=lambda: np.float32(np.inf))
+    log_T: float = np.inf
 
 
 def draw(
@@ -51,8 +51,9 @@ def _draw(s_c: Floats, ranker: Ranker, K2: int, K: int, key: int, edge: Edge, is
     n, missed = kernel.one_first_race(
         s_c, number, is_drawn, K2, edge.log_T + MARGIN, floats, documents, order, histogram, candidates
     )
-    edge.log_T = np.float32(missed)
-    candidates = candidates[:n]
+    edge.log_T = missed
+    if n < len(candidates):
+        candidates = candidates[:n]
     kernel.one_second_race(ranker(candidates), number, is_drawn, candidates, floats[1], times, shown)
     return shown
 

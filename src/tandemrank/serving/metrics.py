@@ -34,23 +34,19 @@ class Metrics:
         self.seal_failures = Counter(
             "tandemrank_seal_failures_total", "Segments that could not be made.", registry=kept
         )
-        self._counted: dict[tuple[str, int], Counter] = {}
-        self._shown: dict[str, Counter] = {}
+        self._counted: dict[tuple[str, int], int] = {}
+        self._shown: dict[str, int] = {}
         self._recent: list[float] = []
         self._ends: list[float] = []
         self._at = 0
 
     def answered(self, path: str, status: int) -> None:
-        """A request got this status; the counter is looked up once."""
-        if (path, status) not in self._counted:
-            self._counted[path, status] = self.requests.labels(path, status)
-        self._counted[path, status].inc()
+        """A request got this status. Prometheus' own counters are dear: they hear of it when somebody looks."""
+        self._counted[path, status] = self._counted.get((path, status), 0) + 1
 
     def shown(self, policy: str) -> None:
         """A list of the pair went out."""
-        if policy not in self._shown:
-            self._shown[policy] = self.impressions.labels(policy)
-        self._shown[policy].inc()
+        self._shown[policy] = self._shown.get(policy, 0) + 1
 
     def ranked(self, seconds: float) -> None:
         """One request to rank was answered."""
@@ -74,4 +70,9 @@ class Metrics:
 
     def text(self) -> bytes:
         """As Prometheus reads it."""
+        counted, self._counted, shown, self._shown = self._counted, {}, self._shown, {}
+        for (path, status), n in counted.items():
+            self.requests.labels(path, status).inc(n)
+        for policy, n in shown.items():
+            self.impressions.labels(policy).inc(n)
         return generate_latest(self.registry)
