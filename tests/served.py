@@ -82,12 +82,18 @@ class Local:
 
 @contextmanager
 def local(
-    folder: Path, *, host: str = "127.0.0.1", limits: Limits | None = None, clock: Any = None, **switches: Any
+    folder: Path,
+    *,
+    host: str = "127.0.0.1",
+    limits: Limits | None = None,
+    clock: Any = None,
+    alone: bool = True,
+    **switches: Any,
 ) -> Iterator[Local]:
     """A server with pair-0 of a folder; nothing happens on its own, tests tick it themselves."""
     settings = Settings(folder / "pair-0", **{"log": folder / "log", "samples": 5, "settle": 10.0, **switches})
     service = Service(settings, clock=clock or Clock())
-    found = Local(Context(service, Access(host, TOKEN), limits or Limits(), tick=0, seal=0))
+    found = Local(Context(service, Access(host, TOKEN), limits or Limits(), tick=0, seal=0, alone=alone))
     try:
         yield found
     finally:

@@ -18,11 +18,27 @@ def test_lists_are_those_of_the_race(D, K2, K) -> None:
     wanted = race.draw(
         torch.from_numpy(s_c)[None], torch.from_numpy(s_r)[None], K2, K, rows=np.zeros(50, np.int64), keys=keys
     )
-    found = [single.draw(s_c, s_r, K2, K, int(key)) for key in keys]
+    asked: list[int] = []
+
+    def ranker(items: np.ndarray) -> np.ndarray:
+        asked.append(len(items))
+        return s_r[items]
+
+    found = [single.draw(s_c, ranker, K2, K, int(key)) for key in keys]
     assert np.array_equal(found, wanted)
+    assert max(asked) <= K2
+    edge = single.Edge()  # where the last draw was cut, far too soon and far too late: the same lists
+    for limit in (None, -10.0, 10.0):
+        for key, one in zip(keys, wanted, strict=True):
+            edge.log_T = edge.log_T if limit is None else limit
+            assert np.array_equal(single.draw(s_c, ranker, K2, K, int(key), edge=edge), one)
     with ThreadPoolExecutor(4) as pool:
-        again = list(pool.map(lambda key: single.draw(s_c, s_r, K2, K, int(key)), keys))
+        again = list(pool.map(lambda key: single.draw(s_c, ranker, K2, K, int(key), edge=edge), keys))
     assert np.array_equal(again, wanted)
+    s_c[:] = np.round(s_c)  # ties
+    best = race.most_likely(torch.from_numpy(s_c)[None], torch.from_numpy(s_r)[None], K2, K)[0]
+    for _ in range(2):
+        assert np.array_equal(single.draw(s_c, ranker, K2, K, 0, edge=edge, is_drawn=False), best)
 
 
 def test_products_are_the_products() -> None:

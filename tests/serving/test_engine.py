@@ -12,13 +12,15 @@ from tandemrank.gradients import race
 from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import exploration, replay
+from tandemrank.serving import exploration, recorder, replay
+from tandemrank.serving import live as live_module
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live import LivePair, digest
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.recorder import Recorder, join_clicks
+from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event, Impression
+from tandemrank.serving.sealing import Sealer, join_clicks
 
 Q, D, K2, K = 4, 6, 4, 2
 THETA = [1.0, 0.5]
@@ -42,6 +44,10 @@ class Clock:
         return self.now
 
 
+def tensors(live: LivePair, query: int, available: list[str] | None = None) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.from_numpy(s)[None] for s in live.rows(query, available))
+
+
 def exact_exposure(s_c: np.ndarray, s_r: np.ndarray) -> np.ndarray:
     """rho of every document by enumeration of all candidate sets and lists."""
     return np.array([enumeration.utility(s_c, s_r, [float(d == e) for e in range(D)], THETA, K2)[0] for d in range(D)])
@@ -50,7 +56,7 @@ def exact_exposure(s_c: np.ndarray, s_r: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_exposure_of_every_strategy_by_enumeration(how) -> None:
     live = LivePair(pair())
-    s_c, s_r = live.scores(11)
+    s_c, s_r = tensors(live, 11)
     rho, error = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=20_000, seed=1)
     a, b = (s.double().numpy()[0].tolist() for s in (s_c, s_r))
     if how.strategy == "temperature":
@@ -69,7 +75,7 @@ def test_exposure_of_every_strategy_by_enumeration(how) -> None:
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_lists_are_drawn_as_often_as_their_exposure_says(how) -> None:
     live = LivePair(pair(1))
-    s_c, s_r = live.scores(12)
+    s_c, s_r = tensors(live, 12)
     n = 20_000
     lists = how.draw(s_c, s_r, K2, K, np.random.default_rng(0).integers(2**63, size=n).astype(np.uint64))
     seen = sum(np.bincount(lists[:, k], minlength=D) * THETA[k] for k in range(K)) / n
@@ -77,9 +83,49 @@ def test_lists_are_drawn_as_often_as_their_exposure_says(how) -> None:
     assert np.all(np.abs(seen - rho) <= 5 * np.sqrt(rho.clip(0, 1) / n + error**2) + 1e-9)
 
 
+class Heavy(MatrixFactorisation):
+    """A re-ranker that cannot score everything."""
+
+    kind = "heavy, of a test"
+    scores_everything = False
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("it was asked about every item")
+
+
+@pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
+def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exact(tmp_path, how, monkeypatch) -> None:
+    plain = pair(2)
+    heavy = Heavy(plain.ranker.queries.detach(), plain.ranker.items.detach())
+    made = TwoStagePolicy(plain.generator, heavy, K2, K, plain.vocabulary)
+    monkeypatch.setattr(live_module, "MatrixFactorisation", type(None))  # by `score`, not by its factors
+    live = LivePair(made)
+    asked: list[int] = []
+    score = heavy.score
+    monkeypatch.setattr(heavy, "score", lambda q, items: (asked.append(items.shape[1]), score(q, items))[1])
+    log = Recorder(tmp_path, Propensities(THETA, 1000))
+    server = Server(live, recorder=log, exploration=how)
+    for n in range(20):
+        server.rank(11, items=["i1", "i2", "i5"] if n % 4 == 0 else None)
+    assert server.rank(999).source == "popular"
+    assert max(asked) <= K2
+    [sealed] = log.seal(everything=True)
+    log.close()
+    wanted = {}
+    for available in (None, ("i1", "i2", "i5")):
+        s_c, s_r = tensors(LivePair(plain), 11, available)
+        wanted[available] = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=5000, seed=1)
+    frame = pl.read_parquet(sealed.path)
+    for row in frame.filter(pl.col("query_id") == 11).iter_rows(named=True):
+        rho, error = wanted[None if row["available"] is None else ("i1", "i2", "i5")]
+        at = [live.item_at[item] for item in row["items"]]
+        assert np.all(np.abs(rho[at] - row["propensities"]) <= 5 * np.hypot(error[at], row["propensity_errors"]) + 1e-6)
+    assert replay.replay([tmp_path], [live]).equal == 21
+
+
 def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
     """sqrt((1 - e)^2 se_pair^2 + e^2 se_uniform^2): what many estimates scatter by, not more."""
-    s_c, s_r = LivePair(pair()).scores(11)
+    s_c, s_r = tensors(LivePair(pair()), 11)
     how, theta = Exploration("uniform", 0.3), torch.tensor(THETA)
     found = [how.exposure(s_c, s_r, theta, K2, samples=50, seed=seed) for seed in range(200)]
     scatter = np.std([rho for rho, _ in found], axis=0)
@@ -90,7 +136,7 @@ def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_no_strategy_shows_what_is_not_available(how) -> None:
     live = LivePair(pair())
-    s_c, s_r = live.scores(11, ["i1", "i2", "i5"])
+    s_c, s_r = tensors(live, 11, ["i1", "i2", "i5"])
     lists = how.draw(s_c, s_r, K2, K, np.arange(200, dtype=np.uint64))
     assert set(lists.ravel().tolist()) <= {1, 2, 5}
     rho, _ = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=200, seed=0)
@@ -127,7 +173,7 @@ def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
     assert (feedback.N, feedback.clicks.sum()) == (40, 10)
     row = pl.read_parquet(sealed.path).row(0, named=True)
     live = LivePair(pair())
-    exact = exact_exposure(*(s.double().numpy()[0].tolist() for s in live.scores(row["query_id"])))
+    exact = exact_exposure(*(s.astype(float).tolist() for s in live.rows(row["query_id"])))
     for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
         assert abs(rho - exact[live.item_at[item]]) <= 5 * error + 1e-6
     log.close()
@@ -208,7 +254,7 @@ def test_after_a_kill_the_next_process_has_every_impression(tmp_path) -> None:
     log = Recorder(tmp_path, Propensities(THETA), sync_seconds=0)
     server = Server(pair(), recorder=log)
     answers = [server.rank(10) for _ in range(5)]
-    log._journal.close()  # as a killed process leaves it: nothing sealed
+    log.close()  # as a killed process leaves it: nothing sealed
     with (tmp_path / "journal-0-000000.bin").open("ab") as file:
         file.write(b"\x40\x00\x00\x00torn")
     later = Recorder(tmp_path, Propensities(THETA))
@@ -222,17 +268,57 @@ def test_after_a_kill_the_next_process_has_every_impression(tmp_path) -> None:
     later.close()
 
 
-def test_replicas_write_side_by_side(tmp_path) -> None:
-    logs = [Recorder(tmp_path, Propensities(THETA), replica=name) for name in ("a", "b")]
-    for number, log in enumerate(logs):
-        server = Server(pair(), recorder=log)
-        for _ in range(3 + number):
-            server.rank(11)
-        log.seal(everything=True)
-        log.close()
-    assert reading.read(tmp_path / "*.parquet").N == 7
+def test_replicas_write_side_by_side_and_each_may_hear_the_clicks_of_the_other(tmp_path) -> None:
+    clock = Clock()
+    logs = {
+        name: Recorder(tmp_path, Propensities(THETA, 5), replica=name, clock=clock, window=100.0)
+        for name in ("a", "b", "a-b")
+    }
+    servers = {name: Server(pair(), recorder=log) for name, log in logs.items()}
+    first = servers["a"].rank(11)
+    clock.now += 50
+    second = servers["b"].rank(11)
+    for heard_by, found in (("b", first), ("a", second), ("a-b", second), ("a-b", first)):
+        servers[heard_by].feedback(found.impression_id, [Event(found.items[0])])
+    assert logs["b"].seal() == []
+    clock.now += 60
+    assert [(s.impressions, s.clicks) for s in logs["a"].seal()] == [(1, 1)]
+    assert logs["a"].seal() == []  # what it heard of b's stays until b has sealed
+    assert [p.name for p in tmp_path.glob("events-*")] == ["events-a-000000.bin"]
+    assert [s.impressions for s in logs["a-b"].seal()] == []
+    clock.now += 60
+    logs["a-b"].close()
+    logs["a"].close()  # ended: whoever seals next has what these left
+    assert [(s.impressions, s.clicks) for s in logs["b"].seal()] == [(1, 1)]
+    logs["b"].close()
+    assert not Sealer(tmp_path, Propensities(THETA)).seal(everything=True)
+    assert sorted(p.suffix for p in tmp_path.iterdir() if not p.name.startswith(".")) == [".parquet"] * 2
+    found = reading.read(tmp_path / "*.parquet")
+    assert (found.N, found.clicks.sum()) == (2, 2)
     with pytest.raises(InputError, match="name of a replica"):
         Recorder(tmp_path, Propensities(), replica="../x")
+
+
+def test_a_replica_that_runs_is_left_alone_and_one_that_ended_is_sealed_by_others(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(recorder, "PATIENCE", 0.0)
+    one, other = (Recorder(tmp_path, Propensities(THETA, 5), replica=name) for name in ("one", "other"))
+    with pytest.raises(OutputError, match="under the name 'one'"):
+        Recorder(tmp_path, Propensities(), replica="one")
+    ranked = Server(pair(), recorder=one).rank(11)
+    lost = Server(pair(5), recorder=other)
+    stranger = Sealer(tmp_path, Propensities(THETA, 5))
+    assert stranger.seal(everything=True) == []
+    lost.rank(11)
+    other.close()
+    with pytest.raises(OutputError, match="which is not loaded"):  # the pair of the other is not known here
+        one.seal(everything=True)
+    [sealed] = tmp_path.glob("*.parquet")  # and yet its own is sealed
+    assert pl.read_parquet(sealed)["impression_key"].to_list() == [ranked.impression_id]
+    stranger.know(LivePair(pair(5)))
+    assert [(s.path.name, s.impressions) for s in stranger.seal(everything=True)] == [
+        ("segment-other-000000.parquet", 1)
+    ]
+    one.close()
 
 
 def test_a_full_disk_does_not_stop_answers(tmp_path, monkeypatch) -> None:

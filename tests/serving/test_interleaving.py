@@ -83,7 +83,10 @@ def test_exposure_with_exploration(how) -> None:
 
 def test_fixed_lists_are_exact() -> None:
     a, b = team(4, 4), team(5, 3)
-    best = [tuple(t.items[d] for d in Exploration("deterministic").draw_one(t.s_c, t.s_r, t.K2, K, 0)) for t in (a, b)]
+    best = [
+        tuple(t.items[d] for d in Exploration("deterministic").draw_one(t.s_c, t.s_r.__getitem__, t.K2, K, 0))
+        for t in (a, b)
+    ]
     wanted = exact({best[0]: 1.0}, {best[1]: 1.0}, K)
     rho, error = exposure((a, b), "abcde", THETA, Exploration("deterministic"), samples=2, seed=0)
     assert rho == pytest.approx([wanted[x] for x in "abcde"])

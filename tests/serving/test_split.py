@@ -32,7 +32,7 @@ def pair(seed: int = 0, *, first: int = 0, K: int = K, queries: list | None = No
 
 
 def exact(live: LivePair, q: int) -> dict[str, float]:
-    s_c, s_r = (s.double().numpy()[0].tolist() for s in live.scores(q))
+    s_c, s_r = (s.astype(float).tolist() for s in live.rows(q))
     one = [[float(d == e) for e in range(D)] for d in range(D)]
     return {item: enumeration.utility(s_c, s_r, one[d], THETA, K2)[0] for d, item in enumerate(live.items)}
 
@@ -112,8 +112,8 @@ def test_a_stranger_with_features_gets_what_the_extended_pair_gives() -> None:
     live = LivePair(two_towers())
     new = pl.DataFrame({"query_id": [99], "age": [61.0], "land": ["b"]})
     wanted = extended(two_towers(), query_features=new).plain_scores([Q])
-    for found, other in zip(live.scores(99, None, {"age": 61.0, "land": "b"}), wanted, strict=True):
-        assert np.allclose(found.numpy(), other.numpy(), atol=1e-5)
+    for found, other in zip(live.rows(99, None, {"age": 61.0, "land": "b"}), wanted, strict=True):
+        assert np.allclose(found, other.numpy(), atol=1e-5)
     server = Server(live)
     assert server.rank(99, features={"age": 61.0, "land": "b"}).source == "features"
     assert server.rank(10, features={"age": 61.0}).source == "pair"

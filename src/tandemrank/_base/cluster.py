@@ -7,6 +7,7 @@ from typing import Any, Literal, cast, get_args
 from tandemrank.errors import ConfigError
 
 Engine = Literal["local", "ray"]
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS"), "1")  # of a worker
 
 
 def check_engine(engine: str) -> Engine:
@@ -32,5 +33,4 @@ def connect(jobs: int | None = None) -> Any:
 
 def task(ray: Any, function: Callable[..., Any]) -> Any:
     """The function as a task of one thread; it is run again if its worker or its node dies."""
-    threads = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
-    return ray.remote(num_cpus=1, max_retries=5, runtime_env={"env_vars": threads})(function)
+    return ray.remote(num_cpus=1, max_retries=5, runtime_env={"env_vars": ONE_THREAD})(function)

@@ -29,6 +29,7 @@ from tandemrank.serving.library import Library
 from tandemrank.serving.live import LivePair
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
+from tandemrank.serving.sealing import Sealer
 
 TOKEN = "a-token-of-the-benchmark"
 CONSTANT = ("-c", "from tandemrank.bench.constant import main; main()")
@@ -303,12 +304,11 @@ def _until_killed(url: str, pid: int, size: Size) -> list[tuple[str, float]]:
 
 def _sealed(folder: Path, log: Path) -> replay.Replayed:
     """Makes segments of what a server left, and draws every list again."""
-    recorder = Recorder(log, Propensities(samples=1))
-    pairs = Library(folder / "pairs").find({*recorder.missing()})
+    sealer = Sealer(log, Propensities(samples=1))
+    pairs = Library(folder / "pairs").find(sealer.missing())
     for live in pairs:
-        recorder.know(live)
-    recorder.seal(everything=True)
-    recorder.close()
+        sealer.know(live)
+    sealer.seal(everything=True)
     return replay.replay([log], pairs)
 
 

@@ -2,8 +2,9 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +13,12 @@ from tandemrank.cli.options import Curve, Json, read_curve_option
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary, show
 from tandemrank.errors import ConfigError, JobError, LogError
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from tandemrank.serving.run import Address
+    from tandemrank.serving.service import Settings
 
 Pairs = Annotated[
     Path | None, typer.Option(help="The only folder that pairs are loaded from; by default the one that holds PAIR.")
@@ -56,6 +63,13 @@ def serve(
     log_features: Annotated[
         bool, typer.Option("--log-features", help="Write the features of queries into the log.")
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="local: this process answers; ray: replicas on a cluster, at RAY_ADDRESS or of this machine."
+        ),
+    ] = "local",
+    replicas: Annotated[int, typer.Option(help="With --engine ray: how many processes answer.", min=1, max=1000)] = 2,
     as_json: Json = False,
 ) -> None:
     """Serves a pair over HTTP, and logs what the next round of learning needs, propensities included.
@@ -63,9 +77,10 @@ def serve(
     POST /rank and /feedback; GET /healthz, /readyz, /status, /metrics, /openapi.json, and a page at /. With the token: POST
     /pairs, /split, /rollback.
     """
+    from tandemrank._base.cluster import check_engine
     from tandemrank.serving.exploration import parse
 
-    how = parse(exploration)
+    how, on_cluster = parse(exploration), check_engine(engine) == "ray"
     if not 0 < level < 1:
         raise ConfigError(f"--level is above 0 and below 1; got {level}.")
     if dry_run:
@@ -81,6 +96,8 @@ def serve(
         raise ConfigError(
             f"serving needs the extra `serve`: pip install 'tandemrank[serve]' ({error.name})."
         ) from error
+    if on_cluster and replica != "0":
+        raise ConfigError("--replica names one process; with --engine ray each replica has a name of its own.")
     settings = Settings(
         pair, log=log, pairs=pairs, exploration=how, replica=replica, theta=_theta(curve, pair), window=window,
         settle=settle, sync_seconds=0.0 if fsync_every_request else 1.0, level=level, rollback=rollback,
@@ -94,10 +111,37 @@ def serve(
         if token_file is None and "TANDEMRANK_TOKEN" not in os.environ:
             _say(f"token for /pairs, /split and /rollback: {token}")
 
+    if on_cluster:
+        _on_cluster(settings, address, replicas, seal_seconds)
+        return
     running = application.server(settings, address, listening=listening, seal=seal_seconds)
     running.run()
     if not running.started:
         raise JobError(f"cannot listen on {host}:{port}. Is another server there? Give another --port.")
+
+
+def _on_cluster(settings: "Settings", address: "Address", count: int, seal_seconds: float) -> None:
+    """Replicas answer, on whatever nodes; the folders must be there on all of them."""
+    from tandemrank.serving import app as application
+    from tandemrank.serving import replicas
+    from tandemrank.serving.library import Library
+
+    if address.port == 0:
+        raise ConfigError(
+            "--port 0 takes a free port of one machine; with --engine ray give one that is free on every node."
+        )
+    library = Library(settings.pairs or settings.pair.resolve().parent)
+    library.load(library.name_of(settings.pair))  # what is wrong with it is said here, not by a replica
+    pair, log = settings.pair.resolve(), None if settings.log is None else settings.log.resolve()
+    found = replace(settings, pair=pair, log=log, pairs=library.folder)
+
+    def build(name: str) -> "Starlette":
+        return application.replica(replace(found, replica=name), address, seal=seal_seconds)
+
+    replicas.deploy(build, address, count)
+    written = "" if log is None else f", log in {log}"
+    _say(f"http://{address.host}:{address.port} answers with {pair} from {count} replicas{written}")
+    replicas.stay()
 
 
 def _say(words: str) -> None:
@@ -154,9 +198,8 @@ def replay(
 
 @app.command()
 def seal(
-    log: Annotated[Path, typer.Argument(help="Folder of a served log whose server has ended.")],
+    log: Annotated[Path, typer.Argument(help="Folder of a served log.")],
     pairs: Annotated[Path, typer.Option(help="Folder that holds the pairs which were live.")],
-    replica: Annotated[str, typer.Option(help="Name of the process that wrote it.")] = "0",
     window: Annotated[float, typer.Option(help="Seconds after an impression in which a click counts.", min=0)] = 1800.0,
     everything: Annotated[
         bool,
@@ -166,21 +209,18 @@ def seal(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Makes segments of the journals that an ended server left; a running one does it by itself."""
+    """Makes segments of the journals that ended servers left; a running one does it by itself, and is left alone."""
     from tandemrank.serving.library import Library
     from tandemrank.serving.propensities import Propensities
-    from tandemrank.serving.recorder import Recorder
+    from tandemrank.serving.sealing import Sealer
 
     if not os.path.isdir(log):
         raise LogError(f"there is no folder {log}. Expected that of a served log, with journals in it.")
-    recorder = Recorder(log, Propensities(), replica=replica, window=window)
-    try:
-        for live in Library(pairs).find(recorder.missing()):
-            recorder.know(live)
-        with working("computing propensities"):
-            found = recorder.seal(everything=everything)
-    finally:
-        recorder.close()
+    sealer = Sealer(log, Propensities(), window=window)
+    for live in Library(pairs).find(sealer.missing()):
+        sealer.know(live)
+    with working("computing propensities"):
+        found = sealer.seal(everything=everything)
     if not found and not as_json:
         show("no journal is complete; --everything takes those that could still get clicks")
     print_summary({"segments": [{**vars(one), "path": str(one.path)} for one in found]}, as_json)

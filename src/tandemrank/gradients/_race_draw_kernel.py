@@ -205,13 +205,75 @@ def lists(s, r, rows, keys, K2, chunks, shown):
 
 
 @kernel()
-def one_list(s, r, key, K2, w, scratch, shown):
-    """As `lists` for one key, on the calling thread and in space that is there: what a live answer takes.
+def _below(log_T, limit, K2, histogram, times, bucket_keys, bucket_docs, docs, order, candidates):
+    """`first_race` among those who arrive before `limit` alone: the same candidates, at a fraction of the cost.
 
-    Shapes: s, r, w [D], w of zeros; shown [K] -> None, `shown` is filled.
+    Returns their number and the time of who just missed; -1 where too few arrive before the limit.
     """
-    draw(s, r, stream(key, u64(0)), K2, w, scratch)
-    shown[:] = scratch[4][: shown.size]
+    n = 0
+    for d in range(log_T.size):
+        docs[n], times[n] = d, log_T[d]
+        n += log_T[d] < limit
+    if n <= K2:
+        return -1, f32(np.inf)
+    x, _, n = first_race(times[:n], K2, histogram, bucket_keys, bucket_docs, order)
+    for j in range(n):
+        candidates[j] = docs[order[j]]
+    return n, times[x]
+
+
+@kernel()
+def one_first_race(s, key, is_drawn, K2, limit, floats, documents, order, histogram, candidates):
+    """The candidates of one key, in the order of their numbers, on the calling thread and in space that is there.
+
+    Returns their number and the time of who just missed, which may be the limit of another key: it never changes a result.
+    Without chance (`is_drawn`) the K2 highest scores.
+    Shapes: s [D]; floats [3, D + 1], documents [2, D + 1], order [D + 1]; candidates [K2], filled.
+    """
+    D = s.size
+    if K2 >= D:
+        n = 0
+        for d in range(D):
+            if s[d] > f32(-np.inf):
+                candidates[n] = d
+                n += 1
+        return n, f32(np.inf)
+    log_T = floats[0, :D]
+    if is_drawn:
+        arrivals(s, stream(stream(key, u64(0)), u64(0)), log_T)
+    else:
+        for d in range(D):
+            log_T[d] = f32(0.0) - s[d]  # never -0, which comes before 0 by its bits
+    if limit < np.inf:
+        n, missed = _below(
+            log_T, f32(limit), K2, histogram, floats[1], floats[2], documents[0], documents[1], order, candidates
+        )
+        if n >= 0:
+            return n, missed
+    x, _, n = first_race(log_T, K2, histogram, floats[1], documents[0], documents[1])
+    for j in range(n):
+        candidates[j] = documents[1, j]
+    return n, log_T[x] if x >= 0 else f32(np.inf)
+
+
+@kernel(fastmath=MATHS)
+def one_second_race(score, key, is_drawn, candidates, log_Q, times, shown):
+    """The list of one key, given its candidates and their scores; -1 where there are too few.
+
+    Shapes: score, candidates [n]; log_Q [n or more]; times, shown [K], `shown` is filled.
+    """
+    n = candidates.size
+    second = stream(stream(key, u64(0)), u64(1))
+    low, high = u32(second & u64(0xFFFFFFFF)), u32(second >> u64(32))
+    if is_drawn:
+        for j in range(n):
+            log_Q[j] = uniform(candidates[j], low, high)
+        for j in range(n):
+            log_Q[j] = log(minus_log_1m(log_Q[j])) - score[j]
+    else:
+        for j in range(n):
+            log_Q[j] = -score[j]
+    first_arrivals(candidates, log_Q, n, shown, times)
 
 
 @kernel(parallel=True)
@@ -225,7 +287,7 @@ def best(s, r, K2, chunks, shown):
         floats, documents, lists, histogram, _, _ = scratch_space(D, shown.shape[1])
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for d in range(D):
-                floats[0, d] = -s[q, d]
+                floats[0, d] = f32(0.0) - s[q, d]  # never -0, which comes before 0 by its bits
             _, _, n = first_race(floats[0, :D], K2, histogram, floats[1], documents[1], documents[0])
             for j in range(n):
                 floats[1, j] = -r[q, documents[0, j]]

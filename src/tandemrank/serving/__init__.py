@@ -6,7 +6,8 @@ Without a network:
 - `live`: a pair as it answers: scores one query at a time, ids, its digest
 - `exploration`: how lists are drawn, and the exposure that follows from it
 - `interleaving`: two pairs in one list, and its exposure
-- `recorder`: impressions and events become segments of a click log
+- `recorder`: impressions and events go to a journal
+- `sealing`: journals become segments of a click log
 - `propensities`: those of the segments, of the mixture of pairs
 - `journal`: an append-only file that survives `kill -9`
 - `outcomes`: what became of recent answers
@@ -23,6 +24,7 @@ With one (the extra `serve`):
 - `explain`: what each live pair makes of a query
 - `app`: the HTTP interface, and the page for people (`static/`)
 - `run`: listens on one address, within limits
+- `replicas`: several processes on a Ray cluster
 - `client`: calls it
 """
 

@@ -31,6 +31,11 @@ from tandemrank.serving.service import Busy, Service, Settings
 LOG = logging.getLogger("tandemrank.serving")
 TICK, SEAL = 0.5, 300.0  # seconds between looks at outcomes, and between segments
 
+ONE_OF_SEVERAL = (
+    "several replicas answer here, and this would reach one of them. To change the pair, deploy it: tandemrank serve PAIR "
+    "--engine ray; to test one against another, serve from one process."
+)
+
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Handler = Callable[[Request, "Context"], Awaitable[Response]]
@@ -38,7 +43,10 @@ Handler = Callable[[Request, "Context"], Awaitable[Response]]
 
 @dataclass
 class Context:
-    """What all handlers share. `tick` and `seal` are the seconds between looks; 0 leaves it to the caller."""
+    """What all handlers share. `tick` and `seal` are the seconds between looks; 0 leaves it to the caller.
+
+    `alone`: no other process answers at the same address, so that a change of who answers is a change for everybody.
+    """
 
     service: Service
     access: Access
@@ -46,6 +54,7 @@ class Context:
     metrics: Metrics = field(default_factory=Metrics)
     tick: float = TICK
     seal: float = SEAL
+    alone: bool = True
     ready: bool = False
 
 
@@ -88,10 +97,12 @@ class Guard:
         try:
             if not self.open_to_all:
                 self.context.access.check(dict(scope["headers"]), admin=self.admin)
+            if self.admin and not self.context.alone:
+                raise Refused(409, ONE_OF_SEVERAL)
             reply = await self.handler(Request(scope, receive), self.context)
         except Exception as error:  # every failure is an answer
             reply = refusal(error)
-        self.context.metrics.requests.labels(scope["path"], reply.status_code).inc()
+        self.context.metrics.answered(scope["path"], reply.status_code)
         await reply(scope, receive, send)
 
 
@@ -112,10 +123,10 @@ async def rank(request: Request, context: Context) -> Response:
     if b'"requests"' in body[:100]:
         batch = messages.RankBatch.model_validate_json(body)
         reply = Reply({"answers": [_ranked(context, one) for one in batch.requests]})
-        context.metrics.ranked(perf_counter() - start, len(batch.requests))
+        context.metrics.ranked(perf_counter() - start)
         return reply
     reply = Reply(_ranked(context, messages.RankRequest.model_validate_json(body)))
-    context.metrics.ranked(perf_counter() - start, 1)
+    context.metrics.ranked(perf_counter() - start)
     return reply
 
 
@@ -123,7 +134,7 @@ def _ranked(context: Context, asked: messages.RankRequest) -> dict[str, Any]:
     found: Ranked = context.service.server.rank(
         asked.query_id, K=asked.K, items=asked.items, features=asked.query_features, unit=asked.unit
     )
-    context.metrics.impressions.labels(found.policy).inc()
+    context.metrics.shown(found.policy)
     if not found.logged and context.service.recorder is not None:
         context.metrics.unlogged.inc()
     return vars(found)
@@ -197,6 +208,7 @@ async def status(request: Request, context: Context) -> Response:
         {
             "version": __version__,
             "ready": context.ready,
+            "replica": service.settings.replica,
             "since": service.started,
             "exploration": service.server.exploration.name,
             "traffic": service.traffic().model_dump(),
@@ -337,3 +349,9 @@ def server(
     access = Access(address.host, address.token)
     context = Context(Service(settings), access, address.limits, tick=tick, seal=seal)
     return run.server(application(context), address, listening=listening)
+
+
+def replica(settings: Settings, address: run.Address, *, seal: float = SEAL) -> Starlette:
+    """The application of one of several processes that answer at one address; the pair is loaded and warm."""
+    access = Access(address.host, address.token)
+    return application(Context(Service(settings), access, address.limits, seal=seal, alone=False))

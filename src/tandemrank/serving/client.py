@@ -19,7 +19,10 @@ from urllib.parse import urlsplit
 
 from tandemrank.errors import ConfigError, JobError
 
-RETRIES = 1  # of a call whose connection broke: feedback is idempotent, and a list that nobody saw gets no clicks
+# Of a call whose connection broke, or that a dying replica left without an answer: feedback is idempotent, and a list that
+# nobody saw gets no clicks.
+RETRIES = 1
+REPEATABLE = ("/rank", "/feedback")
 
 
 class Started(NamedTuple):
@@ -30,7 +33,10 @@ class Started(NamedTuple):
 
 
 class Client:
-    """Calls a server; a connection per thread, kept open. A call that fails on its way is made once more."""
+    """Calls a server; a connection per thread, kept open. A call that fails on its way is made once more.
+
+    So is a question, or feedback, that the server fails to answer (a status of 500 and above): another replica may do it.
+    """
 
     def __init__(self, url: str, *, token: str = "", timeout: float = 10.0) -> None:
         parts = urlsplit(url)
@@ -66,14 +72,15 @@ class Client:
                 connection.request(method, path, payload, self._headers)
                 answer = connection.getresponse()
                 content = answer.read()
-                break
+                if answer.status < 500 or path not in REPEATABLE:
+                    break
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if not left:
                     raise JobError(f"http://{self.host}:{self.port} does not answer: {error!r}.") from error
-        found: dict[str, Any] = json.loads(content) if content else {}
         if answer.status >= 400:
-            raise JobError(f"{method} {path}: {answer.status}, {found.get('error', '')}")
+            raise JobError(f"{method} {path}: {answer.status}, {_words(content)}")
+        found: dict[str, Any] = json.loads(content) if content else {}
         return found
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -87,6 +94,14 @@ class Client:
         if getattr(self._own, "connection", None) is not None:
             self._own.connection.close()
             self._own.connection = None
+
+
+def _words(content: bytes) -> str:
+    """What a refusal says; one of a proxy on the way is no JSON."""
+    try:
+        return str(json.loads(content)["error"])
+    except (ValueError, TypeError, KeyError):
+        return content[:200].decode(errors="replace")
 
 
 @contextmanager

@@ -24,6 +24,22 @@ from tandemrank.serving.live import LivePair, Pair, as_kind, logged_id
 from tandemrank.serving.records import Event, Fate, Impression, Log, Question, Ranked, Shown, Traffic, Watcher
 
 KEYS = 6  # the stream of one seed that decides the lists of a server
+BLOCK = 4096  # bytes of chance that are fetched from the system at once
+
+
+class Chance:
+    """Random bytes of the system, a block at a time: to ask for each few of them is dear. Safe from several threads."""
+
+    def __init__(self) -> None:
+        self._bytes, self._at, self._lock = b"", 0, threading.Lock()
+
+    def take(self, n: int) -> bytes:
+        """The next n bytes; nobody else gets them."""
+        with self._lock:
+            if self._at + n > len(self._bytes):
+                self._bytes, self._at = os.urandom(BLOCK), 0
+            self._at += n
+            return self._bytes[self._at - n : self._at]
 
 
 class Server:
@@ -49,7 +65,7 @@ class Server:
         self.clock = clock or (time.time if recorder is None else recorder.clock)
         self.log_features, self.watcher = log_features, watcher
         self._secret = b"" if log_features else os.urandom(32)
-        self._count, self._lock = 0, threading.Lock()
+        self._count, self._lock, self._chance = 0, threading.Lock(), Chance()
         self.unlogged = 0
         self._traffic = records.single(live)
         if recorder is not None:
@@ -106,13 +122,13 @@ class Server:
         query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
         available = None if items is None else tuple(dict.fromkeys(as_kind(i, live.item_kind, "item") for i in items))
         key = self._key()
-        arm = now.choose(f"impression {key}" if unit is None else f"unit {unit}")
+        arm = 0 if now.mode == "single" else now.choose(f"impression {key}" if unit is None else f"unit {unit}")
         question = Question(query, features or None, available, K, key)
         shown, teams = answer(now, arm, question, self.exploration)
         chosen = now.arms[arm].live
         source = chosen.source(query, features)
         found = Impression(
-            f"{int.from_bytes(os.urandom(16), 'little'):032x}",
+            self._chance.take(16).hex(),
             self.clock(),
             logged_id(query, features, live.query_kind, self._secret),
             shown,
@@ -163,7 +179,7 @@ class Server:
 
     def _key(self) -> int:
         if self.seed is None:
-            return int.from_bytes(os.urandom(8), "little")
+            return int.from_bytes(self._chance.take(8), "little")
         with self._lock:
             self._count += 1
             number = self._count
@@ -184,8 +200,9 @@ def answer(
 
 def drawn(live: LivePair, asked: Question, how: Exploration, key: int) -> tuple[Id, ...]:
     """The list of one pair: a function of the pair, the question and the key."""
-    s_c, s_r = live.masked(live.rows(asked.query_id, asked.features), asked.available)
-    shown = how.draw_one(s_c, s_r, live.K2, live.K, key)[: asked.K].tolist()
+    scores = live.scores(asked.query_id, asked.features)
+    s_c, edge = live.available(scores.s_c, asked.available), scores.edge if asked.available is None else None
+    shown = how.draw_one(s_c, scores.ranker, live.K2, live.K, key, edge=edge)[: asked.K].tolist()
     return tuple([live.items[d] for d in shown if d >= 0])
 
 

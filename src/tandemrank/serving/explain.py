@@ -48,12 +48,12 @@ def explain(
 
 def _of_pair(live: LivePair, query_id: Id | None, features: FeatureValues | None, how: Exploration) -> Explained:
     query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
-    s_c, s_r = live.rows(query, features)
+    s_c, s_r = live.rows(query, features=features)
     theta = torch.as_tensor(examination_curve(live.K), dtype=torch.float32)
     rho, _ = how.exposure(
         torch.from_numpy(s_c)[None], torch.from_numpy(s_r)[None], theta, live.K2, samples=SAMPLES, seed=0
     )
-    best = Exploration("deterministic").draw_one(s_c, s_r, live.K2, live.K, 0)
+    best = Exploration("deterministic").draw_one(s_c, s_r.__getitem__, live.K2, live.K, 0)
     place = {int(d): k + 1 for k, d in enumerate(best) if d >= 0}
     most = [int(d) for d in np.argsort(-rho, kind="stable")[:SHOWN]]
     chosen = list(dict.fromkeys([*place, *most]))

@@ -15,11 +15,13 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank._base.random import mix, uniforms
 from tandemrank.errors import ConfigError
-from tandemrank.gradients import race, single
+from tandemrank.gradients import race, single, sparse_race
+from tandemrank.gradients.single import Edge, Ranker
 
 Strategy = Literal["trained", "temperature", "uniform", "deterministic"]
 Floats = NDArray[np.float64]
@@ -56,18 +58,21 @@ class Exploration:
         chosen = uniforms(mix(mix(keys))) < self.amount
         return race.draw(both[0], both[1], K2, K, rows=rows + chosen, keys=keys)
 
-    def draw_one(self, s_c: Row, s_r: Row, K2: int, K: int, key: int) -> NDArray[np.int32]:
-        """The list of one key, the same as `draw` gives, on the calling thread.  Shapes: s_c, s_r [D] -> [K]."""
-        if self.strategy == "trained":
-            return single.draw(s_c, s_r, K2, K, key)
-        if self.strategy == "deterministic":
-            best: NDArray[np.int32] = race.most_likely(torch.from_numpy(s_c)[None], torch.from_numpy(s_r)[None], K2, K)
-            return best.reshape(K)
+    def draw_one(
+        self, s_c: Row, ranker: Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None
+    ) -> NDArray[np.int32]:
+        """The list of one key, the same as `draw` gives, on the calling thread.
+
+        `ranker`: the re-ranker's scores of the candidates; `edge`: of the last list of these scores.  Shapes: s_c [D] -> [K].
+        """
         if self.strategy == "temperature":
-            return single.draw(s_c / np.float32(self.amount), s_r / np.float32(self.amount), K2, K, key)
+            T = np.float32(self.amount)
+            return single.draw(s_c / T, lambda items: ranker(items) / T, K2, K, key, edge=edge)
         if self.is_uniform(key):
-            s_c, s_r = (np.where(s == -np.inf, s, np.float32(0)) for s in (s_c, s_r))
-        return single.draw(s_c, s_r, K2, K, key)
+            s_c = np.where(s_c == -np.inf, s_c, np.float32(0))
+            return single.draw(s_c, lambda items: _flat_of(ranker(items)), K2, K, key)
+        drawn = self.strategy != "deterministic"
+        return single.draw(s_c, ranker, K2, K, key, edge=edge, is_drawn=drawn)
 
     def is_uniform(self, key: int) -> bool:
         """Whether this key's list is drawn from equal scores."""
@@ -101,9 +106,36 @@ class Exploration:
         error = np.sqrt(np.sum([np.square(share * own) for share, _, own in found], axis=0))
         return rho, error
 
+    def exposure_of(
+        self, s_c: Row, ranker: Ranker, document: int, theta: Tensor, K2: int, *, samples: int, seed: int
+    ) -> tuple[float, float]:
+        """`exposure` of one item, where the re-ranker is asked about candidates alone.  Shapes: s_c [D]."""
+        if self.strategy == "deterministic":
+            place = np.flatnonzero(self.draw_one(s_c, ranker, K2, len(theta), 0) == document)
+            return (float(theta[int(place[0])]) if len(place) else 0.0), 0.0
+        T = np.float32(self.amount if self.strategy == "temperature" else 1.0)
+        parts: list[tuple[float, Row, Ranker]] = [(1.0, s_c / T, lambda items: ranker(items) / T)]
+        if self.strategy == "uniform":
+            flat = np.where(s_c == -np.inf, s_c, np.float32(0))
+            parts = [(1 - self.amount, s_c, ranker), (self.amount, flat, lambda items: _flat_of(ranker(items)))]
+        generator = torch.Generator().manual_seed(seed)
+        rho, variance = 0.0, 0.0
+        for share, a, b in parts:
+            wanted = csr_matrix(([1.0], [document], [0, 1]), (1, len(s_c)))
+            scores = torch.from_numpy(a)[None]
+            plan = sparse_race.plan(scores, wanted, K2, samples=samples, pattern=None, generator=generator)
+            s_r = torch.from_numpy(b(plan.ranker_documents[0].numpy()))[None]
+            mean, error = (float(x[0]) for x in sparse_race.exposure(s_r, plan, theta))
+            rho, variance = rho + share * mean, variance + (share * error) ** 2
+        return rho, variance**0.5
+
     def _scaled(self, s_c: Tensor, s_r: Tensor) -> tuple[Tensor, Tensor]:
         T = self.amount if self.strategy == "temperature" else 1.0
         return s_c / T, s_r / T
+
+
+def _flat_of(s_r: Row) -> Row:
+    return np.where(s_r == -np.inf, s_r, np.float32(0))
 
 
 def _flat(s_c: Tensor, s_r: Tensor) -> tuple[Tensor, Tensor]:

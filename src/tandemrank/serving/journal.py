@@ -10,8 +10,10 @@ import os
 import struct
 import sys
 import threading
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,6 +161,34 @@ def _write_all(file: int, data: bytes) -> None:
 
 def _shout(message: str) -> None:
     print(f"tandemrank: {message}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def hold(path: Path, *, seconds: float = 0.0) -> int | None:
+    """A file for this process alone, until it lets go or ends, however it ends; None if another has it for so long."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    until = time.monotonic() + seconds
+    while not _locked(file):
+        if time.monotonic() >= until:
+            os.close(file)
+            return None
+        time.sleep(0.01)
+    return file
+
+
+def let_go(file: int | None) -> None:
+    """Of what `hold` gave."""
+    if file is not None:
+        os.close(file)
+
+
+@contextmanager
+def held(path: Path, *, seconds: float = 0.0) -> Iterator[bool]:
+    """Whether this process has the file for itself, while it does."""
+    file = hold(path, seconds=seconds)
+    try:
+        yield file is not None
+    finally:
+        let_go(file)
 
 
 def _locked(file: int) -> bool:

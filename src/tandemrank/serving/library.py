@@ -13,6 +13,12 @@ class Library:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).resolve()
 
+    def name_of(self, pair: Path) -> str:
+        """The name here of a pair's folder; refuses one that is elsewhere."""
+        if not pair.resolve().is_relative_to(self.folder):
+            raise PolicyError(f"{pair} is not in the folder of pairs {self.folder}.")
+        return str(pair.resolve().relative_to(self.folder))
+
     def load(self, name: str) -> LivePair:
         """The pair in the folder of that name, warm."""
         live = LivePair(load(self._inside(name)), name=name)

@@ -4,6 +4,7 @@ import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tandemrank.errors import ConfigError
@@ -40,6 +41,7 @@ class Refused(Exception):  # noqa: N818  # an answer, not a failure
         self.status, self.words = status, words
 
 
+@lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach the address."""
     if host == "localhost":
@@ -80,6 +82,7 @@ class Access:
             raise Refused(401, "this needs the token: Authorization: Bearer TOKEN.")
 
 
+@lru_cache(maxsize=256)
 def _names_this_machine(host: str) -> bool:
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return is_loopback(name.lower())

@@ -1,8 +1,9 @@
 """A pair that answers: its scores one query at a time, the look-up of its ids, and its digest.
 
 The scores of a query are computed alone, in an order of sums that no thread changes, so that a list can be drawn again bit
-by bit; those of recent queries are kept. A query that the pair does not know is answered by its features, where both stages
-are two towers, or else as the average query.
+by bit; those of recent queries are kept. Over many items, and where the re-ranker is too heavy for all of them, it is asked
+about the candidates alone. A query that the pair does not know is answered by its features, where both stages are two towers,
+or else as the average query.
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tandemrank._base.ids import Id, Vocabulary
-from tandemrank.errors import InputError, PolicyError
+from tandemrank.errors import InputError
 from tandemrank.gradients import single
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
@@ -27,7 +28,12 @@ from tandemrank.policies.towers import TwoTowers
 
 Source = Literal["pair", "features", "popular"]
 Row = NDArray[np.float32]
-AVERAGE = 4096  # queries that the answer for an unknown one is the average of, at most
+AVERAGE, FEW = (
+    4096,
+    64,
+)  # queries that the answer for an unknown one is the average of, at most: of factors, of other models
+MANY = 20_000  # items from which on the re-ranker is asked about candidates alone
+PART = 4096  # items that a heavy re-ranker is asked about at once
 KEPT = 256 * 2**20  # bytes of scores of recent queries
 LEAST = -(2**63)  # the integer that stands for a query that nobody named
 
@@ -69,11 +75,19 @@ def digest(pair: Pair) -> str:
     return found.hexdigest()[:16]
 
 
-class _Stage:
-    """The scores of one stage, a row at a time; factors are kept as such, whatever made them."""
+class Who(NamedTuple):
+    """Whose scores are asked for: a query that the pair knows, by its place, or one known by features, or nobody's."""
 
-    def __init__(self, scorer: Scorer) -> None:
-        self.scorer = scorer
+    source: Source
+    q: int
+    features: FeatureValues | None
+
+
+class _Stage:
+    """The scores of one stage, a query at a time; factors are kept as such, whatever made them."""
+
+    def __init__(self, scorer: Scorer, Q: int, D: int) -> None:
+        self.scorer, self.D = scorer, D
         self.X: Row | None = None
         self.Y: Row | None = None
         with torch.no_grad():
@@ -81,24 +95,71 @@ class _Stage:
                 self.X, self.Y = _plain(scorer.queries()), _plain(scorer.items())
             elif isinstance(scorer, MatrixFactorisation):
                 self.X, self.Y = _plain(scorer.queries), _plain(scorer.items)
+        most = AVERAGE if self.X is not None else FEW
+        self._typical = np.unique(np.linspace(0, Q - 1, min(Q, most)).astype(np.int64))
 
-    def row(self, q: int) -> Row:
-        """Shapes: -> [D]."""
-        if self.X is not None and self.Y is not None:
-            return single.products(self.X[q], self.Y)
+    def row(self, who: Who) -> Row:
+        """Of all items.  Shapes: -> [D]."""
+        if self.Y is not None:
+            return single.products(self._vector(who), self.Y)
+        if not self.scorer.scores_everything:
+            parts = [np.arange(first, min(first + PART, self.D)) for first in range(0, self.D, PART)]
+            return np.concatenate([self.some(who, items) for items in parts])
+        q = self._typical if who.source == "popular" else np.array([who.q])
         with torch.no_grad():
-            return _plain(self.scorer(torch.tensor([q]))).reshape(-1)
+            return _mean([_plain(self.scorer(torch.from_numpy(q[n : n + 1])))[0] for n in range(len(q))])
 
-    def of_stranger(self, features: FeatureValues) -> Row:
-        """Shapes: -> [D]."""
-        if not isinstance(self.scorer, TwoTowers) or self.Y is None:
-            raise PolicyError("a stage that is not two towers cannot score a query by its features.")
+    def some(self, who: Who, items: NDArray[np.integer]) -> Row:
+        """Of some items, the same bits whoever else is asked about.  Shapes: items [n] -> [n]."""
+        if self.Y is not None:
+            return single.products(self._vector(who), self.Y[items])
+        q = torch.from_numpy(self._typical if who.source == "popular" else np.array([who.q]))
         with torch.no_grad():
-            return single.products(_plain(self.scorer.queries.of_stranger(features))[0], self.Y)
+            asked = torch.from_numpy(items.astype(np.int64)).expand(len(q), -1)
+            return _mean(list(_plain(self.scorer.score(q, asked))))
+
+    def _vector(self, who: Who) -> Row:
+        """Of the query; that of the average query has the average scores, as products are linear.  Shapes: -> [F]."""
+        assert self.X is not None
+        if who.source == "popular":
+            return _mean(list(self.X[self._typical]))
+        if who.source == "pair":
+            found: Row = self.X[who.q]
+            return found
+        assert isinstance(self.scorer, TwoTowers)
+        with torch.no_grad():
+            return _plain(self.scorer.queries.of_stranger(who.features or {})[0])
+
+
+def _mean(rows: Sequence[Row]) -> Row:
+    """Of rows; one row is itself.  Shapes: rows [n, D] -> [D]."""
+    if len(rows) == 1:
+        return rows[0]
+    return np.asarray(np.mean(rows, axis=0, dtype=np.float64), np.float32)
 
 
 def _plain(x: Tensor) -> Row:
     return np.ascontiguousarray(x.detach().to(torch.float32).numpy())
+
+
+class Scores:
+    """Both stages' scores of one query: of all items of the generator, and of those that one asks about of the re-ranker.
+
+    `edge` is where the last list of these scores was cut.  Shapes: s_c [D]; s_r [D] where the pair keeps all of them.
+    """
+
+    __slots__ = ("_stage", "_who", "edge", "s_c", "s_r")
+
+    def __init__(self, s_c: Row, s_r: Row | None, stage: _Stage, who: Who) -> None:
+        self.s_c, self.s_r, self._stage, self._who, self.edge = s_c, s_r, stage, who, single.Edge()
+
+    def ranker(self, items: NDArray[np.integer]) -> Row:
+        """Shapes: items [n] -> [n]."""
+        return self._stage.some(self._who, items) if self.s_r is None else self.s_r[items]
+
+    def rows(self) -> tuple[Row, Row]:
+        """All of both; dear where the re-ranker is asked about candidates alone.  Shapes: -> [D], [D]."""
+        return self.s_c, self._stage.row(self._who) if self.s_r is None else self.s_r
 
 
 class LivePair:
@@ -107,15 +168,16 @@ class LivePair:
     def __init__(self, pair: Pair, *, name: str = "") -> None:
         self.pair, self.digest, self.name = pair, digest(pair), name
         self.K, self.K2 = int(pair.K), int(pair.K2)
-        self.stages = (_Stage(pair.generator), _Stage(pair.ranker))
         self.items: list[Id] = pair.vocabulary.item_ids.to_list()
         self.item_at = {item: place for place, item in enumerate(self.items)}
         self.query_at: dict[Id, int] = {q: place for place, q in enumerate(pair.vocabulary.query_ids.to_list())}
+        D, Q = len(self.items), len(self.query_at)
+        self.stages = (_Stage(pair.generator, Q, D), _Stage(pair.ranker, Q, D))
+        self.ranks_candidates = self.K2 < D and (D > MANY or not pair.ranker.scores_everything)
         self.query_kind, self.item_kind = _kind(pair.vocabulary.query_ids), _kind(pair.vocabulary.item_ids)
         self.takes_features = all(isinstance(s, TwoTowers) and s.queries.columns for s in (pair.generator, pair.ranker))
-        self._kept: OrderedDict[Id, tuple[Row, Row]] = OrderedDict()
-        self._room = max(16, KEPT // (8 * len(self.items)))
-        self._average: tuple[Row, Row] | None = None
+        self._kept: OrderedDict[Id | None, Scores] = OrderedDict()
+        self._room = max(16, KEPT // ((4 if self.ranks_candidates else 8) * D))
         self._lock = threading.Lock()
 
     def knows(self, query_id: object) -> bool:
@@ -128,63 +190,48 @@ class LivePair:
             return "pair"
         return "features" if features and self.takes_features else "popular"
 
-    def rows(self, query_id: Id | None, features: FeatureValues | None = None) -> tuple[Row, Row]:
-        """Both stages' scores of one query: the same bits whoever else is asked.  Shapes: -> [D], [D]."""
+    def scores(self, query_id: Id | None, features: FeatureValues | None = None) -> Scores:
+        """The scores of one query: the same bits whoever else is asked."""
         source = self.source(query_id, features)
-        if source == "popular":
-            return self.average()
         if source == "features":
-            return self.stages[0].of_stranger(features or {}), self.stages[1].of_stranger(features or {})
-        assert query_id is not None
+            return self._scores(Who(source, -1, features))
+        name = query_id if source == "pair" else None
         with self._lock:
-            if query_id in self._kept:
-                self._kept.move_to_end(query_id)
-                return self._kept[query_id]
-        q = self.query_at[query_id]
-        found = self.stages[0].row(q), self.stages[1].row(q)
+            if (found := self._kept.get(name)) is not None:
+                self._kept.move_to_end(name)
+                return found
+        found = self._scores(Who(source, -1 if name is None else self.query_at[name], None))
         with self._lock:
-            self._kept[query_id] = found
+            self._kept[name] = found
             if len(self._kept) > self._room:
                 self._kept.popitem(last=False)
         return found
 
-    def masked(self, rows: tuple[Row, Row], available: Sequence[Id] | None) -> tuple[Row, Row]:
-        """The scores where only some items are available; the others are never candidates."""
-        if available is None:
-            return rows
-        s_c = np.full_like(rows[0], -np.inf)
-        there = [self.item_at[item] for item in available if item in self.item_at]
-        s_c[there] = rows[0][there]
-        return s_c, rows[1]
+    def _scores(self, who: Who) -> Scores:
+        generator, ranker = self.stages
+        return Scores(generator.row(who), None if self.ranks_candidates else ranker.row(who), ranker, who)
 
-    def scores(
+    def available(self, s_c: Row, items: Sequence[Id] | None) -> Row:
+        """The generator's scores where only some items are available: others are no candidates.  Shapes: s_c [D] -> [D]."""
+        if items is None:
+            return s_c
+        found = np.full_like(s_c, -np.inf)
+        there = [self.item_at[item] for item in items if item in self.item_at]
+        found[there] = s_c[there]
+        return found
+
+    def rows(
         self, query_id: Id | None, available: Sequence[Id] | None = None, features: FeatureValues | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The same for the race.  Shapes: -> [1, D], [1, D]."""
-        s_c, s_r = self.masked(self.rows(query_id, features), available)
-        return torch.from_numpy(s_c)[None], torch.from_numpy(s_r)[None]
-
-    def average(self) -> tuple[Row, Row]:
-        """The mean scores over queries that the pair knows, spread evenly over them: what it shows to a stranger."""
-        with self._lock:
-            if self._average is None:
-                Q = len(self.query_at)
-                places = np.unique(np.linspace(0, Q - 1, min(Q, AVERAGE)).astype(np.int64))
-                self._average = self._mean(self.stages[0], places), self._mean(self.stages[1], places)
-            return self._average
-
-    def _mean(self, stage: _Stage, places: NDArray[np.int64]) -> Row:
-        if stage.X is not None and stage.Y is not None:  # the mean of products is the product of the mean
-            return single.products(stage.X[places].mean(0, dtype=np.float64).astype(np.float32), stage.Y)
-        total = np.zeros(len(self.items))
-        for q in places:
-            total += stage.row(int(q))
-        return (total / len(places)).astype(np.float32)
+    ) -> tuple[Row, Row]:
+        """Both stages' scores of all items.  Shapes: -> [D], [D]."""
+        s_c, s_r = self.scores(query_id, features).rows()
+        return self.available(s_c, available), s_r
 
     def warm(self) -> None:
         """Has ready what the first answers would wait for: compiled code, and the answer for strangers."""
-        for rows in (self.average(), self.rows(next(iter(self.query_at), None))):
-            single.draw(*rows, self.K2, self.K, 0)
+        for query_id in (None, next(iter(self.query_at), None)):
+            found = self.scores(query_id)
+            single.draw(found.s_c, found.ranker, self.K2, self.K, 0)
 
 
 def _kind(ids: pl.Series) -> type[int] | type[str]:

@@ -34,11 +34,21 @@ class Metrics:
         self.seal_failures = Counter(
             "tandemrank_seal_failures_total", "Segments that could not be made.", registry=kept
         )
+        self._counted: dict[tuple[str, int], int] = {}
+        self._shown: dict[str, int] = {}
         self._recent: list[float] = []
         self._ends: list[float] = []
         self._at = 0
 
-    def ranked(self, seconds: float, lists: int) -> None:
+    def answered(self, path: str, status: int) -> None:
+        """A request got this status. Prometheus' own counters are dear: they hear of it when somebody looks."""
+        self._counted[path, status] = self._counted.get((path, status), 0) + 1
+
+    def shown(self, policy: str) -> None:
+        """A list of the pair went out."""
+        self._shown[policy] = self._shown.get(policy, 0) + 1
+
+    def ranked(self, seconds: float) -> None:
         """One request to rank was answered."""
         self.seconds.observe(seconds)
         if len(self._recent) < RECENT:
@@ -60,4 +70,9 @@ class Metrics:
 
     def text(self) -> bytes:
         """As Prometheus reads it."""
+        counted, self._counted, shown, self._shown = self._counted, {}, self._shown, {}
+        for (path, status), n in counted.items():
+            self.requests.labels(path, status).inc(n)
+        for policy, n in shown.items():
+            self.impressions.labels(policy).inc(n)
         return generate_latest(self.registry)

@@ -39,10 +39,13 @@ class Tally:
             self.by_rank[rank] += 1
 
 
-@dataclass
 class _Pending:
-    shown: Shown
-    clicked: set[Id]
+    """An answer and its clicks; most have none, and a set of their own would be dear."""
+
+    __slots__ = ("clicked", "shown")
+
+    def __init__(self, shown: Shown) -> None:
+        self.shown, self.clicked = shown, frozenset[Id]()
 
 
 class Outcomes:
@@ -67,7 +70,7 @@ class Outcomes:
     def shown(self, shown: Shown) -> None:
         """An answer went out."""
         with self._lock:
-            found = _Pending(shown, set())
+            found = _Pending(shown)
             self._pending[shown.impression.id] = self._open[shown.impression.id] = found
             while len(self._pending) > self.most:
                 name, oldest = self._pending.popitem(last=False)
@@ -93,7 +96,7 @@ class Outcomes:
             return "late"
         if event.item in found.clicked:
             return "repeated"
-        found.clicked.add(event.item)
+        found.clicked |= {event.item}
         return "counted"
 
     def usual(self, digest: str) -> float:

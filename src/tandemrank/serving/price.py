@@ -110,7 +110,8 @@ def _price(
 
 def _exposure(live: LivePair, how: Exploration, q: Id, theta: Sequence[float], seed: int) -> Floats:
     curve = torch.tensor(list(theta), dtype=torch.float32)
-    rho, _ = how.exposure(*live.scores(q), curve, live.K2, samples=SAMPLES, seed=derive(seed, "price", how.name, q))
+    s_c, s_r = (torch.from_numpy(s)[None] for s in live.rows(q))
+    rho, _ = how.exposure(s_c, s_r, curve, live.K2, samples=SAMPLES, seed=derive(seed, "price", how.name, q))
     return rho
 
 

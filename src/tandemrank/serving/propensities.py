@@ -8,7 +8,7 @@ depend on who else was asked.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,18 @@ LEAST = 1e-12  # the smallest propensity that a log takes
 SAMPLES = 100  # of the race
 
 
-def _place(i: Impression) -> tuple[Any, ...]:
+Place = tuple[Any, ...]
+
+
+class _Exposed(NamedTuple):
+    """The exposure of some items of a query, in the order of their numbers, and its standard error.  Shapes: [n]."""
+
+    documents: NDArray[np.int64]
+    rho: Floats
+    error: Floats
+
+
+def _place(i: Impression) -> Place:
     """What the exposure depends on beside the pair."""
     return i.query_id, i.strategy, i.places, i.available
 
@@ -57,32 +68,52 @@ class Propensities:
 
     def of(self, impressions: Sequence[Impression]) -> list[tuple[list[float], list[float]]]:
         """rho_0 of every shown item of each impression, and its standard error."""
-        found: dict[tuple[Any, ...], tuple[Floats, Floats]] = {}
-        drafted: dict[tuple[Any, ...], tuple[float, float]] = {}
+        found: dict[Place, _Exposed] = {}
+        shown: dict[Place, set[int]] = {}
+        drafted: dict[Place, tuple[float, float]] = {}
+        for i in impressions:
+            for digest, _ in i.mixture if not i.interleaved else ():
+                shown.setdefault((digest, *_place(i)), set()).update(self._positions(self._live(digest), i))
         rows = []
         for i in impressions:
-            rho, error = self._drafted(i, drafted) if i.interleaved else self._mixed(i, found)
+            rho, error = self._drafted(i, drafted) if i.interleaved else self._mixed(i, found, shown)
             rows.append((rho.clip(LEAST, 1.0).tolist(), error.tolist()))
         return rows
 
-    def _mixed(self, i: Impression, found: dict[tuple[Any, ...], tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    def _positions(self, live: LivePair, i: Impression) -> list[int]:
+        return [live.item_at[item] for item in i.items if item in live.item_at]
+
+    def _mixed(
+        self, i: Impression, found: dict[Place, _Exposed], shown: dict[Place, set[int]]
+    ) -> tuple[Floats, Floats]:
         rho, variance = np.zeros(len(i.items)), np.zeros(len(i.items))
         for digest, share in i.mixture:
             live = self._live(digest)
             place = (digest, *_place(i))
             if place not in found:
-                theta = torch.tensor(self.theta(i.places), dtype=torch.float32)
-                found[place] = exploration.parse(i.strategy).exposure(
-                    *live.scores(i.query_id, i.available, i.features), theta, live.K2, samples=self.samples,
-                    seed=derive(0, "served propensities", *place) % 2**63,
-                )  # fmt: skip
-            at = np.array([live.item_at.get(item, -1) for item in i.items], np.int64)
-            there = at >= 0
-            rho[there] += share * found[place][0][at[there]]
-            variance[there] += np.square(share * found[place][1][at[there]])
+                found[place] = self._exposed(live, i, sorted(shown[place]), place)
+            there = np.array([item in live.item_at for item in i.items], np.bool_)
+            at = np.searchsorted(found[place].documents, self._positions(live, i))
+            rho[there] += share * found[place].rho[at]
+            variance[there] += np.square(share * found[place].error[at])
         return rho, np.sqrt(variance)
 
-    def _drafted(self, i: Impression, found: dict[tuple[Any, ...], tuple[float, float]]) -> tuple[Floats, Floats]:
+    def _exposed(self, live: LivePair, i: Impression, shown: Sequence[int], place: Place) -> _Exposed:
+        """Of all items by one race; where the re-ranker is asked about candidates alone, of each that was shown."""
+        theta, how = torch.tensor(self.theta(i.places), dtype=torch.float32), exploration.parse(i.strategy)
+        if not live.ranks_candidates:
+            both = [torch.from_numpy(s)[None] for s in live.rows(i.query_id, i.available, i.features)]
+            seed = derive(0, "served propensities", *place) % 2**63
+            rho, error = how.exposure(both[0], both[1], theta, live.K2, samples=self.samples, seed=seed)
+            return _Exposed(np.arange(len(rho)), rho, error)
+        scores = live.scores(i.query_id, i.features)
+        s_c, values = live.available(scores.s_c, i.available), np.zeros((len(shown), 2))
+        for n, d in enumerate(shown):
+            seed = derive(0, "served propensities", live.items[d], *place) % 2**63
+            values[n] = how.exposure_of(s_c, scores.ranker, d, theta, live.K2, samples=self.samples, seed=seed)
+        return _Exposed(np.array(shown, np.int64), values[:, 0], values[:, 1])
+
+    def _drafted(self, i: Impression, found: dict[Place, tuple[float, float]]) -> tuple[Floats, Floats]:
         digests = tuple(digest for digest, _ in i.mixture)
         wanted = [item for item in i.items if (*digests, item, *_place(i)) not in found]
         if wanted:
@@ -99,7 +130,7 @@ class Propensities:
         return values[:, 0], values[:, 1]
 
     def _team(self, live: LivePair, i: Impression) -> Team:
-        s_c, s_r = live.masked(live.rows(i.query_id, i.features), i.available)
+        s_c, s_r = live.rows(i.query_id, i.available, i.features)
         return Team(s_c, s_r, live.item_at, live.items, live.K2)
 
     def _live(self, digest: str) -> LivePair:
@@ -117,7 +148,8 @@ def drafted_exposure(
     """rho of some items under the draft of two pairs that explore, and its error.  Shapes: items [n], theta [K] -> [n], [n]."""
     if how.strategy == "deterministic":
         one, other = (
-            [t.items[d] for d in how.draw_one(t.s_c, t.s_r, t.K2, min(len(theta), t.K2), 0) if d >= 0] for t in teams
+            [t.items[d] for d in how.draw_one(t.s_c, t.s_r.__getitem__, t.K2, min(len(theta), t.K2), 0) if d >= 0]
+            for t in teams
         )
         return interleaving.exposure_of_lists((one, other), items, theta, samples=samples, seed=seed)
     if how.strategy == "temperature":

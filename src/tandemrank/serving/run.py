@@ -4,6 +4,7 @@ Its connections have limits that uvicorn's do not: the size of a head, and the t
 """
 
 import asyncio
+import gc
 import os
 import secrets
 import sys
@@ -101,6 +102,8 @@ class Running(uvicorn.Server):
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Listens, and says so."""
         await super().startup(sockets)  # type: ignore[arg-type]
+        gc.collect()
+        gc.freeze()  # what is there now stays: no answer waits until it has been looked through for garbage
         if self.started and self.servers:
             self.listening(self.servers[0].sockets[0].getsockname()[1])
 

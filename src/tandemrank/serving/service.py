@@ -22,8 +22,9 @@ from tandemrank.serving.live import LivePair
 from tandemrank.serving.messages import ArmAnswer, PairAnswer, TrafficAnswer
 from tandemrank.serving.outcomes import Outcomes
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.recorder import Recorder, Sealed
+from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import WINDOW, Mode, Settled
+from tandemrank.serving.sealing import Sealed
 from tandemrank.serving.verdict import LEVEL, LiveTest, Verdict
 
 
@@ -65,11 +66,8 @@ class Service:
 
     def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings, self.clock, self.started = settings, clock, clock()
-        first = settings.pair.resolve()
-        self.library = Library(settings.pairs or first.parent)
-        if not first.is_relative_to(self.library.folder):
-            raise PolicyError(f"{settings.pair} is not in the folder of pairs {self.library.folder}.")
-        live = self.library.load(str(first.relative_to(self.library.folder)))
+        self.library = Library(settings.pairs or settings.pair.resolve().parent)
+        live = self.library.load(self.library.name_of(settings.pair))
         self.loaded: dict[str, LivePair] = {live.digest: live}
         self.previous: LivePair | None = None
         self.recorder = None if settings.log is None else self._recorder(settings.log)
