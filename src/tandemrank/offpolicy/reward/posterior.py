@@ -35,7 +35,7 @@ Floats32 = NDArray[np.float32]
 HELD_OUT = 0.1  # share of the shown pairs that choose the constants
 SEARCH_PAIRS = 150_000  # pairs of whole queries that are enough to choose a shape by
 JUDGED_PAIRS = 300_000  # held-out pairs of whole queries that are enough to judge the items by
-ITEM_STEPS = 1  # at most
+ITEM_STEPS, LOG_ITEM_STEPS = 1, 5  # at most, from a policy's vectors and from directions of the log alone
 SURE = 2.0  # standard errors by which a choice must be better
 # What is tried from the default shape on, one after the other, for as long as it helps.
 MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
@@ -190,7 +190,7 @@ class _Fit:
             directions = replace(directions, design=self.design, rising=np.zeros(self.design.shape[1], np.bool_))
         shape = self.choose_shape(directions, g)
         start = spaces.shaped(directions, g, shape, self.memory.Q)
-        space, x, taken = self.fit_items(start, g)
+        space, x, taken = self.fit_items(start, g, ITEM_STEPS if directions.queries is not None else LOG_ITEM_STEPS)
         # The last word: all pairs, with what was chosen without some of them.
         offset = spaces.with_levels(
             start.items, self.levels(directions, whole=True), start.mean, start.precision
@@ -266,8 +266,8 @@ class _Fit:
         total = np.cumsum(np.diff(pairs.first)[order])
         return np.sort(order[: int(np.searchsorted(total, enough)) + 1])
 
-    def fit_items(self, start: Space, g: Floats) -> tuple[Space, Floats, int]:
-        """The items' directions by expectation-maximisation, for as long as held-out pairs become likelier."""
+    def fit_items(self, start: Space, g: Floats, most: int) -> tuple[Space, Floats, int]:
+        """The items' directions by expectation-maximisation, for as long as held-out pairs become likelier, `most` steps."""
         space, x = start, steps.query_step(start, self.train, self.rows)
         judges = self.some_queries(self.held_out, JUDGED_PAIRS)
         held = self.held_out.only(np.isin(self.held_out.query, judges))
@@ -276,7 +276,7 @@ class _Fit:
         log_odds, spread = steps.held_out_log_odds(space, self.train, judges, x, held)
         weight, terms = sigmoid(log_odds), steps.held_out_terms(log_odds, held)
         self.judged = held, log_odds, np.isin(self.held_out.query, judges)
-        for taken in range(ITEM_STEPS):
+        for taken in range(most):
             new = steps.item_step(space, self.train, x, spread.mean, start, g)
             # The queries that judge come first: where they refuse, the others need not move.
             x_new = steps.query_step(new, self.train, judges, x)
@@ -288,7 +288,7 @@ class _Fit:
             others = np.setdiff1d(self.rows, judges)
             x[judges] = x_new[judges]
             space, terms, x = new, terms_new, _merged(x, steps.query_step(new, self.train, others, x), others)
-        return space, x, ITEM_STEPS
+        return space, x, most
 
 
 NEVER = float(np.log(0.5))  # the choice of a pair that was never shown
