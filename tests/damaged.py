@@ -21,7 +21,10 @@ from torch import Tensor
 from tandemrank._base.files import MARK
 from tandemrank._base.ids import Vocabulary
 from tandemrank.policies.scorers import MatrixFactorisation
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.two_stage import TwoStagePolicy, load
+from tandemrank.serving.engine import Server
+from tandemrank.serving.propensities import Propensities
+from tandemrank.serving.recorder import Recorder
 
 Q, D, K = 12, 8, 3
 LONG_NAME = "x" * 300
@@ -62,8 +65,21 @@ def write_good(folder: Path) -> Good:
     pl.DataFrame(scores).write_parquet(folder / "scores.parquet")
     pl.DataFrame({"user": q, "item": d, "rating": (q * 7 + d * 5) % 5 + 1}).write_csv(folder / "ratings.csv")
     (folder / "curve.json").write_text(json.dumps({"theta": [1.0, 0.5, 0.3]}))
+    write_served(folder, folder / "policy")
     (folder / "switches.toml").write_text('queries = 60\nitems = 30\nrank = 3\npropensity = "frequency"\n')
     return Good(folder)
+
+
+def write_served(folder: Path, policy: Path) -> None:
+    """A segment of a served log."""
+    log = Recorder(folder / "served", Propensities(samples=2))
+    server = Server(load(policy), recorder=log, seed=0)
+    for q in range(Q):
+        server.rank(q, items=None if q % 2 else list(range(5)))
+    [sealed] = log.seal(everything=True)
+    log.close()
+    shutil.move(sealed.path, folder / "segment-0-000000.parquet")
+    shutil.rmtree(folder / "served")
 
 
 Case = Callable[[Good, Path], list[str]]
@@ -613,6 +629,18 @@ USAGE = {
         "10",
     ],
     "a measurement of simulations in words": ["bench", "bounds", "--simulations", "many"],
+    "a measurement of canaries of a share of 2": ["bench", "canaries", "--share", "2"],
+    "a measurement of canaries without impressions": ["bench", "canaries", "--impressions", "0"],
+    "a measurement of no canaries": ["bench", "canaries", "--canaries", "0"],
+    "a measurement of canaries with a seed in words": ["bench", "canaries", "--seed", "many"],
+    "a measurement of serving with a negative seed": ["bench", "serve", "--seed", "-1"],
+    "a measurement of serving that is slow": ["bench", "serve", "--slow"],
+    "a live demonstration into a file": ["demo", "--live", "--out", "LOG"],
+    "a live demonstration under a file": ["demo", "--live", "--out", "LOG/demo"],
+    "a live demonstration over a policy": ["demo", "--live", "--out", "POLICY"],
+    "a live demonstration with a negative seed": ["demo", "--live", "--seed", "-1"],
+    "too long a name of a live demonstration": ["demo", "--live", "--out", LONG_NAME],
+    "a live demonstration on several processes": ["demo", "--live", "--jobs", "2", "--out", "out"],
     "a demonstration with a negative seed": ["demo", "--seed", "-1"],
     "a demonstration on no processes": ["demo", "--jobs", "0"],
     "a demonstration into a file": ["demo", "--out", "LOG"],
@@ -721,6 +749,10 @@ USAGE = {
     "replaying nothing": ["replay", "nothing", "--pairs", "."],
     "replaying a log that was not served": ["replay", "LOG", "--pairs", "."],
     "replaying ratings": ["replay", "RATINGS", "--pairs", "."],
+    "replaying with pairs that are not there": ["replay", "SERVED", "--pairs", "nothing"],
+    "replaying with pairs in a file": ["replay", "SERVED", "--pairs", "LOG"],
+    "replaying without the folder of pairs": ["replay", "SERVED"],
+    "replaying a folder without segments": ["replay", "POLICY", "--pairs", "."],
     "examining one rank": ["examine", "LOG", "--list-length", "1"],
     "examining ratings": ["examine", "RATINGS"],
     "examining a policy": ["examine", "POLICY/weights.safetensors"],
@@ -776,7 +808,7 @@ USAGE = {
 def usage_case(arguments: list[str]) -> Case:
     names = {
         "LOG": "log.parquet", "POLICY": "policy", "SCORES": "scores.parquet", "RATINGS": "ratings.csv",
-        "FEATURES": "item_features.parquet", "EMBEDDINGS": "item_embeddings.parquet",
+        "FEATURES": "item_features.parquet", "EMBEDDINGS": "item_embeddings.parquet", "SERVED": "segment-0-000000.parquet",
     }  # fmt: skip
 
     def path(good: Good, argument: str) -> str:
@@ -834,6 +866,58 @@ def blind_curve(good: Good, folder: Path) -> list[str]:
 
 
 add("curve of learn that is 0 where there are clicks", blind_curve, "examination curve is 0 at rank 2")
+
+
+# --- segments of a served log -------------------------------------------------------------------------------------------
+
+
+def in_each_row(**columns: pl.Expr) -> Damage:
+    def do(path: Path) -> None:
+        pl.read_parquet(path).with_columns(**columns).write_parquet(path)
+
+    return do
+
+
+def replayed(good: Good, name: str) -> list[str]:
+    return ["replay", name, "--pairs", str(good.folder)]
+
+
+file_cases(
+    "segment-0-000000.parquet",
+    {
+        "is not there": removed,
+        "is a folder": folder_instead,
+        "has no bytes": content(b""),
+        "is text": content("a segment\n" * 20),
+        "has a mixture in words": in_each_row(mixture=pl.lit("both")),
+        "has a mixture of numbers": in_each_row(mixture=pl.lit("[[1, 2, 3]]")),
+        "has an empty mixture": in_each_row(mixture=pl.lit("[]")),
+        "has shares above 1": in_each_row(mixture=pl.col("mixture").str.replace("1.0", "3.5", literal=True)),
+        "has no mixture": in_each_row(mixture=pl.lit(None, pl.String)),
+        "has mixtures that are numbers": in_each_row(mixture=pl.lit(1)),
+        "names a pair that is not there": Between(
+            in_each_row(policy=pl.lit("0" * 16), mixture=pl.lit('[["0000000000000000", 1.0]]')), "0000000000000000"
+        ),
+        "names a pair that is not in its mixture": in_each_row(policy=pl.lit("0" * 16)),
+        "has an unknown strategy": in_each_row(strategy=pl.lit("magic")),
+        "has a strategy of NaN": in_each_row(strategy=pl.lit("temperature:nan")),
+        "has strategies that are numbers": in_each_row(strategy=pl.lit(1)),
+        "has keys in words": in_each_row(key=pl.lit("a key")),
+        "has negative keys": in_each_row(key=pl.lit(-1)),
+        "has no keys": in_each_row(key=pl.lit(None, pl.UInt64)),
+        "has no places": in_each_row(places=pl.lit(0)),
+        "has more places than the pair": in_each_row(places=pl.lit(1000)),
+        "has places in words": in_each_row(places=pl.lit("three")),
+        "has available items that are no JSON": in_each_row(available=pl.lit("[1, 2")),
+        "has available items that are no list": in_each_row(available=pl.lit("7")),
+        "has items that are no lists": in_each_row(items=pl.lit(1)),
+        "has no items": in_each_row(items=pl.lit(None, pl.List(pl.Int64))),
+        "has features that are no JSON": in_each_row(uses_features=pl.lit(True), features=pl.lit("{")),
+        "has features that are a list": in_each_row(uses_features=pl.lit(True), features=pl.lit("[1]")),
+        "has truths that are words": in_each_row(uses_features=pl.lit("yes")),
+    },
+    replayed,
+)
 
 
 # --- checkpoints and grids ----------------------------------------------------------------------------------------------

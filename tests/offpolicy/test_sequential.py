@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from tandemrank.errors import ConfigError, InputError
-from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy import bounds, sequential
 from tandemrank.offpolicy.bounds import Terms
 from tandemrank.offpolicy.sequential import TwoArms, Wealth
 
@@ -113,3 +114,30 @@ def test_edges_nothing_yet_no_clicks_and_what_is_refused() -> None:
         Wealth(-1.0, 1.0)
     with pytest.raises(InputError, match="at least -1"):
         Wealth(0.0, 1.0).update(np.array([-2.0]))
+
+
+def test_stakes_for_a_loss_find_it_soon_and_hold_as_all_others() -> None:
+    """The stake is the best of its kind for the loss that it is for, and the wealth of no stake grows without a loss."""
+    K, usual, share = 10, 0.5, 0.1
+    stakes = sequential.stakes_against_a_loss(K, usual, share)
+    assert stakes.shares.sum() == pytest.approx(1)
+    assert stakes.shares[-1] == 0.8
+    clicks = np.arange(K + 1)
+    values = np.concatenate([-(clicks - usual) / share, (clicks - usual) / (1 - share)])
+    floor = -values.min()
+
+    def growth(rate: float) -> np.ndarray:
+        chances = np.concatenate(
+            [share * binom.pmf(clicks, K, rate / K), (1 - share) * binom.pmf(clicks, K, usual / K)]
+        )
+        return np.log1p(stakes.fractions[:, None] * values / floor) @ chances
+
+    assert growth(usual).max() <= 0
+    assert growth(usual / 2)[-1] == growth(usual / 2).max() > 0
+    assert sequential.stakes_against_a_loss(K, 0.0, share).shares.max() == pytest.approx(1 / 24)
+    arms = TwoArms(K, usual, against=stakes).update(np.array([0] * 150), np.array([0, 1] * 700), share)
+    low, high = arms.one_sided(0.95)
+    wide = arms.interval(0.95)
+    assert wide[0].value < low < arms.difference < high < wide[1].value
+    assert arms.evidence(high)[1] == pytest.approx(np.log(20), abs=1e-5)
+    assert arms.evidence(low)[0] == pytest.approx(np.log(20), abs=1e-5)

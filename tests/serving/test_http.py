@@ -1,6 +1,8 @@
 """The HTTP interface: lists and batches, feedback in any order, health, metrics, pairs that come and go, refusals."""
 
+import gc
 import json
+import weakref
 
 import numpy as np
 import polars as pl
@@ -95,6 +97,9 @@ def test_a_pair_is_loaded_gets_a_share_is_promoted_and_rolled_back(folder, tmp_p
         assert len(stuck) == 1
         back = server.post("/rollback", admin=True).json()
         assert [arm["policy"] for arm in back["arms"]] == [digest(pair(0))]
+        again = server.post("/split", {"policy": loaded["policy"], "mode": "interleave"}, admin=True)
+        assert "Load it first" in again.json()["error"]
+        server.post("/pairs", {"folder": "pair-1"}, admin=True)
         server.post("/split", {"policy": loaded["policy"], "mode": "interleave"}, admin=True)
         assert server.post("/rank", {"query_id": 11}).json()["policy"] == f"{digest(pair(0))}+{digest(pair(1))}"
         all_of_it = server.post("/split", {"policy": loaded["policy"], "share": 1.0}, admin=True).json()
@@ -106,6 +111,27 @@ def test_a_pair_is_loaded_gets_a_share_is_promoted_and_rolled_back(folder, tmp_p
         assert 'tandemrank_rollbacks_total{by="hand"} 2.0' in server.get("/metrics").text
         server.context.service.seal(everything=True)
     assert replay.replay([tmp_path], [pair(0), pair(1)]).equal == 81
+
+
+def test_pairs_that_no_longer_answer_are_let_go_but_for_what_a_rollback_needs(tmp_path) -> None:
+    folder, clock = saved(tmp_path / "pairs", 0, 1, 2), Clock()
+    with local(folder, log=tmp_path / "log", clock=clock) as server:
+        service = server.context.service
+        for number in (1, 2):
+            new = server.post("/pairs", {"folder": f"pair-{number}"}, admin=True).json()["policy"]
+            server.post("/split", {"policy": new, "share": 0.5}, admin=True)
+            server.post("/rank", {"query_id": 11})
+            server.post("/split", {"policy": new, "share": 1.0}, admin=True)
+        first, second, third = (digest(pair(n)) for n in range(3))
+        gone = weakref.ref(service.server.recorder._sealer._propensities._pairs[first])
+        assert set(service.loaded) == {second, third}  # the second is the one before
+        assert gone() is not None  # its impressions are not sealed yet
+        service.seal(everything=True)
+        gc.collect()
+        assert gone() is None
+        assert server.post("/rollback", admin=True).json()["arms"][0]["policy"] == second
+        assert set(service.loaded) == {second}
+        assert server.post("/rank", {"query_id": 11}).json()["policy"] == second
 
 
 def test_while_one_change_is_under_way_another_is_refused_and_answers_go_on(folder, tmp_path) -> None:

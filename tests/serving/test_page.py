@@ -74,6 +74,12 @@ def test_in_a_browser(tmp_path) -> None:
         use(url, 150)
         seen.wait("document.querySelectorAll('#history polyline').length === 1")
         seen.wait("document.querySelectorAll('#tallies tr').length === 2")
+        # Every bar of clicks by rank has its interval, around its end, and at most as high as the panel.
+        bars = """[...document.querySelectorAll('#ranks rect')].map((bar, n) => {
+            const box = document.querySelectorAll('#ranks .whisker')[n].getBBox(), top = Number(bar.getAttribute('y'));
+            return box.y <= top && top <= box.y + box.height && box.y >= 9 && box.height > 0; })"""
+        assert seen.look(bars) == [True] * 6
+        assert "at most" in seen.look("document.getElementById('numbers').textContent")
         assert seen.look("document.getElementById('numbers').textContent").count("impressions") == 1
         seen.write("#query", "11")
         seen.click("#ask button")

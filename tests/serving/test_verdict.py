@@ -48,7 +48,7 @@ def test_equal_pairs_are_rarely_told_apart_however_often_one_looks(mode) -> None
     assert wrong <= 0.05 * runs + 5 * np.sqrt(0.05 * 0.95 * runs)
 
 
-@pytest.mark.parametrize(("mode", "share"), [("split", 0.5), ("split", 0.2), ("interleave", 0.5)])
+@pytest.mark.parametrize(("mode", "share"), [("split", 0.5), ("split", 0.1), ("interleave", 0.5)])
 def test_half_the_clicks_are_seen_within_2000_impressions(mode, share) -> None:
     rng = np.random.default_rng(1)
     caught = 0
@@ -78,7 +78,23 @@ def test_the_interval_holds_the_truth_and_ends_on_the_right_side(mode) -> None:
     assert found.decision == "promote"
     assert 0 < found.low < found.difference < found.high
     assert found.p_better < 0.05 < found.p_worse
+    assert found.low < found.at_least < truth < found.at_most < found.high
     assert len(test.history) > 2
+
+
+@pytest.mark.parametrize("mode", ["split", "interleave"])
+def test_what_is_printed_is_what_decides(mode) -> None:
+    """Rolled back exactly where the upper bound that is printed is below 0, promoted where the lower is above 0."""
+    for new, ends in ((0.1, "roll back"), (1.2, "promote")):
+        test, rng, seen = LiveTest(split(mode=mode), K, usual=0.5), np.random.default_rng(5), set()
+        for n, settled in enumerate(impressions(rng, 700, old=0.5, new=new, mode=mode)):
+            test.hear(settled)
+            if n % 25 == 0:
+                found = test.verdict()
+                wanted = "roll back" if found.at_most < 0 else "promote" if found.at_least > 0 else "continue"
+                assert found.decision == wanted
+                seen.add(found.decision)
+        assert seen == {"continue", ends}
 
 
 def test_a_unit_counts_once_and_other_traffic_not_at_all() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.sequential import stakes_against_a_loss
 from tandemrank.serving.verdict import LEVEL
 
 K, RATE = 10, 0.5  # places, and clicks per impression of the old pair
@@ -79,7 +80,7 @@ def _looks(arm: NDArray[np.int64], clicks: NDArray[np.int64], share: float, sign
     """
     Z = sign * np.where(arm == 1, (clicks - RATE) / share, -(clicks - RATE) / (1 - share))
     possible = np.concatenate([(np.arange(K + 1) - RATE) / share, -(np.arange(K + 1) - RATE) / (1 - share)])
-    stakes = bounds.spread_stakes()
+    stakes = bounds.spread_stakes() if sign == 1 else stakes_against_a_loss(K, RATE, share)
     path = np.cumsum(np.log1p(stakes.fractions[:, None] * Z / -(sign * possible).min()), axis=1)
     found: NDArray[np.bool_] = stakes.log_mean(path) > np.log(1 / (1 - LEVEL))
     return found

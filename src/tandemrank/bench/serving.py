@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -112,19 +112,22 @@ class Served:
         return asdict(self)
 
 
-def measure(size: Size | None = None, *, seed: int = 0) -> Served:
-    """Everything, in a temporary folder."""
+def measure(size: Size | None = None, *, seed: int = 0, say: Callable[[object], None] = lambda found: None) -> Served:
+    """Everything, in a temporary folder; `say` hears of each part as soon as it is known."""
     size = size or Size()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number in range(2):
             random_pair(size, seed + number).save(folder / "pairs" / f"pair-{number}")
         p50, p99, rate = _speed(folder, size)
-        equal = _replayed(folder, size)
+        say(f"p50 {p50}, p99 {p99} ms, {rate} requests per second: of the pair and of the constant")
+        say(equal := _replayed(folder, size))
+        say(swaps := swapped(folder, size))
+        say(kills := killed(folder, size))
+        say(many := large(size, seed) if size.million else None)
         return Served(
             p50[0] / p50[1], p99[0] / p99[1], rate[0] / rate[1], p50[0], p99[0], rate[0], p50[1], p99[1], rate[1],
-            swapped(folder, size), killed(folder, size), size.replayed, equal,
-            large(size, seed) if size.million else None,
+            swaps, kills, size.replayed, equal, many,
         )  # fmt: skip
 
 
@@ -209,10 +212,10 @@ def _speed(folder: Path, size: Size) -> tuple[list[float], list[float], list[flo
                 one[which].receive()
                 taken[which, max(number, 0)] = time.perf_counter() - start
         rates: list[list[float]] = [[], []]
-        both = [stack.enter_context(wires(server.url, CONNECTIONS)) for server in (ours, other)]
         for _ in range(10):
-            for which in (0, 1):
-                rates[which].append(_rate(both[which], size.throughput // 10, size.queries, rng))
+            for which, server in enumerate((ours, other)):
+                with wires(server.url, CONNECTIONS) as both:  # anew: a server ends a connection that says nothing
+                    rates[which].append(_rate(both, size.throughput // 10, size.queries, rng))
     p50, p99 = (1000 * np.quantile(taken, q, axis=1) for q in (0.5, 0.99))
     return p50.tolist(), p99.tolist(), [float(np.median(found)) for found in rates]
 

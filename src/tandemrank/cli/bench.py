@@ -1,5 +1,6 @@
 """Measurements: tandemrank bench."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -92,7 +93,7 @@ def bench_serve(
             latency=400, throughput=1600, swaps=2, swap_requests=1000, kills=2, replayed=10_000, million=0
         )
     with working("serving, swapping, killing, replaying"):
-        found = serving.measure(size, seed=seed)
+        found = serving.measure(size, seed=seed, say=lambda part: print(f"tandemrank: {part}", file=sys.stderr))  # noqa: T201
     print_summary(found.summary(), as_json)
 
 

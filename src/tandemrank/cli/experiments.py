@@ -23,6 +23,7 @@ from tandemrank.cli.options import (
 )
 from tandemrank.cli.progress import grid_progress, working
 from tandemrank.cli.terminal import print_json, print_summary, show
+from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,6 +90,8 @@ def demo(
     from tandemrank.experiments.cells import GridConfig
 
     if live:
+        if jobs is not None:
+            raise ConfigError("--jobs is for the demonstration without --live, which has one server and its users.")
         _circle(Path(f"{out}-live") if out == Path("tandemrank-demo") else out, seed, as_json)
         return
     _grid(validated(GridConfig, {**DEMO, "seed": seed}), out, as_json, jobs=jobs, anew=True)

@@ -166,6 +166,16 @@ def spread_stakes() -> Stakes:
     return Stakes(np.geomspace(1e-3, MOST, FRACTIONS), np.full(FRACTIONS, 1 / FRACTIONS))
 
 
+def expected_stakes(fraction: float, *, share: float = 0.8) -> Stakes:
+    """For a stream with an effect that is looked for: most of the start on the fraction that is best for it, the rest spread.
+
+    Costs log(1 / (1 - share)) of the evidence for effects of another size. Valid for every choice without a look at the values.
+    """
+    spread = spread_stakes()
+    fractions = np.append(spread.fractions, np.clip(fraction, spread.fractions[0], MOST))
+    return Stakes(fractions, np.append((1 - share) * spread.shares, share))
+
+
 def planned_stakes(n: float, level: float, *, floor: float = 0.0, largest: float = 1.0) -> Stakes:
     """For a sample whose size is known: most shares where the best fraction is likely to be.
 

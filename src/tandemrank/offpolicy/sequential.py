@@ -75,7 +75,8 @@ class TwoArms:
     """Live traffic split at random between a new pair and the old: the difference in clicks per impression, at any time.
 
     `most`: the clicks that an impression can get (K; more are refused). `centre`: m above, fixed beforehand, best the clicks
-    per impression that are usual. The share may change with time, as long as chance decides about each impression.
+    per impression that are usual. `stakes` bet on "better", `against` on "worse" (`stakes_against_a_loss`); both are fixed
+    beforehand. The share may change with time, as long as chance decides about each impression.
     Assumes that the difference does not depend on the time; if it does, `low > 0` still rules out "never better".
     """
 
@@ -83,6 +84,7 @@ class TwoArms:
     centre: float = 0.0
     shares: tuple[Share, ...] = ()
     stakes: Stakes = field(default_factory=bounds.spread_stakes)
+    against: Stakes = field(default_factory=bounds.spread_stakes)
 
     def __post_init__(self) -> None:
         """The centre is a possible number of clicks."""
@@ -119,14 +121,22 @@ class TwoArms:
         parts = self._terms()
         if not parts:
             return 0.0, 0.0
-        return self._log_wealth(parts, u), self._log_wealth([part.mirrored() for part in parts], -u)
+        mirrored = [part.mirrored() for part in parts]
+        return _log_wealth(parts, u, self.stakes), _log_wealth(mirrored, -u, self.against)
 
     def interval(self, level: float = 0.95) -> tuple[Bound, Bound]:
         """Holds the difference at every moment of the stream at once, with the given probability."""
-        parts, mean, half = self._terms(), self.difference, (1 + level) / 2
-        low = self._lower(parts, mean, half)
-        high = -self._lower([part.mirrored() for part in parts], -mean, half)
+        low, high = self.one_sided((1 + level) / 2)
         return Bound(low, "betting", level), Bound(high, "betting", level, "upper")
+
+    def one_sided(self, level: float = 0.95) -> tuple[float, float]:
+        """A lower and an upper bound, each of which holds at every moment at once with the given probability, by itself.
+
+        The lower one exceeds u exactly where the evidence against "at most u" exceeds log(1 / (1 - level)); as for the upper.
+        """
+        parts, mean = self._terms(), self.difference
+        low = self._lower(parts, mean, level, self.stakes)
+        return low, -self._lower([part.mirrored() for part in parts], -mean, level, self.against)
 
     def _terms(self) -> list[Terms]:
         """Z of each share and number of clicks, with how often it came."""
@@ -138,18 +148,31 @@ class TwoArms:
             parts.append(Terms(values, np.ones(len(values)), -float(values.min()), float(values.max()), times))
         return [part for part in parts if len(part)]
 
-    def _log_wealth(self, parts: list[Terms], u: float) -> float:
-        by_share = [bounds.log_wealth(part, u, self.stakes.fractions) for part in parts]
-        return float(self.stakes.log_mean(np.sum(by_share, axis=0)))
-
-    def _lower(self, parts: list[Terms], mean: float, level: float) -> float:
+    def _lower(self, parts: list[Terms], mean: float, level: float, stakes: Stakes) -> float:
         least, floor = -float(self.most), min((part.floor for part in parts), default=0.0)
         if not parts or mean + floor <= 0:
             return least
-        return max(bounds.root(lambda u: self._log_wealth(parts, u), mean, floor, level), least)
+        return max(bounds.root(lambda u: _log_wealth(parts, u, stakes), mean, floor, level), least)
 
     def _counted(self, arm: Counts) -> NDArray[np.int64]:
         clicks = np.asarray(arm, np.int64)
         if clicks.min(initial=0) < 0 or clicks.max(initial=0) > self.most:
             raise InputError(f"expected 0 to {self.most} clicks per impression; {clicks.min()} to {clicks.max()} came.")
         return np.bincount(clicks, minlength=self.most + 1).astype(np.int64)
+
+
+def _log_wealth(parts: list[Terms], u: float, stakes: Stakes) -> float:
+    by_share = [bounds.log_wealth(part, u, stakes.fractions) for part in parts]
+    return float(stakes.log_mean(np.sum(by_share, axis=0)))
+
+
+def stakes_against_a_loss(most: int, usual: float, share: float, *, loss: float = 0.5) -> Stakes:
+    """Stakes that find soon that the new pair loses this part of the usual clicks, and in the end whatever it loses.
+
+    The best fraction is about floor E[-Z] / E[Z^2], with the variance of counts of rare clicks: their mean.
+    """
+    if not 0 < usual < most:
+        return bounds.spread_stakes()
+    floor, mean = max((most - usual) / share, usual / (1 - share)), loss * usual
+    variance = (1 - loss) * usual / share + usual / (1 - share)
+    return bounds.expected_stakes(floor * mean / (variance + mean**2))

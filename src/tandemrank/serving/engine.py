@@ -143,7 +143,7 @@ class Server:
         )
         logged = self._record(found)
         if self.watcher is not None:
-            self.watcher.shown(Shown(found, now, arm, teams, unit))
+            self.watcher.shown(Shown(found, now.by_name, arm, teams, unit))
         unknown = () if available is None else tuple(
             i for i in available if not any(i in a.live.item_at for a in now.arms)
         )  # fmt: skip

@@ -207,6 +207,11 @@ class LivePair:
                 self._kept.popitem(last=False)
         return found
 
+    def forget_scores(self) -> None:
+        """Frees what is kept of recent queries; they are computed again where they are asked for."""
+        with self._lock:
+            self._kept.clear()
+
     def _scores(self, who: Who) -> Scores:
         generator, ranker = self.stages
         return Scores(generator.row(who), None if self.ranks_candidates else ranker.row(who), ranker, who)

@@ -61,6 +61,10 @@ class Propensities:
         """Another pair; one that it knows stays as it is."""
         self._pairs.setdefault(live.digest, live)
 
+    def forget(self, digests: set[str]) -> None:
+        """Pairs whose impressions are all sealed."""
+        self._pairs = {digest: live for digest, live in self._pairs.items() if digest not in digests}
+
     def theta(self, places: int) -> list[float]:
         """The examination curve of a list of so many places."""
         curve = examination_curve(places) if self._theta is None else np.asarray(self._theta[:places])

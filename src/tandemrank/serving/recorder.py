@@ -90,6 +90,10 @@ class Recorder(Generic[L]):
         """The digests of pairs that journals name and that are not known yet: their segments cannot be made."""
         return self._sealer.missing(replica=self.replica)
 
+    def forget(self, keep: set[str]) -> None:
+        """Lets go of pairs that are not among these digests and that no journal names."""
+        self._sealer.forget(keep, replica=self.replica)
+
     def impression(self, found: Impression, *, features: bool = False) -> None:
         """Records an answer, with the query's features if asked; an `OutputError` where the disk does not take it."""
         if found.uses_features and found.features is not None:

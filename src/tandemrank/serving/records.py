@@ -12,7 +12,8 @@ so that it counts for the estimate of every pair.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
+from functools import cached_property
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from tandemrank._base.ids import Id
 from tandemrank.errors import ConfigError
@@ -32,6 +33,13 @@ class Named(Protocol):
     @property
     def name(self) -> str:
         """The folder that it came from."""
+
+
+class Name(NamedTuple):
+    """A pair by name, without its numbers."""
+
+    digest: str
+    name: str
 
 
 N = TypeVar("N", bound=Named)
@@ -66,6 +74,11 @@ class Traffic(Generic[P]):
     def mixture(self) -> tuple[tuple[str, float], ...]:
         """Digest and share of every pair."""
         return tuple((arm.live.digest, arm.share) for arm in self.arms)
+
+    @cached_property
+    def by_name(self) -> "Traffic[Named]":
+        """The same for those who remember it for long, and must not keep the pairs in memory."""
+        return Traffic(tuple(Arm(Name(a.live.digest, a.live.name), a.share) for a in self.arms), self.mode, self.salt)
 
     @property
     def name(self) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
-from tandemrank.errors import LogError
+from tandemrank.errors import ConfigError, LogError
 from tandemrank.serving import engine, exploration
 from tandemrank.serving.live import LivePair, Pair
-from tandemrank.serving.records import Arm, Question, Traffic
+from tandemrank.serving.records import Arm, Mode, Question, Traffic
 
 COLUMNS = (
     "query_id", "items", "policy", "strategy", "key", "places", "available", "mixture", "uses_features", "features",
@@ -68,8 +68,8 @@ def replay(
 
 def policies(paths: Sequence[str | Path]) -> set[str]:
     """The digests of the pairs that the segments name."""
-    mixtures = {mixture for path in segments(paths) for mixture in _read(path)["mixture"].unique()}
-    return {str(digest) for mixture in mixtures for digest, _ in _mixture(mixture, "the log")}
+    found = {(mixture, path) for path in segments(paths) for mixture in _read(path)["mixture"].unique()}
+    return {digest for mixture, path in found for digest, _ in _mixture(mixture, path)}
 
 
 def _mixture(text: str, path: object) -> list[tuple[str, float]]:
@@ -96,22 +96,63 @@ def _read(path: Path) -> pl.DataFrame:
         ) from error
     if missing := [c for c in COLUMNS if c not in frame.columns]:
         raise LogError(f"{path}: expected the columns {', '.join(COLUMNS)}; {', '.join(missing)} is not there.")
+    for name, (words, holds) in TYPES.items():
+        if not holds(frame[name]):
+            raise LogError(f"{path}: expected {words} as {name}; {frame[name].dtype} came, or a value that is none.")
     return frame.select(COLUMNS)
+
+
+def _texts(x: pl.Series) -> bool:
+    return x.dtype == pl.String and not x.has_nulls()
+
+
+def _numbers_from(least: int) -> Callable[[pl.Series], bool]:
+    return lambda x: x.dtype.is_integer() and not x.has_nulls() and (not len(x) or int(x.min()) >= least)  # type: ignore[arg-type]
+
+
+TYPES: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
+    "items": ("lists of ids", lambda x: isinstance(x.dtype, pl.List) and not x.has_nulls()),
+    "key": ("integers from 0", _numbers_from(0)),
+    "places": ("integers from 1", _numbers_from(1)),
+    "uses_features": ("truth values", lambda x: x.dtype == pl.Boolean and not x.has_nulls()),
+    **dict.fromkeys(("policy", "strategy", "mixture"), ("texts", _texts)),
+    **dict.fromkeys(("available", "features"), ("texts or nothing", lambda x: x.dtype in (pl.String, pl.Null))),
+}
 
 
 def _draw_again(row: dict[str, Any], live: dict[str, LivePair], path: Path) -> tuple[int | str, ...]:
     """The list of one impression, drawn from its key."""
     mixture = _mixture(row["mixture"], path)
-    try:
-        available = None if row["available"] is None else tuple(json.loads(row["available"]))
-        features = None if row["features"] is None else json.loads(row["features"])
-    except (ValueError, TypeError) as error:
-        raise LogError(f"{path}: a row has available items or features that are no JSON ({error}).") from error
-    if missing := [digest for digest, _ in mixture if digest not in live]:
+    available, features = (_json(row[name], kind, path) for name, kind in (("available", list), ("features", dict)))
+    digests = [digest for digest, _ in mixture]
+    if missing := [digest for digest in digests if digest not in live]:
         raise LogError(f"{path} has impressions of the pair {missing[0]}, which was not given. Give its folder too.")
-    interleaved = "+" in row["policy"]
-    mode = "interleave" if interleaved else "split" if len(mixture) > 1 else "single"
-    now = Traffic(tuple(Arm(live[digest], share) for digest, share in mixture), mode)  # type: ignore[arg-type]
-    arm = 0 if interleaved else [digest for digest, _ in mixture].index(row["policy"])
-    asked = Question(row["query_id"], features, available, row["places"], row["key"])
-    return engine.answer(now, arm, asked, exploration.parse(row["strategy"]))[0]
+    interleaved = len(digests) > 1 and row["policy"] == "+".join(digests)
+    if not interleaved and row["policy"] not in digests:
+        raise LogError(f"{path}: a row is of the policy {row['policy'][:60]!r}, which is not in its mixture.")
+    mode: Mode = "interleave" if interleaved else "split" if len(mixture) > 1 else "single"
+    try:
+        now = Traffic(tuple(Arm(live[digest], share) for digest, share in mixture), mode)
+        how = exploration.parse(row["strategy"])
+    except ConfigError as error:
+        raise LogError(f"{path}: a row cannot be drawn again: {error}") from error
+    if row["places"] > now.arms[0].live.K:
+        raise LogError(f"{path}: a row has {row['places']} places, and its pair {now.arms[0].live.K}.")
+    arm = 0 if interleaved else digests.index(row["policy"])
+    asked = Question(
+        row["query_id"], features, None if available is None else tuple(available), row["places"], row["key"]
+    )
+    return engine.answer(now, arm, asked, how)[0]
+
+
+def _json(text: str | None, kind: Any, path: Path) -> Any:
+    """Available items, or features, of a row."""
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise LogError(f"{path}: a row has available items or features that are no JSON ({error}).") from error
+    if not isinstance(found, kind) or not all(isinstance(x, int | str) for x in found):
+        raise LogError(f"{path}: available items are a list of ids, features a table by name; {text[:60]!r} came.")
+    return found

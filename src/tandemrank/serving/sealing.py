@@ -83,6 +83,9 @@ class Exposure(Protocol[L]):
     def know(self, live: L) -> None:
         """Another pair."""
 
+    def forget(self, digests: set[str]) -> None:
+        """Pairs whose impressions are all sealed."""
+
     def of(self, impressions: Sequence[Impression]) -> list[tuple[list[float], list[float]]]:
         """rho_0 of every shown item of each impression, and its standard error."""
 
@@ -112,9 +115,16 @@ class Sealer(Generic[L]):
 
     def missing(self, *, replica: str | None = None) -> set[str]:
         """The digests of pairs that journals name and that are not known yet: their segments cannot be made."""
+        return self._named(replica) - self._propensities.known
+
+    def forget(self, keep: set[str], *, replica: str | None = None) -> None:
+        """Lets go of pairs that are not among these digests and that no journal names."""
+        if idle := self._propensities.known - keep:
+            self._propensities.forget(idle - self._named(replica))
+
+    def _named(self, replica: str | None) -> set[str]:
         read = [_records(found.path)[0] for found in self._ours(replica, None)]
-        named = {digest for impressions in read for i in impressions for digest, _ in i.mixture}
-        return named - self._propensities.known
+        return {digest for impressions in read for i in impressions for digest, _ in i.mixture}
 
     def seal(
         self, *, everything: bool = False, replica: str | None = None, open_number: int | None = None

@@ -23,7 +23,7 @@ from tandemrank.serving.messages import ArmAnswer, PairAnswer, TrafficAnswer
 from tandemrank.serving.outcomes import Outcomes
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
-from tandemrank.serving.records import WINDOW, Mode, Settled
+from tandemrank.serving.records import WINDOW, Mode, Settled, Traffic
 from tandemrank.serving.sealing import Sealed
 from tandemrank.serving.verdict import LEVEL, LiveTest, Verdict
 
@@ -70,6 +70,7 @@ class Service:
         live = self.library.load(self.library.name_of(settings.pair))
         self.loaded: dict[str, LivePair] = {live.digest: live}
         self.previous: LivePair | None = None
+        self._answered = {live.digest}
         self.recorder = None if settings.log is None else self._recorder(settings.log)
         self.outcomes = Outcomes(window=settings.window, settle=settings.settle, heard=self._hear)
         self.server = Server(
@@ -142,7 +143,7 @@ class Service:
             )
             if self.test is None or not self.test.fits(made):
                 self.test = LiveTest(made, old.K, level=self.settings.level, usual=self.outcomes.usual(old.digest))
-            self.server.swap(made)
+            self._swap(made)
             words = (
                 f"{share:.0%} to {new.name} ({policy})" if mode == "split" else f"{new.name} ({policy}) in every list"
             )
@@ -158,7 +159,7 @@ class Service:
                 raise PolicyError("there is nothing to roll back: one pair answers, and none did before it.")
             self._finish()
             self.previous = None
-            self.server.swap(records.single(target))
+            self._swap(records.single(target))
             self._say(f"rolled back to {target.name} ({target.digest}): {why}", by)
             return self.traffic()
 
@@ -166,9 +167,20 @@ class Service:
         old = self.server.live
         self._finish()
         self.previous = old if new is not old else self.previous
-        self.server.swap(records.single(new))
+        self._swap(records.single(new))
         self._say(f"{new.name} ({new.digest}) answers everything: {why}")
         return self.traffic()
+
+    def _swap(self, new: Traffic[LivePair]) -> None:
+        """Others answer; those that answered before are let go, but for the one that a rollback would need."""
+        self.server.swap(new)
+        answering = {arm.live.digest for arm in new.arms}
+        kept = answering | ({self.previous.digest} if self.previous is not None else set())
+        for digest in self._answered - answering:
+            if digest in self.loaded:
+                self.loaded[digest].forget_scores()
+        self.loaded = {d: live for d, live in self.loaded.items() if d in kept or d not in self._answered}
+        self._answered = kept
 
     def _finish(self) -> None:
         """The test ends; its verdict stays for people to read."""
@@ -217,10 +229,12 @@ class Service:
             with suppress(OSError):  # answers go first: on Linux this is the priority of the thread alone
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         try:
-            return self.recorder.seal(everything=everything)
+            sealed = self.recorder.seal(everything=everything)
         except OutputError:
             self._recover()  # a pair may have come since
-            return self.recorder.seal(everything=everything)
+            sealed = self.recorder.seal(everything=everything)
+        self.recorder.forget({*self.loaded, *(arm.live.digest for arm in self.server.traffic.arms)})
+        return sealed
 
     def close(self) -> None:
         """Everything on disk."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.bounds import Terms
-from tandemrank.offpolicy.sequential import TwoArms
+from tandemrank.offpolicy.sequential import TwoArms, stakes_against_a_loss
 from tandemrank.serving.records import Named, Settled, Traffic
 
 LEVEL = 0.95
@@ -28,8 +28,10 @@ Decision = Literal["continue", "roll back", "promote"]
 class Verdict:
     """What is known of new minus old by now.
 
-    `difference`, in clicks per impression, is in [low, high] with probability `level`, at all times at once. `p_worse` and
-    `p_better` are p-values, valid at any time, of "the new pair is worse" and "better"; small means shown.
+    `difference`, in clicks per impression, is in [low, high] with probability `level`, at all times at once. What decides are
+    the one-sided bounds, each right with probability `level` by itself: `at_most` below 0 rolls back, `at_least` above 0
+    proposes the new pair. They are the sharpest so far: what was shown once stays shown. `p_worse` and `p_better` say the same
+    as p-values, valid at any time, of "the new pair is worse" and "better"; small means shown.
     """
 
     new: str
@@ -40,6 +42,8 @@ class Verdict:
     difference: float | None
     low: float
     high: float
+    at_least: float
+    at_most: float
     level: float
     p_worse: float
     p_better: float
@@ -66,13 +70,15 @@ class LiveTest:
     def __init__(self, traffic: Traffic[Named], K: int, *, level: float = LEVEL, usual: float = 0.0) -> None:
         self.old, self.new, self.mode = traffic.arms[0].live.digest, traffic.arms[1].live.digest, traffic.mode
         self.K, self.level = K, level
-        self.arms = TwoArms(K, centre=min(usual, float(K)))
+        against = stakes_against_a_loss(K, usual, traffic.arms[1].share)
+        self.arms = TwoArms(K, centre=min(usual, float(K)), against=against)
         self.credits: NDArray[np.int64] = np.zeros(2 * K + 1, np.int64)
         self.history: list[Point] = []
         self._fresh: dict[float, tuple[list[int], list[int]]] = {}
         self._units: set[int] = set()
         self._next = 10
         self._peaks = [0.0, 0.0]
+        self._sharpest = -float(K), float(K)
 
     def fits(self, traffic: Traffic[Named]) -> bool:
         """Whether the traffic is between the same pairs in the same way: a share may change."""
@@ -103,13 +109,15 @@ class LiveTest:
         for share, (new, old) in self._fresh.items():
             self.arms = self.arms.update(new, old, share)
         self._fresh = {}
+        enough = math.log(1 / (1 - self.level))
         for side, found in enumerate(self._evidence()):
+            if found > enough >= self._peaks[side]:
+                self._sharpen()  # the bound that decides is read off where it decides
             self._peaks[side] = max(self._peaks[side], found)
         total = sum(self.impressions)
         if total >= self._next and len(self.history) < POINTS:
             self._next = max(total + 1, int(1.15 * total))
             self.history.append(Point(total, self._difference() or 0.0, *self._interval()))
-        enough = math.log(1 / (1 - self.level))
         if self._peaks[1] > enough:
             return "roll back"
         return "promote" if self._peaks[0] > enough else "continue"
@@ -125,14 +133,16 @@ class LiveTest:
     def verdict(self) -> Verdict:
         """All that is known by now."""
         decision = self.look()
+        self._sharpen()
         low, high = self._interval()
         new, old = self.impressions
         p_better, p_worse = (min(1.0, math.exp(-peak)) for peak in self._peaks)
         difference = self._difference()
+        at_level, per = f"at level {self.level:.0%}", "clicks per impression or more"
         words = {
             "continue": "nothing is shown yet: keep the split, or give the new pair a larger share",
-            "roll back": f"the new pair is worse, at level {self.level:.0%}",
-            "promote": f"the new pair is better, at level {self.level:.0%}: promotion is proposed",
+            "roll back": f"the new pair is worse, {at_level}: by {-self._sharpest[1]:.3g} {per}",
+            "promote": f"the new pair is better, {at_level}: by {self._sharpest[0]:.3g} {per}; promotion is proposed",
         }[decision]
         return Verdict(
             self.new,
@@ -143,6 +153,7 @@ class LiveTest:
             difference,
             low,
             high,
+            *self._sharpest,
             self.level,
             p_worse,
             p_better,
@@ -172,13 +183,21 @@ class LiveTest:
         return float(self._credit_terms().mean) if self.mode == "interleave" else float(self.arms.difference)
 
     def _interval(self) -> tuple[float, float]:
+        return self._bounds((1 + self.level) / 2)
+
+    def _sharpen(self) -> None:
+        """Both one-sided bounds, as sharp as they ever were."""
+        low, high = self._bounds(self.level)
+        self._sharpest = max(self._sharpest[0], low), min(self._sharpest[1], high)
+
+    def _bounds(self, level: float) -> tuple[float, float]:
+        """A lower and an upper bound, each at the level."""
         if not sum(self.impressions):
             return -float(self.K), float(self.K)
         if self.mode != "interleave":
-            low, high = self.arms.interval(self.level)
-            return low.value, high.value
-        terms, half, stakes = self._credit_terms(), (1 + self.level) / 2, self.arms.stakes
+            return self.arms.one_sided(level)
+        terms, stakes = self._credit_terms(), self.arms.stakes
         return (
-            bounds.betting(terms, half, stakes=stakes).value,
-            -bounds.betting(terms.mirrored(), half, stakes=stakes).value,
+            bounds.betting(terms, level, stakes=stakes).value,
+            -bounds.betting(terms.mirrored(), level, stakes=stakes).value,
         )

@@ -89,19 +89,28 @@ function interval(t) {
   return `${three(mean - half)} to ${three(mean + half)}`;
 }
 
+// The share of impressions with a click at a rank, 95%, by Wilson: right for few clicks too.
+function share(x, n) {
+  if (!n) return [0, 0];
+  const z = 1.96, p = x / n, middle = p + z * z / (2 * n), half = z * Math.sqrt(p * (1 - p) / n + z * z / (4 * n * n)), all = 1 + z * z / n;
+  return [Math.max(0, (middle - half) / all), (middle + half) / all];
+}
+
 function showClicks() {
   const body = empty($("tallies")), svg = empty($("ranks")), key = empty($("key")), called = names();
   const entries = Object.entries(last.tallies), old = last.traffic.arms[0].policy;
   const K = Math.max(1, ...entries.map(([, t]) => t.by_rank.length));
-  const most = Math.max(1e-9, ...entries.flatMap(([, t]) => t.by_rank.map(x => x / Math.max(1, t.impressions))));
   const shown = entries.slice(-4), width = 280 / K;
+  const most = Math.max(1e-9, ...shown.flatMap(([, t]) => t.by_rank.map(x => share(x, t.impressions)[1])));
   shown.forEach(([policy, t], n) => {
     const row = put(body, "tr"), kind = policy === old ? "old" : "new";
     put(row, "td", called[policy] || policy); put(row, "td", t.impressions);
     put(row, "td", three(t.impressions ? t.clicks / t.impressions : null)); put(row, "td", interval(t));
     t.by_rank.forEach((x, k) => {
       const height = 90 * x / Math.max(1, t.impressions) / most, wide = width / (shown.length + 0.5);
-      put(svg, "rect", null, {class: kind, x: 10 + k * width + n * wide, y: 100 - height, width: wide * 0.9, height});
+      const left = 10 + k * width + n * wide, [low, high] = share(x, t.impressions).map(u => 100 - 90 * u / most);
+      put(svg, "rect", null, {class: kind, x: left, y: 100 - height, width: wide * 0.9, height});
+      put(svg, "path", null, {class: "whisker", d: `M${left + wide * 0.45},${low}V${high}m${-wide * 0.15},0h${wide * 0.3}M${left + wide * 0.3},${low}h${wide * 0.3}`});
     });
     put(key, "b", called[policy] || policy, {class: kind});
   });
@@ -113,7 +122,7 @@ function showVerdict() {
   const v = last.verdict, svg = empty($("history"));
   $("words").textContent = v ? (last.running ? "" : "last test: ") + v.words : "no test: one pair answers";
   $("words").className = v && v.decision === "roll back" ? "worse" : "";
-  $("numbers").textContent = v ? `${three(v.difference)} clicks per impression, ${percent(v.level)} at all times: ${three(v.low)} to ${three(v.high)}; ` +
+  $("numbers").textContent = v ? `${three(v.difference)} clicks per impression, ${percent(v.level)} at all times: ${three(v.low)} to ${three(v.high)}; what decides: at least ${three(v.at_least)}, at most ${three(v.at_most)}; ` +
     `${v.impressions_new} impressions of the new pair, ${v.impressions_old} of the old` : "";
   const points = last.history;
   if (points.length < 2) return;
