@@ -57,8 +57,10 @@ def test_a_job_in_a_pipe_says_what_it_does_in_plain_lines(capsys: pytest.Capture
         until(said, "the first trainings are under way, ")
         tell(GridState(3, 12, 5.0, ()))
         until(said, "3 of 12 trainings are finished, ")
-    with progress.training_progress() as train:
+    with progress.training_progress() as (stage, train):
         until(said, "reading the log, ")
+        stage("valuing what was trained")
+        until(said, "valuing what was trained, ")
         train("joint", STATE)
         until(said, "joint 2/3  epoch 4 of 16  objective 0.25, ")
     assert "".join(out) == ""
@@ -87,9 +89,11 @@ def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pyte
         count(1500)
     with progress.grid_progress() as tell:
         tell(GridState(3, 12, 5.0, (Row(method="joint", K2=10, N=1000, ndcg_mean=0.5),)))
-    with progress.training_progress() as train:
+    with progress.training_progress() as (stage, _):
+        stage("what the log says")
+    with progress.training_progress() as (_, train):
         train("joint", STATE)
         train("joint", STATE._replace(phase=2, last=LAST._replace(held_out=0.5)))
-    for words in ("impressions drawn", "3 of 12 trainings", "NDCG@10", "0.500", "joint 3/3"):
+    for words in ("impressions drawn", "3 of 12 trainings", "NDCG@10", "0.500", "what the log says", "joint 3/3"):
         assert words in screen.getvalue(), words
     assert capsys.readouterr().out == ""

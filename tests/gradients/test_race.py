@@ -345,3 +345,17 @@ def test_what_is_no_matrix_of_weights_is_refused() -> None:
     pattern = csc_matrix(np.ones((2, 3)))
     with pytest.raises(ConfigError, match="documents must be a CSR matrix"):
         race.exposure(s, s, torch.ones(1), 2, samples=1, generator=seeded(0), documents=pattern)
+
+
+def test_a_list_of_one_out_of_everything_has_its_exposure_exactly() -> None:
+    s_c, s_r = torch.zeros(2, 4), torch.tensor([[0.3, -1.0, 2.0, 0.5], [1.0, 1.0, 0.0, 3.0]])
+    s_c[1, 3] = -torch.inf  # not available, whatever the re-ranker thinks of it
+    found = {}
+    for samples in (1, 3):
+        g = torch.Generator().manual_seed(samples)
+        found[samples] = race.exposure(s_c, s_r, torch.tensor([0.8]), 4, samples=samples, generator=g)
+    for rho, error in found.values():
+        expected = [enumeration.exposure([0.0] * n, s_r[row, :n].tolist(), [0.8], n) for row, n in ((0, 4), (1, 3))]
+        assert rho[0].tolist() == pytest.approx(expected[0], abs=1e-6)
+        assert rho[1].tolist() == pytest.approx([*expected[1], 0.0], abs=1e-6)
+        assert not error.any()

@@ -9,6 +9,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.logs import counting, reading
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.exposure import MostLikely, exposure_lost, exposure_on
+from tandemrank.offpolicy.reward.model import Belief
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -55,6 +56,9 @@ class HalfOfAll:
     def matrix(self, q: np.ndarray) -> np.ndarray:
         return np.tile([0.1, 0.5, 0.9, 0.3, 0.0], (len(q), 1))
 
+    def at(self, q: np.ndarray, d: np.ndarray) -> Belief:
+        return Belief(self.matrix(q)[np.arange(len(q)), d], np.zeros(len(q)))
+
 
 @pytest.mark.parametrize("candidates_of", [3, 4])
 def test_a_re_ranker_is_asked_about_candidates_only(candidates_of: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +73,7 @@ def test_a_re_ranker_is_asked_about_candidates_only(candidates_of: int, monkeypa
         return exposure_on(policy, log, np.array(THETA), [HalfOfAll()], samples=4000, seed=1)
 
     dense = found()
-    monkeypatch.setattr(candidates, "LARGE", 0)
+    monkeypatch.setattr(candidates, "LARGE_EXPOSURE", 0)
     monkeypatch.setattr(policy.ranker, "forward" if candidates_of == 3 else "unused", None, raising=False)
     for name, expected in vars(dense).items():
         assert np.allclose(getattr(found(), name), expected, atol=0.1 if name == "random" else 0.02), name

@@ -16,7 +16,8 @@ from tandemrank.gradients import plackett_luce
 from tandemrank.logs import counting, reading, writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
-from tandemrank.offpolicy.logger import Lists, _log_probability, fit, lists_of
+from tandemrank.offpolicy import logger as loggers
+from tandemrank.offpolicy.logger import Lists, fit, inclusion, lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -41,16 +42,27 @@ def one_stage(scores: np.ndarray) -> TwoStagePolicy:
     return TwoStagePolicy(GivenScores(scores), GivenScores(scores), D, K, IDS)
 
 
+def log_probability(
+    parameters: list[torch.Tensor], query: list[int], items: list[list[int]], there: np.ndarray | None = None,
+    pi: np.ndarray | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """log pi(y) of lists, with all items or with a sample of them."""
+    D = len(parameters[0])
+    there, pi = np.ones(D, np.bool_) if there is None else there, np.ones(D) if pi is None else pi
+    batch = loggers._batch(np.array(query), np.array(items))
+    return loggers._log_probability(parameters, batch, loggers._drawn(pi, there))
+
+
 def test_the_likelihood_is_that_of_plackett_luce() -> None:
     scores = [0.3, -0.5, 1.0, 0.1]
     a = torch.tensor(scores)
     total = 0.0
     for y, probability, _ in enumeration.rankings(scores, range(4), 3):
-        found = _log_probability([a], torch.tensor([0]), torch.tensor([y])).item()
+        found = log_probability([a], [0], [list(y)]).item()
         assert found == pytest.approx(np.log(probability), abs=1e-5)
         total += np.exp(found)
     assert total == pytest.approx(1, abs=1e-5)
-    short = _log_probability([a], torch.tensor([0]), torch.tensor([[2, -1, -1]])).item()
+    short = log_probability([a], [0], [[2, -1, -1]]).item()
     assert short == pytest.approx(1.0 - np.log(np.exp(scores).sum()), abs=1e-5)
 
 
@@ -59,7 +71,44 @@ def test_the_likelihood_with_tastes_is_that_of_each_query() -> None:
     a, u, v = torch.randn(6, generator=generator), *(torch.randn(n, 2, generator=generator) for n in (3, 6))
     query, items = torch.tensor([0, 0, 2]), torch.tensor([[1, 2], [5, 0], [3, 4]])
     wanted = plackett_luce.log_probability((a + u @ v.T)[query], items)
-    assert _log_probability([a, u, v], query, items) == pytest.approx(wanted, abs=1e-5)
+    assert log_probability([a, u, v], query.tolist(), items.tolist()) == pytest.approx(wanted, abs=1e-5)
+
+
+def test_a_sample_of_the_items_stands_for_all_in_the_mean_over_all_samples() -> None:
+    """exp(s_y) / pi(y) of a list of one is the normaliser: over all samples of five items its mean is the sum of all."""
+    generator = torch.Generator().manual_seed(1)
+    a, u, v = torch.randn(5, generator=generator), *(torch.randn(n, 2, generator=generator) for n in (2, 5))
+    pi, mean = np.array([0.3, 0.6, 1.0, 0.8, 0.5]), torch.zeros(2)
+    lists = [[1], [3]]
+    s = (a + u @ v.T)[torch.arange(2), [1, 3]]
+    for bits in np.ndindex(2, 2, 2, 2, 2):
+        there = np.array(bits, np.bool_)
+        chance = float(np.where(there, pi, 1 - pi).prod())
+        if chance > 0:
+            mean += chance * (s - log_probability([a, u, v], [0, 1], lists, there, pi)).exp()
+    assert mean == pytest.approx((a + u @ v.T).exp().sum(1), rel=1e-5)
+
+
+def test_chances_of_a_sample_add_up_to_its_size_and_are_larger_for_what_is_shown_more() -> None:
+    counts = np.array([0, 0, 1, 3, 50, 1_000])
+    pi = inclusion(counts, 4)
+    assert pi.sum() == pytest.approx(4)
+    assert (np.diff(pi) >= 0).all()
+    assert pi[-1] == 1
+    assert pi.min() > 0
+    assert (inclusion(counts, 6) == 1).all()
+
+
+def test_a_fit_by_samples_comes_close_to_that_by_all_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = logger(1.0)
+    lists = lists_of(shown(scores, np.full((Q, D), 0.5))[:1])
+    dense = fit(lists, IDS, ranks=(4,), epochs=15)
+    monkeypatch.setattr(loggers, "WHOLE", 0)
+    monkeypatch.setattr(loggers, "SAMPLED", 12)
+    sampled = fit(lists, IDS, ranks=(4,), epochs=15)
+    ours, theirs = (torch.softmax(one.scorer(torch.arange(Q)), 1).detach() for one in (sampled, dense))
+    alone = torch.softmax(dense.scorer.items[:, 0], 0).detach()
+    assert (ours - theirs).abs().mean() < 0.2 * (alone - theirs).abs().mean()
 
 
 @pytest.mark.parametrize("tastes", [0.0, 1.0])

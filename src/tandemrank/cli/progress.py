@@ -101,12 +101,12 @@ def _filling_in(state: "GridState", bar: "Bar") -> "RenderableType":
 
 
 @contextmanager
-def training_progress() -> Iterator[Callable[[str, "Progress"], None]]:
-    """Method, phase, epoch, objective and judgement of a training from a log."""
+def training_progress() -> Iterator[tuple[Callable[[str], None], Callable[[str, "Progress"], None]]]:
+    """What a training from a log is at, in words; and its method, phase, epoch, objective and judgement."""
     words = "reading the log"
     if not sys.stderr.isatty():
         with plain_lines(words) as say:
-            yield lambda method, state: say(_words_of(method, state))
+            yield say, lambda method, state: say(_words_of(method, state))
         return
     with _bar(words) as bar:
         task, current = bar.task_ids[0], ("", 0)
@@ -119,7 +119,7 @@ def training_progress() -> Iterator[Callable[[str, "Progress"], None]]:
                 task, current = bar.add_task("", total=state.epochs), (method, state.phase)
             bar.update(task, completed=state.epoch + state.done, description=_words_of(method, state, short=True))
 
-        yield show
+        yield lambda said: bar.update(task, description=said), show
 
 
 def _words_of(method: str, state: "Progress", *, short: bool = False) -> str:

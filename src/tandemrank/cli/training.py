@@ -115,10 +115,10 @@ def learn(
     first, drew = (None if path is None else load(path) for path in (start, logging_policy))
     begin = Start(first, **tables, sizes=resolved.start)
     inputs = [*logs, start, logging_policy, *tables.values()]
-    with resumable(), training_progress() as progress, claimed(out, training.TRAINING, inputs=inputs):
+    with resumable(), training_progress() as (stage, progress), claimed(out, training.TRAINING, inputs=inputs):
         learned = learning.learn(
             logs, resolved.learning, methods=methods, start=begin, logging_policy=drew, seed=seed,
-            checkpoints=out / "checkpoints", resume=resume, progress=progress,
+            checkpoints=out / "checkpoints", resume=resume, progress=progress, stage=stage,
         )  # fmt: skip
     written = training.write(learned, out, command=command_line(), seed=seed)
     if as_json:

@@ -84,7 +84,7 @@ def exposure(
     With K2 = D it is the propensity of a one-stage policy (paper: eq:propensity_def). The samples' mean is scaled so that
     the exposures of a query sum to theta_1 + ... + theta_K, as they must: most of the noise is common to all documents.
     Shapes: s_c, s_r [B, D]; theta [K] -> two of [B, D], or of [nnz] where `documents`, a CSR pattern [B, D], is given.
-    The standard error is NaN for one sample.
+    The standard error is NaN for one sample. A list of one out of everything needs none: rho(d) = theta_1 softmax(s_r)_d.
     """
     problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
     if documents is not None and not isinstance(documents, csr_matrix):
@@ -93,6 +93,8 @@ def exposure(
         )
     if documents is not None and documents.shape != s_c.shape:
         raise ConfigError(f"documents must have the shape of the scores, {tuple(s_c.shape)}, not {documents.shape}.")
+    if len(theta) == 1 and s_c.shape[1] <= K2:
+        return _of_the_first(s_c.detach(), s_r.detach(), theta, documents)
     row, moments, totals = (_kernel_moments if problem.compiled else _tensor_moments)(
         s_c.detach(), s_r.detach(), documents, problem
     )
@@ -101,6 +103,16 @@ def exposure(
     # Scaling up the mean of few samples can pass the largest examination, which no exposure does.
     mean = mean.clamp(max=float(theta.max()))
     return mean.to(s_c).reshape(shape), error.to(s_c).reshape(shape)
+
+
+def _of_the_first(s_c: Tensor, s_r: Tensor, theta: Tensor, documents: csr_matrix | None) -> tuple[Tensor, Tensor]:
+    """The exposure of a list of one, where everything that is available is a candidate: exact, so its error is 0."""
+    scores = s_r.double().masked_fill(s_c == -torch.inf, -torch.inf)
+    rho = theta.detach().double() * torch.softmax(scores, 1).nan_to_num()  # nothing is available: nothing is shown
+    if documents is not None:
+        rows = np.repeat(np.arange(len(s_r)), np.diff(documents.indptr))
+        rho = rho[torch.from_numpy(rows), torch.from_numpy(documents.indices.astype(np.int64))]
+    return rho.to(s_r), torch.zeros_like(rho).to(s_r)
 
 
 def draw(

@@ -3,7 +3,7 @@
 rho_cr(d | q) = E_{y_c} E_{y_r} [theta_{k(d)}]                                       (paper: 2stage-true-utility)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -25,8 +25,16 @@ Floats = NDArray[np.float64]
 
 CELLS = 2**21  # scores in memory at once: queries x items of a batch
 RACES = 4_000  # of all queries together, at least: with 20 for each of many, or many for each of a few
+MANY_RACES, LEAST = 100_000, 5  # where items are many, no more in all than this, and no fewer for a query
 LARGE_BATCH = 128  # queries at once where nothing has scores of all items
 STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
+
+
+class Believed(Protocol):
+    """What is believed of some pairs."""
+
+    @property
+    def mean(self) -> Floats: ...
 
 
 class Rewards(Protocol):
@@ -34,6 +42,9 @@ class Rewards(Protocol):
 
     def matrix(self, q: NDArray[np.integer]) -> Floats:
         """r_hat of every item; the last column is for items that the model does not know.  Shapes: q [B] -> [B, D + 1]."""
+
+    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Believed:
+        """r_hat of some pairs that the model knows.  Shapes: q, d [n] -> [n]."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +71,7 @@ def exposure_on(
     """
     policy = pair.policy if isinstance(pair, MostLikely) else pair
     logged = np.flatnonzero(log.impressions)
-    samples = max(samples, RACES // max(len(logged), 1))
+    samples = _races(samples, len(logged), policy)
     positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged), "the pair to value")
     here = positions_of(policy.vocabulary.item_ids, log.vocabulary.item_ids, "item", missing="mark")[log.item]
     there = positions_of(log.vocabulary.item_ids, policy.vocabulary.item_ids, "item", missing="mark")
@@ -69,16 +80,18 @@ def exposure_on(
     direct = np.zeros((len(rewards), log.Q))
     generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
-    step = LARGE_BATCH if policy.is_large and not rewards else max(1, CELLS // len(there))
+    step = LARGE_BATCH if policy.exposes_sparsely else max(1, CELLS // len(there))
     for first in range(0, len(logged), step):
         part = logged[first : first + step]
         rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
         at = np.searchsorted(part, log.query[rows]), np.maximum(here[rows], 0)
-        worth = [lambda r=reward, p=part: r.matrix(p)[:, there] for reward in rewards]
-        how = _of_candidates if policy.is_large else _of_everything
-        found = how(policy, positions[first : first + step], at, curve, worth, samples, generator)
+        worth, q = [Worth(reward, part, there) for reward in rewards], positions[first : first + step]
+        how = _of_candidates if policy.exposes_sparsely else _of_everything
         if isinstance(pair, MostLikely):
-            found = _of_fixed(found, policy.most_likely(positions[first : first + step]), at, theta[: policy.K], worth)
+            found = how(policy, q, at, curve, (), 1, generator)  # for its candidates in random order alone
+            found = _of_fixed(found, policy.most_likely(q), at, theta[: policy.K], worth)
+        else:
+            found = how(policy, q, at, curve, worth, samples, generator)
         rho[rows] = np.where(here[rows] >= 0, found.rho, 0.0)
         total[part] = found.total
         supported[part] = np.bincount(at[0], np.where(once[rows], found.rho, 0.0), len(part))
@@ -86,6 +99,13 @@ def exposure_on(
         random[part] /= np.maximum(found.shuffled_total, np.finfo(float).tiny)  # nothing at all is available to some
         direct[:, part] = found.direct
     return Exposure(rho, total, supported, random, direct)
+
+
+def _races(asked: int, queries: int, policy: TwoStagePolicy) -> int:
+    """Samples for each query. Their noise is each query's own, so an interval over queries counts it; few queries get more, for
+    with them no interval would, and many queries of many items fewer."""
+    most = max(LEAST, MANY_RACES // max(queries, 1)) if policy.exposes_sparsely else asked
+    return max(min(asked, most), RACES // max(queries, 1))
 
 
 @dataclass(frozen=True)
@@ -102,24 +122,59 @@ class _Found:
     direct: Floats
 
 
-Worth: TypeAlias = Sequence[Callable[[], Floats]]
+@dataclass(frozen=True)
+class Worth:
+    """A reward model for a batch of queries and the items of a pair, which it knows by other positions, or not (-1).
+
+    Shapes: q [B]; there [items of the pair].
+    """
+
+    reward: Rewards
+    q: NDArray[np.int64]
+    there: NDArray[np.int64]
+
+    def of_all(self) -> Floats:
+        """Shapes: -> [B, items of the pair]."""
+        return self.reward.matrix(self.q)[:, self.there]
+
+    def of(self, rows: NDArray[np.int64], items: NDArray[np.integer]) -> Floats:
+        """Of some items, 0 where there is none (-1).  Shapes: rows [n], the places of queries; items [n, K] -> [n, K]."""
+        known = self.there[np.maximum(items, 0)]
+        if (known < 0).any():
+            return np.where(items >= 0, self.of_all()[rows[:, None], np.maximum(items, 0)], 0.0)
+        q = np.repeat(self.q[rows], items.shape[1])
+        return np.where(items >= 0, self.reward.at(q, known.ravel()).mean.reshape(items.shape), 0.0)
+
+
 At: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _of_everything(
-    policy: TwoStagePolicy, q: NDArray[np.int64], at: At, curve: Tensor, worth: Worth, samples: int, g: torch.Generator
+    policy: TwoStagePolicy,
+    q: NDArray[np.int64],
+    at: At,
+    curve: Tensor,
+    worth: Sequence[Worth],
+    samples: int,
+    g: torch.Generator,
 ) -> _Found:
     s_c, s_r = policy.plain_scores(q)
     every, shuffled = (
         race.exposure(s_c, s, curve, policy.K2, samples=n, generator=g)[0].double().numpy()
         for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
     )
-    direct = np.array([(every * of()).sum(1) for of in worth]).reshape(len(worth), len(q))
+    direct = np.array([(every * one.of_all()).sum(1) for one in worth]).reshape(len(worth), len(q))
     return _Found(every[at], shuffled[at], every.sum(1), shuffled.sum(1), direct)
 
 
 def _of_candidates(
-    policy: TwoStagePolicy, q: NDArray[np.int64], at: At, curve: Tensor, worth: Worth, samples: int, g: torch.Generator
+    policy: TwoStagePolicy,
+    q: NDArray[np.int64],
+    at: At,
+    curve: Tensor,
+    worth: Sequence[Worth],
+    samples: int,
+    g: torch.Generator,
 ) -> _Found:
     """The same where the re-ranker is asked about candidates only: exposures of the logged pairs, the sums as they must be, and
     the direct part by drawn lists."""
@@ -133,24 +188,24 @@ def _of_candidates(
         candidates.exposure(policy, q, curve, pairs, samples=n, generator=g, in_random_order=shuffles)[0]
         .double()
         .numpy()
-        for shuffles, n in ((False, samples), (True, STAGE_SAMPLES))
+        for shuffles, n in ((False, samples), (True, min(samples, STAGE_SAMPLES)))
     )
     total = np.full(len(q), float(curve.sum()))
     direct = np.zeros((len(worth), len(q)))
     if worth:
         rows = np.repeat(np.arange(len(q)), samples)
-        drawn = policy.draw(q, rows, keys_for(len(rows), g))
-        for fold, of in enumerate(worth):
-            gain = np.where(drawn >= 0, of()[rows[:, None], np.maximum(drawn, 0)], 0.0) @ curve.double().numpy()
+        drawn = candidates.draw(policy, q, rows=rows, keys=keys_for(len(rows), g))
+        for fold, one in enumerate(worth):
+            gain = one.of(rows, drawn) @ curve.double().numpy()
             direct[fold] = gain.reshape(len(q), samples).mean(1)
     return _Found(rho[inverse], shuffled[inverse], total, total, direct)
 
 
-def _of_fixed(found: _Found, lists: NDArray[np.int32], at: At, theta: Floats, worth: Worth) -> _Found:
+def _of_fixed(found: _Found, lists: NDArray[np.int32], at: At, theta: Floats, worth: Sequence[Worth]) -> _Found:
     """The same of lists that are always shown: theta_k of the item at rank k.  Shapes: lists [B, K]; theta [K]."""
     lists = lists[:, : len(theta)]
     rho = (lists[at[0]] == at[1][:, None]) @ theta
-    direct = [(np.take_along_axis(of(), np.maximum(lists, 0), 1) * (lists >= 0)) @ theta for of in worth]
+    direct = [one.of(np.arange(len(lists)), lists) @ theta for one in worth]
     return replace(found, rho=rho, total=(lists >= 0) @ theta, direct=np.array(direct).reshape(len(worth), len(lists)))
 
 

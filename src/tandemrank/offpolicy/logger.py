@@ -26,6 +26,8 @@ from tandemrank.policies.scorers import MatrixFactorisation
 
 LISTS = 1_000_000  # lists that a fit looks at: the first of the log; more would hardly change it
 HELD_OUT = 0.1
+WHOLE = 4096  # items that a fit looks at for every query; of more, a sample stands for all
+SAMPLED = 1024  # its expected size
 LEFT = 1e-6  # the least mass that is left after a list: rounding, where a logger always shows the same
 ENOUGH = 1e-4  # nats that a list must gain for an epoch to count as better
 
@@ -81,22 +83,11 @@ def fit(
     if any(rank < 1 for rank in ranks) or prior < 0 or epochs < 1:
         raise ConfigError(f"expected ranks >= 1, prior >= 0, epochs >= 1; {ranks}, {prior}, {epochs} came.")
     Q, D, K = len(vocabulary.query_ids), len(vocabulary.item_ids), lists.items.shape[1]
-    apart = (
-        random.uniforms(random.random_keys(seed, random.Stream.FIT_HELD_OUT, np.arange(len(lists.query)))) < HELD_OUT
-    )
-    used, held_out = _sorted(lists, ~apart), _sorted(lists, apart)
-    if not (used.items >= 0).any():
-        raise LogError(
-            f"expected lists with items to fit the logging policy to; {len(lists.query)} lists came, and what is not "
-            f"held out of them shows nothing. Give a longer log, or its propensities."
-        )
-    counts = np.bincount(used.items[used.items >= 0], minlength=D)
-    generator = torch.Generator().manual_seed(seed)
-    alone = _optimise([torch.from_numpy(np.log(counts + 0.5)).float()], used, held_out, 0.0, epochs)
-    best = alone
+    job, generator = _Fit(lists, D, seed), torch.Generator().manual_seed(seed)
+    best = alone = job.optimise([torch.from_numpy(np.log(job.counts + 0.5)).float()], 0.0, epochs)
     for rank in ranks:
         tastes = [0.1 * torch.randn(n, rank, generator=generator) for n in (Q, D)]
-        found = _optimise([alone.parameters[0], *tastes], used, held_out, prior, epochs)
+        found = job.optimise([alone.parameters[0], *tastes], prior, epochs)
         gain = found.held_out - best.held_out
         if not gain.mean() > 2 * gain.std() / len(gain) ** 0.5:
             break  # no better than by chance
@@ -122,64 +113,155 @@ class _Best:
     epoch: int
 
 
-def _sorted(lists: Lists, chosen: NDArray[np.bool_]) -> Lists:
-    """The chosen lists in the order of their queries."""
-    order = np.flatnonzero(chosen)[np.argsort(lists.query[chosen], kind="stable")]
+@dataclass(frozen=True)
+class _Batch:
+    """Some queries, the distinct pairs that they were shown, and their lists as places among these, -1 where one is short.
+
+    Shapes: query [B]; row, item [P], the query's place and the item of every pair; lists [n, K]; list_row [n].
+    """
+
+    query: Tensor
+    row: Tensor
+    item: Tensor
+    lists: Tensor
+    list_row: Tensor
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Items that stand for all: item d is there with chance pi_d and counts 1 / pi_d (Horvitz and Thompson), else 0.
+
+    Shapes: items, weight [m]; counted [D], the weight of every item, 0 where it is not there.
+    """
+
+    items: Tensor
+    weight: Tensor
+    counted: Tensor
+
+
+def inclusion(counts: NDArray[np.integer], size: int) -> NDArray[np.float64]:
+    """pi_d = min(1, c (n_d + 1)): the chance to stand for all items, about `size` of them, by how often each was shown.
+
+    Shapes: counts [D] -> [D].
+    """
+    if len(counts) <= size:
+        return np.ones(len(counts))
+    mass, pi = counts + 1.0, np.zeros(len(counts))
+    while True:  # what is certain leaves more for the others
+        open_ = pi < 1
+        pi[open_] = (size - (~open_).sum()) * mass[open_] / mass[open_].sum()
+        if not (pi[open_] > 1).any():
+            return pi
+        pi = np.where(pi >= 1, 1.0, 0.0)
+
+
+def _drawn(pi: NDArray[np.float64], there: NDArray[np.bool_]) -> _Sample:
+    """The sample of some items.  Shapes: pi, there [D]."""
+    items, counted = np.flatnonzero(there), np.where(there, 1 / pi, 0.0)
+    return _Sample(
+        *(torch.from_numpy(x) for x in (items, counted[items].astype(np.float32), counted.astype(np.float32)))
+    )
+
+
+def _sorted(lists: Lists, chosen: NDArray[np.bool_], place: NDArray[np.int64]) -> Lists:
+    """The chosen lists, those of a query together, in the order of their places.  Shapes: chosen [n]; place [Q]."""
+    order = np.flatnonzero(chosen)[np.argsort(place[lists.query[chosen]], kind="stable")]
     return Lists(lists.query[order], lists.items[order])
 
 
-def _optimise(start: list[Tensor], used: Lists, held_out: Lists, prior: float, epochs: int, patience: int = 5) -> _Best:
-    """Adam until the held-out lists stop getting likelier; the parameters of the best epoch."""
-    parameters = [p.clone().requires_grad_() for p in start]
-    optimiser = torch.optim.Adam(parameters, lr=0.03)
-    share = prior / max(1, len(used.query))
-    judged = held_out if len(held_out.query) else used
-    best = _Best([p.detach().clone() for p in parameters], _judge(parameters, judged), 0)
-    for epoch in range(1, epochs + 1):
-        for query, items in _batches(used):
-            loss = -_log_probability(parameters, query, items).mean()
-            loss = loss + share / 2 * sum((p.square().sum() for p in parameters[1:]), torch.zeros(()))
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        found = _judge(parameters, judged)
-        if found.mean() > best.held_out.mean() + ENOUGH:
-            best = _Best([p.detach().clone() for p in parameters], found, epoch)
-        elif epoch - best.epoch >= patience:
-            break
-    return best
+class _Fit:
+    """One fit: lists in batches, those that are held out, and the chances of the items to stand for all."""
+
+    def __init__(self, lists: Lists, D: int, seed: int) -> None:
+        keys = random.random_keys(seed, random.Stream.FIT_HELD_OUT, np.arange(len(lists.query)))
+        apart = random.uniforms(keys) < HELD_OUT
+        # Queries in random order: those of neighbouring ids may be alike, and a batch should be like any other.
+        place = np.random.default_rng(seed).permutation(int(lists.query.max(initial=0)) + 1)
+        used, held_out = _sorted(lists, ~apart, place), _sorted(lists, apart, place)
+        if not (used.items >= 0).any():
+            raise LogError(
+                f"expected lists with items to fit the logging policy to; {len(lists.query)} lists came, and what is not "
+                f"held out of them shows nothing. Give a longer log, or its propensities."
+            )
+        self.counts = np.bincount(used.items[used.items >= 0], minlength=D)
+        self.pi = inclusion(self.counts, D if D <= WHOLE else SAMPLED)
+        self.rng = np.random.default_rng(seed)
+        self.used, self.n = _batches(used), len(used.query)
+        self.judged = _batches(held_out if len(held_out.query) else used)
+        self.judges = self.sample()
+
+    def sample(self) -> _Sample:
+        """Each item by its chance, independently."""
+        return _drawn(self.pi, self.rng.random(len(self.pi)) < self.pi)
+
+    def optimise(self, start: list[Tensor], prior: float, epochs: int, patience: int = 5) -> _Best:
+        """Adam until the held-out lists stop getting likelier; the parameters of the best epoch."""
+        parameters = [p.clone().requires_grad_() for p in start]
+        optimiser = torch.optim.Adam(parameters, lr=0.03)
+        share = prior / max(1, self.n)
+        best = _Best([p.detach().clone() for p in parameters], self.judge(parameters), 0)
+        for epoch in range(1, epochs + 1):
+            for batch in self.used:
+                loss = -_log_probability(parameters, batch, self.sample()).mean()
+                loss = loss + share / 2 * sum((p.square().sum() for p in parameters[1:]), torch.zeros(()))
+                optimiser.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+            found = self.judge(parameters)
+            if found.mean() > best.held_out.mean() + ENOUGH:
+                best = _Best([p.detach().clone() for p in parameters], found, epoch)
+            elif epoch - best.epoch >= patience:
+                break
+        return best
+
+    def judge(self, parameters: list[Tensor]) -> NDArray[np.float64]:
+        """log pi(y) of every held-out list, by the same sample every time.  Shapes: -> [n]."""
+        with torch.no_grad():
+            return torch.cat([_log_probability(parameters, part, self.judges) for part in self.judged]).double().numpy()
 
 
-def _batches(lists: Lists) -> list[tuple[Tensor, Tensor]]:
-    """Lists of about an eighth of the queries at a time, at most 512 of them: memory is O(512 x D)."""
-    distinct, first = np.unique(lists.query, return_index=True)
-    step = int(np.clip(len(distinct) // 8, 1, 512))
-    bounds = np.append(first[::step], len(lists.query))
-    parts = pairwise(bounds)
-    return [(torch.from_numpy(lists.query[i:j]), torch.from_numpy(lists.items[i:j])) for i, j in parts]
+def _batches(lists: Lists) -> list[_Batch]:
+    """Lists of about an eighth of the queries at a time, at most 512 of them: memory is O(512 x items of a sample)."""
+    first = np.flatnonzero(np.diff(lists.query, prepend=-1))
+    step = int(np.clip(len(first) // 8, 1, 512))
+    return [_batch(lists.query[i:j], lists.items[i:j]) for i, j in pairwise(np.append(first[::step], len(lists.query)))]
 
 
-def _judge(parameters: list[Tensor], lists: Lists) -> NDArray[np.float64]:
-    """log pi(y) of every list.  Shapes: -> [n]."""
-    with torch.no_grad():
-        return torch.cat([_log_probability(parameters, *part) for part in _batches(lists)]).double().numpy()
+def _batch(query: NDArray[np.int64], items: NDArray[np.int64]) -> _Batch:
+    """The lists of some queries, in their order.  Shapes: query [n], items [n, K]."""
+    distinct, list_row = np.unique(query, return_inverse=True)
+    listed = items >= 0
+    D = int(items.max(initial=0)) + 1
+    pairs, place = np.unique((list_row[:, None] * D + items)[listed], return_inverse=True)
+    places = np.full(items.shape, -1, np.int64)
+    places[listed] = place
+    return _Batch(*(torch.from_numpy(x) for x in (distinct, pairs // D, pairs % D, places, list_row)))
 
 
-def _log_probability(parameters: list[Tensor], query: Tensor, items: Tensor) -> Tensor:
+def _log_probability(parameters: list[Tensor], batch: _Batch, sample: _Sample) -> Tensor:
     """log pi(y) of lists by the mass that is left after each place; one normaliser per query, whatever its lists.
 
-    Shapes: parameters a [D] and, with tastes, u [Q, F], v [D, F]; query [n], items [n, K] -> [n].
+        Z_q = sum_{d shown} exp(s_d) + sum_{d in the sample, not shown} exp(s_d) / pi_d
+
+    What a query was shown counts as it is, the sample stands for the rest: unbiased, and exact where it has all items.
+    Shapes: parameters a [D] and, with tastes, u [Q, F], v [D, F] -> [n].
     """
     a, *tastes = parameters
-    distinct, row = torch.unique_consecutive(query, return_inverse=True)
+    own, others = a[batch.item], a[sample.items][None]  # without tastes one row for all
     if tastes:
-        s = a + tastes[0][distinct] @ tastes[1].T
-    else:
-        s, row = a[None], torch.zeros_like(row)
-    log_p = torch.log_softmax(s, 1)
-    listed = items >= 0
-    flat = row[:, None] * log_p.shape[1] + items.clamp(min=0)
-    chosen = log_p.flatten().index_select(0, flat.flatten()).view(items.shape)
+        u, v = tastes[0][batch.query], tastes[1]
+        own = own + (u[batch.row] * v[batch.item]).sum(1)
+        others = others + u @ v[sample.items].T
+    with torch.no_grad():
+        top = torch.full((len(batch.query),), -torch.inf).scatter_reduce(0, batch.row, own, "amax")
+        top = torch.maximum(top, others.amax(1)) if len(sample.items) else top
+        top = top if tastes else top.max().expand(len(top))
+    own, mass = own - top[batch.row], (others - top[: len(others), None]).exp() @ sample.weight
+    # A shown pair whose item is in the sample would count twice.
+    Z = mass.expand(len(batch.query)).index_add(0, batch.row, own.exp() * (1 - sample.counted[batch.item]))
+    log_p = own - Z.log()[batch.row]
+    listed = batch.lists >= 0
+    chosen = torch.where(listed, log_p[batch.lists.clamp(min=0)], 0.0)
     drawn = torch.where(listed, chosen.exp(), 0.0).cumsum(1)
     left = 1 - torch.cat([torch.zeros_like(drawn[:, :1]), drawn[:, :-1]], 1)
     return torch.where(listed, chosen - left.clamp(min=LEFT).log(), 0.0).sum(1)

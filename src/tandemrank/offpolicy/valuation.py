@@ -289,7 +289,8 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
     clip = asked.clip if asked.clip is not None else "quantile" if asked.estimator == "clipped" else "none"
     found = resolve(
         [read.whole], theta, kind=asked.propensity, clip=clip, logging_policy=asked.logging_policy,
-        lists=None if shown is None else lambda: lists_of([shown]), samples=max(asked.samples, SAMPLES),
+        lists=None if shown is None else lambda: lists_of([shown]),
+        samples=asked.samples if asked.samples > SAMPLES else None,
         seed=derive(asked.seed, "propensities"),
     )  # fmt: skip
     folds = read.folds if asked.estimator in MODELLED else []

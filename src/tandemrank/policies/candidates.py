@@ -23,7 +23,8 @@ from tandemrank.policies import retrieval
 from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import Scorer
 
-LARGE = 20_000  # items from which on the sparse race is faster than the dense one (docs/scale.md)
+LARGE = 20_000  # items from which on training by the sparse race is faster than by the dense one (docs/scale.md)
+LARGE_EXPOSURE = 6_000  # the same for the exposures of some documents: they need no gradient
 
 
 class Pair(Protocol):
@@ -46,11 +47,30 @@ def is_large(generator: Scorer, ranker: Scorer) -> bool:
     return not ranker.scores_everything or int(generator.spec()["D"]) > LARGE
 
 
+def exposes_sparsely(generator: Scorer, ranker: Scorer) -> bool:
+    """Whether exposures of some documents come from the sparse race: large, or nearly."""
+    return is_large(generator, ranker) or int(generator.spec()["D"]) > LARGE_EXPOSURE
+
+
 def generator_scores(scorer: Scorer, q: Tensor) -> GeneratorScores:
     """The scores of all items without gradients, as products where they are such.  Shapes: q [B] -> [B, D]."""
     with torch.no_grad():
         found = scorer.factors(q)
         return scorer(q).detach() if found is None else found
+
+
+def distinct(pair: Pair, q: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first query of each kind, and the kind of every query: those that both stages score alike by one vector.
+
+    Shapes: q [B] -> [kinds], [B].
+    """
+    with torch.no_grad():
+        found = [stage.factors(torch.from_numpy(q)) for stage in (pair.generator, pair.ranker)]
+    vectors = [one.queries.numpy() for one in found if one is not None]
+    if len(vectors) < len(found):
+        return np.arange(len(q)), np.arange(len(q))
+    _, first, kind = np.unique(np.concatenate(vectors, 1), axis=0, return_index=True, return_inverse=True)
+    return first, kind.ravel()
 
 
 def ranker_scores(scorer: Scorer, q: Tensor, items: Tensor) -> Tensor:
@@ -163,6 +183,9 @@ def exposure(
             chance = float(theta.sum()) / documents.shape[1]
             return torch.full((documents.nnz,), chance), torch.zeros(documents.nnz)
         s = generator_scores(pair.ranker, positions)
+        if len(theta) == 1:
+            every = s if isinstance(s, Tensor) else s.queries @ s.items.T
+            return race.exposure(every, every, theta, pair.K2, samples=1, generator=generator, documents=documents)
         return lazy_race.exposure(s, theta, documents, samples=samples, generator=generator)
     s_c = generator_scores(pair.generator, positions)
     plan = sparse_race.plan(s_c, documents, pair.K2, samples=samples, pattern=None, generator=generator)

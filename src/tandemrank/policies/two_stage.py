@@ -63,6 +63,11 @@ class TwoStagePolicy:
         """Whether the re-ranker is asked about candidates only (`candidates`), and not about everything."""
         return candidates.is_large(self.generator, self.ranker)
 
+    @property
+    def exposes_sparsely(self) -> bool:
+        """Whether exposures come from the sparse race, which looks at candidates and at what is asked for."""
+        return candidates.exposes_sparsely(self.generator, self.ranker)
+
     def scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
         """Both stages' scores.  Shapes: q [B] -> [B, D], [B, D]."""
         positions = torch.from_numpy(checked_positions(q, len(self.vocabulary.query_ids), "queries"))
@@ -225,10 +230,11 @@ class TwoStagePolicy:
     ) -> tuple[Tensor, Tensor]:
         """The same for a batch of queries.  Shapes: q [B]; rows, item [n] -> [n], [n]."""
         D = len(self.vocabulary.item_ids)
-        if self.is_large:
-            wanted, inverse = np.unique(rows * D + item, return_inverse=True)
-            pairs = _pattern(wanted, len(q), D)
-            found = candidates.exposure(self, q, theta, pairs, samples=samples, generator=generator)
+        if self.exposes_sparsely:
+            first, kind = candidates.distinct(self, q)
+            wanted, inverse = np.unique(kind[rows] * D + item, return_inverse=True)
+            pairs = _pattern(wanted, len(first), D)
+            found = candidates.exposure(self, q[first], theta, pairs, samples=samples, generator=generator)
         else:
             s_c, s_r = self.plain_scores(q)
             unique, row_of = _unique_rows(s_c, s_r)

@@ -88,13 +88,14 @@ def prepare(
         raise LogError(
             f"not enough clicks to learn from: {came}, in {sum(part.N for part in parts):g} impressions. Give a longer log."
         )
+    weighted = config.objective != "posterior" or held_out is not None  # else no click is divided by its propensity
     samples, quantile = config.propensity_samples, config.clip_quantile
     found = propensities.resolve(
         parts, config.theta, kind=config.propensity, clip=config.clip,
         clip_quantile=propensities.CLIP_QUANTILE if quantile is None else quantile,
-        logging_policy=logging_policy, lists=lists, samples=samples or propensities.SAMPLES, seed=seed,
+        logging_policy=logging_policy, lists=lists, samples=samples, seed=seed, rows=weighted,
     )  # fmt: skip
-    rho_0, prior = found.rho_0[0], vectors or vectors_of(found.logger, train_log.vocabulary)
+    prior = vectors or vectors_of(found.logger, train_log.vocabulary)
 
     def fitted(log: Feedback) -> Posterior:
         if tables is not None:
@@ -104,11 +105,11 @@ def prepare(
     whole = fitted(train_log) if config.from_posterior or config.objective == "posterior" else None
     weights: csr_matrix | RewardWeights
     if config.objective == "ips":
-        weights = click_weights(rho_0, train_log)
+        weights = click_weights(found.rho_0[0], train_log)
     elif config.objective == "posterior" and whole is not None:
         weights = direct_weights(train_log, whole)
     else:
         folds = query_folds(train_log, seed) if halves is None else [(halves[0], halves[1]), (halves[1], halves[0])]
         models = [(part, fitted(rest)) for part, rest in folds]
-        weights = doubly_robust_weights(rho_0, train_log, config.theta, models)
+        weights = doubly_robust_weights(found.rho_0[0], train_log, config.theta, models)
     return TrainingData(weights, held_out, found, whole)

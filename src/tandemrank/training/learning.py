@@ -67,13 +67,14 @@ def learn(
     checkpoints: str | Path | None = None,
     resume: bool = False,
     progress: Callable[[Method, Progress], None] | None = None,
+    stage: Callable[[str], None] | None = None,
 ) -> Learned:
     """Trains both stages from a click log alone, by each method, and values what came out on impressions nobody saw.
 
     `log`: files, folders, patterns, a frame of polars or pandas. What `config` leaves open comes from the log:
     `list_length` is its longest list, `candidates` at most its items. Without a `logging_policy` the policy to start from
     is taken for it, unless the log has propensities. With `checkpoints`, a folder, every epoch is saved there, one file
-    per phase, and `resume` goes on from it.
+    per phase, and `resume` goes on from it. `stage` is told what is under way, `progress` every epoch.
     """
     config, start = config or LearningConfig(), (start or Start()).with_tables()
     names = check_methods(methods)
@@ -82,6 +83,8 @@ def learn(
     needed = config.propensity == "fitted" or ((config.propensity == "auto" or config.safe is not None) and unknown)
     parts = read_parts(log, config, start, derive(seed, "split") % 2**32, lists=LISTS if needed else 0)
     config, start = _resolved_config(config, parts), start.resolved(parts.train, posterior=config.from_posterior)
+    say = stage or (lambda words: None)
+    say("what the log says: its propensities and its posterior")
     data = prepare(
         parts.train, config, halves=parts.halves if len(parts.halves) == 2 else None,
         held_out=parts.held_out if config.held_out_share else None,
@@ -102,7 +105,7 @@ def learn(
     if config.exclude is not None:
         data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
     folder = None if checkpoints is None else Path(checkpoints)
-    job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, progress)
+    job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, progress, say)
     trained, values, production, guarded, fixed = job.plain() if logger is None else job.careful(logger)
     used = data.propensities
     taken = used.kind == "exact" and logging_policy is None
@@ -176,6 +179,7 @@ class _Job:
     checkpoints: Path | None
     resume: bool
     progress: Callable[[Method, Progress], None] | None
+    say: Callable[[str], None]
 
     def train(self, caution: Caution | None = None) -> dict[Method, Trained]:
         """Every method from the pair."""
@@ -189,6 +193,7 @@ class _Job:
 
     def values(self, policies: Sequence[TwoStagePolicy | MostLikely]) -> tuple[Value, ...]:
         """Of every pair, and of production, on the part for it."""
+        self.say("valuing what was trained, on impressions that nobody saw")
         return _valued(policies, self.parts, self.data, self.config, derive(self.seed, "value") % 2**32)
 
     def lost(self, policy: TwoStagePolicy, live: TwoStagePolicy) -> float:
@@ -227,6 +232,8 @@ def _refuse_without_support(parts: Parts, data: TrainingData, config: LearningCo
     """Refuses, before and not after the training, a log whose clicks the propensities cannot value."""
     log, used = parts.evaluation, data.propensities
     check_curve(log, config.theta)
+    if used.kind == "fitted":
+        return  # it may show whatever it was fitted to
     rho_0 = row_propensities(log, config.theta, used.kind, used.logger, samples=2)  # of interest is whether it is 0
     check_exposures(rho_0, rho_0, log)
 
