@@ -145,3 +145,24 @@ def test_saved_sums_are_exact(tmp_path) -> None:
         frame.with_columns(damage).write_parquet(tmp_path / "0" / "sums.parquet")
         with pytest.raises(LogError, match="damaged"):
             load(tmp_path / "0")
+
+
+def test_clicks_beside_a_click_are_counted_with_and_without_weights_and_survive_merging_and_saving(tmp_path) -> None:
+    """By hand, list by list: for every click on an item at a rank, how many other items of its list were clicked."""
+    rng = np.random.default_rng(3)
+    query, items = rng.integers(4, size=60), np.argsort(rng.random((60, 5)), axis=1)[:, :3]
+    clicks = (rng.random((60, 3)) < 0.5).astype(int)
+    wanted: dict[tuple[int, int, int], int] = {}
+    for q, row, clicked in zip(query.tolist(), items.tolist(), clicks.tolist(), strict=True):
+        for k, (d, c) in enumerate(zip(row, clicked, strict=True)):
+            wanted[q, d, k] = wanted.get((q, d, k), 0) + c * (sum(clicked) - 1)
+    frame = pl.DataFrame({"query_id": query, "items": items.tolist(), "clicks": clicks.tolist()})
+    for extra in ({}, {"weight": pl.lit(0.5)}, {"propensities": pl.lit([0.5, 0.25, 0.1])}):
+        whole = reading.read(frame.with_columns(**extra))
+        halves = [reading.read(frame.with_columns(**extra)[rows]) for rows in (slice(0, 20), slice(20, 60))]
+        folder = save(whole, tmp_path / "-".join(["sums", *extra]))
+        for found in (whole, merge(halves), load(folder)):
+            ids = [found.vocabulary.query_ids.to_numpy()[found.query], found.vocabulary.item_ids.to_numpy()[found.item]]
+            rows = zip(*(x.tolist() for x in (*ids, found.rank)), strict=True)
+            assert found.others is not None
+            assert dict(zip(rows, found.others.tolist(), strict=True)) == wanted

@@ -3,10 +3,12 @@
 import itertools
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tandemrank.bench import bound_worlds
 from tandemrank.bench import bounds as bench
 from tandemrank.errors import ConfigError, InputError
 from tandemrank.offpolicy import bounds, diagnostics, verdicts
@@ -264,7 +266,7 @@ def test_what_is_refused() -> None:
 # --- coverage ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", bench.DISTRIBUTIONS)
+@pytest.mark.parametrize("name", bound_worlds.BY_QUERY)
 def test_each_bound_holds_at_its_level_in_a_thousand_simulations(name: str) -> None:
     rows = bench.coverage(name)
     assert [row.bound for row in rows] == list(bounds.METHODS)
@@ -275,11 +277,30 @@ def test_each_bound_holds_at_its_level_in_a_thousand_simulations(name: str) -> N
     assert betting.mean_bound > 1.1 * bernstein.mean_bound
 
 
+@pytest.mark.parametrize("name", bound_worlds.USERS)
+def test_the_bound_over_impressions_holds_at_its_level_in_a_thousand_simulations(name: str) -> None:
+    row = bench.impression_coverage(name)
+    assert row.coverage >= bench.LEVEL, row
+    assert -bound_worlds.K < row.mean_bound < row.truth
+
+
+def test_the_simulated_logs_know_the_package_by_no_import() -> None:
+    source = Path(bound_worlds.__file__).read_text(encoding="utf-8")
+    assert "tandemrank" not in source
+    p = bound_worlds.chances(np.log(np.array([[4.0, 3.0, 2.0, 1.0, 1.0, 1.0]])))
+    assert p.sum() == pytest.approx(1)
+    first, second = bound_worlds.LISTS.T
+    assert p[0, (first == 0) & (second == 1)][0] == pytest.approx(4 / 12 * 3 / 8)
+    assert bound_worlds.exposure(p)[0, 0] == pytest.approx(
+        4 / 12 + 0.5 * sum(w / 12 * 4 / (12 - w) for w in (3, 2, 1, 1, 1))
+    )
+
+
 def test_the_verdict_sees_what_a_bound_cannot() -> None:
     """With propensities of another policy a bound is about the wrong number; the balance of the weights gives it away."""
     rng = np.random.default_rng(0)
-    worlds = [bench.misfit(rng) for _ in range(200)]
-    wrong = [world for world in worlds if bounds.betting(world.terms).value > world.value]
+    worlds = [bound_worlds.misfit(rng) for _ in range(200)]
+    wrong = [world for world in worlds if bounds.betting(Terms(world.terms, world.sizes)).value > world.value]
     assert all(world.truth > 1.05 * world.value for world in worlds)
     fine = diagnostics.Diagnostics(100, 2000, 800, 2000, 1000, 5.0, 0.01, 0.0, 0.0, 0.0, 0.0, 1.0, 0.01)
     assert verdicts.judge(fine, modelled=False)[0] == "trust it"

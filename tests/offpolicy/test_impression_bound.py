@@ -1,5 +1,6 @@
 """The bound over independent impressions: by sums never more than the impressions say, and it holds."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -60,14 +61,44 @@ def test_sums_say_no_more_than_impressions_do() -> None:
     w = (rho / rho_0)[log.query, log.item]
     sums = impression_bound.difference_sums(w, np.ones(len(w)), log, most=K)
     v = (rho / rho_0 - 1)[shown.query[:, None], shown.items]
-    X = (v * shown.clicks).sum(1)
+    X, together = (v * shown.clicks).sum(1), shown.clicks.sum(1)
     assert sums.total == pytest.approx(X.sum())
+    assert sums.squares == pytest.approx((together * (v**2 * shown.clicks).sum(1)).sum())
     assert sums.squares >= np.square(X).sum()
+    blind = impression_bound.difference_sums(w, np.ones(len(w)), replace(log, others=None), most=K)
+    assert blind.squares == pytest.approx(K * (v**2 * shown.clicks).sum())
+    assert blind.squares > sums.squares
     assert (sums.N, sums.floor) == (400, K)
     stakes = bounds.planned_stakes(400, 0.95, floor=K)
     for u in np.linspace(-K, K, 13):
-        whole = [np.log1p(f / (2 * K) * (X - u)).sum() for f in stakes.fractions]
-        assert impression_bound.log_wealth(sums, np.array([u]), 0.95)[0] <= stakes.log_mean(np.array(whole)) + 1e-9
+        g = stakes.fractions / K
+        bets = np.array([(np.log1p(a * X) - a * u).sum() for a in g])
+        assert impression_bound.log_wealth(sums, 0.95)(u) <= stakes.log_mean(bets) + 1e-9
+    value = impression_bound.value_sums(w, log, most=K)
+    assert (value.floor, value.total) == (0.0, pytest.approx(((v + 1) * shown.clicks).sum()))
+
+
+def test_the_expected_wealth_at_the_truth_is_at_most_one_over_all_outcomes() -> None:
+    """Every outcome of three impressions whose users remember: what the second likes depends on what the first clicked.
+
+    The claim that the bound rests on, by enumeration: E exp(g (sum X - sum U_i) - c g^2 sum X^2) <= 1, U_i given the past.
+    """
+    v = {0: -1.0, 1: 2.5}  # two lists of one item, each with chance 1/2
+    floor, expected = 1.0, np.zeros(3)
+    f = np.array([0.1, 0.5, 0.9])
+    g, c = f / floor, (-f - np.log1p(-f)) / f**2
+    for lists in itertools.product((0, 1), repeat=3):
+        for clicks in itertools.product((0, 1), repeat=3):
+            chance, gain, squares, past = 1.0, 0.0, 0.0, 0
+            for d, click in zip(lists, clicks, strict=True):
+                R = np.array([0.2 + 0.3 * past, 0.6 - 0.2 * past])
+                chance *= 0.5 * (R[d] if click else 1 - R[d])
+                gain += v[d] * click - 0.5 * (v[0] * R[0] + v[1] * R[1])
+                squares += (v[d] * click) ** 2
+                past = min(past + click, 2)
+            expected += chance * np.exp(g * gain - c * g**2 * squares)
+    assert (expected <= 1 + 1e-12).all()
+    assert expected[0] > 0.98
 
 
 def test_it_holds_and_is_tighter_than_the_bound_over_queries() -> None:
@@ -107,14 +138,21 @@ def test_edges_and_what_is_refused() -> None:
     assert impression_bound.lower_bound(nothing) == -3.0
     no_clicks = impression_bound.Sums(0.0, 0.0, 100.0, 3.0)
     assert -3.0 <= impression_bound.lower_bound(no_clicks) < 0
-    lost = impression_bound.Sums(-300.0, 300.0, 100.0, 3.0)
+    lost = impression_bound.Sums(-300.0, 900.0, 100.0, 3.0)
     assert impression_bound.lower_bound(lost) == -3.0
+    for floor in (0.0, 0.2, 1.0, 50.0):  # always below the mean, and closer with a longer log
+        sums = impression_bound.Sums(40.0, 60.0, 100.0, floor)
+        found = [impression_bound.lower_bound(sums.times(longer)) for longer in (1.0, 10.0, 1000.0)]
+        assert -floor <= found[0] < found[1] < found[2] < sums.mean
+        assert found[2] > 0.37
     with pytest.raises(ConfigError, match="level must be"):
         impression_bound.lower_bound(nothing, 1.0)
     R, p, _, _ = world(0)
     log, _ = draw(R, p, 50, np.random.default_rng(0))
     ones = np.ones(len(log.clicks))
     with pytest.raises(InputError, match="weights are needed for each of"):
+        impression_bound.value_sums(ones[:1], log, most=K)
+    with pytest.raises(InputError, match="both sides need weights of the same rows"):
         impression_bound.difference_sums(ones[:1], ones, log, most=K)
     with pytest.raises(InputError, match="impressions with weights"):
         impression_bound.difference_sums(ones, ones, replace(log, impressions=log.impressions * 0.5), most=K)

@@ -105,8 +105,14 @@ def test_intervals_cover_the_truth_and_doubly_robust_errs_less_than_ips() -> Non
         for name in ("ips", "doubly_robust"):
             question = valuation.Question(THETA, estimator=name, propensity="frequency")
             evidence = known_propensities(evidence_of(log, question), rho_0[q][log.query, log.item])
-            side = valuation.judged(whole_exposure(rho_cr[q], evidence), evidence, question)
-            answers += values.with_uncertainty([side], log, replicates=400, level=0.95, seed=seed)
+            side = valuation.judged(whole_exposure(rho_cr[q], evidence), evidence)
+            sample = {
+                "replicates": 400,
+                "level": 0.95,
+                "seed": seed,
+                "independent": "queries",
+            }  # they are a sample here
+            answers += values.with_uncertainty([side], log, **sample)
         covered.append([a.interval[0] <= U.mean() <= a.interval[1] for a in answers])
         errors.append([a.value - float((log.impressions * U[q]).sum() / log.N) for a in answers])
         above += answers[0].lower_bound > U.mean()
@@ -376,7 +382,9 @@ def test_production_is_a_side_and_needs_no_propensities() -> None:
     assert there.interval[0] < truth < there.interval[1]
     alone = valuation.estimate("production", log)  # sums without propensities: there is nothing to estimate
     assert alone.value == there.old.value
-    assert 0.8 * alone.value < alone.lower_bound < alone.interval[0]
+    by_queries = valuation.estimate("production", log, independent="queries")
+    assert 0.8 * alone.value < by_queries.lower_bound < by_queries.interval[0]
+    assert by_queries.lower_bound < alone.lower_bound < alone.value  # about these impressions, not others like them
     with pytest.raises(ConfigError, match=r'a TwoStagePolicy or "production"; .shop/production. came'):
         valuation.compare(new, "shop/production", log)
 
@@ -394,7 +402,7 @@ def test_differences_exceed_their_bounds_and_the_ceiling_is_the_best_list() -> N
         log = small.log(5000, seed)
         question = valuation.Question(THETA, estimator="ips", propensity="frequency")
         evidence = known_propensities(evidence_of(log, question), rho_0[q][log.query, log.item])
-        judged = [valuation.judged(whole_exposure(rho[q], evidence), evidence, question) for rho in (sides[0], other)]
+        judged = [valuation.judged(whole_exposure(rho[q], evidence), evidence) for rho in (sides[0], other)]
         found = values.with_uncertainty([*judged, values.production(log)], log, replicates=100, level=0.9, seed=0)
         n = log.impressions / log.N
         truth = [float(n @ (U[0] - U[1])[q]), float(n @ (U[0] - U[2])[q])]
@@ -453,7 +461,7 @@ def test_a_new_estimator_needs_a_function_and_a_name(monkeypatch: pytest.MonkeyP
 
 
 def test_the_table_of_estimators_is_the_list_of_their_names() -> None:
-    assert tuple(valuation.ESTIMATORS) == get_args(valuation.Estimator)
+    assert ("auto", *valuation.ESTIMATORS) == get_args(valuation.Estimator)
     fields = {field.name: field.default for field in dataclasses.fields(valuation.Question)}
     for verb in (valuation.estimate, valuation.compare):
         asked = inspect.signature(verb).parameters
@@ -474,7 +482,7 @@ def test_the_log_and_the_policy_need_not_know_the_same_items() -> None:
     rho = THETA[:2].sum() / 5
     truth = rho * small.R[:, [7, 3, 2, 5]].sum(1)
     assert answer.value == pytest.approx((log.impressions * truth).sum() / log.N, rel=0.05)
-    robust = valuation.estimate(outside, log, **asked(small))
+    robust = valuation.estimate(outside, log, **asked(small, estimator="doubly_robust"))
     rate = log.clicks.sum() / feedback.exposure(log, THETA).sum()
     assert robust.value - answer.value == pytest.approx(rho * rate, rel=0.1)  # only the model speaks for item 99
 
@@ -525,7 +533,7 @@ def test_bad_scores_are_refused_by_name(frame: pl.DataFrame, message: str) -> No
 def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
     small = world(20)
     log = small.log(200, 1)
-    with pytest.raises(ConfigError, match=r"estimator must be one of doubly_robust, ips, .* 'magic' came"):
+    with pytest.raises(ConfigError, match=r"estimator must be one of auto, doubly_robust, ips, .* 'magic' came"):
         valuation.estimate(small.new, log, examination=THETA, estimator="magic")
     with pytest.raises(ConfigError, match="exact propensities need the policy that drew the log"):
         valuation.estimate(small.new, log, examination=THETA, propensity="exact")
@@ -612,11 +620,12 @@ def test_where_propensities_are_in_doubt_the_interval_holds_the_models_answer_to
     log, asked_of = here.log(4000, 1), [here.new, "production"]
     sure, doubt, model = (
         valuation.estimate_all(asked_of, log, valuation.Question(**asked(here, **more)))
-        for more in ({}, {"fitted_lists": 5.0}, {"estimator": "direct"})
+        for more in ({"estimator": "doubly_robust"}, {"fitted_lists": 5.0}, {"estimator": "direct"})
     )
     ends = [sure[0].interval, model[0].interval]
     assert doubt[0].interval == (min(low for low, _ in ends), max(high for _, high in ends))
     assert doubt[0].value == sure[0].value
+    assert [one[0].propensity for one in (sure, doubt)] == ["exact", "fitted"]  # no fit is handed on as exact
     gaps = [values.compare_values(*some).interval for some in (sure, model)]
     found = values.compare_values(*doubt).interval
     assert found == pytest.approx((min(low for low, _ in gaps), max(high for _, high in gaps)))

@@ -39,7 +39,7 @@ def side(rows: Feedback, factor: float, verdict: Verdict = Verdict.TRUST) -> Jud
 
 
 def valued(*sides: Judged, rows: Feedback | None = None, **options: float) -> tuple[Value, ...]:
-    chosen = {"replicates": 500, "level": 0.9, "seed": 1} | options
+    chosen = {"replicates": 500, "level": 0.9, "seed": 1, "independent": "queries"} | options
     return values.with_uncertainty(sides, rows or log(), **chosen)
 
 

@@ -11,8 +11,8 @@ import pytest
 import tandemrank
 from tandemrank._base.files import as_json
 from tandemrank._base.ids import Vocabulary
-from tandemrank.errors import ConfigError, LogError
-from tandemrank.offpolicy import bounds, values
+from tandemrank.errors import ConfigError, InputError, LogError
+from tandemrank.offpolicy import bounds, impression_bound, values
 from tandemrank.offpolicy.certainty import excess_exposure
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.sequential import TwoArms
@@ -20,7 +20,7 @@ from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import decision as pages
-from tandemrank.safety import canary, difference, segments
+from tandemrank.safety import canary, decision, difference, segments
 from tandemrank.safety.decision import Call, decide
 
 Q, D, K, K2 = 150, 8, 3, 6
@@ -71,16 +71,18 @@ KNOWN = {"logging_policy": HERE.production, "samples": 40}
 
 
 def test_a_better_pair_ships_an_equal_one_is_tried_and_a_worse_one_is_not() -> None:
-    found = {name: decide(pair, LOG, **KNOWN) for name, pair in (("b", BETTER), ("s", SAME), ("w", WORSE))}
+    asked = (("b", BETTER, LOG), ("s", SAME, LOG.head(2000)), ("w", WORSE, LOG))
+    found = {name: decide(pair, log, **KNOWN) for name, pair, log in asked}
     assert [found[x].call for x in "bsw"] == ["ship", "canary", "do not"]
     assert [found[x].exit_code for x in "bsw"] == [0, 3, 4]
     assert [found[x].chosen for x in "bsw"] == ["new", "new", None]
     [ship], [trial], [no] = (found[x].candidates for x in "bsw")
     assert 0 < ship.lower_bound < ship.comparison.difference
     assert ship.lower_bound == ship.comparison.lower_bound
-    assert "it is at least +0." in found["b"].why
+    assert re.search(r"it is at least \+0.\d+ on this log's impressions with 95% certainty", found["b"].why)
+    assert found["b"].summary()["independent"] == ship.comparison.summary()["bound_over"] == "impressions"
     assert trial.lower_bound < 0 < trial.comparison.difference
-    assert trial.log_needed > 20_000
+    assert trial.log_needed > 2000
     assert trial.canary.impressions > 1000
     assert any("a canary with" in reason for reason in trial.reasons)
     assert "it is no better by +0" in no.reasons[0]
@@ -95,30 +97,56 @@ def test_of_several_the_best_is_chosen_and_each_bound_counts_them_all() -> None:
     best = found.candidates[1]
     alone = decide(BETTER, LOG, **KNOWN).candidates[0]
     assert best.bound_level == pytest.approx(1 - 0.05 / 4)
-    terms = values.difference_terms(best.comparison.new, best.comparison.old)
-    assert best.lower_bound == bounds.betting(terms, 1 - 0.05 / 4).value < alone.lower_bound
+    new, live = best.comparison.new, best.comparison.old
+    sums = impression_bound.difference_sums(new.weights, live.weights, live.log, most=K)
+    assert best.lower_bound == impression_bound.lower_bound(sums, 1 - 0.05 / 4) < alone.lower_bound
+    by_queries = decide({"best": BETTER, "same": SAME}, LOG, **KNOWN, independent="queries").candidates[0]
+    terms = values.difference_terms(by_queries.comparison.new, by_queries.comparison.old)
+    assert by_queries.lower_bound == bounds.betting(terms, 1 - 0.05 / 2).value < best.lower_bound
+    assert "for queries like these" in by_queries.reasons[0]
     assert "all 4 pairs together" in found.why
 
 
-def test_independent_impressions_and_a_limit_of_clicks_make_it_tighter() -> None:
-    plain, limited, free = (
-        decide(BETTER, LOG, **KNOWN, **more).candidates[0].lower_bound
-        for more in ({}, {"most_clicks": 2.9}, {"independent": "impressions"})
+def test_a_limit_of_clicks_and_the_log_s_own_impressions_make_it_tighter() -> None:
+    whole = decide(BETTER, LOG, **KNOWN).candidates[0]
+    plain, limited = (
+        decide(BETTER, LOG, **KNOWN, independent="queries", **more).candidates[0].lower_bound
+        for more in ({}, {"most_clicks": 2.9})
     )
-    assert plain < limited < free < decide(BETTER, LOG, **KNOWN).candidates[0].comparison.difference
+    fewer = decide(BETTER, LOG, **KNOWN, most_clicks=2.9).candidates[0].lower_bound
+    assert plain < limited < whole.lower_bound < fewer < whole.comparison.difference
     short = HERE.log(600)
     rules = [decide(BETTER, short, **KNOWN, independent=name).candidates[0] for name in ("queries", "impressions")]
     assert all(one.log_needed > 600 or one.lower_bound > 0 for one in rules)
 
 
 def test_the_log_that_is_said_to_be_needed_is_about_enough() -> None:
-    found = decide(HERE.pair(0.7 * HERE.liked), HERE.log(500), **KNOWN, independent="impressions").candidates[0]
+    found = decide(HERE.pair(0.7 * HERE.liked), HERE.log(200), **KNOWN).candidates[0]
     assert found.lower_bound < 0
-    assert 500 < found.log_needed < 10_000
-    longer = decide(
-        HERE.pair(0.7 * HERE.liked), HERE.log(int(4 * found.log_needed), 3), **KNOWN, independent="impressions"
-    )
+    assert 200 < found.log_needed < 4000
+    longer = decide(HERE.pair(0.7 * HERE.liked), HERE.log(int(4 * found.log_needed), 3), **KNOWN)
     assert longer.call == Call.SHIP
+
+
+def test_lists_that_were_drawn_once_and_shown_often_and_impressions_with_weights_are_taken_by_query() -> None:
+    """A draw that is shown again is no new draw: propensities say that lists vary, and those of a query do not."""
+    once = HERE.log(2000).unique("query_id", keep="first", maintain_order=True)
+    kept = pl.concat([once] * 20)
+    assert decide(BETTER, kept, **KNOWN).independent == "queries"
+    assert decide(BETTER, LOG.head(500).with_columns(weight=pl.lit(0.5)), **KNOWN).independent == "queries"
+    with pytest.raises(InputError, match="use the bound over queries"):
+        decide(BETTER, LOG.head(500).with_columns(weight=pl.lit(0.5)), **KNOWN, independent="impressions")
+    assert decide(BETTER, LOG.head(500), **KNOWN).independent == "impressions"
+
+
+def test_a_bound_about_these_impressions_ships_nothing_that_other_queries_may_not_want(monkeypatch) -> None:
+    few = decide(BETTER, LOG.filter(pl.col("query_id") < 3), **KNOWN)
+    [one] = few.candidates
+    wide = replace(one.comparison, interval=(-0.1, 0.3))
+    monkeypatch.setattr(decision, "compare_values", lambda *_: wide)
+    found = decide(BETTER, LOG, **KNOWN)
+    assert found.candidates[0].lower_bound > 0
+    assert (found.call, "for other queries like these it may be -0.1" in found.why) == (Call.CANARY, True)
 
 
 def test_propensities_that_do_not_fit_or_are_guessed_never_ship() -> None:
@@ -141,20 +169,20 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     [value, live] = [
         x for one in decide(BETTER, LOG, **KNOWN).candidates for x in (one.comparison.new, one.comparison.old)
     ]
-    rules = difference.Rules(0.0, 0.95, 1, "queries", None, 0.01, "production", True)
-    feedback = tandemrank.logs.reading.read(LOG)
-    plain = difference.at_least(value, live, feedback, rules).bound
+    rules = difference.Rules(0.0, 0.95, 1, None, 0.01, "production", True)
     odd = replace(value.diagnostics, balance=1.04, balance_error=0.01)
-    careful = difference.at_least(replace(value, diagnostics=odd), live, feedback, rules).bound
+    free = [difference.at_least(x, live, rules).bound for x in (value, replace(value, diagnostics=odd))]
+    assert free[1] < free[0]
+    assert free[0] - free[1] == pytest.approx(value.weights @ live.log.clicks / live.log.N * (1 - 1 / 1.04), rel=0.1)
+    value, live = (replace(x, sample=replace(x.sample, independent="queries")) for x in (value, live))
+    plain = difference.at_least(value, live, rules).bound
+    careful = difference.at_least(replace(value, diagnostics=odd), live, rules).bound
     terms = bounds.difference_terms(
         Estimate(value.terms.values / 1.04, value.terms.sizes), live.terms.values, live.terms.ceiling
     )
     assert careful == pytest.approx(bounds.betting(terms).value)
     assert careful < plain
     assert excess_exposure(replace(odd, balance_error=0.02)) == 1.0
-    free = replace(rules, independent="impressions")
-    ratio = [difference.at_least(x, live, feedback, free).bound for x in (value, replace(value, diagnostics=odd))]
-    assert ratio[1] < ratio[0]
 
 
 def deterministic(N: int, seed: int = 0) -> pl.DataFrame:
@@ -178,16 +206,16 @@ def test_a_deterministic_log_says_what_it_can() -> None:
     """A pair that reorders what was shown ships; elsewhere there is a range, and a no where even the best case is too low."""
     log = deterministic(30_000)
     shown = np.argsort(-HERE.logger, axis=1)[:, :K]
-    found = decide(within(shown, 8 * HERE.liked), log, independent="impressions")
+    found = decide(within(shown, 8 * HERE.liked), log)
     [one] = found.candidates
     assert (found.call, one.comparison.new.propensity) == (Call.SHIP, "frequency")
     assert one.comparison.new.identified.missing < 0.01
-    outside = decide(HERE.pair(0 * HERE.liked), log, independent="impressions")
+    outside = decide(HERE.pair(0 * HERE.liked), log)
     [one] = outside.candidates
     assert outside.call == Call.DO_NOT
     assert "whatever the items that were never shown are worth" in one.reasons[0]
     hidden = within(np.argsort(HERE.logger, axis=1)[:, :K], HERE.liked)
-    hopeless = decide(hidden, log, at_least=5.0, independent="impressions")
+    hopeless = decide(hidden, log, at_least=5.0)
     assert hopeless.call == Call.DO_NOT
     assert "even if all that was never shown were clicked" in hopeless.why
 
@@ -217,6 +245,17 @@ def test_better_on_average_and_worse_for_some_is_said() -> None:
     assert ("decide by queries" in page, found.independent) == (True, "impressions")
     total = sum(x.impressions * x.difference for x in one.segments) / LOG.height
     assert total == pytest.approx(one.comparison.difference)
+    for part in one.segments:  # bounds on both sides, all of them together
+        inside = np.isin(np.arange(Q), table.filter(pl.col("kind") == part.segment)["query_id"].to_numpy())
+        new, live = one.comparison.new, one.comparison.old
+        sums = [
+            impression_bound.difference_sums(*x, live.log, most=K, queries=inside)
+            for x in ((new.weights, live.weights), (live.weights, new.weights))
+        ]
+        low, high = (impression_bound.lower_bound(x, 1 - 0.05 / 2 / len(one.segments)) for x in sums)
+        assert part.interval == (min(low, part.difference), max(-high, part.difference))
+    queries = decide(mixed, LOG, **KNOWN, segment="kind", query_features=table, independent="queries").candidates[0]
+    assert all(a.interval[0] < b.interval[0] for a, b in zip(queries.segments, one.segments, strict=True))
     column = LOG.join(table, on="query_id")
     assert (
         decide(mixed, column, **KNOWN, segment="kind", independent="impressions").candidates[0].segments == one.segments
@@ -274,7 +313,9 @@ def test_what_comes_out_is_plain_json_and_a_page() -> None:
     assert "<b>" not in re.sub(r"<[^>]*>", "", page)
     assert page.count("<svg") == 1
     assert "What you have to believe" in page
-    assert (pages.warning(found), "The same query may behave alike" in page) == ("", True)
+    assert (pages.warning(found), "The old system drew every list anew" in page) == ("", True)
+    careful = pages.html(decide(BETTER, LOG, **KNOWN, independent="queries"))
+    assert "The same query may behave alike" in careful
     nobody = decide(WORSE, LOG, **KNOWN)
     assert pages.headline(nobody) == "Do not."
 
@@ -282,7 +323,7 @@ def test_what_comes_out_is_plain_json_and_a_page() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one pair"):
         decide({}, LOG)
-    with pytest.raises(ConfigError, match="independent must be queries or impressions; 'users' came"):
+    with pytest.raises(ConfigError, match="independent must be impressions or queries; 'users' came"):
         decide(BETTER, LOG, independent="users")
     feedback = tandemrank.logs.reading.read(LOG)
     with pytest.raises(ConfigError, match="sums of a log have no columns"):

@@ -199,13 +199,16 @@ def test_learn_with_caution_says_what_it_cost_and_keeps_production_where_nothing
     assert pages.caution_sentences(tr.learn(clicks(start, 300), tr.LearningConfig.model_validate(config))) == []
 
 
-@pytest.mark.parametrize(("bound", "kept"), [(None, True), (-0.1, True), (0.0, True), (0.1, False)])
-def test_a_pair_passes_the_gate_by_a_bound_above_nothing_alone(monkeypatch, bound, kept) -> None:
+@pytest.mark.parametrize(
+    ("bound", "low", "kept"),
+    [(None, 0.1, True), (-0.1, 0.1, True), (0.0, 0.1, True), (0.1, 0.1, False), (0.1, 0.0, True)],
+)
+def test_a_pair_passes_the_gate_by_a_bound_and_an_interval_above_nothing_alone(monkeypatch, bound, low, kept) -> None:
     monkeypatch.setattr(gate, "certain_difference", lambda *_, **__: bound)
-    monkeypatch.setattr(gate, "compare_values", lambda *_: None)
+    monkeypatch.setattr(gate, "compare_values", lambda *_: SimpleNamespace(interval=(low, 0.2)))
     value = SimpleNamespace(sample=SimpleNamespace(level=0.95))
-    assert gate.guard(value, value, value, None, Safety(), lost=0.1).kept_production is kept
-    assert not gate.guard(value, value, value, None, Safety(gate=False), lost=0.1).kept_production
+    assert gate.guard(value, value, value, Safety(), lost=0.1).kept_production is kept
+    assert not gate.guard(value, value, value, Safety(gate=False), lost=0.1).kept_production
 
 
 def test_without_a_policy_production_is_fitted_and_is_the_start() -> None:

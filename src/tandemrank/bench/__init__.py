@@ -9,4 +9,5 @@
 - `constant`: that framework with its constant
 - `canaries`: how often a live test is wrong, and how soon it is right
 - `bounds`: how often a lower bound holds, and how close it comes
+- `bound_worlds`: the logs for it, in plain NumPy that shares no code with what it checks
 """

@@ -139,7 +139,7 @@ def decide_live(new: "TwoStagePolicy", live: "TwoStagePolicy", log: "pl.DataFram
     """The gate, on impressions that no training saw."""
     from tandemrank.safety import decision
 
-    found = decision.decide({"new": new}, log, against=live, independent="impressions", seed=seed)
+    found = decision.decide({"new": new}, log, against=live, seed=seed)
     [one] = found.candidates
     return _Called(str(found.call), one.reasons[0], 0.5 if one.canary is None else one.canary.share)
 

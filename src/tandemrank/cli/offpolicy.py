@@ -14,7 +14,8 @@ from tandemrank.cli.terminal import print_summary
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tandemrank.offpolicy.valuation import Question, Side
+    from tandemrank.offpolicy.question import Question
+    from tandemrank.offpolicy.valuation import Side
     from tandemrank.policies.two_stage import TwoStagePolicy
 
 Log = Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")]
@@ -36,8 +37,20 @@ Propensity = Annotated[
 ]
 LoggingPolicy = Annotated[Path | None, typer.Option(help="Saved policy that drew the log, for exact propensities.")]
 Estimator = Annotated[
-    str, typer.Option(help="doubly_robust, ips, clipped, self_normalised, beta_ips or direct.")
+    str,
+    typer.Option(
+        help="auto (beta_ips where propensities are known, else doubly_robust), doubly_robust, ips, clipped, self_normalised, "
+        "beta_ips or direct."
+    ),
 ]  # fmt: skip
+UnitOption = Annotated[
+    str | None,
+    typer.Option(
+        "--independent",
+        help="What a bound takes one by one: impressions, for a bound about the log's own impressions (the default where each "
+        "list was drawn anew), or queries, about other queries like these.",
+    ),
+]
 ListLength = Annotated[int, typer.Option(help="Length of the shown list, K, of a system given by its scores.", min=1)]
 Candidates = Annotated[int, typer.Option(help="Number of candidates, K2, of a system given by its scores.", min=1)]
 
@@ -49,10 +62,11 @@ def estimate(
     scores: Scores = None,
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
-    estimator: Estimator = "doubly_robust",
+    estimator: Estimator = "auto",
     list_length: ListLength = 10,
     candidates: Candidates = 500,
     curve: Curve = None,
+    independent: UnitOption = None,
     lists: Annotated[
         str,
         typer.Option(help="What is shown: sampled (lists drawn from the pair) or most-likely (as `recommend` gives)."),
@@ -83,7 +97,7 @@ def estimate(
         )
     if lists not in ("sampled", "most-likely") or (curve_interval and lists != "sampled"):
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
-    question = _question(propensity, logging_policy, estimator, curve, engine, seed)
+    question = _question(propensity, logging_policy, estimator, curve, independent, engine, seed)
     pair = pair_of(policy, scores, candidates, list_length)
     with working("reading the log and valuing the pair"):
         if curve is None or not curve_interval:
@@ -102,10 +116,11 @@ def compare(
     against: Against = "production",
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
-    estimator: Estimator = "doubly_robust",
+    estimator: Estimator = "auto",
     list_length: ListLength = 10,
     candidates: Candidates = 500,
     curve: Curve = None,
+    independent: UnitOption = None,
     engine: Engine = "local",
     seed: Seed = 0,
     as_json: Json = False,
@@ -117,7 +132,7 @@ def compare(
     from tandemrank.offpolicy.valuation import estimate_all
     from tandemrank.offpolicy.values import compare_values
 
-    question = _question(propensity, logging_policy, estimator, curve, engine, seed)
+    question = _question(propensity, logging_policy, estimator, curve, independent, engine, seed)
     sides = [pair_of(policy, scores, candidates, list_length), other_side(against, candidates, list_length)]
     with working("reading the log and comparing"):
         found = compare_values(*estimate_all(sides, logs, question))
@@ -127,9 +142,15 @@ def compare(
 
 
 def _question(
-    propensity: str, logging_policy: Path | None, estimator: str, curve: str | None, engine: str, seed: int
+    propensity: str,
+    logging_policy: Path | None,
+    estimator: str,
+    curve: str | None,
+    independent: str | None,
+    engine: str,
+    seed: int,
 ) -> "Question":
-    from tandemrank.offpolicy.valuation import Question
+    from tandemrank.offpolicy.question import Question
     from tandemrank.policies import two_stage
 
     return Question(
@@ -139,6 +160,7 @@ def _question(
         logging_policy=None if logging_policy is None else two_stage.load(logging_policy),
         seed=seed,
         engine=engine,  # type: ignore[arg-type]
+        independent=independent,  # type: ignore[arg-type]
     )
 
 

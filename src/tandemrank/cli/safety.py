@@ -14,6 +14,7 @@ from tandemrank.cli.offpolicy import (
     Log,
     LoggingPolicy,
     Propensity,
+    UnitOption,
     other_side,
     pair_of,
 )
@@ -48,13 +49,7 @@ def decide(
     level: Annotated[
         float, typer.Option(help="Confidence level: the chance that nothing worse is called ship.")
     ] = 0.95,
-    independent: Annotated[
-        str,
-        typer.Option(
-            help="Unit of independence: queries, or impressions, which gives a far tighter bound. If a query is a user "
-            "who comes back, use queries."
-        ),
-    ] = "queries",
+    independent: UnitOption = None,
     segment: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +66,7 @@ def decide(
     risk: Annotated[float, typer.Option(help="Share of production's clicks that a canary may lose at worst.")] = 0.01,
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
-    estimator: Estimator = "doubly_robust",
+    estimator: Estimator = "auto",
     list_length: ListLength = 10,
     candidates: Candidates = 500,
     curve: Curve = None,

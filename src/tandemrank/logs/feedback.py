@@ -53,7 +53,9 @@ class Feedback:
     `shown` and `clicks` are (weighted) numbers of impressions, `logged` the sum of weight / propensity of those that showed
     it, or None where the log has no propensities, `impressions` the (weighted) number of impressions of each query. `exact`
     has the digits that float64 has no room for, so that merging is exact; where a column was changed it counts, as it is.
-    Shapes: query, item, rank, shown, clicks, logged [P]; impressions [Q].
+    `others`: clicks on other items of the same lists, summed over the row's clicks; weights do not enter. None where nobody
+    counted them.
+    Shapes: query, item, rank, shown, clicks, logged, others [P]; impressions [Q].
     """
 
     vocabulary: Vocabulary
@@ -65,6 +67,7 @@ class Feedback:
     logged: NDArray[np.float64] | None
     impressions: NDArray[np.float64]
     exact: Exact = Exact()
+    others: NDArray[np.float64] | None = None
 
     @property
     def N(self) -> float:
@@ -116,7 +119,7 @@ def always_the_same(feedback: Feedback) -> NDArray[np.bool_]:
 
 def save(feedback: Feedback, path: str | Path) -> Path:
     """Writes feedback as a folder of three small Parquet files: the sums, the queries, the items."""
-    names = [n for n in ("query", "item", "rank", "shown", "clicks", "logged") if getattr(feedback, n) is not None]
+    names = [n for n in COLUMNS if getattr(feedback, n) is not None]
     rows = {name: getattr(feedback, name) for name in names}
     rows |= {k: v for name in ("shown", "clicks", "logged") for k, v in _limb_columns(feedback.exact, name).items()}
     queries = {"query_id": feedback.vocabulary.query_ids, "impressions": feedback.impressions}
@@ -148,7 +151,7 @@ def load(path: str | Path) -> Feedback:
     try:
         sums, queries, items = (pl.read_parquet(Path(path) / f"{n}.parquet") for n in ("sums", "queries", "items"))
         columns: dict[str, Any] = {
-            n: _column(sums, n, t) for n, t in COLUMNS.items() if n != "logged" or n in sums.columns
+            n: _column(sums, n, t) for n, t in COLUMNS.items() if n not in ("logged", "others") or n in sums.columns
         }
         kept = {n: _limbs(queries if n == "impressions" else sums, n) for n in LIMBS}
         vocabulary = Vocabulary(_ids(queries, "query_id"), _ids(items, "item_id"))
@@ -172,7 +175,7 @@ def load(path: str | Path) -> Feedback:
 
 COLUMNS: dict[str, type[pl.DataType]] = {
     "query": pl.Int32, "item": pl.Int32, "rank": pl.Int16, "shown": pl.Float64, "clicks": pl.Float64,
-    "logged": pl.Float64,
+    "logged": pl.Float64, "others": pl.Float64,
 }  # fmt: skip
 LIMBS = {"shown": 3, "clicks": 3, "logged": 4, "impressions": 3}
 

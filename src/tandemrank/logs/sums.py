@@ -20,6 +20,7 @@ from tandemrank.logs.impressions import Shown
 from tandemrank.logs.keys import ITEM_BITS, QUERY_BITS, RANK_BITS, check_number, pack, push
 
 CountsOrLimbs = NDArray[Any]  # float64 [n], where they are counts; else int64 [limbs, n]
+Company = tuple[NDArray[np.int64], NDArray[np.float64]]  # keys of clicks, and the other clicks of their lists
 
 PENDING = 2**24  # shown items that wait for one sort: 128 MB of keys
 
@@ -28,13 +29,14 @@ PENDING = 2**24  # shown items that wait for one sort: 128 MB of keys
 class Sums:
     """Sums by (query, item, rank), packed in one key, sorted; shown and clicks are counts, or weights in limbs.
 
-    Shapes: key [P]; shown, clicks [P] or [3, P]; logged [4, P].
+    Shapes: key, others [P]; shown, clicks [P] or [3, P]; logged [4, P].
     """
 
     key: NDArray[np.int64]
     shown: CountsOrLimbs
     clicks: CountsOrLimbs
     logged: Limbs | None
+    others: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Rows:
     click: NDArray[np.uint8]
     weight: NDArray[np.float64] | None
     inverse: NDArray[np.float64] | None
+    others: NDArray[np.float64]
 
 
 def _starts(key: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -54,7 +57,17 @@ def _starts(key: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(new)
 
 
-def count_items(key: NDArray[np.int64]) -> Sums:
+def clicks_beside(shown: Shown) -> NDArray[np.float64]:
+    """How many other items of its list were clicked beside a click; 0 for what was not.  Shapes: -> [m]."""
+    row = np.repeat(np.arange(len(shown.query)), shown.length)
+    clicked = np.flatnonzero(shown.click)
+    own = np.bincount(row[clicked], minlength=len(shown.query))
+    found = np.zeros(len(row))
+    found[clicked] = own[row[clicked]] - 1
+    return found
+
+
+def count_items(key: NDArray[np.int64], company: Sequence[Company] = ()) -> Sums:
     """Sums of items with weight 1, from keys whose last bit is the click; overwrites them. Shapes: key [m]."""
     key.sort()
     group = key >> 1
@@ -62,7 +75,10 @@ def count_items(key: NDArray[np.int64]) -> Sums:
     shown = np.diff(starts, append=len(key)).astype(np.float64)
     key &= 1
     clicks = np.add.reduceat(key, starts).astype(np.float64) if len(key) else np.zeros(0)
-    return Sums(group[starts], shown, clicks, None)
+    found, others = group[starts], np.zeros(len(starts))
+    for at, beside in company:
+        others += np.bincount(np.searchsorted(found, at), beside, len(starts))
+    return Sums(found, shown, clicks, None, others)
 
 
 def sum_rows(parts: Sequence[Rows]) -> Sums:
@@ -71,6 +87,7 @@ def sum_rows(parts: Sequence[Rows]) -> Sums:
     weighted, logged = any(part.weight is not None for part in parts), parts[0].inverse is not None
     columns: dict[str, list[NDArray[Any]]] = {"key": [part.key for part in parts]}
     columns["click"] = [part.click for part in parts]
+    columns["others"] = [part.others for part in parts]
     if weighted:
         columns["weight"] = [np.ones(len(p.key)) if p.weight is None else p.weight for p in parts]
     if logged:
@@ -79,12 +96,13 @@ def sum_rows(parts: Sequence[Rows]) -> Sums:
     key, click = rows["key"], rows["click"]
     starts = _starts(key)
     inverse = exact.sums_of_runs(rows["inverse"], starts, INVERSE_LIMBS) if logged else None
+    others = _runs(rows["others"], starts)
     if weighted:
         weight = rows["weight"]
         shown, clicks = (exact.sums_of_runs(x, starts, WEIGHT_LIMBS) for x in (weight, weight * click))
-        return Sums(key[starts], shown, clicks, inverse)
+        return Sums(key[starts], shown, clicks, inverse, others)
     counts = np.diff(starts, append=len(key)).astype(np.float64)
-    return Sums(key[starts], counts, _runs(click.astype(np.float64), starts), inverse)
+    return Sums(key[starts], counts, _runs(click.astype(np.float64), starts), inverse, others)
 
 
 def total(parts: Sequence[Sums]) -> Sums:
@@ -100,6 +118,9 @@ def total(parts: Sequence[Sums]) -> Sums:
             values = [exact.split(x, WEIGHT_LIMBS) if x.ndim == 1 else x for x in values]
         whole = np.concatenate(values, axis=-1)
         columns |= {f"{name}{j}": limb for j, limb in enumerate(whole)} if whole.ndim == 2 else {name: whole}
+    counted = [part.others for part in parts if part.others is not None]
+    if len(counted) == len(parts):
+        columns["others"] = np.concatenate(counted)
     rows = _sorted(columns)
     starts = _starts(rows["key"])
 
@@ -109,7 +130,8 @@ def total(parts: Sequence[Sums]) -> Sums:
         return exact.carried(np.stack([_runs(rows[n], starts) for n in rows if n[:-1] == name]))
 
     logged = None if parts[0].logged is None else summed("logged")
-    return Sums(rows["key"][starts], summed("shown"), summed("clicks"), logged)
+    others = summed("others") if "others" in rows else None
+    return Sums(rows["key"][starts], summed("shown"), summed("clicks"), logged, others)
 
 
 def _check_propensities(has: Sequence[bool]) -> None:
@@ -133,7 +155,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.keys: list[NDArray[np.int64]] = []  # waiting, those of weight 1 without propensities: a sort counts them
-        self.rows: list[Rows] = []  # waiting, the others
+        self.company: list[Company] = []  # of the clicks among them
+        self.rows: list[Rows] = []  # waiting, those with weights or propensities
         self.parts: list[Sums] = []
         self.impressions = np.zeros(0)
         self.weights = np.zeros((WEIGHT_LIMBS, 0), dtype=np.int64)
@@ -142,7 +165,10 @@ class Tally:
         """Counts more impressions."""
         self._add_impressions(shown.query, shown.weight)
         key = pack(np.repeat(shown.query, shown.length), shown.item, shown.rank)
+        others = clicks_beside(shown)
         if shown.weight is None and shown.propensity is None:
+            there = np.flatnonzero(others)
+            self.company.append((key[there], others[there]))
             key <<= 1
             key |= shown.click
             self.keys.append(key)
@@ -151,7 +177,7 @@ class Tally:
             inverse = None
             if shown.propensity is not None:
                 inverse = (1.0 if weight is None else weight) / shown.propensity
-            self.rows.append(Rows(key, shown.click, weight, inverse))
+            self.rows.append(Rows(key, shown.click, weight, inverse, others))
         if sum(map(len, self.keys)) + sum(len(part.key) for part in self.rows) >= PENDING:
             self.flush()
 
@@ -169,9 +195,9 @@ class Tally:
 
     def flush(self) -> None:
         """Sorts and sums what is waiting."""
-        sums = [count_items(np.concatenate(self.keys))] if self.keys else []
+        sums = [count_items(np.concatenate(self.keys), self.company)] if self.keys else []
         sums += [sum_rows(self.rows)] if self.rows else []
-        self.keys, self.rows = [], []
+        self.keys, self.company, self.rows = [], [], []
         for part in sums:
             push(self.parts, part, lambda one: len(one.key), total)
 
@@ -202,6 +228,7 @@ def unpacked(sums: Sums, vocabulary: Vocabulary, impressions: CountsOrLimbs) -> 
         (sums.key & (2**RANK_BITS - 1)).astype(np.int16),
         **values,
         exact=Exact(**limbs),
+        others=sums.others,
     )
 
 
@@ -218,7 +245,8 @@ def renamed(feedback: Feedback, vocabulary: Vocabulary) -> tuple[Sums, CountsOrL
     logged = None if feedback.logged is None else feedback.limbs("logged", INVERSE_LIMBS)
     impressions = np.zeros((*before.shape[:-1], len(vocabulary.query_ids)), dtype=before.dtype)
     impressions[..., query] = before
-    return Sums(key, shown, clicks, logged), impressions
+    others = feedback.others if feedback.others is not None and len(feedback.others) == len(key) else None
+    return Sums(key, shown, clicks, logged, others), impressions
 
 
 def _counts(x: NDArray[np.float64]) -> bool:

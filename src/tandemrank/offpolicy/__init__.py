@@ -1,5 +1,6 @@
 """What clicks of the past say about a pair that was not live.
 
+- `names`: the names of what is chosen among
 - `propensities`: propensities of every kind and their clipping: the only place that chooses either (logged ones are pooled in
   `logs.feedback`)
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities
@@ -9,7 +10,7 @@
 - `reward`: reward models: what an examined item is worth to a query
 - `uncertainty`: the bootstrap over queries
 - `bounds`: lower bounds of a value or of a difference, for any number of queries
-- `impression_bound`: a tighter one of a difference, where impressions are independent of each other
+- `impression_bound`: a tighter one about the log's own impressions, where each list was drawn anew
 - `certainty`: what a difference is at least, for whoever acts on it
 - `sequential`: the same at every moment of a stream: live traffic in two arms
 - `exposure`: how a pair spreads the attention of a log's queries over the items
@@ -19,6 +20,7 @@
 - `sensitivity`: a value under other examination curves
 - `frequency`: whom a pair helps: differences by how often a query came
 - `values`: the typed results, `Value` and `Comparison`, made from arrays
+- `question`: how a log is asked: the switches of `estimate`, `compare` and `decide`
 - `valuation`: `estimate` and `compare`: what a pair would be worth, from a log
 """
 

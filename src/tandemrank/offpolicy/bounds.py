@@ -33,6 +33,7 @@ from tandemrank.offpolicy.estimate import Estimate
 
 Floats = NDArray[np.float64]
 Name = Literal["betting", "smoothing", "bernstein"]
+Independent = Literal["impressions", "queries"]
 
 MOST = 0.97  # the largest share of the wealth that is staked
 FRACTIONS = 24
@@ -100,12 +101,13 @@ class Terms:
 
 @dataclass(frozen=True)
 class Bound:
-    """A number, the side of the truth it is on, the chance that it is, and the method it comes from."""
+    """A number, the side of the truth it is on, the chance that it is, the method, and the terms that it takes one by one."""
 
     value: float
     name: Name
     level: float
     side: Literal["lower", "upper"] = "lower"
+    over: Independent = "queries"
 
 
 Method = Callable[[Terms, float], Bound]

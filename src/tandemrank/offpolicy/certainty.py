@@ -1,17 +1,12 @@
 """What a log says at least of a difference, for whoever acts on it: the bound, with the new side divided by what its weights
 find too much. The gate of `safety` and that of careful training are this one."""
 
-from typing import Literal
-
 import numpy as np
 
-from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import bounds, impression_bound, values
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.values import Value
 from tandemrank.offpolicy.verdicts import Verdict
-
-Independent = Literal["queries", "impressions"]
 
 
 def excess_exposure(found: Diagnostics | None) -> float:
@@ -35,20 +30,19 @@ def certain_terms(new: Value, old: Value, most_clicks: float | None = None) -> b
     return bounds.Terms(corrected, terms.sizes, min(terms.floor, limit))
 
 
-def certain_sums(new: Value, old: Value, log: Feedback, most_clicks: float | None = None) -> impression_bound.Sums:
+def certain_sums(new: Value, old: Value, most_clicks: float | None = None) -> impression_bound.Sums | None:
     """The same over single impressions."""
-    most = min(most_clicks or np.inf, float(log.rank.max(initial=0)) + 1)
-    weights = new.weights / excess_exposure(new.diagnostics)
-    return impression_bound.difference_sums(weights, old.old_weights, log, most=most)
-
-
-def certain_difference(
-    new: Value, old: Value, log: Feedback, *, level: float, independent: Independent = "queries"
-) -> float | None:
-    """The lower bound of a difference by what is independent; None where there is none."""
-    terms = certain_terms(new, old)
-    if terms is None:
+    if old.ceiling_terms is None:
         return None
-    if independent == "impressions":
-        return impression_bound.lower_bound(certain_sums(new, old, log), level)
-    return bounds.best(terms, level).value
+    most = min(most_clicks or np.inf, values.most_clicks(new.log))
+    weights = new.weights / excess_exposure(new.diagnostics)
+    return impression_bound.difference_sums(weights, old.old_weights, new.log, most=most)
+
+
+def certain_difference(new: Value, old: Value, *, level: float) -> float | None:
+    """The lower bound of a difference by what the two sides take as independent; None where there is none."""
+    if new.sample.independent == "impressions":
+        sums = certain_sums(new, old)
+        return None if sums is None else impression_bound.lower_bound(sums, level)
+    terms = certain_terms(new, old)
+    return None if terms is None else bounds.best(terms, level).value

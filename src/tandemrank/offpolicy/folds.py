@@ -27,8 +27,8 @@ def _of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
     """The sums of some queries alone.  Shapes: chosen [Q]."""
     rows = chosen[log.query]
     columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}
-    logged = None if log.logged is None else log.logged[rows]
-    return replace(log, **columns, logged=logged, impressions=np.where(chosen, log.impressions, 0.0))
+    logged, others = (None if x is None else x[rows] for x in (log.logged, log.others))
+    return replace(log, **columns, logged=logged, others=others, impressions=np.where(chosen, log.impressions, 0.0))
 
 
 def rows_of(part: Feedback, log: Feedback) -> NDArray[np.int64]:

@@ -1,36 +1,44 @@
-"""A tighter lower bound of a difference, for logs whose impressions are independent of each other, by sums alone.
+"""A lower bound that rests on the logger's own draws: of a value or a difference on the impressions of the log, by sums alone.
 
-    X_i = sum_d v(d) c_i(d),  v = w_new - w_old,  X_i >= -B,  mean U over the log's impressions
+    X_i = sum_d v(d) c_i(d) >= -B,   E[X_i | all before it] = U_i,   U = 1/N sum_i U_i
 
-Bet on every impression: prod_i (1 + g (X_i - u)) has expectation at most 1 at u = U, for a fixed g in [0, 1 / (2 B)) and every
-u in [-B, B], whatever the mean of each impression is (by the inequality of the means). Sums do not know the X_i, but with
-y >= -f, f = 2 g B,
+v = rho_cr / rho_0 for a value (B = 0), w_new - w_old for a difference. U_i is what the pair would have got, or been ahead by,
+in that very impression. With y = g X_i >= -f, f = g B < 1,
 
-    log(1 + y) >= y - c(f) y^2,   c(f) = (-f - log(1 - f)) / f^2     (Fan et al. 2015)
-    sum_i X_i^2 <= most * sum_i sum_d v(d)^2 c_i(d)                  (`most` clicks of an impression; Cauchy and Schwarz)
+    1 + y >= exp(y - c(f) y^2),   c(f) = (-f - log(1 - f)) / f^2,  c(0) = 1/2                        (Fan et al. 2015)
 
-so the wealth is at least exp(g (sum X - N u) - c g^2 S(u)), S(u) = most sum v^2 c - 2 u sum X + N u^2: what the sums say is
-never more than what the impressions would. `bounds.betting` lets the impressions of a query depend on each other in any
-way, and pays for it: with 360 queries it cannot rule out that one of them is a disaster. This one must not be used where one
-user's visits are the impressions of one query.
+so exp(g (X_i - U_i) - c g^2 X_i^2) has, given the past, expectation at most 1 (1 + g U_i <= exp(g U_i)): its product over the
+log is a supermartingale, a mixture over stakes g that were fixed beforehand is one too, and by Markov's inequality
+
+    U >= the smallest u with  sum_j p_j exp(g_j (sum X - N u) - c(f_j) g_j^2 S) <= 1 / delta,    S >= sum_i X_i^2
+
+holds with probability 1 - delta. Sums of a log do not know X_i^2, but with m_i the clicks of impression i it is at most
+m_i sum_d v(d)^2 c_i(d) (Cauchy and Schwarz), and `Feedback.others` has these; without it m_i is at most what a list can get.
+
+What it assumes: each list was drawn anew, with the propensities that are used; and B. Nothing about the users: what they like
+may depend on the day, on each other, on what they saw before. That is in U, which is about the log's own impressions: these
+users in their moods. `bounds` over queries is about others like them: where queries are a sample and a query's impressions
+share a mood that will be another one tomorrow, or where one drawn list was shown several times, that is the one to use.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from tandemrank.errors import ConfigError, InputError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.bounds import planned_stakes
 
 Floats = NDArray[np.float64]
-GRID = 2000  # places between -B and the mean where the wealth is looked at
+EXACT = 1e-9  # of the root; the bound is moved down by it
 
 
 @dataclass(frozen=True)
 class Sums:
-    """All that the bound needs: sum X, sum_d v^2 c times `most`, N, and the floor B."""
+    """All that the bound needs: sum X, S, N, and the floor B."""
 
     total: float
     squares: float
@@ -42,45 +50,69 @@ class Sums:
         """sum X / N; NaN of nothing."""
         return self.total / self.N if self.N > 0 else float("nan")
 
+    def times(self, longer: float) -> "Sums":
+        """Those of a log so many times as long, if it goes on like this."""
+        return Sums(longer * self.total, longer * self.squares, longer * self.N, self.floor)
 
-def difference_sums(new: Floats, old: Floats, log: Feedback, *, most: float) -> Sums:
+
+def value_sums(weights: Floats, log: Feedback, *, most: float) -> Sums:
+    """The sums of a value. `most` clicks of an impression.  Shapes: weights [P], rho / rho_0 of the rows of the log."""
+    return _sums(weights, np.zeros_like(weights), log, most, np.ones(log.Q, np.bool_))
+
+
+def difference_sums(
+    new: Floats, old: Floats, log: Feedback, *, most: float, queries: NDArray[np.bool_] | None = None
+) -> Sums:
     """The sums of a difference. `most` clicks of an impression; each can cost what the old side's largest weight is.
 
-    Shapes: new, old [P], the weights rho / rho_0 of the rows of the log; of production 1.
+    `queries`: those that count, by default all.
+    Shapes: new, old [P], the weights rho / rho_0 of the rows of the log; of production 1; queries [Q].
     """
-    if new.shape != log.clicks.shape or old.shape != log.clicks.shape:
-        raise InputError(f"weights are needed for each of {len(log.clicks)} rows; {new.shape} and {old.shape} came.")
-    if not np.array_equal(log.impressions, np.round(log.impressions)):
+    if new.shape != old.shape:
+        raise InputError(f"both sides need weights of the same rows; {new.shape} and {old.shape} came.")
+    return _sums(new - old, old, log, most, np.ones(log.Q, np.bool_) if queries is None else queries)
+
+
+def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[np.bool_]) -> Sums:
+    """`lost`: the most that a click on a row can cost."""
+    if v.shape != log.clicks.shape:
+        raise InputError(f"weights are needed for each of {len(log.clicks)} rows; {v.shape} came.")
+    if not counts_impressions(log):
         raise InputError(
             "impressions with weights are not independent draws of equal size: use the bound over queries for this log."
         )
-    v = new - old
-    floor = most * float(np.where(log.shown > 0, old, 0.0).max(initial=0.0))
-    return Sums(float(v @ log.clicks), most * float(np.square(v) @ log.clicks), log.N, floor)
+    clicks = np.where(queries[log.query], log.clicks, 0.0)
+    together = np.inf if log.others is None else clicks + np.where(queries[log.query], log.others, 0.0)
+    floor = most * float(np.where(queries[log.query] & (log.shown > 0), lost, 0.0).max(initial=0.0))
+    squares = float(np.square(v) @ np.minimum(together, most * clicks))
+    return Sums(float(v @ clicks), squares, float(log.impressions[queries].sum()), floor)
+
+
+def counts_impressions(log: Feedback) -> bool:
+    """Whether every impression of a log counts once."""
+    return all(np.array_equal(x, np.round(x)) for x in (log.impressions, log.shown))
 
 
 def lower_bound(sums: Sums, level: float = 0.95) -> float:
-    """The smallest u in [-B, mean] that the averaged wealth does not speak against."""
+    """The smallest u that the averaged wealth does not speak against; -B where nothing speaks against any."""
     if not 0 < level < 1:
         raise ConfigError(f"level must be above 0 and below 1; {level} came.")
-    B, mean = sums.floor, sums.mean
-    if sums.N <= 0 or not B > 0 or not np.isfinite(B):
+    B, threshold = sums.floor, float(np.log(1 / (1 - level)))
+    if sums.N <= 0 or not np.isfinite(B):
         return -B
-    low, high = -B, min(mean, B)
-    for _ in range(3):  # the first u that is not spoken against, ever finer
-        u = np.linspace(low, high, GRID)
-        allowed = log_wealth(sums, u, level) <= np.log(1 / (1 - level))
-        if allowed[0] or not allowed.any():
-            return float(u[0] if allowed[0] else u[-1])
-        first = int(np.argmax(allowed))
-        low, high = float(u[first - 1]), float(u[first])
-    return low
+    speaks = log_wealth(sums, level)
+    if speaks(-B) <= threshold:
+        return -B
+    scale = abs(sums.mean) + B + 1
+    found = brentq(lambda u: speaks(u) - threshold, -B, sums.mean, xtol=EXACT * scale / 4)
+    return max(float(found) - EXACT * scale, -B)
 
 
-def log_wealth(sums: Sums, u: Floats, level: float) -> Floats:
-    """The logarithm of what the averaged bets have at least made of 1.  Shapes: u [n] -> [n]."""
+def log_wealth(sums: Sums, level: float) -> Callable[[float], float]:
+    """The logarithm of what the averaged bets against u have at least made of 1: it falls with u, below 0 at the mean."""
     stakes = planned_stakes(sums.N, level, floor=sums.floor)
-    f = stakes.fractions[:, None]
-    g, c = f / (2 * sums.floor), (-f - np.log1p(-f)) / np.square(f)
-    S = sums.squares - 2 * u * sums.total + sums.N * np.square(u)
-    return stakes.log_mean(g * (sums.total - sums.N * u) - c * np.square(g) * S)
+    g = stakes.fractions / max(sums.floor, 1.0)
+    f = g * sums.floor
+    c = np.divide(-f - np.log1p(-f), np.square(f), out=np.full_like(f, 0.5), where=f > 1e-6)
+    at_0 = g * sums.total - c * np.square(g) * sums.squares
+    return lambda u: float(stakes.log_mean(at_0 - g * sums.N * u))

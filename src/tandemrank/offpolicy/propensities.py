@@ -9,7 +9,7 @@ makes a click count for much; clipping raises all below a minimum to it, for les
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +19,10 @@ from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.logs.variety import hardly_varies
 from tandemrank.offpolicy.logger import Lists, fit
+from tandemrank.offpolicy.names import Asked, Clip, Kind
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
-Kind = Literal["logged", "exact", "frequency", "fitted"]
-Asked = Literal["auto"] | Kind
-Clip = Literal["paper", "quantile", "none"] | float
 
 # One clicked row in a thousand counts for less than it says. Training's results rest on this share; and of a value, over six
 # simulated worlds, it never raised the error, where one in a hundred made it up to 0.8% too low and the error 10% larger.

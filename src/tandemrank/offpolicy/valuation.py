@@ -7,27 +7,29 @@ estimate_all(sides, log, Question)  several at once: the log is read once, every
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tandemrank._base.cluster import Engine, check_engine
+from tandemrank._base.cluster import Engine
 from tandemrank._base.random import derive
-from tandemrank.clicks.models import check_examination, examination_curve
+from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs import reading, sums
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import bounds, estimators, sensitivity, values
+from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.diagnostics import Exposure, diagnose
 from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.exposure import MostLikely, exposure_on
 from tandemrank.offpolicy.folds import query_folds, rows_of
 from tandemrank.offpolicy.identification import identified
 from tandemrank.offpolicy.logger import LISTS, lists_of
-from tandemrank.offpolicy.propensities import SAMPLES, Asked, Clip, Resolved, resolve
+from tandemrank.offpolicy.names import Asked, Clip, Curve, Estimator
+from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve
+from tandemrank.offpolicy.question import Question, RewardSource
 from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
@@ -37,65 +39,7 @@ from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
-Estimator = Literal["doubly_robust", "ips", "clipped", "self_normalised", "beta_ips", "direct"]
-Curve = Literal["reciprocal", "dcg"]
 Side = TwoStagePolicy | MostLikely | Production
-RewardSource = Literal["posterior", "item-rate"] | RewardModel
-REWARDS = ("posterior", "item-rate")
-
-
-@dataclass(frozen=True)
-class Question:
-    """How to ask: the keywords of `estimate` and `compare`.
-
-    - `examination`: the curve theta, the chance that a rank is looked at: "reciprocal" 1/k, "dcg" 1/log2(k+1), or a number
-      for each rank, as `examine` finds them.
-    - `estimator`: see `offpolicy.estimators`; "direct" and "doubly_robust" use a reward model, cross-fitted.
-    - `propensity`: "auto" takes the best there is a source for: "exact" if the `logging_policy` is given, "logged" if the
-      log has a column of them, "frequency" if the logger always shows the same, else "fitted" to the lists of the log.
-    - `clip`: propensities are raised to it: "none", "quantile", "paper", or a number; without it "quantile" for the estimator
-      "clipped" and "none" for the others.
-    - `reward_log`: impressions that are not in the log, for the reward model to learn from, in the same vocabulary; without
-      it the log itself is cut into folds.
-    - `fitted_lists`: lists per query that the `logging_policy` was fitted to, if it was: are they enough?
-    - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
-    - `engine`: what reads the log, as in `logs.read`; the same bits either way.
-    - `reward`: the reward model, "item-rate", "posterior" (clicks and non-clicks, with memory), or one that was fitted to other
-      impressions in the vocabulary of the log.
-    """
-
-    examination: Curve | ArrayLike = "reciprocal"
-    estimator: Estimator = "doubly_robust"
-    propensity: Asked = "auto"
-    logging_policy: TwoStagePolicy | None = None
-    clip: Clip | None = None
-    reward_log: Feedback | None = None
-    samples: int = 20
-    replicates: int = 1000
-    level: float = 0.95
-    seed: int = 0
-    engine: Engine = "local"
-    fitted_lists: float | None = None
-    reward: RewardSource = "item-rate"
-
-    def __post_init__(self) -> None:
-        """Refuses by name what a switch does not take."""
-        if not isinstance(self.examination, str):
-            object.__setattr__(self, "examination", check_examination(self.examination))
-        elif self.examination not in get_args(Curve):
-            raise ConfigError(
-                f"examination must be {' or '.join(get_args(Curve))}, or a number for each rank; {self.examination!r} came."
-            )
-        check_engine(self.engine)
-        if not isinstance(self.reward, RewardModel) and self.reward not in REWARDS:
-            raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, or a reward model; {self.reward!r} came.")
-        if self.estimator not in ESTIMATORS:
-            raise ConfigError(f"estimator must be one of {', '.join(ESTIMATORS)}; {self.estimator!r} came.")
-        if self.samples < 1 or self.replicates < 100 or not 0 < self.level < 1:
-            raise ConfigError(
-                f"needed: samples >= 1, replicates >= 100, 0 < level < 1; got {self.samples}, {self.replicates}, "
-                f"{self.level}."
-            )
 
 
 def estimate(
@@ -103,7 +47,7 @@ def estimate(
     log: Source | Feedback,
     *,
     examination: Curve | ArrayLike = "reciprocal",
-    estimator: Estimator = "doubly_robust",
+    estimator: Estimator = "auto",
     propensity: Asked = "auto",
     logging_policy: TwoStagePolicy | None = None,
     clip: Clip | None = None,
@@ -115,6 +59,7 @@ def estimate(
     engine: Engine = "local",
     fitted_lists: float | None = None,
     reward: RewardSource = "item-rate",
+    independent: Independent | None = None,
 ) -> Value:
     """What a pair would be worth if it were live, in clicks per impression, by the clicks of the past.
 
@@ -123,7 +68,7 @@ def estimate(
     """
     asked = Question(
         examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
-        fitted_lists, reward,
+        fitted_lists, reward, independent,
     )  # fmt: skip
     return estimate_all([policy], log, asked)[0]
 
@@ -134,7 +79,7 @@ def compare(
     log: Source | Feedback,
     *,
     examination: Curve | ArrayLike = "reciprocal",
-    estimator: Estimator = "doubly_robust",
+    estimator: Estimator = "auto",
     propensity: Asked = "auto",
     logging_policy: TwoStagePolicy | None = None,
     clip: Clip | None = None,
@@ -146,6 +91,7 @@ def compare(
     engine: Engine = "local",
     fitted_lists: float | None = None,
     reward: RewardSource = "item-rate",
+    independent: Independent | None = None,
 ) -> Comparison:
     """How many more clicks per impression the new side would get than the old, by the same draws of queries.
 
@@ -155,7 +101,7 @@ def compare(
     """
     asked = Question(
         examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
-        fitted_lists, reward,
+        fitted_lists, reward, independent,
     )  # fmt: skip
     return values.compare_values(*estimate_all([new, old], log, asked))
 
@@ -165,30 +111,20 @@ def estimate_all(sides: Sequence[Side], log: Source | Feedback, question: Questi
 
     Any two of the values can be compared with `values.compare_values`.
     """
-    return answers(sides, log, question).values
-
-
-@dataclass(frozen=True)
-class Answers:
-    """The value of each side, and the sums of the log that they come from: the queries of a value are the log's."""
-
-    values: tuple[Value, ...]
-    log: Feedback
-
-
-def answers(sides: Sequence[Side], log: Source | Feedback, question: Question) -> Answers:
-    """As `estimate_all`, with the log as it was read."""
     if wrong := [side for side in sides if not isinstance(side, TwoStagePolicy | MostLikely) and side != PRODUCTION]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; {wrong[0]!r} came. Load a saved pair first.')
     pairs = [side for side in sides if isinstance(side, TwoStagePolicy | MostLikely)]
     read = _read(log, question)
     theta = _curve(read.whole, pairs, question)
     judged = iter(_judged(pairs, _evidence(read, theta, question), question)) if pairs else iter(())
-    found = values.with_uncertainty(
-        [values.production(read.whole) if side == PRODUCTION else next(judged) for side in sides],
-        read.whole, replicates=question.replicates, level=question.level, seed=question.seed,
-    )  # fmt: skip
-    return Answers(found, read.whole)
+    found = [values.production(read.whole) if side == PRODUCTION else next(judged) for side in sides]
+    return _with_uncertainty(found, read.whole, question)
+
+
+def _with_uncertainty(sides: Sequence[Judged], log: Feedback, asked: Question) -> tuple[Value, ...]:
+    return values.with_uncertainty(
+        sides, log, replicates=asked.replicates, level=asked.level, seed=asked.seed, independent=asked.independent
+    )
 
 
 def sensitivity_of(
@@ -202,11 +138,12 @@ def sensitivity_of(
     read = _read(log, question)
     first = _evidence(read, curve.theta, question)
     [judged] = _judged([policy], first, question)
-    [value] = values.with_uncertainty(
-        [judged], read.whole, replicates=question.replicates, level=question.level, seed=question.seed
-    )
+    [value] = _with_uncertainty([judged], read.whole, question)
     known = first.propensities
-    again = replace(question, propensity="exact" if known.logger else known.kind, logging_policy=known.logger)
+    again = replace(
+        question, propensity="exact" if known.logger else known.kind, logging_policy=known.logger,
+        estimator=first.estimator, fitted_lists=first.fitted_lists,
+    )  # fmt: skip
 
     def under(theta: Floats) -> float:
         return _judged([policy], _evidence(read, theta, again, first.parts), again)[0].estimate.value
@@ -239,13 +176,15 @@ class Read:
 class Evidence:
     """What a log says, whatever the pair: its curve, its propensities, and parts of it, each with a reward model of others.
 
-    `rates`: the plainest reward model of the same parts, where a logger was fitted to few lists per query, `fitted_lists`.
+    `estimator`: the one that is used. `rates`: the plainest reward model of the same parts, where a logger was fitted to few
+    lists per query, `fitted_lists`.
     Shapes: theta [K]; rho_0 [P].
     """
 
     log: Feedback
     theta: Floats
     propensities: Resolved
+    estimator: Estimator
     parts: Models = ()
     rates: Models = ()
     fitted_lists: float | None = None
@@ -258,6 +197,8 @@ class Evidence:
 
 def _read(log: Source | Feedback, asked: Question) -> Read:
     """The log, read once: its sums, its parts, each with what may teach the model that judges it, its first lists."""
+    if asked.estimator not in ("auto", *ESTIMATORS):
+        raise ConfigError(f"estimator must be one of {', '.join(['auto', *ESTIMATORS])}; {asked.estimator!r} came.")
     seed, lists = derive(asked.seed, "folds"), None
     if isinstance(log, Feedback):
         whole, folds = log, query_folds(log, seed)
@@ -293,15 +234,29 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
         samples=asked.samples if asked.samples > SAMPLES else None,
         seed=derive(asked.seed, "propensities"),
     )  # fmt: skip
-    folds = read.folds if asked.estimator in MODELLED else []
+    estimator = _estimator(asked, found)
+    folds = read.folds if estimator in MODELLED else []
     parts = (
         tuple((part, _reward(rest, theta, asked, read.by_query)) for part, rest in folds) if models is None else models
     )
     queries = max(int((read.whole.impressions > 0).sum()), 1)
     lists = read.whole.N / queries if found.kind == "fitted" else asked.fitted_lists
-    doubted = asked.estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
+    if found.kind == "exact" and asked.fitted_lists is not None:
+        found = replace(found, kind="fitted", reason="the policy that drew the log was fitted to its lists before")
+    doubted = estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
     rates = tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds) if doubted else ()
-    return Evidence(read.whole, theta, found, parts, rates, lists)
+    return Evidence(read.whole, theta, found, estimator, parts, rates, lists)
+
+
+def _estimator(asked: Question, found: Resolved) -> Estimator:
+    """The estimator that is used. A reward model must not promise what lists that hardly vary cannot know: what was never
+    shown is worth nothing there."""
+    if found.only_shown and asked.estimator in ("auto", *MODELLED):
+        return "ips"
+    if asked.estimator != "auto":
+        return asked.estimator
+    known = found.kind in ("exact", "logged") and asked.fitted_lists is None
+    return "beta_ips" if known and asked.reward == "item-rate" and asked.reward_log is None else "doubly_robust"
 
 
 def _reward(log: Feedback, theta: Floats, asked: Question, by_query: bool) -> RewardModel:
@@ -321,33 +276,29 @@ def _judged(pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, as
     """Every pair with its estimate, its diagnostics and its verdict. All see the same races."""
     seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in (*evidence.parts, *evidence.rates)]
     return [
-        judged(
-            exposure_on(pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed), evidence, asked
-        )
+        judged(exposure_on(pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed), evidence)
         for pair in pairs
     ]
 
 
-def judged(exposure: Exposure, evidence: Evidence, asked: Question) -> Judged:
+def judged(exposure: Exposure, evidence: Evidence) -> Judged:
     """One pair, by its exposures."""
     found, rates = evidence.propensities, exposure.direct[len(evidence.parts) :]
     exposure = replace(exposure, direct=exposure.direct[: len(evidence.parts)])
     model = _direct(replace(exposure, direct=rates), replace(evidence, parts=evidence.rates)) if len(rates) else None
     ips = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
     diagnostics = diagnose(evidence.log, evidence.rho_0, found.raised[0], exposure, evidence.theta)
-    verdict, reasons = judge(diagnostics, modelled=asked.estimator == "direct", fitted_lists=evidence.fitted_lists)
+    verdict, reasons = judge(diagnostics, modelled=evidence.estimator == "direct", fitted_lists=evidence.fitted_lists)
     cases = identified(ips, exposure, evidence.log)
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
-    # A reward model must not promise what lists that hardly vary cannot know: what was never shown is worth nothing here.
-    estimator: Estimator = "ips" if found.only_shown and asked.estimator in MODELLED else asked.estimator
     weights, unclipped = (
         estimators.safe_ratio(exposure.rho, x, evidence.log.shown) for x in (evidence.rho_0, found.unclipped[0])
     )
     return Judged(
-        ESTIMATORS[estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
+        ESTIMATORS[evidence.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
         found.reason, values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
-        weights, unclipped, cases, model,
+        weights, unclipped, cases, model, evidence.estimator,
     )  # fmt: skip
 
 
@@ -394,4 +345,4 @@ ESTIMATORS: dict[Estimator, Callable[[Exposure, Evidence], Estimate]] = {
     "beta_ips": _beta_ips,
     "direct": _direct,
 }
-MODELLED = ("doubly_robust", "direct")  # those that use a reward model
+MODELLED: tuple[Estimator, ...] = ("doubly_robust", "direct")  # those that use a reward model

@@ -1,7 +1,8 @@
 """What a pair is worth and how two compare: the typed results, made from arrays alone.
 
-Everything here is about clicks per impression over a log's queries, each as often as it came. Queries are taken as a sample:
-an interval covers what other queries of the same kind would have given.
+Everything here is about clicks per impression over a log's queries, each as often as it came. An interval takes queries as a
+sample: it covers what other queries of the same kind would have given. A bound is by default about the log's own impressions
+(`impression_bound`), and by wish about queries as a sample, too (`bounds`).
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 
 from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy import bounds
+from tandemrank.logs.variety import hardly_varies
+from tandemrank.offpolicy import bounds, impression_bound
+from tandemrank.offpolicy.bounds import Bound, Independent
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.estimators import by_query, ips, safe_ratio, sums_by
@@ -30,7 +33,8 @@ PRODUCTION: Production = "production"  # the policy that drew the log
 class Sample:
     """Which queries the bootstrap draws: values of one sample can be compared, draw by draw.
 
-    `queries` and `impressions` of the log, `replicates` and `seed` of the draws, the `level` of interval and bound.
+    `queries` and `impressions` of the log, `replicates` and `seed` of the draws, the `level` of interval and bound, and what a
+    bound takes as `independent`.
     """
 
     queries: int
@@ -38,18 +42,20 @@ class Sample:
     replicates: int
     level: float
     seed: int
+    independent: Independent
 
 
 @dataclass(frozen=True)
 class Value:
     """Clicks per impression: of a pair if it were live, or of production as the log shows it.
 
-    `interval`: by the bootstrap over queries. `lower_bound`: the value exceeds it with the same probability however few the
-    queries are, by the `bound_method` on the IPS terms, whatever the estimator. `verdict`: may it be believed, with `reasons`.
-    `propensity`: the kind that was used, and why. `diagnostics`: what the value rests on; None for production, which needs
-    neither. `estimate`: query by query. `terms` of the lower bound; `ceiling_terms`: of the same without a clip and with a
-    ceiling, which is what a difference to this side rests on; None where there are none. `weights`: rho / rho_0 of the rows
-    of the log, and `old_weights` without a clip. `identified`: the worst and the best case of what the log never showed.
+    `interval`: by the bootstrap over queries. `lower_bound`: the value exceeds it with the same probability however short the
+    log is, by the `bound_method` on the IPS terms, whatever the estimator. `verdict`: may it be believed, with `reasons`.
+    `estimator` and `propensity`: the kinds that were used, and why. `diagnostics`: what the value rests on; None for
+    production, which needs neither. `estimate`: query by query. `terms` of the lower bound; `ceiling_terms`: of the same
+    without a clip and with a ceiling, which is what a difference to this side rests on; None where there are none. `weights`:
+    rho / rho_0 of the rows of the `log`, and `old_weights` without a clip. `identified`: the worst and the best case of what
+    the log never showed.
     `model_draws`: the same draws for the reward model's answer alone, where the propensities are in doubt: the interval then
     holds both, since either may be right. None elsewhere.
     Shapes: draws, model_draws [replicates], the values of other samples of queries; weights, old_weights [P].
@@ -72,8 +78,10 @@ class Value:
     old_weights: Floats
     draws: Floats
     sample: Sample
+    log: Feedback
     identified: Identified | None = None
     model_draws: Floats | None = None
+    estimator: str | None = None
 
     @property
     def all_draws(self) -> tuple[Floats, ...]:
@@ -84,6 +92,7 @@ class Value:
         """All but the arrays, as plain names and values."""
         names = ("value", "standard_error", "interval", "lower_bound", "bound_method", "verdict", "reasons")
         own = {name: getattr(self, name) for name in (*names, "propensity", "propensity_reason")}
+        own |= {"estimator": self.estimator, "bound_over": self.sample.independent}
         cases = (
             {} if self.identified is None else {"worst_case": self.identified.worst, "best_case": self.identified.best}
         )
@@ -95,9 +104,9 @@ class Comparison:
     """Two sides on one log, on the same draws of queries: what they have in common cancels.
 
     `difference`: new less old, in clicks per impression, with its paired `interval`; `share_of_wins`: of the draws, where new
-    is ahead; `lower_bound`: the true difference exceeds it with the probability of the level however few the queries are, by
-    the `bound_method` on the paired IPS terms; None where the old side has no terms that may be subtracted. `verdict`: the
-    worse of the two sides', with the reasons of both.
+    is ahead; `lower_bound`: the true difference exceeds it with the probability of the level however short the log is, by the
+    `bound_method` on the paired IPS terms; None where the old side has no terms that may be subtracted. `verdict`: the worse
+    of the two sides', with the reasons of both.
     """
 
     new: Value
@@ -124,7 +133,7 @@ class Comparison:
             "reasons",
         )
         sides: dict[str, object] = {"new": self.new.summary(), "old": self.old.summary()}
-        return {name: getattr(self, name) for name in names} | sides
+        return {name: getattr(self, name) for name in names} | {"bound_over": self.new.sample.independent} | sides
 
 
 @dataclass(frozen=True)
@@ -146,13 +155,13 @@ class Judged:
     old_weights: Floats = field(default_factory=lambda: np.zeros(0))
     identified: Identified | None = None
     model: Estimate | None = None
+    estimator: str | None = None
 
 
 def production(log: Feedback) -> Judged:
     """What the log shows of the policy that drew it: its clicks."""
     clicks = by_query(log.clicks, log)
-    places = int(log.rank.max(initial=0)) + 1  # no list gets more clicks
-    terms = bounds.production_terms(clicks, log.impressions, float(places))
+    terms = bounds.production_terms(clicks, log.impressions, most_clicks(log))
     ones = np.ones(len(log.query))
     return Judged(
         Estimate(clicks, log.impressions), terms, Verdict.OBSERVED, (Verdict.OBSERVED.meaning,), ceiling_terms=terms,
@@ -160,30 +169,57 @@ def production(log: Feedback) -> Judged:
     )  # fmt: skip
 
 
+def most_clicks(log: Feedback) -> float:
+    """What an impression can get at most: a click for each place of the longest list."""
+    return float(log.rank.max(initial=0)) + 1
+
+
+def unit(asked: Independent | None, log: Feedback, sides: Sequence[Judged]) -> Independent:
+    """What a bound takes one by one: as asked, else impressions, where each counts once and its list was drawn anew.
+
+    Propensities say that lists vary; where those of a query hardly do, one draw was shown many times.
+    """
+    if asked is not None:
+        return asked
+    drawn = any(side.propensity in ("exact", "logged", "fitted") for side in sides)
+    anew = not drawn or hardly_varies(log) is None
+    return "impressions" if anew and impression_bound.counts_impressions(log) else "queries"
+
+
 def with_uncertainty(
-    sides: Sequence[Judged], log: Feedback, *, replicates: int, level: float, seed: int
+    sides: Sequence[Judged],
+    log: Feedback,
+    *,
+    replicates: int,
+    level: float,
+    seed: int,
+    independent: Independent | None = None,
 ) -> tuple[Value, ...]:
     """The values of several sides on one log, with intervals and bounds, all by the same draws of queries."""
     logged = log.impressions > 0
-    sample = Sample(int(logged.sum()), log.N, replicates, level, seed)
+    sample = Sample(int(logged.sum()), log.N, replicates, level, seed, unit(independent, log, sides))
     models = [side.model for side in sides if side.model is not None]
     draws = bootstrap([*(side.estimate for side in sides), *models], logged, replicates=replicates, seed=seed).T
     of_models = iter(draws[len(sides) :])
     return tuple(
-        _value(side, drawn, None if side.model is None else next(of_models), sample)
+        _value(side, drawn, None if side.model is None else next(of_models), sample, log)
         for side, drawn in zip(sides, draws[: len(sides)], strict=True)
     )
 
 
-def _value(side: Judged, draws: Floats, model_draws: Floats | None, sample: Sample) -> Value:
+def _value(side: Judged, draws: Floats, model_draws: Floats | None, sample: Sample, log: Feedback) -> Value:
     """A side with its interval and its bound.  Shapes: draws, model_draws [replicates]."""
-    bound = bounds.best(side.terms, sample.level)
+    if sample.independent == "impressions":
+        sums = impression_bound.value_sums(side.weights, log, most=most_clicks(log))
+        bound = Bound(impression_bound.lower_bound(sums, sample.level), "betting", sample.level, over="impressions")
+    else:
+        bound = bounds.best(side.terms, sample.level)
     every = [draws] if model_draws is None else [draws, model_draws]
     return Value(
         side.estimate.value, side.estimate.standard_error, hull(every, sample.level),
         max(0.0, bound.value), bound.name, side.verdict, side.reasons, side.propensity, side.propensity_reason,
         side.diagnostics, side.estimate, side.terms, side.ceiling_terms, side.weights, side.old_weights, draws, sample,
-        side.identified, model_draws,
+        log, side.identified, model_draws, side.estimator,
     )  # fmt: skip
 
 
@@ -196,8 +232,7 @@ def compare_values(new: Value, old: Value) -> Comparison:
         )
     draws = new.draws - old.draws
     sides = (("new", new), ("old", old))
-    terms = difference_terms(new, old)
-    bound = None if terms is None else bounds.best(terms, new.sample.level)
+    bound = difference_bound(new, old)
     return Comparison(
         new,
         old,
@@ -210,6 +245,40 @@ def compare_values(new: Value, old: Value) -> Comparison:
         worst(new.verdict, old.verdict),
         tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
     )
+
+
+def difference_bound(new: Value, old: Value) -> Bound | None:
+    """The lower bound of a difference, by what the two sides take as independent; None where there is none."""
+    terms = difference_terms(new, old)
+    if terms is None or new.sample.independent == "queries":
+        return None if terms is None else bounds.best(terms, new.sample.level)
+    sums = impression_bound.difference_sums(new.weights, old.old_weights, new.log, most=most_clicks(new.log))
+    return Bound(impression_bound.lower_bound(sums, new.sample.level), "betting", new.sample.level, over="impressions")
+
+
+def difference_interval(new: Value, old: Value, queries: NDArray[np.bool_], level: float) -> tuple[float, float]:
+    """Bounds of a difference on both sides together, over some queries of the log alone; infinite where there is none.
+
+    Shapes: queries [Q].
+    """
+    half, most = (1 + level) / 2, most_clicks(new.log)
+    terms = difference_terms(new, old)
+    if terms is None:
+        return -np.inf, np.inf
+    if new.sample.independent == "impressions":
+        low, high = (
+            impression_bound.lower_bound(
+                impression_bound.difference_sums(*sides, new.log, most=most, queries=queries), half
+            )
+            for sides in ((new.weights, old.old_weights), (old.old_weights, new.weights))
+        )
+        return low, -high
+    inside, ceiling = (
+        queries[new.log.impressions > 0],
+        np.inf if new.ceiling_terms is None else new.ceiling_terms.ceiling,
+    )
+    found = bounds.interval(bounds.Terms(terms.values[inside], terms.sizes[inside], terms.floor, ceiling), level)
+    return found[0].value, found[1].value
 
 
 def difference_terms(new: Value, old: Value) -> bounds.Terms | None:

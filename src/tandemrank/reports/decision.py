@@ -25,9 +25,11 @@ WORDS = {
     Call.DO_NOT: "Do not",
 }
 INDEPENDENT = {
-    "queries": "What one query's users do does not depend on another's. The same query may behave alike day after day.",
-    "impressions": "No impression depends on another, not even of the same query. If a query is a user who comes back, this is "
-    "wrong: decide by queries.",
+    "impressions": "The old system drew every list anew, by chance. The bound is about the users of this log as they were, had "
+    "they seen the new lists. Where one drawn list was shown several times, or the queries are a few of very many, decide by "
+    "queries (--independent queries).",
+    "queries": "What one query's users do does not depend on another's. The same query may behave alike day after day. The "
+    "bound is about other queries like these.",
 }
 ASSUMPTIONS = (
     "The propensities are right: we know how often the old system showed each item. The balance above is 1 if so.",

@@ -1,11 +1,14 @@
 """The decision: is the new pair surely not worse, may it have some live traffic, or none?
 
-    ship      the lower bound of the difference is above `at_least`, and nothing speaks against the propensities
+    ship      the lower bound of the difference is above `at_least`, so is its interval, and nothing speaks against the
+              propensities
     canary    the log is not enough for that, but promises more than `at_least`: some traffic, and how much of it
     do not    no promise, or the log cannot tell
 
-The bound (`difference`) is that of `offpolicy.bounds` on the paired terms of new and old, query by query; where impressions are
-known to be independent of each other, that of `offpolicy.impression_bound`, which is far tighter. Of m pairs each gets
+The bound (`difference`) is that of `offpolicy.impression_bound`, about the log's own impressions, where every list was drawn
+anew; else, or if it is asked for, that of `offpolicy.bounds` on the paired terms of new and old, query by query: about other
+queries like these, and far less tight. What the first cannot know, whether other queries would say the same, the interval over
+queries is asked. Of m pairs each gets
 1 - (1 - level) / m, so all m bounds hold together and any choice among them is safe: with probability `level` nothing that is
 called "ship" is worse than asked. A bound rests on right propensities. Where the weights find more exposure than there is
 (balance above 1 beyond three standard errors), the new side is divided by that; and propensities that were fitted to the
@@ -16,20 +19,23 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from tandemrank._base.cluster import Engine
+from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
 from tandemrank.logs.variety import hardly_varies
-from tandemrank.offpolicy.certainty import Independent, excess_exposure
-from tandemrank.offpolicy.propensities import Asked, Clip
-from tandemrank.offpolicy.valuation import Answers, Curve, Estimator, Question, Side, answers
-from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
+from tandemrank.offpolicy.bounds import Independent
+from tandemrank.offpolicy.certainty import excess_exposure
+from tandemrank.offpolicy.names import Asked, Clip, Curve, Estimator
+from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.valuation import Side, estimate_all
+from tandemrank.offpolicy.values import PRODUCTION, Comparison, Sample, Value, compare_values
+from tandemrank.offpolicy.values import most_clicks as places_of
 from tandemrank.offpolicy.verdicts import CARE_MISSING, Verdict
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -38,6 +44,7 @@ from tandemrank.safety.canary import Canary
 from tandemrank.safety.difference import Rules
 from tandemrank.safety.segments import SegmentDifference, Segments
 
+ABOUT: dict[Independent, str] = {"impressions": "on this log's impressions", "queries": "for queries like these"}
 RISK = 0.01  # of production's clicks that a canary may lose at worst
 
 
@@ -118,13 +125,13 @@ def decide(
     against: Side = PRODUCTION,
     at_least: float = 0.0,
     level: float = 0.95,
-    independent: Independent = "queries",
+    independent: Independent | None = None,
     segment: str | None = None,
     query_features: FeatureSource | None = None,
     most_clicks: float | None = None,
     risk: float = RISK,
     examination: Curve | ArrayLike = "reciprocal",
-    estimator: Estimator = "doubly_robust",
+    estimator: Estimator = "auto",
     propensity: Asked = "auto",
     logging_policy: TwoStagePolicy | None = None,
     clip: Clip | None = None,
@@ -136,49 +143,47 @@ def decide(
 ) -> Decision:
     """Ship, canary or do not: a pair, or the best of several by name, against production or another pair.
 
-    `at_least`: clicks per impression that the new pair must be better by. `independent`: what does not depend on each other,
-    queries (whatever the impressions of one do) or single impressions, which makes a far tighter bound; if a query is a user
-    who comes back, say queries. `segment`: a column of `query_features`, or of the
-    log, by whose values the difference is told too. `most_clicks` that an impression can get, if it is less than the list is
-    long: the smaller, the tighter the bound; it must be known, not read off the log. `risk`: the share of production's clicks
-    that a canary may lose at worst. The other keywords are those of `estimate`. Ask a log that no pair was trained on.
+    `at_least`: clicks per impression that the new pair must be better by. `independent`: what the bound takes one by one. By
+    default impressions, where every list was drawn anew: the bound is about the log's own impressions. "queries": it is
+    about other queries like these, and a query's impressions may have anything in common, even one drawn list.
+    `segment`: a column of `query_features`, or of the log, by whose values the difference is told too. `most_clicks` that an
+    impression can get, if it is less than the list is long: the smaller, the tighter the bound; it must be known, not read
+    off the log. `risk`: the share of production's clicks that a canary may lose at worst. The other keywords are those of
+    `estimate`. Ask a log that no pair was trained on.
     """
     sides = {"new": policies} if isinstance(policies, TwoStagePolicy) else dict(policies)
     if not sides or (most_clicks is not None and not most_clicks > 0):
         raise ConfigError(f"give at least one pair, and most_clicks above 0; {len(sides)} and {most_clicks} came.")
     if not math.isfinite(at_least):
         raise ConfigError(f"at_least must be a finite number of clicks per impression; {at_least} came.")
-    if independent not in get_args(Independent):
-        raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; {independent!r} came.")
     asked = Question(
-        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine
-    )
-    found = answers([*sides.values(), against, PRODUCTION], log, asked)
-    varies = hardly_varies(found.log) is None
+        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
+        independent=independent,
+    )  # fmt: skip
+    *new, old, live = estimate_all([*sides.values(), against, PRODUCTION], log, asked)
+    varies = hardly_varies(live.log) is None
     named = PRODUCTION if against == PRODUCTION else "the other pair"
-    rules = Rules(at_least, level, len(sides), independent, most_clicks, risk, named, varies)
-    parts = _segments(segment, query_features, log, found)
-    *new, old, live = found.values
-    candidates = tuple(
-        _candidate(name, value, old, live, found.log, rules, parts) for name, value in zip(sides, new, strict=True)
-    )
+    rules = Rules(at_least, level, len(sides), most_clicks, risk, named, varies)
+    parts = _segments(segment, query_features, log, live.log.vocabulary)
+    candidates = tuple(_candidate(name, value, old, live, rules, parts) for name, value in zip(sides, new, strict=True))
     call, chosen = _choice(candidates)
     why = f"{chosen.name}: {chosen.reasons[0]}"
     column = None if parts is None else parts.column
     picked = None if call == Call.DO_NOT else chosen.name
-    return Decision(call, picked, why, rules.against, at_least, level, independent, column, candidates)
+    unit = live.sample.independent
+    return Decision(call, picked, why, rules.against, at_least, level, unit, column, candidates)
 
 
 def _segments(
-    column: str | None, table: FeatureSource | None, log: Source | Feedback, found: Answers
+    column: str | None, table: FeatureSource | None, log: Source | Feedback, vocabulary: Vocabulary
 ) -> Segments | None:
     if column is None:
         return None
     if table is not None:
-        return segments.segments_of_table(table, column, found.log.vocabulary)
+        return segments.segments_of_table(table, column, vocabulary)
     if isinstance(log, Feedback):
         raise ConfigError("sums of a log have no columns: give query_features for the segments, or the log itself.")
-    return segments.segments_of_log(log, column, found.log.vocabulary)
+    return segments.segments_of_log(log, column, vocabulary)
 
 
 def _choice(candidates: tuple[Candidate, ...]) -> tuple[Call, Candidate]:
@@ -188,38 +193,38 @@ def _choice(candidates: tuple[Candidate, ...]) -> tuple[Call, Candidate]:
     return call, max(of_call, key=lambda one: np.nan_to_num(one.comparison.difference, nan=-np.inf))
 
 
-def _candidate(
-    name: str, new: Value, old: Value, live: Value, log: Feedback, rules: Rules, parts: Segments | None
-) -> Candidate:
-    comparison, sure = compare_values(new, old), difference.at_least(new, old, log, rules)
+def _candidate(name: str, new: Value, old: Value, live: Value, rules: Rules, parts: Segments | None) -> Candidate:
+    comparison, sure = compare_values(new, old), difference.at_least(new, old, rules)
     call, reason = _call(comparison, sure.bound, rules)
     gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
     reasons, trial = [reason, *_segment_words(gaps)], None
     if call == Call.CANARY:
-        trial = _trial(comparison, sure.bound, live, log, rules)
+        trial = _trial(comparison, sure.bound, live, rules)
         reasons.append(canary_words(trial))
     if sure.bound is None or not sure.bound > rules.at_least:
-        reasons.append(_needed_words(sure.log_needed, new.sample.impressions))
+        reasons.append(_needed_words(sure.log_needed, new.sample))
     reasons += rests_on(new)
     return Candidate(name, call, tuple(reasons), comparison, sure.bound, rules.each, sure.log_needed, trial, gaps)
 
 
-def _trial(comparison: Comparison, bound: float | None, live: Value, log: Feedback, rules: Rules) -> Canary:
+def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rules) -> Canary:
     """The canary of a pair; a bound that is not believed limits nothing."""
     worst = -live.value if bound is None or _guessed(comparison.new, rules) else bound
     return canary.plan(
         comparison.difference, worst, live.estimate, at_least=rules.at_least,
-        most=rules.most_clicks or float(log.rank.max(initial=0)) + 1, level=rules.level, risk=rules.risk,
+        most=rules.most_clicks or places_of(live.log), level=rules.level, risk=rules.risk,
     )  # fmt: skip
 
 
 def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Call, str]:
     """The call and the reason that decided it."""
-    new, gap, (_, high) = comparison.new, comparison.difference, comparison.interval
+    new, gap, (low, high) = comparison.new, comparison.difference, comparison.interval
     least = f"{rules.at_least:+.3g}"
     promise = f"it promises {gap:+.3g} clicks per impression over {rules.against}"
     sure = (
-        "no bound of it is known" if bound is None else f"it is at least {bound:+.3g} with {rules.level:.0%} certainty"
+        "no bound of it is known"
+        if bound is None
+        else f"it is at least {bound:+.3g} {ABOUT[new.sample.independent]} with {rules.level:.0%} certainty"
     )
     if rules.pairs > 1:
         sure += f", all {rules.pairs} pairs together"
@@ -232,6 +237,8 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
     if bound is not None and bound > rules.at_least:
         if guess := _guessed(new, rules):
             return Call.CANARY, f"{promise}, and {sure}, but {guess}"
+        if not low > rules.at_least:
+            return Call.CANARY, f"{promise}, and {sure}, but for other queries like these it may be {low:+.3g}"
         return Call.SHIP, f"{promise}, and {sure}; asked was more than {least}"
     if comparison.verdict == Verdict.REFUSE:
         if (case := _best_case(comparison)) is not None and case <= rules.at_least:
@@ -281,13 +288,11 @@ def canary_words(trial: Canary) -> str:
     )
 
 
-def _needed_words(needed: float, impressions: float) -> str:
+def _needed_words(needed: float, sample: Sample) -> str:
     if not np.isfinite(needed):
         return "no log of this kind would make it a yes"
-    return (
-        f"a log of about {_round(needed)} impressions, with as many more queries, would make it a yes; this one has "
-        f"{impressions:,.0f}"
-    )
+    queries = ", with as many more queries," if sample.independent == "queries" else ""
+    return f"a log of about {_round(needed)} impressions{queries} would make it a yes; this one has {sample.impressions:,.0f}"
 
 
 def rests_on(new: Value) -> tuple[str, ...]:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import bounds, impression_bound
-from tandemrank.offpolicy.certainty import Independent, certain_sums, certain_terms
+from tandemrank.offpolicy.certainty import certain_sums, certain_terms
 from tandemrank.offpolicy.values import Value
 
 LONGER = 2.0 ** np.arange(0, 31, 0.25)  # logs that are tried, as multiples of this one
@@ -14,7 +13,7 @@ LONGER = 2.0 ** np.arange(0, 31, 0.25)  # logs that are tried, as multiples of t
 
 @dataclass(frozen=True)
 class Rules:
-    """What is asked: the threshold, the level of all pairs together, how many they are, what is assumed, and against whom.
+    """What is asked: the threshold, the level of all pairs together, how many they are, and against whom.
 
     `varies`: the log shows different lists to a query. `most_clicks` of an impression, if it is known.
     """
@@ -22,7 +21,6 @@ class Rules:
     at_least: float
     level: float
     pairs: int
-    independent: Independent
     most_clicks: float | None
     risk: float
     against: str
@@ -42,13 +40,14 @@ class AtLeast:
     log_needed: float
 
 
-def at_least(new: Value, old: Value, log: Feedback, rules: Rules) -> AtLeast:
-    """The bound by what is independent."""
+def at_least(new: Value, old: Value, rules: Rules) -> AtLeast:
+    """The bound by what the two sides take as independent."""
+    if new.sample.independent == "impressions":
+        sums = certain_sums(new, old, rules.most_clicks)
+        return AtLeast(None, float("inf")) if sums is None else _by_impressions(sums, rules)
     terms = certain_terms(new, old, rules.most_clicks)
     if terms is None:
         return AtLeast(None, float("inf"))
-    if rules.independent == "impressions":
-        return _by_impressions(certain_sums(new, old, log, rules.most_clicks), rules)
     return AtLeast(bounds.best(terms, rules.each).value, log_needed(terms, rules.at_least, rules.each))
 
 
@@ -70,8 +69,7 @@ def _by_impressions(sums: impression_bound.Sums, rules: Rules) -> AtLeast:
     bound, needed = impression_bound.lower_bound(sums, rules.each), float("inf")
     if sums.mean > rules.at_least:
         for more in LONGER:
-            longer = impression_bound.Sums(more * sums.total, more * sums.squares, more * sums.N, sums.floor)
-            if impression_bound.lower_bound(longer, rules.each) > rules.at_least:
-                needed = longer.N
+            if impression_bound.lower_bound(sums.times(more), rules.each) > rules.at_least:
+                needed = more * sums.N
                 break
     return AtLeast(bound, needed)

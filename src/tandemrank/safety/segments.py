@@ -10,13 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.sources import Source, batches, describe
 from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.values import Value
+from tandemrank.offpolicy.values import Value, difference_interval
 from tandemrank.policies.features import FeatureSource, table
 
 SEVERAL, NONE = "(several)", "(none)"
@@ -34,7 +33,7 @@ class Segments:
 
 @dataclass(frozen=True)
 class SegmentDifference:
-    """New less old in one segment; all intervals of a table hold together, about, if queries are not few and weights not wild.
+    """New less old in one segment; the intervals of a table are bounds and hold all together.
 
     `worse`: the interval is below 0.
     """
@@ -71,8 +70,8 @@ def segments_of_table(source: FeatureSource, column: str, vocabulary: Vocabulary
 def differences(new: Value, old: Value, segments: Segments, level: float) -> tuple[SegmentDifference, ...]:
     """The difference in every segment with logged queries, the most impressions first.
 
-    Intervals by Student's t over queries, at 1 - (1 - level) / number of segments: all of them hold together, as far as
-    a bell curve does (docs/decisions.md).
+    Intervals are bounds on both sides, by what new and old take as independent, at 1 - (1 - level) / number of segments: all
+    of them hold together, however small a segment is. They always hold the estimate, which need not be that of the bounds.
     """
     found = []
     inside = [(name, segments.of_query == place) for place, name in enumerate(segments.names)]
@@ -80,10 +79,9 @@ def differences(new: Value, old: Value, segments: Segments, level: float) -> tup
     for name, rows in there:
         a, b = (Estimate(x.estimate.numerator[rows], x.estimate.denominator[rows]) for x in (new, old))
         queries, gap = int((b.denominator > 0).sum()), a.value - b.value
-        t = float(stdtrit(queries - 1, 1 - (1 - level) / 2 / len(there))) if queries > 1 else np.inf
-        far = t * float(np.sqrt(np.square(a.influence - b.influence).sum())) if queries > 1 else np.inf
+        low, high = difference_interval(new, old, rows, 1 - (1 - level) / len(there))
         N = float(b.denominator.sum())
-        found.append(SegmentDifference(name, queries, N, a.value, b.value, gap, (gap - far, gap + far)))
+        found.append(SegmentDifference(name, queries, N, a.value, b.value, gap, (min(low, gap), max(high, gap))))
     return tuple(sorted(found, key=lambda one: -one.impressions))
 
 

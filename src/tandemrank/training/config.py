@@ -114,8 +114,8 @@ class Safety(BaseModel):
         default=True,
         description="whether a pair is kept only if it is surely better than production on the part that values it",
     )
-    gate_independent: Literal["queries", "impressions"] = Field(
-        default="queries", description="what the gate takes as independent of each other, as in `decide`"
+    gate_independent: Literal["impressions", "queries"] | None = Field(
+        default=None, description="what the gate takes as independent of each other, as in `decide`"
     )
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.certainty import certain_difference
 from tandemrank.offpolicy.values import Comparison, Value, compare_values
 from tandemrank.training.caution import SafeObjective
@@ -17,7 +16,8 @@ class Guarded:
     impressions.
 
     `cost`: the careful pair less the plain one, in clicks per impression; negative where caution cost some. The bounds are of
-    each pair's difference to production. `kept_production`: the careful pair is not surely better, so production is kept.
+    each pair's difference to production. `kept_production`: the careful pair is not surely better, by its bound and by its
+    interval over queries, so production is kept.
     `loss_at_worst`: the most clicks per impression that what is kept can lose against production, whatever clicks mean, by the
     exposure that it takes from production's items; 0 where production is kept.
     """
@@ -46,16 +46,14 @@ class Guarded:
         return own | values | {"cost": self.cost.difference, "cost_interval": self.cost.interval}
 
 
-def guard(careful: Value, plain: Value, production: Value, log: Feedback, safety: Safety, *, lost: float) -> Guarded:
+def guard(careful: Value, plain: Value, production: Value, safety: Safety, *, lost: float) -> Guarded:
     """The careful pair passes if it is surely better than production on the log that values it.
 
     `lost`: the exposure that the careful pair takes from production's items.
     """
-    level, independent = production.sample.level, safety.gate_independent
-    sure, plainly = (
-        certain_difference(one, production, log, level=level, independent=independent) for one in (careful, plain)
-    )
-    passes = not safety.gate or (sure is not None and sure > 0)
+    sure, plainly = (certain_difference(one, production, level=production.sample.level) for one in (careful, plain))
+    others_too = compare_values(careful, production).interval[0] > 0  # the bound is about these impressions
+    passes = not safety.gate or (sure is not None and sure > 0 and others_too)
     return Guarded(
         safety.safe_objective, not passes, careful, plain, compare_values(careful, plain), sure, plainly,
         lost if passes else 0.0,

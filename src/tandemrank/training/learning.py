@@ -25,7 +25,8 @@ from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
 from tandemrank.offpolicy.frequency import by_frequency
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, fitted_policy, row_propensities
-from tandemrank.offpolicy.valuation import Question, estimate_all
+from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
 from tandemrank.policies.remembering import excluding
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -218,7 +219,7 @@ class _Job:
         *found, of_live, production = self.values([*pairs, live])
         sides = zip(self.methods, found, found[len(self.methods) :], strict=False)
         guarded = {
-            method: guard(a, b, production, self.parts.evaluation, safety, lost=self.lost(trained[method].policy, live))
+            method: guard(a, b, production, safety, lost=self.lost(trained[method].policy, live))
             for method, a, b in sides
         }
         kept = {method for method, one in guarded.items() if one.kept_production}
@@ -278,6 +279,7 @@ def _valued(
         examination=config.theta, propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
         reward_log=parts.seen, reward="item-rate" if reward is None else reward, seed=seed,
         fitted_lists=float(times[times > 0].mean()) if used.kind == "fitted" else None,
+        independent=None if config.safe is None else config.safe.gate_independent,
     )  # fmt: skip
     return estimate_all([*policies, PRODUCTION], parts.evaluation, asked)
 

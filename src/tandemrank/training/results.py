@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tandemrank.offpolicy.frequency import FrequencyGroup
-from tandemrank.offpolicy.propensities import Kind
+from tandemrank.offpolicy.names import Kind
 from tandemrank.offpolicy.values import Comparison, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
