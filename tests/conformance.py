@@ -10,11 +10,40 @@ from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.experiments.evaluation import evaluate
-from tandemrank.policies import two_stage
-from tandemrank.policies.scorers import Scorer
+from tandemrank.policies import candidates, two_stage
+from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.loop import train
+
+
+def check_ranker(scorer: Scorer, folder: Path) -> None:
+    """The same of what scores candidates only, or needs a generator: as the re-ranker of a factorisation."""
+    sizes = scorer.spec()
+    Q, D = sizes["Q"], sizes["D"]
+    rng = np.random.default_rng(1)
+    generator = MatrixFactorisation(rng.normal(size=(Q, 2)), rng.normal(size=(D, 2)))
+    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series([f"item {d}" for d in range(D)]))
+    pair = TwoStagePolicy(generator, scorer, D - 2, 2, vocabulary)
+    q, items = torch.arange(Q), torch.arange(D).expand(Q, -1)
+    with torch.no_grad():
+        every = pair.ranker.score(q, items)
+        assert every.shape == (Q, D)
+        some = torch.from_numpy(rng.integers(D, size=(Q, 4)))
+        assert torch.allclose(pair.ranker.score(q, some), every.gather(1, some), atol=1e-5)
+    candidates.check_ranker(pair.ranker)
+    loaded = two_stage.load(pair.save(folder / "pair"))
+    assert json.dumps(loaded.ranker.spec()) == json.dumps(sizes)
+    assert torch.equal(loaded.ranker.score(q, items), every)
+    liked = every.argmin(1).numpy()
+    weights = csr_matrix((np.ones(Q, np.float32), (np.arange(Q), liked)), shape=(Q, D))
+    config = TrainingConfig(epochs=12, learning_rate=0.5, shared_rate=0.5, minibatch=Q)
+    trained = train(loaded, weights, [1.0, 0.5], config, method="stacking", seed=1).policy
+    before, after = (policy.utility(weights, [1.0, 0.5], samples=50).mean() for policy in (pair, trained))
+    assert after > before
+    assert torch.equal(pair.ranker.score(q, items), every)  # a training leaves its start alone
+    again = two_stage.load(trained.save(folder / "trained"))
+    assert torch.equal(again.ranker.score(q, items), trained.ranker.score(q, items))
 
 
 def check_scorer(scorer: Scorer, folder: Path) -> None:

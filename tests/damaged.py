@@ -60,6 +60,8 @@ def write_good(folder: Path) -> Good:
         pl.DataFrame({**own, "embedding": pl.Series(values).arr.to_list()}).write_parquet(
             folder / f"{name}_embeddings.parquet"
         )
+    numbers = {"query_id": [0, 1, 2], "item_id": [3, 4, 5], "x": [0.5, 1.0, 2.0]}
+    pl.DataFrame(numbers).write_parquet(folder / "pair_features.parquet")
     q, d = (x.ravel() for x in np.meshgrid(np.arange(Q), np.arange(D), indexing="ij"))
     scores = {"query_id": q, "item_id": d, "candidate_score": rng.random(Q * D), "ranker_score": rng.random(Q * D)}
     pl.DataFrame(scores).write_parquet(folder / "scores.parquet")
@@ -231,6 +233,37 @@ file_cases(
         "has no rows": rewritten(lambda frame: frame[:0]),
     },
     with_features,
+)
+
+
+def with_pairs(good: Good, name: str) -> list[str]:
+    tables = ["--item-features", good.path("item_features.parquet"), "--pair-features", name]
+    return [
+        "learn",
+        "--logs",
+        good.path("log.parquet"),
+        *tables,
+        "--ranker",
+        "cross",
+        "--out",
+        str(good.folder / "out"),
+    ]
+
+
+file_cases(
+    "pair_features.parquet",
+    {
+        **PARQUET,
+        "has no queries": (changed(query_id=None), "query_id"),
+        "has ids of floats": (changed(item_id=pl.col("item_id") + 0.5), "column item_id"),
+        "has ids that are texts": Between(changed(query_id=pl.col("query_id").cast(pl.String)), "query ids"),
+        "has no numbers": changed(x=None),
+        "has texts": (changed(x=pl.lit("1")), "column x"),
+        "has an infinite number": (changed(x=pl.lit(float("inf"))), "row 0, column x"),
+        "has a pair twice": (rewritten(lambda frame: pl.concat([frame, frame[:1]])), "row 3"),
+        "has no rows": rewritten(lambda frame: frame[:0]),
+    },
+    with_pairs,
 )
 file_cases(
     "item_embeddings.parquet",

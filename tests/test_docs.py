@@ -20,6 +20,7 @@ from tandemrank._base.config import resolve, switch_paths
 from tandemrank.cli.main import app
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
+from tandemrank.policies.stages import Stages
 from tandemrank.training.config import EarlyStopping, LearningConfig, Safety, TrainingConfig
 from tandemrank.training.learning import LearnSwitches
 from tandemrank.training.start import StartConfig
@@ -29,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAPER = ROOT.parent / "shared" / "paper" / "two-stage-cltr.tex"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "docs/results/README.md"]
 UsageError = typer.BadParameter.__bases__[0]  # whatever the command line does not take
-CONFIGS = [ExperimentConfig, LearningConfig, StartConfig, TrainingConfig, EarlyStopping, Safety, GridConfig]
+CONFIGS = [ExperimentConfig, LearningConfig, StartConfig, Stages, TrainingConfig, EarlyStopping, Safety, GridConfig]
 
 
 def read(name: str) -> str:
@@ -270,7 +271,8 @@ def preset(config: type[BaseModel], name: str) -> BaseModel:
     experiment = resolve(ExperimentConfig, preset=PRESETS[name])
     learning = experiment.learning
     parts = (
-        experiment, learning, StartConfig(), learning.training, EarlyStopping(), Safety(), GridConfig(experiment=experiment),
+        experiment, learning, StartConfig(), Stages(), learning.training, EarlyStopping(), Safety(),
+        GridConfig(experiment=experiment),
     )  # fmt: skip
     return next(part for part in parts if isinstance(part, config))
 

@@ -37,6 +37,7 @@ _HOME = {
     "ExperimentConfig": "experiments.config",
     "GridConfig": "experiments.cells",
     "LearningConfig": "training.config",
+    "Stages": "policies.stages",
     "Start": "training.start",
     "StartConfig": "training.start",
     "TrainingConfig": "training.config",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from tandemrank.offpolicy.values import Value as Value
     from tandemrank.policies.scorers import GivenScores as GivenScores
     from tandemrank.policies.scorers import MatrixFactorisation as MatrixFactorisation
+    from tandemrank.policies.stages import Stages as Stages
     from tandemrank.policies.towers import TwoTowers as TwoTowers
     from tandemrank.policies.two_stage import TwoStagePolicy as TwoStagePolicy
     from tandemrank.policies.two_stage import load as load

@@ -329,7 +329,11 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["table", "--methods", "magic"], 2, "methods"),
         (["table", "--impressions", "0"], 2, "impressions"),
         (["learn", "--logs", "absent.parquet", "--start", "absent"], 2, "absent"),
-        (["learn", "--logs", "x.parquet", "--method", "magic"], 2, "baseline, independent, joint; got 'magic'"),
+        (
+            ["learn", "--logs", "x.parquet", "--method", "magic"],
+            2,
+            "baseline, independent, stacking, joint; got 'magic'",
+        ),
         (
             ["learn", "--logs", "x.parquet", "--objective", "magic"],
             2,

@@ -25,8 +25,12 @@ PAGE = "https://grouplens.org/datasets/movielens/"
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts two tiny releases in the place of the published ones."""
     releases = {
-        "ml-1m": Release("http://127.0.0.1:1/", "ratings.dat", b"::", f"md5:{hashlib.md5(TINY_1M).hexdigest()}"),
-        "ml-100k": Release("http://127.0.0.1:1/", "u.data", b"\t", f"sha256:{hashlib.sha256(TINY_100K).hexdigest()}"),
+        "ml-1m": Release(
+            "http://127.0.0.1:1/", "ratings.dat", b"::", f"md5:{hashlib.md5(TINY_1M).hexdigest()}", "movies.dat"
+        ),
+        "ml-100k": Release(
+            "http://127.0.0.1:1/", "u.data", b"\t", f"sha256:{hashlib.sha256(TINY_100K).hexdigest()}", "u.item"
+        ),
     }
     monkeypatch.setattr(movielens_module, "RELEASES", releases)
 
@@ -57,6 +61,27 @@ class TestMovieLens:
         hundred = make_zip(tmp_path / "b.zip", {"ml-100k/u.item": b"?", "ml-100k/u.data": TINY_100K})
         assert_is_tiny(movielens(one), "ml-1m")
         assert_is_tiny(movielens(hundred), "ml-100k")
+
+    @pytest.mark.usefixtures("tiny")
+    def test_genres_and_decades_are_features_of_the_items(self, tmp_path: Path) -> None:
+        """In either format, in the order of the rated items; nothing where one of them is not there."""
+        one = (
+            b"30::Thirty (1995)::Crime|Drama\n10::T\xe9n (1940)::Drama\n20::No year::Comedy\n99::Unrated (1990)::War\n"
+        )
+        flags = {10: "0|0|1|0", 20: "1|0|0|0", 30: "0|1|1|0", 99: "0|0|0|1"}
+        hundred = "".join(f"{i}|Title ({1900 + i})|date||url|{f}\n" for i, f in flags.items()).encode()
+        for name, files in (
+            ("a.zip", {"ml-1m/ratings.dat": TINY_1M, "ml-1m/movies.dat": one}),
+            ("b.zip", {"ml-100k/u.item": hundred, "ml-100k/u.data": TINY_100K}),
+        ):
+            frame = movielens(make_zip(tmp_path / name, files)).item_features
+            assert frame is not None
+            assert frame["item_id"].to_list() == [10, 20, 30]
+            genres = frame.select(pl.col("^genre .*$")).to_numpy()
+            assert genres[:, genres.sum(0) > 0].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 1]]
+            assert frame["decade"].to_list() == (["194", None, "199"] if name == "a.zip" else ["191", "192", "193"])
+        short = make_zip(tmp_path / "c.zip", {"ml-1m/ratings.dat": TINY_1M, "ml-1m/movies.dat": one[30:]})
+        assert movielens(short).item_features is None
 
     @pytest.mark.usefixtures("tiny")
     def test_folder_or_the_folder_around_it(self, tmp_path: Path) -> None:

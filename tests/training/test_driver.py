@@ -171,5 +171,5 @@ def test_more_candidates_than_items_or_too_deep_weights_are_refused_before_any_t
 
 def test_methods_by_name() -> None:
     assert check_methods(["joint", "baseline", "joint"]) == ["joint", "baseline"]
-    with pytest.raises(ConfigError, match="a method is one of baseline, independent, joint; got 'magic'"):
+    with pytest.raises(ConfigError, match="a method is one of baseline, independent, stacking, joint; got 'magic'"):
         check_methods(["magic"])

@@ -288,7 +288,7 @@ def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
-        ({"methods": ["magic"]}, ConfigError, "a method is one of baseline, independent, joint; got 'magic'"),
+        ({"methods": ["magic"]}, ConfigError, "a method is one of baseline, independent, stacking, joint; got 'magic'"),
         ({"config": {"candidates": 5000}}, ConfigError, "5000 candidates, but there are only"),
         ({"config": {"candidates": 3}}, ConfigError, "3 candidates are fewer than the 5 places"),
         ({"config": {"list_length": 3}}, LogError, "row 0, column items"),
@@ -412,3 +412,60 @@ def test_the_lists_a_logger_is_fitted_to_are_those_of_the_log_in_any_vocabulary(
         assert ids.query_ids.gather(parts.first.query).to_list() == few["query_id"].head(30).to_list()
         shown = ids.item_ids.gather(parts.first.items.ravel()).to_numpy().reshape(parts.first.items.shape)
         assert shown.tolist() == few["items"].head(30).to_list()
+
+
+def of_items(world: World) -> pl.DataFrame:
+    """Features of the items: how each is liked by two groups of queries, which a log does not say."""
+    R = world.task.relevance
+    numbers = {f"x{n}": np.asarray(R[n::2].sum(0), float).ravel() for n in range(2)}
+    return pl.DataFrame({"item_id": world.task.vocabulary.item_ids, **numbers})
+
+
+def of_pairs(world: World) -> pl.DataFrame:
+    """Features of the pairs that are relevant alone: the flag of all others is what there is to learn."""
+    R = world.task.relevance.tocoo()
+    ids = world.task.vocabulary
+    return pl.DataFrame(
+        {"query_id": ids.query_ids.gather(R.row), "item_id": ids.item_ids.gather(R.col), "x": np.ones(R.nnz)}
+    )
+
+
+@pytest.mark.parametrize("ranker", ["cross", "trees"])
+def test_a_re_ranker_over_pair_features_learns_what_they_say(world, ranker, tmp_path) -> None:
+    """The features tell relevance itself: the pair must be far better than production, and stay so when it is saved."""
+    stages = tr.Stages(generator="popularity", ranker=ranker)
+    start = Start(item_features=of_items(world), pair_features=of_pairs(world), stages=stages)
+    config = configured(training={"epochs": 8, "minibatch": 32}, initial="given", objective="posterior")
+    found = learn(world.frame, config, methods=["stacking"], start=start)
+    policy, queries = found.trained["stacking"].policy, world.frame["query_id"]
+    assert world.value(policy, queries) > 1.25 * world.value(world.production, queries)
+    again = tr.load(policy.save(tmp_path / "pair"))
+    assert (again.most_likely() == policy.most_likely()).all()
+    assert found.start.words.startswith(f"generator popularity; re-ranker {ranker}; a factorisation is that of")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"pair_features": "pairs.parquet"}, "pair features are for a re-ranker that takes them"),
+        (
+            {"stages": tr.Stages(ranker="cross"), "sizes": tr.StartConfig(generator_width=3)},
+            "generator_width is a size of",
+        ),
+        (
+            {
+                "stages": tr.Stages(generator="popularity"),
+                "query_embeddings": "a",
+                "item_embeddings": "b",
+                "item_features": "c",
+            },
+            None,
+        ),
+    ],
+)
+def test_stages_and_starts_that_do_not_fit_are_refused(more, told) -> None:
+    if told is None:
+        Start(**more)  # features are for the models then, embeddings for the factorisation
+    else:
+        with pytest.raises(ConfigError, match=told):
+            Start(**more)

@@ -10,7 +10,9 @@ from scipy.sparse import csc_matrix, csr_array, csr_matrix
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
+from tandemrank.gradients import race
 from tandemrank.policies.scorers import MatrixFactorisation
+from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import stopping
 from tandemrank.training.config import EarlyStopping, TrainingConfig
@@ -22,9 +24,11 @@ from tandemrank.training.schedules import (
     BOTH,
     BOTH_FROM_MEAN,
     GENERATOR_ALONE,
+    GENERATOR_AMONG,
     JOINT,
     MEAN,
     RANKER_ALONE,
+    RANKER_FOR_GENERATOR,
     Phase,
     Step,
     schedule_of,
@@ -156,7 +160,7 @@ def test_joint_begins_with_the_mean_of_two_stages_that_had_one_start() -> None:
     ("policy", "name", "wanted"),
     [
         (one_start, "tandem", [GENERATOR_ALONE, RANKER_ALONE, BOTH_FROM_MEAN]),
-        (start, "tandem", [GENERATOR_ALONE, RANKER_ALONE, BOTH]),
+        (start, "tandem", [replace(phase, share=0.5) for phase in (GENERATOR_AMONG, RANKER_FOR_GENERATOR, BOTH)]),
         (one_start, "mean", [GENERATOR_ALONE, RANKER_ALONE, MEAN]),
         (start, "paper", [replace(BOTH, at_once=False)]),
     ],
@@ -165,6 +169,45 @@ def test_the_schedule_of_joint(policy, name, wanted) -> None:
     """Two models that have nothing to do with each other have no mean."""
     pair = policy()
     assert list(schedule_of("joint", name, pair.generator, pair.ranker)) == wanted
+
+
+def epochs_of(method: str) -> dict[str, int]:
+    """How many epochs each stage moves in, of a pair of two models."""
+    pair = start()
+    history = train(pair, weights(), THETA, TrainingConfig(epochs=4, minibatch=Q), method=method).history
+    phases = {phase.name: phase for phase in schedule_of(method, "tandem", pair.generator, pair.ranker)}
+    found = {"generator": 0, "ranker": 0}
+    for epoch in history:
+        for stage in phases[epoch.phase].stages:
+            found[stage] += 1
+    return found
+
+
+@pytest.mark.parametrize("method", ["baseline", "independent", "stacking", "joint"])
+def test_two_models_have_as_many_epochs_in_every_method(method) -> None:
+    assert epochs_of(method) == {"generator": 4, "ranker": 4}
+
+
+def test_a_generator_of_its_own_is_trained_for_a_place_among_the_candidates(monkeypatch) -> None:
+    """The weights of the ranks that the race sees: K2 ones for the generator alone, those of a list for the re-ranker."""
+    seen = []
+    real = race.utility
+    monkeypatch.setattr(race, "utility", lambda *a, **more: seen.append(a[3].tolist()) or real(*a, **more))
+    config = TrainingConfig(epochs=1, minibatch=Q, rank_weights="examination")
+    train(start(), weights(), THETA, config, method="independent")
+    assert seen == [[1.0] * 8, pytest.approx(THETA)]
+
+
+def test_a_re_ranker_that_is_handed_the_score_learns_after_its_generator() -> None:
+    pair = start()
+    stacked = replace(pair, ranker=Stacked(pair.ranker, "sum"))
+    names = [phase.key for phase in schedule_of("joint", "tandem", stacked.generator, stacked.ranker)]
+    assert names == ["generator among K2", "ranker for the generator", "both"]
+    for method in ("baseline", "independent"):
+        with pytest.raises(ConfigError, match=f"{method} trains it without one. Use stacking or joint"):
+            train(stacked, weights(), THETA, method=method)
+    found = train(stacked, weights(), THETA, TrainingConfig(epochs=6, minibatch=10)).policy
+    assert value(found) > 1.2 * value(stacked)
 
 
 def test_the_mean_of_two_different_models_is_refused() -> None:

@@ -119,3 +119,22 @@ def test_weights_of_the_ranks_that_rise_are_refused_where_a_stage_is_alone() -> 
             {"generator": model, "ranker": model}, "ranker", ["ranker"], torch.arange(3), LIKED[:3],
             torch.tensor([0.5, 1.0]), 6, samples=2, generator=torch.Generator().manual_seed(0),
         )  # fmt: skip
+
+
+def test_thinned_weights_are_unbiased_and_few() -> None:
+    """E[thinned(w)] = w for every document, signs included, and rows of few documents stay as they are."""
+    rng = np.random.default_rng(0)
+    w = csr_matrix(np.vstack([rng.normal(size=30), np.where(np.arange(30) < 3, 1.0, 0.0), np.zeros(30)]))
+    generator = torch.Generator().manual_seed(0)
+    draws = np.stack([sparse.thinned(w, 6, generator).toarray() for _ in range(3000)])
+    error = draws.std(0) / np.sqrt(len(draws))
+    assert (np.abs(draws.mean(0) - w.toarray()) <= 5 * error + 1e-9).all()
+    assert (draws[:, 1:] == w.toarray()[1:]).all()
+    assert (draws[:, 0] != 0).sum(1).mean() <= 6.1
+
+
+def test_a_re_ranker_of_candidates_is_asked_about_few_where_everything_has_a_weight() -> None:
+    Counting.asked = []
+    everything = csr_matrix(0.1 + LIKED.toarray())
+    train(pair(Counting(USERS, ITEMS), 3), everything, [1.0, 0.5], TrainingConfig(epochs=1), method="stacking", seed=1)
+    assert np.mean(Counting.asked) <= 2 * (3 + 1) + 2 * 3 + 1

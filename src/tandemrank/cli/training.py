@@ -43,7 +43,7 @@ def learn(
         typer.Option(help="Saved policy that drew the log; by default --start, unless the log has propensities."),
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="joint (the default), independent or baseline. May be repeated.")
+        list[str] | None, typer.Option(help="joint (the default), independent, baseline or stacking. May be repeated.")
     ] = None,
     candidates: Annotated[
         int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
@@ -75,6 +75,26 @@ def learn(
     rank: Annotated[int | None, typer.Option(help="Dimension of the factorisation of the clicks.", min=1)] = None,
     generator_width: Annotated[int | None, typer.Option(help="Hidden units of the generator's towers.", min=1)] = None,
     generator_dimension: Annotated[int | None, typer.Option(help="Dimension of its embeddings.", min=1)] = None,
+    generator: Annotated[
+        str | None, typer.Option(help="Model of the generator: factorisation, towers, features or popularity.")
+    ] = None,
+    ranker: Annotated[
+        str | None, typer.Option(help="Model of the re-ranker: factorisation, towers, features, cross or trees.")
+    ] = None,
+    generator_rank: Annotated[
+        int | None, typer.Option(help="Dimension of the generator, where it is a factorisation.", min=1)
+    ] = None,
+    generator_score: Annotated[
+        str | None,
+        typer.Option(help="The generator's score handed to the re-ranker: off (the default), sum or stacked."),
+    ] = None,
+    pair_features: Annotated[
+        Path | None,
+        typer.Option(help="For a cross network or trees: Parquet with query_id, item_id and numbers."),
+    ] = None,
+    missing_pairs: Annotated[
+        str | None, typer.Option(help="A candidate without pair features: impute (the default) or refuse.")
+    ] = None,
     ranker_width: Annotated[int | None, typer.Option(help="Hidden units of the re-ranker's towers.", min=1)] = None,
     ranker_dimension: Annotated[int | None, typer.Option(help="Dimension of its embeddings.", min=1)] = None,
     config: Config = None,
@@ -103,17 +123,19 @@ def learn(
     sizes = {
         "rank": rank, "generator_width": generator_width, "generator_dimension": generator_dimension,
         "ranker_width": ranker_width, "ranker_dimension": ranker_dimension,
+        "generator": generator, "ranker": ranker, "generator_rank": generator_rank, "generator_score": generator_score,
+        "missing_pairs": missing_pairs,
     }  # fmt: skip
     tables = {
         "query_features": query_features, "item_features": item_features,
-        "query_embeddings": query_embeddings, "item_embeddings": item_embeddings,
+        "query_embeddings": query_embeddings, "item_embeddings": item_embeddings, "pair_features": pair_features,
     }  # fmt: skip
     resolved = resolve(learning.LearnSwitches, file=config, switches=switches or (), flags={**flags, **sizes})
     methods = check_methods(method or ["joint"])
     if not resume:
         training.check_free(out, methods)
     first, drew = (None if path is None else load(path) for path in (start, logging_policy))
-    begin = Start(first, **tables, sizes=resolved.start)
+    begin = Start(first, **tables, sizes=resolved.start, stages=resolved.stages)
     inputs = [*logs, start, logging_policy, *tables.values()]
     with resumable(), training_progress() as (stage, progress), claimed(out, training.TRAINING, inputs=inputs):
         learned = learning.learn(

@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from tandemrank.policies.stages import Stages
 from tandemrank.training.config import LARGEST, LearningConfig
 
 
@@ -59,6 +60,7 @@ class ExperimentConfig(BaseModel):
         default=2, ge=1, le=LARGEST, description="sampled lists per user for the expected NDCG"
     )
     learning: LearningConfig = LearningConfig()
+    stages: Stages = Stages()
 
     @model_validator(mode="after")
     def _applies(self) -> "ExperimentConfig":

@@ -5,7 +5,8 @@ import io
 import os
 import zipfile
 import zlib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -26,6 +27,7 @@ class Release:
     file: str
     separator: bytes
     checksum: str  # "algorithm:hex digits"
+    items: str  # titles and genres
 
 
 RELEASES = {
@@ -34,12 +36,14 @@ RELEASES = {
         "ratings.dat",
         b"::",
         "md5:a89aa3591bc97d6d4e0c89459ff39362",
+        "movies.dat",
     ),
     "ml-100k": Release(
         "https://files.grouplens.org/datasets/movielens/ml-100k.zip",
         "u.data",
         b"\t",
         "sha256:06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
+        "u.item",
     ),
 }
 
@@ -55,7 +59,31 @@ def movielens(path: str | Path, *, threshold: float = 3.0, graded: bool = False)
         has_header=False,
         schema={"user": pl.Int64, "item": pl.Int64, "rating": pl.Float64, "timestamp": pl.Int64},
     )
-    return assemble(name, table.drop("timestamp"), threshold, graded, where=str(path))
+    task = assemble(name, table.drop("timestamp"), threshold, graded, where=str(path))
+    found = _file(Path(path), [release.items])
+    return task if found is None else replace(task, item_features=_item_features(found[1], release, task))
+
+
+def _item_features(content: bytes, release: Release, task: Task) -> pl.DataFrame | None:
+    """The genres and the decade of every rated item: `item_id`, a column of 0 and 1 per genre, `decade`.
+
+    None where the file is not as published: nothing but features depends on it.
+    """
+    lines = [line.split(release.separator.decode()) for line in content.decode("latin-1").splitlines() if line]
+    if release.separator == b"\t":
+        lines = [line[0].split("|") for line in lines]  # 100K: 19 columns of 0 and 1, one per genre
+        lines = [[*line[:2], "|".join(str(n) for n, x in enumerate(line[5:]) if x == "1")] for line in lines]
+    if not lines or not all(len(line) == 3 and line[0].isdigit() for line in lines):
+        return None
+    columns = dict(zip(("item_id", "title", "genres"), zip(*lines, strict=True), strict=True))
+    frame = pl.DataFrame({**columns, "item_id": [int(number) for number in columns["item_id"]]}).with_columns(
+        pl.col("genres").str.split("|"), decade=pl.col("title").str.extract(r"\((\d{3})\d\)\s*$")
+    )
+    names = sorted(set(frame["genres"].explode().drop_nulls()) - {""})
+    flags = [pl.col("genres").list.contains(name).cast(pl.Int8).alias(f"genre {name}") for name in names]
+    rated = pl.DataFrame({"item_id": task.vocabulary.item_ids})
+    found = rated.join(frame.select("item_id", *flags, "decade"), on="item_id", how="inner", maintain_order="left")
+    return found if len(found) == len(rated) else None
 
 
 def download_movielens(name: str = "ml-1m", *, cache: Path | None = None, url: str | None = None) -> Path:
@@ -90,20 +118,30 @@ def _ratings_file(path: Path) -> tuple[str, bytes]:
     if not os.path.exists(path):
         raise DataError(f"there is no {path}. Expected a MovieLens zip or folder; get one from {MOVIELENS_PAGE}.")
     names = {release.file: name for name, release in RELEASES.items()}
+    found = _file(path, names)
+    if found is None:
+        raise DataError(
+            f"{path} holds no MovieLens ratings: expected {' or '.join(names)}. Get it from {MOVIELENS_PAGE}."
+        )
+    return names[found[0]], found[1]
+
+
+def _file(path: Path, names: Iterable[str]) -> tuple[str, bytes] | None:
+    """The first file of one of these names in a zip or folder, with its name; None where there is none."""
     try:
         if path.is_dir():
             for member in (found for file in names for found in (*path.glob(file), *path.glob(f"*/{file}"))):
-                return names[member.name], member.read_bytes()
+                return member.name, member.read_bytes()
         else:
             with zipfile.ZipFile(path) as archive:
                 for entry in archive.namelist():
                     if (file := entry.rsplit("/", 1)[-1]) in names:
-                        return names[file], archive.read(entry)
+                        return file, archive.read(entry)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
         raise DataError(
             f"cannot read {path}: {error}. Expected a MovieLens zip; fetch it again from {MOVIELENS_PAGE}."
         ) from error
-    raise DataError(f"{path} holds no MovieLens ratings: expected {' or '.join(names)}. Get it from {MOVIELENS_PAGE}.")
+    return None
 
 
 def _verify(content: bytes, release: Release, path: Path) -> None:

@@ -23,6 +23,7 @@ LARGEST = float(np.finfo(np.float32).max)  # of a rating, in size
 class Task:
     """A ranking task: what was rated, what is relevant, and the outside ids.
 
+    `item_features`: what is known of the items beside, with `item_id`; None where nothing is.
     Shapes: ratings [Q, D] sparse, 0 = not rated; relevance [Q, D] sparse in [0, 1].
     """
 
@@ -30,6 +31,7 @@ class Task:
     ratings: csr_matrix
     relevance: csr_matrix
     vocabulary: Vocabulary
+    item_features: pl.DataFrame | None = None
 
     @property
     def Q(self) -> int:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation
+from tandemrank.policies.stages import Known, build
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.driver import Methods
@@ -88,6 +89,7 @@ class Trainer:
             log.clicks.posterior,
         )
         start = informed(start, known) if config.learning.from_posterior and known is not None else start
+        start = _of_stages(start, world, config, log, seed)
         self.methods = Methods(
             start, log.clicks.weights, world.theta, training, seed=seed, coordinates=(log.N,), criterion=criterion, watch=watch,
             refine=training.refine if config.learning.from_posterior and is_factorisation(start) else None,
@@ -131,6 +133,20 @@ class Trainer:
         )  # fmt: skip
         self._evaluated.append((policy, found))
         return found
+
+
+def _of_stages(start: TwoStagePolicy, world: World, config: ExperimentConfig, log: Log, seed: int) -> TwoStagePolicy:
+    """The pair with the models that are asked for, from what production knows, the log and the features of the items."""
+    if config.stages.are_one:
+        return start
+    table, posterior = world.task.item_features, log.clicks.posterior if config.learning.from_posterior else None
+    known = Known(
+        world.task.vocabulary, np.asarray((log.clicked != 0).sum(0), np.float64).ravel(), item_features=table,
+        memory=None if posterior is None else posterior.memory,
+    )  # fmt: skip
+    stages = config.stages.resolved(has_features=table is not None)
+    generator, ranker = build(stages, start.generator, start.ranker, known, seed=seed)
+    return replace(start, generator=generator, ranker=ranker)
 
 
 def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> dict[str, Evaluation]:

@@ -97,7 +97,7 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
     if pair.index is not None:
         queries = retrieval.factors_of(pair.generator, q).queries.numpy()
         return _without(lambda n: pair.index.top(queries, n)[0], pair.K2, exclude)  # type: ignore[union-attr]
-    scores = generator_scores(pair.generator, torch.from_numpy(q))
+    scores = generator_scores(pair.generator, torch.tensor(q))
     return _without(lambda n: products.top(scores, n)[0], pair.K2, exclude)
 
 
@@ -120,7 +120,7 @@ def most_likely(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = N
     Shapes: q [B]; exclude [B, D], what is not available -> [B, K].
     """
     if is_one_stage(pair):
-        scores = generator_scores(pair.ranker, torch.from_numpy(q))
+        scores = generator_scores(pair.ranker, torch.tensor(q))
         shown = _without(lambda n: products.top(scores, n)[0], pair.K, exclude)
         return np.pad(shown, ((0, 0), (0, pair.K - shown.shape[1])), constant_values=-1)
     # In the order of their numbers, so that ties end as they do where everything is scored.
@@ -132,8 +132,8 @@ def most_likely(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = N
 def draw(pair: Pair, q: NDArray[np.int64], *, rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
     """One drawn list for each key.  Shapes: q [B]; rows [n], the query of each list; keys [n] -> [n, K]."""
     if is_one_stage(pair):
-        return lazy_race.draw(generator_scores(pair.ranker, torch.from_numpy(q)), pair.K, rows=rows, keys=keys)
-    source = Source.of(generator_scores(pair.generator, torch.from_numpy(q)))
+        return lazy_race.draw(generator_scores(pair.ranker, torch.tensor(q)), pair.K, rows=rows, keys=keys)
+    source = Source.of(generator_scores(pair.generator, torch.tensor(q)))
     grid, place = lazy_race.by_row(rows, keys, len(q))
     arrived, _, _ = lazy_race.first_arrivals(source, pair.K2, grid)
     candidates = np.sort(arrived[rows, place, : pair.K2], axis=1)
@@ -149,7 +149,7 @@ def scores_of_candidates(pair: Pair, q: NDArray[np.int64], candidates: NDArray[n
     """The re-ranker's scores, -inf where there is no candidate.  Shapes: q [B], candidates [B, K2] -> [B, K2]."""
     items = torch.from_numpy(np.maximum(candidates, 0).astype(np.int64))
     with torch.no_grad():
-        s_r = ranker_scores(pair.ranker, torch.from_numpy(q), items).detach()
+        s_r = ranker_scores(pair.ranker, torch.tensor(q), items).detach()
     return s_r.where(torch.from_numpy(candidates >= 0), -torch.inf)
 
 
@@ -177,7 +177,7 @@ def exposure(
     `in_random_order`: as if the re-ranker shuffled its candidates.
     Shapes: q [B]; theta [K]; documents CSR [B, D] -> [nnz], [nnz].
     """
-    positions = torch.from_numpy(q)
+    positions = torch.tensor(q)
     if is_one_stage(pair):
         if in_random_order:
             chance = float(theta.sum()) / documents.shape[1]

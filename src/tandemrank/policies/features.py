@@ -24,6 +24,7 @@ FeatureValues = Mapping[str, float | str | None]  # of one query or item, by the
 FeatureSource = str | Path | pl.DataFrame | pl.LazyFrame | PandasFrame
 
 LARGEST = 1e100  # the square of a number, summed over all rows, must be a number
+CATEGORIES = 50  # of one column, where each becomes a column of numbers
 OUTLIER = 10.0  # scales from the mean at which a value is cut: one wild row must not rule the scores
 
 
@@ -92,17 +93,21 @@ def encoder_from(data: dict[str, Any]) -> Encoder:
 
 def table(source: FeatureSource, id_column: str) -> tuple[pl.DataFrame, str]:
     """The table of a Parquet file or of a frame, its ids checked and 64-bit integers or strings; and its name."""
-    name = str(source) if isinstance(source, str | Path) else f"the {id_column.removesuffix('_id')} frame"
+    frame, name = frame_of(source, f"the {id_column.removesuffix('_id')} frame")
+    return frame.with_columns(_ids(frame, id_column, name).alias(id_column)), name
+
+
+def frame_of(source: FeatureSource, called: str) -> tuple[pl.DataFrame, str]:
+    """The table of a Parquet file or of a frame as it is, and its name: `called` where it has no path."""
+    name = str(source) if isinstance(source, str | Path) else called
     try:
         if isinstance(source, str | Path):
-            frame = pl.read_parquet(source, glob=False)
-        elif isinstance(source, pl.DataFrame | pl.LazyFrame):
-            frame = source.lazy().collect()
-        else:
-            frame = _from_pandas(source, name)
+            return pl.read_parquet(source, glob=False), name
+        if isinstance(source, pl.DataFrame | pl.LazyFrame):
+            return source.lazy().collect(), name
+        return _from_pandas(source, name), name
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise DataError(f"{name} cannot be read as a table: {error}. Expected a Parquet file or a frame.") from error
-    return frame.with_columns(_ids(frame, id_column, name).alias(id_column)), name
 
 
 def read(source: FeatureSource, id_column: str) -> pl.DataFrame:
@@ -113,8 +118,8 @@ def read(source: FeatureSource, id_column: str) -> pl.DataFrame:
         raise DataError(f"{name} has {id_column} and no other column with values. Add at least one feature.")
     for column in columns:
         values = frame[column]
-        if _is_number(values.dtype):
-            _refuse_large(values, name)
+        if is_number(values.dtype):
+            refuse_large(values, name)
         elif not _is_category(values.dtype):
             raise DataError(
                 f"{name}, column {column}: features are numbers, booleans or strings; {values.dtype} came. "
@@ -140,7 +145,16 @@ def _from_pandas(source: Any, name: str) -> pl.DataFrame:
 
 
 def _ids(frame: pl.DataFrame, id_column: str, name: str) -> pl.Series:
-    """The ids, refused where they are missing, of another type, null or there twice."""
+    """The ids, each once."""
+    ids = checked_ids(frame, id_column, name)
+    twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
+    if len(twice):
+        raise DataError(f"{name}, column {id_column}: {_some(twice)} there more than once. Keep one row for each id.")
+    return ids
+
+
+def checked_ids(frame: pl.DataFrame, id_column: str, name: str) -> pl.Series:
+    """The ids, refused where they are missing, of another type or null."""
     if id_column not in frame.columns:
         raise DataError(f"{name}: expected a column {id_column}; the columns are {', '.join(frame.columns) or 'none'}.")
     if not len(frame):
@@ -154,13 +168,10 @@ def _ids(frame: pl.DataFrame, id_column: str, name: str) -> pl.Series:
         raise DataError(
             f"{name}, row {row}, column {id_column}: expected an id; {frame[id_column][row]} came. Drop such rows."
         )
-    twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
-    if len(twice):
-        raise DataError(f"{name}, column {id_column}: {_some(twice)} there more than once. Keep one row for each id.")
     return ids
 
 
-def _refuse_large(values: pl.Series, name: str) -> None:
+def refuse_large(values: pl.Series, name: str) -> None:
     """Refuses infinite numbers; NaN is missing."""
     large = (values.cast(pl.Float64).fill_nan(None).abs() >= LARGEST).fill_null(False)
     if large.any():
@@ -177,7 +188,7 @@ def _some(ids: pl.Series) -> str:
     return f"{len(ids)} ids (first: {first}) are" if len(ids) > 1 else f"id {first} is"
 
 
-def _is_number(dtype: pl.DataType) -> bool:
+def is_number(dtype: pl.DataType) -> bool:
     return dtype.is_numeric() or dtype == pl.Boolean
 
 
@@ -196,10 +207,10 @@ def fit(frame: pl.DataFrame, id_column: str) -> Encoder:
         for c in columns
         if _is_category(c.dtype)
     ]
-    return Encoder(id_column, tuple(_scale(c) for c in columns if _is_number(c.dtype)), tuple(categorical))
+    return Encoder(id_column, tuple(scale_of(c) for c in columns if is_number(c.dtype)), tuple(categorical))
 
 
-def _scale(column: pl.Series) -> Numeric:
+def scale_of(column: pl.Series) -> Numeric:
     values = column.cast(pl.Float64).fill_nan(None).drop_nulls().to_numpy()
     mean = float(values.mean()) if len(values) else 0.0
     scale = float(values.std()) if len(values) else 0.0
@@ -213,7 +224,7 @@ def encode(encoder: Encoder, frame: pl.DataFrame, ids: pl.Series) -> Features:
     Shapes: ids [n] -> numeric [n, F], categorical [n, C].
     """
     for number in encoder.numeric:
-        _check_column(frame, number.name, "numbers", _is_number)
+        _check_column(frame, number.name, "numbers", is_number)
     for category in encoder.categorical:
         _check_column(frame, category.name, "strings", _is_category)
     chosen = frame[rows(frame, encoder.id_column, ids)]
@@ -228,6 +239,22 @@ def encode(encoder: Encoder, frame: pl.DataFrame, ids: pl.Series) -> Features:
         found = texts.join(known.cast({"value": pl.String}), on="value", how="left", maintain_order="left")
         categorical[:, c] = found["code"].fill_null(0).to_numpy()
     return Features(numeric, categorical)
+
+
+def numbers(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArray[np.float64]:
+    """Features as plain numbers: numeric columns, and a column of 0 and 1 for each of the commonest categories.
+
+    Shapes: ids [n] -> [n, J].
+    """
+    frame = read(source, id_column)
+    found = encode(fit(frame, id_column), frame, ids)
+    columns = [found.numeric.astype(np.float64)]
+    for codes in found.categorical.T:
+        number = np.bincount(codes)
+        number[0] = 0  # missing, or never seen: says nothing
+        common = np.argsort(-number, kind="stable")[:CATEGORIES]
+        columns.append((codes[:, None] == common[number[common] > 0]).astype(np.float64))
+    return np.column_stack(columns)
 
 
 def _check_column(frame: pl.DataFrame, column: str, words: str, fits: Callable[[pl.DataType], bool]) -> None:

@@ -36,6 +36,8 @@ class Scorer(nn.Module, ABC):
     kind: ClassVar[str]
     scores_everything: bool = True
     """Whether it has scores of all items; a generator must, a re-ranker need not."""
+    needs_generator: ClassVar[bool] = False
+    """Whether its scores are made of the generator's (`stacked`): it learns after the generator, and is no stage alone."""
     kinds: ClassVar[dict[str, type["Scorer"]]] = {}
     """Every kind of scorer that was imported, by its name."""
     lengths: ClassVar[tuple[str, ...]] = ()

@@ -21,10 +21,14 @@ from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.policies import retrieval
+from tandemrank.policies.cross import CrossNetwork
+from tandemrank.policies.linear import LinearScores
 from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
+from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.towers import TwoTowers
+from tandemrank.policies.trees import Trees
 
 FORMAT = 1
 FILES = ("config.json", "weights.safetensors", "vocabulary.parquet")
@@ -34,7 +38,8 @@ SAVED_POLICY = Kind(
     r"config\.json|weights\.safetensors|vocabulary\.parquet|index\.faiss",
     lambda folder: has_keys(folder / "config.json", "format", "stages"),
 )
-SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in (MatrixFactorisation, GivenScores, TwoTowers, Remembering)}
+KNOWN = (MatrixFactorisation, GivenScores, TwoTowers, LinearScores, CrossNetwork, Trees, Remembering, Stacked)
+SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in KNOWN}
 
 Stage = Literal["generator", "ranker"]
 
@@ -206,7 +211,7 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
 
 
 def _check_sizes(stage: Stage, config: _StageConfig, sides: dict[str, int], largest: int) -> None:
-    """Refuses an unknown kind, and sizes that the ids and the weights do not have; of the base of a memory too."""
+    """Refuses an unknown kind, and sizes that the ids and the weights do not have; of a scorer inside another too."""
     if config.kind not in SCORERS:
         raise PolicyError(f"the {stage} is of the unknown kind {config.kind[:60]!r}; known: {', '.join(SCORERS)}")
     spec = config.sizes
@@ -219,5 +224,5 @@ def _check_sizes(stage: Stage, config: _StageConfig, sides: dict[str, int], larg
             raise PolicyError(
                 f"the {stage} has {name} = {came}, but no weights with more than {largest} rows or columns"
             )
-    if config.kind == Remembering.kind:
+    if config.kind in (Remembering.kind, Stacked.kind):
         _check_sizes(stage, _StageConfig.model_validate(spec.get("base")), sides, largest)

@@ -17,10 +17,11 @@ from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, 
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import race
-from tandemrank.policies import candidates, retrieval, storage, towers
+from tandemrank.policies import candidates, retrieval, storage, tower, towers
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.storage import Saved
 from tandemrank.policies.towers import TwoTowers
 
@@ -50,6 +51,10 @@ class TwoStagePolicy:
                 raise PolicyError(
                     f"the {stage} scores {spec['Q']} queries and {spec['D']} items, but the vocabulary has {Q} and {D}."
                 )
+        if isinstance(self.generator, Stacked):
+            raise PolicyError("a generator is handed no other's score: a stacked scorer is a re-ranker.")
+        if isinstance(self.ranker, Stacked):
+            object.__setattr__(self, "ranker", self.ranker.linked(self.generator))
         if not self.generator.scores_everything:
             raise PolicyError(
                 f"a generator scores every item; a {self.generator.kind} scores candidates only. Use it as the re-ranker."
@@ -301,7 +306,7 @@ def extended(
     queries, query_ids = towers.more_rows(query_features, "query_id", old.query_ids)
     items, item_ids = towers.more_rows(item_features, "item_id", old.item_ids)
     generator, ranker = (
-        TwoTowers(towers.extended(s.queries, queries, query_ids), towers.extended(s.items, items, item_ids))
+        TwoTowers(tower.extended(s.queries, queries, query_ids), tower.extended(s.items, items, item_ids))
         for s in stages
     )
     return replace(policy, generator=generator, ranker=ranker, vocabulary=Vocabulary(query_ids, item_ids))

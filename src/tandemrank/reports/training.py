@@ -76,11 +76,20 @@ def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0) -> W
 
 
 def _switches(learned: Learned, seed: int) -> dict[str, object]:
-    return {"seed": seed, **switch_values(learned.config), **switch_values(learned.start.sizes)}
+    return {
+        "seed": seed,
+        **switch_values(learned.config),
+        **switch_values(learned.start.sizes),
+        **switch_values(learned.start.stages),
+    }
 
 
 def _switch_help(learned: Learned) -> dict[str, str]:
-    return switch_help(type(learned.start.sizes)) | switch_help(type(learned.config))
+    return (
+        switch_help(type(learned.start.sizes))
+        | switch_help(type(learned.start.stages))
+        | switch_help(type(learned.config))
+    )
 
 
 # --- the words --------------------------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class Methods:
         self.seed, self.coordinates, self.caution = seed, coordinates, caution
         self.criterion, self.watch, self.watch_every = criterion, watch, watch_every
         self.checkpoints, self.resume, self.refine = checkpoints, resume, refine
-        self._alone: dict[Phase, Trained] = {}
+        self._alone: dict[tuple[Phase, int], Trained] = {}
 
     def train(
         self, method: Method, K2: int | None = None, *, progress: Callable[[Progress], None] | None = None
@@ -79,17 +79,19 @@ class Methods:
 
     def _phase(self, pair: TwoStagePolicy, phase: Phase, progress: Callable[[Progress], None] | None) -> Trained:
         """One phase: from the start where it concerns one stage, which is trained once, else from the pair as it is."""
-        if phase.is_alone and phase in self._alone:
-            return self._alone[phase]
-        own = (phase.key,) if phase.is_alone else (phase.key, pair.K2)
+        known = phase, pair.K2 if phase.knows_candidates else 0
+        if phase.is_alone and known in self._alone:
+            return self._alone[known]
+        own = (phase.key, pair.K2) if phase.knows_candidates else (phase.key,)
+        start = replace(self.start, K2=pair.K2) if phase.among_candidates else self.start
         found = train(
-            self.start if phase.is_alone else pair, self.weights, self.theta, self.config, schedule=(phase,),
+            start if phase.is_alone else pair, self.weights, self.theta, self.config, schedule=(phase,),
             criterion=self.criterion, caution=self.caution, seed=derive(self.seed, "training", *self.coordinates, *own) % 2**32,
             checkpoint=None if self.checkpoints is None else self.checkpoints / _file(*own), resume=self.resume,
             progress=progress, watch=self.watch, watch_every=self.watch_every,
         )  # fmt: skip
         if phase.is_alone:
-            self._alone[phase] = found
+            self._alone[known] = found
         return found
 
 

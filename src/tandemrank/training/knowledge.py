@@ -1,22 +1,21 @@
 """What a start knows, as the prior of a posterior: vectors, or features as numbers; and the pair that comes of both."""
 
+from dataclasses import replace
+
 import numpy as np
-import polars as pl
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.reward.posterior import Posterior
 from tandemrank.offpolicy.reward.tables import Tables
 from tandemrank.policies import features
-from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.prior import vectors_of
+from tandemrank.policies.stages import Known, build
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.policies.vectors import Vectors
 from tandemrank.training.informed import informed, scorer_of
-from tandemrank.training.start import Start, from_embeddings, initial_pair
-
-CATEGORIES = 50  # of one column of features, in the prior of a posterior
+from tandemrank.training.start import STAGES, Start, from_embeddings, initial_pair
 
 
 def start_vectors(start: Start, vocabulary: Vocabulary) -> Vectors | None:
@@ -35,20 +34,7 @@ def start_tables(start: Start, vocabulary: Vocabulary) -> Tables | None:
         (start.query_features, "query_id", vocabulary.query_ids),
         (start.item_features, "item_id", vocabulary.item_ids),
     )
-    return Tables(*(None if source is None else _numbers(source, column, ids) for source, column, ids in sides))
-
-
-def _numbers(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArray[np.float64]:
-    """Numeric features, and a column of 0 and 1 for each of the commonest categories.  Shapes: ids [n] -> [n, J]."""
-    frame = features.read(source, id_column)
-    found = features.encode(features.fit(frame, id_column), frame, ids)
-    columns = [found.numeric.astype(np.float64)]
-    for codes in found.categorical.T:
-        number = np.bincount(codes)
-        number[0] = 0  # missing, or never seen: says nothing
-        common = np.argsort(-number, kind="stable")[:CATEGORIES]
-        columns.append((codes[:, None] == common[number[common] > 0]).astype(np.float64))
-    return np.column_stack(columns)
+    return Tables(*(None if source is None else features.numbers(source, column, ids) for source, column, ids in sides))
 
 
 def informed_pair(
@@ -63,3 +49,24 @@ def informed_pair(
         scorer = scorer_of(posterior)
         return TwoStagePolicy(scorer, scorer, K2, K, log.vocabulary)
     return informed(initial_pair(start, log, theta, K2=K2, K=K, seed=seed), posterior)
+
+
+def staged_pair(
+    pair: TwoStagePolicy, start: Start, log: Feedback, posterior: Posterior | None, *, seed: int
+) -> TwoStagePolicy:
+    """The pair with the models that are asked for; `pair` is what a factorisation starts from."""
+    if start.stages.are_one:
+        return pair
+    clicked = log.clicks > 0
+    each = np.unique(log.query[clicked] * np.int64(log.D) + log.item[clicked])
+    sizes = {
+        stage: (getattr(start.sizes, f"{stage}_width"), getattr(start.sizes, f"{stage}_dimension")) for stage in STAGES
+    }
+    known = Known(
+        log.vocabulary, np.bincount(each % log.D, minlength=log.D).astype(np.float64),
+        query_features=start.query_features, item_features=start.item_features, pair_features=start.pair_features,
+        memory=None if posterior is None else posterior.memory,
+        sizes={stage: size if size[0] is not None else None for stage, size in sizes.items()},
+    )  # fmt: skip
+    generator, ranker = build(start.stages, pair.generator, pair.ranker, known, seed=seed)
+    return replace(pair, generator=generator, ranker=ranker)

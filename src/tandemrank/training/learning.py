@@ -29,6 +29,8 @@ from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
 from tandemrank.policies.remembering import excluding
+from tandemrank.policies.stacked import Stacked
+from tandemrank.policies.stages import Stages
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.caution import Caution
 from tandemrank.training.config import CANDIDATES, EVALUATION_SHARE, LearningConfig, Safety
@@ -38,7 +40,7 @@ from tandemrank.training.driver import Methods, check_methods
 from tandemrank.training.gate import Guarded, guard
 from tandemrank.training.history import Progress
 from tandemrank.training.informed import is_factorisation
-from tandemrank.training.knowledge import informed_pair, start_tables, start_vectors
+from tandemrank.training.knowledge import informed_pair, staged_pair, start_tables, start_vectors
 from tandemrank.training.loop import Trained
 from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.results import Difference, Learned
@@ -55,6 +57,7 @@ class LearnSwitches(BaseModel):
 
     learning: LearningConfig = LearningConfig()
     start: StartConfig = StartConfig()
+    stages: Stages = Stages()
 
 
 def learn(
@@ -99,9 +102,10 @@ def learn(
     start = start if logger is None else _careful_start(start, logger, parts)
     K2, known = config.candidates or CANDIDATES, data.posterior if config.from_posterior else None
     if known is None:
-        pair = initial_pair(start, parts.train, config.theta, K2=K2, K=config.K, seed=seed)
+        pair = initial_pair(start.base, parts.train, config.theta, K2=K2, K=config.K, seed=seed)
     else:
-        pair = informed_pair(start, parts.train, config.theta, known, K2=K2, K=config.K, seed=seed)
+        pair = informed_pair(start.base, parts.train, config.theta, known, K2=K2, K=config.K, seed=seed)
+    pair = staged_pair(pair, start, parts.train, known, seed=seed)
     refine = config.training.refine if config.from_posterior and is_factorisation(pair) else None
     if config.exclude is not None:
         data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
@@ -133,6 +137,10 @@ def learn(
 
 def _excluding(data: TrainingData, pair: TwoStagePolicy, pairs: csr_matrix) -> tuple[TrainingData, TwoStagePolicy]:
     """Some pairs are not available to the pair, and their weights do not count: in training, in lists, in values."""
+    if isinstance(pair.ranker, Stacked):
+        raise ConfigError(
+            "exclude and generator_score cannot be had together: leave one of the two out, or `recommend --exclude` the pairs."
+        )
     weights = data.weights
     kept = without_pairs(weights, pairs) if isinstance(weights, csr_matrix) else WithoutPairs(weights, pairs)
     generator, ranker = (excluding(stage, pairs) for stage in (pair.generator, pair.ranker))

@@ -155,8 +155,9 @@ class _Loop:
     @property
     def epochs(self) -> int:
         """Of this phase, at most."""
-        most = self.plan.most_epochs
-        return self.config.epochs if most is None else min(self.config.epochs, most)
+        most, asked = self.plan.most_epochs, self.config.epochs
+        asked = max(round(asked * self.plan.share), 1) if asked else 0
+        return asked if most is None else min(asked, most)
 
     def begin_phase(self) -> None:
         if self.plan.from_mean:
@@ -304,6 +305,8 @@ class _Loop:
 
     def alpha(self, K2: int) -> Tensor:
         """The weights of the ranks, for lists out of K2 candidates.  Shapes: -> [depth]."""
+        if self.plan.among_candidates and K2 > self.policy.K2:
+            return torch.ones(self.policy.K2)
         clicked = self.weights.clicked / max(len(self.queries), 1)
         return rank_weights(self.config.rank_weights, self.theta, clicked, K2)
 

@@ -1,4 +1,4 @@
-"""Baseline, Independent and Joint as data: a schedule is a sequence of phases, a phase is what happens for each minibatch.
+"""Baseline, Independent, Stacking and Joint as data: a schedule is a sequence of phases, and a phase what a minibatch does.
 
 Every phase is a sequence of steps, each of which improves one stage on the exposure by the pair, or by the stage alone.
 """
@@ -13,7 +13,7 @@ from tandemrank.policies.scorers import Scorer
 
 Stage = Literal["generator", "ranker"]
 View = Literal["pair", "generator", "ranker"]
-Method = Literal["baseline", "independent", "joint"]
+Method = Literal["baseline", "independent", "stacking", "joint"]
 ScheduleName = Literal["tandem", "paper", "mean"]
 
 
@@ -30,7 +30,8 @@ class Phase:
 
     Seeds and checkpoints know a phase by its `key`, readers by its `name`: a better name changes no number. With
     `from_mean` both stages begin from the mean of their weights; `rate` is a share of the learning rates, `most_epochs` a
-    limit below the configuration's. All steps on one view are taken from one draw (`at_once`), or each from its own.
+    limit below the configuration's, `share` a share of its epochs. All steps on one view are taken from one draw
+    (`at_once`), or each from its own. `among_candidates`: a generator alone is trained for a place among the K2, not for rank.
     """
 
     key: str
@@ -41,11 +42,18 @@ class Phase:
     rate: float = 1.0
     most_epochs: int | None = None
     at_once: bool = True
+    share: float = 1.0
+    among_candidates: bool = False
 
     @property
     def is_alone(self) -> bool:
-        """Whether it concerns one stage, so that neither the method nor K2 makes a difference."""
+        """Whether it concerns one stage, so that the method makes no difference."""
         return self.view != "pair"
+
+    @property
+    def knows_candidates(self) -> bool:
+        """Whether K2 makes a difference."""
+        return not self.is_alone or self.among_candidates
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -58,6 +66,10 @@ RANKER_ALONE = Phase("ranker alone", "re-ranker alone", (Step("ranker", "ranker"
 GENERATOR_FOR_RANKER = Phase(
     "generator for the ranker", "generator for the re-ranker", (Step("generator", "pair"),), "pair"
 )
+RANKER_FOR_GENERATOR = Phase(
+    "ranker for the generator", "re-ranker for the generator's candidates", (Step("ranker", "pair"),), "pair"
+)
+GENERATOR_AMONG = replace(GENERATOR_ALONE, key="generator among K2", among_candidates=True)
 BOTH = Phase("both", "both stages", (Step("generator", "pair"), Step("ranker", "pair")), "pair")
 # Little is left to learn there, and at the full rate the noise of the draws takes some of it away.
 BOTH_FROM_MEAN = replace(BOTH, from_mean=True, rate=0.25, most_epochs=8)
@@ -65,6 +77,8 @@ REFINED_RATE = 0.1  # on top of the posterior: at the full rate its order would 
 MEAN = Phase("mean", "mean of the stages", (), "pair", from_mean=True, most_epochs=0)
 
 ALONE = (GENERATOR_ALONE, RANKER_ALONE)
+# What is usual: the generator alone; then the re-ranker, for the candidates of the frozen generator.
+STACKING = (GENERATOR_ALONE, RANKER_FOR_GENERATOR)
 # Ma et al. 2020: the re-ranker alone first; then the generator, for the frozen re-ranker.
 BASELINE = (RANKER_ALONE, GENERATOR_FOR_RANKER)
 
@@ -95,16 +109,31 @@ def _refined(phase: Phase, epochs: int) -> Phase:
 
 
 def _phases(method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer) -> tuple[Phase, ...]:
+    if are_same(generator, ranker):
+        return {"baseline": BASELINE, "independent": ALONE, "stacking": STACKING, "joint": JOINT[name]}[method]
+    if method == "joint" and name == "mean":
+        raise ConfigError("schedule = mean needs two stages that start from one model; these two differ. Use tandem.")
+    return _of_two_models(method, name, ranker)
+
+
+def _of_two_models(method: Method, name: ScheduleName, ranker: Scorer) -> tuple[Phase, ...]:
+    """The phases where the stages are two models: the generator alone knows K2, and every stage has as many epochs in every
+    method."""
+    if method in ("baseline", "independent") and ranker.needs_generator:
+        raise ConfigError(
+            f"a re-ranker that is handed the generator's score learns after the generator; {method} trains it without one. Use "
+            "stacking or joint, or generator_score = off."
+        )
     if method == "baseline":
         return BASELINE
     if method == "independent":
-        return ALONE
-    phases = JOINT[name]
-    if not phases[-1].from_mean or are_same(generator, ranker):
-        return phases
-    if name == "mean":
-        raise ConfigError("schedule = mean needs two stages that start from one model; these two differ. Use tandem.")
-    return (*ALONE, BOTH)
+        return GENERATOR_AMONG, RANKER_ALONE
+    if method == "stacking":
+        return GENERATOR_AMONG, RANKER_FOR_GENERATOR
+    if name == "paper":
+        return JOINT["paper"]
+    # A re-ranker that knows other things than its generator has to learn what to do with its candidates, not with everything.
+    return tuple(replace(phase, share=0.5) for phase in (GENERATOR_AMONG, RANKER_FOR_GENERATOR, BOTH))
 
 
 def are_same(generator: Scorer, ranker: Scorer) -> bool:

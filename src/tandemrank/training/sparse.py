@@ -7,7 +7,8 @@ A stage alone shows the first ranks of its own race. Weights of the ranks that f
     sum_k alpha_k 1(d at rank k) = sum_n (alpha_n - alpha_{n+1}) 1(d among the first n)
 
 and a flat depth n is a place among n candidates: each query draws its depth. A re-ranker that cannot score everything is
-trained for the candidates of the generator as it stands, also alone.
+trained for the candidates of the generator as it stands, also alone; and where more than K2 documents of a query have a
+weight, as those of a reward model have, for a sample of them (`thinned`): the utility is linear in the weights.
 """
 
 from collections.abc import Collection, Mapping
@@ -58,6 +59,8 @@ def utility(
 ) -> Tensor:
     """The utility of each query, with a gradient for the stages that move.  Shapes: q [B]; w CSR [B, D]; alpha [n] -> [B]."""
     samples = max(samples, SAMPLES)
+    if not models["ranker"].scores_everything and view != "generator":
+        w = thinned(w, K2, generator)
     first = models["generator"] if view == "pair" or not models[view].scores_everything else models[view]
     size = len(q) if first.factors(q[:1]) is not None else max(1, CELLS // w.shape[1])
     parts = []
@@ -67,6 +70,26 @@ def utility(
         else:
             parts.append(_alone(first, q[rows], w[rows], alpha, samples, generator))
     return torch.cat(parts)
+
+
+def thinned(w: csr_matrix, n: int, generator: torch.Generator) -> csr_matrix:
+    """Weights of about n documents of each query, in expectation those that came: E[thinned(w)] = w.
+
+        kept with chance p_d = min(1, n |w_d| / sum |w|), and then w_d / p_d
+
+    Rows of at most n stay as they are.  Shapes: w CSR [B, D] -> [B, D].
+    """
+    count = np.diff(w.indptr)
+    if count.max(initial=0) <= n:
+        return w
+    size = np.abs(w.data, dtype=np.float64)
+    total = np.add.reduceat(np.append(size, 0.0), w.indptr[:-1])
+    p = np.where(
+        np.repeat(count <= n, count), 1.0, np.minimum(1.0, n * size / np.maximum(np.repeat(total, count), 1e-300))
+    )
+    kept = torch.rand(len(p), generator=generator, dtype=torch.float64).numpy() < p
+    first = np.concatenate([[0], np.cumsum(kept)])[w.indptr]
+    return csr_matrix(((w.data[kept] / p[kept]).astype(w.dtype), w.indices[kept], first), shape=w.shape)
 
 
 def _pair(

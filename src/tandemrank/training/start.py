@@ -9,6 +9,7 @@ parts, however many clicks it has; without any it starts from what all like.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -21,10 +22,11 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, DataError, LogError
 from tandemrank.logs import feedback
 from tandemrank.logs.feedback import Feedback
-from tandemrank.policies import features, towers
+from tandemrank.policies import features, stages, towers
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import LARGEST as WEIGHT
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer, truncated_svd
+from tandemrank.policies.stages import Stages
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LARGEST
 
@@ -146,14 +148,20 @@ class StartConfig(BaseModel):
 
 
 RANK = {"rank": 50}
-TOWERS = {"generator_width": 32, "generator_dimension": 16, "ranker_width": 128, "ranker_dimension": 64}
+STAGES: tuple[Literal["generator", "ranker"], ...] = ("generator", "ranker")
+TOWERS = {
+    f"{stage}_{name}": size
+    for stage in STAGES
+    for name, size in zip(("width", "dimension"), stages.TOWERS[stage], strict=True)
+}
 
 
 @dataclass(frozen=True)
 class Start:
     """What training starts from: a policy, or embeddings, or features; nothing at all means the clicks themselves.
 
-    Embeddings and features are Parquet files or frames, each with its `query_id` or `item_id`.
+    Embeddings and features are Parquet files or frames, each with its `query_id` or `item_id`; features of pairs have both.
+    `stages`: which model each stage is, where they are not one; features are then for the models that take them.
     """
 
     policy: TwoStagePolicy | None = None
@@ -162,6 +170,8 @@ class Start:
     query_features: FeatureSource | None = None
     item_features: FeatureSource | None = None
     sizes: StartConfig = field(default_factory=StartConfig)
+    pair_features: FeatureSource | None = None
+    stages: Stages = field(default_factory=Stages)
 
     def __post_init__(self) -> None:
         """Refuses two starting points at once, embeddings of one side only, and sizes of what it is not."""
@@ -174,8 +184,12 @@ class Start:
             )
             if any(part is not None for part in parts)
         ]
-        if len(given) > 1:
+        own = self.stages.resolved(has_features=self.is_features)
+        object.__setattr__(self, "stages", own)
+        if len([one for one in given if own.are_one or one != "features"]) > 1:
             raise ConfigError(f"training starts from one thing only; {' and '.join(given)} came.")
+        if self.pair_features is not None and own.ranker not in ("cross", "trees"):
+            raise ConfigError("pair features are for a re-ranker that takes them: ranker = cross or trees.")
         if (self.query_embeddings is None) != (self.item_embeddings is None):
             raise ConfigError("starting embeddings are needed of both sides, queries and items; those of one came.")
         asked = [name for name, size in self.sizes if size is not None]
@@ -187,14 +201,32 @@ class Start:
 
     @property
     def is_features(self) -> bool:
-        """Whether it is two towers of features."""
+        """Whether there are features of queries or items."""
         return self.query_features is not None or self.item_features is not None
+
+    @property
+    def is_towers(self) -> bool:
+        """Whether both stages are two towers of features."""
+        return self.is_features and self.stages.are_one
+
+    @property
+    def base(self) -> "Start":
+        """What a factorisation starts from, where the stages are models of their own."""
+        if self.stages.are_one:
+            return self
+        nothing = {"query_features": None, "item_features": None, "pair_features": None, "stages": Stages()}
+        sizes = StartConfig(rank=self.sizes.rank)
+        return replace(self, **nothing, sizes=sizes)  # type: ignore[arg-type]
 
     def _own_sizes(self) -> dict[str, int]:
         """The sizes that it has, with their defaults."""
-        if self.is_features:
+        if self.is_towers:
             return TOWERS
-        return RANK if self.policy is None and self.query_embeddings is None else {}
+        own = dict(RANK) if self.policy is None and self.query_embeddings is None else {}
+        for stage in STAGES:
+            if (size := self.stages.size(stage)) is not None:
+                own |= {f"{stage}_width": size[0], f"{stage}_dimension": size[1]}
+        return own
 
     def resolved(self, log: Feedback, *, posterior: bool) -> "Start":
         """With every size that it has filled in; the posterior of a log has the dimensions that its log decides.
@@ -228,12 +260,14 @@ class Start:
     @property
     def words(self) -> str:
         """What it is, for a reader."""
+        if not self.stages.are_one:
+            return f"{self.stages.words}; a factorisation is that of {self.base.words.removesuffix(', both stages')}"
         if self.policy is not None:
             return "a saved policy, both stages"
         if self.query_embeddings is not None:
             return "the given embeddings, both stages"
         s = self.sizes
-        if self.is_features:
+        if self.is_towers:
             return (
                 f"two towers of features: generator {s.generator_width} wide, {s.generator_dimension} dimensions; "
                 f"re-ranker {s.ranker_width} wide, {s.ranker_dimension} dimensions"
@@ -255,7 +289,7 @@ def initial_pair(start: Start, log: Feedback, theta: ArrayLike, *, K2: int, K: i
         return replace(start.policy, K2=K2, K=K)
     if start.query_embeddings is not None and start.item_embeddings is not None:
         generator = ranker = from_embeddings(start.query_embeddings, start.item_embeddings, vocabulary)
-    elif start.is_features:
+    elif start.is_towers:
         generator, ranker = (
             towers.from_features(
                 start.query_features, start.item_features, vocabulary, width=getattr(start.sizes, f"{stage}_width"),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.trees import boosting_of
 from tandemrank.training.config import TrainingConfig
 
 
@@ -87,7 +88,7 @@ def optimisers_of(
     """In an epoch a query's own parameters meet one minibatch, what all queries share meets every one: it goes slower."""
     own = {id(parameter) for parameter in model.per_query_parameters()}
     rate = config.learning_rate * pace
-    found: list[torch.optim.Optimizer] = []
+    found = boosting_of(model, rate)
     for is_own, lr in ((True, rate), (False, rate * config.shared_rate)):
         parameters = [p for p in model.parameters() if (id(p) in own) == is_own]
         # Scores that were given have no vector per query, so no direction either.
