@@ -250,7 +250,7 @@ def test_available_items_and_strangers(tmp_path) -> None:
     assert len(set(runs[0])) > 1
 
 
-def test_after_a_kill_the_next_process_has_every_impression(tmp_path) -> None:
+def test_after_a_kill_the_next_process_has_every_impression_and_says_what_was_torn(tmp_path, capsys) -> None:
     log = Recorder(tmp_path, Propensities(THETA), sync_seconds=0)
     server = Server(pair(), recorder=log)
     answers = [server.rank(10) for _ in range(5)]
@@ -263,9 +263,58 @@ def test_after_a_kill_the_next_process_has_every_impression(tmp_path) -> None:
     after = Server(pair(), recorder=later)
     after.feedback(answers[0].impression_id, [Event(answers[0].items[1])])
     sealed = later.seal(everything=True)
-    assert [(s.impressions, s.clicks) for s in sealed] == [(5, 1)]
+    assert [(s.impressions, s.clicks, s.dropped) for s in sealed] == [(5, 1, 8)]
+    assert "journal-0-000000.bin ends in 8 bytes that are no record" in capsys.readouterr().err
     assert not list(tmp_path.glob("journal-0-000000.bin"))
     later.close()
+
+
+@pytest.mark.parametrize("when", ["while it is written", "before the journal goes", "before events go"])
+def test_no_segment_is_half_written_and_none_is_made_twice(tmp_path, monkeypatch, when) -> None:
+    log = Recorder(tmp_path, Propensities(THETA, 2))
+    server = Server(pair(), recorder=log)
+    found = [server.rank(11) for _ in range(3)]
+    server.feedback(found[1].impression_id, [Event(found[1].items[0])])
+    write = pl.DataFrame.write_parquet
+
+    def broken(*args, **options):
+        if when == "while it is written":
+            write(pl.DataFrame({"a": [1]}), args[1])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        places = {
+            "while it is written": (pl.DataFrame, "write_parquet"),
+            "before the journal goes": (Sealer, "_set_down"),
+        }
+        patch.setattr(*places.get(when, (Sealer, "_clean")), broken)
+        with pytest.raises((OSError, OutputError), match="No space left"):
+            log.seal(everything=True)
+    assert len(list(tmp_path.glob("*.parquet"))) == (0 if when == "while it is written" else 1)
+    log.seal(everything=True)
+    log.close()
+    frame = pl.read_parquet(tmp_path / "*.parquet")
+    assert sorted(frame["impression_key"]) == sorted(x.impression_id for x in found)
+    assert frame["clicks"].list.sum().sum() == 1
+    Sealer(tmp_path, Propensities(THETA, 2)).seal(everything=True)
+    assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith(".")) == ["segment-0-000000.parquet"]
+
+
+def test_without_room_for_the_next_journal_the_one_that_there_is_goes_on(tmp_path, monkeypatch) -> None:
+    log = Recorder(tmp_path, Propensities(THETA, 2))
+    server = Server(pair(), recorder=log)
+    assert server.rank(11).logged
+
+    def full(*args, **options):
+        raise OutputError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recorder, "Journal", full)
+        with pytest.raises(OutputError):
+            log.seal(everything=True)
+    assert server.rank(11).logged
+    assert [s.impressions for s in log.seal(everything=True)] == [2]
+    log.close()
 
 
 def test_replicas_write_side_by_side_and_each_may_hear_the_clicks_of_the_other(tmp_path) -> None:

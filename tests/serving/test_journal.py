@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -114,6 +115,30 @@ def test_every_record_on_disk_before_it_is_acknowledged_if_asked(tmp_path, monke
     log.append(b"one")
     assert synced == [log.size] == [log.synced]
     log.close()
+
+
+def test_everything_is_on_disk_within_a_second_also_if_nobody_asks(tmp_path, monkeypatch) -> None:
+    assert 0 < journals.SYNC_SECONDS <= 1
+    synced, real = threading.Event(), os.fsync
+    log = Journal(tmp_path / "j.bin", sync_seconds=0.001)
+    monkeypatch.setattr(os, "fsync", lambda file: (real(file), synced.set())[0])
+    log.append(b"one")
+    assert synced.wait(60)
+    log.close()
+    assert log.synced == log.size
+
+
+def test_a_disk_that_fails_at_the_end_is_told_and_stops_nothing(tmp_path, monkeypatch) -> None:
+    heard: list[str] = []
+    log = Journal(tmp_path / "j.bin", sync_seconds=3600, alarm=heard.append)
+    log.append(b"one")
+
+    def broken(file: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    log.close()
+    assert "cannot be synced" in heard[0]
 
 
 WRITER = """

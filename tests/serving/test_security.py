@@ -3,11 +3,13 @@
 import asyncio
 import json
 import socket
+from contextlib import nullcontext
 
 import pytest
 
 from served import TOKEN, K, local, saved
 from tandemrank.errors import ConfigError
+from tandemrank.serving import limits
 from tandemrank.serving.limits import Access, Limits, is_loopback
 from tandemrank.serving.run import read_token
 
@@ -56,6 +58,17 @@ def test_admin_calls_need_the_token_always(folder, tmp_path, wrong) -> None:
         for path, body in ADMIN:
             headers = {} if wrong is None else {"Authorization": wrong}
             assert server.call("POST", path, body, headers=headers).status_code == 401
+
+
+def test_tokens_are_compared_in_constant_time(monkeypatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    real = limits.hmac.compare_digest
+    monkeypatch.setattr(limits.hmac, "compare_digest", lambda a, b: (compared.append((a, b)), real(a, b))[1])
+    access = Access("127.0.0.1", TOKEN)
+    for given, refused in ((f"Bearer {TOKEN}", False), ("Bearer x", True)):
+        with pytest.raises(limits.Refused) if refused else nullcontext():
+            access.check({b"authorization": given.encode()}, admin=True)
+        assert compared.pop() == (given.encode(), f"Bearer {TOKEN}".encode())
 
 
 def test_elsewhere_everything_needs_the_token_but_health(folder, tmp_path) -> None:
@@ -168,10 +181,10 @@ def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, 
     from tandemrank.serving import app, run
     from tandemrank.serving.service import Settings
 
-    limits = Limits(seconds=0.2, head=2000)
+    bounded = Limits(seconds=0.2, head=2000)
     ports: asyncio.Queue[int] = asyncio.Queue()
     server = app.server(
-        Settings(folder / "pair-0", log=tmp_path), run.Address(port=0, token=TOKEN, limits=limits),
+        Settings(folder / "pair-0", log=tmp_path), run.Address(port=0, token=TOKEN, limits=bounded),
         listening=ports.put_nowait,
     )  # fmt: skip
     requests = {
@@ -200,6 +213,63 @@ def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, 
     assert json.loads(body)["ready"]
     for text in (*found.values(), *(path.read_bytes() for path in tmp_path.iterdir())):
         assert TOKEN.encode() not in text
+
+
+def test_connections_are_limited_and_it_listens_on_the_loopback_unless_told(folder, tmp_path) -> None:
+    from tandemrank.serving import app, run
+    from tandemrank.serving.service import Settings
+
+    assert run.Address().host == "127.0.0.1"
+    ports: asyncio.Queue[int] = asyncio.Queue()
+    address = run.Address(port=0, token=TOKEN, limits=Limits(connections=3))
+    server = app.server(Settings(folder / "pair-0", log=tmp_path), address, listening=ports.put_nowait)
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+
+    async def go() -> list[bytes]:
+        task = asyncio.create_task(server.serve())
+        url = f"http://127.0.0.1:{await ports.get()}"
+        found = [await asyncio.to_thread(raw, url, request)]
+        silent = [await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2])) for _ in range(3)]
+        found.append(await asyncio.to_thread(raw, url, request))
+        for _, writer in silent:
+            writer.close()
+        server.should_exit = True
+        await task
+        return found
+
+    found = asyncio.run(go())
+    assert [answer[9:12] for answer in found] == [b"200", b"503"]
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), RuntimeError("a mistake of ours")])
+def test_what_fails_in_the_background_is_told_and_tried_again(folder, tmp_path, monkeypatch, failure, caplog) -> None:
+    from tandemrank.serving import app
+
+    with local(folder, log=tmp_path) as server:
+        context, calls = server.context, []
+        done = asyncio.Event()
+
+        def broken(*args: object) -> None:
+            calls.append(1)
+            if len(calls) > 2:
+                context.loop.call_soon_threadsafe(done.set)
+            raise failure
+
+        async def go(loop) -> None:
+            context.loop = asyncio.get_running_loop()
+            task = asyncio.create_task(loop(context))
+            await done.wait()
+            task.cancel()
+
+        context.tick = context.seal = 0.001
+        for name, loop in (("seal", app._sealing), ("tick", app._ticking)):
+            monkeypatch.setattr(context.service, name, broken)
+            asyncio.run(go(loop))
+            calls.clear()
+            done = asyncio.Event()
+        assert "no segment was made" in caplog.text
+        assert "outcomes could not be looked at" in caplog.text
+        assert "tandemrank_seal_failures_total 0.0" not in server.get("/metrics").text
 
 
 def test_neither_journal_nor_metrics_have_features(folder, tmp_path) -> None:

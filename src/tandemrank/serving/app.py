@@ -262,7 +262,10 @@ def page(path: str) -> Handler:
 async def _ticking(context: Context) -> None:
     while True:
         await asyncio.sleep(context.tick)
-        context.service.tick()
+        try:
+            context.service.tick()
+        except Exception:  # a failure must not end what rolls back a bad pair
+            LOG.exception("outcomes could not be looked at")
 
 
 async def _sealing(context: Context) -> None:
@@ -273,9 +276,12 @@ async def _sealing(context: Context) -> None:
                 context.metrics.sealed.inc(sealed.impressions)
                 context.metrics.set_aside.inc(sealed.set_aside)
                 context.metrics.late.inc(sealed.late)
-        except TandemRankError as error:
+        except (TandemRankError, OSError) as error:
             context.metrics.seal_failures.inc()
             LOG.error("no segment was made: %s", error)
+        except Exception:
+            context.metrics.seal_failures.inc()
+            LOG.exception("no segment was made")
 
 
 def _shares(context: Context, by: str) -> None:

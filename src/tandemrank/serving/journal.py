@@ -65,7 +65,7 @@ class Journal:
         self, path: str | Path, *, sync_seconds: float = SYNC_SECONDS, alarm: Callable[[str], None] | None = None
     ) -> None:
         self.path = Path(path)
-        self.sync_seconds, self._alarm = sync_seconds, alarm or _shout
+        self.sync_seconds, self._alarm = sync_seconds, alarm or shout
         self._lock, self._wake, self._closed = threading.Lock(), threading.Event(), False
         self._broken = False
         try:
@@ -150,7 +150,10 @@ class Journal:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        self.sync()
+        try:
+            self.sync()
+        except OSError as error:
+            self._alarm(f"the journal {self.path} cannot be synced to disk: {error.strerror}.")
         os.close(self._file)
 
 
@@ -159,7 +162,8 @@ def _write_all(file: int, data: bytes) -> None:
         data = data[os.write(file, data) :]
 
 
-def _shout(message: str) -> None:
+def shout(message: str) -> None:
+    """To whoever reads what the server says."""
     print(f"tandemrank: {message}", file=sys.stderr, flush=True)  # noqa: T201
 
 

@@ -76,10 +76,10 @@ class Recorder(Generic[L]):
             x.number for what in ("journal", "segment", "events") for x in sealing.files(self.folder, what, replica)
         ]
         self._number = max(named, default=-1) + 1
-        self._journal = self._open()
+        self._journal = self._open(self._number)
 
-    def _open(self) -> Journal:
-        path = self.folder / f"journal-{self.replica}-{self._number:06d}.bin"
+    def _open(self, number: int) -> Journal:
+        path = self.folder / f"journal-{self.replica}-{number:06d}.bin"
         return Journal(path, sync_seconds=self._sync_seconds)
 
     def know(self, live: L) -> None:
@@ -125,9 +125,10 @@ class Recorder(Generic[L]):
             self._journal.append(payload)
 
     def _turn_over(self) -> None:
-        self._journal.close()
+        """The next journal; where the disk has no room for it, the one that there is goes on."""
+        before, self._journal = self._journal, self._open(self._number + 1)
         self._number += 1
-        self._journal = self._open()
+        before.close()
 
     def seal(self, *, everything: bool = False) -> list[Sealed]:
         """Makes segments of what can get no more clicks, or of everything (`Sealer.seal`); the next journal begins."""

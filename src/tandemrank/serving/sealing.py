@@ -63,6 +63,7 @@ class Sealed:
     """A segment that was written: where it is, its impressions and clicks, and events that came late or for nothing.
 
     `set_aside`: impressions whose propensity is not known, since a process that died alone knew the features of the query.
+    `dropped`: bytes of a torn or damaged end of the journal.
     """
 
     path: Path
@@ -71,6 +72,7 @@ class Sealed:
     late: int
     unmatched: int
     set_aside: int = 0
+    dropped: int = 0
 
 
 class Exposure(Protocol[L]):
@@ -123,7 +125,7 @@ class Sealer(Generic[L]):
             self._propensities.forget(idle - self._named(replica))
 
     def _named(self, replica: str | None) -> set[str]:
-        read = [_records(found.path)[0] for found in self._ours(replica, None)]
+        read = [_records(found.path).impressions for found in self._ours(replica, None)]
         return {digest for impressions in read for i in impressions for digest, _ in i.mixture}
 
     def seal(
@@ -158,25 +160,29 @@ class Sealer(Generic[L]):
         # After `ours`: whatever a click in them is of was written before, so it is read here.
         read = {found: _records(found.path) for found in (*files(self.folder, JOURNAL), *files(self.folder, EVENTS))}
         events: dict[str, list[dict[str, Any]]] = {}
-        for _, clicks in read.values():
-            for event in clicks:
+        for content in read.values():
+            for event in content.events:
                 events.setdefault(event["impression"], []).append(event)
         done: dict[Named, Named] = {}
         sealed, waiting, problem = [], set(), None
         for found in ours:
-            impressions = read[found][0]
+            impressions, dropped = read[found].impressions, read[found].dropped
             last = max((i.time for i in impressions), default=-np.inf)
             if found.replica in waiting or (not everything and last + self.window > self.clock()):
                 waiting.add(found.replica)  # later ones are later still
                 continue
             own = [event for i in impressions for event in events.get(i.id, ())]
             try:
-                sealed += [self._segment(found, impressions, own)] if impressions else []
+                sealed += [replace(self._segment(found, impressions, own), dropped=dropped)] if impressions else []
             except OutputError as error:  # a pair that is not there: what others left must not wait for it
                 waiting.add(found.replica)
                 problem = error
                 continue
             done[found] = self._set_down(found)
+            if dropped:
+                journal.shout(
+                    f"{found.path} ends in {dropped} bytes that are no record, torn by a kill or damaged: dropped."
+                )
         self._clean(read, done)
         if problem is not None:
             raise problem
@@ -188,12 +194,12 @@ class Sealer(Generic[L]):
         found.path.rename(path)
         return found._replace(path=path)
 
-    def _clean(self, read: Mapping[Named, Any], done: Mapping[Named, Named]) -> None:
+    def _clean(self, read: Mapping[Named, "_Content"], done: Mapping[Named, Named]) -> None:
         """Removes sealed journals that have no event of an impression that is not sealed."""
         is_sealed = {found: found in done or found.path.name.startswith(EVENTS) for found in read}
-        waiting = {i.id for found, (impressions, _) in read.items() if not is_sealed[found] for i in impressions}
-        for found, (_, clicks) in read.items():
-            if is_sealed[found] and not any(event["impression"] in waiting for event in clicks):
+        waiting = {i.id for found, content in read.items() if not is_sealed[found] for i in content.impressions}
+        for found, content in read.items():
+            if is_sealed[found] and not any(event["impression"] in waiting for event in content.events):
                 with suppress(FileNotFoundError):
                     done.get(found, found).path.unlink()
 
@@ -230,10 +236,17 @@ def id_of(query_id: Id | None) -> Id:
     return "unknown" if query_id is None else query_id
 
 
-def _records(path: Path) -> tuple[list[Impression], list[dict[str, Any]]]:
-    """The impressions and the events of a journal."""
-    impressions, events = [], []
-    for payload in journal.read(path).records:
+class _Content(NamedTuple):
+    """The impressions and the events of a journal, and how many bytes of its end are no record."""
+
+    impressions: list[Impression]
+    events: list[dict[str, Any]]
+    dropped: int
+
+
+def _records(path: Path) -> _Content:
+    impressions, events, found = [], [], journal.read(path)
+    for payload in found.records:
         record = json.loads(payload)
         if "impression" in record:
             values = record["impression"]
@@ -243,7 +256,7 @@ def _records(path: Path) -> tuple[list[Impression], list[dict[str, Any]]]:
             impressions.append(Impression(**values))
         else:
             events.append(record["event"])
-    return impressions, events
+    return _Content(impressions, events, found.dropped)
 
 
 def join_clicks(
