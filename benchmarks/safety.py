@@ -75,7 +75,7 @@ def selection_world(seed: int) -> tuple[World, dict[str, TwoStagePolicy], dict[s
     """A world, its pairs and production, and the true value of each."""
     of = simulator.world(seed, 300, 40, K2=15)
     pairs = candidates(of, seed) | {"production": (of.live, of.live)}
-    truth = {name: float(simulator.value(pair, of, draws=200).mean()) for name, pair in pairs.items()}
+    truth = {name: float(simulator.value(pair, of, draws=100).mean()) for name, pair in pairs.items()}
     return of, {name: given(pair, of) for name, pair in pairs.items()}, truth
 
 

@@ -305,9 +305,9 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
     ask += ["--policy", str(folder / "production"), "--at-least", "0.5", "--report", str(page)]
     code, out, err = call(capsys, monkeypatch, "decide", *ask)
     assert code == 4, err
-    assert out.startswith("Do not.\n")
+    assert out.startswith("Do not ship.\n")
     assert "it is no better by +0.5" in out
-    assert "<h1>Do not.</h1>" in page.read_text(encoding="utf-8")
+    assert "<h1>Do not ship.</h1>" in page.read_text(encoding="utf-8")
     assert "tandemrank decide --logs" in page.read_text(encoding="utf-8")
     code, out, err = call(capsys, monkeypatch, "decide", *ask[:6], "--at-least", "-20", "--json")
     assert code == 0, err

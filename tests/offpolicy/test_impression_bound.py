@@ -74,6 +74,10 @@ def test_sums_say_no_more_than_impressions_do() -> None:
         g = stakes.fractions / K
         bets = np.array([(np.log1p(a * X) - a * u).sum() for a in g])
         assert impression_bound.log_wealth(sums, 0.95)(u) <= stakes.log_mean(bets) + 1e-9
+    # An impression that loses all it can: there the inequality is an equality, 1 - f.
+    stakes = bounds.planned_stakes(1, 0.95, floor=K)
+    worst = stakes.log_mean(np.log1p(-stakes.fractions) - stakes.fractions / K * 0.7)
+    assert impression_bound.log_wealth(impression_bound.Sums(-K, K * K, 1.0, K), 0.95)(0.7) == pytest.approx(worst)
     value = impression_bound.value_sums(w, log, most=K)
     assert (value.floor, value.total) == (0.0, pytest.approx(((v + 1) * shown.clicks).sum()))
 

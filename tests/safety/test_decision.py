@@ -85,7 +85,7 @@ def test_a_better_pair_ships_an_equal_one_is_tried_and_a_worse_one_is_not() -> N
     assert trial.log_needed > 2000
     assert trial.canary.impressions > 1000
     assert any("a canary with" in reason for reason in trial.reasons)
-    assert "it is no better by +0" in no.reasons[0]
+    assert no.reasons[0].startswith("it is no better: it promises -0.")
     assert no.log_needed == np.inf
     said = " ".join(ship.reasons)
     assert all(word in said for word in ("lost at the generator", "balance of the weights", "effective sample"))
@@ -317,7 +317,11 @@ def test_what_comes_out_is_plain_json_and_a_page() -> None:
     careful = pages.html(decide(BETTER, LOG, **KNOWN, independent="queries"))
     assert "The same query may behave alike" in careful
     nobody = decide(WORSE, LOG, **KNOWN)
-    assert pages.headline(nobody) == "Do not."
+    assert pages.headline(nobody) == "Do not ship."
+    assert "it is no better: it promises −0." in pages.html(nobody)
+    assert "95% sure" in page
+    guess = pages.html(decide(BETTER, LOG, propensity="frequency"))
+    assert ("95% sure" in guess, "at least, if the propensities are right" in guess) == (False, True)
 
 
 def test_what_is_refused() -> None:

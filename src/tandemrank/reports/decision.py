@@ -1,6 +1,7 @@
 """The decision for the meeting: a table for the terminal, and one self-contained page with the picture that people look at."""
 
 import math
+import re
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from tandemrank._base.files import write_text
 from tandemrank.reports import style
 from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, table_of
 from tandemrank.reports.words import bracket, decimal, label, listed, signed
-from tandemrank.safety.decision import Call, Candidate, Decision
+from tandemrank.safety.decision import Call, Candidate, Decision, guessed
 from tandemrank.safety.segments import SegmentDifference
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ COLOURS = {Call.SHIP: "method-2", Call.CANARY: "method-4", Call.DO_NOT: "method-
 MARKERS = {Call.SHIP: "o", Call.CANARY: "D", Call.DO_NOT: "s"}
 WORDS = {
     Call.SHIP: "Ship it",
-    Call.CANARY: "Not sure enough to ship: give it some of the traffic",
-    Call.DO_NOT: "Do not",
+    Call.CANARY: "Not sure enough to ship; try it on some of the traffic",
+    Call.DO_NOT: "Do not ship",
 }
 INDEPENDENT = {
     "impressions": "The old system drew every list anew, by chance. The bound is about the users of this log as they were, had "
@@ -115,12 +116,13 @@ def html(decision: Decision, *, command: str = "") -> str:
     title = headline(decision)
     chosen = [one for one in decision.candidates if one.name == decision.chosen] or list(decision.candidates[:1])
     caption = (
-        f"Clicks per impression above {decision.against}. Dot and thick line: the estimate with its {decision.level:.0%} "
-        f"interval; bar on the left: what it is at least, all pairs together; dashed: what was asked, {decision.at_least:+g}."
+        f"Clicks per impression above {decision.against}. Dot and line: the estimate with its {decision.level:.0%} interval, "
+        f"which is about other queries like these too; upright bar: what it is at least, all pairs together; dashed: what was "
+        f"asked, {decision.at_least:g}."
     )
     worse = f'<p class="headline"><strong>{escape(warning(decision))}</strong></p>' if warning(decision) else ""
     sections = [
-        f"<header><h1>{escape(title)}</h1>{worse}<p>{escape(decision.why)}.</p>{_tiles(decision, chosen[0])}</header>",
+        f"<header><h1>{escape(title)}</h1>{worse}<p>{escape(_minus(decision.why))}.</p>{_tiles(decision, chosen[0])}</header>",
         figure_of("The difference", differences_figure(decision), caption),
         *(_segments(decision, one) for one in chosen if one.segments),
         section("Every pair", _pairs(decision)),
@@ -136,9 +138,11 @@ def _tiles(decision: Decision, one: Candidate) -> str:
     boxes = [(f"{label(decision.against)}, now", decimal(old), "clicks per impression")]
     boxes.append((f"{one.name}, estimated", decimal(new), _more(new - old, old)))
     if one.lower_bound is not None:
+        known = not guessed(one.comparison.new, varies=True)
+        sure = f"{decision.level:.0%} sure" if known else "at least, if the propensities are right"
         boxes.append(
             (
-                f"{one.name}, {decision.level:.0%} sure",
+                f"{one.name}, {sure}",
                 decimal(max(old + one.lower_bound, 0.0)),
                 _more(one.lower_bound, old),
             )
@@ -152,7 +156,12 @@ def _tiles(decision: Decision, one: Candidate) -> str:
 
 def _more(gap: float, old: float) -> str:
     share = f", {gap / old:+.0%}" if old > 0 else ""
-    return f"{signed(gap)}{share}".replace("-", "−")
+    return _minus(f"{signed(gap)}{share}")
+
+
+def _minus(text: str) -> str:
+    """Numbers with the sign that a page has for them."""
+    return re.sub(r"(?<![\w-])-(?=\d)", "−", text)
 
 
 def _list(sentences: tuple[str, ...]) -> str:
@@ -168,7 +177,7 @@ def _pairs(decision: Decision) -> str:
     ]
     reasons = "".join(
         f"<li>{_chip(one)}: <strong>{escape(one.call)}</strong><ul>"
-        + "".join(f"<li>{escape(label(reason))}.</li>" for reason in one.reasons)
+        + "".join(f"<li>{escape(label(_minus(reason)))}.</li>" for reason in one.reasons)
         + "</ul></li>"
         for one in decision.candidates
     )

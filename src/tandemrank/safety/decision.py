@@ -209,7 +209,7 @@ def _candidate(name: str, new: Value, old: Value, live: Value, rules: Rules, par
 
 def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rules) -> Canary:
     """The canary of a pair; a bound that is not believed limits nothing."""
-    worst = -live.value if bound is None or _guessed(comparison.new, rules) else bound
+    worst = -live.value if bound is None or guessed(comparison.new, varies=rules.varies) else bound
     return canary.plan(
         comparison.difference, worst, live.estimate, at_least=rules.at_least,
         most=rules.most_clicks or places_of(live.log), level=rules.level, risk=rules.risk,
@@ -219,7 +219,7 @@ def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rule
 def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Call, str]:
     """The call and the reason that decided it."""
     new, gap, (low, high) = comparison.new, comparison.difference, comparison.interval
-    least = f"{rules.at_least:+.3g}"
+    least, by = (f"{rules.at_least:+.3g}", f" by {rules.at_least:+.3g}") if rules.at_least else ("0", "")
     promise = f"it promises {gap:+.3g} clicks per impression over {rules.against}"
     sure = (
         "no bound of it is known"
@@ -235,20 +235,20 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
             "nor bound can be believed"
         )
     if bound is not None and bound > rules.at_least:
-        if guess := _guessed(new, rules):
+        if guess := guessed(new, varies=rules.varies):
             return Call.CANARY, f"{promise}, and {sure}, but {guess}"
         if not low > rules.at_least:
             return Call.CANARY, f"{promise}, and {sure}, but for other queries like these it may be {low:+.3g}"
         return Call.SHIP, f"{promise}, and {sure}; asked was more than {least}"
     if comparison.verdict == Verdict.REFUSE:
         if (case := _best_case(comparison)) is not None and case <= rules.at_least:
-            even = f"it is no better by {least}: at most {case:+.3g}"
+            even = f"it is no better{by}: at most {case:+.3g}"
             return Call.DO_NOT, f"even if all that was never shown were clicked, {even}"
         return Call.DO_NOT, f"{Verdict.REFUSE}: {_worst_reason(comparison)}"
     if high <= rules.at_least:
-        return Call.DO_NOT, f"it is no better by {least}: {promise}, at most {high:+.3g}"
+        return Call.DO_NOT, f"it is no better{by}: {promise}, at most {high:+.3g}"
     if not gap > rules.at_least:
-        return Call.DO_NOT, f"nothing says that it is better by {least}: {promise}"
+        return Call.DO_NOT, f"nothing says that it is better{by}: {promise}"
     return Call.CANARY, f"{promise}, more than {least}, but {sure}"
 
 
@@ -265,11 +265,11 @@ def _best_case(comparison: Comparison) -> float | None:
     return comparison.new.identified.interval[1] - comparison.old.interval[0]
 
 
-def _guessed(new: Value, rules: Rules) -> str:
+def guessed(new: Value, *, varies: bool) -> str:
     """Why propensities are no more than a guess; empty where they are known."""
     if new.propensity == "fitted":
         return "its propensities were fitted to the log, and no bound contains their error"
-    if new.propensity == "frequency" and rules.varies:
+    if new.propensity == "frequency" and varies:
         return "its propensities are counted in a log that varies, and no bound contains their error"
     return ""
 
@@ -303,7 +303,7 @@ def rests_on(new: Value) -> tuple[str, ...]:
     return (
         f"support: {found.unsupported:.1%} of what it shows was never shown to the query, {found.lost_at_generator:.1%} "
         f"lost at the generator and {found.lost_at_ranker:.1%} at the re-ranker",
-        f"balance of the weights {found.balance:.3f} +- {1.96 * found.balance_error:.3f} (1 is right); propensities: "
+        f"balance of the weights {found.balance:.3f} ± {1.96 * found.balance_error:.3f} (1 is right); propensities: "
         f"{new.propensity}",
         f"effective sample: {found.effective_sample_size:,.0f} of {found.examined:,.0f} examined items, {found.queries:,} "
         "queries",
