@@ -441,7 +441,7 @@ def test_a_re_ranker_over_pair_features_learns_what_they_say(world, ranker, tmp_
     assert world.value(policy, queries) > 1.25 * world.value(world.production, queries)
     again = tr.load(policy.save(tmp_path / "pair"))
     assert (again.most_likely() == policy.most_likely()).all()
-    assert found.start.words.startswith(f"generator popularity; re-ranker {ranker}; a factorisation is that of")
+    assert found.start.words == f"generator popularity; re-ranker {ranker}"
 
 
 @pytest.mark.parametrize(
@@ -469,3 +469,54 @@ def test_stages_and_starts_that_do_not_fit_are_refused(more, told) -> None:
     else:
         with pytest.raises(ConfigError, match=told):
             Start(**more)
+
+
+def test_held_out_clicks_choose_the_method(world, monkeypatch) -> None:
+    """All that apply are trained on the same part; the best by held-out clicks is kept, and said."""
+    said: list[str] = []
+    config = configured(training={"epochs": 2, "minibatch": 64})
+    start = Start(stages=tr.Stages(generator_rank=2))
+    found = learn(world.frame, config, methods=["auto"], start=start, say=said.append)
+    assert found.choice is not None
+    assert list(found.choice.scores) == ["joint", "stacking", "independent", "baseline"]
+    assert list(found.trained) == [found.choice.method]
+    assert found.choice.scores[found.choice.method] == max(found.choice.scores.values())
+    assert found.log.held_out > 0
+    assert found.summary()["choice"]["method"] == found.choice.method
+    words = (
+        "generator factorisation of rank 2; re-ranker factorisation; factorisation: matrix factorisation of the clicks"
+    )
+    assert found.start.words.startswith(words)
+    alone = learn(world.frame, configured(training={"epochs": 2, "minibatch": 64, "early_stopping": True}), start=start)
+    assert alone.log.held_out == found.log.held_out  # the part that early stopping has, too
+
+
+@pytest.mark.parametrize(
+    ("methods", "more", "told"),
+    [(["auto", "joint"], {}, "give it alone"), (["auto"], {"safe": True, "initial": "given"}, "auto and safe cannot")],
+)
+def test_auto_that_cannot_be_is_refused(world, methods, more, told) -> None:
+    with pytest.raises(ConfigError, match=told):
+        learn(world.frame, configured(**more), methods=methods)
+
+
+def test_where_clicks_are_few_that_is_said_before_training(world) -> None:
+    """Of two models and Joint only: 300 impressions of 120 queries leave a few clicked items each."""
+    said: list[str] = []
+    config = configured(training={"epochs": 1})
+    two, short = Start(stages=tr.Stages(generator_rank=2)), world.frame.head(900)
+    learn(short, config, start=two, say=said.append)
+    assert len(said) == 1
+    assert "clicks are few:" in said[0]
+    learn(short, config, say=said.append)
+    learn(short, config, start=two, methods=["stacking"], say=said.append)
+    assert len(said) == 1
+
+
+def test_a_lower_rank_of_the_posterior_is_no_training(world) -> None:
+    """The generator is its nearest factorisation with the same memory; no epoch follows."""
+    found = learn(world.frame, tr.LearningConfig(candidates=20), start=Start(stages=tr.Stages(generator_rank=2)))
+    assert not found.trained["joint"].history
+    generator, ranker = found.policy.generator, found.policy.ranker
+    assert generator.base.items.shape[1] == 2 < ranker.base.items.shape[1]
+    assert np.array_equal(generator.memory.value, ranker.memory.value)

@@ -152,12 +152,43 @@ DEMO: dict[str, Any] = {
 }
 
 
+METHODS = "baseline,independent,joint"
+
+
+def _study(
+    experiment: Any, out: Path, as_json: bool, *, impressions: str | None, runs: int | None, resume: bool, seed: int
+) -> None:
+    """The study of two models: its table, its figure."""
+    from tandemrank._base.files import write_text
+    from tandemrank.experiments import when_joint
+    from tandemrank.reports import stages, style
+
+    whole = experiment.data != "synthetic"
+    if not whole and experiment.queries is None and experiment.items is None:
+        experiment = experiment.model_copy(update={"queries": 1500, "items": 1000})
+    lengths = _sizes(impressions, "1000000" if whole else "100000")
+    if len(lengths) != 1 or lengths[0] < 1:
+        raise ConfigError(f"--preset stages takes one length of the log, at least 1; got {impressions!r}.")
+    config = when_joint.study_config(experiment, impressions=lengths[0], runs=runs or (10 if whole else 3), seed=seed)
+    with resumable(), working("cells trained") as progress:
+        table = when_joint.run(
+            config, out, command=command_line(), resume=resume, progress=lambda done, total: progress(1)
+        )
+    write_text(out / "table.md", stages.markdown(table))
+    write_text(out / "gains.svg", style.svg(stages.gains(table), "Joint less its best rival, by setting"))
+    if as_json:
+        print_json(table)
+    else:
+        show(stages.markdown(table))
+        show(f"figure: {(out / 'gains.svg').resolve()}")
+
+
 @app.command()
 def table(
     out: Out = Path("tandemrank-table"),
     data: Data = None,
     preset: Preset = "tandem",
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "baseline,independent,joint",
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = METHODS,
     candidates: Annotated[str | None, typer.Option(help="Numbers of candidates K2, separated by commas.")] = None,
     impressions: Annotated[str | None, typer.Option(help="Lengths of the log N, separated by commas.")] = None,
     runs: Annotated[int | None, typer.Option(help="Independent runs.", min=1)] = None,
@@ -180,12 +211,21 @@ def table(
 ) -> None:
     """The paper's table: a grid of methods, K2 and N, over independent runs; small and synthetic unless --data is given.
 
+    With --preset stages: the study of when training the stages for each other pays (docs/results).
     The whole table: tandemrank table --data ml-1m.zip --candidates 500,1000,1500 --impressions 100000,320000,1000000 --runs 25
     """
     from tandemrank._base.config import validated
     from tandemrank.experiments.cells import GridConfig
 
     experiment = experiment_config(preset, config, switches, data=data)
+    if preset == "stages":
+        if methods != METHODS or candidates is not None or engine != "local" or peers:
+            raise ConfigError(
+                "--preset stages has its own methods and candidates, and runs in one process: leave --methods, --candidates, "
+                "--peers and --engine out."
+            )
+        _study(experiment, out, as_json, impressions=impressions, runs=runs, resume=resume, seed=seed)
+        return
     whole = experiment.data != "synthetic"
     small = {} if whole else {"queries": 1500, "items": 1000}
     if not whole and experiment.queries is None and experiment.items is None:

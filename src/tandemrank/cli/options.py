@@ -24,7 +24,10 @@ Switches = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any switch, as name=value (listed in docs/experiment.md). May be repeated."),
 ]
-Preset = Annotated[str, typer.Option(help="tandem (our reading of the paper) or paper (the paper taken literally).")]
+Preset = Annotated[
+    str,
+    typer.Option(help="tandem (our reading of the paper), paper (taken literally) or stages (`table`: two models)."),
+]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted job stopped.")]
 

@@ -1,5 +1,6 @@
 """Results on standard output: tables for a person, JSON for a program."""
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,11 @@ def show(value: Any) -> None:
     console = Console()
     console = Console(width=max(console.width, 100)) if not console.is_terminal else console
     console.print(value)
+
+
+def note(words: str) -> None:
+    """A line to standard error: for a person, and in nobody's way."""
+    print(f"tandemrank: {words}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def print_json(value: Any) -> None:

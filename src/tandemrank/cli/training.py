@@ -1,7 +1,7 @@
 """The command learn."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -19,7 +19,7 @@ from tandemrank.cli.options import (
     resumable,
 )
 from tandemrank.cli.progress import training_progress
-from tandemrank.cli.terminal import print_json, show
+from tandemrank.cli.terminal import note, print_json, show
 
 
 @app.command()
@@ -43,7 +43,8 @@ def learn(
         typer.Option(help="Saved policy that drew the log; by default --start, unless the log has propensities."),
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="joint (the default), independent, baseline or stacking. May be repeated.")
+        list[str] | None,
+        typer.Option(help="joint (the default), independent, baseline or stacking, may be repeated; or auto."),
     ] = None,
     candidates: Annotated[
         int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
@@ -112,7 +113,9 @@ def learn(
     from tandemrank.policies.two_stage import load
     from tandemrank.reports import training
     from tandemrank.training import learning
+    from tandemrank.training.choice import AUTO
     from tandemrank.training.driver import check_methods
+    from tandemrank.training.schedules import Method
     from tandemrank.training.start import Start
 
     flags = {
@@ -131,16 +134,17 @@ def learn(
         "query_embeddings": query_embeddings, "item_embeddings": item_embeddings, "pair_features": pair_features,
     }  # fmt: skip
     resolved = resolve(learning.LearnSwitches, file=config, switches=switches or (), flags={**flags, **sizes})
-    methods = check_methods(method or ["joint"])
+    methods = method or ["joint"]
+    known = list(get_args(Method)) if AUTO in methods else check_methods(methods)
     if not resume:
-        training.check_free(out, methods)
+        training.check_free(out, known)
     first, drew = (None if path is None else load(path) for path in (start, logging_policy))
     begin = Start(first, **tables, sizes=resolved.start, stages=resolved.stages)
     inputs = [*logs, start, logging_policy, *tables.values()]
     with resumable(), training_progress() as (stage, progress), claimed(out, training.TRAINING, inputs=inputs):
         learned = learning.learn(
             logs, resolved.learning, methods=methods, start=begin, logging_policy=drew, seed=seed,
-            checkpoints=out / "checkpoints", resume=resume, progress=progress, stage=stage,
+            checkpoints=out / "checkpoints", resume=resume, progress=progress, stage=stage, say=note,
         )  # fmt: skip
     written = training.write(learned, out, command=command_line(), seed=seed)
     if as_json:

@@ -79,6 +79,8 @@ class ExperimentConfig(BaseModel):
 # By the plain names of the switches.
 PRESETS: dict[str, dict[str, Any]] = {
     "tandem": {},
+    # The study of two models (`when_joint`): from what production knows, by inverse propensities, as the paper does.
+    "stages": {"initial": "given", "objective": "ips"},
     "paper": {
         "initial": "given",
         "objective": "ips",

@@ -5,7 +5,7 @@ What has a name of its own is in `NAMED`.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.experiments.movielens import RELEASES, download_movielens, movielens
 from tandemrank.experiments.ratings import Task, from_ratings, task_of
-from tandemrank.experiments.synthetic import synthetic_ratings
+from tandemrank.experiments.synthetic import synthetic_world
 
 
 def load(
@@ -65,9 +65,11 @@ def synthetic(
     queries: int = 6040, items: int = 3706, *, seed: int = 0, threshold: float = 3.0, graded: bool = False
 ) -> Task:
     """The embedded synthetic world, made to resemble MovieLens-1M; the same for the same seed. Ids count from 1."""
-    ratings = synthetic_ratings(queries, items, seed=seed)
+    ratings, known = synthetic_world(queries, items, seed=seed)
     ids = Vocabulary(pl.Series("query_id", np.arange(1, queries + 1)), pl.Series("item_id", np.arange(1, items + 1)))
-    return task_of("synthetic", ratings, ids, threshold, graded)
+    tastes = {f"taste {n + 1}": column for n, column in enumerate(known.T)}
+    task = task_of("synthetic", ratings, ids, threshold, graded)
+    return replace(task, item_features=pl.DataFrame({"item_id": ids.item_ids, **tastes}))
 
 
 @dataclass(frozen=True)

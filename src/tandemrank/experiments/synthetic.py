@@ -26,14 +26,22 @@ _SHARES = (0.0562, 0.1075, 0.2611, 0.3490, 0.2262)
 # Fitted by hand to its popularity curve, its singular values and the NDCG of popularity and of rank-50 SVD.
 _RANK, _TASTE = 20, 1.2
 _BLOCK = 2_000_000  # race clocks that are drawn at a time
+KNOWN = 6  # tastes of an item that its features tell, roughly
 LARGE = 50_000  # items above which the clocks are drawn lazily, and activity is MovieLens-1M's
 _USERS = 256  # that watch at a time in a large world
 
 
 def synthetic_ratings(queries: int, items: int, *, seed: int = 0) -> csr_matrix:
-    """Ratings 1 .. 5 of the synthetic world; each query likes (rates above 3) at least one item.
+    """The ratings of `synthetic_world` alone."""
+    return synthetic_world(queries, items, seed=seed)[0]
 
-    Shapes: -> [queries, items] sparse. Work is proportional to queries * items (one product each), memory to the ratings.
+
+def synthetic_world(queries: int, items: int, *, seed: int = 0) -> tuple[csr_matrix, NDArray[np.int8]]:
+    """Ratings 1 .. 5 of the synthetic world; each query likes (rates above 3) at least one item. And what is known of an item:
+    whether it is below, within or above the middle of each of its first tastes (-1, 0, 1).
+
+    Shapes: -> [queries, items] sparse, [items, KNOWN]. Work is proportional to queries * items (one product each), memory
+    to the ratings.
     """
     if min(queries, items) < 1 or seed < 0:
         raise ConfigError(
@@ -56,7 +64,8 @@ def synthetic_ratings(queries: int, items: int, *, seed: int = 0) -> csr_matrix:
     rating = 1 + np.searchsorted(np.quantile(liking, np.cumsum(_SHARES[:-1])), liking)
     favourite = liking == np.maximum.reduceat(liking, start[:-1])[u]
     rating[favourite] = np.maximum(rating[favourite], 4)  # so that every query has something to find
-    return csr_matrix((rating.astype(np.float32), d, start), shape=(queries, items))
+    known = np.sign(np.where(np.abs(x[:, :KNOWN]) < 0.43, 0, x[:, :KNOWN])).astype(np.int8)  # a third each
+    return csr_matrix((rating.astype(np.float32), d, start), shape=(queries, items)), known
 
 
 def _quantile_levels(n: int, rng: np.random.Generator) -> NDArray[np.float64]:

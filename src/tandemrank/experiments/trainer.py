@@ -89,10 +89,11 @@ class Trainer:
             log.clicks.posterior,
         )
         start = informed(start, known) if config.learning.from_posterior and known is not None else start
+        whole = config.learning.from_posterior and is_factorisation(start) and config.stages.are_factorisations
         start = _of_stages(start, world, config, log, seed)
         self.methods = Methods(
             start, log.clicks.weights, world.theta, training, seed=seed, coordinates=(log.N,), criterion=criterion, watch=watch,
-            refine=training.refine if config.learning.from_posterior and is_factorisation(start) else None,
+            refine=training.refine if whole else None,
             # Lists that a criterion asked for are there already; made for the curves alone, they would be a fifth of the time.
             watch_every=4 if criterion is None else 1, checkpoints=checkpoints, resume=checkpoints is not None,
         )  # fmt: skip
@@ -144,7 +145,7 @@ def _of_stages(start: TwoStagePolicy, world: World, config: ExperimentConfig, lo
         world.task.vocabulary, np.asarray((log.clicked != 0).sum(0), np.float64).ravel(), item_features=table,
         memory=None if posterior is None else posterior.memory,
     )  # fmt: skip
-    stages = config.stages.resolved(has_features=table is not None)
+    stages = config.stages.resolved(has_features=False)  # every world has some: a model of them is asked for by name
     generator, ranker = build(stages, start.generator, start.ranker, known, seed=seed)
     return replace(start, generator=generator, ranker=ranker)
 

@@ -85,6 +85,12 @@ class Stages(BaseModel):
         """Whether nothing is asked for: both stages are the one model that training starts from."""
         return self == Stages()
 
+    @property
+    def are_factorisations(self) -> bool:
+        """Whether both stages are the factorisation that training starts from, of lower rank or not: nothing else to learn."""
+        models = {self.generator, self.ranker}
+        return models <= {None, "factorisation"} and self.generator_score == "off"
+
     def resolved(self, *, has_features: bool) -> "Stages":
         """With the model of both stages named, unless nothing is asked for: features without another model are two towers."""
         if self.are_one:

@@ -10,6 +10,7 @@
 - `curves`: learning curves, and what held-out clicks predicted
 - `decision`: ship, canary or do not: the page for the meeting
 - `live_loop`: the circle: clicks over time, and every round
+- `stages`: the study of two models
 - `training`: the report of a training from an own log
 """
 

@@ -102,7 +102,15 @@ def sentences(learned: Learned) -> list[str]:
         for method, trained in learned.trained.items()
         if trained.kept_start
     ]
-    return [_sentence(difference) for difference in learned.differences] + failed + _harmed(learned)
+    return [*_chosen(learned), *map(_sentence, learned.differences), *failed, *_harmed(learned)]
+
+
+def _chosen(learned: Learned) -> list[str]:
+    """Which method held-out clicks chose, and by how much."""
+    if learned.choice is None:
+        return []
+    scores = ", ".join(f"{label(method)} {decimal(score)}" for method, score in learned.choice.scores.items())
+    return [f"Held-out clicks chose {label(learned.choice.method)} (their validation scores: {scores})."]
 
 
 def _harmed(learned: Learned) -> list[str]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 ABOUT = {
     "joint": "both stages learn together, each from what the other does",
     "independent": "each stage learns alone, as if it showed its lists itself; then they are stacked",
+    "stacking": "the generator learns first and alone, then the re-ranker for its candidates",
     "baseline": "the re-ranker learns first and alone, then the generator for the frozen re-ranker (Ma et al. 2020)",
 }
 

@@ -19,6 +19,7 @@
 - `informed`: pairs that start from the posterior of the log
 - `knowledge`: what a start knows, as the prior of a posterior
 - `start`: where training starts without ratings
+- `choice`: the method that held-out clicks choose, and a word where clicks are few
 - `results`: what `learn` gives, as types
 - `learning`: `learn`: from an own log to trained pairs and what each would be worth
 """

@@ -51,8 +51,10 @@ class TrainingData:
 
         `lists` makes the lists that are judged, by default the most likely ones of the held-out queries.
         """
-        if config.training.early_stopping is None:
-            return None
+        return None if config.training.early_stopping is None else self.judge(config, lists=lists)
+
+    def judge(self, config: LearningConfig, *, lists: ListMaker | None = None) -> Criterion:
+        """The self-normalised DCG of a policy's lists on the held-out clicks, which must be there."""
         if self.held_out is None:
             raise ConfigError("early stopping needs held-out clicks: give `prepare` a held-out part.")
         q = np.flatnonzero(self.held_out.impressions).astype(np.int64)

@@ -33,6 +33,7 @@ from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.stages import Stages
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.caution import Caution
+from tandemrank.training.choice import choose, few_clicks, held_out_share, is_auto, tried
 from tandemrank.training.config import CANDIDATES, EVALUATION_SHARE, LearningConfig, Safety
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.documents import WithoutPairs, without_pairs
@@ -72,26 +73,33 @@ def learn(
     resume: bool = False,
     progress: Callable[[Method, Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Learned:
     """Trains both stages from a click log alone, by each method, and values what came out on impressions nobody saw.
 
     `log`: files, folders, patterns, a frame of polars or pandas. What `config` leaves open comes from the log:
     `list_length` is its longest list, `candidates` at most its items. Without a `logging_policy` the policy to start from
     is taken for it, unless the log has propensities. With `checkpoints`, a folder, every epoch is saved there, one file
-    per phase, and `resume` goes on from it. `stage` is told what is under way, `progress` every epoch.
+    per phase, and `resume` goes on from it. With `methods = ["auto"]` all that apply are trained, and the one that
+    held-out clicks prefer is kept. `stage` is told what is under way, `progress` every epoch, and `say`, before training,
+    what to know of it.
     """
     config, start = config or LearningConfig(), (start or Start()).with_tables()
-    names = check_methods(methods)
+    auto = is_auto(methods, config)
+    names = [] if auto else check_methods(methods)
     # Which propensities there are is known only when the log is read, so its lists are kept unless they cannot be needed.
     unknown = logging_policy is start.policy is None
     needed = config.propensity == "fitted" or ((config.propensity == "auto" or config.safe is not None) and unknown)
-    parts = read_parts(log, config, start, derive(seed, "split") % 2**32, lists=LISTS if needed else 0)
+    parts = read_parts(
+        log, config, start, derive(seed, "split") % 2**32, lists=LISTS if needed else 0,
+        held_out_share=held_out_share(config, auto=auto),
+    )  # fmt: skip
     config, start = _resolved_config(config, parts), start.resolved(parts.train, posterior=config.from_posterior)
-    say = stage or (lambda words: None)
-    say("what the log says: its propensities and its posterior")
+    under_way = stage or (lambda words: None)
+    under_way("what the log says: its propensities and its posterior")
     data = prepare(
         parts.train, config, halves=parts.halves if len(parts.halves) == 2 else None,
-        held_out=parts.held_out if config.held_out_share else None,
+        held_out=parts.held_out if auto or config.held_out_share else None,
         logging_policy=_logger(logging_policy, start, parts, config),
         lists=lambda: lists_of([parts.first]), vectors=start_vectors(start, parts.vocabulary),
         tables=start_tables(start, parts.vocabulary),
@@ -105,13 +113,21 @@ def learn(
         pair = initial_pair(start.base, parts.train, config.theta, K2=K2, K=config.K, seed=seed)
     else:
         pair = informed_pair(start.base, parts.train, config.theta, known, K2=K2, K=config.K, seed=seed)
+    whole = config.from_posterior and is_factorisation(pair) and start.stages.are_factorisations
     pair = staged_pair(pair, start, parts.train, known, seed=seed)
-    refine = config.training.refine if config.from_posterior and is_factorisation(pair) else None
+    refine = config.training.refine if whole else None
     if config.exclude is not None:
         data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
+    names = names or tried(pair.generator, pair.ranker)
+    if say is not None and (words := few_clicks(parts.train, pair.generator, pair.ranker, names)) is not None:
+        say(words)
     folder = None if checkpoints is None else Path(checkpoints)
-    job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, progress, say)
-    trained, values, production, guarded, fixed = job.plain() if logger is None else job.careful(logger)
+    job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, progress, under_way)
+    found, choice = job.train(), None
+    if auto:
+        choice = choose({method: one.policy for method, one in found.items()}, data.judge(config))
+        found = {choice.method: found[choice.method]}
+    trained, values, production, guarded, fixed = job.plain(found) if logger is None else job.careful(found, logger)
     used = data.propensities
     taken = used.kind == "exact" and logging_policy is None
     reason = "the policy to start from is taken for the one that drew the log" if taken else used.reason
@@ -132,6 +148,7 @@ def learn(
         guarded,
         fixed,
         groups,
+        choice,
     )
 
 
@@ -210,18 +227,17 @@ class _Job:
         seed = derive(self.seed, "lost") % 2**32
         return exposure_lost(policy, live, self.parts.evaluation, self.config.theta, samples=LOST_SAMPLES, seed=seed)
 
-    def plain(self) -> Outcome:
+    def plain(self, trained: dict[Method, Trained]) -> Outcome:
         """Without caution."""
-        trained = self.train()
         pairs = [one.policy for one in trained.values()]
         *found, production = self.values([*pairs, *map(MostLikely, pairs)])
         sampled, fixed = (dict(zip(trained, some, strict=True)) for some in (found[: len(pairs)], found[len(pairs) :]))
         return trained, sampled, production, {}, fixed
 
-    def careful(self, logger: TwoStagePolicy) -> Outcome:
+    def careful(self, plain: dict[Method, Trained], logger: TwoStagePolicy) -> Outcome:
         """With caution, and without it for comparison; production is kept where the careful pair is not surely better."""
         safety = self.config.safe or Safety()
-        plain, trained = self.train(), self.train(_caution(safety, logger, self.parts))
+        trained = self.train(_caution(safety, logger, self.parts))
         live = replace(logger, K=min(self.config.K, logger.K2))
         pairs = [one.policy for some in (trained, plain) for one in some.values()]
         *found, of_live, production = self.values([*pairs, live])

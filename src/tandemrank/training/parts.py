@@ -93,13 +93,16 @@ def facts_of(parts: Parts) -> LogFacts:
     )
 
 
-def read_parts(log: Source, config: LearningConfig, start: Start, seed: int, *, lists: int = 0) -> Parts:
+def read_parts(
+    log: Source, config: LearningConfig, start: Start, seed: int, *, lists: int = 0, held_out_share: float | None = None
+) -> Parts:
     """The log in its parts, in the vocabulary of the policy to start from, or in the log's own with the features' ids.
 
     It is read once, its first `lists` impressions included. Which impressions value and which say when to stop depends on
     the seed and the shares alone, not on the objective.
     """
-    shares = [config.evaluation_share or EVALUATION_SHARE, config.held_out_share]
+    apart = config.held_out_share if held_out_share is None else held_out_share
+    shares = [config.evaluation_share or EVALUATION_SHARE, apart]
     counting.check_shares(*shares)
     if config.objective == "doubly-robust":
         shares.append((1 - sum(shares)) / 2)
@@ -114,14 +117,14 @@ def read_parts(log: Source, config: LearningConfig, start: Start, seed: int, *, 
         found, first = tuple(_renamed(part, larger) for part in found), first.in_vocabulary(own, larger)
     rest, evaluation, held_out, *half = found
     parts = Parts((rest, *half), held_out, evaluation, first)
-    _refuse_without_clicks(parts, config)
+    _refuse_without_clicks(parts, apart)
     return parts
 
 
-def _refuse_without_clicks(parts: Parts, config: LearningConfig) -> None:
+def _refuse_without_clicks(parts: Parts, held_out_share: float) -> None:
     clicks = {
         "training": sum(part.clicks.sum() for part in parts.halves),
-        "stopping": parts.held_out.clicks.sum() if config.held_out_share else 1,
+        "stopping": parts.held_out.clicks.sum() if held_out_share else 1,
         "valuing what was trained": parts.evaluation.clicks.sum(),
     }
     if missing := [what for what, number in clicks.items() if number == 0]:

@@ -7,6 +7,7 @@ from tandemrank.offpolicy.frequency import FrequencyGroup
 from tandemrank.offpolicy.names import Kind
 from tandemrank.offpolicy.values import Comparison, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.choice import Choice
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.gate import Guarded, summaries
 from tandemrank.training.loop import Trained
@@ -53,6 +54,7 @@ class Learned:
     guarded: dict[Method, Guarded] = field(default_factory=dict)  # what caution did, where it was asked for
     most_likely: dict[Method, Value] = field(default_factory=dict)  # of lists as `recommend` gives, not drawn
     by_frequency: dict[Method, tuple[FrequencyGroup, ...]] = field(default_factory=dict)  # against production
+    choice: Choice | None = None  # of the method, where held-out clicks made it
 
     @property
     def policy(self) -> TwoStagePolicy:
@@ -79,6 +81,7 @@ class Learned:
                 for method, value in self.values.items()
             ],
             "differences": [difference.summary() for difference in self.differences],
+            "choice": None if self.choice is None else asdict(self.choice),
             "caution": summaries(self.guarded),
             "most_likely": [{"method": method, **value.summary()} for method, value in self.most_likely.items()],
             "by_frequency": [

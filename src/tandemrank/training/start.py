@@ -261,7 +261,9 @@ class Start:
     def words(self) -> str:
         """What it is, for a reader."""
         if not self.stages.are_one:
-            return f"{self.stages.words}; a factorisation is that of {self.base.words.removesuffix(', both stages')}"
+            if "factorisation" not in (self.stages.generator, self.stages.ranker):
+                return self.stages.words
+            return f"{self.stages.words}; factorisation: {self.base.words.removesuffix(', both stages')}"
         if self.policy is not None:
             return "a saved policy, both stages"
         if self.query_embeddings is not None:

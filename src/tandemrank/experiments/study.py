@@ -1,0 +1,237 @@
+"""The settings of the study of two models (`when_joint`), its cells, and the table of those that are finished."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tandemrank import __version__
+from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.experiments.results import Mean, Number, from_json
+from tandemrank.experiments.table import over_runs
+from tandemrank.training.schedules import Method
+
+DAMAGED = (OSError, ValueError)
+
+Question = Literal["information", "rank", "clicks"]
+Score = Literal["off", "stacked"]
+SINGLE = "single stage"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Two models, K2 and the length of the log, as a share of the study's; `question`: what it is there for."""
+
+    name: str
+    question: Question
+    stages: dict[str, Any]
+    K2: int = 50
+    share: float = 1.0
+
+
+LOW, RANKS, CANDIDATES = 8, (2, 8, 50), (20, 50, 500)
+FACTORS, FEATURES = "factorisation", "features"
+_DIFFERENT = {"generator": FACTORS, "generator_rank": LOW, "ranker": FEATURES}
+SETTINGS: tuple[Setting, ...] = (
+    Setting("factorisation, then features", "information", _DIFFERENT),
+    Setting("features, then factorisation", "information", {"generator": FEATURES, "ranker": FACTORS}),
+    *(
+        Setting(f"rank {rank}, then rank 50, K2 = {K2}", "rank", {"generator_rank": rank, "ranker": FACTORS}, K2)
+        for K2 in (50, 20, 500)
+        for rank in RANKS
+        if rank < max(RANKS)
+    ),
+    *(
+        Setting(f"factorisation, then features, {share:g} of the log", "clicks", _DIFFERENT, 50, share)
+        for share in (0.32, 0.1)
+    ),
+)
+BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+class Cell(NamedTuple):
+    """One training: a setting, what trains it, a run."""
+
+    setting: str
+    method: Method
+    score: Score
+    run: int
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        how = "-with-score" if self.score != "off" else ""
+        return f"{list(BY_NAME).index(self.setting):02d}-{self.method}{how}-run-{self.run}"
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """What a study is made of."""
+
+    experiment: ExperimentConfig
+    impressions: int
+    runs: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """NDCG of one trained pair, and of what each of its stages would show alone."""
+
+    ndcg: Number
+    ndcg_expected: Number
+    generator_alone: Number
+    ranker_alone: Number
+    recall_at_K2: Number
+    clicked_per_query: Number
+    seconds: Number
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method, or the best single stage, in a setting: NDCG of every run."""
+
+    name: str
+    ndcg: Mean
+    ndcg_runs: dict[int, Number]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Joint less one rival, run by run."""
+
+    method: str
+    rival: str
+    difference: Mean
+    difference_runs: dict[int, Number]
+
+
+@dataclass(frozen=True)
+class SettingResult:
+    """What came of a setting, over the runs that are finished; of each Joint the best rival comes first."""
+
+    name: str
+    question: str
+    K2: int
+    N: int
+    switches: dict[str, Any]
+    clicked_per_query: Number
+    lines: tuple[Line, ...]
+    gains: tuple[Gain, ...]
+
+    def best(self, method: str = "joint") -> Gain | None:
+        """Joint less its best rival; None where it was not run."""
+        return next((gain for gain in self.gains if gain.method == method), None)
+
+
+@dataclass(frozen=True)
+class StudyTable:
+    """The whole study."""
+
+    command: str
+    version: str
+    data: str
+    seed: int
+    asked_runs: int
+    seconds_per_cell: Number
+    settings: tuple[SettingResult, ...] = field(default_factory=tuple)
+
+
+ORDER: tuple[tuple[Score, Method], ...] = (
+    ("off", "joint"), ("off", "stacking"), ("off", "independent"), ("off", "baseline"), ("stacked", "joint"),
+    ("stacked", "stacking"),
+)  # fmt: skip
+TOGETHER = (ORDER[:2], ORDER[2:4], ORDER[4:])  # what is trained in one pass over the runs
+
+
+def cells(config: StudyConfig) -> list[Cell]:
+    """All of them, the most telling first: of each question Joint and Stacking in every run, then the other rivals, then those
+    with the generator's score."""
+    found = []
+    for question in dict.fromkeys(setting.question for setting in SETTINGS):
+        for together in TOGETHER:
+            for run in range(config.runs):
+                for setting in (one for one in SETTINGS if one.question == question):
+                    found += [Cell(setting.name, method, score, run) for score, method in together]
+    return found
+
+
+def length(config: StudyConfig, setting: Setting) -> int:
+    """The impressions of a setting."""
+    return max(round(config.impressions * setting.share), 1)
+
+
+def read_cell(folder: Path, cell: Cell) -> CellRecord | None:
+    """The record of a finished cell; None where it is not there, or not whole."""
+    try:
+        found = from_json(CellRecord, (folder / "cells" / f"{cell.name}.json").read_bytes())
+    except DAMAGED:
+        return None
+    return found if np.isfinite(found.ndcg) else None
+
+
+def table_of(config: StudyConfig, folder: Path, command: str = "") -> StudyTable:
+    """What the finished cells of a folder say."""
+    records = {cell: found for cell in cells(config) if (found := read_cell(folder, cell)) is not None}
+    results = [result for setting in SETTINGS if (result := _result(config, setting, records)) is not None]
+    seconds = [record.seconds for record in records.values()]
+    return StudyTable(
+        command, __version__, Path(config.experiment.data).stem, config.seed, config.runs,
+        float(np.mean(seconds)) if seconds else float("nan"), tuple(results),
+    )  # fmt: skip
+
+
+def _result(config: StudyConfig, setting: Setting, records: dict[Cell, CellRecord]) -> SettingResult | None:
+    """A setting over the runs that are there; a rival that has fewer than Joint is compared on those."""
+    values: dict[str, dict[int, float]] = {}
+    for score, method in ORDER:
+        own = {run: records.get(Cell(setting.name, method, score, run)) for run in range(config.runs)}
+        values[_label(method, score)] = {run: record.ndcg for run, record in own.items() if record is not None}
+    values[SINGLE] = {run: _single(setting, run, records) for run in values["independent"]}
+    values = {name: found for name, found in values.items() if found}
+    gains = [gain for joint in ("joint", "joint with the score") for gain in _gains(joint, values)]
+    if not gains:
+        return None
+    first = records[Cell(setting.name, "joint", "off", min(values["joint"]))]
+    lines = tuple(Line(name, _over(list(found.values())), found) for name, found in values.items())
+    return SettingResult(
+        setting.name, setting.question, setting.K2, length(config, setting), setting.stages, first.clicked_per_query, lines,
+        tuple(gains),
+    )  # fmt: skip
+
+
+def _label(method: Method, score: Score) -> str:
+    return method if score == "off" else f"{method} with the score"
+
+
+def _gains(joint: str, values: dict[str, dict[int, float]]) -> list[Gain]:
+    """Joint less every rival, paired over the runs that both have; the best rival, by the mean, first."""
+    found = []
+    for rival in (name for name in values if not name.startswith("joint")):
+        runs = sorted(values.get(joint, {}).keys() & values[rival].keys())
+        if runs:
+            each = {run: values[joint][run] - values[rival][run] for run in runs}
+            found.append(Gain(joint, rival, _over(list(each.values())), each))
+    return sorted(found, key=lambda gain: gain.difference.mean)
+
+
+def _single(setting: Setting, run: int, records: dict[Cell, CellRecord]) -> float:
+    """The better of the two models alone, trained for rank: what the re-ranker of Independent would show; of the generator's
+    model that of the reverse setting, where there is one, and else what it would show itself."""
+    own = records[Cell(setting.name, "independent", "off", run)]
+    found = [own.generator_alone, own.ranker_alone]
+    ours = (setting.stages.get("generator"), setting.stages.get("ranker"))
+    for other in SETTINGS:
+        is_reverse = (
+            other.stages.get("ranker"),
+            other.stages.get("generator"),
+        ) == ours and other.share == setting.share
+        record = records.get(Cell(other.name, "independent", "off", run)) if is_reverse else None
+        found += [] if record is None else [record.ranker_alone]
+    return float(np.nanmax(found))
+
+
+def _over(values: list[float]) -> Mean:
+    """The mean over runs with its Student interval; none of one run."""
+    return over_runs(np.array(values)) if len(values) > 1 else Mean(values[0], n=1)

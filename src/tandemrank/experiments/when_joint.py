@@ -1,0 +1,117 @@
+"""When training the stages for each other pays: Joint less the best of its rivals, for pairs of stages that are two models.
+
+    gain = NDCG(Joint) - NDCG(best rival),    rivals: Independent that knows K2, Baseline, Stacking, the best single stage
+
+Paired over runs; the best rival is the one with the highest mean by the truth, a choice in its favour. Every stage has as
+many epochs in every method. All settings are fixed (`study`); a run has one production policy, and one log per length, for
+all of them. The most telling cells come first, one file each: a study that was interrupted goes on, and one that is not
+finished says how many runs it has.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from tandemrank._base.config import validated
+from tandemrank._base.files import MARK, Kind, check_target, claim, write_json, write_text
+from tandemrank._base.processes import alone_in
+from tandemrank._base.random import derive
+from tandemrank.errors import ConfigError
+from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.experiments.study import (
+    BY_NAME,
+    Cell,
+    CellRecord,
+    StudyConfig,
+    StudyTable,
+    cells,
+    length,
+    read_cell,
+    table_of,
+)
+from tandemrank.experiments.trainer import Log, Trainer, simulate_log
+from tandemrank.experiments.world import World, build_world, load_task
+
+STUDY = Kind("study of the stages", r"(config|table)\.json|table\.md|gains\.svg|cells/([^/]+\.json)?")
+
+
+def study_config(experiment: ExperimentConfig, *, impressions: int, runs: int, seed: int) -> StudyConfig:
+    """The study on this world: started from what production knows, trained by inverse propensities, as in the paper."""
+    if not experiment.stages.are_one:
+        raise ConfigError("the study has its own stages: leave generator, ranker and their switches out.")
+    return StudyConfig(experiment, impressions, runs, seed)
+
+
+def run(
+    config: StudyConfig,
+    folder: Path,
+    *,
+    command: str = "",
+    resume: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> StudyTable:
+    """Trains what is missing, and returns (and writes) the table of all that is there."""
+    claim(folder, STUDY, inputs=[config.experiment.data])
+    with alone_in(folder, MARK):
+        _claim(config, folder, resume)
+        asked = cells(config)
+        done = {cell.name for cell in asked if read_cell(folder, cell) is not None}
+        missing = [cell for cell in asked if cell.name not in done]
+        for number, (cell, record) in enumerate(_trained(config, missing), 1):
+            write_json(folder / "cells" / f"{cell.name}.json", record)
+            if progress is not None:
+                progress(len(done) + number, len(asked))
+        table = table_of(config, folder, command)
+        write_json(folder / "table.json", table)
+        return table
+
+
+def _claim(config: StudyConfig, folder: Path, resume: bool) -> None:
+    """Refuses the folder of another study, and without `resume` one with finished cells."""
+    check_target(folder, STUDY)
+    path, text = folder / "config.json", _as_text(config)
+    (folder / "cells").mkdir(exist_ok=True)
+    if any((folder / "cells").glob("*.json")):
+        came = path.read_text(encoding="utf-8") if path.exists() else ""
+        if came != text:
+            raise ConfigError(f"{folder} holds a study with other switches. Give another folder, or the same switches.")
+        if not resume:
+            raise ConfigError(f"{folder} holds this study already. Go on with --resume, or give another folder.")
+    write_text(path, text)
+
+
+def _as_text(config: StudyConfig) -> str:
+    head = f'"impressions": {config.impressions}, "seed": {config.seed}'
+    return f'{{{head}, "experiment": {config.experiment.model_dump_json()}}}\n'
+
+
+def _trained(config: StudyConfig, missing: list[Cell]) -> Iterator[tuple[Cell, CellRecord]]:
+    """Every cell that is missing; what shares a log or a start is made once."""
+
+    @lru_cache(maxsize=1)
+    def world_of(run: int) -> World:
+        return build_world(task, config.experiment, derive(config.seed, "run", run))
+
+    @lru_cache(maxsize=1)
+    def log_of(run: int, N: int) -> Log:
+        return simulate_log(world_of(run), config.experiment, N, derive(config.seed, "run", run))
+
+    @lru_cache(maxsize=1)
+    def trainer_of(name: str, score: str, run: int) -> Trainer:
+        setting = BY_NAME[name]
+        stages = {**setting.stages, "generator_score": score}
+        own = validated(ExperimentConfig, {**config.experiment.model_dump(), "stages": stages})
+        return Trainer(world_of(run), own, log_of(run, length(config, setting)), derive(config.seed, "run", run))
+
+    if not missing:
+        return
+    task = load_task(config.experiment)
+    for cell in missing:
+        since = time.perf_counter()
+        trainer = trainer_of(cell.setting, cell.score, cell.run)
+        found = trainer.run(cell.method, BY_NAME[cell.setting].K2).evaluation.figures()
+        figures = ("ndcg", "ndcg_expected", "generator_alone", "ranker_alone", "recall_at_K2")
+        clicked = trainer.log.clicked.nnz / len(trainer.world.q)
+        means = {figure: getattr(found, figure).mean for figure in figures}
+        yield cell, CellRecord(**means, clicked_per_query=clicked, seconds=time.perf_counter() - since)

@@ -1,0 +1,71 @@
+"""Which method: chosen on held-out clicks (`auto`), and what to know before training where clicks are few."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tandemrank.errors import ConfigError
+from tandemrank.logs.feedback import Feedback
+from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.config import EarlyStopping, LearningConfig
+from tandemrank.training.schedules import Method, are_same
+
+AUTO = "auto"
+FEW = 10  # clicked items per query below which training for each other was not seen to gain (docs/results)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What held-out clicks said of every method that was tried; the first of the best was taken."""
+
+    method: Method
+    scores: dict[Method, float]
+
+
+def is_auto(methods: Sequence[str], config: LearningConfig) -> bool:
+    """Whether the method is to be chosen; refuses `auto` beside others, and with caution, which has a gate of its own."""
+    if AUTO not in methods:
+        return False
+    if len(set(methods)) > 1:
+        raise ConfigError("the method auto tries all others itself: give it alone.")
+    if config.safe is not None:
+        raise ConfigError("the method auto and safe cannot be had together: give safe training a method.")
+    return True
+
+
+def held_out_share(config: LearningConfig, *, auto: bool) -> float:
+    """The share of the impressions that choose, where nothing else asks for some."""
+    return config.held_out_share or (EarlyStopping().held_out_share if auto else 0.0)
+
+
+def tried(generator: Scorer, ranker: Scorer) -> list[Method]:
+    """The methods that these two stages can be trained by and that may differ, Joint first: it is taken where all are alike."""
+    if ranker.needs_generator:
+        return ["joint", "stacking"]
+    if are_same(generator, ranker):
+        return ["joint", "independent", "baseline"]
+    return ["joint", "stacking", "independent", "baseline"]
+
+
+def choose(pairs: Mapping[Method, TwoStagePolicy], judge: Callable[[TwoStagePolicy], float]) -> Choice:
+    """The method whose most likely lists have the best validation score on held-out clicks."""
+    scores = {method: judge(pair) for method, pair in pairs.items()}
+    return Choice(max(scores, key=lambda method: np.nan_to_num(scores[method], nan=-np.inf)), scores)
+
+
+def few_clicks(log: Feedback, generator: Scorer, ranker: Scorer, methods: Sequence[Method]) -> str | None:
+    """What to know before training, where the stages are two models and clicks are few; None where there is nothing to say."""
+    if "joint" not in methods or are_same(generator, ranker):
+        return None
+    clicked = log.clicks > 0
+    pairs = np.unique(log.query[clicked] * np.int64(log.D) + log.item[clicked])
+    queries = len(np.unique(pairs // log.D))
+    each = len(pairs) / max(queries, 1)
+    if each >= FEW:
+        return None
+    return (
+        f"clicks are few: {each:.1f} clicked items per query, of {queries:,} queries with clicks. Below about {FEW} training "
+        "the stages for each other was not seen to gain; --method auto lets held-out clicks choose."
+    )

@@ -1,0 +1,113 @@
+"""The study of two models: what its cells are, that it goes on, and its table by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandemrank._base.config import resolve
+from tandemrank._base.files import write_json
+from tandemrank.errors import ConfigError
+from tandemrank.experiments import study, when_joint
+from tandemrank.experiments.config import PRESETS, ExperimentConfig
+from tandemrank.experiments.study import Cell, CellRecord, StudyConfig, cells, table_of
+from tandemrank.experiments.when_joint import study_config
+from tandemrank.reports import stages, style
+
+FIRST, SECOND = study.SETTINGS[:2]
+
+
+def config(**more: object) -> StudyConfig:
+    small = {"queries": 150, "items": 60, "rank": 10, "epochs": 2, **PRESETS["stages"]}
+    asked = {"impressions": 2000, "runs": 2, "seed": 0, **more}
+    return study_config(resolve(ExperimentConfig, preset=small), **asked)  # type: ignore[arg-type]
+
+
+def record(ndcg: float, **more: float) -> CellRecord:
+    known = {"generator_alone": 0.2, "ranker_alone": 0.1, **more}
+    return CellRecord(ndcg, ndcg, known["generator_alone"], known["ranker_alone"], 0.5, 20.0, 1.0)
+
+
+def put(folder: Path, cell: Cell, found: CellRecord) -> None:
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    write_json(folder / "cells" / f"{cell.name}.json", found)
+
+
+def test_the_most_telling_cells_come_first_and_every_cell_once() -> None:
+    found = cells(config(runs=3))
+    assert len(found) == len({cell.name for cell in found}) == len(study.SETTINGS) * 6 * 3
+    assert [(cell.setting, cell.method, cell.run) for cell in found[:5]] == [
+        (FIRST.name, "joint", 0), (FIRST.name, "stacking", 0), (SECOND.name, "joint", 0), (SECOND.name, "stacking", 0),
+        (FIRST.name, "joint", 1),
+    ]  # fmt: skip
+    assert {cell.setting for cell in found[: 2 * 6 * 3]} == {FIRST.name, SECOND.name}
+
+
+def test_the_table_is_that_of_the_cells_that_are_there(tmp_path) -> None:
+    """Two runs of Joint and Stacking, one of Independent: each rival on its own runs, the best one first."""
+    for run, (joint, stacking) in enumerate([(0.5, 0.4), (0.7, 0.62)]):
+        put(tmp_path, Cell(FIRST.name, "joint", "off", run), record(joint))
+        put(tmp_path, Cell(FIRST.name, "stacking", "off", run), record(stacking))
+    put(tmp_path, Cell(FIRST.name, "independent", "off", 0), record(0.3, ranker_alone=0.45))
+    (tmp_path / "cells" / f"{Cell(FIRST.name, 'baseline', 'off', 0).name}.json").write_text("{")
+    table = table_of(config(), tmp_path)
+    [found] = table.settings
+    assert {line.name: line.ndcg_runs for line in found.lines} == {
+        "joint": {0: 0.5, 1: 0.7}, "stacking": {0: 0.4, 1: 0.62}, "independent": {0: 0.3}, "single stage": {0: 0.45},
+    }  # fmt: skip
+    gains = {gain.rival: gain.difference for gain in found.gains}
+    assert list(gains) == ["single stage", "stacking", "independent"]
+    assert (gains["single stage"].mean, gains["single stage"].n) == (pytest.approx(0.05), 1)
+    half = 12.7062 * np.std([0.1, 0.08], ddof=1) / np.sqrt(2)
+    assert (gains["stacking"].low, gains["stacking"].high) == pytest.approx((0.09 - half, 0.09 + half), abs=1e-5)
+    assert "+0.0500  over single stage, n = 1" in stages.markdown(table)
+    assert "n = 1" in style.svg(stages.gains(table))
+
+
+def test_a_single_stage_is_the_better_of_both_models_trained_for_rank(tmp_path) -> None:
+    """That of the generator's model comes from the reverse setting."""
+    put(tmp_path, Cell(FIRST.name, "joint", "off", 0), record(0.9))
+    put(tmp_path, Cell(FIRST.name, "independent", "off", 0), record(0.3))
+    put(tmp_path, Cell(SECOND.name, "independent", "off", 0), record(0.3, ranker_alone=0.6))
+    [found] = table_of(config(), tmp_path).settings
+    assert next(line.ndcg.mean for line in found.lines if line.name == "single stage") == 0.6
+
+
+def test_a_study_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
+    """Only what is missing is trained; another study's folder, and one that is not asked to go on, are refused."""
+    monkeypatch.setattr(study, "SETTINGS", (FIRST, SECOND))
+    trained: list[str] = []
+
+    def fake(_: StudyConfig, missing: list[Cell]):
+        for cell in missing:
+            trained.append(cell.name)
+            yield cell, record(0.5)
+            if len(trained) == 3:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(when_joint, "_trained", fake)
+    with pytest.raises(KeyboardInterrupt):
+        when_joint.run(config(), tmp_path / "study")
+    with pytest.raises(ConfigError, match="holds this study already"):
+        when_joint.run(config(), tmp_path / "study")
+    with pytest.raises(ConfigError, match="holds a study with other switches"):
+        when_joint.run(config(seed=1), tmp_path / "study", resume=True)
+    when_joint.run(config(), tmp_path / "study", resume=True)
+    assert sorted(trained) == sorted(cell.name for cell in cells(config()))
+    assert json.loads((tmp_path / "study" / "table.json").read_text())["settings"]
+    with pytest.raises(ConfigError, match="exists and is not a study of the stages"):
+        when_joint.run(config(), Path(__file__).parent)
+
+
+def test_one_cell_of_a_small_world_is_trained(monkeypatch) -> None:
+    [(cell, found)] = when_joint._trained(config(), [Cell(FIRST.name, "stacking", "stacked", 0)])
+    assert cell.method == "stacking"
+    assert 0 < found.ndcg < 1
+    assert found.clicked_per_query > 1
+
+
+def test_the_study_has_its_own_stages() -> None:
+    own = resolve(ExperimentConfig, preset={"generator_rank": 3})
+    with pytest.raises(ConfigError, match="the study has its own stages"):
+        study_config(own, impressions=10, runs=1, seed=0)
