@@ -44,7 +44,8 @@ def test_a_factorisation_becomes_the_posterior_in_both_stages(known) -> None:
     one = factorisation(1)
     found = informed(pair(one, one), known)
     q = np.arange(Q)
-    wanted = SHARPNESS * known.memory.add_to(known.log_odds(q), q) / np.sqrt(1 + np.pi / 8 * known.item_spread)
+    flat = 1 / np.sqrt(1 + np.pi / 8 * known.item_spread)
+    wanted = SHARPNESS * known.memory.add_to(known.log_odds(q), q) * flat / flat.mean()
     for scores in found.plain_scores(q):
         assert scores.numpy() == pytest.approx(wanted, rel=1e-4, abs=1e-4)
     assert is_factorisation(found)

@@ -1,11 +1,12 @@
 """Pairs that start from what the log says: the posterior with memory as the scores of both stages.
 
-    score(q, d) = SHARPNESS (offset_d + beta_q + x_q . y_d + l[q, d]) / sqrt(1 + pi v_d / 8)      (`offpolicy.reward.posterior`)
+    score(q, d) = SHARPNESS (offset_d + beta_q + x_q . y_d + l[q, d]) f_d / mean(f)     (`offpolicy.reward.posterior`)
 
-in the order of the expected relevance: what is not known of a query's vector, v_d of the log-odds of item d, takes from what is
-likely more than from what is not. The spread of the mean query stands for that of each, so that it is a factorisation
-with one column for the offsets, and the memory (`policies.remembering`). Stages of another kind (two models that differ) keep
-their own scores and get the memory, two towers stay as they are: the race on the posterior's reward trains them.
+with f_d = 1 / sqrt(1 + pi v_d / 8), the order of the expected relevance: what is not known of a query's vector, v_d of the
+log-odds of item d, takes from what is likely more than from what is not. The spread of the mean query stands for that of each,
+so that it is a factorisation with one column for the offsets, and the memory (`policies.remembering`). Stages of another kind
+(two models that differ) keep their own scores and get the memory, two towers stay as they are: the race on the posterior's
+reward trains them.
 """
 
 from dataclasses import replace
@@ -30,6 +31,9 @@ SHARPNESS = 4.0
 def scorer_of(posterior: Posterior) -> Remembering:
     """The posterior as a scorer: its log-odds, flattened and sharpened.  Shapes: queries [Q, F + 2], items [D, F + 2]."""
     flat = (1 / np.sqrt(1 + FLAT * posterior.item_spread)).astype(np.float32)
+    flat /= (
+        flat.mean()
+    )  # the mean item keeps its scale: what is not known of items in general is no reason to draw at random
     queries = SHARPNESS * np.column_stack([posterior.queries, np.ones(len(posterior.queries), np.float32)])
     items = np.column_stack([posterior.items, posterior.offset]) * flat[:, None]
     memory = posterior.memory
