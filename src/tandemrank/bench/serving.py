@@ -5,6 +5,7 @@ machine hits both. The client is one thread with bare sockets: it costs both the
 """
 
 import json
+import os
 import signal
 import socket
 import tempfile
@@ -20,6 +21,7 @@ import numpy as np
 import polars as pl
 
 from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import ConfigError
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import replay
@@ -79,18 +81,26 @@ class Kills:
 
 @dataclass(frozen=True)
 class Large:
-    """Engine alone, exact, D = 1,000,000 x 64, milliseconds: queries that come for the first time, and those kept."""
+    """Engine alone, D = 1,000,000 x 64, milliseconds: queries that come for the first time, and those kept, both exact.
+
+    `index`: the first time, out of the pool of an index; None where the extra `ann` is not there.
+    """
 
     D: int
     p50_ms: float
     p99_ms: float
     kept_p50_ms: float
     kept_p99_ms: float
+    index_p50_ms: float | None
+    index_p99_ms: float | None
 
 
 @dataclass(frozen=True)
 class Served:
-    """All of it; ratios are over the constant's, in the same run."""
+    """All of it; ratios are over the constant's, in the same run.
+
+    `cpu_ms`: processor time of the server per request, which other work on the machine changes least (Linux; NaN elsewhere).
+    """
 
     p50_ratio: float
     p99_ratio: float
@@ -101,6 +111,8 @@ class Served:
     constant_p50_ms: float
     constant_p99_ms: float
     constant_requests_per_second: float
+    cpu_ms: float
+    constant_cpu_ms: float
     swaps: Swaps
     kills: Kills
     replayed: int
@@ -119,15 +131,15 @@ def measure(size: Size | None = None, *, seed: int = 0, say: Callable[[object], 
         folder = Path(name)
         for number in range(2):
             random_pair(size, seed + number).save(folder / "pairs" / f"pair-{number}")
-        p50, p99, rate = _speed(folder, size)
-        say(f"p50 {p50}, p99 {p99} ms, {rate} requests per second: of the pair and of the constant")
+        p50, p99, rate, cpu = _speed(folder, size)
+        say(f"p50 {p50}, p99 {p99}, cpu {cpu} ms, {rate} requests per second: of the pair and of the constant")
         say(equal := _replayed(folder, size))
         say(swaps := swapped(folder, size))
         say(kills := killed(folder, size))
         say(many := large(size, seed) if size.million else None)
         return Served(
             p50[0] / p50[1], p99[0] / p99[1], rate[0] / rate[1], p50[0], p99[0], rate[0], p50[1], p99[1], rate[1],
-            swaps, kills, size.replayed, equal, many,
+            cpu[0], cpu[1], swaps, kills, size.replayed, equal, many,
         )  # fmt: skip
 
 
@@ -195,8 +207,17 @@ def wires(url: str, n: int) -> Iterator[list[Wire]]:
             wire.close()
 
 
-def _speed(folder: Path, size: Size) -> tuple[list[float], list[float], list[float]]:
-    """p50 and p99 in milliseconds and requests per second, of the pair and of the constant."""
+def _cpu(pid: int) -> float:
+    """Seconds of processor time that a process has had."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _speed(folder: Path, size: Size) -> tuple[list[float], list[float], list[float], list[float]]:
+    """p50 and p99 in milliseconds, requests per second, milliseconds of processor time: of the pair and of the constant."""
     with ExitStack() as stack:
         pair = str(folder / "pairs" / "pair-0")
         ours = stack.enter_context(started(pair, "--log", str(folder / "log-speed"), token=TOKEN))
@@ -212,12 +233,15 @@ def _speed(folder: Path, size: Size) -> tuple[list[float], list[float], list[flo
                 one[which].receive()
                 taken[which, max(number, 0)] = time.perf_counter() - start
         rates: list[list[float]] = [[], []]
+        before = [_cpu(server.process.pid) for server in (ours, other)]
         for _ in range(10):
             for which, server in enumerate((ours, other)):
                 with wires(server.url, CONNECTIONS) as both:  # anew: a server ends a connection that says nothing
                     rates[which].append(_rate(both, size.throughput // 10, size.queries, rng))
+        after = [_cpu(server.process.pid) for server in (ours, other)]
+    cpu = [1000 * (b - a) / size.throughput for a, b in zip(before, after, strict=True)]
     p50, p99 = (1000 * np.quantile(taken, q, axis=1) for q in (0.5, 0.99))
-    return p50.tolist(), p99.tolist(), [float(np.median(found)) for found in rates]
+    return p50.tolist(), p99.tolist(), [float(np.median(found)) for found in rates], cpu
 
 
 def _rate(connections: Sequence[Wire], n: int, queries: int, rng: np.random.Generator) -> float:
@@ -287,8 +311,6 @@ def killed(folder: Path, size: Size) -> Kills:
 
 def _until_killed(url: str, pid: int, size: Size) -> list[tuple[str, float]]:
     """Impressions and when each was acknowledged; the server dies in the middle of it."""
-    import os
-
     found: list[tuple[str, float]] = []
     timer = threading.Timer(size.kill_seconds, lambda: os.kill(pid, signal.SIGKILL))
     timer.start()
@@ -330,14 +352,27 @@ def _replayed(folder: Path, size: Size) -> float:
 
 
 def large(size: Size, seed: int) -> Large:
-    """A large catalogue: a list for queries that come for the first time, and again."""
+    """A large catalogue: a list for queries that come for the first time, and again; and the first time with an index."""
     big = Size(D=size.million, K2=size.K2, K=size.K, rank=64, queries=size.million_requests + 1)
-    server = Server(LivePair(random_pair(big, seed)))
+    pair = random_pair(big, seed)
+    exact = _first_and_kept(pair, size.million_requests)
+    pooled: tuple[float | None, float | None]
+    try:
+        pooled = _first_and_kept(pair.with_index(), size.million_requests)[:2]
+    except ConfigError:
+        pooled = (None, None)
+    return Large(size.million, *exact, *pooled)
+
+
+def _first_and_kept(pair: TwoStagePolicy, requests: int) -> tuple[float, float, float, float]:
+    """p50 and p99 of the first list of a query, and of the second."""
+    server = Server(LivePair(pair))
     server.live.warm()
-    first, kept = np.zeros(size.million_requests), np.zeros(size.million_requests)
-    for query in range(size.million_requests):
-        for taken in (first, kept):
+    taken = np.zeros((requests, 2))
+    for query in range(requests):
+        for turn in range(2):
             start = time.perf_counter()
             server.rank(query + 1)
-            taken[query] = 1000 * (time.perf_counter() - start)
-    return Large(size.million, *(float(np.quantile(x, q)) for x in (first, kept) for q in (0.5, 0.99)))
+            taken[query, turn] = 1000 * (time.perf_counter() - start)
+    (first, again), (first_99, again_99) = np.quantile(taken, (0.5, 0.99), axis=0).tolist()
+    return first, first_99, again, again_99

@@ -104,11 +104,15 @@ def recall(index: Index, scorer: Scorer, n: int, q: NDArray[np.int64]) -> float:
     return float(np.isin((rows + exact)[exact >= 0], (rows + found)[found >= 0]).mean())
 
 
+def content(index: Index) -> bytes:
+    """The index in faiss's own format, behind the digest of its embeddings."""
+    body: bytes = faiss_library().serialize_index(index.searcher).tobytes()
+    return index.digest.encode("ascii") + body
+
+
 def save(index: Index, path: Path) -> None:
-    """Writes the index as one file, in faiss's own format, behind its digest."""
-    faiss = faiss_library()
-    body = faiss.serialize_index(index.searcher).tobytes()
-    path.write_bytes(index.digest.encode("ascii") + body)
+    """Writes the index as one file."""
+    path.write_bytes(content(index))
 
 
 def load(path: Path, scorer: Scorer) -> Index:

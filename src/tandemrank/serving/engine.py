@@ -200,10 +200,11 @@ def answer(
 
 def drawn(live: LivePair, asked: Question, how: Exploration, key: int) -> tuple[Id, ...]:
     """The list of one pair: a function of the pair, the question and the key."""
-    scores = live.scores(asked.query_id, asked.features)
-    s_c, edge = live.available(scores.s_c, asked.available), scores.edge if asked.available is None else None
-    shown = how.draw_one(s_c, scores.ranker, live.K2, live.K, key, edge=edge)[: asked.K].tolist()
-    return tuple([live.items[d] for d in shown if d >= 0])
+    scores = live.scores(asked.query_id, asked.features, asked.available)
+    found = how.draw_one(scores.s_c, scores.ranker, live.K2, live.K, key, edge=scores.edge)[: asked.K].tolist()
+    if scores.documents is not None:
+        return tuple([live.items[scores.documents[d]] for d in found if d >= 0])
+    return tuple([live.items[d] for d in found if d >= 0])
 
 
 def _of_kind(event: Event, kind: type[int] | type[str]) -> Event:

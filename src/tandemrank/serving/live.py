@@ -2,8 +2,9 @@
 
 The scores of a query are computed alone, in an order of sums that no thread changes, so that a list can be drawn again bit
 by bit; those of recent queries are kept. Over many items, and where the re-ranker is too heavy for all of them, it is asked
-about the candidates alone. A query that the pair does not know is answered by its features, where both stages are two towers,
-or else as the average query.
+about the candidates alone. A pair with an index serves out of a pool, what the index finds for the query: this is another
+policy than the pair itself, with a digest of its own, and its propensities are those of the pool. A query that the pair does
+not know is answered by its features, where both stages are two towers, or else as the average query.
 """
 
 import hashlib
@@ -22,7 +23,9 @@ from torch import Tensor
 from tandemrank._base.ids import Id, Vocabulary
 from tandemrank.errors import InputError
 from tandemrank.gradients import single
+from tandemrank.policies import retrieval
 from tandemrank.policies.features import FeatureValues
+from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.towers import TwoTowers
 
@@ -33,6 +36,7 @@ AVERAGE, FEW = (
     64,
 )  # queries that the answer for an unknown one is the average of, at most: of factors, of other models
 MANY = 20_000  # items from which on the re-ranker is asked about candidates alone
+POOL = 4096  # items that an index is asked for, or four times as many as there are candidates
 PART = 4096  # items that a heavy re-ranker is asked about at once
 KEPT = 256 * 2**20  # bytes of scores of recent queries
 LEAST = -(2**63)  # the integer that stands for a query that nobody named
@@ -61,6 +65,10 @@ class Pair(Protocol):
     def vocabulary(self) -> Vocabulary:
         """The ids of queries and items."""
 
+    @property
+    def index(self) -> Index | None:
+        """Of the generator's items, where it has one."""
+
 
 def digest(pair: Pair) -> str:
     """A name for exactly this pair: a hash of its numbers, sizes and ids."""
@@ -72,6 +80,8 @@ def digest(pair: Pair) -> str:
         for name, tensor in sorted(stage.state_dict().items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(tensor.detach().numpy()).tobytes())
+    if pair.index is not None:
+        found.update(retrieval.content(pair.index))
     return found.hexdigest()[:16]
 
 
@@ -101,7 +111,7 @@ class _Stage:
     def row(self, who: Who) -> Row:
         """Of all items.  Shapes: -> [D]."""
         if self.Y is not None:
-            return single.products(self._vector(who), self.Y)
+            return single.products(self.vector(who), self.Y)
         if not self.scorer.scores_everything:
             parts = [np.arange(first, min(first + PART, self.D)) for first in range(0, self.D, PART)]
             return np.concatenate([self.some(who, items) for items in parts])
@@ -112,13 +122,13 @@ class _Stage:
     def some(self, who: Who, items: NDArray[np.integer]) -> Row:
         """Of some items, the same bits whoever else is asked about.  Shapes: items [n] -> [n]."""
         if self.Y is not None:
-            return single.products(self._vector(who), self.Y[items])
+            return single.products(self.vector(who), self.Y[items])
         q = torch.from_numpy(self._typical if who.source == "popular" else np.array([who.q]))
         with torch.no_grad():
             asked = torch.from_numpy(items.astype(np.int64)).expand(len(q), -1)
             return _mean(list(_plain(self.scorer.score(q, asked))))
 
-    def _vector(self, who: Who) -> Row:
+    def vector(self, who: Who) -> Row:
         """Of the query; that of the average query has the average scores, as products are linear.  Shapes: -> [F]."""
         assert self.X is not None
         if who.source == "popular":
@@ -143,23 +153,38 @@ def _plain(x: Tensor) -> Row:
 
 
 class Scores:
-    """Both stages' scores of one query: of all items of the generator, and of those that one asks about of the re-ranker.
+    """Both stages' scores of one query: the generator's of all items or of a pool, the re-ranker's of what one asks about.
 
-    `edge` is where the last list of these scores was cut.  Shapes: s_c [D]; s_r [D] where the pair keeps all of them.
+    `edge` is where the last list of these scores was cut. Shapes: s_c [M], of all items or of `documents` [M]; s_r [D] where
+    the pair keeps all of them.
     """
 
-    __slots__ = ("_stage", "_who", "edge", "s_c", "s_r")
+    __slots__ = ("_stage", "_who", "documents", "edge", "s_c", "s_r")
 
-    def __init__(self, s_c: Row, s_r: Row | None, stage: _Stage, who: Who) -> None:
+    def __init__(
+        self, s_c: Row, s_r: Row | None, stage: _Stage, who: Who, documents: NDArray[np.int64] | None = None
+    ) -> None:
         self.s_c, self.s_r, self._stage, self._who, self.edge = s_c, s_r, stage, who, single.Edge()
+        self.documents = documents
 
-    def ranker(self, items: NDArray[np.integer]) -> Row:
-        """Shapes: items [n] -> [n]."""
+    def ranker(self, places: NDArray[np.integer]) -> Row:
+        """Of some of `s_c`, by their places there.  Shapes: places [n] -> [n]."""
+        items = places if self.documents is None else self.documents[places]
         return self._stage.some(self._who, items) if self.s_r is None else self.s_r[items]
 
     def rows(self) -> tuple[Row, Row]:
-        """All of both; dear where the re-ranker is asked about candidates alone.  Shapes: -> [D], [D]."""
-        return self.s_c, self._stage.row(self._who) if self.s_r is None else self.s_r
+        """All of both, -inf outside the pool; dear where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""
+        s_c = self.s_c
+        if self.documents is not None:
+            s_c = np.full(self._stage.D, -np.inf, np.float32)
+            s_c[self.documents] = self.s_c
+        return s_c, self._stage.row(self._who) if self.s_r is None else self.s_r
+
+    def only(self, there: list[int]) -> "Scores":
+        """Where only some items are available: the others are no candidates."""
+        found = np.full_like(self.s_c, -np.inf)
+        found[there] = self.s_c[there]
+        return Scores(found, self.s_r, self._stage, self._who)
 
 
 class LivePair:
@@ -173,11 +198,16 @@ class LivePair:
         self.query_at: dict[Id, int] = {q: place for place, q in enumerate(pair.vocabulary.query_ids.to_list())}
         D, Q = len(self.items), len(self.query_at)
         self.stages = (_Stage(pair.generator, Q, D), _Stage(pair.ranker, Q, D))
-        self.ranks_candidates = self.K2 < D and (D > MANY or not pair.ranker.scores_everything)
+        self.index = pair.index if self.stages[0].Y is not None else None
+        many = D > MANY or not pair.ranker.scores_everything or self.index is not None
+        self.ranks_candidates = self.K2 < D and many
         self.query_kind, self.item_kind = _kind(pair.vocabulary.query_ids), _kind(pair.vocabulary.item_ids)
         self.takes_features = all(isinstance(s, TwoTowers) and s.queries.columns for s in (pair.generator, pair.ranker))
         self._kept: OrderedDict[Id | None, Scores] = OrderedDict()
-        self._room = max(16, KEPT // ((4 if self.ranks_candidates else 8) * D))
+        self._pool = min(D, max(POOL, 4 * self.K2))
+        self._room = max(
+            16, KEPT // ((4 if self.ranks_candidates else 8) * (D if self.index is None else 4 * self._pool))
+        )
         self._lock = threading.Lock()
 
     def knows(self, query_id: object) -> bool:
@@ -190,17 +220,28 @@ class LivePair:
             return "pair"
         return "features" if features and self.takes_features else "popular"
 
-    def scores(self, query_id: Id | None, features: FeatureValues | None = None) -> Scores:
-        """The scores of one query: the same bits whoever else is asked."""
+    def scores(
+        self, query_id: Id | None, features: FeatureValues | None = None, available: Sequence[Id] | None = None
+    ) -> Scores:
+        """The scores of one query, where only some items are available of those: the same bits whoever else is asked."""
         source = self.source(query_id, features)
-        if source == "features":
-            return self._scores(Who(source, -1, features))
         name = query_id if source == "pair" else None
+        who = Who(source, -1 if name is None else self.query_at[name], features if source == "features" else None)
+        if available is None:
+            return self._kept_scores(name, who)
+        there = [self.item_at[item] for item in available if item in self.item_at]
+        if self.index is not None:
+            return self._pooled(who, np.unique(np.array(there, np.int64)))
+        return self._kept_scores(name, who).only(there)
+
+    def _kept_scores(self, name: Id | None, who: Who) -> Scores:
+        if who.source == "features":
+            return self._scores(who)
         with self._lock:
             if (found := self._kept.get(name)) is not None:
                 self._kept.move_to_end(name)
                 return found
-        found = self._scores(Who(source, -1 if name is None else self.query_at[name], None))
+        found = self._scores(who)
         with self._lock:
             self._kept[name] = found
             if len(self._kept) > self._room:
@@ -214,23 +255,20 @@ class LivePair:
 
     def _scores(self, who: Who) -> Scores:
         generator, ranker = self.stages
+        if self.index is not None:
+            found, _ = self.index.top(generator.vector(who)[None], self._pool)
+            return self._pooled(who, np.sort(found[0][found[0] >= 0]).astype(np.int64))
         return Scores(generator.row(who), None if self.ranks_candidates else ranker.row(who), ranker, who)
 
-    def available(self, s_c: Row, items: Sequence[Id] | None) -> Row:
-        """The generator's scores where only some items are available: others are no candidates.  Shapes: s_c [D] -> [D]."""
-        if items is None:
-            return s_c
-        found = np.full_like(s_c, -np.inf)
-        there = [self.item_at[item] for item in items if item in self.item_at]
-        found[there] = s_c[there]
-        return found
+    def _pooled(self, who: Who, documents: NDArray[np.int64]) -> Scores:
+        """Out of some items alone.  Shapes: documents [M], in the order of their numbers."""
+        return Scores(self.stages[0].some(who, documents), None, self.stages[1], who, documents)
 
     def rows(
         self, query_id: Id | None, available: Sequence[Id] | None = None, features: FeatureValues | None = None
     ) -> tuple[Row, Row]:
         """Both stages' scores of all items.  Shapes: -> [D], [D]."""
-        s_c, s_r = self.scores(query_id, features).rows()
-        return self.available(s_c, available), s_r
+        return self.scores(query_id, features, available).rows()
 
     def warm(self) -> None:
         """Has ready what the first answers would wait for: compiled code, and the answer for strangers."""

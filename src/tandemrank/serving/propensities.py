@@ -110,11 +110,13 @@ class Propensities:
             seed = derive(0, "served propensities", *place) % 2**63
             rho, error = how.exposure(both[0], both[1], theta, live.K2, samples=self.samples, seed=seed)
             return _Exposed(np.arange(len(rho)), rho, error)
-        scores = live.scores(i.query_id, i.features)
-        s_c, values = live.available(scores.s_c, i.available), np.zeros((len(shown), 2))
+        scores, values = live.scores(i.query_id, i.features, i.available), np.zeros((len(shown), 2))
         for n, d in enumerate(shown):
+            at = d if scores.documents is None else int(np.searchsorted(scores.documents, d))
+            if scores.documents is not None and (at == len(scores.documents) or scores.documents[at] != d):
+                continue  # the other pair showed it; this one has it not in its pool
             seed = derive(0, "served propensities", live.items[d], *place) % 2**63
-            values[n] = how.exposure_of(s_c, scores.ranker, d, theta, live.K2, samples=self.samples, seed=seed)
+            values[n] = how.exposure_of(scores.s_c, scores.ranker, at, theta, live.K2, samples=self.samples, seed=seed)
         return _Exposed(np.array(shown, np.int64), values[:, 0], values[:, 1])
 
     def _drafted(self, i: Impression, found: dict[Place, tuple[float, float]]) -> tuple[Floats, Floats]:
