@@ -293,9 +293,12 @@ def test_estimate_values_a_pair_and_compare_compares_two(simulated, capsys, monk
     against = json.loads(out)
     assert against["old"]["value"] == pytest.approx(clicks)
     assert against["old"]["verdict"] == "as the log shows it"
-    assert against["interval"][0] < 0 < against["interval"][1]
-    assert against["lower_bound"] < against["interval"][0]
-    assert against["bound_method"] == "betting"
+    assert against["difference"] == pytest.approx(0, abs=0.01)  # one and the same pair, up to the noise of the race
+    assert against["lower_bound"] < 0
+    assert (against["bound_method"], against["bound_over"]) == ("betting", "impressions")
+    assert (against["new"]["estimator"], against["new"]["propensity"]) == ("beta_ips", "exact")
+    code, out, err = call(capsys, monkeypatch, "compare", *ask, "--json", "--independent", "queries")
+    assert json.loads(out)["lower_bound"] < against["lower_bound"]
 
 
 def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeypatch, tmp_path) -> None:
@@ -312,7 +315,8 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
     code, out, err = call(capsys, monkeypatch, "decide", *ask[:6], "--at-least", "-20", "--json")
     assert code == 0, err
     assert (json.loads(out)["call"], json.loads(out)["chosen"]) == ("ship", str(folder / "production"))
-    code, out, err = call(capsys, monkeypatch, "decide", *ask[:6], "--at-least", "-0.01")
+    guessed = [*ask[:2], *ask[4:6], "--propensity", "fitted", "--at-least", "-20"]  # no bound has the error of a fit
+    code, out, err = call(capsys, monkeypatch, "decide", *guessed)
     assert code == 3, err
     assert "a canary with" in out
 

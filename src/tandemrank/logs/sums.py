@@ -57,14 +57,12 @@ def _starts(key: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero(new)
 
 
-def clicks_beside(shown: Shown) -> NDArray[np.float64]:
-    """How many other items of its list were clicked beside a click; 0 for what was not.  Shapes: -> [m]."""
-    row = np.repeat(np.arange(len(shown.query)), shown.length)
+def clicks_beside(shown: Shown) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Where a click is that is not alone in its list, and how many others there are.  Shapes: -> [n], [n]."""
     clicked = np.flatnonzero(shown.click)
-    own = np.bincount(row[clicked], minlength=len(shown.query))
-    found = np.zeros(len(row))
-    found[clicked] = own[row[clicked]] - 1
-    return found
+    row = np.searchsorted(np.cumsum(shown.length), clicked, side="right")
+    others = np.bincount(row, minlength=len(shown.query))[row] - 1
+    return clicked[others > 0], others[others > 0].astype(np.float64)
 
 
 def count_items(key: NDArray[np.int64], company: Sequence[Company] = ()) -> Sums:
@@ -165,10 +163,9 @@ class Tally:
         """Counts more impressions."""
         self._add_impressions(shown.query, shown.weight)
         key = pack(np.repeat(shown.query, shown.length), shown.item, shown.rank)
-        others = clicks_beside(shown)
+        at, beside = clicks_beside(shown)
         if shown.weight is None and shown.propensity is None:
-            there = np.flatnonzero(others)
-            self.company.append((key[there], others[there]))
+            self.company.append((key[at], beside))
             key <<= 1
             key |= shown.click
             self.keys.append(key)
@@ -177,6 +174,8 @@ class Tally:
             inverse = None
             if shown.propensity is not None:
                 inverse = (1.0 if weight is None else weight) / shown.propensity
+            others = np.zeros(len(key))
+            others[at] = beside
             self.rows.append(Rows(key, shown.click, weight, inverse, others))
         if sum(map(len, self.keys)) + sum(len(part.key) for part in self.rows) >= PENDING:
             self.flush()
