@@ -4,7 +4,8 @@
 
 `coverage`, `bias`: the 95% interval of a trained pair and its value, propensities fitted to the lists of a two-stage logger;
 30,000 impressions over 7,650 queries (sparse), over 1,490 (medium), 150,000 over 1,490 (large). The truth is the expected
-clicks of the pair for the queries of the part that values it, each as often as it came there. `trusted_coverage`: where
+clicks of the pair for the queries of the part that values it, each as often as it came there. Of both, logs whose value is
+refused are left out, and counted (`refused`). `trusted_coverage`: where
 the verdict is "trust it".
 `rare_ratio`: true clicks of queries seen once or twice, pair over production. `changing_bias`: a logger that was retrained
 once, its propensities logged. `deterministic_promise`: a logger that always shows the same; the promised gain less the true
@@ -35,6 +36,7 @@ SIZES = {
     "sparse": (30_000, 7_650), "medium": (30_000, 1_490), "large": (150_000, 1_490), "tiny": (2_000, 100),
 }  # fmt: skip
 SEARCH = (200_000, 40_000, 17_000)  # impressions, queries, items: about 30,000 and 16,500 of them come up
+REFUSED = "cannot be answered from this log"
 Result = dict[str, Any]
 
 
@@ -186,6 +188,7 @@ def summary(results: list[Result]) -> Result:
         if chosen := [one for one in results if one["measure"] == "trained" and one["size"] == size]:
             by_size[size] = chosen
     every = [one for some in by_size.values() for one in some]
+    answered = {size: [one for one in some if one["verdict"] != REFUSED] for size, some in by_size.items()}
     trusted = [one for one in every if one["verdict"] == "trust it"]
     fixed, changed, sought = (
         [one for one in results if one["measure"] == measure] for measure in ("deterministic", "changing", "search")
@@ -194,8 +197,9 @@ def summary(results: list[Result]) -> Result:
     beyond = [(one["promised"] - one["gain"]) / one["production"] for one in fixed if one["promised"] is not None]
     return {
         "logs": {size: len(some) for size, some in by_size.items()},
-        "coverage": {size: _held(some) for size, some in by_size.items()},
-        "bias": {size: _bias(some) for size, some in by_size.items()},
+        "refused": {size: len(some) - len(answered[size]) for size, some in by_size.items()},
+        "coverage": {size: _held(some) for size, some in answered.items()},
+        "bias": {size: _bias(some) for size, some in answered.items()},
         "trusted_coverage": _held(trusted),
         "trusted": len(trusted),
         "rare_ratio": new / old if old else None,

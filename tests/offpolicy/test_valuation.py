@@ -607,12 +607,15 @@ def test_lists_that_hardly_vary_promise_nothing_of_what_was_never_shown() -> Non
     assert found.value < 0.01
 
 
-@pytest.mark.parametrize(("lists", "verdict"), [(49.0, Verdict.CARE), (50.0, Verdict.TRUST), (None, Verdict.TRUST)])
+@pytest.mark.parametrize(
+    ("lists", "verdict"),
+    [(9.0, Verdict.REFUSE), (10.0, Verdict.CARE), (49.0, Verdict.CARE), (50.0, Verdict.TRUST), (None, Verdict.TRUST)],
+)
 def test_a_policy_fitted_to_few_lists_per_query_is_not_trusted(lists: float | None, verdict: Verdict) -> None:
     here = world(60)
     found = valuation.estimate(here.logging_policy, here.log(4000, 1), **asked(here, fitted_lists=lists))
     assert found.verdict == verdict
-    assert ("fitted to 49 lists per query" in found.reasons[0]) == (verdict == Verdict.CARE)
+    assert (f"fitted to {lists or 0:g} lists per query, fewer than" in found.reasons[0]) == (verdict != Verdict.TRUST)
 
 
 def test_where_propensities_are_in_doubt_the_interval_holds_the_models_answer_too() -> None:

@@ -45,7 +45,7 @@ def recommend(
     if (exclude is None) != (not logs):
         raise ConfigError("--exclude says what to leave out, and --logs where it is: give both, or neither.")
     policy = load(pair)
-    ids = None if queries is None else _query_ids(queries, policy.vocabulary)
+    ids = None if queries is None else _known(_query_ids(queries, policy.vocabulary), policy.vocabulary)
     left_out = None if exclude is None else _excluded(exclude, logs or [], policy.vocabulary)
     lists = policy.recommend(ids, exclude=left_out)
     if out is not None:
@@ -87,6 +87,24 @@ def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
     if numbers.null_count():
         raise ConfigError(f"the pair's query ids are whole numbers; got {asked!r}.")
     return numbers
+
+
+def _known(ids: "pl.Series", vocabulary: "Vocabulary") -> "pl.Series":
+    """The ids that the pair knows; the others are said on standard error. If it knows none, they are refused later, by name."""
+    import sys
+
+    from tandemrank._base.ids import positions_of
+
+    known = positions_of(vocabulary.query_ids, ids, "query", missing="mark", owner="the pair") >= 0
+    if known.all() or not known.any():
+        return ids
+    unknown = ids.filter(~known)
+    print(  # noqa: T201
+        f"tandemrank: {len(unknown)} of {len(ids)} query ids are not known to the pair and get no list "
+        f"(first: {unknown[0]!r}).",
+        file=sys.stderr,
+    )
+    return ids.filter(known)
 
 
 def _excluded(asked: str, logs: list[str], vocabulary: "Vocabulary") -> "csr_matrix":

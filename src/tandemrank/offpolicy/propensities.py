@@ -33,6 +33,9 @@ SAMPLES = 50  # of the race, for propensities that come from a policy
 RACES, LEAST = 320_000, 16
 
 
+FITTED_LEAST = 1e-9  # of a fitted propensity: what was shown can be, though its fitted chance be 0 in single precision
+
+
 @dataclass(frozen=True)
 class Resolved:
     """The propensities of one or more parts of a log, from one source, and the minimum to which they are raised.
@@ -95,6 +98,7 @@ def resolve(
     rho_0 = tuple(row_propensities(part, theta, chosen, logger, samples=samples, seed=seed) for part in used)
     clicked = rho_0[0][parts[0].clicks > 0] if rows else np.zeros(0)
     minimum = clip_minimum(clip, clicked, sum(part.N for part in parts), quantile=clip_quantile)
+    minimum = max(minimum, FITTED_LEAST) if chosen == "fitted" else minimum
     only_shown = chosen == "frequency" and hardly_varies(parts[0]) is not None
     return Resolved(rho_0, minimum, chosen, reason, logger, only_shown)
 

@@ -8,7 +8,8 @@ from tandemrank.offpolicy.diagnostics import Diagnostics
 CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
 CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
 CARE_QUERIES, CARE_LARGEST, CARE_CLIPPED = 30, 0.1, 0.05
-CARE_LISTS = 50  # per query: a policy fitted to fewer knows too little of what each query is shown
+# Lists per query: a policy fitted to fewer knows too little of what each query is shown, or nearly nothing.
+CARE_LISTS, REFUSE_LISTS = 50, 10
 SUM_OF_THETA = 0.1  # so close to sum_k theta_k a wrong balance is likely that of P(item at position)
 
 
@@ -44,8 +45,9 @@ def judge(found: Diagnostics, *, modelled: bool, fitted_lists: float | None = No
 
     `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known.
     """
-    cautions = [*_cautions(found, modelled=modelled), *_fitted(fitted_lists)]
-    for verdict, rules in ((Verdict.REFUSE, _refusals(found)), (Verdict.CARE, cautions)):
+    refusals = [*_refusals(found), *_fitted(fitted_lists, REFUSE_LISTS)]
+    cautions = [*_cautions(found, modelled=modelled), *_fitted(fitted_lists, CARE_LISTS)]
+    for verdict, rules in ((Verdict.REFUSE, refusals), (Verdict.CARE, cautions)):
         if reasons := tuple(reason for holds, reason in rules if holds):
             return verdict, reasons
     left = f"{found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
@@ -75,18 +77,18 @@ def _cautions(found: Diagnostics, *, modelled: bool) -> list[tuple[bool, str]]:
     ]
 
 
-def _fitted(lists: float | None) -> list[tuple[bool, str]]:
+def _fitted(lists: float | None, least: int) -> list[tuple[bool, str]]:
     """Whether a policy was fitted to too few lists of a query to know its tastes.
 
     What the logger knew of a query and the fit does not, made relevant items likelier to be shown than the fit believes: a
     value by its propensities is too high, and no interval over queries says so.
     """
-    few = lists is not None and lists < CARE_LISTS
+    few = lists is not None and lists < least
     said = "" if lists is None else f"the logging policy was fitted to {lists:.3g} lists per query"
     return [
         (
             few,
-            f"{said}, fewer than {CARE_LISTS}: its propensities are too small for what it liked, and the value too high",
+            f"{said}, fewer than {least}: its propensities are too small for what it liked, and the value too high",
         )
     ]
 

@@ -97,12 +97,13 @@ def prepare(
         clip_quantile=propensities.CLIP_QUANTILE if quantile is None else quantile,
         logging_policy=logging_policy, lists=lists, samples=samples, seed=seed, rows=weighted,
     )  # fmt: skip
-    prior = vectors or vectors_of(found.logger, train_log.vocabulary)
+    drew = vectors_of(found.logger, train_log.vocabulary)
+    prior = vectors or drew
 
     def fitted(log: Feedback) -> Posterior:
         if tables is not None:
             return featured.fit(log, config.theta, tables, seed=seed)
-        return posterior.fit(log, config.theta, vectors=prior, seed=seed)
+        return posterior.fit(log, config.theta, vectors=prior, logger=drew, seed=seed)
 
     whole = fitted(train_log) if config.from_posterior or config.objective == "posterior" else None
     weights: csr_matrix | RewardWeights

@@ -235,3 +235,29 @@ def test_what_the_choice_adds_is_zero_in_the_mean_of_those_who_were_shown_an_ite
     added = log_odds(moved, *others.T) - log_odds(plain, *others.T)
     assert added == pytest.approx(0.5 * (np.log(0.5) - mean[others[:, 1]]), abs=1e-4)
     assert posterior.with_choice(plain, choice, 0.0) is plain
+
+
+def test_the_scores_of_a_logger_count_as_far_as_its_log_shows_that_they_are_right() -> None:
+    rng = np.random.default_rng(0)
+    likes, noisy = rng.random((900, 30)) < 0.3, rng.normal(size=(900, 30))  # the likes are those of `chosen_log`
+    log, items = chosen_log(True), np.eye(30, dtype=np.float32)
+    right, wrong, same = (
+        posterior.fit(log, THETA[:3], logger=Vectors(scores.astype(np.float32), items)).chosen.opinion
+        for scores in (2.0 * likes, noisy, np.tile(noisy[:1], (900, 1)))
+    )
+    assert right >= 1
+    assert wrong <= 0.25
+    assert same == 0  # it knows no query from another
+
+
+def test_what_a_loggers_score_adds_is_zero_in_the_mean_of_those_who_were_shown_an_item() -> None:
+    plain = posterior.fit(chosen_log(False), THETA[:3])
+    rng = np.random.default_rng(2)
+    logger = Vectors(*(rng.normal(size=(n, 2)).astype(np.float32) for n in (900, 30)))
+    moved = posterior.with_opinion(plain, logger, 0.5)
+    scores, (q, d) = logger.queries @ logger.items.T, (plain.memory.query, plain.memory.item)
+    mean = (np.bincount(d, scores[q, d], 30) + scores.mean(0)) / (np.bincount(d, minlength=30) + 1)
+    every = np.arange(900)
+    assert moved.log_odds(every) - plain.log_odds(every) == pytest.approx(0.5 * (scores - mean), abs=1e-4)
+    assert moved.chosen == replace(plain.chosen, opinion=0.5)
+    assert posterior.with_opinion(plain, logger, 0.0) is plain

@@ -10,6 +10,7 @@ are held out say how much queries differ (`Shape`), and whether the items' direc
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,6 +44,10 @@ MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 )  # fmt: skip
 
 
+# How much the scores of the policy that drew the log say beyond the space that they are the prior of, that are tried: log-odds
+# of relevance per unit; and the prior of it: half way between nothing and all.
+OPINIONS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
+OPINION = (0.5, 0.5)
 # How much the logger's own choice says, that are tried: log-odds of relevance per log of how much more often a query was shown
 # an item than others were.
 CHOICES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -55,13 +60,14 @@ CHOICE = (
 @dataclass(frozen=True)
 class Chosen:
     """What the log chose: noise, shape, how often the items' directions were fitted, where the space came from, and how much
-    the logger's own choice says (`logger`, 0: nothing)."""
+    the logger's own choice says (`logger`, 0: nothing), and its scores (`opinion`)."""
 
     noise: Noise
     shape: Shape
     item_steps: int
     source: str
     logger: float = 0.0
+    opinion: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -106,7 +112,7 @@ class Posterior(RewardModel):
         c = self.chosen
         return {
             "noise": vars(c.noise), "shape": vars(c.shape), "item_steps": c.item_steps, "source": c.source, "logger": c.logger,
-            "D": self.memory.D,
+            "opinion": c.opinion, "D": self.memory.D,
         }  # fmt: skip
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -126,6 +132,7 @@ class Posterior(RewardModel):
             int(constants["item_steps"]),
             str(constants["source"]),
             float(constants["logger"]),
+            float(constants["opinion"]),
         )
         return cls(chosen, memory, **arrays)
 
@@ -136,11 +143,13 @@ def fit(
     *,
     vectors: Vectors | None = None,
     noise: Noise | None = None,
+    logger: Vectors | None = None,
     design: Floats | None = None,
     seed: int = 0,
 ) -> Posterior:
     """The posterior of a log; `vectors` of a policy in the same vocabulary are the prior, `noise` is fitted if it is not given.
 
+    `logger`: the vectors of the policy that drew the log, whose scores are evidence of their own (`with_opinion`).
     `design`: what is known of the items' levels without a policy, by default nothing.  Shapes: theta [K]; design [D, J].
     """
     theta = np.asarray(theta, np.float64)
@@ -152,7 +161,7 @@ def fit(
             f"{feedback.Q} and {feedback.D}."
         )
     noise = noise or fit_noise(feedback, theta, seed=seed)
-    whole = _Fit(feedback, theta, noise, memory_of(feedback, theta, noise), seed, design)
+    whole = _Fit(feedback, theta, noise, memory_of(feedback, theta, noise), seed, design, logger)
     return whole.run(None if vectors is None else spaces.from_vectors(vectors))
 
 
@@ -160,8 +169,10 @@ class _Fit:
     """One fit: the pairs of the log, those that are held out, and what was chosen so far."""
 
     def __init__(
-        self, feedback: Feedback, theta: Floats, noise: Noise, memory: Memory, seed: int, design: Floats | None = None
-    ) -> None:
+        self, feedback: Feedback, theta: Floats, noise: Noise, memory: Memory, seed: int, design: Floats | None = None,
+        logger: Vectors | None = None,
+    ) -> None:  # fmt: skip
+        self.logger = logger
         self.design = spaces.constant_design(feedback.D)[0] if design is None else design
         self.feedback, self.noise, self.memory, self.seed = feedback, noise, memory, seed
         self.judged: tuple[Memory, Floats, NDArray[np.bool_]] | None = None
@@ -202,7 +213,9 @@ class _Fit:
             Chosen(self.noise, shape, taken, source), self.memory, space.items, space.offset, x.astype(np.float32),
             spread.query, spread.item,
         )  # fmt: skip
-        return with_choice(found, self.choices, self.choose_logger())
+        much, kappa = self.choose_logger()
+        found = with_choice(found, self.choices, much)
+        return found if self.logger is None else with_opinion(found, self.logger, kappa)
 
     def choose_shape(self, directions: Directions, g: Floats) -> Shape:
         """The shape by the held-out pairs of some queries: from the default, one constant after the other."""
@@ -245,19 +258,24 @@ class _Fit:
         found: Floats = np.log((shown + expected) / (2 * expected))
         return found
 
-    def choose_logger(self) -> float:
-        """How much the logger's choice says, by held-out pairs and a prior."""
+    def choose_logger(self) -> tuple[float, float]:
+        """How much the logger's choice says, and how much its scores, by held-out pairs and a prior."""
         if self.judged is None:
-            return 0.0
+            return 0.0, 0.0
         held, log_odds, kept = self.judged
-        choice, item = self.choices[self.held][kept], held.item
-        centred = choice - _means(item, choice, self.memory.D)[item]
-        mean, deviation = CHOICE
-        heights = [
-            float(steps.held_out_terms(log_odds + much * centred, held).sum()) - ((much - mean) / deviation) ** 2 / 2
-            for much in CHOICES
-        ]
-        return CHOICES[int(np.argmax(heights))]
+        chosen = self.choices[self.held][kept]
+        choice = chosen - _means(held.item, chosen, self.memory.D)[held.item]
+        opinion = np.zeros(len(choice)) if self.logger is None else opinions(self.logger, held)[0]
+        knows = bool(opinion.std() > 1e-3) if len(opinion) else False  # else the logger knows no query from another
+        best, height = (0.0, 0.0), -np.inf
+        for much, kappa in product(CHOICES, OPINIONS if knows else (0.0,)):
+            terms = steps.held_out_terms(log_odds + much * choice + kappa * opinion, held)
+            prior = sum(
+                ((x - m) / s) ** 2 / 2 for x, (m, s) in ((much, CHOICE), *([(kappa, OPINION)] if knows else []))
+            )
+            if (found := float(terms.sum()) - prior) > height:
+                best, height = (much, kappa), found
+        return best
 
     def some_queries(self, pairs: Memory, enough: int) -> NDArray[np.int64]:
         """Queries in random order, until they have pairs enough.  Shapes: -> [n]."""
@@ -309,6 +327,34 @@ def with_choice(found: Posterior, choice: Floats, much: float) -> Posterior:
     return replace(
         found, offset=offset, memory=replace(memory, value=value), chosen=replace(found.chosen, logger=much)
     )  # fmt: skip
+
+
+def with_opinion(found: Posterior, logger: Vectors, kappa: float) -> Posterior:
+    """The posterior with what the logger thinks: s + kappa (its score - its mean score over those who were shown the item).
+
+    A query with little log of its own then keeps the order of the policy that knew it.  Shapes: vectors [Q, F], [D, F].
+    """
+    if not kappa:
+        return found
+    _, mean = opinions(logger, found.memory)
+    return replace(
+        found,
+        items=np.column_stack([np.float32(kappa) * logger.items, found.items]),
+        queries=np.column_stack([logger.queries, found.queries]),
+        offset=found.offset - np.float32(kappa) * mean.astype(np.float32),
+        chosen=replace(found.chosen, opinion=kappa),
+    )
+
+
+def opinions(logger: Vectors, shown: Memory) -> tuple[Floats, Floats]:
+    """The logger's score of shown pairs less its mean of the item, and these means, over those who were shown it.
+
+    Of an item that hardly anybody was shown it is the mean over all.  Shapes: -> [pairs], [D].
+    """
+    scores = np.einsum("nf,nf->n", logger.queries[shown.query], logger.items[shown.item]).astype(np.float64)
+    number, of_all = np.bincount(shown.item, minlength=shown.D), logger.items @ logger.queries.mean(0)
+    mean: Floats = (np.bincount(shown.item, scores, shown.D) + of_all) / (number + 1)
+    return scores - mean[shown.item], mean
 
 
 def _means(index: NDArray[np.integer], values: Floats, n: int) -> Floats:
