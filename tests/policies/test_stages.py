@@ -10,7 +10,7 @@ import torch
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, DataError, PolicyError, TandemRankError
-from tandemrank.policies import linear, pairs, two_stage
+from tandemrank.policies import linear, pairs, trees, two_stage
 from tandemrank.policies.cross import CrossNetwork
 from tandemrank.policies.linear import LinearScores
 from tandemrank.policies.memory import Memory
@@ -115,17 +115,17 @@ def test_a_cross_network_is_what_the_formula_says() -> None:
 
 def test_a_tree_goes_against_the_gradient_by_the_mean_of_its_leaf() -> None:
     """One feature with two values: the two leaves are -rate times the means of the scaled gradient."""
-    trees = Trees(np.zeros((Q, 0)), np.repeat([[0.0], [1.0]], D // 2, axis=0), pairs.from_table(None, IDS))
+    grown = Trees(np.zeros((Q, 0)), np.repeat([[0.0], [1.0]], D // 2, axis=0), pairs.from_table(None, IDS))
     g = torch.tensor(RNG.normal(size=(Q, D)), dtype=torch.float32)
-    (trees.score(torch.arange(Q), ALL) * g).sum().backward()
-    trees.grow(0.3)
+    (grown.score(torch.arange(Q), ALL) * g).sum().backward()
+    grown.grow(0.3)
     scaled = g.numpy() / np.sqrt((g.numpy() ** 2).mean())
-    found = trees.score(torch.arange(Q), ALL).detach().numpy()
+    found = grown.score(torch.arange(Q), ALL).detach().numpy()
     assert found[:, :3] == pytest.approx(-0.3 * scaled[:, :3].mean(), abs=1e-5)
     assert found[:, 3:] == pytest.approx(-0.3 * scaled[:, 3:].mean(), abs=1e-5)
     before = found
-    trees.grow(0.3)  # nothing was asked since with a gradient
-    assert (trees.score(torch.arange(Q), ALL).detach().numpy() == before).all()
+    grown.grow(0.3)  # nothing was asked since with a gradient
+    assert (grown.score(torch.arange(Q), ALL).detach().numpy() == before).all()
 
 
 def test_the_sum_and_the_stacked_score() -> None:
@@ -209,7 +209,7 @@ def test_switches_that_would_be_ignored_are_refused(switches) -> None:
         Stages(**switches)
 
 
-def test_without_lightgbm_one_line_names_the_extra(monkeypatch) -> None:
+def test_without_lightgbm_one_line_names_the_extra(monkeypatch, tmp_path) -> None:
     real = builtins.__import__
 
     def missing(name: str, *rest: object, **more: object) -> object:
@@ -217,19 +217,26 @@ def test_without_lightgbm_one_line_names_the_extra(monkeypatch) -> None:
             raise ImportError(name)
         return real(name, *rest, **more)  # type: ignore[arg-type]
 
+    _, grown = build(Stages(ranker="trees"), FACTORS, FACTORS, known())
+    grown.score(torch.arange(Q), ALL).sub(1).square().sum().backward()
+    grown.grow(0.1)
+    folder = TwoStagePolicy(FACTORS, grown, 4, 2, IDS).save(tmp_path / "pair")
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(ConfigError, match=r"trees need LightGBM.*tandemrank\[trees\]"):
-        build(Stages(ranker="trees"), FACTORS, FACTORS, known())
+    monkeypatch.setattr(trees, "find_spec", lambda name: None)
+    loaded = two_stage.load(folder)  # nothing is wrong with the folder
+    for ask in (lambda: build(Stages(ranker="trees"), FACTORS, FACTORS, known()), loaded.most_likely):
+        with pytest.raises(ConfigError, match=r"trees need LightGBM.*tandemrank\[trees\]"):
+            ask()
 
 
 def test_a_damaged_text_of_trees_never_reaches_lightgbm(tmp_path) -> None:
     from safetensors.torch import load_file, save_file
 
-    _, trees = build(Stages(ranker="trees"), FACTORS, FACTORS, known())
-    trees.score(torch.arange(Q), ALL).square().sum().backward()
-    trees.score(torch.arange(Q), ALL).sub(1).square().sum().backward()
-    trees.grow(0.1)
-    path = TwoStagePolicy(FACTORS, trees, 4, 2, IDS).save(tmp_path / "pair") / "weights.safetensors"
+    _, grown = build(Stages(ranker="trees"), FACTORS, FACTORS, known())
+    grown.score(torch.arange(Q), ALL).square().sum().backward()
+    grown.score(torch.arange(Q), ALL).sub(1).square().sum().backward()
+    grown.grow(0.1)
+    path = TwoStagePolicy(FACTORS, grown, 4, 2, IDS).save(tmp_path / "pair") / "weights.safetensors"
     weights = load_file(path)
     weights["ranker.text"][100] += 1
     save_file(weights, path)

@@ -100,7 +100,7 @@ def from_features(
     dimension: int = 16,
     seed: int = 0,
 ) -> CrossNetwork:
-    """A cross network before training, with scores near 0, for the ids of `vocabulary`."""
+    """A cross network before training, with small scores, for the ids of `vocabulary`."""
     if min(width, dimension) < 1:
         raise ConfigError(f"expected a width and a dimension of 1 or more; {width} and {dimension} came.")
     generator = torch.Generator().manual_seed(seed)
