@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tandemrank._base.ids import Vocabulary, checked_positions, id_series, positions_of
+from tandemrank._base.ids import Vocabulary, checked_positions, id_series, positions_of, same_ids
 from tandemrank.errors import InputError, PolicyError
 
 NUMBERS, TEXTS = pl.Series([30, 10, 20]), pl.Series(["c", "a", "b"])
@@ -51,6 +51,14 @@ def test_no_ids_have_no_positions_whatever_their_type() -> None:
         found = positions_of(NUMBERS, nothing, "item")
         assert found.shape == (0,)
         assert found.dtype == np.int64
+
+
+def test_vocabularies_are_the_same_where_both_sides_are() -> None:
+    own = Vocabulary(NUMBERS, TEXTS)
+    assert same_ids(own, own)
+    assert same_ids(own, Vocabulary(NUMBERS.clone(), TEXTS.clone()))
+    assert not same_ids(own, Vocabulary(NUMBERS, TEXTS.reverse()))
+    assert not same_ids(own, Vocabulary(NUMBERS.reverse(), TEXTS))
 
 
 def test_known_ids_that_come_twice_are_refused() -> None:

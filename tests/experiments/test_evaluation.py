@@ -108,5 +108,7 @@ def test_means_and_paired_differences() -> None:
     assert found.high - found.mean == pytest.approx(1.96 / 3**0.5)
     gap = evaluation.difference(a, b)
     assert (gap.mean, gap.low, gap.high) == (0.5, 0.5, 0.5)
+    paired = evaluation.difference(np.array([1.0, 2.0, 3.0]), np.array([3.0, 1.0, 2.0]))  # -2, 1, 1: each with its own
+    assert (paired.mean, paired.high) == (0.0, pytest.approx(1.96))
     with pytest.raises(DataError, match="no query has a relevant document"):
         evaluation.mean(np.array([np.nan]))

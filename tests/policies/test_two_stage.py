@@ -95,6 +95,25 @@ def test_sample_follows_the_exposure_of_enumeration_whatever_the_order() -> None
     assert np.array_equal(small().sample(q[order], keys[order]), lists[order])
 
 
+def test_every_query_is_drawn_from_its_own_scores_in_every_batch(monkeypatch) -> None:
+    """Query q likes item q far more than all others; batches of three queries, asked for in any order and more than once."""
+    monkeypatch.setattr(two_stage, "BATCH", 3)
+    ids = Vocabulary(pl.Series(range(5)), pl.Series(range(6)))
+    scorer = GivenScores(60 * np.eye(5, 6, dtype=np.float32))
+    q = np.array([3, 0, 4, 1, 3, 2, 0])
+    assert (
+        TwoStagePolicy(scorer, scorer, 3, 1, ids).sample(q, np.arange(7, dtype=np.uint64))[:, 0].tolist() == q.tolist()
+    )
+
+
+def test_given_scores_are_those_of_the_queries_that_are_asked_for() -> None:
+    dense = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    sparse = csr_matrix(dense * (dense > -0.5))
+    for q in ([2], [3, 1], [1, 1, 0]):
+        found = GivenScores(sparse)(torch.tensor(q)).detach().numpy()
+        assert np.array_equal(found, np.where(dense > -0.5, dense, -np.inf)[q])
+
+
 def test_exposure_of_pairs_agrees_with_enumeration() -> None:
     q, item = np.array([1, 0, 1, 0]), np.array([4, 0, 0, 3])
     rho, error = small().exposure(q, item, THETA, samples=2000)

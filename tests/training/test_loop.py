@@ -245,10 +245,23 @@ def test_rates_fall_in_a_straight_line_over_a_phase_and_joint_training_goes_slow
     assert np.array(seen) == pytest.approx(np.array([(0.8, 0.4)] * 4))
 
 
-def test_the_ranker_step_sees_the_updated_generator() -> None:
+def test_the_ranker_step_sees_the_updated_generator(monkeypatch) -> None:
     """Joint on one minibatch equals a generator step followed by a ranker step on the new generator."""
     config = TrainingConfig(epochs=1, minibatch=Q, schedule="paper")
-    together = train(start(), weights(), THETA, config, seed=3).policy
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    plain = MatrixFactorisation.forward
+
+    def recorded(self, q):
+        seen.append((q, plain(self, q)))
+        return seen[-1][1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MatrixFactorisation, "forward", recorded)
+        together = train(start(), weights(), THETA, config, seed=3).policy
+    assert len(seen) == 3  # both, and after its step the generator again
+    q, again = seen[2]
+    assert torch.equal(again, plain(together.generator, q))
+    assert not torch.equal(again, seen[0][1])
     alone = train(
         start(), weights(), THETA, config, seed=3, schedule=[Phase("c", "c", (Step("generator", "pair"),), "pair")]
     ).policy
