@@ -384,6 +384,21 @@ def test_replicas_write_side_by_side_and_each_may_hear_the_clicks_of_the_other(t
         Recorder(tmp_path, Propensities(), replica="../x")
 
 
+def test_a_journal_waits_for_the_clicks_of_its_last_impression(tmp_path) -> None:
+    clock = Clock()
+    log = Recorder(tmp_path, Propensities(THETA, 5), clock=clock, window=100.0)
+    server = Server(pair(), recorder=log)
+    server.rank(11)
+    clock.now += 60
+    last = server.rank(11)
+    clock.now += 50  # the first can get no more clicks, the last can
+    assert log.seal() == []
+    server.feedback(last.impression_id, [Event(last.items[0])])
+    clock.now += 60
+    assert sum(s.clicks for s in log.seal()) == 1
+    log.close()
+
+
 def test_a_replica_that_runs_is_left_alone_and_one_that_ended_is_sealed_by_others(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(recorder, "PATIENCE", 0.0)
     one, other = (Recorder(tmp_path, Propensities(THETA, 5), replica=name) for name in ("one", "other"))
