@@ -71,7 +71,6 @@ def test_simulate_learn_evaluate_from_the_shell(simulated, tmp_path, capsys, mon
     assert summary["log"]["impressions"] == 20000
     assert sorted(p.name for p in (tmp_path / "pair").iterdir()) == [
         ".tandemrank",
-        "checkpoints",
         "config.json",
         "joint",
         "report.html",
@@ -330,7 +329,7 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["demo", "--seed", "-1"], 2, "--seed"),
         (["simulate", "--data", "absent.zip"], 2, "absent.zip"),
         (["simulate", "--set", "rank=0"], 2, "rank: input should be greater than or equal to 1; got 0"),
-        (["simulate", "--preset", "other"], 2, "--preset takes tandem or paper; got 'other'"),
+        (["simulate", "--preset", "other"], 2, "--preset takes tandem, stages or paper; got 'other'"),
         (["table", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["table", "--impressions", "many"], 2, "whole numbers separated by commas; got 'many'"),
         (["table", "--methods", "magic"], 2, "methods"),

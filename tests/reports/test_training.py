@@ -13,6 +13,8 @@ from rich.console import Console
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
+from tandemrank.logs import counting
+from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.bounds import value_terms
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimators import Estimate
@@ -35,7 +37,9 @@ RESTS = Diagnostics(
     balance_error=0.01,
 )  # fmt: skip
 NOTHING = Estimate(np.zeros(0), np.zeros(0))
-SAMPLE = Sample(90, 1000.0, 1000, 0.95, 0)
+SHOWN = Impressions(np.zeros(1, np.int32), np.zeros((1, 1), np.int32), np.zeros((1, 1), np.uint8))
+LOG = counting.from_impressions([SHOWN], Vocabulary(pl.Series([1]), pl.Series([1])))
+SAMPLE = Sample(90, 1000.0, 1000, 0.95, 0, "queries")
 
 
 def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half: float = 0.1) -> Value:
@@ -45,7 +49,7 @@ def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half
     terms = value_terms(NOTHING)
     return Value(
         size, 0.05, interval, size - 0.3, "betting", verdict, reasons, None, "", rests, NOTHING, terms, terms,
-        *[np.zeros(0)] * 3, SAMPLE,
+        *[np.zeros(0)] * 3, SAMPLE, LOG,
     )  # fmt: skip
 
 

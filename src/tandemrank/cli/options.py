@@ -53,7 +53,8 @@ def experiment_config(preset: str, config: Path | None, switches: list[str] | No
     from tandemrank.experiments.config import PRESETS, ExperimentConfig
 
     if preset not in PRESETS:
-        raise ConfigError(f"--preset takes {' or '.join(PRESETS)}; got {preset!r}.")
+        *others, last = PRESETS
+        raise ConfigError(f"--preset takes {', '.join(others)} or {last}; got {preset!r}.")
     return resolve(ExperimentConfig, preset=PRESETS[preset], file=config, switches=switches or (), flags=flags)
 
 

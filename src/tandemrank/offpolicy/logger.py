@@ -177,7 +177,8 @@ class _Fit:
         apart = random.uniforms(keys) < HELD_OUT
         # Queries in random order: those of neighbouring ids may be alike, and a batch should be like any other.
         place = np.random.default_rng(seed).permutation(int(lists.query.max(initial=0)) + 1)
-        used, held_out = _sorted(lists, ~apart, place), _sorted(lists, apart, place)
+        shows = (lists.items >= 0).any(1)  # a list of nothing says nothing
+        used, held_out = _sorted(lists, shows & ~apart, place), _sorted(lists, shows & apart, place)
         if not (used.items >= 0).any():
             raise LogError(
                 f"expected lists with items to fit the logging policy to; {len(lists.query)} lists came, and what is not "
