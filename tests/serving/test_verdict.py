@@ -87,10 +87,14 @@ def test_what_is_printed_is_what_decides(mode) -> None:
     """Rolled back exactly where the upper bound that is printed is below 0, promoted where the lower is above 0."""
     for new, ends in ((0.1, "roll back"), (1.2, "promote")):
         test, rng, seen = LiveTest(split(mode=mode), K, usual=0.5), np.random.default_rng(5), set()
+        before = -K, K
         for n, settled in enumerate(impressions(rng, 700, old=0.5, new=new, mode=mode)):
             test.hear(settled)
             if n % 25 == 0:
                 found = test.verdict()
+                assert before[0] <= found.at_least  # what was sure once stays so
+                assert found.at_most <= before[1]
+                before = found.at_least, found.at_most
                 wanted = "roll back" if found.at_most < 0 else "promote" if found.at_least > 0 else "continue"
                 assert found.decision == wanted
                 seen.add(found.decision)
