@@ -179,9 +179,8 @@ def logs(of: World, n: int, number: int, seed: int) -> Iterator[tuple[Feedback, 
         yield one, other, fitted
 
 
-Fitted = dict[
-    str, tuple[RewardModel, RewardModel]
-]  # of each kind: for the one part by the other, and the other way round
+# Of each kind: for the one part by the other, and the other way round.
+Fitted = dict[str, tuple[RewardModel, RewardModel]]
 
 
 def fitted_models(one: Feedback, other: Feedback, vectors: Vectors | None) -> Fitted:

@@ -100,6 +100,25 @@ def test_a_study_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
         when_joint.run(config(), Path(__file__).parent)
 
 
+@pytest.mark.parametrize("damaged", [None, b"", b"\xff\xfe"])
+def test_cells_of_a_study_that_cannot_be_told_are_refused(tmp_path, monkeypatch, damaged) -> None:
+    monkeypatch.setattr(study, "SETTINGS", (FIRST, SECOND))
+    monkeypatch.setattr(when_joint, "_trained", lambda _, missing: ((cell, record(0.5)) for cell in missing))
+    heard: list[int] = []
+    when_joint.run(config(), tmp_path / "study", progress=heard.append)
+    assert heard == list(range(len(cells(config())) + 1))
+    path = tmp_path / "study" / "config.json"
+    path.unlink() if damaged is None else path.write_bytes(damaged)
+    with pytest.raises(ConfigError, match=r"missing or damaged|other switches"):
+        when_joint.run(config(), tmp_path / "study", resume=True)
+
+
+def test_too_few_items_are_refused_before_anything_is_trained(tmp_path) -> None:
+    with pytest.raises(ConfigError, match="up to 500 candidates, but there are only 60 items"):
+        when_joint.run(config(), tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
 def test_one_cell_of_a_small_world_is_trained(monkeypatch) -> None:
     [(cell, found)] = when_joint._trained(config(), [Cell(FIRST.name, "stacking", "stacked", 0)])
     assert cell.method == "stacking"

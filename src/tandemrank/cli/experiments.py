@@ -160,7 +160,7 @@ def _study(
 ) -> None:
     """The study of two models: its table, its figure."""
     from tandemrank._base.files import write_text
-    from tandemrank.experiments import when_joint
+    from tandemrank.experiments import study, when_joint
     from tandemrank.reports import stages, style
 
     whole = experiment.data != "synthetic"
@@ -170,10 +170,8 @@ def _study(
     if len(lengths) != 1 or lengths[0] < 1:
         raise ConfigError(f"--preset stages takes one length of the log, at least 1; got {impressions!r}.")
     config = when_joint.study_config(experiment, impressions=lengths[0], runs=runs or (10 if whole else 3), seed=seed)
-    with resumable(), working("cells trained") as progress:
-        table = when_joint.run(
-            config, out, command=command_line(), resume=resume, progress=lambda done, total: progress(1)
-        )
+    with resumable(), working("trainings that are finished", len(study.cells(config))) as progress:
+        table = when_joint.run(config, out, command=command_line(), resume=resume, progress=progress)
     write_text(out / "table.md", stages.markdown(table))
     write_text(out / "gains.svg", style.svg(stages.gains(table), "Joint less its best rival, by setting"))
     if as_json:
@@ -219,10 +217,11 @@ def table(
 
     experiment = experiment_config(preset, config, switches, data=data)
     if preset == "stages":
-        if methods != METHODS or candidates is not None or engine != "local" or peers:
+        elsewhere = engine != "local" or jobs is not None
+        if methods != METHODS or candidates is not None or peers or not references or elsewhere:
             raise ConfigError(
-                "--preset stages has its own methods and candidates, and runs in one process: leave --methods, --candidates, "
-                "--peers and --engine out."
+                "--preset stages has its own methods, candidates and rivals, and runs in one process: leave --methods, "
+                "--candidates, --peers, --no-references, --jobs and --engine out."
             )
         _study(experiment, out, as_json, impressions=impressions, runs=runs, resume=resume, seed=seed)
         return

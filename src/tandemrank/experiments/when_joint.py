@@ -21,6 +21,7 @@ from tandemrank.errors import ConfigError
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.study import (
     BY_NAME,
+    DAMAGED,
     Cell,
     CellRecord,
     StudyConfig,
@@ -49,22 +50,31 @@ def run(
     *,
     command: str = "",
     resume: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> StudyTable:
-    """Trains what is missing, and returns (and writes) the table of all that is there."""
+    """Trains what is missing, and returns (and writes) the table of all that is there; `progress` hears how many cells are."""
+    _check_candidates(config)
     claim(folder, STUDY, inputs=[config.experiment.data])
     with alone_in(folder, MARK):
         _claim(config, folder, resume)
         asked = cells(config)
         done = {cell.name for cell in asked if read_cell(folder, cell) is not None}
         missing = [cell for cell in asked if cell.name not in done]
+        tell = progress or (lambda done: None)
+        tell(len(done))
         for number, (cell, record) in enumerate(_trained(config, missing), 1):
             write_json(folder / "cells" / f"{cell.name}.json", record)
-            if progress is not None:
-                progress(len(done) + number, len(asked))
+            tell(len(done) + number)
         table = table_of(config, folder, command)
         write_json(folder / "table.json", table)
         return table
+
+
+def _check_candidates(config: StudyConfig) -> None:
+    """Now, and not after the first settings were trained."""
+    most, items = max(BY_NAME[cell.setting].K2 for cell in cells(config)), load_task(config.experiment).D
+    if most > items:
+        raise ConfigError(f"the study has up to {most} candidates, but there are only {items} items. Give more items.")
 
 
 def _claim(config: StudyConfig, folder: Path, resume: bool) -> None:
@@ -73,7 +83,13 @@ def _claim(config: StudyConfig, folder: Path, resume: bool) -> None:
     path, text = folder / "config.json", _as_text(config)
     (folder / "cells").mkdir(exist_ok=True)
     if any((folder / "cells").glob("*.json")):
-        came = path.read_text(encoding="utf-8") if path.exists() else ""
+        try:
+            came = path.read_text(encoding="utf-8")
+        except DAMAGED as error:
+            raise ConfigError(
+                f"{path} is missing or damaged, and there are finished cells: it cannot be told which study they belong to. "
+                "Put it back, or give another folder."
+            ) from error
         if came != text:
             raise ConfigError(f"{folder} holds a study with other switches. Give another folder, or the same switches.")
         if not resume:

@@ -42,9 +42,8 @@ class TwoTowers(Scorer):
         return scores
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
-        rows, place = torch.unique(
-            items, return_inverse=True
-        )  # an embedding of each item, however many queries want it
+        # An embedding of each item, however many queries want it.
+        rows, place = torch.unique(items, return_inverse=True)
         return products.at(self.queries(q), self.items(rows), place)
 
     def factors(self, q: Tensor) -> Products:

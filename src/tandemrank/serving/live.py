@@ -24,6 +24,7 @@ from tandemrank._base.ids import Id, Vocabulary
 from tandemrank.errors import InputError
 from tandemrank.gradients import single
 from tandemrank.policies import retrieval
+from tandemrank.policies.candidates import is_large
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
@@ -31,11 +32,8 @@ from tandemrank.policies.towers import TwoTowers
 
 Source = Literal["pair", "features", "popular"]
 Row = NDArray[np.float32]
-AVERAGE, FEW = (
-    4096,
-    64,
-)  # queries that the answer for an unknown one is the average of, at most: of factors, of other models
-MANY = 20_000  # items from which on the re-ranker is asked about candidates alone
+# Queries that the answer for an unknown one is the average of, at most: of factors, of other models.
+AVERAGE, FEW = 4096, 64
 POOL = 4096  # items that an index is asked for, or four times as many as there are candidates
 PART = 4096  # items that a heavy re-ranker is asked about at once
 KEPT = 256 * 2**20  # bytes of scores of recent queries
@@ -199,7 +197,7 @@ class LivePair:
         D, Q = len(self.items), len(self.query_at)
         self.stages = (_Stage(pair.generator, Q, D), _Stage(pair.ranker, Q, D))
         self.index = pair.index if self.stages[0].Y is not None else None
-        many = D > MANY or not pair.ranker.scores_everything or self.index is not None
+        many = is_large(pair.generator, pair.ranker) or self.index is not None
         self.ranks_candidates = self.K2 < D and many
         self.query_kind, self.item_kind = _kind(pair.vocabulary.query_ids), _kind(pair.vocabulary.item_ids)
         self.takes_features = all(isinstance(s, TwoTowers) and s.queries.columns for s in (pair.generator, pair.ranker))

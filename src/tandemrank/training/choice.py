@@ -13,7 +13,7 @@ from tandemrank.training.config import EarlyStopping, LearningConfig
 from tandemrank.training.schedules import Method, are_same
 
 AUTO = "auto"
-FEW = 10  # clicked items per query below which training for each other was not seen to gain (docs/results)
+FEW = 10  # clicked items per query below which training for each other was not seen to gain, in one prototype (docs/stages.md)
 
 
 @dataclass(frozen=True)

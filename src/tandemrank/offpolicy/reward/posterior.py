@@ -51,10 +51,8 @@ OPINION = (0.5, 0.5)
 # How much the logger's own choice says, that are tried: log-odds of relevance per log of how much more often a query was shown
 # an item than others were.
 CHOICES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-CHOICE = (
-    1.0,
-    0.5,
-)  # the prior of it, mean and deviation: a live system was made to choose well, until its log says otherwise
+# The prior of it, mean and deviation: a live system was made to choose well, until its log says otherwise.
+CHOICE = (1.0, 0.5)
 
 
 @dataclass(frozen=True)
