@@ -157,7 +157,10 @@ def _gap(d: Difference) -> str:
     )
 
 
-FULL_INFORMATION = "Full information: the same model trained on the true relevance, as a mark of what could be learned."
+FULL_INFORMATION = (
+    "Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a pair with a "
+    "memory may be ahead."
+)
 
 
 def _seconds(table: Table) -> str:
