@@ -30,7 +30,7 @@ def test_lists_are_those_of_the_race(D, K2, K) -> None:
     edge = single.Edge()  # where the last draw was cut, far too soon and far too late: the same lists
     for limit in (None, -10.0, 10.0):
         for key, one in zip(keys, wanted, strict=True):
-            edge.log_T = edge.log_T if limit is None else limit
+            edge.missed = edge.missed if limit is None else limit
             assert np.array_equal(single.draw(s_c, ranker, K2, K, int(key), edge=edge), one)
     with ThreadPoolExecutor(4) as pool:
         again = list(pool.map(lambda key: single.draw(s_c, ranker, K2, K, int(key), edge=edge), keys))

@@ -12,8 +12,8 @@ import numpy as np
 from numba import njit, prange
 
 from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._float32_kernel import bits, exp, f32, log, minus_log_1m, u32, u64, uniform
-from tandemrank.gradients._products_kernel import BINS, BLOCK, SUMS, above, binned, dot, rounding_of, score_of, select
+from tandemrank.gradients._float32_kernel import above, bits, exp, f32, log, minus_log_1m, u32, u64, uniform
+from tandemrank.gradients._products_kernel import BINS, BLOCK, SUMS, binned, dot, rounding_of, score_of, select
 from tandemrank.gradients._race_draw_kernel import arrivals, first_race, stream
 
 # Proposals drawn at a time.

@@ -1,20 +1,17 @@
-"""Scores as products of factors, compiled: one score, who exceeds a level, the highest, the scores of some documents.
+"""Scores as products of factors, compiled: one score, the highest, the scores of some documents.
 
 Products of matrices round differently in batches of different size. So they only propose: the score that decides is
 `dot`, in an order of its own, and neither threads nor the split of a batch change a result.
 """
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, prange, types
-from numba.extending import intrinsic
+from numba import njit, prange
 
 from tandemrank.gradients._compiled import kernel
-from tandemrank.gradients._float32_kernel import f32, i32, u32
+from tandemrank.gradients._float32_kernel import above, f32, i32
 
 # Documents per block: a row of products fits in the cache.
 BLOCK = 4096
-_CHUNK = 32
 BINS = 128
 # The order of these sums is decided when they are compiled, by their length alone.
 SUMS = {"contract", "nsz", "reassoc"}
@@ -70,52 +67,6 @@ def rounding_of(some):
     for j in range(some.shape[0]):
         norm = max(norm, dot(some[j], some[j]))
     return f32(8 * some.shape[1] * 2.0**-24) * f32(np.sqrt(norm))
-
-
-# Who exceeds a level
-
-
-@intrinsic
-def _mask_above(typing_context, row, start, level):
-    """Which of row[start : start + 32] are not below or at the level, NaN too, as bits: one comparison of whole vectors."""
-
-    def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        vector = ir.VectorType(ir.FloatType(), _CHUNK)
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), vector.as_pointer())
-        values = builder.load(place, align=4)
-        first = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[2], ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _CHUNK), [0] * _CHUNK)
-        levels = builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
-        return builder.bitcast(builder.fcmp_unordered(">", values, levels), ir.IntType(_CHUNK))
-
-    return types.uint32(row, types.int64, types.float32), generate
-
-
-@intrinsic
-def _lowest_bit(typing_context, mask):
-    """The number of the lowest bit that is set in a uint32 other than 0."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint32(types.uint32), generate
-
-
-@kernel()
-def above(row, size, level, found):
-    """The places in row[:size] that are not below or at the level, NaN too; returns how many."""
-    n, whole = 0, size - size % _CHUNK
-    for start in range(0, whole, _CHUNK):
-        mask = _mask_above(row, start, level)
-        while mask != u32(0):
-            found[n] = start + _lowest_bit(mask)
-            n += 1
-            mask = u32(mask & u32(mask - u32(1)))
-    for j in range(whole, size):
-        found[n] = j
-        n += not (row[j] <= level)
-    return n
 
 
 @njit(inline="always")

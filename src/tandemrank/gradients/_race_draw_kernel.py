@@ -11,9 +11,12 @@ from numba import njit, prange
 
 from tandemrank._base.random import GOLDEN, MIX
 from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._float32_kernel import bits_of, f32, i32, log, minus_log_1m, u32, u64, uniform
+from tandemrank.gradients._float32_kernel import above, bits_of, f32, i32, log, minus_log_1m, u32, u64, uniform
 
 _BUCKETS = 2048
+_SLACK = 1e-3  # of the logarithm of a time: far more than the rounding of a clock
+_MARGIN = 5.0  # over sqrt(K2): how much later than in another race, in the logarithm, the last candidate may come
+WORTH = 8  # races of the same scores from which on their limits pay
 BLOCK = 1024  # documents that `_race_kernel` sweeps at a time
 _FIRST, _SECOND = MIX  # of splitmix64, which `_base.random` has for NumPy
 
@@ -189,46 +192,92 @@ def draw(s, r, key, K2, w, scratch):
     return x, last, n
 
 
+@kernel()
+def latest(score, missed, K2, below):
+    """Until when to look in other races of these scores, given who just missed in one, and what that asks of each clock.
+
+        log(-log(1 - v)) - s < limit    <=>    v < 1 - exp(-exp(limit + s)),    v the uniform number of the document
+
+    `below` is a little more than that. Returns the limit.  Shapes: score, below [D], `below` is filled.
+    """
+    limit = f32(missed + _MARGIN / np.sqrt(K2))
+    for d in range(score.size):
+        rate = np.exp(min(limit + np.float64(score[d]) + _SLACK, 30.0))
+        below[d] = f32(-np.expm1(-rate) * (1.0 + 2.0**-22))
+    return limit
+
+
+@kernel(fastmath=MATHS)
+def early_race(s, below, limit, key, K2, floats, documents, order, histogram, candidates):
+    """`first_race` among those alone whose uniform number is below `below`: the same candidates at a fraction of the cost.
+
+    Nearly all that is left is a hash and a comparison per document. Returns the number of candidates and the time of who just
+    missed; -1 where so few arrive before the limit that others may be among the candidates.
+    Shapes: s, below [D]; floats [3, D + 1], documents [2, D + 1], order [D + 1]; candidates [K2], their times in floats[0].
+    """
+    low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
+    early, times, docs = floats[0], floats[1], documents[0]
+    for d in range(s.size):
+        early[d] = below[d] - uniform(d, low, high)
+    n = above(early, s.size, f32(0.0), docs)
+    if n <= K2:
+        return -1, f32(np.inf)
+    # The look-up apart from the arithmetic, so that the arithmetic runs on whole vectors.
+    for j in range(n):
+        early[j] = s[docs[j]]
+    for j in range(n):
+        times[j] = uniform(docs[j], low, high)
+    for j in range(n):
+        times[j] = log(minus_log_1m(times[j])) - early[j]
+    x, _, n = first_race(times[:n], K2, histogram, floats[2], documents[1], order)
+    if times[x] >= limit:
+        return -1, f32(np.inf)
+    for j in range(n):
+        candidates[j], early[j] = docs[order[j]], times[order[j]]
+    return n, times[x]
+
+
 @kernel(parallel=True)
 def lists(s, r, rows, keys, K2, chunks, shown):
     """The list shown in one draw of both races, for each key; -1 where fewer documents are available.
 
+    Many lists of one row in succession are drawn faster.
     Shapes: s, r [B, D]; rows, keys [n]; shown [n, K] -> None, `shown` is filled.
     """
     n, D = rows.size, s.shape[1]
     for chunk in prange(chunks):
         scratch = scratch_space(D, shown.shape[1])
-        w = np.zeros(D, np.float32)
-        for i in range(chunk * n // chunks, (chunk + 1) * n // chunks):
-            draw(s[rows[i]], r[rows[i]], stream(keys[i], u64(0)), K2, w, scratch)
+        floats, documents, times, histogram = scratch[0], scratch[1], scratch[2][0], scratch[3]
+        w, below, order, candidates = (
+            np.zeros(D, np.float32),
+            np.empty(D, np.float32),
+            np.empty(D + 1, np.int32),
+            np.empty(D, np.int32),
+        )
+        start, stop, limit = chunk * n // chunks, (chunk + 1) * n // chunks, f32(np.inf)
+        for i in range(start, stop):
+            row, key, found = rows[i], stream(keys[i], u64(0)), -1
+            if i > start and rows[i - 1] == row and limit < np.inf:
+                found, _ = early_race(
+                    s[row], below, limit, stream(key, u64(0)), K2, floats, documents, order, histogram, candidates
+                )
+            if found >= 0:
+                second_race(r[row], stream(key, u64(1)), candidates, found, floats[1], floats[2], shown[i], times)
+                continue
+            x, _, _ = draw(s[row], r[row], key, K2, w, scratch)
             shown[i] = scratch[4][: shown.shape[1]]
+            limit = f32(np.inf)
+            if x >= 0 and i + WORTH < stop and rows[i + WORTH] == row:
+                limit = latest(s[row], floats[0, x], K2, below)
 
 
 @kernel()
-def _below(log_T, limit, K2, histogram, times, bucket_keys, bucket_docs, docs, order, candidates):
-    """`first_race` among those who arrive before `limit` alone: the same candidates, at a fraction of the cost.
-
-    Returns their number and the time of who just missed; -1 where too few arrive before the limit.
-    """
-    n = 0
-    for d in range(log_T.size):
-        docs[n], times[n] = d, log_T[d]
-        n += log_T[d] < limit
-    if n <= K2:
-        return -1, f32(np.inf)
-    x, _, n = first_race(times[:n], K2, histogram, bucket_keys, bucket_docs, order)
-    for j in range(n):
-        candidates[j] = docs[order[j]]
-    return n, times[x]
-
-
-@kernel()
-def one_first_race(s, key, is_drawn, K2, limit, floats, documents, order, histogram, candidates):
+def one_first_race(s, key, is_drawn, K2, below, limit, floats, documents, order, histogram, candidates):
     """The candidates of one key, in the order of their numbers, on the calling thread and in space that is there.
 
-    Returns their number and the time of who just missed, which may be the limit of another key: it never changes a result.
-    Without chance (`is_drawn`) the K2 highest scores.
-    Shapes: s [D]; floats [3, D + 1], documents [2, D + 1], order [D + 1]; candidates [K2], filled.
+    Returns their number and the time of who just missed. `below` and `limit`, of `latest`, never change a result; without them
+    (an empty `below`) all times are computed. Without chance (`is_drawn`) the K2 highest scores.
+    Shapes: s [D]; below [D] or [0]; floats [3, D + 1], documents [2, D + 1], order [D + 1]; candidates [K2], filled.
     """
     D = s.size
     if K2 >= D:
@@ -238,18 +287,17 @@ def one_first_race(s, key, is_drawn, K2, limit, floats, documents, order, histog
                 candidates[n] = d
                 n += 1
         return n, f32(np.inf)
+    first = stream(stream(key, u64(0)), u64(0))
+    if is_drawn and below.size == D:
+        n, missed = early_race(s, below, limit, first, K2, floats, documents, order, histogram, candidates)
+        if n >= 0:
+            return n, missed
     log_T = floats[0, :D]
     if is_drawn:
-        arrivals(s, stream(stream(key, u64(0)), u64(0)), log_T)
+        arrivals(s, first, log_T)
     else:
         for d in range(D):
             log_T[d] = f32(0.0) - s[d]  # never -0, which comes before 0 by its bits
-    if limit < np.inf:
-        n, missed = _below(
-            log_T, f32(limit), K2, histogram, floats[1], floats[2], documents[0], documents[1], order, candidates
-        )
-        if n >= 0:
-            return n, missed
     x, _, n = first_race(log_T, K2, histogram, floats[1], documents[0], documents[1])
     for j in range(n):
         candidates[j] = documents[1, j]
@@ -274,6 +322,19 @@ def one_second_race(score, key, is_drawn, candidates, log_Q, times, shown):
         for j in range(n):
             log_Q[j] = -score[j]
     first_arrivals(candidates, log_Q, n, shown, times)
+
+
+@kernel()
+def one_list(s, r, key, is_drawn, K2, below, limit, floats, documents, order, histogram, candidates, times, shown):
+    """Both races of one key, where the re-ranker's scores of everything are there. Returns the time of who just missed.
+
+    Shapes: as of `one_first_race` and `one_second_race`; r [D].
+    """
+    n, missed = one_first_race(s, key, is_drawn, K2, below, limit, floats, documents, order, histogram, candidates)
+    for j in range(n):
+        floats[0, j] = r[candidates[j]]
+    one_second_race(floats[0, :n], key, is_drawn, candidates[:n], floats[1], times, shown)
+    return missed
 
 
 @kernel(parallel=True)

@@ -9,7 +9,16 @@ from numba import prange
 
 from tandemrank.gradients._compiled import kernel
 from tandemrank.gradients._float32_kernel import f32, u64
-from tandemrank.gradients._race_draw_kernel import arrivals, first_race, ordered, second_race, stream
+from tandemrank.gradients._race_draw_kernel import (
+    WORTH,
+    arrivals,
+    early_race,
+    first_race,
+    latest,
+    ordered,
+    second_race,
+    stream,
+)
 
 
 @kernel()
@@ -24,9 +33,9 @@ def _rates(score, rate):
 
 @kernel()
 def _sort_by_arrival(log_T, docs, n, packed):
-    """Orders docs[:n] by arrival: time and number packed in one word each, so that a plain sort does it."""
+    """Orders docs[:n] by arrival, log_T[:n]: time and number packed in one word each, so that a plain sort does it."""
     for j in range(n):
-        packed[j] = (u64(ordered(log_T[docs[j]])) << u64(32)) | u64(docs[j])
+        packed[j] = (u64(ordered(log_T[j])) << u64(32)) | u64(docs[j])
     packed[:n].sort()
     for j in range(n):
         docs[j] = packed[j] & u64(0xFFFFFFFF)
@@ -88,6 +97,27 @@ def _available(score, docs):
     return n
 
 
+@kernel()
+def _first_race(s, below, limit, key, K2, left, floats, documents, order, histogram, candidates):
+    """The candidates of one sample, their times in floats[0]; `left` samples of these scores are still to come.
+
+    Returns how many there are, and the limit for the next sample, of `below`.
+    """
+    if limit < np.inf:
+        n, _ = early_race(s, below, limit, key, K2, floats, documents, order, histogram, candidates)
+        if n >= 0:
+            return n, limit
+    log_T = floats[0, : s.size]
+    arrivals(s, key, log_T)
+    x, _, n = first_race(log_T, K2, histogram, floats[1], documents[0], candidates)
+    limit = f32(np.inf)
+    if x >= 0 and left > WORTH:
+        limit = latest(s, log_T[x], K2, below)
+    for j in range(n):
+        log_T[j] = log_T[candidates[j]]  # candidates come in the order of their numbers: none is overwritten too soon
+    return n, limit
+
+
 @kernel(parallel=True)
 def utility(
     s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, wants_s, wants_r, chunks, value, grad_s, grad_r
@@ -101,8 +131,12 @@ def utility(
     B, D = s.shape
     K = theta.size
     for chunk in prange(chunks):
-        log_T, log_Q, scores = np.empty(D + 1, np.float32), np.empty(D + 1, np.float32), np.empty(D + 1, np.float32)
-        candidates, spare, packed = np.empty(D + 1, np.int32), np.empty(D + 1, np.int32), np.empty(D, np.uint64)
+        floats, documents, below = (
+            np.empty((3, D + 1), np.float32),
+            np.empty((2, D + 1), np.int32),
+            np.empty(D, np.float32),
+        )
+        candidates, order, packed = np.empty(D + 1, np.int32), np.empty(D + 1, np.int32), np.empty(D, np.uint64)
         histogram, everybody = np.empty(2048, np.int32), np.arange(D).astype(np.int32)
         shown, times = np.empty(K, np.int32), np.empty(K, np.float32)
         rate_c, rate_r, w, drawn = np.empty(D), np.empty(D), np.zeros(D, np.float32), np.zeros(D, np.bool_)
@@ -112,15 +146,26 @@ def utility(
                 w[indices[j]] = weights[j]
             _rates(s[q], rate_c)
             _rates(r[q], rate_r)
-            sums[:], n = 0.0, 0
+            sums[:], n, limit = 0.0, 0, f32(np.inf)
             for sample in range(samples):
                 key = stream(keys[q], u64(sample))
                 if K2 < D:
-                    arrivals(s[q], stream(key, u64(0)), log_T[:D])
-                    _, _, n = first_race(log_T[:D], K2, histogram, log_Q, spare, candidates)
+                    n, limit = _first_race(
+                        s[q],
+                        below,
+                        limit,
+                        stream(key, u64(0)),
+                        K2,
+                        samples - sample,
+                        floats,
+                        documents,
+                        order,
+                        histogram,
+                        candidates,
+                    )
                 elif sample == 0:
                     n = _available(s[q], candidates)
-                filled = second_race(r[q], stream(key, u64(1)), candidates, n, scores, log_Q, shown, times)
+                filled = second_race(r[q], stream(key, u64(1)), candidates, n, floats[1], floats[2], shown, times)
                 reward = f32(0.0)
                 for k in range(filled):
                     reward += theta[k] * w[shown[k]]
@@ -128,7 +173,7 @@ def utility(
                 if reward == 0.0 and not baseline:
                     continue
                 if wants_s:
-                    _sort_by_arrival(log_T, candidates, n, packed)
+                    _sort_by_arrival(floats[0], candidates, n, packed)
                     _add_list(rate_c, candidates, n, everybody, D, reward, drawn, Z, sums[0], sums[1])
                 if wants_r:
                     _add_list(rate_r, shown, filled, candidates, n, reward, drawn, Z, sums[2], sums[3])

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,55 +13,77 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Ranker = Callable[[Ints], Floats]
 
-MARGIN = 0.2  # of the logarithm of a time: how much later than in the last draw the last candidate may come
 _own = threading.local()  # working space of each thread: an answer allocates nothing that grows with D
 _ready = threading.Event()
+_NO_LIMITS: tuple[Floats, float] = (np.empty(0, np.float32), np.inf)
 
 
-@dataclass
 class Edge:
-    """When, in the last draw of these scores, the first item came that just missed: where the next looks. Changes no result."""
+    """Until when it is worth to look in a draw of these scores, by those before. Changes no result.
 
-    log_T: float = np.inf
+    At the first draw it is seen who just missed; the second makes limits for the clocks of it, as many scores are drawn from
+    only once. A draw that they are too early for makes new ones.
+    """
+
+    __slots__ = ("limits", "missed")
+
+    def __init__(self) -> None:
+        self.missed = np.inf
+        self.limits: tuple[Floats, float] = _NO_LIMITS
+
+    def look(self, s_c: Floats, K2: int) -> tuple[Floats, float]:
+        """Limits of the clocks, and the time that they are of; none at the first draw.  Shapes: s_c [D] -> [D] or [0]."""
+        found = self.limits  # one value, whatever other threads do
+        if self.missed == np.inf or self.missed < found[1] < np.inf:
+            return found
+        from tandemrank.gradients import _race_draw_kernel as kernel
+
+        below = np.empty(len(s_c), np.float32)
+        self.limits = found = below, kernel.latest(s_c, self.missed, K2, below)
+        return found
 
 
 def draw(
-    s_c: Floats, ranker: Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None, is_drawn: bool = True
+    s_c: Floats, s_r: Floats | Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None, is_drawn: bool = True
 ) -> Ints:
     """The list of `race.draw` for one key, or of `race.most_likely`; -1 where too few items are available.
 
-    `ranker`: the scores of the second stage of some items, which are asked for the candidates alone.
-    Shapes: s_c [D] -> [K].
+    `s_r`: the scores of the second stage, or who gives those of some items and is asked for the candidates alone.
+    Shapes: s_c [D], s_r [D] -> [K].
     """
     if _ready.is_set():
-        return _draw(s_c, ranker, K2, K, key, edge or Edge(), is_drawn)
+        return _draw(s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
     with compiling():
-        shown = _draw(s_c, ranker, K2, K, key, edge or Edge(), is_drawn)
+        shown = _draw(s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
     _ready.set()
     return shown
 
 
-def _draw(s_c: Floats, ranker: Ranker, K2: int, K: int, key: int, edge: Edge, is_drawn: bool) -> Ints:
+def _draw(s_c: Floats, s_r: Floats | Ranker, K2: int, K: int, key: int, edge: Edge, is_drawn: bool) -> Ints:
     from tandemrank.gradients import _race_draw_kernel as kernel
 
-    candidates, shown, times = np.empty(min(K2, len(s_c)), np.int32), np.empty(K, np.int32), np.empty(K, np.float32)
-    floats, documents, order, histogram = _space(len(s_c))
-    number = np.uint64(key)
-    n, missed = kernel.one_first_race(
-        s_c, number, is_drawn, K2, edge.log_T + MARGIN, floats, documents, order, histogram, candidates
-    )
-    edge.log_T = missed
-    if n < len(candidates):
-        candidates = candidates[:n]
-    kernel.one_second_race(ranker(candidates), number, is_drawn, candidates, floats[1], times, shown)
+    space = _space(len(s_c), K2, K)
+    shown, number = np.empty(K, np.int32), np.uint64(key)
+    edge = edge if is_drawn else Edge()
+    below, limit = edge.look(s_c, K2)
+    if isinstance(s_r, np.ndarray):
+        edge.missed = kernel.one_list(s_c, s_r, number, is_drawn, K2, below, limit, *space, shown)
+        return shown
+    n, edge.missed = kernel.one_first_race(s_c, number, is_drawn, K2, below, limit, *space[:5])
+    found = space[4][:n].copy()  # the re-ranker may keep what it was asked about
+    kernel.one_second_race(s_r(found), number, is_drawn, found, space[0][1], space[5], shown)
     return shown
 
 
-def _space(D: int) -> tuple[NDArray[np.float32], Ints, Ints, Ints]:
-    if getattr(_own, "D", None) != D:
-        made = (np.empty((3, D + 1), np.float32), np.empty((2, D + 1), np.int32))
-        _own.D, _own.space = D, (*made, np.empty(D + 1, np.int32), np.empty(2048, np.int32))
-    found: tuple[NDArray[np.float32], Ints, Ints, Ints] = _own.space
+def _space(D: int, K2: int, K: int) -> tuple[Floats, Ints, Ints, Ints, Ints, Floats]:
+    """floats, documents, order, histogram, candidates and times of the kernels, of this thread."""
+    if getattr(_own, "sizes", None) != (D, K2, K):
+        _own.sizes = D, K2, K
+        _own.space = (
+            np.empty((3, D + 1), np.float32), np.empty((2, D + 1), np.int32), np.empty(D + 1, np.int32),
+            np.empty(2048, np.int32), np.empty(min(K2, D), np.int32), np.empty(K, np.float32),
+        )  # fmt: skip
+    found: tuple[Floats, Ints, Ints, Ints, Ints, Floats] = _own.space
     return found
 
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -38,7 +38,7 @@ ONE_OF_SEVERAL = (
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Handler = Callable[[Request, "Context"], Awaitable[Response]]
+Handler = Callable[["Asked", "Context"], Awaitable[Response]]
 
 
 @dataclass
@@ -58,13 +58,20 @@ class Context:
     ready: bool = False
 
 
+class Asked(NamedTuple):
+    """A request, as far as handlers look at it."""
+
+    headers: dict[bytes, bytes]
+    receive: Receive
+
+
 class Reply(Response):
     """JSON by orjson; the headers that every answer has."""
 
-    def __init__(self, content: Any, status: int = 200, media: str = "application/json") -> None:
+    def __init__(self, content: Any, status: int = 200, media: bytes = b"application/json") -> None:
         body = content if isinstance(content, bytes) else orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-        super().__init__(body, status, media_type=media)
-        self.raw_headers.extend(HEADERS)
+        self.status_code, self.body, self.background = status, body, None
+        self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", media), *HEADERS]
 
 
 def refusal(error: Exception) -> Reply:
@@ -95,31 +102,32 @@ class Guard:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         try:
+            headers = dict(scope["headers"])
             if not self.open_to_all:
-                self.context.access.check(dict(scope["headers"]), admin=self.admin)
+                self.context.access.check(headers, admin=self.admin)
             if self.admin and not self.context.alone:
                 raise Refused(409, ONE_OF_SEVERAL)
-            reply = await self.handler(Request(scope, receive), self.context)
+            reply = await self.handler(Asked(headers, receive), self.context)
         except Exception as error:  # every failure is an answer
             reply = refusal(error)
         self.context.metrics.answered(scope["path"], reply.status_code)
         await reply(scope, receive, send)
 
 
-async def _parsed(request: Request, context: Context, model: type[messages.Message]) -> Any:
-    body = await read_body(dict(request.scope["headers"]), request.receive, context.limits)
+async def _parsed(request: Asked, context: Context, model: type[messages.Message]) -> Any:
+    body = await read_body(request.headers, request.receive, context.limits)
     return model.model_validate_json(body)
 
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
 
-async def rank(request: Request, context: Context) -> Response:
+async def rank(request: Asked, context: Context) -> Response:
     """A list, or a batch of lists."""
     start = perf_counter()
     if not context.ready:
         raise Refused(503, "not ready: the pair is being warmed.")
-    body = await read_body(dict(request.scope["headers"]), request.receive, context.limits)
+    body = await read_body(request.headers, request.receive, context.limits)
     if b'"requests"' in body[:100]:
         batch = messages.RankBatch.model_validate_json(body)
         reply = Reply({"answers": [_ranked(context, one) for one in batch.requests]})
@@ -140,7 +148,7 @@ def _ranked(context: Context, asked: messages.RankRequest) -> dict[str, Any]:
     return vars(found)
 
 
-async def feedback(request: Request, context: Context) -> Response:
+async def feedback(request: Asked, context: Context) -> Response:
     """Events of an impression."""
     asked: messages.FeedbackRequest = await _parsed(request, context, messages.FeedbackRequest)
     events = [Event(e.item, e.type, e.value, e.timestamp) for e in asked.events]
@@ -154,19 +162,19 @@ async def feedback(request: Request, context: Context) -> Response:
 # --- changing who answers ---------------------------------------------------------------------------------------------
 
 
-async def pairs(request: Request, context: Context) -> Response:
+async def pairs(request: Asked, context: Context) -> Response:
     """Loads a pair; the answers go on meanwhile."""
     asked: messages.PairRequest = await _parsed(request, context, messages.PairRequest)
     return _model(await asyncio.to_thread(context.service.load, asked.folder))
 
 
-async def split(request: Request, context: Context) -> Response:
+async def split(request: Asked, context: Context) -> Response:
     """Gives a loaded pair a share."""
     asked: messages.SplitRequest = await _parsed(request, context, messages.SplitRequest)
     return _model(context.service.split(asked.policy, asked.share, asked.mode))
 
 
-async def rollback(request: Request, context: Context) -> Response:
+async def rollback(request: Asked, context: Context) -> Response:
     """Back to the old pair."""
     return _model(context.service.rollback())
 
@@ -178,29 +186,29 @@ def _model(found: BaseModel) -> Reply:
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
-async def healthz(request: Request, context: Context) -> Response:
+async def healthz(request: Asked, context: Context) -> Response:
     """The process is alive."""
     return Reply({"status": "alive"})
 
 
-async def readyz(request: Request, context: Context) -> Response:
+async def readyz(request: Asked, context: Context) -> Response:
     """It is warm."""
     return Reply({"status": "ready"}) if context.ready else Reply({"error": "not ready: warming."}, 503)
 
 
-async def metrics(request: Request, context: Context) -> Response:
+async def metrics(request: Asked, context: Context) -> Response:
     """For Prometheus."""
     if context.service.recorder is not None:
         context.metrics.unsynced.set(context.service.recorder.unsynced)
-    return Reply(context.metrics.text(), media="text/plain; version=0.0.4; charset=utf-8")
+    return Reply(context.metrics.text(), media=b"text/plain; version=0.0.4; charset=utf-8")
 
 
-async def description(request: Request, context: Context) -> Response:
+async def description(request: Asked, context: Context) -> Response:
     """OpenAPI."""
     return Reply(openapi.document(__version__))
 
 
-async def status(request: Request, context: Context) -> Response:
+async def status(request: Asked, context: Context) -> Response:
     """Pairs, shares, outcomes, latency, the verdict with its history."""
     service = context.service
     verdict, test = service.verdict(), service.test
@@ -226,7 +234,7 @@ async def status(request: Request, context: Context) -> Response:
     )
 
 
-async def explained(request: Request, context: Context) -> Response:
+async def explained(request: Asked, context: Context) -> Response:
     """What each live pair makes of a query."""
     asked: messages.ExplainRequest = await _parsed(request, context, messages.ExplainRequest)
     server = context.service.server
@@ -237,9 +245,9 @@ async def explained(request: Request, context: Context) -> Response:
 
 
 STATIC = {
-    "/": ("page.html", "text/html; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/": ("page.html", b"text/html; charset=utf-8"),
+    "/page.js": ("page.js", b"text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", b"text/css; charset=utf-8"),
 }
 
 
@@ -248,7 +256,7 @@ def page(path: str) -> Handler:
     name, media = STATIC[path]
     content = (Path(__file__).parent / "static" / name).read_bytes()
 
-    async def give(request: Request, context: Context) -> Response:
+    async def give(request: Asked, context: Context) -> Response:
         reply = Reply(content, media=media)
         reply.headers["content-security-policy"] = POLICY
         return reply
@@ -316,20 +324,34 @@ async def _life(context: Context) -> AsyncIterator[None]:
         context.service.close()
 
 
-def application(context: Context) -> Starlette:
+class Application(Starlette):
+    """Knows all its paths, and looks them up; what it has no path for is Starlette's to answer."""
+
+    def __init__(self, paths: dict[tuple[str, str], Guard], **options: Any) -> None:
+        super().__init__(
+            routes=[Route(path, guard, methods=[method]) for (method, path), guard in paths.items()], **options
+        )
+        self.paths = paths
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        guard = self.paths.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        await (super().__call__(scope, receive, send) if guard is None else guard(scope, receive, send))
+
+
+def application(context: Context) -> Application:
     """The ASGI application of a service."""
     admin = {"/pairs": pairs, "/split": split, "/rollback": rollback}
-    asking: dict[str, Handler] = {"/rank": rank, "/feedback": feedback}
+    asking: dict[str, Handler] = {"/rank": rank, "/feedback": feedback, "/explain": explained}
     watching: dict[str, Handler] = {"/status": status, "/metrics": metrics, "/openapi.json": description}
     health: dict[str, Handler] = {"/healthz": healthz, "/readyz": readyz}
-    routes = [
-        *(Route(path, Guard(found, context), methods=["POST"]) for path, found in asking.items()),
-        *(Route(path, Guard(found, context, admin=True), methods=["POST"]) for path, found in admin.items()),
-        Route("/explain", Guard(explained, context), methods=["POST"]),
-        *(Route(path, Guard(found, context), methods=["GET"]) for path, found in watching.items()),
-        *(Route(path, Guard(page(path), context, open_to_all=True), methods=["GET"]) for path in STATIC),
-        *(Route(path, Guard(found, context, open_to_all=True), methods=["GET"]) for path, found in health.items()),
-    ]
+    paths = {
+        **{("POST", path): Guard(found, context) for path, found in asking.items()},
+        **{("POST", path): Guard(found, context, admin=True) for path, found in admin.items()},
+        **{("GET", path): Guard(found, context) for path, found in watching.items()},
+        **{("GET", path): Guard(page(path), context, open_to_all=True) for path in STATIC},
+        **{("GET", path): Guard(found, context, open_to_all=True) for path, found in health.items()},
+    }
 
     async def missing(request: Request, error: Exception) -> Response:
         code = getattr(error, "status_code", 404)
@@ -340,7 +362,7 @@ def application(context: Context) -> Starlette:
         async with _life(context):
             yield
 
-    return Starlette(routes=routes, exception_handlers={404: missing, 405: missing}, lifespan=life)
+    return Application(paths, exception_handlers={404: missing, 405: missing}, lifespan=life)
 
 
 def server(
@@ -357,7 +379,7 @@ def server(
     return run.server(application(context), address, listening=listening)
 
 
-def replica(settings: Settings, address: run.Address, *, seal: float = SEAL) -> Starlette:
+def replica(settings: Settings, address: run.Address, *, seal: float = SEAL) -> Application:
     """The application of one of several processes that answer at one address; the pair is loaded and warm."""
     access = Access(address.host, address.token)
     return application(Context(Service(settings), access, address.limits, seal=seal, alone=False))

@@ -125,8 +125,7 @@ class Server:
         arm = 0 if now.mode == "single" else now.choose(f"impression {key}" if unit is None else f"unit {unit}")
         question = Question(query, features or None, available, K, key)
         shown, teams = answer(now, arm, question, self.exploration)
-        chosen = now.arms[arm].live
-        source = chosen.source(query, features)
+        chosen, sources = now.arms[arm].live, [a.live.source(query, features) for a in now.arms]
         found = Impression(
             self._chance.take(16).hex(),
             self.clock(),
@@ -138,7 +137,7 @@ class Server:
             K,
             available,
             now.mixture,
-            by_features := any(a.live.source(query, features) == "features" for a in now.arms),
+            by_features := "features" in sources,
             features if by_features else None,
         )
         logged = self._record(found)
@@ -147,7 +146,7 @@ class Server:
         unknown = () if available is None else tuple(
             i for i in available if not any(i in a.live.item_at for a in now.arms)
         )  # fmt: skip
-        return Ranked(found.id, shown, found.policy, source, logged, unknown)
+        return Ranked(found.id, shown, found.policy, sources[arm], logged, unknown)
 
     def feedback(self, impression_id: str, events: Sequence[Event]) -> bool:
         """Records events of an impression; the same event twice counts once. Returns whether they were recorded."""

@@ -59,20 +59,18 @@ class Exploration:
         return race.draw(both[0], both[1], K2, K, rows=rows + chosen, keys=keys)
 
     def draw_one(
-        self, s_c: Row, ranker: Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None
+        self, s_c: Row, s_r: Row | Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None
     ) -> NDArray[np.int32]:
         """The list of one key, the same as `draw` gives, on the calling thread.
 
-        `ranker`: the re-ranker's scores of the candidates; `edge`: of the last list of these scores.  Shapes: s_c [D] -> [K].
+        `s_r`: the re-ranker's scores, or who gives some; `edge`: of earlier lists of these.  Shapes: s_c, s_r [D] -> [K].
         """
         if self.strategy == "temperature":
             T = np.float32(self.amount)
-            return single.draw(s_c / T, lambda items: ranker(items) / T, K2, K, key, edge=edge)
+            return single.draw(s_c / T, _changed(s_r, lambda found: found / T), K2, K, key, edge=edge)
         if self.is_uniform(key):
-            s_c = np.where(s_c == -np.inf, s_c, np.float32(0))
-            return single.draw(s_c, lambda items: _flat_of(ranker(items)), K2, K, key)
-        drawn = self.strategy != "deterministic"
-        return single.draw(s_c, ranker, K2, K, key, edge=edge, is_drawn=drawn)
+            return single.draw(_flat_of(s_c), _changed(s_r, _flat_of), K2, K, key)
+        return single.draw(s_c, s_r, K2, K, key, edge=edge, is_drawn=self.strategy != "deterministic")
 
     def is_uniform(self, key: int) -> bool:
         """Whether this key's list is drawn from equal scores."""
@@ -107,25 +105,25 @@ class Exploration:
         return rho, error
 
     def exposure_of(
-        self, s_c: Row, ranker: Ranker, document: int, theta: Tensor, K2: int, *, samples: int, seed: int
+        self, s_c: Row, s_r: Row | Ranker, document: int, theta: Tensor, K2: int, *, samples: int, seed: int
     ) -> tuple[float, float]:
         """`exposure` of one item, where the re-ranker is asked about candidates alone.  Shapes: s_c [D]."""
         if self.strategy == "deterministic":
-            place = np.flatnonzero(self.draw_one(s_c, ranker, K2, len(theta), 0) == document)
+            place = np.flatnonzero(self.draw_one(s_c, s_r, K2, len(theta), 0) == document)
             return (float(theta[int(place[0])]) if len(place) else 0.0), 0.0
         T = np.float32(self.amount if self.strategy == "temperature" else 1.0)
-        parts: list[tuple[float, Row, Ranker]] = [(1.0, s_c / T, lambda items: ranker(items) / T)]
+        parts = [(1.0, s_c / T, _changed(s_r, lambda found: found / T))]
         if self.strategy == "uniform":
-            flat = np.where(s_c == -np.inf, s_c, np.float32(0))
-            parts = [(1 - self.amount, s_c, ranker), (self.amount, flat, lambda items: _flat_of(ranker(items)))]
+            parts = [(1 - self.amount, s_c, s_r), (self.amount, _flat_of(s_c), _changed(s_r, _flat_of))]
         generator = torch.Generator().manual_seed(seed)
         rho, variance = 0.0, 0.0
         for share, a, b in parts:
             wanted = csr_matrix(([1.0], [document], [0, 1]), (1, len(s_c)))
             scores = torch.from_numpy(a)[None]
             plan = sparse_race.plan(scores, wanted, K2, samples=samples, pattern=None, generator=generator)
-            s_r = torch.from_numpy(b(plan.ranker_documents[0].numpy()))[None]
-            mean, error = (float(x[0]) for x in sparse_race.exposure(s_r, plan, theta))
+            asked = plan.ranker_documents[0].numpy()
+            found = torch.from_numpy(b[asked] if isinstance(b, np.ndarray) else b(asked))[None]
+            mean, error = (float(x[0]) for x in sparse_race.exposure(found, plan, theta))
             rho, variance = rho + share * mean, variance + (share * error) ** 2
         return rho, variance**0.5
 
@@ -134,8 +132,13 @@ class Exploration:
         return s_c / T, s_r / T
 
 
-def _flat_of(s_r: Row) -> Row:
-    return np.where(s_r == -np.inf, s_r, np.float32(0))
+def _flat_of(scores: Row) -> Row:
+    return np.where(scores == -np.inf, scores, np.float32(0))
+
+
+def _changed(s_r: Row | Ranker, change: Callable[[Row], Row]) -> Row | Ranker:
+    """Other scores of the re-ranker, or who gives them."""
+    return change(s_r) if isinstance(s_r, np.ndarray) else lambda items: change(s_r(items))
 
 
 def _flat(s_c: Tensor, s_r: Tensor) -> tuple[Tensor, Tensor]:

@@ -165,10 +165,13 @@ class Scores:
         self.s_c, self.s_r, self._stage, self._who, self.edge = s_c, s_r, stage, who, single.Edge()
         self.documents = documents
 
-    def ranker(self, places: NDArray[np.integer]) -> Row:
-        """Of some of `s_c`, by their places there.  Shapes: places [n] -> [n]."""
-        items = places if self.documents is None else self.documents[places]
-        return self._stage.some(self._who, items) if self.s_r is None else self.s_r[items]
+    @property
+    def ranker(self) -> Row | single.Ranker:
+        """The re-ranker's scores: all of them, or who gives some, by their places in `s_c`."""
+        return self._some if self.s_r is None else self.s_r
+
+    def _some(self, places: NDArray[np.integer]) -> Row:
+        return self._stage.some(self._who, places if self.documents is None else self.documents[places])
 
     def rows(self) -> tuple[Row, Row]:
         """All of both, -inf outside the pool; dear where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""
@@ -203,8 +206,9 @@ class LivePair:
         self.takes_features = all(isinstance(s, TwoTowers) and s.queries.columns for s in (pair.generator, pair.ranker))
         self._kept: OrderedDict[Id | None, Scores] = OrderedDict()
         self._pool = min(D, max(POOL, 4 * self.K2))
+        # A query keeps its scores by each stage, or by the first alone, and limits for its clocks.
         self._room = max(
-            16, KEPT // ((4 if self.ranks_candidates else 8) * (D if self.index is None else 4 * self._pool))
+            16, KEPT // ((8 if self.ranks_candidates else 12) * (D if self.index is None else 4 * self._pool))
         )
         self._lock = threading.Lock()
 

@@ -1,11 +1,34 @@
 """What a monitoring system reads at /metrics, in Prometheus' format; no ids of queries or items, and no features."""
 
 import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
 
 BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
 RECENT = 4096  # requests whose latencies are kept for quantiles
+
+
+class _Times:
+    """A histogram of Prometheus'; its own is several times as dear, and every answer passes here."""
+
+    def __init__(self, name: str, words: str) -> None:
+        self.name, self.words, self.sum, self.counts = name, words, 0.0, [0] * (len(BUCKETS) + 1)
+
+    def observe(self, seconds: float) -> None:
+        """One more."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.sum += seconds
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """As Prometheus has it: how many took at most so long."""
+        edges = [*map(floatToGoString, BUCKETS), "+Inf"]
+        totals = list(zip(edges, accumulate(self.counts), strict=True))
+        yield HistogramMetricFamily(self.name, self.words, buckets=totals, sum_value=self.sum)
 
 
 class Metrics:
@@ -17,9 +40,8 @@ class Metrics:
         self.requests = Counter(
             "tandemrank_requests_total", "Requests by path and status.", ["path", "status"], registry=kept
         )
-        self.seconds = Histogram(
-            "tandemrank_rank_seconds", "Time of a request to rank.", buckets=BUCKETS, registry=kept
-        )
+        self.seconds = _Times("tandemrank_rank_seconds", "Time of a request to rank.")
+        kept.register(self.seconds)
         self.impressions = Counter("tandemrank_impressions_total", "Lists shown, by pair.", ["policy"], registry=kept)
         self.unlogged = Counter("tandemrank_unlogged_total", "Lists that the log could not take.", registry=kept)
         self.events = Counter("tandemrank_events_total", "Events by what became of them.", ["fate"], registry=kept)

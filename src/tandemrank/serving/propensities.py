@@ -154,8 +154,7 @@ def drafted_exposure(
     """rho of some items under the draft of two pairs that explore, and its error.  Shapes: items [n], theta [K] -> [n], [n]."""
     if how.strategy == "deterministic":
         one, other = (
-            [t.items[d] for d in how.draw_one(t.s_c, t.s_r.__getitem__, t.K2, min(len(theta), t.K2), 0) if d >= 0]
-            for t in teams
+            [t.items[d] for d in how.draw_one(t.s_c, t.s_r, t.K2, min(len(theta), t.K2), 0) if d >= 0] for t in teams
         )
         return interleaving.exposure_of_lists((one, other), items, theta, samples=samples, seed=seed)
     if how.strategy == "temperature":

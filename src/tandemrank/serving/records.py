@@ -70,7 +70,7 @@ class Traffic(Generic[P]):
         if not all(0 < arm.share <= 1 for arm in self.arms) or abs(sum(arm.share for arm in self.arms) - 1) > 1e-9:
             raise ConfigError(f"shares are above 0 and sum to 1; got {[arm.share for arm in self.arms]}.")
 
-    @property
+    @cached_property
     def mixture(self) -> tuple[tuple[str, float], ...]:
         """Digest and share of every pair."""
         return tuple((arm.live.digest, arm.share) for arm in self.arms)
