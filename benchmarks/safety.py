@@ -1,7 +1,7 @@
 """Does it keep what it promises? Selection, small logs, opposite clicks and intervals, where the truth is known.
 
     python benchmarks/safety.py [--parts small,opposite,coverage,selection] [--logs 1000] [--runs 25] [--worlds 200]
-                                [--results safety.jsonl] [--json]
+                                [--lengths 100,1000] [--results safety.jsonl] [--json]
 
 Logs and true values come from `two_stage_world`, plain NumPy that shares no code with the package; decisions, training and
 intervals come from the package as a user has them. Results are appended to a file, and what is there is not done again.
@@ -79,11 +79,11 @@ def selection_world(seed: int) -> tuple[World, dict[str, TwoStagePolicy], dict[s
     return of, {name: given(pair, of) for name, pair in pairs.items()}, truth
 
 
-def selection(number: int) -> Iterator[Record]:
+def selection(number: int, N: int) -> Iterator[Record]:
     """One decision about one log."""
     of, policies, truth = selection_world(number % WORLDS)
     sides = {name: policy for name, policy in policies.items() if name != "production"}
-    log = simulator.log(of, 30_000, 10_000 + number)
+    log = simulator.log(of, N, 10_000 + number)
     with mock.patch.object(race, "exposure", exposure_once):
         found = decide(sides, log, logging_policy=policies["production"], seed=number)
     chosen = {"impressions": found.chosen if found.call == Call.SHIP else None, "queries": by_queries(found.candidates)}
@@ -164,20 +164,18 @@ def careful_training(part: str, N: int, run: int, kinds: tuple[str, ...]) -> Ite
         yield record | {"value": value, "kept": kept, "loss_at_worst": worst[0] if worst else None}
 
 
-def small(run: int) -> Iterator[Record]:
-    for N in LENGTHS:
-        yield from careful_training("small", N, run, ("none", "exposure", "prpo", "smoothing"))
+def small(run: int, N: int) -> Iterator[Record]:
+    return careful_training("small", N, run, ("none", "exposure", "prpo", "smoothing"))
 
 
-def opposite(run: int) -> Iterator[Record]:
-    for N in LENGTHS[1:-1]:
-        yield from careful_training("opposite", N, run, ("none", "exposure", "prpo", "smoothing", "prpo 0.2"))
+def opposite(run: int, N: int) -> Iterator[Record]:
+    return careful_training("opposite", N, run, ("none", "exposure", "prpo", "smoothing", "prpo 0.2"))
 
 
-def coverage(number: int) -> Iterator[Record]:
+def coverage(number: int, N: int) -> Iterator[Record]:
     """One trained pair, its interval, and its true value for the log's queries, each as often as it comes."""
     of = simulator.world(5000 + number, 200, 60, items_seed=7)
-    learned = tr.learn(simulator.log(of, 20_000, number), tr.LearningConfig(candidates=of.K2), seed=number)
+    learned = tr.learn(simulator.log(of, N, number), tr.LearningConfig(candidates=of.K2), seed=number)
     found, vocabulary = learned.values["joint"], learned.policy.vocabulary
     ids = np.asarray(vocabulary.item_ids), np.asarray(vocabulary.query_ids)
     s_c, s_r = (spread(x, *ids, of.relevance.shape) for x in tables(learned.policy))
@@ -304,11 +302,21 @@ def interval_rows(records: list[Record]) -> list[Intervals]:
     return [Intervals(len(records), *holds, 100 * float((said / value - 1).mean()), trusted)]
 
 
-PARTS: dict[str, tuple[Callable[[int], Iterator[Record]], Callable[[list[Record]], list[Any]], str]] = {
-    "small": (small, small_rows, "runs"),
-    "opposite": (opposite, opposite_rows, "runs"),
-    "coverage": (coverage, interval_rows, "worlds"),
-    "selection": (selection, select_rows, "logs"),
+@dataclass(frozen=True)
+class Part:
+    """Measures one number at one length of the log; the rows of all records; the option of how many; the lengths."""
+
+    measure: Callable[[int, int], Iterator[Record]]
+    rows: Callable[[list[Record]], list[Any]]
+    option: str
+    lengths: tuple[int, ...]
+
+
+PARTS = {
+    "small": Part(small, small_rows, "runs", LENGTHS),
+    "opposite": Part(opposite, opposite_rows, "runs", LENGTHS[1:-1]),
+    "coverage": Part(coverage, interval_rows, "worlds", (20_000,)),
+    "selection": Part(selection, select_rows, "logs", (30_000,)),
 }
 
 
@@ -324,15 +332,17 @@ def done(path: Path, part: str) -> list[Record]:
     return found
 
 
-def fill(path: Path, part: str, number: int) -> list[Record]:
-    """Does what is missing, one number after the other; each is written when all of it is there."""
-    run, _, _ = PARTS[part]
-    have = {record["number"] for record in done(path, part)}
-    for one in range(number):
-        if one not in have:
-            lines = "".join(json.dumps(record) + "\n" for record in run(one))
-            with path.open("a", encoding="utf-8") as file:
-                file.write(lines)
+def fill(path: Path, part: str, number: int, lengths: tuple[int, ...]) -> list[Record]:
+    """Does what is missing, the short logs first; each is written when all of it is there."""
+    of = PARTS[part]
+    only = of.lengths[0]  # of parts whose records do not say it
+    have = {(record["number"], record.get("N", only)) for record in done(path, part)}
+    for N in of.lengths:
+        for one in range(number if N in lengths else 0):
+            if (one, N) not in have:
+                lines = "".join(json.dumps(record) + "\n" for record in of.measure(one, N))
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(lines)
     return [record for record in done(path, part) if record["number"] < number]
 
 
@@ -343,14 +353,16 @@ def main() -> None:
     parser.add_argument("--logs", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=25)
     parser.add_argument("--worlds", type=int, default=200)
+    parser.add_argument("--lengths", default="", help="of small and opposite: only these, separated by commas")
     parser.add_argument("--results", type=Path, default=Path("safety.jsonl"), help="file that results are appended to")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     rows = {}
     for part in arguments.parts.split(","):
-        _, summarise, number = PARTS[part]
-        records = fill(arguments.results, part, getattr(arguments, number))
-        rows[part] = [asdict(row) for row in summarise(records)] if records else []
+        of = PARTS[part]
+        lengths = tuple(int(N) for N in arguments.lengths.split(",") if N) or of.lengths
+        records = fill(arguments.results, part, getattr(arguments, of.option), lengths)
+        rows[part] = [asdict(row) for row in of.rows(records)] if records else []
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return

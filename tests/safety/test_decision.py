@@ -203,13 +203,19 @@ def within(shown: np.ndarray, scores: np.ndarray) -> TwoStagePolicy:
 
 
 def test_a_deterministic_log_says_what_it_can() -> None:
-    """A pair that reorders what was shown ships; elsewhere there is a range, and a no where even the best case is too low."""
+    """A pair that reorders what was shown ships by a measured curve; elsewhere a range, and a no where the best is too low."""
     log = deterministic(30_000)
     shown = np.argsort(-HERE.logger, axis=1)[:, :K]
     found = decide(within(shown, 8 * HERE.liked), log)
     [one] = found.candidates
-    assert (found.call, one.comparison.new.propensity) == (Call.SHIP, "frequency")
+    assert one.comparison.new.propensity == "frequency"
     assert one.comparison.new.identified.missing < 0.01
+    # By the curve that was assumed, and by others that the log cannot tell from it: the least is what is sure.
+    every = [decide(within(shown, 8 * HERE.liked), log, examination=THETA**eta) for eta in (0.5, 1.0, 1.5)]
+    assert one.lower_bound == pytest.approx(min(x.candidates[0].lower_bound for x in every))
+    assert "cannot check it" in one.reasons[1]
+    assert (found.call, every[1].call) == (Call.CANARY, Call.SHIP)
+    assert not any("check" in reason for reason in every[1].candidates[0].reasons)
     outside = decide(HERE.pair(0 * HERE.liked), log)
     [one] = outside.candidates
     assert outside.call == Call.DO_NOT

@@ -12,12 +12,13 @@ queries is asked. Of m pairs each gets
 1 - (1 - level) / m, so all m bounds hold together and any choice among them is safe: with probability `level` nothing that is
 called "ship" is worse than asked. A bound rests on right propensities. Where the weights find more exposure than there is
 (balance above 1 beyond three standard errors), the new side is divided by that; and propensities that were fitted to the
-log, or counted in a log that varies, are guesses: then a canary is the most that is said.
+log, or counted in a log that varies, are guesses: then a canary is the most that is said. Where a log hardly varies, what
+another order is worth hangs on the examination curve alone: one that is only assumed is asked steeper and flatter, too.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -25,6 +26,7 @@ from numpy.typing import ArrayLike
 
 from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary
+from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
@@ -33,6 +35,7 @@ from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.certainty import excess_exposure
 from tandemrank.offpolicy.names import Asked, Clip, Curve, Estimator
 from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.sensitivity import steeper
 from tandemrank.offpolicy.valuation import Side, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Sample, Value, compare_values
 from tandemrank.offpolicy.values import most_clicks as places_of
@@ -45,6 +48,11 @@ from tandemrank.safety.difference import Rules
 from tandemrank.safety.segments import SegmentDifference, Segments
 
 ABOUT: dict[Independent, str] = {"impressions": "on this log's impressions", "queries": "for queries like these"}
+STEEPNESS = (0.5, 1.5)  # of the curves that a log is asked by which cannot tell which is right
+UNCHECKED = (
+    "the examination curve is assumed, and a log without variety cannot check it: the bound is the least by this curve, one "
+    "half as steep and one half as steep again. Give a curve that was measured (--curve) for a tighter one"
+)
 RISK = 0.01  # of production's clicks that a canary may lose at worst
 
 
@@ -160,12 +168,20 @@ def decide(
         examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
         independent=independent,
     )  # fmt: skip
-    *new, old, live = estimate_all([*sides.values(), against, PRODUCTION], log, asked)
+    everybody: list[Side] = [*sides.values(), against, PRODUCTION]
+    *new, old, live = estimate_all(everybody, log, asked)
     varies = hardly_varies(live.log) is None
+    if not varies and isinstance(examination, str):
+        others = [_under(everybody, live.log, asked, steepness) for steepness in STEEPNESS]
+    else:
+        others = []
     named = PRODUCTION if against == PRODUCTION else "the other pair"
     rules = Rules(at_least, level, len(sides), most_clicks, risk, named, varies)
     parts = _segments(segment, query_features, log, live.log.vocabulary)
-    candidates = tuple(_candidate(name, value, old, live, rules, parts) for name, value in zip(sides, new, strict=True))
+    candidates = tuple(
+        _candidate(name, value, old, live, rules, parts, [(curve[n], curve[-2]) for curve in others])
+        for n, (name, value) in enumerate(zip(sides, new, strict=True))
+    )
     call, chosen = _choice(candidates)
     why = f"{chosen.name}: {chosen.reasons[0]}"
     column = None if parts is None else parts.column
@@ -193,11 +209,29 @@ def _choice(candidates: tuple[Candidate, ...]) -> tuple[Call, Candidate]:
     return call, max(of_call, key=lambda one: np.nan_to_num(one.comparison.difference, nan=-np.inf))
 
 
-def _candidate(name: str, new: Value, old: Value, live: Value, rules: Rules, parts: Segments | None) -> Candidate:
+def _under(sides: list[Side], log: Feedback, asked: Question, steepness: float) -> tuple[Value, ...]:
+    """The same values by a steeper or flatter curve."""
+    longest = max([int(places_of(log)), *(side.K for side in sides if isinstance(side, TwoStagePolicy))])
+    theta = steeper(examination_curve(longest, str(asked.examination)), steepness)
+    return estimate_all(sides, log, replace(asked, examination=theta))
+
+
+def _candidate(
+    name: str,
+    new: Value,
+    old: Value,
+    live: Value,
+    rules: Rules,
+    parts: Segments | None,
+    others: list[tuple[Value, Value]],
+) -> Candidate:
+    """`others`: both sides by other curves, where the log cannot tell which is right: the least of the bounds is the bound."""
     comparison, sure = compare_values(new, old), difference.at_least(new, old, rules)
+    for one in others:
+        sure = min(sure, difference.at_least(*one, rules), key=lambda x: -np.inf if x.bound is None else x.bound)
     call, reason = _call(comparison, sure.bound, rules)
     gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
-    reasons, trial = [reason, *_segment_words(gaps)], None
+    reasons, trial = [reason, *([UNCHECKED] if others else []), *_segment_words(gaps)], None
     if call == Call.CANARY:
         trial = _trial(comparison, sure.bound, live, rules)
         reasons.append(canary_words(trial))
