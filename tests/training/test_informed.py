@@ -15,7 +15,7 @@ from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training.informed import SHARPNESS, informed, is_factorisation
+from tandemrank.training.informed import SHARPNESS, forgetting, informed, is_factorisation
 from tandemrank.training.schedules import schedule_of
 
 Q, D, K = 8, 12, 3
@@ -87,6 +87,18 @@ def test_what_was_remembered_of_earlier_logs_is_added_up(known) -> None:
         1.5,
         -2,
     ]
+
+
+def test_a_memory_has_a_limit_and_keeps_what_says_most(known) -> None:
+    one, small, large = factorisation(1), factorisation(1, 2), factorisation(2, 5)
+    whole = informed(pair(one, one), known)
+    few = forgetting(whole, 5)
+    assert few.generator is few.ranker
+    assert len(whole.ranker.memory.item) > len(few.ranker.memory.item) == 5
+    assert sorted(np.abs(whole.ranker.memory.value))[-5:] == sorted(np.abs(few.ranker.memory.value))
+    two = forgetting(informed(pair(small, large), known), 7)
+    assert [len(stage.memory.item) for stage in (two.generator, two.ranker)] == [7, 7]
+    assert forgetting(pair(small, large), 0).ranker is large
 
 
 def test_vectors_are_found_by_ids_and_not_where_some_are_missing() -> None:

@@ -23,7 +23,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.driver import Methods
 from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.informed import informed, is_factorisation
+from tandemrank.training.informed import forgetting, informed, is_factorisation
 from tandemrank.training.loop import Criterion, train
 from tandemrank.training.schedules import Method, are_same
 
@@ -88,7 +88,8 @@ class Trainer:
             config.learning.training,
             log.clicks.posterior,
         )
-        start = informed(start, known) if config.learning.from_posterior and known is not None else start
+        if config.learning.from_posterior and known is not None:
+            start = forgetting(informed(start, known), config.learning.memory)
         whole = config.learning.from_posterior and is_factorisation(start) and config.stages.are_factorisations
         start = _of_stages(start, world, config, log, seed)
         self.methods = Methods(

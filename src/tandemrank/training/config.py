@@ -162,6 +162,11 @@ class LearningConfig(BaseModel):
         description="what both stages are before training: the posterior of the log with its memory, to which what is given is "
         "the prior, or what is given; by default the posterior, with `safe` what is given",
     )
+    memory: int = Field(
+        default=20_000_000,
+        ge=0,
+        description="shown pairs that each stage remembers at most, those that say most; one takes 8 bytes",
+    )
     objective: Literal["posterior", "doubly-robust", "ips"] = Field(
         default="posterior",
         description="what training maximises: clicks that the posterior of the log expects, the same and what it leaves "

@@ -31,9 +31,8 @@ SHARPNESS = 4.0
 def scorer_of(posterior: Posterior) -> Remembering:
     """The posterior as a scorer: its log-odds, flattened and sharpened.  Shapes: queries [Q, F + 2], items [D, F + 2]."""
     flat = (1 / np.sqrt(1 + FLAT * posterior.item_spread)).astype(np.float32)
-    flat /= (
-        flat.mean()
-    )  # the mean item keeps its scale: what is not known of items in general is no reason to draw at random
+    # The mean item keeps its scale: what is not known of items in general is no reason to draw at random.
+    flat /= flat.mean()
     queries = SHARPNESS * np.column_stack([posterior.queries, np.ones(len(posterior.queries), np.float32)])
     items = np.column_stack([posterior.items, posterior.offset]) * flat[:, None]
     memory = posterior.memory
@@ -66,3 +65,14 @@ def _remembering(stage: Scorer, memory: Memory) -> Scorer:
     if isinstance(stage, Remembering):
         return Remembering(stage.base, stage.memory.plus(memory))
     return Remembering(stage, memory)
+
+
+def forgetting(pair: TwoStagePolicy, pairs: int) -> TwoStagePolicy:
+    """The pair with at most so many pairs in the memory of each stage, those that say most (`Memory.limited`)."""
+    stages = [
+        Remembering(stage.base, stage.memory.limited(pairs)) if isinstance(stage, Remembering) else stage
+        for stage in (pair.generator, pair.ranker)
+    ]
+    if pair.generator is pair.ranker:
+        stages[1] = stages[0]  # one scorer for both stays one
+    return replace(pair, generator=stages[0], ranker=stages[1])

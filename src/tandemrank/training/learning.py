@@ -40,7 +40,7 @@ from tandemrank.training.documents import WithoutPairs, without_pairs
 from tandemrank.training.driver import Methods, check_methods
 from tandemrank.training.gate import Guarded, guard
 from tandemrank.training.history import Progress
-from tandemrank.training.informed import is_factorisation
+from tandemrank.training.informed import forgetting, is_factorisation
 from tandemrank.training.knowledge import informed_pair, staged_pair, start_tables, start_vectors
 from tandemrank.training.loop import Trained
 from tandemrank.training.parts import Parts, facts_of, read_parts
@@ -113,6 +113,7 @@ def learn(
         pair = initial_pair(start.base, parts.train, config.theta, K2=K2, K=config.K, seed=seed)
     else:
         pair = informed_pair(start.base, parts.train, config.theta, known, K2=K2, K=config.K, seed=seed)
+        pair = forgetting(pair, config.memory)
     whole = config.from_posterior and is_factorisation(pair) and start.stages.are_factorisations
     pair = staged_pair(pair, start, parts.train, known, seed=seed)
     refine = config.training.refine if whole else None
