@@ -16,6 +16,8 @@ impressions without bias, sum_i theta_k w_i / p_i over the ranks of a pair, what
 Nothing here has the size queries x items.
 """
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,18 @@ class Feedback:
         if kept is not None and kept.shape[1] == len(column) and np.array_equal(exact.value(kept), column):
             return kept  # type: ignore[no-any-return]
         return exact.split(column, number)
+
+
+def fingerprint(parts: Sequence[Feedback]) -> str:
+    """A name for a log by how often each rank was shown and clicked: the same however it is cut into parts.
+
+    Two logs that differ have the same name only where all these numbers are equal.
+    """
+    K = max((int(part.rank.max()) + 1 for part in parts if len(part.rank)), default=0)
+    totals = np.zeros((2, K))
+    for part in parts:
+        totals += [np.bincount(part.rank, column, K) for column in (part.shown, part.clicks)]
+    return hashlib.sha256(np.round(totals, 3).tobytes()).hexdigest()[:32]
 
 
 def exposure(feedback: Feedback, theta: NDArray[np.float64]) -> NDArray[np.float64]:

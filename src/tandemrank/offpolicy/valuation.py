@@ -16,7 +16,7 @@ from tandemrank._base.random import derive
 from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs import reading, sums
-from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import bounds, estimators, sensitivity, values
@@ -34,7 +34,7 @@ from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
-from tandemrank.offpolicy.verdicts import CARE_LISTS, CARE_MISSING, Verdict, judge
+from tandemrank.offpolicy.verdicts import CARE_LISTS, CARE_MISSING, SEEN, Verdict, judge, worst
 from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -275,10 +275,21 @@ def _reward(log: Feedback, theta: Floats, asked: Question, by_query: bool) -> Re
 def _judged(pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, asked: Question) -> list[Judged]:
     """Every pair with its estimate, its diagnostics and its verdict. All see the same races."""
     seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in (*evidence.parts, *evidence.rates)]
-    return [
+    found = [
         judged(exposure_on(pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed), evidence)
         for pair in pairs
     ]
+    name = fingerprint([evidence.log])
+    return [_doubted(one) if _policy(pair).trained_on == name else one for one, pair in zip(found, pairs, strict=True)]
+
+
+def _policy(pair: TwoStagePolicy | MostLikely) -> TwoStagePolicy:
+    return pair.policy if isinstance(pair, MostLikely) else pair
+
+
+def _doubted(found: Judged) -> Judged:
+    """The value of a pair by the log that it was trained on."""
+    return replace(found, verdict=worst(found.verdict, Verdict.CARE), reasons=(SEEN, *found.reasons))
 
 
 def judged(exposure: Exposure, evidence: Evidence) -> Judged:

@@ -35,6 +35,12 @@ MEANINGS = {
 }
 
 
+SEEN = (
+    "the pair was trained on this very log, so what it was lucky with there counts again: the value is too high. Ask a log "
+    "that it has not seen, or take the value that `learn` printed"
+)
+
+
 def worst(*verdicts: Verdict) -> Verdict:
     """The worst of several verdicts: what rests on all of them deserves no better."""
     return max(verdicts, key=list(Verdict).index)

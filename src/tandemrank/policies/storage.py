@@ -54,6 +54,7 @@ class Saved:
     K: int
     vocabulary: Vocabulary
     index: Index | None = None
+    trained_on: str | None = None
 
     def stages(self) -> dict[Stage, Scorer]:
         """Both scorers by the names of their stages."""
@@ -69,6 +70,7 @@ def save(policy: Saved, path: str | Path) -> Path:
         "K2": int(policy.K2),
         "K": int(policy.K),
         "stages": {stage: {"kind": m.kind, "sizes": m.spec()} for stage, m in stages.items()},
+        **({} if policy.trained_on is None else {"trained_on": policy.trained_on}),
     }
     with replacing(path, SAVED_POLICY) as folder:
         folder.mkdir()
@@ -113,6 +115,7 @@ class _Config(BaseModel):
     K2: int = Field(ge=1)
     K: int = Field(ge=1)
     stages: _Stages
+    trained_on: str | None = Field(default=None, max_length=64)
 
 
 class _OtherFormatError(PolicyError):
@@ -176,7 +179,7 @@ def _read(folder: Path) -> Saved:
         raise PolicyError(f"weights.safetensors: {strange[0]} belongs to no stage")
     generator = _scorer("generator", config.stages.generator, tensors, vocabulary)
     ranker = _scorer("ranker", config.stages.ranker, tensors, vocabulary)
-    return Saved(generator, ranker, config.K2, config.K, vocabulary)
+    return Saved(generator, ranker, config.K2, config.K, vocabulary, trained_on=config.trained_on)
 
 
 def _ids(frame: pl.DataFrame, column: str) -> pl.Series:

@@ -33,7 +33,8 @@ class TwoStagePolicy:
     """Generator, re-ranker, K2 candidates, K shown. The one-stage policy is the case K2 = D.
 
     With an `index` (`with_index`) `recommend` and `most_likely` take their candidates from it, and what it misses they do not
-    show; draws, exposures and values never use it.
+    show; draws, exposures and values never use it. `trained_on`: the name (`logs.feedback.fingerprint`) of the log that it
+    learnt from, which therefore cannot judge it.
     """
 
     generator: Scorer
@@ -42,6 +43,7 @@ class TwoStagePolicy:
     K: int
     vocabulary: Vocabulary
     index: Index | None = field(default=None, compare=False, repr=False)
+    trained_on: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         Q, D = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
@@ -273,7 +275,9 @@ class TwoStagePolicy:
 
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
-        return storage.save(Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary, self.index), path)
+        return storage.save(
+            Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary, self.index, self.trained_on), path
+        )
 
     def with_index(self, *, probed: int = retrieval.PROBED) -> "TwoStagePolicy":
         """The same policy with an index of the generator's items as they are now (extra `ann`); it is saved with the policy."""
@@ -348,6 +352,8 @@ def load(path: str | Path) -> TwoStagePolicy:
     """The policy in the folder `path`; a folder that is damaged or of another version is refused."""
     saved = storage.load(path)
     try:
-        return TwoStagePolicy(saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary, saved.index)
+        return TwoStagePolicy(
+            saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary, saved.index, saved.trained_on
+        )
     except PolicyError as error:
         raise storage.damaged(path, error) from error

@@ -39,7 +39,7 @@ from tandemrank.offpolicy.sensitivity import steeper
 from tandemrank.offpolicy.valuation import Side, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Sample, Value, compare_values
 from tandemrank.offpolicy.values import most_clicks as places_of
-from tandemrank.offpolicy.verdicts import CARE_MISSING, Verdict
+from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.safety import canary, difference, segments
@@ -300,7 +300,9 @@ def _best_case(comparison: Comparison) -> float | None:
 
 
 def guessed(new: Value, *, varies: bool) -> str:
-    """Why propensities are no more than a guess; empty where they are known."""
+    """Why neither value nor bound can be believed; empty where propensities are known and the log is a new one."""
+    if SEEN in new.reasons:
+        return "it was trained on this very log, which cannot judge it: ask one that it has not seen"
     if new.propensity == "fitted":
         return "its propensities were fitted to the log, and no bound contains their error"
     if new.propensity == "frequency" and varies:

@@ -19,6 +19,7 @@ from tandemrank._base.ids import same_ids
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.exclusion import pairs_of
+from tandemrank.logs.feedback import fingerprint
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.estimators import check_exposures
 from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
@@ -129,6 +130,12 @@ def learn(
         choice = choose({method: one.policy for method, one in found.items()}, data.judge(config))
         found = {choice.method: found[choice.method]}
     trained, values, production, guarded, fixed = job.plain(found) if logger is None else job.careful(found, logger)
+    name = fingerprint([parts.train, parts.held_out, parts.evaluation])
+    trained = {
+        method: one if method in guarded and guarded[method].kept_production
+        else replace(one, policy=replace(one.policy, trained_on=name))
+        for method, one in trained.items()
+    }  # fmt: skip
     used = data.propensities
     taken = used.kind == "exact" and logging_policy is None
     reason = "the policy to start from is taken for the one that drew the log" if taken else used.reason
