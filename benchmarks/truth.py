@@ -9,8 +9,9 @@ refused are left out, and counted (`refused`). `trusted_coverage`: where
 the verdict is "trust it".
 `rare_ratio`: true clicks of queries seen once or twice, pair over production. `changing_bias`: a logger that was retrained
 once, its propensities logged. `deterministic_promise`: a logger that always shows the same; the promised gain less the true
-one, as a share of production, where a promise is made. `search_seconds`, `search_mb`: `tandemrank learn` on 200,000
-impressions. Every log's result is a line of the file, so an interrupted run goes on, and a longer one only adds.
+one, as a share of production, where a promise is made. `few_coverage`, `few_bias`: the value of a known pair on 3,000
+impressions of one to five queries. `search_seconds` (of the clock), `search_cpu_seconds`, `search_mb`: `tandemrank learn` on
+200,000 impressions. Every log's result is a line of the file, so an interrupted run goes on, and a longer one only adds.
 """
 
 import argparse
@@ -119,19 +120,43 @@ def changing(size: str, seed: int) -> Result:
         log = simulator.impressions(world, 4_000, 2 * seed + number)
         rho_0 = simulator.exposures(world, np.arange(40), samples=1_500, seed=seed + 50_000 + number)
         frames.append(frame_of(log, np.maximum(rho_0[log.query[:, None], log.items], 1e-4)))
-    q, d = (x.ravel() for x in np.meshgrid(np.arange(40), np.arange(50), indexing="ij"))
     wanted = 0.5 * (before.s_c + after.s_c)
-    scores = pl.DataFrame({
-        "query_id": q, "item_id": d, "candidate_score": wanted.ravel(), "ranker_score": before.s_r.ravel()
-    })  # fmt: skip
-    pair = tr.policies.outside.policy_from_scores(scores, K2=20, K=5)
+    pair = pair_of(wanted, before.s_r, K2=20, K=5)
     value = tr.estimate(pair, pl.concat(frames), examination=before.theta, seed=seed)
     truth = simulator.value_by_query(before, np.arange(40), wanted, before.s_r, 20, 5, samples=400, seed=seed)
     return {"value": value.value, "low": value.interval[0], "high": value.interval[1], "truth": float(truth @ before.p)}
 
 
+def few(size: str, seed: int) -> Result:
+    """One to five queries, 3,000 impressions: the value of a known pair, with logged propensities and by the log alone."""
+    del size
+    queries = 1 + seed % 5
+    world = simulator.world(seed, queries=queries, items=30, K=5, K2=12, sharpness=0.6)
+    log = simulator.impressions(world, 3_000, seed + 10_000)
+    rho_0 = simulator.exposures(world, np.arange(queries), samples=20_000 // queries, seed=seed + 50_000)
+    logged = frame_of(log, np.maximum(rho_0[log.query[:, None], log.items], 1e-4))
+    wanted = 0.5 * world.s_c + 0.5 * np.log(world.R)
+    pair = pair_of(wanted, wanted, K2=15, K=5)
+    times = np.bincount(log.query, minlength=queries)
+    true = simulator.value_by_query(world, np.arange(queries), wanted, wanted, 15, 5, samples=8_000, seed=seed)
+    found: Result = {"truth": float(true @ times / times.sum()), "queries": queries}
+    for name, frame in (("logged", logged), ("alone", logged.drop("propensities"))):
+        value = tr.estimate(pair, frame, examination=world.theta, seed=seed)
+        found[name] = {
+            "value": value.value, "low": value.interval[0], "high": value.interval[1], "verdict": str(value.verdict),
+        }  # fmt: skip
+    return found
+
+
+def pair_of(s_c: np.ndarray, s_r: np.ndarray, *, K2: int, K: int) -> tr.TwoStagePolicy:
+    """A pair by its scores of all queries and items, which are numbered.  Shapes: s_c, s_r [Q, D]."""
+    q, d = (x.ravel() for x in np.meshgrid(*map(np.arange, s_c.shape), indexing="ij"))
+    scores = {"query_id": q, "item_id": d, "candidate_score": s_c.ravel(), "ranker_score": s_r.ravel()}
+    return tr.policies.outside.policy_from_scores(pl.DataFrame(scores), K2=K2, K=K)
+
+
 def search(size: str, seed: int) -> Result:
-    """The command line on a log of the size of a search engine's: seconds and memory."""
+    """The command line on a log of the size of a search engine's: seconds of the processor and of the clock, and memory."""
     n, queries, items = SEARCH if size != "tiny" else (2_000, 400, 300)
     log = simulator.search_log(n, queries, items, seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -146,14 +171,15 @@ def search(size: str, seed: int) -> Result:
             "--out",
             f"{folder}/pair",
         ]
-        began = time.perf_counter()
+        began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(command, check=True, capture_output=True)
-        seconds = time.perf_counter() - began
-    return {"seconds": seconds, "mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024}
+        seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"seconds": seconds, "cpu_seconds": cpu, "mb": after.ru_maxrss / 1024}
 
 
 MEASURES: dict[str, Callable[[str, int], Result]] = {
-    "trained": trained, "deterministic": deterministic, "changing": changing, "search": search,
+    "trained": trained, "deterministic": deterministic, "changing": changing, "few": few, "search": search,
 }  # fmt: skip
 
 
@@ -190,9 +216,11 @@ def summary(results: list[Result]) -> Result:
     every = [one for some in by_size.values() for one in some]
     answered = {size: [one for one in some if one["verdict"] != REFUSED] for size, some in by_size.items()}
     trusted = [one for one in every if one["verdict"] == "trust it"]
-    fixed, changed, sought = (
-        [one for one in results if one["measure"] == measure] for measure in ("deterministic", "changing", "search")
+    fixed, changed, small, sought = (
+        [one for one in results if one["measure"] == measure]
+        for measure in ("deterministic", "changing", "few", "search")
     )
+    of_few = {kind: [one | one[kind] for one in small] for kind in ("logged", "alone")}
     new, old = (sum(one[f"rare_{side}"] for one in every) for side in ("new", "old"))
     beyond = [(one["promised"] - one["gain"]) / one["production"] for one in fixed if one["promised"] is not None]
     return {
@@ -207,7 +235,11 @@ def summary(results: list[Result]) -> Result:
         "changing_coverage": _held(changed),
         "deterministic_promise": float(np.mean([*beyond, *[0.0] * (len(fixed) - len(beyond))])) if fixed else None,
         "deterministic_refused": len(fixed) - len(beyond),
+        "few_logs": len(small),
+        "few_coverage": {kind: _held(some) for kind, some in of_few.items()},
+        "few_bias": {kind: _bias(some) for kind, some in of_few.items()},
         "search_seconds": sought[0]["seconds"] if sought else None,
+        "search_cpu_seconds": sought[0]["cpu_seconds"] if sought else None,
         "search_mb": sought[0]["mb"] if sought else None,
     }
 

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from types import FunctionType
 
+import numpy as np
 import polars as pl
 import pytest
 
 import tandemrank
+from tandemrank import policies
 from tandemrank.cli import experiments
 from tandemrank.cli.main import app, main
 
@@ -301,6 +303,51 @@ def test_estimate_values_a_pair_and_compare_compares_two(simulated, capsys, monk
     assert (against["new"]["estimator"], against["new"]["propensity"]) == ("beta_ips", "exact")
     code, out, err = call(capsys, monkeypatch, "compare", *ask, "--json", "--independent", "queries")
     assert json.loads(out)["lower_bound"] < against["lower_bound"]
+
+
+def test_a_system_by_its_scores_has_the_sizes_of_the_log(simulated, tmp_path, capsys, monkeypatch) -> None:
+    folder, _ = simulated
+    log = pl.read_parquet(folder / "log")
+    rows = log.select("query_id").unique().join(log.select(item_id=pl.col("items").explode()).unique(), how="cross")
+    rows = rows.with_columns(candidate_score=0.0, ranker_score=0.0)
+    rows.write_parquet(tmp_path / "scores.parquet")
+    asked, made = [], policies.outside.policy_from_scores
+    monkeypatch.setattr(
+        policies.outside, "policy_from_scores", lambda path, K2, K: asked.append(made(path, K2, K)) or asked[-1]
+    )
+    ask = ["--logs", str(folder / "log"), "--propensity", "frequency"]
+    code, _, err = call(capsys, monkeypatch, "estimate", *ask, "--scores", str(tmp_path / "scores.parquet"))
+    assert code == 0, err
+    assert (log["items"].list.len().max(), rows["item_id"].n_unique()) == (asked[0].K, asked[0].K2)
+    for command in ("estimate", "compare", "decide"):
+        code, _, err = call(
+            capsys, monkeypatch, command, *ask, "--policy", str(folder / "production"), "--candidates", "9"
+        )
+        assert code == 2
+        assert "--candidates and --list-length are for a system given by its scores" in err
+
+
+def test_learn_says_what_to_know_of_a_log_before_and_what_is_sure_after(tmp_path, capsys, monkeypatch) -> None:
+    """A curve that is no 1/k, and then a log of few clicks."""
+    rng = np.random.default_rng(0)
+    items, q = np.argsort(rng.random((900, 6)), axis=1)[:, :4], rng.integers(8, size=900)
+    clicks = rng.random(items.shape) < 0.4
+    log = pl.DataFrame({"query_id": q, "items": items.tolist(), "clicks": clicks.astype(int).tolist()})
+    log.write_parquet(tmp_path / "flat.parquet")
+    ask = ["--propensity", "frequency", "--out"]
+    code, out, err = call(
+        capsys, monkeypatch, "learn", "--logs", str(tmp_path / "flat.parquet"), *ask, str(tmp_path / "a")
+    )
+    assert code == 0, err
+    assert "the log contradicts the examination curve" in err
+    assert "at least" in out
+    assert "clicks are few" not in err
+    log.head(50).write_parquet(tmp_path / "few.parquet")
+    code, _, err = call(
+        capsys, monkeypatch, "learn", "--logs", str(tmp_path / "few.parquet"), *ask, str(tmp_path / "b")
+    )
+    assert code == 0, err
+    assert "and at least 100 are needed" in err
 
 
 def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeypatch, tmp_path) -> None:

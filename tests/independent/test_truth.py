@@ -45,6 +45,16 @@ def test_promises_hold_on_a_small_log(tmp_path: Path) -> None:
     assert abs(found["changing_bias"]["mean"]) < 0.15
 
 
+def test_intervals_of_few_queries_are_over_impressions_and_hold(tmp_path: Path) -> None:
+    """One to five queries: over queries the interval of one would be a point."""
+    results = truth.run(tmp_path / "truth.jsonl", ["tiny"], ["few"], 3)
+    found = truth.summary(results)
+    assert found["few_logs"] == 3
+    assert found["few_coverage"]["logged"] == 1
+    assert all(one["logged"]["high"] - one["logged"]["low"] > 0.02 * one["truth"] for one in results)
+    assert abs(found["few_bias"]["alone"]["mean"]) < 0.1
+
+
 def test_a_result_that_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, asked = tmp_path / "truth.jsonl", []
 

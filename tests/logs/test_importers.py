@@ -1,5 +1,6 @@
 """Logs of other systems: golden files, written by hand from the published schemas, become the logs they should be."""
 
+import re
 from pathlib import Path
 
 import polars as pl
@@ -83,7 +84,7 @@ def test_another_name_of_a_click(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "text", "error", "message"),
     [
-        ("bing", "a.jsonl", "{}", ConfigError, "--from takes ubi, metarank, obd, ga4, clax, long; got 'bing'"),
+        ("bing", "a.jsonl", "{}", ConfigError, "--from takes ubi, metarank, obd, ga4, clax, long, wide; got 'bing'"),
         ("ubi", "a.jsonl", '{"query_id": 1}', LogError, "expected two kinds of files"),
         ("metarank", "a.jsonl", '{"id": 1}', LogError, "event is not there"),
         ("metarank", "a.jsonl", '{"event": "item", "id": "1"}', LogError, "none came"),
@@ -144,4 +145,57 @@ def test_a_long_table_that_is_none_is_refused(text, columns, message, tmp_path) 
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(LogError, match=message):
         run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log", columns=columns)
+    assert not (tmp_path / "log").exists()
+
+
+# --- context ----------------------------------------------------------------------------------------------------------
+
+
+def with_devices() -> pl.DataFrame:
+    return pl.DataFrame({
+        "query_id": [7, 7, 8], "device": ["phone", "desk", "phone"], "hour": [1, 2, 1],
+        "items": [[1, 2], [2, 1], [1, 3]], "clicks": [[1, 0], [0, 0], [0, 1]], "extra": [0, 0, 0],
+    })  # fmt: skip
+
+
+def test_columns_of_context_become_a_part_of_the_query(tmp_path) -> None:
+    with_devices().write_parquet(tmp_path / "a.parquet")
+    found = run.import_log("wide", [tmp_path / "a.parquet"], tmp_path / "log", context=["device", "hour"])
+    log = pl.concat(pl.read_parquet(part) for part in (tmp_path / "log").glob("*.parquet"))
+    assert log["query_id"].to_list() == ["7|phone|1", "7|desk|2", "8|phone|1"]
+    assert log["items"].to_list() == [[1, 2], [2, 1], [1, 3]]
+    assert "extra" not in log.columns
+    assert found.queries == tmp_path / "log-queries.parquet"
+    assert pl.read_parquet(found.queries).to_dict(as_series=False) == {
+        "query_id": ["7|phone|1", "7|desk|2", "8|phone|1"], "device": ["phone", "desk", "phone"], "hour": [1, 2, 1],
+    }  # fmt: skip
+    flat = with_devices().with_row_index("impression_id").explode("items", "clicks")
+    flat = flat.with_columns(position=pl.int_range(2).repeat_by(3).explode().head(len(flat)) + 1)
+    flat.rename({"items": "item_id", "clicks": "click"}).write_csv(tmp_path / "a.csv")
+    run.import_log("long", [tmp_path / "a.csv"], tmp_path / "again", context=["device"])
+    again = pl.concat(pl.read_parquet(part) for part in (tmp_path / "again").glob("*.parquet"))
+    assert again["query_id"].to_list() == ["7|phone", "7|desk", "8|phone"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "frame", "context", "error", "message"),
+    [
+        ("ubi", with_devices(), ["device"], ConfigError, "--from long or wide; got 'ubi'"),
+        ("wide", with_devices(), ["size"], LogError, "--context needs the column 'size'"),
+        ("wide", with_devices(), ["items"], ConfigError, "'items' is one"),
+        ("wide", with_devices().with_columns(device=pl.lit(None)), ["device"], LogError, "row 0, column device"),
+        (
+            "wide",
+            with_devices().with_columns(x=pl.col("items")),
+            ["x"],
+            LogError,
+            "expected numbers, text or categories",
+        ),
+        ("wide", with_devices().with_columns(items=1), ["device"], LogError, "Is it one row per shown item?"),
+    ],
+)
+def test_context_that_cannot_be_had_is_refused(kind, frame, context, error, message, tmp_path) -> None:
+    frame.write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(error, match=re.escape(message)):
+        run.import_log(kind, [tmp_path / "a.parquet"], tmp_path / "log", context=context)
     assert not (tmp_path / "log").exists()

@@ -15,7 +15,7 @@ from random_logs import long_logs, wide_logs
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError, TandemRankError
-from tandemrank.logs import reading, validation, writing
+from tandemrank.logs import pairs, reading, validation, writing
 from tandemrank.logs.description import Description, PolicyCount
 
 
@@ -174,6 +174,59 @@ def test_ranks_that_nothing_connects_are_named():
     answer = validation.validate(swaps.with_columns(query_id=pl.lit(1))).answers[1]
     assert not answer.possible
     assert answer.why == "4 pairs were shown at two ranks or more; they do not connect rank 1 with 3, 4"
+
+
+def plain_contradiction(rows, theta):
+    """Clicks and what a curve expects of them by rank, and the distance in standard errors, in plain Python.
+
+    rows: (query, item, rank from 0, shown, clicks)."""
+    shown = {}
+    for q, d, k, n, c in rows:
+        shown.setdefault((q, d), []).append((k, n, c))
+    sums = {k: [0.0, 0.0, 0.0] for k in range(len(theta))}
+    for some in shown.values():
+        if len(some) > 1:
+            seen, total = sum(n * theta[k] for k, n, _ in some), sum(c for _, _, c in some)
+            for k, n, c in some:
+                share = n * theta[k] / seen
+                for place, value in enumerate((c, total * share, total * share * (1 - share))):
+                    sums[k][place] += value
+    return {k: (c, e, abs(c - e) / v**0.5) for k, (c, e, v) in sums.items() if v}
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3])
+def test_clicks_that_contradict_a_curve_are_found_by_items_at_several_ranks(power):
+    rng, K = np.random.default_rng(0), 4
+    items = np.argsort(rng.random((4000, 8)), axis=1)[:, :K]
+    q, R = rng.integers(10, size=4000), rng.random((10, 8))
+    clicks = rng.random(items.shape) < np.arange(1, K + 1) ** -power * R[q[:, None], items]
+    log = pl.DataFrame({"query_id": q, "items": items.tolist(), "clicks": clicks.astype(int).tolist()})
+    feedback, theta = reading.read(log, K=K), 1 / np.arange(1.0, K + 1)
+    rows = zip(*(getattr(feedback, x).tolist() for x in ("query", "item", "rank", "shown", "clicks")), strict=True)
+    expected = plain_contradiction(list(rows), theta)
+    found = pairs.contradiction(feedback, theta)
+    why = validation.validate(log).answers[1].why
+    if power == 1:
+        assert found is None
+        assert max(z for *_, z in expected.values()) < 5
+        assert "contradict" not in why
+    else:
+        rank = max(expected, key=lambda k: expected[k][2])
+        assert (found.rank, found.clicks) == (rank + 1, expected[rank][0])
+        assert found.expected == pytest.approx(expected[rank][1])
+        assert f"They contradict 1/k, the default: at rank {rank + 1} there are" in why
+    assert pairs.contradiction(feedback, np.arange(1, K + 1) ** -power) is None
+
+
+def test_so_few_lists_that_no_policy_can_be_fitted_to_them():
+    varied = simulated(np.zeros((5, 6), dtype=np.float32))
+    for n, is_possible, words in (
+        (40, False, "8 lists per query, at least 10 are needed"),
+        (100, True, "20 lists per query: with care, below 50"),
+    ):
+        answer = validation.validate(varied.with_columns(query_id=pl.int_range(2000) % 5).head(n)).answers[-1]
+        assert answer.possible == is_possible
+        assert words in answer.why
 
 
 def test_queries_that_come_once_say_nothing_about_the_logger():

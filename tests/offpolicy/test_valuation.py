@@ -23,9 +23,10 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import diagnostics, estimators, propensities, valuation, values
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.reward.memory import memory_of
+from tandemrank.offpolicy.uncertainty import hull
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.outside import policy_from_scores
-from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 K, K2, D = 3, 5, 8
@@ -618,17 +619,54 @@ def test_a_policy_fitted_to_few_lists_per_query_is_not_trusted(lists: float | No
     assert (f"fitted to {lists or 0:g} lists per query, fewer than" in found.reasons[0]) == (verdict != Verdict.TRUST)
 
 
+def test_a_curve_that_the_log_contradicts_is_said() -> None:
+    here = world(60)
+    log = here.log(4000, 1)
+    right, flat = (valuation.estimate(here.new, log, **asked(here, examination=curve)) for curve in (THETA, np.ones(K)))
+    assert right.verdict == Verdict.TRUST
+    assert flat.verdict == Verdict.CARE
+    assert "contradicts the examination curve: at rank 1 there are" in flat.reasons[-1]
+    assert "tandemrank examine" in flat.reasons[-1]
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_the_posterior_hears_of_the_logger_as_in_training(is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, heard = world(40), []
+    tastes, items = np.random.default_rng(0).normal(size=(40, 2)), np.random.default_rng(1).normal(size=(D, 2))
+    scorer = MatrixFactorisation(tastes.astype(np.float32), items.astype(np.float32))
+    live = TwoStagePolicy(scorer, scorer, D, K, here.vocabulary)
+    log = pl.concat([writing._frame(part, here.vocabulary, None, None) for part in here.impressions(600, 1)])
+    fit = valuation.posterior.fit
+
+    def listening(*args: Any, **more: Any) -> Any:
+        heard.append((more["vectors"], more["logger"]))
+        return fit(*args, **more)
+
+    monkeypatch.setattr(valuation.posterior, "fit", listening)
+    valuation.estimate(
+        here.new, log, examination=THETA, reward="posterior", estimator="doubly_robust",
+        logging_policy=live if is_given else None, samples=2, replicates=100,
+    )  # fmt: skip
+    assert len(heard) == 2
+    for vectors, logger in heard:
+        assert vectors is logger
+        assert logger is not None
+        assert (logger.items.shape == (D, 2) and np.allclose(logger.items, items)) == is_given
+
+
 def test_where_propensities_are_in_doubt_the_interval_holds_the_models_answer_too() -> None:
     here = world(60)
     log, asked_of = here.log(4000, 1), [here.new, "production"]
     sure, doubt, model = (
         valuation.estimate_all(asked_of, log, valuation.Question(**asked(here, **more)))
-        for more in ({"estimator": "doubly_robust"}, {"fitted_lists": 5.0}, {"estimator": "direct"})
+        for more in (
+            {"estimator": "doubly_robust"},
+            {"estimator": "doubly_robust", "fitted_lists": 5.0},
+            {"estimator": "direct"},
+        )
     )
-    ends = [sure[0].interval, model[0].interval]
-    assert doubt[0].interval == (min(low for low, _ in ends), max(high for _, high in ends))
-    assert doubt[0].value == sure[0].value
+    own, other, live = doubt[0].draws, model[0].draws, doubt[1].draws
+    assert doubt[0].interval == hull([own, other], 0.95)
+    assert sure[0].interval == hull([sure[0].draws], 0.95)
     assert [one[0].propensity for one in (sure, doubt)] == ["exact", "fitted"]  # no fit is handed on as exact
-    gaps = [values.compare_values(*some).interval for some in (sure, model)]
-    found = values.compare_values(*doubt).interval
-    assert found == pytest.approx((min(low for low, _ in gaps), max(high for _, high in gaps)))
+    assert values.compare_values(*doubt).interval == pytest.approx(hull([own - live, other - live], 0.95))

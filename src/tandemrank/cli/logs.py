@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 def import_(
     sources: Annotated[list[Path], typer.Argument(help="Files of the other system: JSON lines, JSON, CSV or Parquet.")],
     kind: Annotated[
-        str, typer.Option("--from", help="ubi, metarank, obd, ga4, clax, or long: one row per shown item.")
+        str,
+        typer.Option(
+            "--from", help="ubi, metarank, obd, ga4, clax, long (one row per shown item) or wide (one per impression)."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the click log.")],
     click_name: Annotated[
@@ -33,6 +36,12 @@ def import_(
     column: Annotated[
         list[str] | None,
         typer.Option(help="Our name of a column and its name in the files, as query_id=user. May be repeated."),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns, separated by commas, that become a part of the query (a device, an hour); with long and wide."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -46,13 +55,18 @@ def import_(
     if wrong := [pair for pair in column or [] if "=" not in pair]:
         raise ConfigError(f"--column takes OURS=THEIRS, as in query_id=user; got {wrong[0]!r}.")
     with working("importing"):
-        found = run.import_log(kind, sources, out, click_names=click_name or run.CLICKS, columns=names)
+        found = run.import_log(
+            kind, sources, out, click_names=click_name or run.CLICKS, columns=names,
+            context=() if context is None else [part.strip() for part in context.split(",")],
+        )  # fmt: skip
     if as_json:
         print_json(vars(found))
         return
     show(f"{found.path}: {found.impressions:,} impressions, {found.clicks:,} clicks")
     if found.unmatched:
         show(f"left out: {found.unmatched:,} clicks that belong to no item of an impression")
+    if found.queries is not None:
+        show(f"queries with their context: {found.queries} (for --query-features)")
     for note in found.notes:
         show(f"note: {note}")
 

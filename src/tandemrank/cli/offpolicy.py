@@ -1,7 +1,8 @@
 """The commands estimate and compare."""
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -51,8 +52,19 @@ UnitOption = Annotated[
         "list was drawn anew), or queries, about other queries like these.",
     ),
 ]
-ListLength = Annotated[int, typer.Option(help="Length of the shown list, K, of a system given by its scores.", min=1)]
-Candidates = Annotated[int, typer.Option(help="Number of candidates, K2, of a system given by its scores.", min=1)]
+ListLength = Annotated[
+    int | None,
+    typer.Option(
+        help="Length of the shown list, K, of a system given by its scores; by default that of the log's longest list.",
+        min=1,
+    ),
+]
+Candidates = Annotated[
+    int | None,
+    typer.Option(
+        help="Number of candidates, K2, of a system given by its scores; by default 500, or all items if fewer.", min=1
+    ),
+]
 
 
 @app.command()
@@ -63,8 +75,8 @@ def estimate(
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
     estimator: Estimator = "auto",
-    list_length: ListLength = 10,
-    candidates: Candidates = 500,
+    list_length: ListLength = None,
+    candidates: Candidates = None,
     curve: Curve = None,
     independent: UnitOption = None,
     lists: Annotated[
@@ -98,7 +110,9 @@ def estimate(
     if lists not in ("sampled", "most-likely") or (curve_interval and lists != "sampled"):
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
     question = _question(propensity, logging_policy, estimator, curve, independent, engine, seed)
-    pair = pair_of(policy, scores, candidates, list_length)
+    sizes = Sizes(candidates, list_length, logs)
+    sizes.refuse_unused(scores)
+    pair = pair_of(policy, scores, sizes)
     with working("reading the log and valuing the pair"):
         if curve is None or not curve_interval:
             [value] = estimate_all([pair if lists == "sampled" else MostLikely(pair)], logs, question)
@@ -117,8 +131,8 @@ def compare(
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
     estimator: Estimator = "auto",
-    list_length: ListLength = 10,
-    candidates: Candidates = 500,
+    list_length: ListLength = None,
+    candidates: Candidates = None,
     curve: Curve = None,
     independent: UnitOption = None,
     engine: Engine = "local",
@@ -133,7 +147,9 @@ def compare(
     from tandemrank.offpolicy.values import compare_values
 
     question = _question(propensity, logging_policy, estimator, curve, independent, engine, seed)
-    sides = [pair_of(policy, scores, candidates, list_length), other_side(against, candidates, list_length)]
+    sizes = Sizes(candidates, list_length, logs)
+    sizes.refuse_unused(scores, against)
+    sides = [pair_of(policy, scores, sizes), other_side(against, sizes)]
     with working("reading the log and comparing"):
         found = compare_values(*estimate_all(sides, logs, question))
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
@@ -164,7 +180,33 @@ def _question(
     )
 
 
-def pair_of(policy: Path | None, scores: Path | None, candidates: int, list_length: int) -> "TwoStagePolicy":
+@dataclass(frozen=True)
+class Sizes:
+    """K2 and K of systems that are given by their scores, as asked for or by the log."""
+
+    candidates: int | None
+    list_length: int | None
+    logs: list[str]
+
+    @cached_property
+    def places(self) -> int:
+        """K: as asked for, else the longest list of the log."""
+        from tandemrank.logs.sources import longest_list
+
+        return self.list_length or longest_list(self.logs) or 1
+
+    def refuse_unused(self, *sides: object) -> None:
+        """Refuses sizes where no side is given by its scores: a saved pair has its own."""
+        if any(isinstance(side, Path) or (isinstance(side, str) and os.path.isfile(side)) for side in sides):
+            return
+        if self.candidates is not None or self.list_length is not None:
+            raise ConfigError(
+                "--candidates and --list-length are for a system given by its scores; a saved pair has its own K2 and K. "
+                "Leave them out."
+            )
+
+
+def pair_of(policy: Path | None, scores: Path | None, sizes: Sizes) -> "TwoStagePolicy":
     """The pair that is asked about."""
     from tandemrank.policies import outside, two_stage
 
@@ -172,10 +214,10 @@ def pair_of(policy: Path | None, scores: Path | None, candidates: int, list_leng
         raise ConfigError("give the pair by --policy, a saved pair, or by --scores, a Parquet of scores; one of them.")
     if policy is not None:
         return two_stage.load(policy)
-    return outside.policy_from_scores(cast(Path, scores), K2=candidates, K=list_length)
+    return outside.policy_from_scores(cast(Path, scores), K2=sizes.candidates, K=sizes.places)
 
 
-def other_side(against: str, candidates: int, list_length: int) -> "Side":
+def other_side(against: str, sizes: Sizes) -> "Side":
     """The other side: production, a saved pair, or any system by its scores."""
     from tandemrank.offpolicy.values import PRODUCTION
 
@@ -184,8 +226,4 @@ def other_side(against: str, candidates: int, list_length: int) -> "Side":
     path = Path(against)
     if not os.path.exists(path):
         raise ConfigError(f"--against takes production, a saved pair or a Parquet of scores; nothing is at {against}.")
-    return (
-        pair_of(path, None, candidates, list_length)
-        if os.path.isdir(path)
-        else pair_of(None, path, candidates, list_length)
-    )
+    return pair_of(path, None, sizes) if os.path.isdir(path) else pair_of(None, path, sizes)

@@ -14,6 +14,7 @@ from tandemrank.cli.offpolicy import (
     Log,
     LoggingPolicy,
     Propensity,
+    Sizes,
     UnitOption,
     other_side,
     pair_of,
@@ -67,8 +68,8 @@ def decide(
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
     estimator: Estimator = "auto",
-    list_length: ListLength = 10,
-    candidates: Candidates = 500,
+    list_length: ListLength = None,
+    candidates: Candidates = None,
     curve: Curve = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML page for the meeting to this path.")] = None,
     engine: Engine = "local",
@@ -83,13 +84,15 @@ def decide(
     from tandemrank.policies import two_stage
     from tandemrank.safety import decision
 
-    sides = _sides(policy or [], scores or [], candidates, list_length)
+    sizes = Sizes(candidates, list_length, logs)
+    sizes.refuse_unused(*(scores or []), against)
+    sides = _sides(policy or [], scores or [], sizes)
     drew = None if logging_policy is None else two_stage.load(logging_policy)
     with working("reading the log and deciding"):
         found = decision.decide(
             sides,
             logs,
-            against=other_side(against, candidates, list_length),
+            against=other_side(against, sizes),
             at_least=at_least,
             level=level,
             independent=independent,  # type: ignore[arg-type]
@@ -133,12 +136,12 @@ def _print(found: "Decision", report: Path | None) -> None:
         show(f"report: {report}")
 
 
-def _sides(policies: list[Path], scores: list[Path], candidates: int, list_length: int) -> "dict[str, TwoStagePolicy]":
+def _sides(policies: list[Path], scores: list[Path], sizes: Sizes) -> "dict[str, TwoStagePolicy]":
     """The pairs by their paths."""
     if not policies and not scores:
         raise ConfigError("give at least one pair: --policy, a saved pair, or --scores, a Parquet of scores.")
     names = [str(path) for path in (*policies, *scores)]
     if len(set(names)) < len(names):
         raise ConfigError(f"every pair once; {max(names, key=names.count)} came twice.")
-    saved = {str(path): pair_of(path, None, candidates, list_length) for path in policies}
-    return saved | {str(path): pair_of(None, path, candidates, list_length) for path in scores}
+    saved = {str(path): pair_of(path, None, sizes) for path in policies}
+    return saved | {str(path): pair_of(None, path, sizes) for path in scores}

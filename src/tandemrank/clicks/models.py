@@ -52,7 +52,10 @@ def examination_curve(
     if isinstance(curve, str):
         raise ConfigError(f'expected the curve "reciprocal" or "dcg", or one of your own; {curve!r} came.')
     if len(curve) < K:
-        raise ConfigError(f"expected an examination curve of {K} ranks or more; {len(curve)} came. Show fewer places.")
+        raise ConfigError(
+            f"expected an examination curve of {K} ranks or more; {len(curve)} came. Give a longer one (--curve), or show "
+            "fewer places (--list-length)."
+        )
     return check_examination(curve[:K])
 
 

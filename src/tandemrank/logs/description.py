@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tandemrank.logs.checks import impressions_of
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Shown
-from tandemrank.logs.pairs import compared, often, unconnected
-from tandemrank.logs.variety import fixed_queries, hardly_varies, items_in_common
+from tandemrank.logs.pairs import compared, contradiction, often, unconnected
+from tandemrank.logs.variety import CARE_LISTS, REFUSE_LISTS, fixed_queries, hardly_varies, items_in_common
 
 ENOUGH_CLICKS = 100  # to train two stages by: with fewer, chance decides which items were clicked
 FREQUENT = 10  # impressions of a query from which on frequencies begin to say something about the logger
@@ -128,7 +128,7 @@ def _effective_items(feedback: Feedback) -> NDArray[np.float64]:
 def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
     """Which questions the log can answer."""
     frequent = float(feedback.impressions[feedback.impressions >= FREQUENT].sum()) / max(feedback.N, 1)
-    varied = log.deterministic is False
+    varied, each = log.deterministic is False, feedback.N / max(log.queries, 1)
     lists = (
         f"{hardly_varies(feedback)}: nothing is known of other items"
         if log.deterministic
@@ -150,7 +150,11 @@ def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
             varied and frequent >= 0.5,
             f"{frequent:.0%} of the impressions are of queries seen {FREQUENT} times or more" if varied else lists,
         ),
-        Answer("value of another policy, fitted propensities", varied, lists),
+        Answer(
+            "value of another policy, fitted propensities",
+            varied and each >= REFUSE_LISTS,
+            f"{lists}; {_enough(each)}" if varied else lists,
+        ),
     )
 
 
@@ -160,6 +164,14 @@ def _training(log: Description) -> str:
     if log.clicks < ENOUGH_CLICKS:
         return f"{found}; at least {ENOUGH_CLICKS} clicks are needed"
     return f"{found}; only the order of what was shown can be learnt" if log.deterministic else found
+
+
+def _enough(each: float) -> str:
+    """Whether a policy can be fitted to so many lists per query, in words."""
+    found = f"{each:.3g} lists per query"
+    if each < REFUSE_LISTS:
+        return f"{found}, at least {REFUSE_LISTS} are needed"
+    return found if each >= CARE_LISTS else f"{found}: with care, below {CARE_LISTS}"
 
 
 def _bias(feedback: Feedback, log: Description) -> Iterator[Answer]:
@@ -173,6 +185,8 @@ def _bias(feedback: Feedback, log: Description) -> Iterator[Answer]:
             why += ", ten times or more"
         if apart:
             why += f"; they do not connect rank 1 with {_listed(apart)}"
+        if some is pairs and (found := contradiction(feedback, 1 / np.arange(1.0, max(K, 1) + 1))) is not None:
+            why += f". They contradict 1/k, the default: {found.words}. Run `tandemrank examine`, and pass its curve"
         yield Answer(question, not apart and K > 1 and len(some.query) > 0, why)
 
 

@@ -1,4 +1,7 @@
-"""(query, item) pairs that were shown at two ranks or more: what a log can compare ranks by."""
+"""(query, item) pairs that were shown at two ranks or more: what a log can compare ranks by.
+
+E[ c_pk | c_p ] = c_p n_pk theta_k / sum_j n_pj theta_j        of a pair p, whatever its relevance (`contradiction`)
+"""
 
 from dataclasses import dataclass
 
@@ -9,6 +12,8 @@ from scipy.sparse.csgraph import connected_components
 
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
+
+SURELY, FAR = 5.0, 1.25  # standard errors, and the factor, from which on a curve is contradicted
 
 
 @dataclass(frozen=True)
@@ -56,3 +61,44 @@ def often(pairs: Pairs) -> Pairs:
 
 def row_sums(matrix: csr_matrix) -> NDArray[np.float64]:
     return np.asarray(matrix.sum(axis=1), dtype=np.float64).ravel()
+
+
+@dataclass(frozen=True)
+class Contradiction:
+    """The rank, from 1, at which clicks are farthest from what an examination curve expects of them."""
+
+    rank: int
+    clicks: float
+    expected: float
+
+    @property
+    def words(self) -> str:
+        """What the log says against the curve."""
+        return (
+            f"at rank {self.rank} there are {self.clicks:,.0f} clicks where the curve expects {self.expected:,.0f}, by items "
+            "that a query was shown at several ranks"
+        )
+
+
+def contradiction(feedback: Feedback, theta: NDArray[np.float64]) -> Contradiction | None:
+    """Where the clicks of a log surely contradict a curve, and by much; None where they do not.
+
+    A pair's clicks are spread over its ranks by how often it was shown there and by the curve alone:
+
+        z_k = sum_p (c_pk - c_p s_pk) / sqrt(sum_p c_p s_pk (1 - s_pk)),     s_pk = n_pk theta_k / sum_j n_pj theta_j
+
+    Shapes: theta [K].
+    """
+    pairs = compared(feedback, len(theta))
+    if not len(pairs.query):
+        return None
+    rank, rows = pairs.shown.indices, np.repeat(np.arange(len(pairs.query)), np.diff(pairs.shown.indptr))
+    seen = pairs.shown.data * theta[rank]
+    of_pair = np.bincount(rows, seen)[rows]
+    s = np.divide(seen, of_pair, out=np.zeros(len(rows)), where=of_pair > 0)
+    c = row_sums(pairs.clicks)[rows]
+    clicks, expected, variance = (np.bincount(rank, x, len(theta)) for x in (pairs.clicks.data, c * s, c * s * (1 - s)))
+    z = np.divide(np.abs(clicks - expected), np.sqrt(variance), out=np.zeros(len(theta)), where=variance > 0)
+    far = np.maximum(clicks, expected) > FAR * np.minimum(clicks, expected)
+    k = int(np.argmax(np.where(far, z, 0.0)))
+    return Contradiction(k + 1, float(clicks[k]), float(expected[k])) if far[k] and z[k] > SURELY else None

@@ -133,6 +133,18 @@ def impressions_in(path: Path) -> int:
         return 0
 
 
+def longest_list(source: Source) -> int:
+    """The places of the longest list of a log, 0 where none can be read: what is wrong with it is told by reading it."""
+    longest = 0
+    for batch in batches(source):
+        if batch.frame is None or not len(batch.frame):
+            continue
+        long = is_long(batch.frame.columns)
+        places = batch.frame["position"] if long else batch.frame["items"].list.len()
+        longest = max(longest, int(cast("int | None", places.max()) or 0))
+    return longest
+
+
 def _inside(folder: Path) -> list[Path]:
     """The files of a folder that can be a log's; what is hidden is not looked at, nor are hidden folders, where half of a
     log may be that is written right now."""

@@ -12,6 +12,8 @@ from tandemrank.logs.feedback import Feedback, always_the_same
 
 FIXED_QUERIES = 0.9  # of the queries that came twice: if so many always saw one list, the logger does not vary
 FIXED_ITEMS = 0.8  # of a list's items, beyond chance, that another list of its query has too
+# Lists per query: a policy fitted to fewer knows too little of what each query is shown, or nearly nothing.
+CARE_LISTS, REFUSE_LISTS = 50, 10
 
 
 def fixed_queries(feedback: Feedback) -> float | None:

@@ -4,6 +4,7 @@
 - `propensities`: propensities of every kind and their clipping: the only place that chooses either (logged ones are pooled in
   `logs.feedback`)
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities
+- `calibration`: a fitted logging policy against its log: propensities corrected by groups of pairs
 - `estimate`: a value as a ratio of sums over queries
 - `estimators`: the estimators: arrays in, an `Estimate` out
 - `folds`: parts of a log by query, for cross-fitting

@@ -71,7 +71,7 @@ def exposure_on(
     """
     policy = pair.policy if isinstance(pair, MostLikely) else pair
     logged = np.flatnonzero(log.impressions)
-    samples = _races(samples, len(logged), policy)
+    samples = races_for(pair, samples, len(logged))
     positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged), "the pair to value")
     here = positions_of(policy.vocabulary.item_ids, log.vocabulary.item_ids, "item", missing="mark")[log.item]
     there = positions_of(log.vocabulary.item_ids, policy.vocabulary.item_ids, "item", missing="mark")
@@ -101,9 +101,10 @@ def exposure_on(
     return Exposure(rho, total, supported, random, direct)
 
 
-def _races(asked: int, queries: int, policy: TwoStagePolicy) -> int:
+def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> int:
     """Samples for each query. Their noise is each query's own, so an interval over queries counts it; few queries get more, for
     with them no interval would, and many queries of many items fewer."""
+    policy = pair.policy if isinstance(pair, MostLikely) else pair
     most = max(LEAST, MANY_RACES // max(queries, 1)) if policy.exposes_sparsely else asked
     return max(min(asked, most), RACES // max(queries, 1))
 

@@ -20,6 +20,7 @@ from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.logs.variety import hardly_varies
 from tandemrank.offpolicy.logger import Lists, fit
 from tandemrank.offpolicy.names import Asked, Clip, Kind
+from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
@@ -33,6 +34,7 @@ SAMPLES = 50  # of the race, for propensities that come from a policy
 RACES, LEAST = 320_000, 16
 
 
+OFTEN = 50.0  # showings per pair from which on frequencies of few queries are better known than any model of the logger
 FITTED_LEAST = 1e-9  # of a fitted propensity: what was shown can be, though its fitted chance be 0 in single precision
 
 
@@ -132,7 +134,16 @@ def choose_propensity(wanted: Asked, log: Feedback, logging_policy: TwoStagePoli
         return "logged", "the log has a column of them"
     if fixed := hardly_varies(log):
         return "frequency", f"{fixed}, so what was shown is all that is known"
+    if often := shown_often(log):
+        return "frequency", f"queries are few and each of their items was shown {often:,.0f} times in the mean"
     return "fitted", "the log has none, nor is the policy given that drew it; its lists vary, so a policy can be fitted"
+
+
+def shown_often(log: Feedback) -> float | None:
+    """Showings per pair of query and item where queries are few and their frequencies well known, else None."""
+    queries, pairs = int((log.impressions > 0).sum()), len(np.unique(log.query * np.int64(log.D) + log.item))
+    each = float(log.shown.sum()) / max(pairs, 1)
+    return each if 0 < queries < FEW_QUERIES and each >= OFTEN else None
 
 
 def row_propensities(
@@ -169,9 +180,14 @@ def row_propensities(
     q[logged] = logger.vocabulary.queries(rows.vocabulary.query_ids.gather(logged), "the policy that drew the log")
     item = positions_of(logger.vocabulary.item_ids, rows.vocabulary.item_ids, "item", missing="mark")[rows.item]
     rho_0, known = np.zeros(len(item)), item >= 0
-    samples = samples or int(np.clip(RACES // max(len(logged), 1), LEAST, SAMPLES))
+    samples = samples or races_for(len(logged))
     rho_0[known], _ = logger.exposure(q[rows.query[known]], item[known], theta[: logger.K], samples=samples, seed=seed)
     return rho_0
+
+
+def races_for(queries: int) -> int:
+    """Samples of the race for the propensities of each of so many queries."""
+    return int(np.clip(RACES // max(queries, 1), LEAST, SAMPLES))
 
 
 def frequency_propensity(feedback: Feedback, theta: Floats) -> Floats:

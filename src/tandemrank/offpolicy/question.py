@@ -25,10 +25,12 @@ class Question:
     - `examination`: the curve theta, the chance that a rank is looked at: "reciprocal" 1/k, "dcg" 1/log2(k+1), or a number
       for each rank, as `examine` finds them.
     - `estimator`: see `offpolicy.estimators`; "direct" and "doubly_robust" use a reward model, cross-fitted. "auto" takes the
-      one with the least measured error (docs/decisions.md): "beta_ips" where propensities are known, exact or logged, and
-      "doubly_robust" where they are fitted or counted, or a reward model or a log for it is given.
+      one with the least measured error (docs/decisions.md): "doubly_robust" where propensities are counted, or a reward model
+      or a log for it is given; else "ips" where they are fitted, corrected by what the log shows (`calibration`), and
+      "beta_ips" where they are known, exact or logged.
     - `propensity`: "auto" takes the best there is a source for: "exact" if the `logging_policy` is given, "logged" if the
-      log has a column of them, "frequency" if the logger always shows the same, else "fitted" to the lists of the log.
+      log has a column of them, "frequency" if the logger always shows the same, or queries are few and their items shown
+      often, else "fitted" to the lists of the log.
     - `clip`: propensities are raised to it: "none", "quantile", "paper", or a number; without it "quantile" for the estimator
       "clipped" and "none" for the others.
     - `reward_log`: impressions that are not in the log, for the reward model to learn from, in the same vocabulary; without

@@ -1,13 +1,18 @@
-"""How sure an estimate is: queries are taken as a sample, and the bootstrap draws others like it."""
+"""How sure an estimate is: queries are taken as a sample, and the bootstrap draws others like it.
+
+Where queries are few, one constant query above all, they are no sample: other impressions of the same queries are drawn.
+"""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.estimate import Estimate, Floats
 
 RESAMPLED = 2**22  # queries drawn at once by the bootstrap: 32 MB
+FEW_QUERIES = 30  # fewer are no sample of others
 
 
 def bootstrap(
@@ -30,6 +35,34 @@ def bootstrap(
     top, bottom = sums[:, ::2], sums[:, 1::2]
     values: Floats = np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom > 0)
     return values
+
+
+def impression_noise(
+    weights: Sequence[Floats], log: Feedback, *, most: float, replicates: int = 1000, seed: int = 0
+) -> Floats:
+    """What values  sum w c / N  would differ by if other impressions of the same queries had come: normal, with
+
+        Cov(c_r, c_s) = [r = s] v_r - c_r c_s / n_q,     v_r = c_r + clicks on others beside them
+
+    of the clicks on two rows of a query. Exact where a list gets one click at most; else the variance of a value is at most
+    this (Cauchy and Schwarz), and for the sum of all clicks it is this. `most` clicks of an impression. All weights see the
+    same draws.  Shapes: m weights of [P] -> [replicates, m].
+    """
+    v = np.minimum(np.inf if log.others is None else log.clicks + log.others, most * log.clicks)
+    rows = np.flatnonzero(v > 0)
+    query, root, c = log.query[rows], np.sqrt(v[rows]), log.clicks[rows]
+    u = c / (root * np.sqrt(log.impressions[query]))
+    length = np.bincount(query, u * u, log.Q)  # of u, squared, of each query: clicks per impression at most
+    pulled = np.divide(1 - np.sqrt(1 - np.minimum(length, 1.0)), length, out=np.zeros(log.Q), where=length > 0)
+    columns = np.stack([w[rows] for w in weights], axis=1) * root[:, None] / max(log.N, 1.0)
+    rng, noise = np.random.default_rng(seed), np.empty((replicates, len(weights)))
+    first = np.flatnonzero(np.diff(query, prepend=-1))
+    for replicate in range(replicates):
+        z = rng.standard_normal(len(rows))
+        along = pulled[query[first]] * np.add.reduceat(u * z, first) if len(first) else np.zeros(0)
+        z -= u * np.repeat(along, np.diff(np.append(first, len(rows))))
+        noise[replicate] = z @ columns
+    return noise
 
 
 def percentile_interval(draws: Floats, level: float) -> tuple[float, float]:

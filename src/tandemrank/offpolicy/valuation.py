@@ -18,23 +18,27 @@ from tandemrank.errors import ConfigError
 from tandemrank.logs import reading, sums
 from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.pairs import Contradiction, contradiction
 from tandemrank.logs.sources import Source
-from tandemrank.offpolicy import bounds, estimators, sensitivity, values
+from tandemrank.logs.variety import CARE_LISTS
+from tandemrank.offpolicy import bounds, estimators, propensities, sensitivity, values
 from tandemrank.offpolicy.bounds import Independent
+from tandemrank.offpolicy.calibration import Drawn, calibrated, draw_lists
 from tandemrank.offpolicy.diagnostics import Exposure, diagnose
 from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.exposure import MostLikely, exposure_on
+from tandemrank.offpolicy.exposure import MostLikely, exposure_on, races_for
 from tandemrank.offpolicy.folds import query_folds, rows_of
 from tandemrank.offpolicy.identification import identified
+from tandemrank.offpolicy.impression_bound import counts_impressions
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.names import Asked, Clip, Curve, Estimator
-from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve
+from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve, row_propensities
 from tandemrank.offpolicy.question import Question, RewardSource
 from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
-from tandemrank.offpolicy.verdicts import CARE_LISTS, CARE_MISSING, SEEN, Verdict, judge, worst
+from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, worst
 from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -177,7 +181,8 @@ class Evidence:
     """What a log says, whatever the pair: its curve, its propensities, and parts of it, each with a reward model of others.
 
     `estimator`: the one that is used. `rates`: the plainest reward model of the same parts, where a logger was fitted to few
-    lists per query, `fitted_lists`.
+    lists per query, `fitted_lists`. `against_curve`: what the log says against the curve.
+    `drawn`: lists of a fitted logger and their propensities, to correct those of the log by.
     Shapes: theta [K]; rho_0 [P].
     """
 
@@ -188,6 +193,8 @@ class Evidence:
     parts: Models = ()
     rates: Models = ()
     fitted_lists: float | None = None
+    against_curve: Contradiction | None = None
+    drawn: tuple[Drawn, Floats] | None = None
 
     @property
     def rho_0(self) -> Floats:
@@ -237,7 +244,9 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
     estimator = _estimator(asked, found)
     folds = read.folds if estimator in MODELLED else []
     parts = (
-        tuple((part, _reward(rest, theta, asked, read.by_query)) for part, rest in folds) if models is None else models
+        tuple((part, _reward(rest, theta, asked, found.logger, read.by_query)) for part, rest in folds)
+        if models is None
+        else models
     )
     queries = max(int((read.whole.impressions > 0).sum()), 1)
     lists = read.whole.N / queries if found.kind == "fitted" else asked.fitted_lists
@@ -245,7 +254,19 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
         found = replace(found, kind="fitted", reason="the policy that drew the log was fitted to its lists before")
     doubted = estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
     rates = tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds) if doubted else ()
-    return Evidence(read.whole, theta, found, estimator, parts, rates, lists)
+    against = contradiction(read.whole, theta) if counts_impressions(read.whole) else None
+    drawn = _drawn(read.whole, theta, found, asked) if found.kind == "fitted" else None
+    return Evidence(read.whole, theta, found, estimator, parts, rates, lists, against, drawn)
+
+
+def _drawn(log: Feedback, theta: Floats, found: Resolved, asked: Question) -> tuple[Drawn, Floats] | None:
+    """Lists of a fitted logger, and their propensities, by as many races as those of the log."""
+    if found.logger is None or not log.N:
+        return None
+    seed = derive(asked.seed, "drawn") % 2**32
+    drawn = draw_lists(log, found.logger, seed=seed)
+    races = asked.samples if asked.samples > SAMPLES else propensities.races_for(int((log.impressions > 0).sum()))
+    return drawn, row_propensities(drawn.lists, theta, "exact", found.logger, samples=races, seed=seed)
 
 
 def _estimator(asked: Question, found: Resolved) -> Estimator:
@@ -255,12 +276,17 @@ def _estimator(asked: Question, found: Resolved) -> Estimator:
         return "ips"
     if asked.estimator != "auto":
         return asked.estimator
-    known = found.kind in ("exact", "logged") and asked.fitted_lists is None
-    return "beta_ips" if known and asked.reward == "item-rate" and asked.reward_log is None else "doubly_robust"
+    if found.kind == "frequency" or asked.reward != "item-rate" or asked.reward_log is not None:
+        return "doubly_robust"
+    # A reward model promises too much of what the logger hardly showed, and a fit cannot take it all back.
+    return "ips" if found.kind == "fitted" or asked.fitted_lists is not None else "beta_ips"
 
 
-def _reward(log: Feedback, theta: Floats, asked: Question, by_query: bool) -> RewardModel:
-    """The reward model of a part of the log; a logging policy's vectors are the prior of the posterior.
+def _reward(
+    log: Feedback, theta: Floats, asked: Question, logger: TwoStagePolicy | None, by_query: bool
+) -> RewardModel:
+    """The reward model of a part of the log; of the posterior the logger's vectors, given or fitted, are the prior, and its
+    scores are evidence, as in training.
 
     Of queries that it has not seen the posterior knows no more than rates do, so they do there.
     """
@@ -268,19 +294,31 @@ def _reward(log: Feedback, theta: Floats, asked: Question, by_query: bool) -> Re
         return asked.reward
     if asked.reward == "item-rate" or by_query or not log.clicks.any():
         return item_rate.reward_model(log, theta)
-    prior = vectors_of(asked.logging_policy, log.vocabulary)
-    return posterior.fit(log, theta, vectors=prior, seed=derive(asked.seed, "reward") % 2**32)
+    drew = vectors_of(logger or asked.logging_policy, log.vocabulary)
+    return posterior.fit(log, theta, vectors=drew, logger=drew, seed=derive(asked.seed, "reward") % 2**32)
 
 
 def _judged(pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, asked: Question) -> list[Judged]:
     """Every pair with its estimate, its diagnostics and its verdict. All see the same races."""
     seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in (*evidence.parts, *evidence.rates)]
-    found = [
-        judged(exposure_on(pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed), evidence)
-        for pair in pairs
-    ]
+    found = []
+    for pair in pairs:
+        exposure = exposure_on(pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed)
+        found.append(judged(exposure, _calibrated(pair, exposure, evidence, asked)))
     name = fingerprint([evidence.log])
     return [_doubted(one) if _policy(pair).trained_on == name else one for one, pair in zip(found, pairs, strict=True)]
+
+
+def _calibrated(pair: TwoStagePolicy | MostLikely, exposure: Exposure, evidence: Evidence, asked: Question) -> Evidence:
+    """The evidence with fitted propensities that are corrected for this pair."""
+    if evidence.drawn is None:
+        return evidence
+    (drawn, rho_0), log, theta = evidence.drawn, evidence.log, evidence.theta
+    races = races_for(pair, asked.samples, int((log.impressions > 0).sum()))
+    rho = exposure_on(pair, drawn.lists, theta, (), samples=races, seed=derive(asked.seed, "exposure of drawn")).rho
+    used = evidence.propensities
+    corrected = calibrated(used.unclipped[0], exposure.rho, log, theta, drawn, rho_0, rho)
+    return replace(evidence, propensities=replace(used, unclipped=(corrected,)))
 
 
 def _policy(pair: TwoStagePolicy | MostLikely) -> TwoStagePolicy:
@@ -299,7 +337,10 @@ def judged(exposure: Exposure, evidence: Evidence) -> Judged:
     model = _direct(replace(exposure, direct=rates), replace(evidence, parts=evidence.rates)) if len(rates) else None
     ips = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
     diagnostics = diagnose(evidence.log, evidence.rho_0, found.raised[0], exposure, evidence.theta)
-    verdict, reasons = judge(diagnostics, modelled=evidence.estimator == "direct", fitted_lists=evidence.fitted_lists)
+    verdict, reasons = judge(
+        diagnostics, modelled=evidence.estimator == "direct", fitted_lists=evidence.fitted_lists,
+        against_curve=evidence.against_curve, over_impressions=values.few_queries(evidence.log),
+    )  # fmt: skip
     cases = identified(ips, exposure, evidence.log)
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)

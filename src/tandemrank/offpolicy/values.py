@@ -1,8 +1,9 @@
 """What a pair is worth and how two compare: the typed results, made from arrays alone.
 
 Everything here is about clicks per impression over a log's queries, each as often as it came. An interval takes queries as a
-sample: it covers what other queries of the same kind would have given. A bound is by default about the log's own impressions
-(`impression_bound`), and by wish about queries as a sample, too (`bounds`).
+sample: it covers what other queries of the same kind would have given; where they are few, what other impressions would
+have. A bound is by default about the log's own impressions (`impression_bound`), and by wish about queries as a sample, too
+(`bounds`).
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.estimators import by_query, ips, safe_ratio, sums_by
 from tandemrank.offpolicy.identification import Identified
-from tandemrank.offpolicy.uncertainty import bootstrap, hull, share_of_wins
+from tandemrank.offpolicy.uncertainty import FEW_QUERIES, bootstrap, hull, impression_noise, share_of_wins
 from tandemrank.offpolicy.verdicts import Verdict, worst
 
 Floats = NDArray[np.float64]
@@ -49,7 +50,8 @@ class Sample:
 class Value:
     """Clicks per impression: of a pair if it were live, or of production as the log shows it.
 
-    `interval`: by the bootstrap over queries. `lower_bound`: the value exceeds it with the same probability however short the
+    `interval`: by the bootstrap over queries; where they are fewer than 30 it is over impressions of these queries
+    (`uncertainty.impression_noise`). `lower_bound`: the value exceeds it with the same probability however short the
     log is, by the `bound_method` on the IPS terms, whatever the estimator. `verdict`: may it be believed, with `reasons`.
     `estimator` and `propensity`: the kinds that were used, and why. `diagnostics`: what the value rests on; None for
     production, which needs neither. `estimate`: query by query. `terms` of the lower bound; `ceiling_terms`: of the same
@@ -200,14 +202,26 @@ def with_uncertainty(
     sample = Sample(int(logged.sum()), log.N, replicates, level, seed, unit(independent, log, sides))
     models = [side.model for side in sides if side.model is not None]
     draws = bootstrap([*(side.estimate for side in sides), *models], logged, replicates=replicates, seed=seed).T
+    few = few_queries(log)
+    if few:
+        weights = [side.weights for side in sides]
+        noise = impression_noise(weights, log, most=most_clicks(log), replicates=replicates, seed=seed)
+        draws[: len(sides)] = (np.array([side.estimate.value for side in sides]) + noise).T
     of_models = iter(draws[len(sides) :])
     return tuple(
-        _value(side, drawn, None if side.model is None else next(of_models), sample, log)
+        _value(side, drawn, None if side.model is None else next(of_models), sample, log, few=few)
         for side, drawn in zip(sides, draws[: len(sides)], strict=True)
     )
 
 
-def _value(side: Judged, draws: Floats, model_draws: Floats | None, sample: Sample, log: Feedback) -> Value:
+def few_queries(log: Feedback) -> bool:
+    """Whether queries are too few to be a sample of others, so that intervals are over impressions."""
+    return 0 < int((log.impressions > 0).sum()) < FEW_QUERIES and impression_bound.counts_impressions(log)
+
+
+def _value(
+    side: Judged, draws: Floats, model_draws: Floats | None, sample: Sample, log: Feedback, *, few: bool
+) -> Value:
     """A side with its interval and its bound.  Shapes: draws, model_draws [replicates]."""
     if sample.independent == "impressions":
         sums = impression_bound.value_sums(side.weights, log, most=most_clicks(log))
@@ -216,7 +230,7 @@ def _value(side: Judged, draws: Floats, model_draws: Floats | None, sample: Samp
         bound = bounds.best(side.terms, sample.level)
     every = [draws] if model_draws is None else [draws, model_draws]
     return Value(
-        side.estimate.value, side.estimate.standard_error, hull(every, sample.level),
+        side.estimate.value, float(draws.std()) if few else side.estimate.standard_error, hull(every, sample.level),
         max(0.0, bound.value), bound.name, side.verdict, side.reasons, side.propensity, side.propensity_reason,
         side.diagnostics, side.estimate, side.terms, side.ceiling_terms, side.weights, side.old_weights, draws, sample,
         log, side.identified, model_draws, side.estimator,
@@ -237,7 +251,9 @@ def compare_values(new: Value, old: Value) -> Comparison:
         new,
         old,
         new.value - old.value,
-        float(np.sqrt(np.square(new.estimate.influence - old.estimate.influence).sum())),
+        float(draws.std())
+        if few_queries(new.log)
+        else float(np.sqrt(np.square(new.estimate.influence - old.estimate.influence).sum())),
         hull([a - b for a in new.all_draws for b in old.all_draws], new.sample.level),
         share_of_wins(draws),
         None if bound is None else bound.value,

@@ -2,14 +2,15 @@
 
 from enum import StrEnum
 
+from tandemrank.logs.pairs import Contradiction
+from tandemrank.logs.variety import CARE_LISTS, REFUSE_LISTS
 from tandemrank.offpolicy.diagnostics import Diagnostics
+from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 
 # The verdict. Where exposure is missing beyond three standard errors and these shares, or so little data is left:
 CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
 CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
-CARE_QUERIES, CARE_LARGEST, CARE_CLIPPED = 30, 0.1, 0.05
-# Lists per query: a policy fitted to fewer knows too little of what each query is shown, or nearly nothing.
-CARE_LISTS, REFUSE_LISTS = 50, 10
+CARE_QUERIES, CARE_LARGEST, CARE_CLIPPED = FEW_QUERIES, 0.1, 0.05
 SUM_OF_THETA = 0.1  # so close to sum_k theta_k a wrong balance is likely that of P(item at position)
 
 
@@ -46,18 +47,41 @@ def worst(*verdicts: Verdict) -> Verdict:
     return max(verdicts, key=list(Verdict).index)
 
 
-def judge(found: Diagnostics, *, modelled: bool, fitted_lists: float | None = None) -> tuple[Verdict, tuple[str, ...]]:
+def judge(
+    found: Diagnostics,
+    *,
+    modelled: bool,
+    fitted_lists: float | None = None,
+    against_curve: Contradiction | None = None,
+    over_impressions: bool = False,
+) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict and its reasons: the worst that is found decides. `modelled`: the value is a reward model's alone.
 
-    `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known.
+    `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known. `against_curve`: what the log
+    says against the examination curve. `over_impressions`: so is the interval, since queries are few.
     """
     refusals = [*_refusals(found), *_fitted(fitted_lists, REFUSE_LISTS)]
-    cautions = [*_cautions(found, modelled=modelled), *_fitted(fitted_lists, CARE_LISTS)]
+    curve = [] if against_curve is None else [(True, curve_words(against_curve))]
+    cautions = [
+        *_cautions(found, modelled=modelled, over_impressions=over_impressions),
+        *_fitted(fitted_lists, CARE_LISTS),
+        *curve,
+    ]
     for verdict, rules in ((Verdict.REFUSE, refusals), (Verdict.CARE, cautions)):
         if reasons := tuple(reason for holds, reason in rules if holds):
             return verdict, reasons
     left = f"{found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
-    return Verdict.TRUST, (f"the log supports what the pair would show: balance {found.balance:.2f}, {left}",)
+    supports = f"the log supports what the pair would show: balance {found.balance:.2f}, {left}"
+    about = f"; the interval is over impressions, about these {found.queries} queries alone" if over_impressions else ""
+    return Verdict.TRUST, (f"{supports}{about}",)
+
+
+def curve_words(found: Contradiction) -> str:
+    """What to do about a curve that the log contradicts."""
+    return (
+        f"the log contradicts the examination curve: {found.words}. Estimate it from the log: `tandemrank examine LOG --json > "
+        "curve.json`, then --curve curve.json"
+    )
 
 
 def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:
@@ -69,14 +93,17 @@ def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:
     ]
 
 
-def _cautions(found: Diagnostics, *, modelled: bool) -> list[tuple[bool, str]]:
+def _cautions(found: Diagnostics, *, modelled: bool, over_impressions: bool) -> list[tuple[bool, str]]:
     """What makes an interval too narrow, and whether it holds."""
     largest = f"one (query, item) pair carries {found.largest_share:.0%} of all weight"
     clipped = f"{found.clipped:.0%} of the propensities are clipped, so the value is too low"
     return [
         *_exposure_rules(found, CARE_MISSING),
         (found.effective_sample_size < CARE_SAMPLE, _few(found)),
-        (found.queries < CARE_QUERIES, f"an interval from {found.queries} queries is too narrow"),
+        (
+            found.queries < CARE_QUERIES and not over_impressions,
+            f"an interval from {found.queries} queries is too narrow",
+        ),
         (found.largest_share > CARE_LARGEST, largest),
         (found.clipped > CARE_CLIPPED, clipped),
         (modelled, "the interval does not include the error of the reward model"),

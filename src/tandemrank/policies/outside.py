@@ -11,16 +11,18 @@ from tandemrank.errors import PolicyError
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 
+CANDIDATES = 500  # K2 of a system that does not say it
 SCORES = ("query_id", "item_id", "candidate_score", "ranker_score")
 
 
 def policy_from_scores(
-    scores: pl.DataFrame | str | Path, K2: int, K: int, vocabulary: Vocabulary | None = None
+    scores: pl.DataFrame | str | Path, K2: int | None, K: int, vocabulary: Vocabulary | None = None
 ) -> TwoStagePolicy:
     """Any outside system as a policy, from rows `query_id, item_id, candidate_score, ranker_score`.
 
     Both stages are Plackett-Luce on these scores; items without a row are not available to that query. For a system that
-    always shows its best list multiply its scores by a large number. Without a vocabulary the ids are those of the rows.
+    always shows its best list multiply its scores by a large number. Without a vocabulary the ids are those of the rows;
+    without K2 it is 500, or all items if fewer.
     """
     name = "the frame" if isinstance(scores, pl.DataFrame) else str(scores)
     try:
@@ -34,6 +36,7 @@ def policy_from_scores(
     q, d = vocabulary.queries(ids[0]), vocabulary.items(ids[1])
     shape = len(vocabulary.query_ids), len(vocabulary.item_ids)
     stages = [csr_matrix((frame[column].cast(pl.Float32).to_numpy(), (q, d)), shape=shape) for column in SCORES[2:]]
+    K2 = max(min(CANDIDATES, shape[1]), K) if K2 is None else K2
     return TwoStagePolicy(GivenScores(stages[0]), GivenScores(stages[1]), K2, K, vocabulary)
 
 

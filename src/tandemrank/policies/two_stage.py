@@ -63,7 +63,10 @@ class TwoStagePolicy:
             )
         whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in (self.K, self.K2))
         if not (whole and 1 <= self.K <= self.K2 <= D):
-            raise PolicyError(f"needed: 1 <= K <= K2 <= {D}, the number of items; got K = {self.K}, K2 = {self.K2}.")
+            raise PolicyError(
+                f"needed: 1 <= K <= K2 <= {D}, the number of items; got K = {self.K} (--list-length) and K2 = {self.K2} "
+                "(--candidates)."
+            )
 
     @property
     def is_large(self) -> bool:

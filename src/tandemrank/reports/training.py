@@ -172,14 +172,17 @@ def text(learned: Learned) -> "RichTable":
     from rich.text import Text
 
     out = Table(
-        title="clicks per impression, on impressions that no training saw", title_justify="left", box=SIMPLE_HEAD,
+        title="clicks per impression, and the gain over production, on impressions that no training saw",
+        title_justify="left", box=SIMPLE_HEAD,
         show_edge=False, pad_edge=False, collapse_padding=True,
     )  # fmt: skip
-    for head in ("", "clicks", "95% interval", "above production", "95% interval", "verdict"):
+    for head in ("", "clicks", "95% interval", "gain", "95% interval", "at least", "verdict"):
         out.add_column(head, justify="left" if head in ("", "verdict") else "right")
     for name, value, gap in _sides(learned):
         above = ("–", "") if gap is None else _above(gap)
-        cells = (label(name), decimal(value.value), _interval(value), *above, str(value.verdict))
+        bound = None if gap is None else gap.comparison.lower_bound
+        surely = "" if bound is None else signed(bound)
+        cells = (label(name), decimal(value.value), _interval(value), *above, surely, str(value.verdict))
         out.add_row(*(Text(cell) for cell in cells))
     return out
 

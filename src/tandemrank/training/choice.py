@@ -1,12 +1,16 @@
 """Which method: chosen on held-out clicks (`auto`), and what to know before training where clicks are few."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tandemrank.errors import ConfigError
+from tandemrank.logs.description import ENOUGH_CLICKS
 from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.pairs import contradiction
+from tandemrank.offpolicy.impression_bound import counts_impressions
+from tandemrank.offpolicy.verdicts import curve_words
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import EarlyStopping, LearningConfig
@@ -53,6 +57,17 @@ def choose(pairs: Mapping[Method, TwoStagePolicy], judge: Callable[[TwoStagePoli
     """The method whose most likely lists have the best validation score on held-out clicks."""
     scores = {method: judge(pair) for method, pair in pairs.items()}
     return Choice(max(scores, key=lambda method: np.nan_to_num(scores[method], nan=-np.inf)), scores)
+
+
+def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:
+    """What to know of a log before training on it: clicks that are too few, a curve that it contradicts."""
+    if (clicks := float(log.clicks.sum())) < ENOUGH_CLICKS:
+        yield (
+            f"clicks are few: {clicks:,.0f} for training, and at least {ENOUGH_CLICKS} are needed; with fewer, chance decides "
+            "which items were clicked."
+        )
+    if counts_impressions(log) and (found := contradiction(log, config.theta)) is not None:
+        yield f"{curve_words(found)}."
 
 
 def few_clicks(log: Feedback, generator: Scorer, ranker: Scorer, methods: Sequence[Method]) -> str | None:

@@ -34,7 +34,7 @@ from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.stages import Stages
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.caution import Caution
-from tandemrank.training.choice import choose, few_clicks, held_out_share, is_auto, tried
+from tandemrank.training.choice import before_training, choose, few_clicks, held_out_share, is_auto, tried
 from tandemrank.training.config import CANDIDATES, EVALUATION_SHARE, LearningConfig, Safety
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.documents import WithoutPairs, without_pairs
@@ -97,6 +97,9 @@ def learn(
     )  # fmt: skip
     config, start = _resolved_config(config, parts), start.resolved(parts.train, posterior=config.from_posterior)
     under_way = stage or (lambda words: None)
+    say = say or (lambda words: None)
+    for words in before_training(parts.train, config):
+        say(words)
     under_way("what the log says: its propensities and its posterior")
     data = prepare(
         parts.train, config, halves=parts.halves if len(parts.halves) == 2 else None,
@@ -121,8 +124,8 @@ def learn(
     if config.exclude is not None:
         data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
     names = names or tried(pair.generator, pair.ranker)
-    if say is not None and (words := few_clicks(parts.train, pair.generator, pair.ranker, names)) is not None:
-        say(words)
+    if (few := few_clicks(parts.train, pair.generator, pair.ranker, names)) is not None:
+        say(few)
     folder = None if checkpoints is None else Path(checkpoints)
     job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, progress, under_way)
     found, choice = job.train(), None
@@ -284,10 +287,13 @@ def _resolved_config(config: LearningConfig, parts: Parts) -> LearningConfig:
     K2 = config.candidates or max(min(CANDIDATES, D), K)
     if K2 > D:
         raise ConfigError(
-            f"{K2} candidates, but there are only {D} items. Ask for fewer candidates, or give the features of more items."
+            f"{K2} candidates, but there are only {D} items. Ask for fewer (--candidates), or give the features of more items."
         )
     if K2 < K:
-        raise ConfigError(f"{K2} candidates are fewer than the {K} places of a list. Ask for more of them.")
+        raise ConfigError(
+            f"{K2} candidates are fewer than the {K} places of a list. Ask for more (--candidates), or for shorter lists "
+            "(--list-length)."
+        )
     share = config.evaluation_share or EVALUATION_SHARE
     return config.model_copy(update={"list_length": K, "candidates": K2, "evaluation_share": share})
 
@@ -302,13 +308,15 @@ def _logger(given: TwoStagePolicy | None, start: Start, parts: Parts, config: Le
 def _valued(
     policies: Sequence[TwoStagePolicy | MostLikely], parts: Parts, data: TrainingData, config: LearningConfig, seed: int
 ) -> tuple[Value, ...]:
-    """The doubly robust value of every pair on the part for it, and production's; the reward model learns from the others."""
+    """The value of every pair on the part for it, and production's: by fitted propensities that are corrected there, or doubly
+    robust, with a reward model that learns from the others."""
     # A policy that was fitted to the log is used as the one that drew it: sums have no lists to fit another to.
     used = data.propensities
     reward = None if parts.held_out.N else data.posterior  # it has seen all that a model may see here
     times = parts.times
     asked = Question(
-        examination=config.theta, propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
+        examination=config.theta, estimator="ips" if used.kind == "fitted" else "auto",
+        propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
         clip=FITTED_LEAST if used.kind == "fitted" else None, reward_log=parts.seen,
         reward="item-rate" if reward is None else reward, seed=seed,
         fitted_lists=float(times[times > 0].mean()) if used.kind == "fitted" else None,

@@ -8,12 +8,14 @@
 | `ga4`      | Google Analytics 4, BigQuery export: view_item_list, select_item    | a view_item_list event                 |
 | `clax`     | CLAX: Parquet sessions of query_doc_ids, positions, mask, clicks    | a session                              |
 | `long`     | any table with one row per shown item, rows in any order            | the rows of one `impression_id`        |
+| `wide`     | any table with one row per impression, its items in a list          | a row                                  |
 
 Every importer takes the rows as polars frames and gives a wide log (`checks`) and notes in words. Nothing is guessed: what
 cannot be joined is left out and counted.
 
 - `run`: the importers by name, from files to a click log
 - `tables`: what every importer needs
+- `context`: columns of an impression that become a part of its query
 - one file per format
 """
 

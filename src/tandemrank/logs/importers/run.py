@@ -9,12 +9,14 @@ import polars as pl
 from tandemrank._base import files
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.importers.clax import clax
+from tandemrank.logs.importers.context import with_context
 from tandemrank.logs.importers.ga4 import ga4
 from tandemrank.logs.importers.long import long
 from tandemrank.logs.importers.metarank import metarank
 from tandemrank.logs.importers.obd import obd
 from tandemrank.logs.importers.tables import Log, read
 from tandemrank.logs.importers.ubi import ubi
+from tandemrank.logs.importers.wide import wide
 from tandemrank.logs.parts import CLICK_LOG, write_part
 
 CLICKS = ("click", "item_click", "product_click", "result_click", "select_item")  # names of a click, unless told
@@ -26,14 +28,18 @@ FORMATS: dict[str, Callable[[Sequence[pl.DataFrame], frozenset[str]], Log]] = {
     "ga4": ga4,
     "clax": clax,
     "long": long,
+    "wide": wide,
 }
+TABLES = ("long", "wide")  # formats whose columns are the log's own, so that a column may be context
+QUERIES = files.Kind("table of queries", check=lambda path: _has_queries(path))
 
 
 @dataclass(frozen=True)
 class Imported:
     """What came of an import: where the log is, how long it is, and what a reader should know.
 
-    `unmatched` are clicks that belong to no impression, or to an item that it did not show.
+    `unmatched` are clicks that belong to no impression, or to an item that it did not show. `queries`: the table of the
+    queries with their context, where there is one.
     """
 
     path: Path
@@ -41,6 +47,7 @@ class Imported:
     clicks: int
     unmatched: int
     notes: tuple[str, ...]
+    queries: Path | None = None
 
 
 def import_log(
@@ -50,16 +57,26 @@ def import_log(
     *,
     click_names: Sequence[str] = CLICKS,
     columns: Mapping[str, str] | None = None,
+    context: Sequence[str] = (),
 ) -> Imported:
     """Reads the files of another system and writes a click log in one piece to the folder `out`.
 
-    `columns`: names that the format expects, and what they are called in the files.
+    `columns`: names that the format expects, and what they are called in the files. `context`: columns that become a part of
+    the query; the queries with these columns are written beside the log, as features.
     """
     if kind not in FORMATS:
         raise ConfigError(f"--from takes {', '.join(FORMATS)}; got {kind!r}.")
+    if context and kind not in TABLES:
+        raise ConfigError(
+            f"--context is for tables with columns of their own, --from {' or '.join(TABLES)}; got {kind!r}."
+        )
     frames = [_with_names(read(Path(source)), columns or {}, Path(source)) for source in sources]
     if not frames:
         raise LogError("expected files to import; none came.")
+    tables = []
+    if context:
+        both = [with_context(frame, context, Path(source)) for frame, source in zip(frames, sources, strict=True)]
+        frames, tables = [frame for frame, _ in both], [table for _, table in both]
     try:
         log = FORMATS[kind](frames, frozenset(click_names))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -73,7 +90,25 @@ def import_log(
         folder.mkdir()
         write_part(log.frame, folder, 0)
     clicks = int(log.frame["clicks"].list.sum().sum())
-    return Imported(Path(out), len(log.frame), clicks, log.unmatched, log.notes)
+    queries = _write_queries(tables, Path(out), sources) if tables else None
+    return Imported(Path(out), len(log.frame), clicks, log.unmatched, log.notes, queries)
+
+
+def _write_queries(tables: Sequence[pl.DataFrame], out: Path, sources: Sequence[str | Path]) -> Path:
+    """The queries with their context, beside the log: OUT-queries.parquet."""
+    path = out.with_name(f"{out.name}-queries.parquet")
+    found = pl.concat(tables, how="vertical_relaxed").unique("query_id", keep="first", maintain_order=True)
+    with files.replacing(path, QUERIES, inputs=sources) as place:
+        found.write_parquet(place)
+    return path
+
+
+def _has_queries(path: Path) -> bool:
+    """Whether a file is such a table."""
+    try:
+        return next(iter(pl.read_parquet_schema(path)), None) == "query_id"
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return False
 
 
 def _with_names(frame: pl.DataFrame, columns: Mapping[str, str], path: Path) -> pl.DataFrame:
