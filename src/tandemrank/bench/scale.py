@@ -24,6 +24,10 @@ from tandemrank.training.schedules import Stage
 
 CLICKED, SPREAD = 25, 1.5  # weighted items per query; standard deviation of the scores
 SMALL = 4_000  # items of the smallest catalogue that is recommended from
+NO_INDEX = (
+    "training has no index: items that it misses would have no chance to be drawn, and no weight corrects that; draws for "
+    "training are exact (docs/scale.md)"
+)
 NOISE_AT, NOISE_K2 = 20_000, 500  # items and candidates where the noise is measured
 
 
@@ -41,10 +45,10 @@ class Recommended:
 class Measured:
     """What `bench scale` prints; times are of one query of a minibatch, in milliseconds of CPU, on one thread.
 
-    growth_exact: a joint training step of both stages at the most items over that at a tenth of them. growth_index: None, as
-    training draws exactly. sparse_speedup: the dense race's step over the sparse one's, at the most items. noise_ratio:
-    standard deviation of the gradient of the user vectors, sparse over dense. ranker_items_per_query: what the
-    re-ranker is asked in a step. recommend: by the number of items.
+    growth_exact: a joint training step of both stages at the most items over that at a tenth of them. growth_index: the same
+    with an index, None where none is used, for a reason (`growth_index_reason`). sparse_speedup: the dense race's step over
+    the sparse one's, at the most items. noise_ratio: standard deviation of the gradient of the user vectors, sparse over
+    dense. ranker_items_per_query: what the re-ranker is asked in a step. recommend: by the number of items.
     """
 
     items: int
@@ -54,6 +58,7 @@ class Measured:
     dense_ms: float
     growth_exact: float
     growth_index: float | None
+    growth_index_reason: str | None
     sparse_speedup: float
     noise_ratio: float
     ranker_items_per_query: float
@@ -88,7 +93,18 @@ def measure(items: int = 1_000_000, K2: int = 1000, queries: int = 64, turns: in
     per_query = 1e3 / queries
     at, at_tenth, dense_ms = many * per_query, fewer * per_query, dense * 1e3 / few.w.shape[0]
     return Measured(
-        items, K2, at, at_tenth, dense_ms, at / at_tenth, None, dense_ms / at, noise, _asked(whole), recommended
+        items,
+        K2,
+        at,
+        at_tenth,
+        dense_ms,
+        at / at_tenth,
+        None,
+        NO_INDEX,
+        dense_ms / at,
+        noise,
+        _asked(whole),
+        recommended,
     )
 
 

@@ -332,11 +332,11 @@ def finish(X, Y, given, log_T, keys, K2, chunks, docs, scores, times, filled, ca
 
 @kernel(parallel=True)
 def in_order(X, Y, given, log_T, keys, K, chunks, docs, scores, times, filled, first, first_s, log_t):
-    """The K + 1 first arrivals of each race in their order, out of those who arrived before the horizon.
+    """The K + 1 first arrivals of the first U races in their order, out of those who arrived before the horizon.
 
     Shapes: first, first_s, log_t [B, U, K + 1], -1, -inf and +inf where nobody is left; the rest as in `scan`.
     """
-    B, U = filled.shape
+    B, U, _ = first.shape
     for chunk in prange(chunks):
         order = np.empty(times.shape[2], np.int32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):

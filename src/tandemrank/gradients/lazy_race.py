@@ -32,8 +32,8 @@ from tandemrank.errors import ConfigError
 from tandemrank.gradients._bridge import chunks, compiling, keys_for
 from tandemrank.gradients.products import GeneratorScores, Source, longer, refuse
 
-# The number of the sample of which the pattern is made, behind those of all races.
-_PATTERN = 2**32 - 1
+# The numbers of the samples of documents, behind those of all races.
+_PATTERN, _SECOND = 2**32 - 1, 2**32 - 2
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,12 @@ def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) ->
     bad = np.full(source.B, -1, np.int64)
     for tile, first, part in source.blocks():
         if filled[tile : tile + len(part)].max(initial=0) + min(BLOCK, source.D - first) > capacity:
-            capacity = min(source.D, 2 * capacity)
-            docs, scores, times = (longer(x, capacity) for x in (docs, scores, times))
+            capacity, used = min(source.D, 2 * capacity), int(filled.max())
+            docs, scores, times = (
+                longer(docs, capacity, used),
+                longer(scores, capacity, used),
+                longer(times, capacity, used),
+            )
         kernel.scan(
             part, tile, first, source.X, source.Y, at.b, at.margin, at.log_T, keys, chunks(len(part)),
             docs, scores, times, filled, bad,
@@ -149,6 +153,50 @@ def first_arrivals(source: Source, K: int, keys: NDArray[np.uint64]) -> Arrivals
         np.pad(s, more, constant_values=-np.inf),
         np.pad(log_t, more, constant_values=np.inf),
     )
+
+
+@dataclass(frozen=True)
+class ListsAndSamples:
+    """The K + 1 first arrivals of S races in their order, and two independent samples of the documents.
+
+    A sample is all who arrive, by clocks of its own, before exp(log_reach), when `size` arrivals are expected.
+    Shapes: first, log_t [B, S, K + 1]; log_tau, when K arrivals are expected, and log_reach [B]; sampled [B, 2, n], of which
+    count [B, 2] are filled.
+    """
+
+    first: NDArray[np.int32]
+    log_t: NDArray[np.float32]
+    log_tau: NDArray[np.float64]
+    log_reach: NDArray[np.float64]
+    sampled: NDArray[np.int32]
+    count: NDArray[np.int64]
+
+    def sample(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Query and document of everything in one of the two samples.  Shapes: -> [m], [m]."""
+        row, place = np.nonzero(np.arange(self.sampled.shape[2]) < self.count[:, number, None])
+        return row, self.sampled[row, number, place].astype(np.int64)
+
+
+def lists_and_samples(source: Source, K: int, samples: int, size: int, keys: NDArray[np.uint64]) -> ListsAndSamples:
+    """S races to a list of K, and two samples of about `size` documents each, from one pass over the scores."""
+    from tandemrank.gradients import _lazy_race_kernel as kernel
+
+    n, size = min(K, source.D), min(size, source.D)
+    shape, more = (source.B, samples, n + 1), ((0, 0), (0, 0), (0, K - n))
+    first, s, log_t = np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty(shape, np.float32)
+    with compiling():
+        own, wide = horizons(source, n, samples, None), horizons(source, size, 2, None)
+        reach = np.repeat(wide.log_tau[:, None], 2, 1)
+        at = Horizons(wide.b, wide.margin, np.concatenate([own.log_T, reach], 1), own.log_tau)
+        streams = kernel.streams(keys, np.array([*range(samples), _SECOND, _PATTERN], np.uint64))
+        entries = _arrived(source, at, streams, max(n, size))
+        kernel.in_order(
+            source.X, source.Y, source.given, at.log_T, streams, n, chunks(source.B), *entries, first, s, log_t
+        )
+    return ListsAndSamples(
+        np.pad(first, more, constant_values=-1), np.pad(log_t, more, constant_values=np.inf),
+        own.log_tau.astype(np.float64), wide.log_tau.astype(np.float64), entries[0][:, samples:], entries[3][:, samples:],
+    )  # fmt: skip
 
 
 def candidates(scores: GeneratorScores, K2: int, *, generator: torch.Generator) -> NDArray[np.int32]:
@@ -203,7 +251,7 @@ def exposure(
     keys = np.stack([keys_for(samples, generator) for _ in range(source.B)]) if source.B else np.empty((0, samples))
     first, _, log_t = first_arrivals(source, K, keys.astype(np.uint64))
     rows = np.repeat(np.arange(source.B), np.diff(documents.indptr))
-    s = _scores_of(source, rows, documents.indices)
+    s = scores_of(source, rows, documents.indices)
     curve = theta.detach().double().numpy()
     steps = np.append(curve[1:], 0.0) - curve
     mean, square = np.zeros(len(rows)), np.zeros(len(rows))
@@ -224,7 +272,8 @@ def exposure(
     ).float()
 
 
-def _scores_of(source: Source, rows: NDArray[np.int64], documents: NDArray[np.integer]) -> NDArray[np.float64]:
+def scores_of(source: Source, rows: NDArray[np.int64], documents: NDArray[np.integer]) -> NDArray[np.float64]:
+    """The scores of some documents, one by one.  Shapes: rows, documents [m] -> [m]."""
     if source.given.size:
         given: NDArray[np.float64] = source.given[rows, documents].astype(np.float64)
         return given

@@ -96,10 +96,10 @@ class Source:
 Numbers = TypeVar("Numbers", bound=np.generic)
 
 
-def longer(x: NDArray[Numbers], capacity: int) -> NDArray[Numbers]:
-    """The same entries with more room behind them.  Shapes: x [..., n] -> [..., capacity]."""
+def longer(x: NDArray[Numbers], capacity: int, used: int) -> NDArray[Numbers]:
+    """The same first entries, `used` at most, with more room behind them.  Shapes: x [..., n] -> [..., capacity]."""
     more = np.empty((*x.shape[:-1], capacity), x.dtype)
-    more[..., : x.shape[-1]] = x
+    more[..., :used] = x[..., :used]  # what is not filled is never touched: memory without pages costs nothing
     return more
 
 
@@ -155,8 +155,8 @@ def _exceeding(
     scores, bad = np.empty((source.B, capacity), np.float32), np.full(source.B, -1, np.int64)
     for tile, first, part in source.blocks():
         if filled[tile : tile + len(part)].max(initial=0) + min(kernel.BLOCK, source.D - first) > capacity:
-            capacity = min(source.D, 2 * capacity)
-            docs, scores = longer(docs, capacity), longer(scores, capacity)
+            capacity, used = min(source.D, 2 * capacity), int(filled.max())
+            docs, scores = longer(docs, capacity, used), longer(scores, capacity, used)
         kernel.scan_above(
             part, tile, first, source.X, source.Y, b, margin, chunks(len(part)), docs, scores, filled, bad
         )

@@ -2,11 +2,7 @@
 
     U = sum_d w_d rho_cr(d),   rho_cr by the sparse race (`gradients.sparse_race`)                    (paper: cltr-obj-2s)
 
-A stage alone shows the first ranks of its own race. Weights of the ranks that fall are a mixture of flat ones,
-
-    sum_k alpha_k 1(d at rank k) = sum_n (alpha_n - alpha_{n+1}) 1(d among the first n)
-
-and a flat depth n is a place among n candidates: each query draws its depth. A re-ranker that cannot score everything is
+A stage alone shows the first ranks of its own race (`gradients.sparse_alone`). A re-ranker that cannot score everything is
 trained for the candidates of the generator as it stands, also alone; and where more than K2 documents of a query have a
 weight, as those of a reward model have, for a sample of them (`thinned`): the utility is linear in the weights.
 """
@@ -19,7 +15,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank.errors import ConfigError
-from tandemrank.gradients import sparse_race
+from tandemrank.gradients import sparse_alone, sparse_race
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import Scorer
 from tandemrank.training.config import TrainingConfig
@@ -112,20 +108,5 @@ def _pair(
 
 
 def _alone(model: Scorer, q: Tensor, w: csr_matrix, alpha: Tensor, samples: int, generator: torch.Generator) -> Tensor:
-    """A stage alone: every query at a depth of its own, drawn by the steps of the rank weights."""
-    steps = alpha - torch.cat([alpha[1:], alpha.new_zeros(1)])
-    if (steps < 0).any():
-        raise ConfigError(
-            "the weights of the ranks rise from one rank to the next, and a stage alone is no mixture of depths then. Give "
-            "rank_weights = flat, or race = dense."
-        )
-    depth = 1 + torch.multinomial(steps, len(q), replacement=True, generator=generator)
-    value = torch.zeros(len(q))
-    for n in torch.unique(depth).tolist():
-        rows = torch.nonzero(depth == n).ravel()
-        scores = candidates.generator_scores(model, q[rows])
-        plan = sparse_race.plan(scores, w[np.asarray(rows)], int(n), samples=samples, generator=generator)
-        s = model.score(q[rows], plan.generator_documents)
-        found = sparse_race.utility(s, torch.zeros(plan.ranker_documents.shape), plan, torch.ones(int(n)))
-        value = value.index_add(0, rows, found * alpha[0])
-    return value
+    plan = sparse_alone.plan(candidates.generator_scores(model, q), w, alpha, samples=samples, generator=generator)
+    return sparse_alone.utility(model.score(q, plan.documents), plan)

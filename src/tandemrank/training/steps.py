@@ -1,4 +1,4 @@
-"""Steps of the optimisers: along the direction of a row's gradient, and Adam that touches only the rows with a gradient."""
+"""Steps of the optimisers: along the direction of a row's gradient, and Adam of sparse gradients too."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,6 +9,11 @@ from torch import Tensor
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.trees import boosting_of
 from tandemrank.training.config import TrainingConfig
+
+# Adam divides by the size of the gradient, noise included, and a sample of the items makes theirs noisier: their steps would be
+# shorter than with the dense race. So much longer, they move as far (synthetic world, 600 users and 3,706 items: 1.82 and 1.82
+# on average, 1.42 without it), whatever comes of it.
+SPARSE_PACE = 1.5
 
 
 class RowNormalisedStep(torch.optim.Optimizer):
@@ -45,57 +50,42 @@ def _rows(gradient: Tensor) -> tuple[Tensor, Tensor]:
     return gradient.indices()[0], gradient.values()
 
 
-class RowAdam(torch.optim.Optimizer):
-    """Adam whose step costs what its gradient touches: rows without a gradient, and what is remembered of them, stay.
+class WholeAdam(torch.optim.Adam):
+    """Adam of every row, also where a sparse gradient touches few: what a row remembers goes on moving it.
 
-    A dense gradient makes the usual step. Between two gradients of a row its memory fades as if every step had brought it none,
-    m <- beta_1^n m, v <- beta_2^n v for n steps, so an item that is seldom asked about has no stale memory.
+    A step of the rows with a gradient alone would take a tenth of each gradient, the rest of which is momentum, and lose what
+    fades before the row's next one. Every row costs some 30 bytes of traffic per number and minibatch, where exact
+    retrieval costs as many multiplications as there are queries in it.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float, eps: float = 1e-8) -> None:
-        super().__init__(parameters, {"lr": lr, "eps": eps, "betas": (0.9, 0.999)})
-
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One step on the gradients as they are."""
         for group in self.param_groups:
             for x in group["params"]:
-                if x.grad is not None:
-                    self._move(x, group)
-
-    def _move(self, x: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[x]
-        if not state:
-            state["step"] = torch.zeros(())
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(x), torch.zeros_like(x)
-            state["last"] = torch.zeros(len(x) if x.ndim else 1)
-        state["step"] += 1
-        step = float(state["step"])
-        rows, g = _rows(x.grad) if x.grad is not None and x.grad.is_sparse else (slice(None), x.grad)
-        assert g is not None
-        first, second = group["betas"]
-        passed = (step - state["last"][rows]).view(-1, *[1] * (x.ndim - 1))
-        m = state["exp_avg"][rows] * first**passed + (1 - first) * g
-        v = state["exp_avg_sq"][rows] * second**passed + (1 - second) * g.square()
-        state["exp_avg"][rows], state["exp_avg_sq"][rows], state["last"][rows] = m, v, step
-        scale = v.div_(1 - second**step).sqrt_().add_(group["eps"])
-        x[rows] -= group["lr"] / (1 - first**step) * m / scale
+                if x.grad is not None and x.grad.is_sparse:
+                    x.grad = x.grad.to_dense()
+        super().step(closure)
 
 
 def optimisers_of(
     model: Scorer, config: TrainingConfig, pace: float, sparse: bool = False
 ) -> list[torch.optim.Optimizer]:
-    """In an epoch a query's own parameters meet one minibatch, what all queries share meets every one: it goes slower."""
+    """In an epoch a query's own parameters meet one minibatch, what all queries share meets every one: it goes slower.
+
+    `sparse`: the gradient is that of the sparse race, and vectors of items go faster by `SPARSE_PACE`.
+    """
     own = {id(parameter) for parameter in model.per_query_parameters()}
-    rate = config.learning_rate * pace
+    items = {id(p) for p in model.parameters() if sparse and p.ndim == 2 and len(p) == model.spec()["D"]} - own
+    rate, shared = config.learning_rate * pace, config.learning_rate * pace * config.shared_rate
     found = boosting_of(model, rate)
-    for is_own, lr in ((True, rate), (False, rate * config.shared_rate)):
-        parameters = [p for p in model.parameters() if (id(p) in own) == is_own]
+    for is_own, is_item, lr in ((True, False, rate), (False, False, shared), (False, True, shared * SPARSE_PACE)):
+        parameters = [p for p in model.parameters() if (id(p) in own, id(p) in items) == (is_own, is_item)]
         # Scores that were given have no vector per query, so no direction either.
         by_direction = is_own and config.query_step == "direction" and all(p.ndim == 2 for p in parameters)
         if parameters:
             if by_direction:
                 found.append(RowNormalisedStep(parameters, lr))
             else:
-                found.append(RowAdam(parameters, lr) if sparse else torch.optim.Adam(parameters, lr, fused=True))
+                found.append(WholeAdam(parameters, lr, fused=True))
     return found
