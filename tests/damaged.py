@@ -781,6 +781,21 @@ USAGE = {
     "serving at a level of 1": ["serve", "POLICY", "--level", "1"],
     "pricing by ratings": ["serve", "POLICY", "--dry-run", "--logs", "RATINGS"],
     "pricing by a log without propensities": ["serve", "POLICY", "--dry-run", "--logs", "LOG"],
+    "pricing by nothing at a URL": ["serve", "POLICY", "--dry-run", "--logs", "memory://nothing/log"],
+    "serving with a bucket and no log": ["serve", "POLICY", "--bucket", "memory://bucket/log"],
+    "serving with a bucket that is no URL": ["serve", "POLICY", "--log", "log", "--bucket", "bucket", "--port", "0"],
+    "serving with a bucket of nobody's protocol": [
+        *["serve", "POLICY", "--log", "log", "--bucket", "magic://bucket/log", "--port", "0"]
+    ],
+    "sealing with a bucket of nobody's protocol": ["seal", ".", "--pairs", ".", "--bucket", "magic://bucket/log"],
+    "validating a URL of nobody's protocol": ["validate", "magic://bucket/log"],
+    "validating a URL with nothing there": ["validate", "memory://nothing/log"],
+    "estimating by a URL with nothing there": ["estimate", "--logs", "memory://nothing/log", "--policy", "POLICY"],
+    "estimating by a pattern at a URL": ["estimate", "--logs", "memory://nothing/*.parquet", "--policy", "POLICY"],
+    "learning from a URL with nothing there": ["learn", "--logs", "memory://nothing/log", "--out", "out"],
+    "learning from a file:// URL that is not there": ["learn", "--logs", "file:///nothing/log", "--out", "out"],
+    "deciding by a URL of nobody's protocol": ["decide", "--logs", "magic://bucket/log", "--policy", "POLICY"],
+    "replaying a URL with nothing there": ["replay", "memory://nothing/log", "--pairs", "."],
     "sealing nothing": ["seal", "nothing", "--pairs", "."],
     "sealing a file": ["seal", "LOG", "--pairs", "."],
     "serving under a strange name": ["serve", "POLICY", "--log", "log", "--replica", "a/b", "--port", "0"],
@@ -864,6 +879,14 @@ def usage_case(arguments: list[str]) -> Case:
 
 for what, arguments in USAGE.items():
     add(f"usage: {what}", usage_case(arguments))
+add(
+    "a bucket that is a file",
+    lambda good, folder: [
+        *["serve", good.path("policy"), "--log", "log", "--port", "0"],
+        *["--bucket", f"file://{good.path('log.parquet')}"],
+    ],
+    "it is a file",
+)
 
 
 # --- curves -------------------------------------------------------------------------------------------------------------

@@ -110,8 +110,13 @@ def check_target(path: str | Path, kind: Kind | None = None, inputs: Iterable[ob
     return real
 
 
+def plain(path: Any) -> Any:
+    """The path of a `file://` URL; anything else as it is."""
+    return path.removeprefix("file://") if isinstance(path, str) else path
+
+
 def _real_inputs(inputs: Iterable[object]) -> Iterator[Path]:
-    for source in inputs:
+    for source in map(plain, inputs):
         if isinstance(source, str | Path):
             for found in [source] if os.path.lexists(source) else glob.glob(str(source), recursive=True):
                 yield from {Path(os.path.realpath(found)), Path(os.path.abspath(found))}

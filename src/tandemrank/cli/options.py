@@ -86,4 +86,6 @@ Engine = Annotated[
         help="What reads the log: local, or ray, one task per file (at RAY_ADDRESS, else local; every node must see the files)."
     ),
 ]
-Logs = Annotated[list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders or globs.")]
+Logs = Annotated[
+    list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders, globs or URLs.")
+]

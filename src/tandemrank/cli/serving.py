@@ -12,7 +12,7 @@ from tandemrank.cli.app import app
 from tandemrank.cli.options import Curve, Json, read_curve_option
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary, show
-from tandemrank.errors import ConfigError, JobError, LogError
+from tandemrank.errors import ConfigError, JobError, LogError, OutputError
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -25,10 +25,16 @@ Pairs = Annotated[
 ]
 
 
+BucketUrl = Annotated[
+    str | None, typer.Option(help="URL that every finished segment is copied to, such as s3://bucket/prefix.")
+]
+
+
 @app.command()
 def serve(
     pair: Annotated[Path, typer.Argument(help="Saved pair to serve.")],
     log: Annotated[Path | None, typer.Option(help="Folder of the log: journals and Parquet segments.")] = None,
+    bucket: BucketUrl = None,
     pairs: Pairs = None,
     exploration: Annotated[
         str, typer.Option(help="trained (Plackett-Luce), temperature:T, uniform:SHARE or deterministic.")
@@ -37,7 +43,7 @@ def serve(
         bool, typer.Option("--dry-run", help="Print what each exploration costs and buys, and do not serve.")
     ] = False,
     logs: Annotated[
-        list[Path] | None, typer.Option(help="With --dry-run: a served log, for the cost in expected clicks.")
+        list[str] | None, typer.Option(help="With --dry-run: a served log, for the cost in expected clicks.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on. Any but the loopback needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8080,
@@ -88,6 +94,8 @@ def serve(
         return
     if logs:
         raise ConfigError("--logs is for --dry-run. To serve and log, give --log.")
+    if bucket is not None and log is None:
+        raise ConfigError("--bucket has copies of a log. Give its folder on this machine too, with --log.")
     try:
         from tandemrank.serving import app as application
         from tandemrank.serving import run
@@ -99,7 +107,7 @@ def serve(
     if on_cluster and replica != "0":
         raise ConfigError("--replica names one process; with --engine ray each replica has a name of its own.")
     settings = Settings(
-        pair, log=log, pairs=pairs, exploration=how, replica=replica, theta=_theta(curve, pair), window=window,
+        pair, log=log, bucket=bucket, pairs=pairs, exploration=how, replica=replica, theta=_theta(curve, pair), window=window,
         settle=settle, sync_seconds=0.0 if fsync_every_request else 1.0, level=level, rollback=rollback,
         promote=promote, log_features=log_features,
     )  # fmt: skip
@@ -124,6 +132,7 @@ def _on_cluster(settings: "Settings", address: "Address", count: int, seal_secon
     """Replicas answer, on whatever nodes; the folders must be there on all of them."""
     from tandemrank.serving import app as application
     from tandemrank.serving import replicas
+    from tandemrank.serving.bucket import Bucket
     from tandemrank.serving.library import Library
 
     if address.port == 0:
@@ -132,6 +141,8 @@ def _on_cluster(settings: "Settings", address: "Address", count: int, seal_secon
         )
     library = Library(settings.pairs or settings.pair.resolve().parent)
     library.load(library.name_of(settings.pair))  # what is wrong with it is said here, not by a replica
+    if settings.bucket is not None:
+        Bucket(settings.bucket).next_number("")  # nor is this
     pair, log = settings.pair.resolve(), None if settings.log is None else settings.log.resolve()
     found = replace(settings, pair=pair, log=log, pairs=library.folder)
 
@@ -162,7 +173,7 @@ def _theta(curve: str | None, pair: Path) -> tuple[float, ...] | None:
     return tuple(float(x) for x in found)
 
 
-def _price(pair: Path, how: Any, logs: list[Path], curve: str | None, as_json: bool) -> None:
+def _price(pair: Path, how: Any, logs: list[str], curve: str | None, as_json: bool) -> None:
     from tandemrank.clicks.models import examination_curve
     from tandemrank.policies.two_stage import load
     from tandemrank.serving import price
@@ -177,7 +188,7 @@ def _price(pair: Path, how: Any, logs: list[Path], curve: str | None, as_json: b
 
 @app.command()
 def replay(
-    log: Annotated[Path, typer.Argument(help="Folder of a served log, or one of its segments.")],
+    log: Annotated[str, typer.Argument(help="Folder or URL of a served log, or one of its segments.")],
     pairs: Annotated[Path, typer.Option(help="Folder that holds the pairs which were live.")],
     as_json: Json = False,
 ) -> None:
@@ -207,20 +218,27 @@ def seal(
             "--everything", help="Also seal impressions that could still get clicks; clicks that come later are lost."
         ),
     ] = False,
+    bucket: BucketUrl = None,
     as_json: Json = False,
 ) -> None:
     """Makes segments of the journals that ended servers left; a running one does it by itself, and is left alone."""
+    from tandemrank.serving.bucket import Bucket
     from tandemrank.serving.library import Library
     from tandemrank.serving.propensities import Propensities
     from tandemrank.serving.sealing import Sealer
 
     if not os.path.isdir(log):
         raise LogError(f"there is no folder {log}. Expected that of a served log, with journals in it.")
+    copies = None if bucket is None else Bucket(bucket)
     sealer = Sealer(log, Propensities(), window=window)
     for live in Library(pairs).find(sealer.missing()):
         sealer.know(live)
     with working("computing propensities"):
         found = sealer.seal(everything=everything)
+        copied = None if copies is None else copies.copy(log)
+    if copied is not None and copied.problems:
+        raise OutputError(copied.problems[0])
     if not found and not as_json:
         show("no journal is complete; --everything takes those that could still get clicks")
-    print_summary({"segments": [{**vars(one), "path": str(one.path)} for one in found]}, as_json)
+    summary = {"segments": [{**vars(one), "path": str(one.path)} for one in found]}
+    print_summary(summary if copied is None else {**summary, "copied": copied.segments}, as_json)

@@ -36,11 +36,11 @@ def read(
     engine: Engine = "local",
     progress: Progress | None = None,
 ) -> Feedback:
-    """Reads a log, wide or long: files, folders, patterns, a frame. Refuses the first problem by file, row and column.
+    """Reads a log, wide or long: files, folders, patterns, URLs of these, a frame. Refuses the first problem by its place.
 
     With a `vocabulary` every id must be in it; without, the log's own ids become one, sorted. K is the number of ranks
     of the examination curve. The engine ray reads each file by a task of a Ray cluster (RAY_ADDRESS, else one started
-    here) whose nodes all see the files: the same checks, the same bits. `progress(n)` hears of impressions read.
+    here) whose nodes all see the files or reach the URLs: the same checks, the same bits. `progress(n)` hears of n impressions.
     """
     return _read(source, _How(vocabulary, K, batch), engine, progress).parts[0]
 
@@ -192,7 +192,7 @@ def _on_ray(source: Source, how: _How, progress: Progress | None) -> _Found:
 
     The files are refused in their order, whichever is read first.
     """
-    log = [path.absolute() for path in paths(source)]
+    log = [path.absolute() if isinstance(path, Path) else path for path in paths(source)]
     ray = cluster.connect()
     stacks: list[list[Feedback]] = [[] for _ in range(1 + len(how.shares))]
     lists: list[tuple[Vocabulary, Impressions]] = []
@@ -230,7 +230,7 @@ def _on_ray(source: Source, how: _How, progress: Progress | None) -> _Found:
     return _Found(parts, joined([some.in_vocabulary(own, final) for own, some in lists if len(some.query)]))
 
 
-def _part(path: Path, how: _How, before: int) -> tuple[int, str, _Found | None, NDArray[np.uint64]]:
+def _part(path: str | Path, how: _How, before: int) -> tuple[int, str, _Found | None, NDArray[np.uint64]]:
     """A file of a log: its impressions, what is wrong with it ("" for nothing), what was read, the impressions' hashes.
 
     Nothing is read of an empty file.
@@ -245,7 +245,7 @@ def _part(path: Path, how: _How, before: int) -> tuple[int, str, _Found | None, 
     return heard[-1], "", found, known.hashes()
 
 
-def _check_ids(path: Path, known: KnownImpressions, hashes: NDArray[np.uint64]) -> None:
+def _check_ids(path: str | Path, known: KnownImpressions, hashes: NDArray[np.uint64]) -> None:
     """Refuses a file with impressions of an earlier one."""
     known.begin(str(path))
     before = known.add(hashes)
@@ -253,7 +253,7 @@ def _check_ids(path: Path, known: KnownImpressions, hashes: NDArray[np.uint64]) 
         raise LogError(f"{path}, column impression_id: {in_two_files(known.files[twice[0]])}")
 
 
-def _stack(path: Path, stacks: list[list[Feedback]], found: _Found) -> None:
+def _stack(path: str | Path, stacks: list[list[Feedback]], found: _Found) -> None:
     """Keeps what was read of a file, merged with what is of similar size."""
     for stack, feedback in zip(stacks, found.parts, strict=True):
         _check_alike(path, [*stack, feedback][0], feedback)

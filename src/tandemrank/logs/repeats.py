@@ -14,15 +14,20 @@ class KnownFiles:
     """The files met so far, by what they are and not by their names: links of both kinds are seen through."""
 
     def __init__(self) -> None:
-        self.names: dict[tuple[int, int], str] = {}
+        self.names: dict[object, str] = {}
 
-    def repeated(self, path: Path) -> str | None:
-        """Which file met before this one is, in words; None for a new one, and for one that cannot be looked at."""
-        try:
-            found = path.stat()
-        except (OSError, ValueError):
-            return None
-        key = found.st_dev, found.st_ino
+    def repeated(self, path: str | Path) -> str | None:
+        """Which file met before this one is, in words; None for a new one, and for one that cannot be looked at.
+
+        One at a URL, which is a string, is known by it.
+        """
+        key: object = path
+        if isinstance(path, Path):
+            try:
+                found = path.stat()
+            except (OSError, ValueError):
+                return None
+            key = found.st_dev, found.st_ino
         if key not in self.names:
             self.names[key] = str(path)
             return None

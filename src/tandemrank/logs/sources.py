@@ -7,21 +7,24 @@
 | CSV (.csv) | no: it has no lists | yes |
 
 A file that cannot be read comes as a batch without rows that says why, so that a reader may stop there and a validation
-may go on. Rows are counted from 0 in their file; a CSV's header is not counted.
+may go on. Rows are counted from 0 in their file; a CSV's header is not counted. Files at a URL (`buckets`) are fetched one
+after the other as they are read, and are then read as those here are.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from glob import glob
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
 import numpy as np
 import polars as pl
 
+from tandemrank._base import buckets
+from tandemrank._base.files import plain
 from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
 from tandemrank.logs.json_lines import Piece
 from tandemrank.logs.repeats import KnownFiles, KnownImpressions
@@ -96,21 +99,33 @@ def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | Pan
         yield "the frame", "a frame", source
     else:
         known = KnownFiles()
-        for p in paths(source):
-            form = FORMS.get(p.suffix.lower(), "Parquet")
-            if again := known.repeated(p):
-                yield str(p), form, LogError(again)
-            elif form == "JSON lines":
-                yield str(p), form, p
-            elif form == "CSV":
-                # All text, so that a wrong value is found here with its row and column; undecodable bytes are marked.
-                yield str(p), form, pl.scan_csv(p, glob=False, infer_schema=False, encoding="utf8-lossy")
-            else:
-                yield str(p), form, pl.scan_parquet(p, glob=False)
+        for path in paths(source):
+            form = _form(path) or "Parquet"
+            if again := known.repeated(path):
+                yield str(path), form, LogError(again)
+                continue
+            try:
+                with buckets.local(path) as here:
+                    yield str(path), form, _opened(here, form)
+            except OSError as error:  # what is at a URL does not come
+                yield str(path), form, LogError(f"cannot be read: {error}.")
 
 
-def paths(source: Source) -> Iterator[Path]:
-    """The files of a log, in their order."""
+def _form(path: str | Path) -> str | None:
+    return FORMS.get(PurePosixPath(path).suffix.lower())
+
+
+def _opened(path: Path, form: str) -> pl.LazyFrame | Path:
+    if form == "JSON lines":
+        return path
+    if form == "CSV":
+        # All text, so that a wrong value is found here with its row and column; undecodable bytes are marked.
+        return pl.scan_csv(path, glob=False, infer_schema=False, encoding="utf8-lossy")
+    return pl.scan_parquet(path, glob=False)
+
+
+def paths(source: Source) -> Iterator[str | Path]:
+    """The files of a log, in their order; those at a URL are strings."""
     if isinstance(source, pl.DataFrame | pl.LazyFrame) or is_pandas(source):
         raise ConfigError("expected a log of files; a frame came. Read it with the engine local, or write it to files.")
     for path in (
@@ -119,7 +134,7 @@ def paths(source: Source) -> Iterator[Path]:
         yield from _paths(path)
 
 
-def impressions_in(path: Path) -> int:
+def impressions_in(path: str | Path) -> int:
     """The number of impressions in a file, 0 where it cannot be read: what is wrong with it is told by reading it."""
     try:
         for _, _, data in _files(path):
@@ -127,10 +142,12 @@ def impressions_in(path: Path) -> int:
                 long = is_long(data.collect_schema().names())
                 number = pl.col("impression_id").rle().len() if long else pl.len()
                 return int(data.select(number).collect().item())
-        with path.open("rb") as lines:
-            return sum(1 for _ in lines)
+            if isinstance(data, Path):
+                with data.open("rb") as lines:
+                    return sum(1 for _ in lines)
     except (LogError, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
-        return 0
+        pass
+    return 0
 
 
 def longest_list(source: Source) -> int:
@@ -152,19 +169,37 @@ def _inside(folder: Path) -> list[Path]:
     return sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts))
 
 
-def _paths(path: str | Path) -> list[Path]:
+def _at_url(url: str) -> list[str]:
+    """The files at a URL, by the same rules."""
+    try:
+        found = buckets.files(url)
+    except OSError as error:
+        raise LogError(f"{error}. Expected a log at the URL.") from error
+    if found == [url]:
+        return found
+    names = {name: name.removeprefix(url).split("/") for name in found if _form(name)}
+    return [name for name, parts in names.items() if not any(part.startswith(".") for part in parts)]
+
+
+def _paths(path: str | Path) -> Sequence[str | Path]:
     """The files at a path: itself, those of a folder, those of a pattern."""
+    path = plain(path)
     if not isinstance(path, str | Path) or path == "":
         came = "nothing" if path == "" else type(path).__name__
         raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; {came} came.")
+    paths: Sequence[str | Path]
     try:
-        found = [Path(path)] if Path(path).exists() else [Path(p) for p in sorted(glob(str(path), recursive=True))]
-        inside = {f: _inside(f) for f in found if f.is_dir()}
+        if isinstance(path, str) and buckets.is_url(path):
+            paths = _at_url(path)
+        else:
+            there = [Path(path)] if Path(path).exists() else [Path(p) for p in sorted(glob(str(path), recursive=True))]
+            paths = [p for f in there for p in (_inside(f) if f.is_dir() else [f])]
+    except InputError:
+        raise
     except (OSError, ValueError, re.error) as error:  # a name too long, a folder that may not be read
         raise LogError(
             f"{str(path)[:200]}: cannot be looked at: {getattr(error, 'strerror', None) or error}."
         ) from error
-    paths = [p for f in found for p in inside.get(f, [f])]
     if not paths:
         raise LogError(
             f"expected a file of Parquet, CSV or JSON lines, or a folder or pattern that has some; nothing is at {path}."

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tandemrank._base.files import replacing
+from tandemrank._base.files import plain, replacing
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
@@ -161,6 +161,7 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
     leaving out impressions: an unreadable file, missing columns, propensities in some files only, nothing left.
     """
     given = [source] if isinstance(source, str | Path) else source if isinstance(source, list | tuple) else []
+    given = [plain(p) for p in given]
     if any(isinstance(p, str | Path) and Path(path).resolve().is_relative_to(Path(p).resolve()) for p in given):
         raise ConfigError(f"expected another path for the clean copy; {path} is the log itself, or in its folder.")
     survey, names = _Survey(), IdRegistry(None)

@@ -8,6 +8,7 @@ Without a network:
 - `interleaving`: two pairs in one list, and its exposure
 - `recorder`: impressions and events go to a journal
 - `sealing`: journals become segments of a click log
+- `bucket`: copies of the segments at a URL, for servers that share no folder
 - `propensities`: those of the segments, of the mixture of pairs
 - `journal`: an append-only file that survives `kill -9`
 - `outcomes`: what became of recent answers

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from tandemrank import __version__
 from tandemrank.errors import InputError, TandemRankError
 from tandemrank.serving import explain, messages, openapi, run
+from tandemrank.serving.bucket import Copied
 from tandemrank.serving.limits import HEADERS, POLICY, Access, Limits, Refused, read_body
 from tandemrank.serving.metrics import Metrics
 from tandemrank.serving.records import Event, Ranked
@@ -290,6 +291,19 @@ async def _sealing(context: Context) -> None:
         except Exception:
             context.metrics.seal_failures.inc()
             LOG.exception("no segment was made")
+        await copy_segments(context)
+
+
+async def copy_segments(context: Context) -> None:
+    """To the bucket, if there is one; what failed is said and counted, and tried again the next time."""
+    try:
+        copied = await asyncio.to_thread(context.service.copy)
+    except Exception as error:
+        copied = Copied(0, (f"segments were not copied: {type(error).__name__}, {error}",))
+    context.metrics.copied.inc(copied.segments)
+    context.metrics.copy_failures.inc(len(copied.problems))
+    for problem in copied.problems:
+        LOG.error("%s", problem)
 
 
 def _shares(context: Context, by: str) -> None:

@@ -56,6 +56,8 @@ class Metrics:
         self.seal_failures = Counter(
             "tandemrank_seal_failures_total", "Segments that could not be made.", registry=kept
         )
+        self.copied = Counter("tandemrank_copied_segments_total", "Segments copied to the bucket.", registry=kept)
+        self.copy_failures = Counter("tandemrank_copy_failures_total", "Failures to copy to the bucket.", registry=kept)
         self._counted: dict[tuple[str, int], int] = {}
         self._shown: dict[str, int] = {}
         self._recent: list[float] = []

@@ -17,9 +17,11 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from tandemrank._base import buckets
 from tandemrank._base.ids import Id
 from tandemrank._base.random import derive
 from tandemrank.errors import LogError
+from tandemrank.logs import sources
 from tandemrank.serving.exploration import Exploration, parse
 from tandemrank.serving.live import LivePair
 
@@ -55,7 +57,7 @@ def price_list(
     theta: Sequence[float],
     *,
     asked: Exploration | None = None,
-    log: Sequence[Path] = (),
+    log: Sequence[str | Path] = (),
     queries: int = QUERIES,
     seed: int = 0,
 ) -> PriceList:
@@ -69,12 +71,10 @@ def price_list(
     return PriceList(live.digest, len(chosen), 0 if part is None else part["row"].n_unique(), found)
 
 
-def _clicked(paths: Sequence[Path], live: LivePair) -> pl.DataFrame:
+def _clicked(paths: Sequence[str | Path], live: LivePair) -> pl.DataFrame:
     """The impressions of a log with propensities, an item a row, of queries that the pair knows."""
     try:
-        files = [f for p in paths for f in (sorted(p.glob("*.parquet")) if p.is_dir() else [p])]
-        frame = pl.concat([pl.read_parquet(f, glob=False, columns=["query_id", "items", "clicks", "propensities"])
-                           for f in files])  # fmt: skip
+        frame = pl.concat([_read(path) for path in sources.paths(list(paths))])
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         raise LogError(
             f"cannot price by {', '.join(map(str, paths))}: {str(error).splitlines()[0]}. Expected Parquet files with "
@@ -84,6 +84,11 @@ def _clicked(paths: Sequence[Path], live: LivePair) -> pl.DataFrame:
     if not len(known):
         raise LogError("the log has no impression of a query that the pair knows. Give a log of the same system.")
     return known.explode("items", "clicks", "propensities")
+
+
+def _read(path: str | Path) -> pl.DataFrame:
+    with buckets.local(path) as here:
+        return pl.read_parquet(here, glob=False, columns=["query_id", "items", "clicks", "propensities"])
 
 
 def _price(

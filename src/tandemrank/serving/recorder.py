@@ -40,7 +40,8 @@ PATIENCE = 5.0  # seconds; a process that seals looks whether a replica has ende
 class Recorder(Generic[L]):
     """Writes a served log into a folder, under the name of one replica.
 
-    `clock` tells the time, seconds since 1970; tests give their own. A journal that a process before left is taken up.
+    `clock` tells the time, seconds since 1970; tests give their own. A journal that a process before left is taken up; the next
+    one has the number after all that are there, and at least `first`.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Recorder(Generic[L]):
         sync_seconds: float = journal.SYNC_SECONDS,
         rotate: int = ROTATE,
         clock: Callable[[], float] = time.time,
+        first: int = 0,
     ) -> None:
         if not replica or not all(c.isascii() and (c.isalnum() or c in "-_") for c in replica):
             raise InputError(f"the name of a replica is letters, digits, - and _; got {replica!r}.")
@@ -72,10 +74,9 @@ class Recorder(Generic[L]):
             raise OutputError(
                 f"{folder} is being written by another process under the name {replica!r}. Give each its own."
             )
-        named = [
-            x.number for what in ("journal", "segment", "events") for x in sealing.files(self.folder, what, replica)
-        ]
-        self._number = max(named, default=-1) + 1
+        kinds = (sealing.JOURNAL, sealing.SEGMENTS, sealing.EVENTS)
+        named = [x.number for what in kinds for x in sealing.files(self.folder, what, replica)]
+        self._number = max(first, max(named, default=-1) + 1)
         self._journal = self._open(self._number)
 
     def _open(self, number: int) -> Journal:

@@ -3,12 +3,15 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import polars as pl
 
+from tandemrank._base import buckets
+from tandemrank._base.files import plain
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs import sources
 from tandemrank.serving import engine, exploration
 from tandemrank.serving.live import LivePair, Pair
 from tandemrank.serving.records import Arm, Mode, Question, Traffic
@@ -79,17 +82,26 @@ def _mixture(text: str, path: object) -> list[tuple[str, float]]:
         raise LogError(f"{path}: a row has a mixture that is not one ({error}).") from error
 
 
-def segments(paths: Sequence[str | Path]) -> list[Path]:
-    """The segments of folders and files, in order."""
-    found = [s for p in map(Path, paths) for s in (sorted(p.glob("segment-*.parquet")) if p.is_dir() else [p])]
+def segments(paths: Sequence[str | Path]) -> list[str | Path]:
+    """The segments of folders, files and URLs, in order."""
+    found = [s for p in paths for s in _segments(plain(p))]
     if not found:
         raise LogError(f"there is no segment of a served log in {', '.join(map(str, paths))}.")
     return found
 
 
-def _read(path: Path) -> pl.DataFrame:
+def _segments(path: str | Path) -> Sequence[str | Path]:
+    if isinstance(path, str) and buckets.is_url(path):
+        found = list(sources.paths(path))
+        return found if found == [path] else [p for p in found if PurePath(p).match("segment-*.parquet")]
+    folder = Path(path)
+    return sorted(folder.glob("segment-*.parquet")) if folder.is_dir() else [folder]
+
+
+def _read(path: str | Path) -> pl.DataFrame:
     try:
-        frame = pl.read_parquet(path, glob=False)
+        with buckets.local(path) as here:
+            frame = pl.read_parquet(here, glob=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise LogError(
             f"cannot read {path}: {str(error).splitlines()[0]}. Expected a segment of a served log."
@@ -120,7 +132,7 @@ TYPES: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
 }
 
 
-def _draw_again(row: dict[str, Any], live: dict[str, LivePair], path: Path) -> tuple[int | str, ...]:
+def _draw_again(row: dict[str, Any], live: dict[str, LivePair], path: str | Path) -> tuple[int | str, ...]:
     """The list of one impression, drawn from its key."""
     mixture = _mixture(row["mixture"], path)
     available, features = (_json(row[name], kind, path) for name, kind in (("available", list), ("features", dict)))
@@ -145,7 +157,7 @@ def _draw_again(row: dict[str, Any], live: dict[str, LivePair], path: Path) -> t
     return engine.answer(now, arm, asked, how)[0]
 
 
-def _json(text: str | None, kind: Any, path: Path) -> Any:
+def _json(text: str | None, kind: Any, path: str | Path) -> Any:
     """Available items, or features, of a row."""
     if text is None:
         return None

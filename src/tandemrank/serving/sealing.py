@@ -32,7 +32,7 @@ from tandemrank.serving.records import WINDOW, Impression, L
 
 SEGMENT = Kind("segment of a served log")
 ASIDE = ".set-aside"
-JOURNAL, EVENTS = "journal", "events"
+JOURNAL, EVENTS, SEGMENTS = "journal", "events", "segment"
 
 
 class Named(NamedTuple):
@@ -45,12 +45,22 @@ class Named(NamedTuple):
 
 def files(folder: Path, what: str, replica: str | None = None) -> list[Named]:
     """The journals, segments or events of a folder, of all replicas or of one, in the order of their numbers."""
-    found = []
-    for path in folder.glob(f"{what}-*-*"):
-        name, _, number = path.stem.removeprefix(f"{what}-").rpartition("-")
-        if number.isdecimal() and name and replica in (None, name):
-            found.append(Named(path, name, int(number)))
+    found = [x for path in folder.glob(f"{what}-*-*") if (x := named(path, what)) and replica in (None, x.replica)]
     return sorted(found, key=lambda x: (x.replica, x.number))
+
+
+def named(path: Path, what: str) -> Named | None:
+    """What the name of a journal, segment or events says; None for any other."""
+    name, _, number = path.stem.removeprefix(f"{what}-").rpartition("-")
+    ours = path.stem.startswith(f"{what}-") and bool(name) and number.isdecimal()
+    return Named(path, name, int(number)) if ours else None
+
+
+def finished(folder: Path) -> list[Named]:
+    """Segments that nobody will make again: those whose journals are gone. One that a kill left beside its journal is not."""
+    segments = files(folder, SEGMENTS)  # before the journals: one that is sealed meanwhile waits
+    waiting = {(x.replica, x.number) for x in files(folder, JOURNAL)}
+    return [x for x in segments if (x.replica, x.number) not in waiting]
 
 
 def lock_path(folder: Path, replica: str) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tandemrank.errors import OutputError, PolicyError
 from tandemrank.serving import journal, outcomes, propensities, records
+from tandemrank.serving.bucket import Bucket, Copied
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.library import Library
@@ -34,10 +35,12 @@ class Busy(PolicyError):  # noqa: N818  # a state, not a failure
 
 @dataclass(frozen=True)
 class Settings:
-    """How a pair is served. `pairs` is the folder that pairs may be loaded from; by default the one that holds the first."""
+    """How a pair is served. `pairs` is the folder that pairs may be loaded from; by default the one that holds the first.
+    `bucket` is a URL that segments are copied to."""
 
     pair: Path
     log: Path | None = None
+    bucket: str | None = None
     pairs: Path | None = None
     exploration: Exploration = field(default_factory=Exploration)
     replica: str = "0"
@@ -71,6 +74,7 @@ class Service:
         self.loaded: dict[str, LivePair] = {live.digest: live}
         self.previous: LivePair | None = None
         self._answered = {live.digest}
+        self.bucket = None if settings.bucket is None else Bucket(settings.bucket)
         self.recorder = None if settings.log is None else self._recorder(settings.log)
         self.outcomes = Outcomes(window=settings.window, settle=settings.settle, heard=self._hear)
         self.server = Server(
@@ -89,7 +93,7 @@ class Service:
         s = self.settings
         return Recorder(
             folder, Propensities(s.theta, s.samples), replica=s.replica, window=s.window, sync_seconds=s.sync_seconds,
-            clock=self.clock,
+            clock=self.clock, first=0 if self.bucket is None else self.bucket.next_number(s.replica),
         )  # fmt: skip
 
     def _recover(self) -> None:
@@ -235,6 +239,12 @@ class Service:
             sealed = self.recorder.seal(everything=everything)
         self.recorder.forget({*self.loaded, *(arm.live.digest for arm in self.server.traffic.arms)})
         return sealed
+
+    def copy(self) -> Copied:
+        """Copies finished segments to the bucket, if there is one; for a thread of its own."""
+        if self.bucket is None or self.recorder is None:
+            return Copied(0)
+        return self.bucket.copy(self.recorder.folder)
 
     def close(self) -> None:
         """Everything on disk."""
