@@ -14,14 +14,14 @@ from tandemrank.gradients import race
 from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import exploration, recorder, replay
+from tandemrank.serving import explain, exploration, price, recorder, replay
 from tandemrank.serving import live as live_module
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live import LivePair, digest
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
-from tandemrank.serving.records import Event, Impression
+from tandemrank.serving.records import Event, Impression, single
 from tandemrank.serving.sealing import Sealer, join_clicks
 
 Q, D, K2, K = 4, 6, 4, 2
@@ -123,6 +123,67 @@ def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exa
         at = [live.item_at[item] for item in row["items"]]
         assert np.all(np.abs(rho[at] - row["propensities"]) <= 5 * np.hypot(error[at], row["propensity_errors"]) + 1e-6)
     assert replay.replay([tmp_path], [live]).equal == 21
+
+
+def counted(made: TwoStagePolicy, monkeypatch) -> tuple[LivePair, set[int]]:
+    """The pair with a heavy re-ranker, and the items that it is asked about."""
+    heavy, asked = Heavy(made.ranker.queries.detach(), made.ranker.items.detach()), set[int]()
+    score = heavy.score
+    monkeypatch.setattr(live_module, "MatrixFactorisation", type(None))
+    monkeypatch.setattr(heavy, "score", lambda q, items: (asked.update(items.flatten().tolist()), score(q, items))[1])
+    return LivePair(TwoStagePolicy(made.generator, heavy, made.K2, made.K, made.vocabulary)), asked
+
+
+def steep(D: int) -> TwoStagePolicy:
+    """A generator whose candidates are nearly always its first items."""
+    rng = np.random.default_rng(3)
+    generator = MatrixFactorisation(np.ones((Q, 1)), -3.0 * np.arange(D)[:, None])
+    ranker = MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3)))
+    return TwoStagePolicy(generator, ranker, K2, K, Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series(range(D))))
+
+
+def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(price, "STRATEGIES", ("trained", "deterministic"))
+    monkeypatch.setattr(price, "OTHERS", 3)
+    monkeypatch.setattr(price, "SAMPLES", 500)
+    monkeypatch.setattr(explain, "FEW", 500)
+    made = steep(40)
+    log = Recorder(tmp_path, Propensities(THETA, 50))
+    plain, server = LivePair(made), Server(made, recorder=log, seed=0)
+    for n in range(40):
+        found = server.rank(10 + n % Q)
+        server.feedback(found.impression_id, [Event(found.items[n % 2])])
+    log.seal(everything=True)
+    log.close()
+    [wanted] = explain.explain(single(plain), 11, None, Exploration())
+    wanted_prices = price.price_list(plain, THETA, log=[tmp_path]).strategies
+    live, asked = counted(made, monkeypatch)
+    assert live.ranks_candidates
+    [found] = explain.explain(single(live), 11, None, Exploration())
+    assert max(asked) < 12
+    by_item = {c.item: c for c in wanted.candidates}
+    assert [c.item for c in found.candidates if c.place] == [c.item for c in wanted.candidates if c.place]
+    for c in found.candidates:
+        assert replace(c, exposure=0) == replace(by_item[c.item], exposure=0)
+        assert c.exposure == pytest.approx(by_item[c.item].exposure, abs=0.1)  # few samples of the other
+    asked.clear()
+    prices = price.price_list(live, THETA, log=[tmp_path]).strategies
+    assert len(asked) <= 12 + Q * 3  # those that stand for all others are asked about, too
+    for one, other in zip(prices, wanted_prices, strict=True):
+        for name in ("kept", "clicks", "effective_best"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), abs=0.05), name
+
+
+def test_prices_by_candidates_are_those_by_all_items(monkeypatch) -> None:
+    monkeypatch.setattr(price, "SAMPLES", 4000)
+    plain = LivePair(pair(2))
+    wanted = price.price_list(plain, THETA).strategies
+    live, _ = counted(pair(2), monkeypatch)
+    for one, other in zip(price.price_list(live, THETA).strategies, wanted, strict=True):
+        for name in ("kept", "effective_best", "effective_other"):
+            assert getattr(one, name) == pytest.approx(getattr(other, name), abs=0.02), (one.strategy, name)
+    monkeypatch.setattr(price, "OTHERS", 2)
+    assert price._view(live, 11, None, THETA, 0).count.sum() == pytest.approx(D)  # two stand for all
 
 
 def test_a_pair_with_an_index_serves_out_of_its_pool_with_the_propensities_of_that(tmp_path, monkeypatch) -> None:

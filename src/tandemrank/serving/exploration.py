@@ -105,27 +105,40 @@ class Exploration:
         return rho, error
 
     def exposure_of(
-        self, s_c: Row, s_r: Row | Ranker, document: int, theta: Tensor, K2: int, *, samples: int, seed: int
-    ) -> tuple[float, float]:
-        """`exposure` of one item, where the re-ranker is asked about candidates alone.  Shapes: s_c [D]."""
+        self,
+        s_c: Row,
+        s_r: Row | Ranker,
+        documents: NDArray[np.int64],
+        theta: Tensor,
+        K2: int,
+        *,
+        samples: int,
+        seed: int,
+    ) -> tuple[Floats, Floats]:
+        """`exposure` of some items, in the order of their numbers; the re-ranker is asked about these and candidates alone.
+
+        Shapes: s_c [D]; documents [n] -> [n], [n].
+        """
         if self.strategy == "deterministic":
-            place = np.flatnonzero(self.draw_one(s_c, s_r, K2, len(theta), 0) == document)
-            return (float(theta[int(place[0])]) if len(place) else 0.0), 0.0
+            shown = self.draw_one(s_c, s_r, K2, len(theta), 0)
+            curve = theta.double().numpy()[: len(shown), None]
+            return np.sum(curve * (shown[:, None] == documents), axis=0), np.zeros(len(documents))
         T = np.float32(self.amount if self.strategy == "temperature" else 1.0)
         parts = [(1.0, s_c / T, _changed(s_r, lambda found: found / T))]
         if self.strategy == "uniform":
             parts = [(1 - self.amount, s_c, s_r), (self.amount, _flat_of(s_c), _changed(s_r, _flat_of))]
         generator = torch.Generator().manual_seed(seed)
-        rho, variance = 0.0, 0.0
+        n = len(documents)
+        rho, variance = np.zeros(n), np.zeros(n)
         for share, a, b in parts:
-            wanted = csr_matrix(([1.0], [document], [0, 1]), (1, len(s_c)))
+            wanted = csr_matrix((np.ones(n), documents, [0, n]), (1, len(s_c)))
             scores = torch.from_numpy(a)[None]
             plan = sparse_race.plan(scores, wanted, K2, samples=samples, pattern=None, generator=generator)
             asked = plan.ranker_documents[0].numpy()
             found = torch.from_numpy(b[asked] if isinstance(b, np.ndarray) else b(asked))[None]
-            mean, error = (float(x[0]) for x in sparse_race.exposure(found, plan, theta))
-            rho, variance = rho + share * mean, variance + (share * error) ** 2
-        return rho, variance**0.5
+            mean, error = (x.double().numpy() for x in sparse_race.exposure(found, plan, theta))
+            rho, variance = rho + share * mean, variance + np.square(share * error)
+        return rho, np.sqrt(variance)
 
     def _scaled(self, s_c: Tensor, s_r: Tensor) -> tuple[Tensor, Tensor]:
         T = self.amount if self.strategy == "temperature" else 1.0

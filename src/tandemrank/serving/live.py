@@ -170,8 +170,30 @@ class Scores:
         """The re-ranker's scores: all of them, or who gives some, by their places in `s_c`."""
         return self._some if self.s_r is None else self.s_r
 
+    def of_items(self, items: Sequence[int]) -> NDArray[np.int64]:
+        """The places in `s_c` of some items, without those that are not in the pool."""
+        found = np.array(items, np.int64)
+        if self.documents is None:
+            return found
+        at = np.minimum(np.searchsorted(self.documents, found), len(self.documents) - 1)
+        there: NDArray[np.int64] = at[self.documents[at] == found]
+        return there
+
     def _some(self, places: NDArray[np.integer]) -> Row:
         return self._stage.some(self._who, places if self.documents is None else self.documents[places])
+
+    def remembering(self) -> single.Ranker:
+        """Who gives the re-ranker's scores, and asks it about each item once."""
+        known = np.full(len(self.s_c), np.nan, np.float32)
+
+        def some(places: NDArray[np.integer]) -> Row:
+            missing = np.unique(places[np.isnan(known[places])])
+            if len(missing):
+                known[missing] = self._some(missing) if self.s_r is None else self.s_r[missing]
+            found: Row = known[places]
+            return found
+
+        return some
 
     def rows(self) -> tuple[Row, Row]:
         """All of both, -inf outside the pool; dear where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""

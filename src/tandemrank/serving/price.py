@@ -8,9 +8,10 @@
 The best list is the most likely one. An effective share of 0 says that no log of this strategy, however long, can answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -28,6 +29,7 @@ from tandemrank.serving.live import LivePair
 Floats = NDArray[np.float64]
 STRATEGIES = ("trained", "temperature:0.5", "temperature:2.0", "uniform:0.01", "uniform:0.1", "deterministic")
 QUERIES, SAMPLES = 100, 50
+OTHERS = 200  # items that stand for all, where the re-ranker sees candidates alone
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,13 @@ def price_list(
     chosen = [known[n] for n in np.unique(np.linspace(0, len(known) - 1, min(queries, len(known))).astype(int))]
     part = None if clicks is None else clicks.filter(pl.col("query_id").is_in(chosen))
     names = list(dict.fromkeys([*([asked.name] if asked is not None else []), *STRATEGIES]))
-    found = tuple(_price(live, parse(name), chosen, part, theta, seed) for name in names)
+    rows = {name: list[_Row]() for name in names}
+    for q in chosen:
+        shown = None if part is None else part.filter(pl.col("query_id") == q)
+        view = _view(live, q, shown, theta, seed)
+        for name in names:
+            rows[name].append(_row(live, view, parse(name), shown, float(np.sum(theta))))
+    found = tuple(_price(name, rows[name]) for name in names)
     return PriceList(live.digest, len(chosen), 0 if part is None else part["row"].n_unique(), found)
 
 
@@ -91,45 +99,89 @@ def _read(path: str | Path) -> pl.DataFrame:
         return pl.read_parquet(here, glob=False, columns=["query_id", "items", "clicks", "propensities"])
 
 
-def _price(
-    live: LivePair, how: Exploration, queries: Sequence[Id], log: pl.DataFrame | None, theta: Sequence[float], seed: int
-) -> Price:
-    Z = float(np.sum(theta))
-    kept, best_share, other_share, gains = [], [], [], []
-    for q in queries:
-        rho, best, flat = (
-            _exposure(live, x, q, theta, seed) for x in (how, parse("deterministic"), parse("uniform:1.0"))
-        )
-        kept.append(float(np.minimum(rho, best).sum()) / Z)
-        best_share.append(_effective(best, rho, Z))
-        other_share.append(_effective(flat, rho, Z))
-        if log is not None:
-            gains.append(_ips(live, log.filter(pl.col("query_id") == q), rho))
-    values = np.concatenate(gains) if gains else np.array([])
+@dataclass(frozen=True)
+class _View:
+    """The items of a query that a price depends on, and their exposures by a strategy.
+
+    `best`, `flat`: exposure by the most likely list, and by equal scores. `count`: how many items each stands for in a sum over
+    all.  Shapes: documents, best, flat, count [n].
+    """
+
+    documents: NDArray[np.int64]
+    best: Floats
+    flat: Floats
+    count: Floats
+    exposure: Callable[[Exploration], Floats]
+
+
+def _view(live: LivePair, q: Id, shown: pl.DataFrame | None, theta: Sequence[float], seed: int) -> _View:
+    """All items; or, where the re-ranker sees candidates alone, those of the best list, of the log, and a sample of all."""
+    curve, best, flat = torch.tensor(list(theta), dtype=torch.float32), parse("deterministic"), parse("uniform:1.0")
+    scores = live.scores(q)
+
+    def options(how: Exploration) -> dict[str, int]:
+        return {"samples": SAMPLES, "seed": derive(seed, "price", how.name, q)}
+
+    if not live.ranks_candidates:
+        s_c, s_r = (torch.from_numpy(s)[None] for s in scores.rows())
+
+        def of_all(how: Exploration) -> Floats:
+            return how.exposure(s_c, s_r, curve, live.K2, **options(how))[0]
+
+        D = s_c.shape[1]
+        return _View(np.arange(D), of_all(best), of_all(flat), np.ones(D), of_all)
+    ranker, M = scores.remembering(), len(scores.s_c)
+    items = [] if shown is None else [live.item_at[item] for item in shown["items"] if item in live.item_at]
+    listed = best.draw_one(scores.s_c, ranker, live.K2, len(theta), 0)
+    others = np.random.default_rng(derive(seed, "price", "others", q)).permutation(M)[:OTHERS]
+    at = np.unique(np.concatenate([listed[listed >= 0], scores.of_items(items), others])).astype(np.int64)
+
+    def of_some(how: Exploration) -> Floats:
+        return how.exposure_of(scores.s_c, ranker, at, curve, live.K2, **options(how))[0]
+
+    count = np.where(np.isin(at, others), M / len(others), 0.0)
+    equal = np.full(len(at), float(np.sum(theta[:M])) / M)
+    documents = at if scores.documents is None else scores.documents[at]
+    return _View(documents, of_some(best), equal, count, of_some)
+
+
+class _Row(NamedTuple):
+    """What a strategy does with one query; `gains` of each impression of the log."""
+
+    kept: float
+    effective_best: float
+    effective_other: float
+    gains: Floats
+
+
+def _row(live: LivePair, view: _View, how: Exploration, shown: pl.DataFrame | None, Z: float) -> _Row:
+    rho = view.exposure(how)
+    gains = np.zeros(0) if shown is None else _ips(live, shown, view.documents, rho)
+    kept = float(np.minimum(rho, view.best).sum()) / Z
+    ones = np.ones(len(rho))
+    return _Row(kept, _effective(view.best, rho, ones, Z), _effective(view.flat, rho, view.count, Z), gains)
+
+
+def _price(name: str, rows: Sequence[_Row]) -> Price:
+    values = np.concatenate([row.gains for row in rows])
     return Price(
-        how.name, float(np.mean(kept)), float(values.mean()) if len(values) else None,
+        name, float(np.mean([row.kept for row in rows])), float(values.mean()) if len(values) else None,
         float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None,
-        float(np.mean(best_share)), float(np.mean(other_share)),
+        float(np.mean([row.effective_best for row in rows])), float(np.mean([row.effective_other for row in rows])),
     )  # fmt: skip
 
 
-def _exposure(live: LivePair, how: Exploration, q: Id, theta: Sequence[float], seed: int) -> Floats:
-    curve = torch.tensor(list(theta), dtype=torch.float32)
-    s_c, s_r = (torch.from_numpy(s)[None] for s in live.rows(q))
-    rho, _ = how.exposure(s_c, s_r, curve, live.K2, samples=SAMPLES, seed=derive(seed, "price", how.name, q))
-    return rho
-
-
-def _effective(wanted: Floats, rho: Floats, Z: float) -> float:
-    there = wanted > 0
+def _effective(wanted: Floats, rho: Floats, count: Floats, Z: float) -> float:
+    there = (wanted > 0) & (count > 0)
     if (rho[there] <= 0).any():
         return 0.0
-    return min(1.0, Z / float(np.sum(np.square(wanted[there]) / rho[there])))
+    return min(1.0, Z / float(np.sum(count[there] * np.square(wanted[there]) / rho[there])))
 
 
-def _ips(live: LivePair, rows: pl.DataFrame, rho: Floats) -> Floats:
-    """sum_d rho(d) / rho_0(d) c(d) of each impression of one query.  Shapes: rho [D] -> [impressions]."""
-    at = np.array([live.item_at.get(item, -1) for item in rows["items"]], np.int64)
-    terms = np.where(at >= 0, rho[at], 0.0) * rows["clicks"].to_numpy() / rows["propensities"].to_numpy()
+def _ips(live: LivePair, rows: pl.DataFrame, documents: NDArray[np.int64], rho: Floats) -> Floats:
+    """sum_d rho(d) / rho_0(d) c(d) of each impression of one query.  Shapes: documents, rho [n] -> [impressions]."""
+    item = np.array([live.item_at.get(item, -1) for item in rows["items"]], np.int64)
+    at = np.minimum(np.searchsorted(documents, item), len(documents) - 1)
+    terms = np.where(documents[at] == item, rho[at], 0.0) * rows["clicks"].to_numpy() / rows["propensities"].to_numpy()
     _, place = np.unique(rows["row"].to_numpy(), return_inverse=True)
     return np.bincount(place, weights=terms).astype(np.float64)

@@ -116,7 +116,10 @@ class Propensities:
             if scores.documents is not None and (at == len(scores.documents) or scores.documents[at] != d):
                 continue  # the other pair showed it; this one has it not in its pool
             seed = derive(0, "served propensities", live.items[d], *place) % 2**63
-            values[n] = how.exposure_of(scores.s_c, scores.ranker, at, theta, live.K2, samples=self.samples, seed=seed)
+            rho, error = how.exposure_of(
+                scores.s_c, scores.ranker, np.array([at]), theta, live.K2, samples=self.samples, seed=seed
+            )
+            values[n] = rho[0], error[0]
         return _Exposed(np.array(shown, np.int64), values[:, 0], values[:, 1])
 
     def _drafted(self, i: Impression, found: dict[Place, tuple[float, float]]) -> tuple[Floats, Floats]:
