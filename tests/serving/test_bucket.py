@@ -111,6 +111,20 @@ def test_nothing_is_ever_half_there_and_it_is_tried_again(tmp_path, url, fails, 
     assert list(buckets.sizes(url)) == [path.name]
 
 
+def test_where_an_object_appears_whole_it_is_put_at_once_and_only_if_there_is_none(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(buckets, "_AT_ONCE", {"memory"})
+    url, path = f"memory://{tmp_path.name}/at-once", write(tmp_path / "log")
+    monkeypatch.setattr(type(MEMORY), "mv", None)
+    assert Bucket(url).copy(tmp_path / "log").segments == 1
+    with pytest.raises(FileExistsError):
+        buckets.create(path, f"{url}/{path.name}")
+    real = buckets.sizes
+    answers = iter([{}])  # as if it had come since the bucket was listed
+    monkeypatch.setattr(buckets, "sizes", lambda url: next(answers, None) or real(url))
+    found = Bucket(url).copy(tmp_path / "log")
+    assert (found.segments, found.problems) == (0, ())
+
+
 def test_a_segment_that_a_kill_left_beside_its_journal_waits(tmp_path) -> None:
     """It will be made once more, perhaps with more clicks: copied now, it would be there with other bytes."""
     path = write(tmp_path)
