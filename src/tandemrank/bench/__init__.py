@@ -2,6 +2,7 @@
 
 - `timing`: timing side by side
 - `gradient`: the noise and time of the gradients
+- `credit`: the credit-assigned policy gradient of a generator, a rival
 - `epoch`: a training epoch over its own matrix products
 - `scale`: training and retrieval against the number of items
 - `logs`: reading a log beside the bare group-by of polars

@@ -1,8 +1,8 @@
 """What the race gradient costs and how sharp it is, beside its rivals: the figures of docs/race.md.
 
-It is compared with REINFORCE (paper: cand-grad, ranker-grad), with PL-Rank-3 in the one-stage case, and with the time of
-merely drawing exponentials. Everything is measured on one thread unless told otherwise; times are medians, and what is
-compared is measured in turns.
+It is compared with REINFORCE (paper: cand-grad, ranker-grad), for the generator with the credit-assigned policy gradient,
+with PL-Rank-3 in the one-stage case, and with the time of merely drawing exponentials. Everything is measured on one thread
+unless told otherwise; times are medians, and what is compared is measured in turns.
 """
 
 import math
@@ -16,6 +16,7 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from tandemrank.bench import credit
 from tandemrank.bench.timing import seconds, threads
 from tandemrank.gradients import _bridge, race, reinforce
 
@@ -70,6 +71,14 @@ def by_race(K2: int, samples: int) -> Estimate:
 def by_reinforce(K2: int, samples: int, baseline: bool) -> Estimate:
     return lambda of, generator: _gradients(
         reinforce.utility, of, K2, samples=samples, generator=generator, baseline=baseline
+    )
+
+
+def by_credit(K2: int, samples: int) -> Estimate:
+    """The credit-assigned policy gradient, of the generator alone: its second gradient is none."""
+    return lambda of, generator: (
+        credit.gradient(of.s, of.r, of.w, of.theta, K2, samples=samples, generator=generator),
+        torch.zeros(1),
     )
 
 
@@ -139,6 +148,7 @@ class Method:
     estimate: Estimate
     repeats: int
     batch: int
+    of_ranker: bool = True
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,8 @@ def measured(methods: Sequence[Method], of: World, K2: int, shape: Shape, effort
     rows = []
     for m, t in zip(methods, seconds(jobs, effort.turns), strict=True):
         errors = relative_errors(m.estimate, of.times(m.batch), truth, m.repeats, generator)
-        rows.append(Row(m.name, K2, m.samples, 1e3 * t / m.batch, errors[0], errors[1], shape))
+        of_ranker = errors[1] if m.of_ranker else None
+        rows.append(Row(m.name, K2, m.samples, 1e3 * t / m.batch, errors[0], of_ranker, shape))
     return rows
 
 
@@ -246,6 +257,9 @@ def _two_stage_methods(K2: int, reinforce_samples: int, race_samples: Sequence[i
         Method(name, reinforce_samples, by_reinforce(K2, reinforce_samples, baseline), effort.reinforce, 2)
         for name, baseline in (("reinforce", False), ("reinforce+baseline", True))
     ]
+    rivals.append(
+        Method("credit-assigned", reinforce_samples, by_credit(K2, reinforce_samples), effort.reinforce, 2, False)
+    )
     return rivals + [Method("race", n, by_race(K2, n), effort.race // n, effort.batch) for n in race_samples]
 
 
