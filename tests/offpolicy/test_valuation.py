@@ -289,7 +289,14 @@ def test_a_log_of_little_is_not_trusted() -> None:
     assert few.verdict == "cannot be answered from this log"
     assert any("effective of" in reason for reason in few.reasons)
     one = world(10)
-    assert valuation.estimate(one.new, one.log(5000, 1), **asked(one)).verdict == "use with care"
+    log = one.log(5000, 1)
+    found = valuation.estimate(one.new, log, **asked(one))
+    assert found.verdict == "trust it"  # over impressions, and it says so
+    assert "about these 10 queries alone" in found.reasons[0]
+    uneven = replace(log, shown=1.5 * log.shown, clicks=1.5 * log.clicks, impressions=1.5 * log.impressions)
+    weighed = valuation.estimate(one.new, uneven, **asked(one))
+    assert weighed.verdict == "use with care"
+    assert "an interval from 10 queries is too narrow" in weighed.reasons
 
 
 @pytest.mark.parametrize(
