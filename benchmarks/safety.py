@@ -10,7 +10,8 @@ intervals come from the package as a user has them. Results are appended to a fi
                a times the taste that production does not know, a from -1 to 1 at random, plus noise; generators likewise.
                `decide` as it is (bound over impressions) and by queries: is what it ships better than production, and is it
                the best of the ten?
-    small      200 queries, 60 items, 100 to 1M impressions: `learn` from production, with each kind of caution and without.
+    small      200 queries, 60 items, 100 to 1M impressions: `learn` from production, with each kind of caution and without;
+               `gate`: --safe exposure --set initial=posterior, the posterior of the log, let through by its bound alone.
     opposite   the same, up to 100,000, by users who click what they do not like. Nothing in the clicks tells; the loss in
                true value must be at most what `learn` prints. `prpo 0.2`: with --set safe_reach=0.2.
     coverage   worlds with the same items and other queries (200, 100 impressions each); no propensities, no policy: `learn`
@@ -53,7 +54,9 @@ CAUTION: dict[str, bool | dict[str, object]] = {
     "prpo": {"safe_objective": "prpo"},
     "smoothing": {"safe_objective": "smoothing"},
     "prpo 0.2": {"safe_objective": "prpo", "safe_reach": 0.2},
+    "gate": {"safe_objective": "exposure"},
 }
+INITIAL = {"gate": "posterior"}  # nothing is trained on top of it, so the gate alone is careful
 
 
 # --- selection --------------------------------------------------------------------------------------------------------
@@ -152,7 +155,9 @@ def careful_training(part: str, N: int, run: int, kinds: tuple[str, ...]) -> Ite
     live = float(simulator.value((of.live, of.live), of, draws=200).mean())
     for kind in kinds:
         record = {"part": part, "number": run, "N": N, "caution": kind, "live": live}
-        config = tr.LearningConfig.model_validate({"candidates": of.K2, "safe": CAUTION[kind]})
+        config = tr.LearningConfig.model_validate(
+            {"candidates": of.K2, "safe": CAUTION[kind], "initial": INITIAL.get(kind)}
+        )
         try:
             learned = tr.learn(log, config, start=tr.Start(production(of)), seed=run)
         except TandemRankError:
@@ -165,7 +170,7 @@ def careful_training(part: str, N: int, run: int, kinds: tuple[str, ...]) -> Ite
 
 
 def small(run: int, N: int) -> Iterator[Record]:
-    return careful_training("small", N, run, ("none", "exposure", "prpo", "smoothing"))
+    return careful_training("small", N, run, ("none", "exposure", "prpo", "smoothing", "gate"))
 
 
 def opposite(run: int, N: int) -> Iterator[Record]:
