@@ -45,7 +45,8 @@ def write_good(folder: Path) -> Good:
     rng = np.random.default_rng(0)
     n = 200
     items = np.argsort(rng.random((n, D)), axis=1)[:, :K]
-    lists = {"items": items, "clicks": rng.integers(0, 2, (n, K))}
+    looked = np.random.default_rng(1).random((n, K)) < 1 / np.arange(1, K + 1)  # nothing in the log is against 1/k
+    lists = {"items": items, "clicks": rng.integers(0, 2, (n, K)) * looked}
     log = pl.DataFrame({"query_id": rng.integers(0, Q, n), **{c: pl.Series(x).arr.to_list() for c, x in lists.items()}})
     log.write_parquet(folder / "log.parquet")
     vectors = [rng.normal(size=(size, 2)).astype(np.float32) for size in (Q, D)]

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tandemrank.errors import ConfigError
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.estimate import Estimate
 
@@ -40,8 +39,6 @@ def plan(
     `live`: production's clicks, query by query; `most`: the clicks that an impression can get; `risk`: the share of
     production's clicks that may be lost at worst while it runs. The largest share of `SHARES` within it, else the smallest.
     """
-    if not 0 < risk < 1:
-        raise ConfigError(f"risk must be above 0 and below 1, a share of production's clicks; {risk} came.")
     value = live.value
     lost = float(np.clip(-worst, 0.0, value)) / value if value > 0 else 0.0
     share = max((p for p in SHARES if p * lost <= risk), default=SHARES[0])

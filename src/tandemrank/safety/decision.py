@@ -162,6 +162,8 @@ def decide(
     sides = {"new": policies} if isinstance(policies, TwoStagePolicy) else dict(policies)
     if not sides or (most_clicks is not None and not most_clicks > 0):
         raise ConfigError(f"give at least one pair, and most_clicks above 0; {len(sides)} and {most_clicks} came.")
+    if not 0 < risk < 1:
+        raise ConfigError(f"risk must be above 0 and below 1, a share of production's clicks; {risk} came.")
     if not math.isfinite(at_least):
         raise ConfigError(f"at_least must be a finite number of clicks per impression; {at_least} came.")
     asked = Question(

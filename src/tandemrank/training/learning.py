@@ -98,8 +98,6 @@ def learn(
     config, start = _resolved_config(config, parts), start.resolved(parts.train, posterior=config.from_posterior)
     under_way = stage or (lambda words: None)
     say = say or (lambda words: None)
-    for words in before_training(parts.train, config):
-        say(words)
     under_way("what the log says: its propensities and its posterior")
     data = prepare(
         parts.train, config, halves=parts.halves if len(parts.halves) == 2 else None,
@@ -110,6 +108,8 @@ def learn(
         seed=derive(seed, "rho_0") % 2**32,
     )  # fmt: skip
     _refuse_without_support(parts, data, config)
+    for words in before_training(parts.train, config):
+        say(words)
     logger = None if config.safe is None else _production(logging_policy, start, data, parts, seed)
     start = start if logger is None else _careful_start(start, logger, parts)
     K2, known = config.candidates or CANDIDATES, data.posterior if config.from_posterior else None
