@@ -11,10 +11,11 @@ from numba import njit, prange
 
 from tandemrank._base.random import GOLDEN, MIX
 from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._float32_kernel import above, bits_of, f32, i32, log, minus_log_1m, u32, u64, uniform
+from tandemrank.gradients._float32_kernel import above, bits_of, exp, f32, i32, log, minus_log_1m, u32, u64, uniform
 
 _BUCKETS = 2048
-_SLACK = 1e-3  # of the logarithm of a time: far more than the rounding of a clock
+_SLACK = f32(1e-3)  # of the logarithm of a time: far more than the rounding of a clock
+_ABOVE = f32(1.0 + 2.0**-18)
 _MARGIN = 5.0  # over sqrt(K2): how much later than in another race, in the logarithm, the last candidate may come
 WORTH = 8  # races of the same scores from which on their limits pay
 BLOCK = 1024  # documents that `_race_kernel` sweeps at a time
@@ -192,7 +193,7 @@ def draw(s, r, key, K2, w, scratch):
     return x, last, n
 
 
-@kernel()
+@kernel(fastmath=MATHS)
 def latest(score, missed, K2, below):
     """Until when to look in other races of these scores, given who just missed in one, and what that asks of each clock.
 
@@ -202,8 +203,9 @@ def latest(score, missed, K2, below):
     """
     limit = f32(missed + _MARGIN / np.sqrt(K2))
     for d in range(score.size):
-        rate = np.exp(min(limit + np.float64(score[d]) + _SLACK, 30.0))
-        below[d] = f32(-np.expm1(-rate) * (1.0 + 2.0**-22))
+        x = exp(limit + score[d] + _SLACK)
+        # 1 - exp(-x) loses its digits where x is small, and there its series has them.
+        below[d] = max(f32(1.0) - exp(-x), x * (f32(1.0) - f32(0.5) * x)) * _ABOVE
     return limit
 
 
