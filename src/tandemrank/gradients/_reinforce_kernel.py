@@ -8,7 +8,7 @@ import numpy as np
 from numba import prange
 
 from tandemrank.gradients._compiled import kernel
-from tandemrank.gradients._float32_kernel import f32, u64
+from tandemrank.gradients._float32_kernel import f32, u32, u64
 from tandemrank.gradients._race_draw_kernel import (
     WORTH,
     arrivals,
@@ -21,70 +21,115 @@ from tandemrank.gradients._race_draw_kernel import (
 )
 
 
+_ENOUGH = 1e-4  # of the sum of all rates: what must be left for a difference of sums to keep its digits
+
+
 @kernel()
-def _rates(score, rate):
-    """exp(score - max): the rates of a race up to a common factor.  Shapes: [D] -> [D]."""
-    top = -np.inf
+def _rates(score, available, rate):
+    """exp(score - max): the rates of a race up to a common factor, 0 for who is not available; returns their sum.
+
+    Shapes: score, available (by being above -inf) [D] -> rate [D].
+    """
+    top, total = -np.inf, 0.0
     for d in range(score.size):
         top = max(top, score[d])
     for d in range(score.size):
-        rate[d] = np.exp(score[d] - top) if top > -np.inf else 0.0
+        rate[d] = np.exp(score[d] - top) if top > -np.inf and available[d] > -np.inf else 0.0
+        total += rate[d]
+    return total
 
 
 @kernel()
-def _sort_by_arrival(log_T, docs, n, packed):
-    """Orders docs[:n] by arrival, log_T[:n]: time and number packed in one word each, so that a plain sort does it."""
+def _sort_by_arrival(log_T, docs, n, packed, spare, counts):
+    """Orders docs[:n] by arrival, log_T[:n]: time and number packed in one word each, so that words alone are compared.
+
+    Two passes over eight bits each of the times, from the lower to the higher, then an insertion sort, which finds nearly
+    everything in its place.  Shapes: packed, spare [n or more], uint64; counts [257].
+    """
+    first, last = u32(0xFFFFFFFF), u32(0)
     for j in range(n):
-        packed[j] = (u64(ordered(log_T[j])) << u64(32)) | u64(docs[j])
-    packed[:n].sort()
+        time = ordered(log_T[j])
+        packed[j] = (u64(time) << u64(32)) | u64(docs[j])
+        first, last = min(first, time), max(last, time)
+    shift = u64(32)
+    while n > 0 and u64(last - first) >> (shift - u64(32)) > u64(0xFFFF):
+        shift += u64(1)
+    least = u64(first) << u64(32)
+    for step in range(2):
+        counts[:] = 0
+        for j in range(n):
+            counts[((packed[j] - least) >> (shift + u64(8 * step)) & u64(0xFF)) + u64(1)] += 1
+        for bucket in range(1, 257):
+            counts[bucket] += counts[bucket - 1]
+        for j in range(n):
+            bucket = (packed[j] - least) >> (shift + u64(8 * step)) & u64(0xFF)
+            spare[counts[bucket]] = packed[j]
+            counts[bucket] += 1
+        packed, spare = spare, packed
+    for j in range(1, n):
+        word, place = packed[j], j
+        while place > 0 and packed[place - 1] > word:
+            packed[place] = packed[place - 1]
+            place -= 1
+        packed[place] = word
     for j in range(n):
         docs[j] = packed[j] & u64(0xFFFFFFFF)
 
 
 @kernel()
-def _add_log_gradient(rate, listed, n, left, a, b, Z, total_a, total_b):
-    """Adds a and b times the gradient of log PL(listed[:n]) for the listed; returns the sum of 1 / Z of all n draws.
+def _add_list(rate, listed, n, docs, m, total, reward, drawn, Z, sums, common):
+    """Adds reward times (to sums[0]), and once (to sums[1]), the gradient of log PL(listed[:n]), drawn from docs[:m].
 
         d log PL / d score_d = 1[d listed] - rate_d sum_{i <= rank(d)} 1 / Z_i,   Z_i the rates not drawn before draw i
 
-    `left` is the sum of the rates that are never drawn; the term of those is the caller's.
+    Who is not listed has all of the sum, H. Where docs[:m] are the same in all samples, `total` is the sum of their rates: H is
+    then added up in `common`, for `_add_common`, and the listed get back what they have too much of it: n steps, not m. Where
+    that would cost digits, or `total` is NaN, everybody gets their own. `drawn` is left as it came.
+    Shapes: rate, drawn, Z [D]; sums [2, D]; common [2].
     """
+    left = total
+    for i in range(n):
+        left -= rate[listed[i]]
+    is_common = left > _ENOUGH * total
+    if not is_common:
+        for i in range(n):
+            drawn[listed[i]] = True
+        left = 0.0
+        for j in range(m):
+            left += 0.0 if drawn[docs[j]] else rate[docs[j]]
     # From the last draw to the first: sums only grow, nothing cancels.
     for i in range(n - 1, -1, -1):
         left += rate[listed[i]]
         Z[i] = left
-    hazard = 0.0
+    hazard, extra = 0.0, 0.0
+    for i in range(n):
+        hazard += 1.0 / Z[i] if Z[i] > 0.0 else 0.0
+    if is_common:
+        common[0] += reward * hazard
+        common[1] += hazard
+        extra = hazard
+    else:
+        for j in range(m):
+            d = docs[j]
+            if not drawn[d]:
+                sums[0, d] -= rate[d] * reward * hazard
+                sums[1, d] -= rate[d] * hazard
+    so_far = 0.0
     for i in range(n):
         d = listed[i]
-        hazard += 1.0 / Z[i] if Z[i] > 0.0 else 0.0
-        gradient = 1.0 - rate[d] * hazard
-        total_a[d] += a * gradient
-        total_b[d] += b * gradient
-    return hazard
+        so_far += 1.0 / Z[i] if Z[i] > 0.0 else 0.0
+        gradient = 1.0 + rate[d] * (extra - so_far)
+        sums[0, d] += reward * gradient
+        sums[1, d] += gradient
+        drawn[d] = False
 
 
 @kernel()
-def _add_others(rate, docs, n, skip, a, b, total_a, total_b):
-    """Adds -rate_d a and -rate_d b for docs[:n] that were never drawn (`skip` marks the drawn ones)."""
-    for j in range(n):
-        d = docs[j]
-        if not skip[d]:
-            total_a[d] -= rate[d] * a
-            total_b[d] -= rate[d] * b
-
-
-@kernel()
-def _add_list(rate, listed, n, docs, m, reward, drawn, Z, total_a, total_b):
-    """Adds reward times, and once, the gradient of log PL(listed[:n]), drawn from docs[:m]; `drawn` is left as it came."""
-    for i in range(n):
-        drawn[listed[i]] = True
-    left = 0.0
-    for j in range(m):
-        left += 0.0 if drawn[docs[j]] else rate[docs[j]]
-    hazard = _add_log_gradient(rate, listed, n, left, reward, 1.0, Z, total_a, total_b)
-    _add_others(rate, docs, m, drawn, reward * hazard, hazard, total_a, total_b)
-    for i in range(n):
-        drawn[listed[i]] = False
+def _add_common(rate, common, sums):
+    """What `_add_list` left for all documents at once.  Shapes: rate [D]; common [2]; sums [2, D]."""
+    for d in range(rate.size):
+        sums[0, d] -= rate[d] * common[0]
+        sums[1, d] -= rate[d] * common[1]
 
 
 @kernel()
@@ -136,17 +181,18 @@ def utility(
             np.empty((2, D + 1), np.int32),
             np.empty(D, np.float32),
         )
-        candidates, order, packed = np.empty(D + 1, np.int32), np.empty(D + 1, np.int32), np.empty(D, np.uint64)
+        candidates, order, packed = np.empty(D + 1, np.int32), np.empty(D + 1, np.int32), np.empty((2, D), np.uint64)
         histogram, everybody = np.empty(2048, np.int32), np.arange(D).astype(np.int32)
         shown, times = np.empty(K, np.int32), np.empty(K, np.float32)
         rate_c, rate_r, w, drawn = np.empty(D), np.empty(D), np.zeros(D, np.float32), np.zeros(D, np.bool_)
-        sums, Z = np.empty((4, D)), np.empty(D)
+        sums, common, Z, counts = np.empty((4, D)), np.empty((2, 2)), np.empty(D), np.empty(257, np.int32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for j in range(indptr[q], indptr[q + 1]):
                 w[indices[j]] = weights[j]
-            _rates(s[q], rate_c)
-            _rates(r[q], rate_r)
-            sums[:], n, limit = 0.0, 0, f32(np.inf)
+            total_c, total_r = _rates(s[q], s[q], rate_c), _rates(r[q], s[q], rate_r)
+            if K2 < D:
+                total_r = np.nan  # candidates differ from sample to sample
+            sums[:], common[:], n, limit = 0.0, 0.0, 0, f32(np.inf)
             for sample in range(samples):
                 key = stream(keys[q], u64(sample))
                 if K2 < D:
@@ -173,10 +219,12 @@ def utility(
                 if reward == 0.0 and not baseline:
                     continue
                 if wants_s:
-                    _sort_by_arrival(floats[0], candidates, n, packed)
-                    _add_list(rate_c, candidates, n, everybody, D, reward, drawn, Z, sums[0], sums[1])
+                    _sort_by_arrival(floats[0], candidates, n, packed[0], packed[1], counts)
+                    _add_list(rate_c, candidates, n, everybody, D, total_c, reward, drawn, Z, sums[:2], common[0])
                 if wants_r:
-                    _add_list(rate_r, shown, filled, candidates, n, reward, drawn, Z, sums[2], sums[3])
+                    _add_list(rate_r, shown, filled, candidates, n, total_r, reward, drawn, Z, sums[2:], common[1])
+            _add_common(rate_c, common[0], sums[:2])
+            _add_common(rate_r, common[1], sums[2:])
             for d in range(D):
                 if baseline:
                     grad_s[q, d] = (sums[0, d] - value[q] * sums[1, d]) / max(samples - 1, 1)
