@@ -60,7 +60,7 @@ def utility(r, keys, indptr, indices, weights, theta, samples, chunks, value, gr
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for j in range(indptr[q], indptr[q + 1]):
                 w[indices[j]] = weights[j]
-            _rates(r[q], rate)
+            _rates(r[q], r[q], rate)
             everything, DR, RI = rate.sum(), 0.0, 0.0
             sums[:] = 0.0
             for sample in range(samples):
