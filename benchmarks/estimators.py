@@ -13,7 +13,8 @@ as in `estimate`. Printed: root mean squared error in % of the true value (that 
 and bias in %, over all logs of all worlds; and for each estimator the geometric mean over all kinds of world but `outside`,
 over that of IPS, with a 95% interval (logs drawn with replacement, the same for all estimators). `direct_...` and `robust_...`
 are the direct method and the doubly robust estimator with each reward model: click rates by item, and the posterior with
-memory (in graded worlds, of the log alone). Worlds 0 to 2 are those on which beta_ips was worked out: judge it on others.
+memory (in graded worlds, of the log alone); `robust_truth` has the true R for a reward model, which nobody has: no other can
+be expected to do better. Worlds 0 to 2 are those on which beta_ips was worked out: judge it on others.
 About an hour on one core.
 """
 
@@ -21,10 +22,12 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import Vocabulary
@@ -44,7 +47,7 @@ from tandemrank.offpolicy.folds import rows_of
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.reward import item_rate, posterior
-from tandemrank.offpolicy.reward.model import RewardModel
+from tandemrank.offpolicy.reward.model import Belief, RewardModel
 from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -59,6 +62,7 @@ SAMPLES = 2000  # of the race for the exposures that count as true
 MODELS = ("item_rate", "posterior")
 NAMES = (
     "ips", "clipped", "self_normalised", "beta_ips", *(f"{kind}_{m}" for m in MODELS for kind in ("direct", "robust")),
+    "robust_truth",
 )  # fmt: skip
 
 
@@ -95,6 +99,31 @@ class World:
     rho_0: Floats
     rho: dict[str, Floats]
     vectors: Vectors | None = None
+
+
+class Truth(RewardModel):
+    """What is true, as a reward model.  Shapes: relevance [Q, D]."""
+
+    kind = "truth"
+
+    def __init__(self, relevance: Floats) -> None:
+        self.relevance = relevance
+
+    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Belief:
+        return Belief(self.relevance[q, d], np.zeros(len(q)))
+
+    def matrix(self, q: NDArray[np.integer]) -> Floats:
+        return np.pad(self.relevance[q], ((0, 0), (0, 1)))
+
+    def constants(self) -> dict[str, Any]:
+        return {}
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"relevance": self.relevance}
+
+    @classmethod
+    def restored(cls, constants: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> "Truth":
+        return cls(arrays["relevance"])
 
 
 def world(seed: int) -> World:
@@ -183,9 +212,11 @@ def logs(of: World, n: int, number: int, seed: int) -> Iterator[tuple[Feedback, 
 Fitted = dict[str, tuple[RewardModel, RewardModel]]
 
 
-def fitted_models(one: Feedback, other: Feedback, vectors: Vectors | None) -> Fitted:
+def fitted_models(one: Feedback, other: Feedback, of: World) -> Fitted:
     """Every reward model, cross-fitted."""
+    vectors, truth = of.vectors, Truth(of.relevance)
     return {
+        "truth": (truth, truth),
         "item_rate": (item_rate.reward_model(other, THETA), item_rate.reward_model(one, THETA)),
         "posterior": (posterior.fit(other, THETA, vectors=vectors), posterior.fit(one, THETA, vectors=vectors)),
     }
@@ -227,7 +258,7 @@ def measure(kind: str, worlds: range, number: int, fitted_number: int) -> Cells:
             for seed, of in every.items():
                 for one, other, fitted in logs(of, n, repeats, seed):
                     rho_0 = of.rho_0 if propensity == "exact" else fitted()
-                    models = fitted_models(one, other, of.vectors)
+                    models = fitted_models(one, other, of)
                     share = (one.impressions + other.impressions) / (one.N + other.N)
                     for pair, rho in of.rho.items():
                         truth = float(share @ (rho * of.relevance).sum(1))

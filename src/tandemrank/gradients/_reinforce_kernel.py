@@ -13,13 +13,13 @@ from tandemrank.gradients._race_draw_kernel import (
     WORTH,
     arrivals,
     early_race,
+    first_arrivals,
     first_race,
     latest,
     ordered,
     second_race,
     stream,
 )
-
 
 _ENOUGH = 1e-4  # of the sum of all rates: what must be left for a difference of sums to keep its digits
 
@@ -133,16 +133,6 @@ def _add_common(rate, common, sums):
 
 
 @kernel()
-def _available(score, docs):
-    """The documents that may be shown at all, in `docs`; returns how many there are."""
-    n = 0
-    for d in range(score.size):
-        docs[n] = d
-        n += score[d] > f32(-np.inf)
-    return n
-
-
-@kernel()
 def _first_race(s, below, limit, key, K2, left, floats, documents, order, histogram, candidates):
     """The candidates of one sample, their times in floats[0]; `left` samples of these scores are still to come.
 
@@ -175,10 +165,13 @@ def utility(
     """
     B, D = s.shape
     K = theta.size
+    is_one_stage = K2 >= D
+    size = K if is_one_stage else K2
     for chunk in prange(chunks):
-        floats, documents, below = (
+        floats, documents, below, masked = (
             np.empty((3, D + 1), np.float32),
             np.empty((2, D + 1), np.int32),
+            np.empty(D, np.float32),
             np.empty(D, np.float32),
         )
         candidates, order, packed = np.empty(D + 1, np.int32), np.empty(D + 1, np.int32), np.empty((2, D), np.uint64)
@@ -190,28 +183,32 @@ def utility(
             for j in range(indptr[q], indptr[q + 1]):
                 w[indices[j]] = weights[j]
             total_c, total_r = _rates(s[q], s[q], rate_c), _rates(r[q], s[q], rate_r)
-            if K2 < D:
-                total_r = np.nan  # candidates differ from sample to sample
-            sums[:], common[:], n, limit = 0.0, 0.0, 0, f32(np.inf)
+            first = s[q]
+            if is_one_stage:
+                # Everybody available is a candidate, and of the second race the first K alone matter.
+                for d in range(D):
+                    masked[d] = r[q, d] if s[q, d] > f32(-np.inf) else f32(-np.inf)
+                first = masked
+            sums[:], common[:], limit = 0.0, 0.0, f32(np.inf)
             for sample in range(samples):
                 key = stream(keys[q], u64(sample))
-                if K2 < D:
-                    n, limit = _first_race(
-                        s[q],
-                        below,
-                        limit,
-                        stream(key, u64(0)),
-                        K2,
-                        samples - sample,
-                        floats,
-                        documents,
-                        order,
-                        histogram,
-                        candidates,
-                    )
-                elif sample == 0:
-                    n = _available(s[q], candidates)
-                filled = second_race(r[q], stream(key, u64(1)), candidates, n, floats[1], floats[2], shown, times)
+                n, limit = _first_race(
+                    first,
+                    below,
+                    limit,
+                    stream(key, u64(is_one_stage)),
+                    size,
+                    samples - sample,
+                    floats,
+                    documents,
+                    order,
+                    histogram,
+                    candidates,
+                )
+                if is_one_stage:
+                    filled = first_arrivals(candidates, floats[0], n, shown, times)
+                else:
+                    filled = second_race(r[q], stream(key, u64(1)), candidates, n, floats[1], floats[2], shown, times)
                 reward = f32(0.0)
                 for k in range(filled):
                     reward += theta[k] * w[shown[k]]
@@ -221,8 +218,10 @@ def utility(
                 if wants_s:
                     _sort_by_arrival(floats[0], candidates, n, packed[0], packed[1], counts)
                     _add_list(rate_c, candidates, n, everybody, D, total_c, reward, drawn, Z, sums[:2], common[0])
-                if wants_r:
-                    _add_list(rate_r, shown, filled, candidates, n, total_r, reward, drawn, Z, sums[2:], common[1])
+                if wants_r and is_one_stage:
+                    _add_list(rate_r, shown, filled, everybody, D, total_r, reward, drawn, Z, sums[2:], common[1])
+                elif wants_r:
+                    _add_list(rate_r, shown, filled, candidates, n, np.nan, reward, drawn, Z, sums[2:], common[1])
             _add_common(rate_c, common[0], sums[:2])
             _add_common(rate_r, common[1], sums[2:])
             for d in range(D):
