@@ -3,7 +3,9 @@
     python benchmarks/learners.py [--data ml-1m.zip] [--worlds synthetic,noisy,...] [--out learners.json] [--json]
 
 Worlds: `synthetic` (1,500 users, 800 items, N = 30k and 300k), `noisy` (the same, clicks .9 / .1), `sparse` (most users were
-seen once or twice), and with `--data` the paper's: `movielens-0.1M`, `movielens-1M`, `movielens-noisy-0.1M`. Learners, all
+seen once or twice), `features` (the stages are two models: popularity and features, then a cross network; both are
+trained, so `nothing on top` and `posterior, 3 epochs` both mean as many epochs as the others, on what the posterior expects,
+and differ in nothing), and with `--data` the paper's: `movielens-0.1M`, `movielens-1M`, `movielens-noisy-0.1M`. Learners, all
 on the same log and from production's embeddings:
 
     given, ips              what `--set initial=given --set objective=ips` trains: inverse propensities from production on
@@ -51,6 +53,7 @@ WORLDS: dict[str, tuple[dict[str, object], int]] = {
     "synthetic-300k": (SMALL, 300_000),
     "noisy-30k": ({**SMALL, "relevant": 0.9, "irrelevant": 0.1}, 30_000),
     "sparse-2k": (SMALL, 2_000),
+    "features-30k": ({**SMALL, "stages": {"generator": "popularity", "ranker": "cross"}}, 30_000),
     "movielens-0.1M": ({}, 100_000),
     "movielens-1M": ({}, 1_000_000),
     "movielens-noisy-0.1M": ({"relevant": 0.9, "irrelevant": 0.1}, 100_000),
