@@ -30,8 +30,8 @@ def shown_to_each() -> Feedback:
 
 
 def a_pair() -> TwoStagePolicy:
-    """Both stages like the last items best, by 20 units."""
-    queries, items = np.ones((Q, 1), np.float32), np.linspace(0, 20, D, dtype=np.float32)[:, None]
+    """Both stages like the last items best, by 200 units."""
+    queries, items = np.ones((Q, 1), np.float32), np.linspace(0, 200, D, dtype=np.float32)[:, None]
     scorer = MatrixFactorisation(queries, items)
     return TwoStagePolicy(scorer, scorer, 5, 3, WORDS)
 
@@ -40,7 +40,7 @@ def a_pair() -> TwoStagePolicy:
 def test_what_a_query_was_shown_comes_first_and_in_the_order_of_the_pair(remembers: bool) -> None:
     pair = a_pair()
     if remembers:  # item 0 is remembered as better than all
-        memory = Memory(np.array([0, 1, 1, 1]), np.zeros(1, np.int32), np.array([50], np.float32), D)
+        memory = Memory(np.array([0, 1, 1, 1]), np.zeros(1, np.int32), np.array([500], np.float32), D)
         scorer = Remembering(pair.generator, memory)
         pair = replace(pair, generator=scorer, ranker=scorer)
     found = staying(pair, shown_to_each(), most=100)

@@ -208,8 +208,8 @@ def _of_fixed(found: _Found, lists: NDArray[np.int32], at: At, theta: Floats, wo
     """The same of lists that are always shown: theta_k of the item at rank k.  Shapes: lists [B, K]; theta [K]."""
     lists = lists[:, : len(theta)]
     rho = (lists[at[0]] == at[1][:, None]) @ theta
-    direct = [one.of(np.arange(len(lists)), lists) @ theta for one in worth]
-    direct = np.array(direct).reshape(len(worth), len(lists))
+    each = [one.of(np.arange(len(lists)), lists) @ theta for one in worth]
+    direct = np.array(each).reshape(len(worth), len(lists))
     return replace(found, rho=rho, error=np.zeros_like(rho), total=(lists >= 0) @ theta, direct=direct)
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
@@ -28,6 +29,7 @@ from tandemrank.offpolicy.verdicts import Verdict, worst
 Floats = NDArray[np.float64]
 Production = Literal["production"]
 PRODUCTION: Production = "production"  # the policy that drew the log
+NORMAL = 1  # a stream of its own: other draws of the same seed are not these
 # Estimators that are weighted clicks and nothing else (production, too), whose noise over impressions is theirs, and those that
 # take noise away from them. That of others, a reward model alone, is known over queries only.
 WEIGHTED, REDUCED = (None, "ips", "clipped"), ("beta_ips", "self_normalised", "doubly_robust")
@@ -259,8 +261,9 @@ def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Samp
         draws = side.estimate.value + error * _normal(sample)
     drawn = draws if few_queries(log) else drawn  # few are no sample
     every = [draws] if model_draws is None else [draws, model_draws]
+    low, high = hull(every, sample.level)
     return Value(
-        side.estimate.value, error, hull(every, sample.level), max(0.0, bound.value), bound.name, side.verdict,
+        side.estimate.value, error, (max(low, 0.0), high), max(0.0, bound.value), bound.name, side.verdict,
         side.reasons, side.propensity, side.propensity_reason, side.diagnostics, side.estimate, side.terms,
         side.ceiling_terms, side.weights, side.old_weights, draws, drawn, sample, log, side.identified, model_draws,
         side.estimator, side.race_variance,
@@ -268,9 +271,9 @@ def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Samp
 
 
 def _normal(sample: Sample) -> Floats:
-    """Standard normal draws, in pairs z and -z, the same for all values of a sample.  Shapes: -> [replicates]."""
-    half = np.random.default_rng(sample.seed).standard_normal((sample.replicates + 1) // 2)
-    return np.concatenate([half, -half])[: sample.replicates]
+    """Standard normal draws, its quantiles in random order, the same for all values of a sample.  Shapes: -> [replicates]."""
+    quantiles = ndtri((np.arange(sample.replicates) + 0.5) / sample.replicates)
+    return np.random.default_rng((sample.seed, NORMAL)).permutation(quantiles)
 
 
 def _impression_error(weights: Floats, log: Feedback, by_query: float, race: float, *, weighted: bool) -> float:

@@ -79,8 +79,8 @@ def judge(
 def curve_words(found: Contradiction) -> str:
     """What to do about a curve that the log contradicts."""
     return (
-        f"the log contradicts the examination curve: {found.words}. Estimate it from the log: `tandemrank examine LOG --json > "
-        "curve.json`, then --curve curve.json"
+        f"the log contradicts the examination curve: {found.words}. Estimate it from the log: `tandemrank examine --logs LOG "
+        "--json > curve.json`, then --curve curve.json"
     )
 
 

@@ -241,9 +241,12 @@ class _Job:
 
     def plain(self, trained: dict[Method, Trained]) -> Outcome:
         """Without caution; a pair that the log cannot speak about stays by what each query was shown."""
-        known = trained | (self.staying(trained) if self.data.propensities.only_shown else {})
+        used = self.data.propensities
+        known = trained | (self.staying(trained) if used.only_shown else {})
         sampled, production, fixed = self.drawn_and_fixed(known)
-        if (kept := self.staying({method: known[method] for method, one in sampled.items() if strays(one)})) != {}:
+        # Frequencies know nothing of what a short part of the log did not show, whatever the logger would have.
+        out = {method for method, one in sampled.items() if used.kind != "frequency" and strays(one)}
+        if kept := self.staying({method: known[method] for method in out}):
             of_kept, production, fixed_kept = self.drawn_and_fixed(kept)
             known, sampled, fixed = known | kept, sampled | of_kept, fixed | fixed_kept
         return known, sampled, production, {}, fixed

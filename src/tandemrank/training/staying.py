@@ -19,9 +19,9 @@ from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.towers import TwoTowers
 from tandemrank.policies.two_stage import TwoStagePolicy
 
-# Added to the scores of what a query was shown: more than scores differ by, and yet exp(-AHEAD) is a number in single
-# precision, so that a query with fewer items than places gets others.
-AHEAD = 60.0
+# Added to the scores of what a query was shown: more than scores differ by (an item that was shown often and never clicked is
+# far below the others), and yet they keep their order in single precision.
+AHEAD = 1000.0
 
 
 def staying(pair: TwoStagePolicy, log: Feedback, *, most: int) -> TwoStagePolicy | None:
