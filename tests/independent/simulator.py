@@ -101,12 +101,10 @@ def value_by_query(
 
 def exposures(w: World, q: Whole, *, samples: int, seed: int) -> Floats:
     """The logger's true exposure of every item, by drawn lists.  Shapes: q [B] -> [B, D]."""
-    rng, found = np.random.default_rng(seed), np.zeros((len(q), w.R.shape[1]))
-    rows = np.arange(len(q))
-    for _ in range(samples):
-        lists = draw(w.s_c[q], w.s_r[q], rows, w.K2, len(w.theta), rng)
-        np.add.at(found, (rows[:, None], lists), w.theta)
-    return found / samples
+    D, rows = w.R.shape[1], np.repeat(np.arange(len(q)), samples)
+    lists = draw(w.s_c[q], w.s_r[q], rows, w.K2, len(w.theta), np.random.default_rng(seed))
+    theta = np.tile(w.theta, (len(rows), 1))
+    return np.bincount((rows[:, None] * D + lists).ravel(), theta.ravel(), len(q) * D).reshape(len(q), D) / samples
 
 
 def search_log(n: int, queries: int, items: int, seed: int, *, K: int = 10) -> Log:
