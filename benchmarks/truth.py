@@ -5,13 +5,14 @@
 `coverage`, `bias`: the 95% interval of a trained pair and its value, propensities fitted to the lists of a two-stage logger;
 30,000 impressions over 7,650 queries (sparse), over 1,490 (medium), 150,000 over 1,490 (large). The truth is the expected
 clicks of the pair for the queries of the part that values it, each as often as it came there. Of both, logs whose value is
-refused are left out, and counted (`refused`). `trusted_coverage`: where
-the verdict is "trust it".
+refused are left out, and counted (`refused`), or not (`..._with_refused`). `stated_error`: the standard error, and the root
+mean square of what it is about. `trusted_coverage`: where the verdict is "trust it".
 `rare_ratio`: true clicks of queries seen once or twice, pair over production. `changing_bias`: a logger that was retrained
 once, its propensities logged. `deterministic_promise`: a logger that always shows the same; the promised gain less the true
-one, as a share of production, where a promise is made. `few_coverage`, `few_bias`: the value of a known pair on 3,000
-impressions of one to five queries. `search_seconds` (of the clock), `search_cpu_seconds`, `search_mb`: `tandemrank learn` on
-200,000 impressions. Every log's result is a line of the file, so an interrupted run goes on, and a longer one only adds.
+one, as a share of production, where a promise is made; `deterministic_gain`: the true one. `few_coverage`, `few_bias`: the
+value of a known pair on 3,000 impressions of one to five queries. `search_seconds` (of the clock), `search_cpu_seconds`,
+`search_mb`: `tandemrank learn` on 200,000 impressions. Every log's result is a line of the file, so an interrupted run goes on,
+and a longer one only adds.
 """
 
 import argparse
@@ -37,6 +38,7 @@ SIZES = {
     "sparse": (30_000, 7_650), "medium": (30_000, 1_490), "large": (150_000, 1_490), "tiny": (2_000, 100),
 }  # fmt: skip
 SEARCH = (200_000, 40_000, 17_000)  # impressions, queries, items: about 30,000 and 16,500 of them come up
+DRAWS = 30_000  # lists that the truth of a trained pair rests on, at least one of each query: an error of 0.2%
 REFUSED = "cannot be answered from this log"
 Result = dict[str, Any]
 
@@ -52,17 +54,18 @@ def trained(size: str, seed: int) -> Result:
     times = np.bincount(log.query, minlength=queries)[q].astype(float)
     rare = times <= 2
     valued = value.estimate.denominator / value.estimate.denominator.sum()
-    samples = 20 if size != "tiny" else 10
-    new = simulator.value_by_query(world, q, s_c, s_r, pair.K2, pair.K, samples=samples, seed=seed)
+    draws = times / times.sum() * DRAWS
+    new = simulator.value_by_query(world, q, s_c, s_r, pair.K2, pair.K, samples=draws, seed=seed)
     old = simulator.value_by_query(
-        world, q, world.s_c[q], world.s_r[q], world.K2, len(world.theta), samples=samples, seed=seed + 1
+        world, q, world.s_c[q], world.s_r[q], world.K2, len(world.theta), samples=draws, seed=seed + 1
     )
     return {
         "value": value.value, "low": value.interval[0], "high": value.interval[1], "error": value.standard_error,
         "truth": float(new @ valued), "production": float(old @ valued),
         "observed": learned.production.value, "verdict": str(value.verdict),
         "rare_new": float(new[rare] @ times[rare]), "rare_old": float(old[rare] @ times[rare]),
-        "balance": value.diagnostics.balance if value.diagnostics else None,
+        "balance": value.diagnostics.balance if value.diagnostics else None, "stays": learned.trained["joint"].stays,
+        "over_queries": value.over_queries,
     }  # fmt: skip
 
 
@@ -74,8 +77,12 @@ def learn_from(world: simulator.World, log: simulator.Log, seed: int) -> tr.trai
 
 def frame_of(log: simulator.Log, propensities: np.ndarray | None = None) -> pl.DataFrame:
     """The log as the package reads it."""
-    more = {} if propensities is None else {"propensities": propensities.tolist()}
-    return pl.DataFrame({"query_id": log.query, "items": log.items.tolist(), "clicks": log.clicks.tolist(), **more})
+    lists = {"items": log.items, "clicks": log.clicks} | (
+        {} if propensities is None else {"propensities": propensities}
+    )
+    return pl.DataFrame(
+        {"query_id": log.query, **{name: pl.Series(x).arr.to_list() for name, x in lists.items()}},
+    )
 
 
 def scores_of(pair: tr.TwoStagePolicy, world: simulator.World) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -106,7 +113,7 @@ def deterministic(size: str, seed: int) -> Result:
     return {
         "promised": None if refused else value.value - learned.production.value, "gain": true_new - true_old,
         "low": value.interval[0], "high": value.interval[1], "truth": true_new, "production": true_old,
-        "verdict": str(value.verdict), "propensity": learned.propensity,
+        "verdict": str(value.verdict), "propensity": learned.propensity, "stays": learned.trained["joint"].stays,
     }  # fmt: skip
 
 
@@ -115,16 +122,19 @@ def changing(size: str, seed: int) -> Result:
     del size
     before = simulator.world(seed, queries=40, items=50, K=5, K2=20)
     after = replace(before, s_c=before.s_c[:, ::-1].copy(), s_r=0.5 * before.s_r)
-    frames = []
+    frames, times = [], np.zeros(40)
     for number, world in enumerate((before, after)):
         log = simulator.impressions(world, 4_000, 2 * seed + number)
-        rho_0 = simulator.exposures(world, np.arange(40), samples=1_500, seed=seed + 50_000 + number)
+        # A logger knows its own propensities: by 1,500 draws they are so noisy that weights are 1% too large.
+        rho_0 = simulator.exposures(world, np.arange(40), samples=12_000, seed=seed + 50_000 + number)
+        times += np.bincount(log.query, minlength=40)
         frames.append(frame_of(log, np.maximum(rho_0[log.query[:, None], log.items], 1e-4)))
     wanted = 0.5 * (before.s_c + after.s_c)
     pair = pair_of(wanted, before.s_r, K2=20, K=5)
     value = tr.estimate(pair, pl.concat(frames), examination=before.theta, seed=seed)
-    truth = simulator.value_by_query(before, np.arange(40), wanted, before.s_r, 20, 5, samples=400, seed=seed)
-    return {"value": value.value, "low": value.interval[0], "high": value.interval[1], "truth": float(truth @ before.p)}
+    truth = simulator.value_by_query(before, np.arange(40), wanted, before.s_r, 20, 5, samples=1_000, seed=seed)
+    mean = float(truth @ times / times.sum())
+    return {"value": value.value, "low": value.interval[0], "high": value.interval[1], "truth": mean}
 
 
 def few(size: str, seed: int) -> Result:
@@ -228,13 +238,18 @@ def summary(results: list[Result]) -> Result:
         "refused": {size: len(some) - len(answered[size]) for size, some in by_size.items()},
         "coverage": {size: _held(some) for size, some in answered.items()},
         "bias": {size: _bias(some) for size, some in answered.items()},
+        "coverage_with_refused": {size: _held(some) for size, some in by_size.items()},
+        "bias_with_refused": {size: _bias(some) for size, some in by_size.items()},
+        "stated_error": {size: _error(some) for size, some in by_size.items()},
         "trusted_coverage": _held(trusted),
         "trusted": len(trusted),
         "rare_ratio": new / old if old else None,
         "changing_bias": _bias(changed),
         "changing_coverage": _held(changed),
-        "deterministic_promise": float(np.mean([*beyond, *[0.0] * (len(fixed) - len(beyond))])) if fixed else None,
+        "deterministic_promise": _mean([*beyond, *[0.0] * (len(fixed) - len(beyond))])["mean"] if fixed else None,
+        "deterministic_logs": len(fixed),
         "deterministic_refused": len(fixed) - len(beyond),
+        "deterministic_gain": _mean([one["gain"] / one["production"] for one in fixed]) if fixed else None,
         "few_logs": len(small),
         "few_coverage": {kind: _held(some) for kind, some in of_few.items()},
         "few_bias": {kind: _bias(some) for kind, some in of_few.items()},
@@ -249,11 +264,23 @@ def _held(results: list[Result]) -> float | None:
     return float(np.mean([one["low"] <= one["truth"] <= one["high"] for one in results])) if results else None
 
 
+def _error(results: list[Result]) -> dict[str, float]:
+    """The standard error that is stated, and the root mean square of value over truth, less 1: equal if the one is honest."""
+    of = np.array([[one["error"] / one["truth"], one["value"] / one["truth"] - 1] for one in results])
+    stated, found = np.sqrt(np.square(of).mean(0))
+    return {"stated": float(stated), "found": float(found)}
+
+
 def _bias(results: list[Result]) -> dict[str, float] | None:
     """Value over truth, less 1: the mean over logs, and its standard error."""
     if not results:
         return None
-    off = np.array([one["value"] / one["truth"] - 1 for one in results])
+    return _mean([one["value"] / one["truth"] - 1 for one in results])
+
+
+def _mean(of: list[float]) -> dict[str, float]:
+    """With its standard error."""
+    off = np.array(of)
     return {
         "mean": float(off.mean()),
         "error": float(off.std(ddof=1) / len(off) ** 0.5) if len(off) > 1 else float("nan"),

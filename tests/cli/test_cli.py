@@ -244,7 +244,7 @@ def test_validate_says_what_a_log_is_and_can_answer(simulated, capsys, monkeypat
     code, out, err = call(capsys, monkeypatch, "validate", str(folder / "log"))
     assert code == 0, err
     assert "what this log can answer" in out
-    code, out, _ = call(capsys, monkeypatch, "validate", str(folder / "log"), "--json")
+    code, out, _ = call(capsys, monkeypatch, "validate", "--logs", str(folder / "log"), "--json")
     assert json.loads(out)["log"]["impressions"] == 20000
 
 
@@ -398,6 +398,8 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["evaluate", "--policy", "absent"], 2, "is not a whole saved policy"),
         (["learn"], 2, "--logs"),
         (["validate", "absent.parquet"], 2, "absent.parquet"),
+        (["validate", "--logs", "absent.parquet"], 2, "absent.parquet"),
+        (["examine"], 2, "expected a click log, and none came. Give it by --logs"),
         (["examine", "absent.parquet"], 2, "absent.parquet"),
         (["examine", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
         (["examine", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),

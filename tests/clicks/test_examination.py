@@ -294,3 +294,9 @@ def test_a_log_is_examined_to_its_last_rank_or_to_the_one_that_is_asked(tmp_path
 def test_what_examine_does_not_take_is_refused(options, words):
     with pytest.raises(ConfigError, match=words):
         examination.examine(two_ways(), **options)
+
+
+def test_lists_of_one_item_have_no_curve_and_it_is_said() -> None:
+    log = pl.DataFrame({"query_id": [1, 1, 2], "items": [[3], [4], [3]], "clicks": [[1], [0], [1]]})
+    with pytest.raises(LogError, match=r"have one item each.*its curve is 1, the default"):
+        examination.examine(log)

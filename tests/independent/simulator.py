@@ -84,23 +84,27 @@ def impressions(w: World, n: int, seed: int) -> Log:
     return Log(query, items, (rng.random(items.shape) < chance).astype(np.int64))
 
 
-def value_by_query(w: World, q: Whole, s_c: Floats, s_r: Floats, K2: int, K: int, *, samples: int, seed: int) -> Floats:
-    """Expected clicks per impression of a pair for each query, by drawn lists.  Shapes: q [B]; s_c, s_r [B, D] -> [B]."""
-    rng, total = np.random.default_rng(seed), np.zeros(len(q))
-    for _ in range(samples):
-        lists = draw(s_c, s_r, np.arange(len(q)), K2, K, rng)
-        total += (w.theta[:K] * w.R[q[:, None], lists]).sum(1)
-    return total / samples
+def value_by_query(
+    w: World, q: Whole, s_c: Floats, s_r: Floats, K2: int, K: int, *, samples: float | Floats, seed: int
+) -> Floats:
+    """Expected clicks per impression of a pair for each query, by drawn lists.
+
+    `samples` lists of each, or of each query its own number, rounded up.  Shapes: q [B]; s_c, s_r [B, D] -> [B].
+    """
+    rng = np.random.default_rng(seed)
+    each = np.maximum(np.ceil(np.broadcast_to(samples, len(q))), 1).astype(np.int64)
+    rows = np.repeat(np.arange(len(q)), each)
+    lists = draw(s_c, s_r, rows, K2, K, rng)
+    gained = (w.theta[:K] * w.R[q[rows, None], lists]).sum(1)
+    return np.bincount(rows, gained, len(q)) / each
 
 
 def exposures(w: World, q: Whole, *, samples: int, seed: int) -> Floats:
     """The logger's true exposure of every item, by drawn lists.  Shapes: q [B] -> [B, D]."""
-    rng, found = np.random.default_rng(seed), np.zeros((len(q), w.R.shape[1]))
-    rows = np.arange(len(q))
-    for _ in range(samples):
-        lists = draw(w.s_c[q], w.s_r[q], rows, w.K2, len(w.theta), rng)
-        np.add.at(found, (rows[:, None], lists), w.theta)
-    return found / samples
+    D, rows = w.R.shape[1], np.repeat(np.arange(len(q)), samples)
+    lists = draw(w.s_c[q], w.s_r[q], rows, w.K2, len(w.theta), np.random.default_rng(seed))
+    theta = np.tile(w.theta, (len(rows), 1))
+    return np.bincount((rows[:, None] * D + lists).ravel(), theta.ravel(), len(q) * D).reshape(len(q), D) / samples
 
 
 def search_log(n: int, queries: int, items: int, seed: int, *, K: int = 10) -> Log:

@@ -55,6 +55,14 @@ def test_intervals_of_few_queries_are_over_impressions_and_hold(tmp_path: Path) 
     assert abs(found["few_bias"]["alone"]["mean"]) < 0.1
 
 
+def test_a_pair_of_a_deterministic_log_stays_by_what_was_shown_and_is_not_worse() -> None:
+    """It was 17% worse than production: a model thought highly of items that the logger had left out."""
+    found = truth.deterministic("tiny", 301)
+    assert found["stays"]
+    assert found["gain"] > -0.01 * found["production"]
+    assert found["promised"] is None or found["promised"] < found["gain"] + 0.05 * found["production"]
+
+
 def test_a_result_that_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, asked = tmp_path / "truth.jsonl", []
 

@@ -1,4 +1,7 @@
-"""The bootstrap over queries: every query, as often as any other, and all estimates on the same draws."""
+"""The bootstrap over queries: every query, as often as any other, and all estimates on the same draws; noise of impressions."""
+
+from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import polars as pl
@@ -6,9 +9,10 @@ import pytest
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.logs.counting import from_impressions
+from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.estimators import Estimate
-from tandemrank.offpolicy.uncertainty import bootstrap, impression_noise, percentile_interval, share_of_wins
+from tandemrank.offpolicy.uncertainty import bootstrap, impression_covariance, percentile_interval, share_of_wins
 
 
 def test_bootstrap_agrees_with_the_delta_method_and_pairs_its_draws() -> None:
@@ -40,28 +44,57 @@ def test_every_logged_query_is_drawn_as_often_as_any_other(at_once: int, monkeyp
     assert shares[:, logged].std(0) == pytest.approx(np.full(n, np.sqrt((1 - 1 / n) / n / n)), rel=0.1)
 
 
+def read(query: list[int], items: np.ndarray, clicks: np.ndarray) -> Feedback:
+    """The sums of impressions of three items.  Shapes: query [n]; items, clicks [n, K]."""
+    words = Vocabulary(pl.Series(sorted(set(query))), pl.Series(range(3)))
+    return from_impressions(
+        [Impressions(np.array(query, np.int32), items.astype(np.int32), clicks.astype(np.uint8))], words
+    )
+
+
+def test_covariance_over_impressions_is_without_bias_by_enumeration() -> None:
+    """Lists of one item, two queries with two impressions each: every outcome of lists and clicks, by its chance."""
+    shown, liked = np.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]), np.array([[0.9, 0.4, 0.1], [0.2, 0.8, 0.5]])
+    w = np.array([[[2.0, 0.5, 3.0], [1.0, 4.0, 0.3]], [[1.0, 1.0, 1.0], [0.2, 0.0, 2.0]]])  # of two values
+    chance = np.stack([shown * (1 - liked), shown * liked], axis=2).reshape(2, 6)  # item, then clicked or not
+    queries, expected, values, total = [0, 0, 1, 1], np.zeros((2, 2)), [], []
+    for outcome in product(range(6), repeat=4):
+        items, clicks = (np.array(x)[:, None] for x in zip(*((o // 2, o % 2) for o in outcome), strict=True))
+        log = read(queries, items, clicks)
+        p = float(np.prod([chance[q, o] for q, o in zip(queries, outcome, strict=True)]))
+        weights = [one[log.query, log.item] for one in w]
+        expected += p * impression_covariance(weights, log, most=1)
+        values.append([float(x @ log.clicks) / 4 for x in weights])
+        total.append(p)
+    assert sum(total) == pytest.approx(1)
+    assert expected == pytest.approx(np.cov(np.array(values).T, aweights=total, bias=True))
+
+
 @pytest.mark.parametrize("several", [False, True])
-def test_noise_over_impressions_is_that_of_clicks_drawn_anew(several: bool) -> None:
-    """One query, three rows. With one click per list at most the covariance is that of a multinomial, exactly; with several the
-    variance of the number of clicks is that of the impressions."""
-    rng, n = np.random.default_rng(0), 4000
+def test_covariance_over_impressions_is_that_of_clicks_drawn_anew(several: bool) -> None:
+    """One query, lists of three: one click at most, or several, which come together by chance; without `others` at most so."""
+    rng, n = np.random.default_rng(0), 40_000
     chance = np.array([0.3, 0.2, 0.1])
     clicks = rng.random((n, 3)) < chance if several else rng.random((n, 1)) < np.cumsum(chance)
     if not several:
         clicks = np.diff(clicks.astype(int), axis=1, prepend=0) > 0
-    items = np.tile(np.arange(3, dtype=np.int32), (n, 1))
-    words = Vocabulary(pl.Series([7]), pl.Series(range(3)))
-    log = from_impressions([Impressions(np.zeros(n, np.int32), items, clicks.astype(np.uint8))], words)
-    weights = [np.ones(3), np.array([2.0, 0.0, 1.0])]
-    noise = impression_noise(weights, log, most=3, replicates=8000, seed=1)
-    X = clicks @ np.stack(weights, axis=1)
-    wanted = np.cov(X.T, bias=True) / n
-    assert noise[:, 0].var() == pytest.approx(wanted[0, 0], rel=0.08)
-    assert noise[:, 1].var() == pytest.approx(wanted[1, 1], rel=0.08) or (several and noise[:, 1].var() > wanted[1, 1])
-    if not several:
-        assert np.cov(noise.T)[0, 1] == pytest.approx(wanted[0, 1], rel=0.1)
-    assert np.abs(noise.mean(0)).max() < 5 * noise.std() / 8000**0.5
-    assert np.array_equal(noise[:, 1], impression_noise(weights[1:], log, most=3, replicates=8000, seed=1)[:, 0])
+    log = read([0] * n, np.tile(np.arange(3), (n, 1)), clicks)
+    weights = [np.ones(3), np.array([2.0, 0.0, 1.0]), np.array([0.1, 3.0, 0.5])]
+    found = impression_covariance(weights, log, most=3)
+    wanted = np.cov((clicks @ np.stack(weights, axis=1)).T) / n
+    assert np.abs(found - wanted).max() < 0.05 * np.diag(wanted).max()
+    bare = impression_covariance(weights, replace(log, others=None), most=3)
+    assert (np.diag(bare) > np.diag(wanted)).all()
+
+
+def test_a_query_that_came_once_counts_by_its_distance_from_all() -> None:
+    """Its own impressions cannot say how much they differ; where every query came once, the error is that over queries."""
+    rng, n = np.random.default_rng(1), 50
+    items, clicks = rng.integers(3, size=(n, 1)), rng.random((n, 1)) < 0.5
+    log = read(list(range(n)), items, clicks)
+    w = np.array([0.5, 1.0, 2.0])[log.item]
+    terms = Estimate(np.bincount(log.query, w * log.clicks, n), np.ones(n))
+    assert impression_covariance([w], log, most=1)[0, 0] == pytest.approx(terms.standard_error**2)
 
 
 def test_draws_that_say_nothing_are_left_out() -> None:

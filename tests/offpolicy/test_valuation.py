@@ -461,7 +461,8 @@ def test_a_new_estimator_needs_a_function_and_a_name(monkeypatch: pytest.MonkeyP
     small = world(30)
     log = small.log(3000, 1)
     found, plain = (
-        valuation.compare(small.new, "production", log, **asked(small, estimator=e)) for e in ("half", "ips")
+        valuation.compare(small.new, "production", log, **asked(small, estimator=e, independent="queries"))
+        for e in ("half", "ips")
     )
     assert found.new.value == pytest.approx(plain.new.value / 2)
     assert found.new.standard_error == pytest.approx(plain.new.standard_error / 2)
@@ -667,9 +668,9 @@ def test_where_propensities_are_in_doubt_the_interval_holds_the_models_answer_to
     sure, doubt, model = (
         valuation.estimate_all(asked_of, log, valuation.Question(**asked(here, **more)))
         for more in (
-            {"estimator": "doubly_robust"},
-            {"estimator": "doubly_robust", "fitted_lists": 5.0},
-            {"estimator": "direct"},
+            {"estimator": "doubly_robust", "independent": "queries"},
+            {"estimator": "doubly_robust", "fitted_lists": 5.0, "independent": "queries"},
+            {"estimator": "direct", "independent": "queries"},
         )
     )
     own, other, live = doubt[0].draws, model[0].draws, doubt[1].draws

@@ -16,6 +16,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import bounds, estimators, values
 from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.uncertainty import impression_covariance
 from tandemrank.offpolicy.values import Judged, Value, compare_values
 from tandemrank.offpolicy.verdicts import MEANINGS, Verdict, worst
 
@@ -139,3 +140,61 @@ def test_the_summary_is_plain_json() -> None:
     assert found["old"]["verdict"] == "as the log shows it"
     assert (found["new"]["value"], found["share_of_wins"]) == (a.value, 1.0)
     assert found["new"]["propensity"] == "exact"
+
+
+def weighted(rows: Feedback, weights: np.ndarray, estimator: str | None = "ips", race: float = 0.0) -> Judged:
+    """Weighted clicks, by impression."""
+    estimate = Estimate(estimators.by_query(weights * rows.clicks, rows), rows.impressions)
+    return Judged(
+        estimate, bounds.value_terms(estimate), Verdict.TRUST, (), propensity="exact", weights=weights,
+        old_weights=weights, estimator=estimator, race_variance=race,
+    )  # fmt: skip
+
+
+def test_an_interval_over_impressions_has_their_noise_and_that_of_the_races() -> None:
+    rows = log()
+    w = np.random.default_rng(2).gamma(1.0, 1.0, len(rows.query))
+    one, noisy, live = valued(
+        weighted(rows, w), weighted(rows, w, race=0.03**2), values.production(rows), independent="impressions"
+    )
+    error = float(np.sqrt(impression_covariance([w], rows, most=2.0)[0, 0]))
+    assert one.standard_error == pytest.approx(error)
+    assert noisy.standard_error == pytest.approx(np.hypot(error, 0.03))
+    for found in (one, noisy):
+        z = 1.645 * found.standard_error
+        assert found.interval == pytest.approx((found.value - z, found.value + z), rel=0.005)
+    [by_query] = valued(weighted(rows, w))
+    assert one.over_queries == pytest.approx(by_query.interval)
+    assert by_query.over_queries == by_query.interval != one.interval
+    gap = compare_values(noisy, live)
+    against = float(np.sqrt(impression_covariance([w - 1], rows, most=2.0)[0, 0] + 0.03**2))
+    assert gap.standard_error == pytest.approx(against)
+    assert gap.interval[1] - gap.interval[0] == pytest.approx(2 * 1.645 * against, rel=0.005)
+    assert gap.over_queries != gap.interval
+    assert compare_values(noisy, noisy).interval == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("estimator", "least"), [("ips", False), ("beta_ips", True), ("direct", None)])
+def test_what_takes_noise_away_has_the_least_of_both_and_a_model_alone_that_over_queries(estimator, least) -> None:
+    rows = log()
+    w = np.random.default_rng(2).gamma(0.2, 5.0, len(rows.query))
+    side = replace(weighted(rows, w, estimator), estimate=Estimate(rows.impressions * 0.5, rows.impressions))
+    [found] = valued(side, independent="impressions")
+    over_impressions = float(np.sqrt(impression_covariance([w], rows, most=2.0)[0, 0]))
+    assert found.standard_error == pytest.approx(
+        over_impressions if least is False else 0.0
+    )  # it does not differ by query
+
+
+def test_noise_of_the_races_is_that_of_each_pair_with_its_clicks_at_all_ranks() -> None:
+    rows = log()
+    rng = np.random.default_rng(3)
+    pairs = rows.query * 5 + rows.item
+    rho, error = rng.random(45 * 5)[pairs] + 0.1, 0.1 * rng.random(45 * 5)[pairs]
+    w = 2 * rho
+    by_hand = 0.0
+    for pair in np.unique(pairs):
+        at = pairs == pair
+        by_hand += ((w[at] * rows.clicks[at]).sum() * (error[at] / rho[at])[0]) ** 2
+    assert values.race_variance(w, error, rho, rows) == pytest.approx(by_hand / 900**2)
+    assert values.race_variance(w, None, rho, rows) == 0

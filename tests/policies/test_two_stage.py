@@ -67,6 +67,10 @@ def test_recommend_speaks_outside_ids() -> None:
     assert frame.to_dicts() == [{"query_id": "b", "items": [10, 30]}, {"query_id": "a", "items": [50, 10]}]
     with pytest.raises(InputError, match=r"1 unknown query id \(first: 'c'\)"):
         small().recommend(["c"])
+    others = small().recommend(["c", "b", "d", "b"], unknown="empty")
+    assert others["query_id"].to_list() == ["c", "b", "d", "b"]
+    assert others["items"].to_list() == [[], [10, 30], [], [10, 30]]
+    assert small().recommend(["c"], unknown="empty", sample=True)["items"].to_list() == [[]]
 
 
 def test_recommend_leaves_out_what_it_must_not_repeat() -> None:

@@ -49,7 +49,7 @@ def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half
     terms = value_terms(NOTHING)
     return Value(
         size, 0.05, interval, size - 0.3, "betting", verdict, reasons, None, "", rests, NOTHING, terms, terms,
-        *[np.zeros(0)] * 3, SAMPLE, LOG,
+        *[np.zeros(0)] * 4, SAMPLE, LOG,
     )  # fmt: skip
 
 
@@ -60,7 +60,19 @@ LIVE = value(0.8, Verdict.OBSERVED, None, 0.05)
 def gap(
     method: str, against: str, size: float, verdict: Verdict = TRUST, new: Value = JOINT, old: Value = LIVE
 ) -> Difference:
-    found = Comparison(new, old, size, 0.05, (size - 0.1, size + 0.1), 0.9, size - 0.2, "betting", verdict, ())
+    found = Comparison(
+        new,
+        old,
+        size,
+        0.05,
+        (size - 0.1, size + 0.1),
+        0.9,
+        size - 0.2,
+        "betting",
+        verdict,
+        (),
+        (size - 0.3, size + 0.3),
+    )
     return Difference(method, against, found)
 
 

@@ -142,7 +142,7 @@ def test_lists_that_were_drawn_once_and_shown_often_and_impressions_with_weights
 def test_a_bound_about_these_impressions_ships_nothing_that_other_queries_may_not_want(monkeypatch) -> None:
     few = decide(BETTER, LOG.filter(pl.col("query_id") < 3), **KNOWN)
     [one] = few.candidates
-    wide = replace(one.comparison, interval=(-0.1, 0.3))
+    wide = replace(one.comparison, over_queries=(-0.1, 0.3))
     monkeypatch.setattr(decision, "compare_values", lambda *_: wide)
     found = decide(BETTER, LOG, **KNOWN)
     assert found.candidates[0].lower_bound > 0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tandemrank.cli.app import app
-from tandemrank.cli.options import Engine, Json, Logs, Seed
+from tandemrank.cli.options import BareLogs, Engine, Json, Logs, Seed, given_logs
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_json, rows_table, show, two_columns
 from tandemrank.errors import ConfigError
@@ -73,7 +73,8 @@ def import_(
 
 @app.command()
 def validate(
-    logs: Logs,
+    bare: BareLogs = None,
+    logs: Logs = None,
     list_length: Annotated[
         int | None, typer.Option(help="Length of the shown list, K; longer lists are problems.", min=1)
     ] = None,
@@ -86,9 +87,10 @@ def validate(
     """
     from tandemrank.logs import validation
 
+    asked = given_logs(bare, logs)
     with working("reading the log"):
-        found = validation.validate(logs, K=list_length)
-        mended = None if fix is None else validation.fix(logs, fix, K=list_length)
+        found = validation.validate(asked, K=list_length)
+        mended = None if fix is None else validation.fix(asked, fix, K=list_length)
     if as_json:
         print_json({**vars(found), **({} if mended is None else {"fixed": mended})})
     else:
@@ -99,7 +101,8 @@ def validate(
 
 @app.command()
 def examine(
-    logs: Logs,
+    bare: BareLogs = None,
+    logs: Logs = None,
     list_length: Annotated[
         int | None, typer.Option(help="Ranks of the curve, K; by default all of the log's.", min=2)
     ] = None,
@@ -123,8 +126,9 @@ def examine(
     if method not in ("harvest", "em", "trust"):
         raise ConfigError(f"--method takes harvest, em or trust; got {method!r}.")
     check_engine(engine)
+    asked = given_logs(bare, logs)
     with working("reading the log and comparing ranks"):
-        found = examination.examine(logs, list_length, method=method, seed=seed, engine=engine)  # type: ignore[call-overload]
+        found = examination.examine(asked, list_length, method=method, seed=seed, engine=engine)  # type: ignore[call-overload]
     if as_json:
         print_json(found)
     else:

@@ -87,5 +87,16 @@ Engine = Annotated[
     ),
 ]
 Logs = Annotated[
-    list[str], typer.Argument(help="Click log: Parquet, CSV or JSON lines; files, folders, globs or URLs.")
+    list[str] | None,
+    typer.Option(
+        "--logs", help="Click log: Parquet, CSV or JSON lines; files, folders, globs or URLs. May be repeated."
+    ),
 ]
+BareLogs = Annotated[list[str] | None, typer.Argument(help="The same without --logs.", metavar="[LOG]...")]
+
+
+def given_logs(bare: list[str] | None, logs: list[str] | None) -> list[str]:
+    """The log, by --logs as everywhere, or as an argument."""
+    if found := [*(logs or []), *(bare or [])]:
+        return found
+    raise ConfigError("expected a click log, and none came. Give it by --logs: files, folders, globs or URLs.")

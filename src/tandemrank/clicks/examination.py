@@ -162,6 +162,10 @@ def examine(
         raise ConfigError(f"a curve compares two ranks or more; K = {K} came.")
     feedback = log if isinstance(log, Feedback) else reading.read(log, engine=engine)
     ranks = (int(feedback.rank.max()) + 1 if len(feedback.rank) else 0) if K is None else K
+    if ranks == 1:
+        raise LogError(
+            "the lists of this log have one item each: there is one rank, nothing to compare, and its curve is 1, the default."
+        )
     if method == "trust":
         return estimate_trust(feedback, ranks, level=level, seed=seed)
     return estimate(feedback, ranks, method=method, level=level, seed=seed)

@@ -25,7 +25,8 @@ class Exposure:
     """Exposures of a pair on a log.
 
     Shapes: rho [P], of each row; total, supported [Q], over all items and over logged pairs; random [Q], the supported
-    share if candidates were shown in random order; direct [folds, Q], sum_d rho r_hat.
+    share if candidates were shown in random order; direct [folds, Q], sum_d rho r_hat; error [P], the standard error of rho
+    by its races, None where it has none.
     """
 
     rho: Floats
@@ -33,6 +34,7 @@ class Exposure:
     supported: Floats
     random: Floats
     direct: Floats
+    error: Floats | None = None
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def exposure_on(
     here = positions_of(policy.vocabulary.item_ids, log.vocabulary.item_ids, "item", missing="mark")[log.item]
     there = positions_of(log.vocabulary.item_ids, policy.vocabulary.item_ids, "item", missing="mark")
     once = ((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) & (here >= 0)
-    rho, (total, supported, random) = np.zeros(len(log.query)), np.zeros((3, log.Q))
+    (rho, error), (total, supported, random) = np.zeros((2, len(log.query))), np.zeros((3, log.Q))
     direct = np.zeros((len(rewards), log.Q))
     generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
@@ -92,13 +92,13 @@ def exposure_on(
             found = _of_fixed(found, policy.most_likely(q), at, theta[: policy.K], worth)
         else:
             found = how(policy, q, at, curve, worth, samples, generator)
-        rho[rows] = np.where(here[rows] >= 0, found.rho, 0.0)
+        rho[rows], error[rows] = (np.where(here[rows] >= 0, x, 0.0) for x in (found.rho, found.error))
         total[part] = found.total
         supported[part] = np.bincount(at[0], np.where(once[rows], found.rho, 0.0), len(part))
         random[part] = np.bincount(at[0], np.where(once[rows], found.shuffled, 0.0), len(part))
         random[part] /= np.maximum(found.shuffled_total, np.finfo(float).tiny)  # nothing at all is available to some
         direct[:, part] = found.direct
-    return Exposure(rho, total, supported, random, direct)
+    return Exposure(rho, total, supported, random, direct, error)
 
 
 def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> int:
@@ -113,10 +113,11 @@ def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> in
 class _Found:
     """Of a batch: exposures of logged pairs, by the pair and with its candidates in random order, and the sums over all items.
 
-    Shapes: rho, shuffled [n]; total, shuffled_total [B]; direct [folds, B].
+    `error`: the standard error of rho.  Shapes: rho, error, shuffled [n]; total, shuffled_total [B]; direct [folds, B].
     """
 
     rho: Floats
+    error: Floats
     shuffled: Floats
     total: Floats
     shuffled_total: Floats
@@ -160,12 +161,12 @@ def _of_everything(
     g: torch.Generator,
 ) -> _Found:
     s_c, s_r = policy.plain_scores(q)
-    every, shuffled = (
-        race.exposure(s_c, s, curve, policy.K2, samples=n, generator=g)[0].double().numpy()
+    (every, error), (shuffled, _) = (
+        [x.double().numpy() for x in race.exposure(s_c, s, curve, policy.K2, samples=n, generator=g)]
         for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
     )
     direct = np.array([(every * one.of_all()).sum(1) for one in worth]).reshape(len(worth), len(q))
-    return _Found(every[at], shuffled[at], every.sum(1), shuffled.sum(1), direct)
+    return _Found(every[at], error[at], shuffled[at], every.sum(1), shuffled.sum(1), direct)
 
 
 def _of_candidates(
@@ -185,10 +186,11 @@ def _of_candidates(
         (np.ones(len(wanted), np.float32), wanted % D, np.searchsorted(wanted, np.arange(len(q) + 1) * D)),
         shape=(len(q), D),
     )
-    rho, shuffled = (
-        candidates.exposure(policy, q, curve, pairs, samples=n, generator=g, in_random_order=shuffles)[0]
-        .double()
-        .numpy()
+    (rho, error), (shuffled, _) = (
+        [
+            x.double().numpy()
+            for x in candidates.exposure(policy, q, curve, pairs, samples=n, generator=g, in_random_order=shuffles)
+        ]
         for shuffles, n in ((False, samples), (True, min(samples, STAGE_SAMPLES)))
     )
     total = np.full(len(q), float(curve.sum()))
@@ -199,15 +201,16 @@ def _of_candidates(
         for fold, one in enumerate(worth):
             gain = one.of(rows, drawn) @ curve.double().numpy()
             direct[fold] = gain.reshape(len(q), samples).mean(1)
-    return _Found(rho[inverse], shuffled[inverse], total, total, direct)
+    return _Found(rho[inverse], error[inverse], shuffled[inverse], total, total, direct)
 
 
 def _of_fixed(found: _Found, lists: NDArray[np.int32], at: At, theta: Floats, worth: Sequence[Worth]) -> _Found:
     """The same of lists that are always shown: theta_k of the item at rank k.  Shapes: lists [B, K]; theta [K]."""
     lists = lists[:, : len(theta)]
     rho = (lists[at[0]] == at[1][:, None]) @ theta
-    direct = [one.of(np.arange(len(lists)), lists) @ theta for one in worth]
-    return replace(found, rho=rho, total=(lists >= 0) @ theta, direct=np.array(direct).reshape(len(worth), len(lists)))
+    each = [one.of(np.arange(len(lists)), lists) @ theta for one in worth]
+    direct = np.array(each).reshape(len(worth), len(lists))
+    return replace(found, rho=rho, error=np.zeros_like(rho), total=(lists >= 0) @ theta, direct=direct)
 
 
 def exposure_lost(

@@ -1,9 +1,10 @@
-"""How sure an estimate is: queries are taken as a sample, and the bootstrap draws others like it.
+"""How sure an estimate is, for other impressions of the same queries, or for other queries like these (the bootstrap).
 
-Where queries are few, one constant query above all, they are no sample: other impressions of the same queries are drawn.
+Few queries, one constant query above all, are no sample of others: only the first can be said of them.
 """
 
 from collections.abc import Sequence
+from itertools import combinations_with_replacement
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,32 +38,36 @@ def bootstrap(
     return values
 
 
-def impression_noise(
-    weights: Sequence[Floats], log: Feedback, *, most: float, replicates: int = 1000, seed: int = 0
-) -> Floats:
-    """What values  sum w c / N  would differ by if other impressions of the same queries had come: normal, with
+def impression_covariance(weights: Sequence[Floats], log: Feedback, *, most: float) -> Floats:
+    """The covariance of values  sum w c / N  over other impressions of the same queries, by sums alone.
 
-        Cov(c_r, c_s) = [r = s] v_r - c_r c_s / n_q,     v_r = c_r + clicks on others beside them
+        n / (n - 1) (sum_i X_i X'_i - n mean(X) mean(X'))     of a query that came n times, X_i = sum_d w(d) c_i(d)
 
-    of the clicks on two rows of a query. Exact where a list gets one click at most; else the variance of a value is at most
-    this (Cauchy and Schwarz), and for the sum of all clicks it is this. `most` clicks of an impression. All weights see the
-    same draws.  Shapes: m weights of [P] -> [replicates, m].
+    Sums do not know which clicks came together, only how many came beside those of a row (`Feedback.others`): each of these is
+    taken for the mean click of the query on another item. Exact where a list gets one click at most. Without `others` it is
+    the most that it can be, with `most` clicks of an impression. Of a query that came once, the distance to the value of all
+    stands for what is not known: how its impressions differ is counted together with how queries do.
+    Shapes: m weights of [P] -> [m, m].
     """
-    v = np.minimum(np.inf if log.others is None else log.clicks + log.others, most * log.clicks)
-    rows = np.flatnonzero(v > 0)
-    query, root, c = log.query[rows], np.sqrt(v[rows]), log.clicks[rows]
-    u = c / (root * np.sqrt(log.impressions[query]))
-    length = np.bincount(query, u * u, log.Q)  # of u, squared, of each query: clicks per impression at most
-    pulled = np.divide(1 - np.sqrt(1 - np.minimum(length, 1.0)), length, out=np.zeros(log.Q), where=length > 0)
-    columns = np.stack([w[rows] for w in weights], axis=1) * root[:, None] / max(log.N, 1.0)
-    rng, noise = np.random.default_rng(seed), np.empty((replicates, len(weights)))
-    first = np.flatnonzero(np.diff(query, prepend=-1))
-    for replicate in range(replicates):
-        z = rng.standard_normal(len(rows))
-        along = pulled[query[first]] * np.add.reduceat(u * z, first) if len(first) else np.zeros(0)
-        z -= u * np.repeat(along, np.diff(np.append(first, len(rows))))
-        noise[replicate] = z @ columns
-    return noise
+    w, c, n = np.stack(weights), log.clicks, log.impressions
+    pair = np.cumsum((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) - 1
+    clicks, pair_clicks = np.bincount(log.query, c, log.Q), np.bincount(pair, c)
+    X, of_pair = (
+        np.stack([np.bincount(at, row * c, size) for row in w]) for at, size in ((log.query, log.Q), (pair, 0))
+    )
+    rest = np.maximum(clicks[log.query] - pair_clicks[pair], 0.0)
+    mean_rest = np.divide(X[:, log.query] - of_pair[:, pair], rest, out=np.zeros_like(w), where=rest > 0)
+    U, many = X.sum(1) / max(log.N, 1.0), n >= 2
+    found = np.empty((len(w), len(w)))
+    for a, b in combinations_with_replacement(range(len(w)), 2):
+        if log.others is None:
+            products = most * w[a] * w[b] * c
+        else:
+            products = w[a] * w[b] * c + log.others * (w[a] * mean_rest[b] + w[b] * mean_rest[a]) / 2
+        own = np.bincount(log.query, products, log.Q)[many] - X[a, many] * X[b, many] / n[many]
+        once = (X[a] - U[a] * n)[~many] @ (X[b] - U[b] * n)[~many]
+        found[a, b] = found[b, a] = (own @ (n[many] / (n[many] - 1)) + once) / max(log.N, 1.0) ** 2
+    return found
 
 
 def percentile_interval(draws: Floats, level: float) -> tuple[float, float]:

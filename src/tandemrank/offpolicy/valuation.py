@@ -351,6 +351,7 @@ def judged(exposure: Exposure, evidence: Evidence) -> Judged:
         ESTIMATORS[evidence.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
         found.reason, values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
         weights, unclipped, cases, model, evidence.estimator,
+        values.race_variance(weights, exposure.error, exposure.rho, evidence.log),
     )  # fmt: skip
 
 
@@ -390,11 +391,7 @@ def _doubly_robust(exposure: Exposure, evidence: Evidence) -> Estimate:
 
 
 ESTIMATORS: dict[Estimator, Callable[[Exposure, Evidence], Estimate]] = {
-    "doubly_robust": _doubly_robust,
-    "ips": _ips,
-    "clipped": _ips,
-    "self_normalised": _self_normalised,
-    "beta_ips": _beta_ips,
-    "direct": _direct,
-}
+    "doubly_robust": _doubly_robust, "ips": _ips, "clipped": _ips, "self_normalised": _self_normalised,
+    "beta_ips": _beta_ips, "direct": _direct,
+}  # fmt: skip
 MODELLED: tuple[Estimator, ...] = ("doubly_robust", "direct")  # those that use a reward model

@@ -1,9 +1,9 @@
 """What a pair is worth and how two compare: the typed results, made from arrays alone.
 
-Everything here is about clicks per impression over a log's queries, each as often as it came. An interval takes queries as a
-sample: it covers what other queries of the same kind would have given; where they are few, what other impressions would
-have. A bound is by default about the log's own impressions (`impression_bound`), and by wish about queries as a sample, too
-(`bounds`).
+Everything here is about clicks per impression over a log's queries, each as often as it came. An interval and a bound are by
+default about these queries: what other impressions of them would have given (`uncertainty.impression_covariance`,
+`impression_bound`); and by wish about queries as a sample, what others like them would have (`uncertainty.bootstrap`,
+`bounds`).
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
@@ -22,20 +23,24 @@ from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.estimators import by_query, ips, safe_ratio, sums_by
 from tandemrank.offpolicy.identification import Identified
-from tandemrank.offpolicy.uncertainty import FEW_QUERIES, bootstrap, hull, impression_noise, share_of_wins
+from tandemrank.offpolicy.uncertainty import FEW_QUERIES, bootstrap, hull, impression_covariance, share_of_wins
 from tandemrank.offpolicy.verdicts import Verdict, worst
 
 Floats = NDArray[np.float64]
 Production = Literal["production"]
 PRODUCTION: Production = "production"  # the policy that drew the log
+NORMAL = 1  # a stream of its own: other draws of the same seed are not these
+# Estimators that are weighted clicks and nothing else (production, too), whose noise over impressions is theirs, and those that
+# take noise away from them. That of others, a reward model alone, is known over queries only.
+WEIGHTED, REDUCED = (None, "ips", "clipped"), ("beta_ips", "self_normalised", "doubly_robust")
 
 
 @dataclass(frozen=True)
 class Sample:
     """Which queries the bootstrap draws: values of one sample can be compared, draw by draw.
 
-    `queries` and `impressions` of the log, `replicates` and `seed` of the draws, the `level` of interval and bound, and what a
-    bound takes as `independent`.
+    `queries` and `impressions` of the log, `replicates` and `seed` of the draws, the `level` of interval and bound, and what
+    they take as `independent`.
     """
 
     queries: int
@@ -50,9 +55,10 @@ class Sample:
 class Value:
     """Clicks per impression: of a pair if it were live, or of production as the log shows it.
 
-    `interval`: by the bootstrap over queries; where they are fewer than 30 it is over impressions of these queries
-    (`uncertainty.impression_noise`). `lower_bound`: the value exceeds it with the same probability however short the
-    log is, by the `bound_method` on the IPS terms, whatever the estimator. `verdict`: may it be believed, with `reasons`.
+    `interval`: over impressions of these queries, or over queries by the bootstrap, as `sample.independent` says (fewer than
+    30 queries are no sample of others: over impressions). `over_queries`: the latter in any case.
+    `lower_bound`: the value exceeds it with the same probability however short the log is, by the
+    `bound_method` on the IPS terms, whatever the estimator. `verdict`: may it be believed, with `reasons`.
     `estimator` and `propensity`: the kinds that were used, and why. `diagnostics`: what the value rests on; None for
     production, which needs neither. `estimate`: query by query. `terms` of the lower bound; `ceiling_terms`: of the same
     without a clip and with a ceiling, which is what a difference to this side rests on; None where there are none. `weights`:
@@ -60,7 +66,9 @@ class Value:
     the log never showed.
     `model_draws`: the same draws for the reward model's answer alone, where the propensities are in doubt: the interval then
     holds both, since either may be right. None elsewhere.
-    Shapes: draws, model_draws [replicates], the values of other samples of queries; weights, old_weights [P].
+    `race_variance`: of the value, by the noise of the pair's own exposures; the interval contains it.
+    Shapes: draws [replicates], the values of other samples of impressions or queries; query_draws, model_draws [replicates], of
+    queries; weights, old_weights [P].
     """
 
     value: float
@@ -79,20 +87,36 @@ class Value:
     weights: Floats
     old_weights: Floats
     draws: Floats
+    query_draws: Floats
     sample: Sample
     log: Feedback
     identified: Identified | None = None
     model_draws: Floats | None = None
     estimator: str | None = None
+    race_variance: float = 0.0
 
     @property
-    def all_draws(self) -> tuple[Floats, ...]:
-        """The draws of every answer that may be right.  Shapes: [replicates] each."""
-        return (self.draws,) if self.model_draws is None else (self.draws, self.model_draws)
+    def all_query_draws(self) -> tuple[Floats, ...]:
+        """The draws over queries of every answer that may be right.  Shapes: [replicates] each."""
+        return (self.query_draws,) if self.model_draws is None else (self.query_draws, self.model_draws)
+
+    @property
+    def over_queries(self) -> tuple[float, float]:
+        """The interval that takes queries as a sample."""
+        return hull(self.all_query_draws, self.sample.level)
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
-        names = ("value", "standard_error", "interval", "lower_bound", "bound_method", "verdict", "reasons")
+        names = (
+            "value",
+            "standard_error",
+            "interval",
+            "over_queries",
+            "lower_bound",
+            "bound_method",
+            "verdict",
+            "reasons",
+        )
         own = {name: getattr(self, name) for name in (*names, "propensity", "propensity_reason")}
         own |= {"estimator": self.estimator, "bound_over": self.sample.independent}
         cases = (
@@ -103,10 +127,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides on one log, on the same draws of queries: what they have in common cancels.
+    """Two sides on one log, on the same draws: what they have in common cancels.
 
-    `difference`: new less old, in clicks per impression, with its paired `interval`; `share_of_wins`: of the draws, where new
-    is ahead; `lower_bound`: the true difference exceeds it with the probability of the level however short the log is, by the
+    `difference`: new less old, in clicks per impression, with its paired `interval`, and that `over_queries`;
+    `share_of_wins`: of the draws, where new is ahead; `lower_bound`: the true difference exceeds it with the probability of the
+    level however short the log is, by the
     `bound_method` on the paired IPS terms; None where the old side has no terms that may be subtracted. `verdict`: the worse
     of the two sides', with the reasons of both.
     """
@@ -121,6 +146,7 @@ class Comparison:
     bound_method: bounds.Name | None
     verdict: Verdict
     reasons: tuple[str, ...]
+    over_queries: tuple[float, float]
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
@@ -128,6 +154,7 @@ class Comparison:
             "difference",
             "standard_error",
             "interval",
+            "over_queries",
             "lower_bound",
             "bound_method",
             "share_of_wins",
@@ -142,7 +169,8 @@ class Comparison:
 class Judged:
     """One side before its uncertainty: the estimate, its IPS terms for the lower bound, and what is said of it.
 
-    `ceiling_terms` and the weights: see `Value`. `model`: the reward model's answer, where the propensities are in doubt.
+    `ceiling_terms`, the weights and `race_variance`: see `Value`. `model`: the reward model's answer, where the propensities
+    are in doubt.
     """
 
     estimate: Estimate
@@ -158,6 +186,7 @@ class Judged:
     identified: Identified | None = None
     model: Estimate | None = None
     estimator: str | None = None
+    race_variance: float = 0.0
 
 
 def production(log: Feedback) -> Judged:
@@ -202,14 +231,9 @@ def with_uncertainty(
     sample = Sample(int(logged.sum()), log.N, replicates, level, seed, unit(independent, log, sides))
     models = [side.model for side in sides if side.model is not None]
     draws = bootstrap([*(side.estimate for side in sides), *models], logged, replicates=replicates, seed=seed).T
-    few = few_queries(log)
-    if few:
-        weights = [side.weights for side in sides]
-        noise = impression_noise(weights, log, most=most_clicks(log), replicates=replicates, seed=seed)
-        draws[: len(sides)] = (np.array([side.estimate.value for side in sides]) + noise).T
     of_models = iter(draws[len(sides) :])
     return tuple(
-        _value(side, drawn, None if side.model is None else next(of_models), sample, log, few=few)
+        _value(side, drawn, None if side.model is None else next(of_models), sample, log)
         for side, drawn in zip(sides, draws[: len(sides)], strict=True)
     )
 
@@ -219,22 +243,48 @@ def few_queries(log: Feedback) -> bool:
     return 0 < int((log.impressions > 0).sum()) < FEW_QUERIES and impression_bound.counts_impressions(log)
 
 
-def _value(
-    side: Judged, draws: Floats, model_draws: Floats | None, sample: Sample, log: Feedback, *, few: bool
-) -> Value:
-    """A side with its interval and its bound.  Shapes: draws, model_draws [replicates]."""
+def over_impressions(sample: Sample, log: Feedback) -> bool:
+    """Whether intervals are over impressions."""
+    return sample.independent == "impressions" or few_queries(log)
+
+
+def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Sample, log: Feedback) -> Value:
+    """A side with its interval and its bound.  Shapes: drawn, over queries, model_draws [replicates]."""
     if sample.independent == "impressions":
         sums = impression_bound.value_sums(side.weights, log, most=most_clicks(log))
         bound = Bound(impression_bound.lower_bound(sums, sample.level), "betting", sample.level, over="impressions")
     else:
         bound = bounds.best(side.terms, sample.level)
+    error, draws = side.estimate.standard_error, drawn
+    if over_impressions(sample, log) and (few_queries(log) or side.estimator in (*WEIGHTED, *REDUCED)):
+        error = _impression_error(side.weights, log, error, side.race_variance, weighted=side.estimator in WEIGHTED)
+        draws = side.estimate.value + error * _normal(sample)
+    drawn = draws if few_queries(log) else drawn  # few are no sample
     every = [draws] if model_draws is None else [draws, model_draws]
+    low, high = hull(every, sample.level)
     return Value(
-        side.estimate.value, float(draws.std()) if few else side.estimate.standard_error, hull(every, sample.level),
-        max(0.0, bound.value), bound.name, side.verdict, side.reasons, side.propensity, side.propensity_reason,
-        side.diagnostics, side.estimate, side.terms, side.ceiling_terms, side.weights, side.old_weights, draws, sample,
-        log, side.identified, model_draws, side.estimator,
+        side.estimate.value, error, (max(low, 0.0), high), max(0.0, bound.value), bound.name, side.verdict,
+        side.reasons, side.propensity, side.propensity_reason, side.diagnostics, side.estimate, side.terms,
+        side.ceiling_terms, side.weights, side.old_weights, draws, drawn, sample, log, side.identified, model_draws,
+        side.estimator, side.race_variance,
     )  # fmt: skip
+
+
+def _normal(sample: Sample) -> Floats:
+    """Standard normal draws, its quantiles in random order, the same for all values of a sample.  Shapes: -> [replicates]."""
+    quantiles = ndtri((np.arange(sample.replicates) + 0.5) / sample.replicates)
+    return np.random.default_rng((sample.seed, NORMAL)).permutation(quantiles)
+
+
+def _impression_error(weights: Floats, log: Feedback, by_query: float, race: float, *, weighted: bool) -> float:
+    """The standard error over impressions of these queries, that of the races included.
+
+    An estimator that takes noise away from weighted clicks has at most theirs, and at most what it has over queries.
+    """
+    variance = max(float(impression_covariance([weights], log, most=most_clicks(log))[0, 0]), 0.0)
+    if not weighted and not few_queries(log):
+        variance = min(variance, by_query**2)
+    return float(np.sqrt(variance + race))
 
 
 def compare_values(new: Value, old: Value) -> Comparison:
@@ -244,23 +294,45 @@ def compare_values(new: Value, old: Value) -> Comparison:
             f"both values must come from the same log and the same draws; {new.sample} and {old.sample} came. Ask for both "
             "with the same log, seed, replicates and level."
         )
-    draws = new.draws - old.draws
-    sides = (("new", new), ("old", old))
+    gap, sides = new.value - old.value, (("new", new), ("old", old))
     bound = difference_bound(new, old)
+    every = [a - b for a in new.all_query_draws for b in old.all_query_draws]
+    error = float(np.sqrt(np.square(new.estimate.influence - old.estimate.influence).sum()))
+    draws = every[0]
+    known = {new.estimator, old.estimator}
+    if over_impressions(new.sample, new.log) and (few_queries(new.log) or known <= {*WEIGHTED, *REDUCED}):
+        weights = new.weights - old.weights
+        race = (
+            new.race_variance + old.race_variance if weights.any() else 0.0
+        )  # of a pair and itself it is the same noise
+        error = _impression_error(weights, new.log, error, race, weighted=known <= set(WEIGHTED))
+        draws = gap + error * _normal(new.sample)
+    interval = hull([draws, *every[1:]], new.sample.level)
     return Comparison(
         new,
         old,
-        new.value - old.value,
-        float(draws.std())
-        if few_queries(new.log)
-        else float(np.sqrt(np.square(new.estimate.influence - old.estimate.influence).sum())),
-        hull([a - b for a in new.all_draws for b in old.all_draws], new.sample.level),
+        gap,
+        error,
+        interval,
         share_of_wins(draws),
         None if bound is None else bound.value,
         None if bound is None else bound.name,
         worst(new.verdict, old.verdict),
         tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
+        interval if few_queries(new.log) else hull(every, new.sample.level),
     )
+
+
+def race_variance(weights: Floats, error: Floats | None, rho: Floats, log: Feedback) -> float:
+    """The variance of a value by the noise of the exposures: sum_{q, d} (sum_k w c)^2 (error / rho)^2 / N^2, pairs independent.
+
+    Shapes: weights, error, rho [P].
+    """
+    if error is None or not len(rho):
+        return 0.0
+    first = np.flatnonzero((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0))
+    relative = np.divide(np.nan_to_num(error), rho, out=np.zeros_like(rho), where=rho > 0)[first]
+    return float(np.square(np.add.reduceat(weights * log.clicks, first) * relative).sum() / max(log.N, 1.0) ** 2)
 
 
 def difference_bound(new: Value, old: Value) -> Bound | None:

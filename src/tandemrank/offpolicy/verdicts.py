@@ -79,8 +79,8 @@ def judge(
 def curve_words(found: Contradiction) -> str:
     """What to do about a curve that the log contradicts."""
     return (
-        f"the log contradicts the examination curve: {found.words}. Estimate it from the log: `tandemrank examine LOG --json > "
-        "curve.json`, then --curve curve.json"
+        f"the log contradicts the examination curve: {found.words}. Estimate it from the log: `tandemrank examine --logs LOG "
+        "--json > curve.json`, then --curve curve.json"
     )
 
 
@@ -126,6 +126,11 @@ def _fitted(lists: float | None, least: int) -> list[tuple[bool, str]]:
     ]
 
 
+def is_outside(found: Diagnostics, share: float = REFUSE_MISSING) -> bool:
+    """Whether more than a share of what the pair shows is, surely, outside what the log can speak about."""
+    return 1 - found.balance > max(share, 3 * found.balance_error)
+
+
 def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
     """Whether weighted exposure is off by more than a share, surely: too little, too much, or not known well enough."""
     off = found.balance - 1
@@ -136,7 +141,7 @@ def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
     )
     return [
         (
-            sure and off < -share,
+            is_outside(found, share),
             f"{-off:.0%} of what the new pair shows is outside what the log can speak about ({stages})",
         ),
         (sure and off > share, _wrong(found)),

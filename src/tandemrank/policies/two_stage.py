@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -138,8 +139,11 @@ class TwoStagePolicy:
         exclude: csr_matrix | pl.DataFrame | None = None,
         sample: bool = False,
         seed: int = 0,
+        unknown: Literal["refuse", "empty"] = "refuse",
     ) -> pl.DataFrame:
         """The most likely list in outside ids: one row per query, `query_id` and `items`, top first.
+
+        `unknown`: what happens to a query that the pair does not know: all are refused, or it gets an empty list.
 
         `sample`: a drawn list instead, one for each row by the seed: what the next round of learning needs, and what the value
         of a pair is of (`MostLikely` values the others). Give every request a seed of its own.
@@ -152,6 +156,12 @@ class TwoStagePolicy:
         if not len(ids):
             ids = ids.cast(known.dtype)
         pairs = self._pairs(exclude) if isinstance(exclude, pl.DataFrame) else exclude
+        if unknown == "empty" and (at := positions_of(known, ids, "query", missing="mark")).min(initial=0) < 0:
+            lists = self.recommend(ids.filter(at >= 0), exclude=pairs, sample=sample, seed=seed)
+            row = pl.Series("row", np.flatnonzero(at >= 0))
+            every = pl.DataFrame({"row": np.arange(len(ids)), "query_id": ids})
+            found = every.join(lists.select(row, "items"), on="row", how="left", maintain_order="left")
+            return found.select("query_id", pl.col("items").fill_null([]))
         q = self.vocabulary.queries(ids)
         if sample and pairs is not None:
             raise PolicyError(

@@ -102,7 +102,13 @@ def sentences(learned: Learned) -> list[str]:
         for method, trained in learned.trained.items()
         if trained.kept_start
     ]
-    return [*_chosen(learned), *map(_sentence, learned.differences), *failed, *_harmed(learned)]
+    stays = [
+        f"{label(method)} stays by what each query was shown and changes its order alone: the log cannot speak about a pair "
+        "that shows other items. A log of lists that vary could."
+        for method, trained in learned.trained.items()
+        if trained.stays
+    ]
+    return [*_chosen(learned), *map(_sentence, learned.differences), *failed, *stays, *_harmed(learned)]
 
 
 def _chosen(learned: Learned) -> list[str]:

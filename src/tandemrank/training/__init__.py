@@ -18,6 +18,7 @@
 - `gate`: what caution did, and production where nothing is surely better
 - `informed`: pairs that start from the posterior of the log
 - `knowledge`: what a start knows, as the prior of a posterior
+- `staying`: pairs that stay by what each query was shown, where the log cannot speak of more
 - `start`: where training starts without ratings
 - `choice`: the method that held-out clicks choose, and a word where clicks are few
 - `results`: what `learn` gives, as types

@@ -52,7 +52,7 @@ def guard(careful: Value, plain: Value, production: Value, safety: Safety, *, lo
     `lost`: the exposure that the careful pair takes from production's items.
     """
     sure, plainly = (certain_difference(one, production, level=production.sample.level) for one in (careful, plain))
-    others_too = compare_values(careful, production).interval[0] > 0  # the bound is about these impressions
+    others_too = compare_values(careful, production).over_queries[0] > 0  # the bound is about these impressions
     passes = not safety.gate or (sure is not None and sure > 0 and others_too)
     return Guarded(
         safety.safe_objective, not passes, careful, plain, compare_values(careful, plain), sure, plainly,

@@ -48,6 +48,7 @@ from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.results import Difference, Learned
 from tandemrank.training.schedules import Method
 from tandemrank.training.start import Start, StartConfig, initial_pair
+from tandemrank.training.staying import staying, strays
 
 LOST_SAMPLES = 50  # of the race, for what a pair can lose at worst
 
@@ -239,11 +240,36 @@ class _Job:
         return exposure_lost(policy, live, self.parts.evaluation, self.config.theta, samples=LOST_SAMPLES, seed=seed)
 
     def plain(self, trained: dict[Method, Trained]) -> Outcome:
-        """Without caution."""
+        """Without caution; a pair that the log cannot speak about stays by what each query was shown."""
+        used = self.data.propensities
+        known = trained | (self.staying(trained) if used.only_shown else {})
+        sampled, production, fixed = self.drawn_and_fixed(known)
+        # Frequencies know nothing of what a short part of the log did not show, whatever the logger would have.
+        out = {method for method, one in sampled.items() if used.kind != "frequency" and strays(one)}
+        if kept := self.staying({method: known[method] for method in out}):
+            of_kept, production, fixed_kept = self.drawn_and_fixed(kept)
+            known, sampled, fixed = known | kept, sampled | of_kept, fixed | fixed_kept
+        return known, sampled, production, {}, fixed
+
+    def drawn_and_fixed(self, trained: dict[Method, Trained]) -> tuple[dict[Method, Value], Value, dict[Method, Value]]:
+        """The values of drawn lists, of production, and of the most likely lists."""
         pairs = [one.policy for one in trained.values()]
         *found, production = self.values([*pairs, *map(MostLikely, pairs)])
         sampled, fixed = (dict(zip(trained, some, strict=True)) for some in (found[: len(pairs)], found[len(pairs) :]))
-        return trained, sampled, production, {}, fixed
+        return sampled, production, fixed
+
+    def staying(self, trained: dict[Method, Trained]) -> dict[Method, Trained]:
+        """Those of the pairs that can stay by what each query was shown, doing so; none where that must not be shown again."""
+        if self.config.exclude is not None:
+            return {}
+        pairs = {
+            method: staying(one.policy, self.parts.seen, most=self.config.memory) for method, one in trained.items()
+        }
+        return {
+            method: replace(trained[method], policy=pair, stays=True)
+            for method, pair in pairs.items()
+            if pair is not None and not trained[method].stays
+        }
 
     def careful(self, plain: dict[Method, Trained], logger: TwoStagePolicy) -> Outcome:
         """With caution, and without it for comparison; production is kept where the careful pair is not surely better."""

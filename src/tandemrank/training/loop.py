@@ -44,11 +44,13 @@ Watch = Callable[[TwoStagePolicy], dict[str, float]]
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained policy and how it came about; `kept_start`: what came of it was worse on held-out clicks, and is not here."""
+    """A trained policy and how it came about; `kept_start`: what came of it was worse on held-out clicks, and is not here;
+    `stays`: by what each query was shown, since its log cannot speak of other items (`staying`)."""
 
     policy: TwoStagePolicy
     history: tuple[Epoch, ...]
     kept_start: bool = False
+    stays: bool = False
 
     @property
     def seconds(self) -> float:

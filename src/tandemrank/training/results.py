@@ -76,6 +76,7 @@ class Learned:
                     "epochs": len(self.trained[method].history),
                     "chosen": chosen_epochs(self.trained[method].history),
                     "kept_start": self.trained[method].kept_start,
+                    "stays": self.trained[method].stays,
                     "history": [epoch._asdict() for epoch in self.trained[method].history],
                 }
                 for method, value in self.values.items()

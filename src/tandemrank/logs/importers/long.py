@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from tandemrank.errors import LogError
-from tandemrank.logs.importers.tables import Log, need
+from tandemrank.logs.importers.tables import Log, need, whole
 from tandemrank.logs.schema import LONG
 
 
@@ -15,9 +15,7 @@ def long(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
     The rows of an impression may lie anywhere; positions say the order alone, so they may start at 0 or have gaps.
     """
     rows = pl.concat([need(f, LONG[:5], "long") for f in frames], how="diagonal_relaxed")
-    if nulls := [c for c in LONG[:5] if rows[c].null_count()]:
-        at = int(rows[nulls[0]].is_null().arg_max() or 0)
-        raise LogError(f"long: expected {nulls[0]} in every row; row {at} has none. Leave such rows out.")
+    whole(rows, LONG[:5], "long")
     if not (rows["click"].dtype.is_numeric() or rows["click"].dtype == pl.Boolean):
         raise LogError(f"long: expected clicks as 0 and 1; column click is {rows['click'].dtype}.")
     once = rows.unique(["impression_id", "item_id"], keep="first", maintain_order=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tandemrank.logs.importers.tables import Log, need
+from tandemrank.logs.importers.tables import Log, need, whole
 
 
 def obd(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
@@ -15,7 +15,7 @@ def obd(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
     """
     columns = ["item_id", "position", "click", "propensity_score"]
     parts = [
-        need(f, columns, "obd").select(
+        whole(need(f, columns, "obd"), columns, "obd").select(
             query_id=pl.concat_str(pl.lit("position "), pl.col("position").cast(pl.String)),
             items=pl.concat_list(pl.col("item_id").cast(pl.Int64)),
             clicks=pl.concat_list(pl.col("click").cast(pl.UInt8)),

@@ -1,5 +1,6 @@
 """What every importer needs: a file as a frame, nested fields, lists joined with their clicks."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +33,39 @@ def read(path: Path) -> pl.DataFrame:
             return pl.read_json(path, infer_schema_length=None)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = (_damaged_line(path) if kind in (".jsonl", ".ndjson") else None) or reason
         raise LogError(f"cannot read {path}: {reason}. Expected a whole file of that kind.") from error
     raise LogError(f"{path} ends in {kind!r}: expected .jsonl, .ndjson, .json, .csv or .parquet.")
+
+
+def _damaged_line(path: Path) -> str | None:
+    """Which line is no JSON, in words; None where none is, or where the file cannot be read at all."""
+    try:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                json.loads(line or "null")
+            except ValueError:
+                return f"line {number} is no JSON ({line[:40]!r})"
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None
 
 
 def need(frame: pl.DataFrame, columns: Sequence[str], what: str) -> pl.DataFrame:
     """The frame, refused where a column is missing."""
     if missing := [c for c in columns if c not in frame.columns]:
-        raise LogError(f"{what}: expected the columns {', '.join(columns)}; {', '.join(missing)} is not there.")
+        raise LogError(
+            f"{what}: expected the columns {', '.join(columns)}; {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} "
+            f"not there, the columns are {', '.join(frame.columns)}."
+        )
+    return frame
+
+
+def whole(frame: pl.DataFrame, columns: Sequence[str], what: str) -> pl.DataFrame:
+    """The frame, refused where a row has no value in one of its columns: a file that was cut off, for one."""
+    if nulls := [c for c in columns if frame[c].null_count()]:
+        at = int(frame[nulls[0]].is_null().arg_max() or 0)
+        raise LogError(f"{what}: expected {nulls[0]} in every row; row {at} has none. Leave such rows out.")
     return frame
 
 
