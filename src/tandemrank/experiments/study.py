@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -80,14 +80,12 @@ class StudyConfig:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """NDCG of one trained pair, and of what each of its stages would show alone; with Independent also of the generator's model
-    trained for rank, as what shows everything alone would be."""
+    """NDCG of one trained pair and of what its generator would show alone; with Independent also of the re-ranker's and of the
+    generator's model as the only stage, trained for rank."""
 
     ndcg: Number
-    ndcg_expected: Number
     generator_alone: Number
     ranker_alone: Number
-    recall_at_K2: Number
     generator_for_rank: Number
     clicked_per_query: Number
     seconds: Number
@@ -152,23 +150,24 @@ FEW = 3  # runs of the questions that come later, before any has more
 
 
 def cells(config: StudyConfig) -> list[Cell]:
-    """All of them, the most telling first: all runs of what the stages know and of who made the log; a few of the other
-    questions; then the generator's score, and all that is left."""
-    order: tuple[tuple[tuple[Question, ...], int, tuple[tuple[Score, Method], ...]], ...] = (
-        (("information",), config.runs, PLAIN),
-        (("production",), config.runs, PLAIN),
-        (("clicks",), FEW, PLAIN),
-        (("rank",), FEW, PLAIN),
-        (("information",), FEW, WITH_SCORE),
-        (("production", "clicks", "rank"), config.runs, PLAIN),
-        (("information", "production", "clicks", "rank"), config.runs, WITH_SCORE),
+    """All of them, the most telling first: all runs of the first setting, a few of each question, all runs of what the stages
+    know and of who made the log; then the generator's score, and all that is left."""
+    reverse = tuple(one for one in SETTINGS[1:] if one.question == "information")
+    of = {question: tuple(one for one in SETTINGS if one.question == question) for question in get_args(Question)}
+    order: tuple[tuple[tuple[Setting, ...], int, tuple[tuple[Score, Method], ...]], ...] = (
+        (SETTINGS[:1], config.runs, PLAIN),
+        *((settings, FEW, PLAIN) for settings in (reverse, of["production"], of["clicks"], of["rank"])),
+        (reverse, config.runs, PLAIN),
+        (of["production"], config.runs, PLAIN),
+        (of["information"], FEW, WITH_SCORE),
+        (SETTINGS, config.runs, PLAIN),
+        (SETTINGS, config.runs, WITH_SCORE),
     )
     found = [
         Cell(setting.name, method, score, run)
-        for questions, runs, methods in order
+        for settings, runs, methods in order
         for run in range(min(runs, config.runs))
-        for setting in SETTINGS
-        if setting.question in questions
+        for setting in settings
         for score, method in methods
     ]
     return list(dict.fromkeys(found))
