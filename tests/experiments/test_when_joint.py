@@ -40,10 +40,11 @@ def test_the_most_telling_cells_come_first_and_every_cell_once() -> None:
     found = cells(config(runs=5))
     assert len(found) == len({cell.name for cell in found}) == len(study.SETTINGS) * 6 * 5
     methods = ["joint", "stacking", "independent", "baseline"]
-    assert found[:20] == [Cell(FIRST.name, method, "off", run) for run in range(5) for method in methods]
-    questions = [study.BY_NAME[cell.setting].question for cell in found[20:]]
-    few = study.FEW * 4  # trainings of a setting
-    for question, n in [("information", few), ("production", few), ("clicks", 2 * few), ("rank", 9 * few)]:
+    few, many = study.FEW * 4, 5 * 4  # trainings of a setting
+    assert found[:few] == [Cell(FIRST.name, method, "off", run) for run in range(study.FEW) for method in methods]
+    parts = [("information", 2 * few), ("production", few), ("clicks", 2 * few), ("information", many - few)]
+    questions = [study.BY_NAME[cell.setting].question for cell in found]
+    for question, n in [*parts, ("rank", 9 * few)]:
         assert questions[:n] == [question] * n
         questions = questions[n:]
 

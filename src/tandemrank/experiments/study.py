@@ -146,18 +146,18 @@ ORDER: tuple[tuple[Score, Method], ...] = (
     ("stacked", "stacking"),
 )  # fmt: skip
 PLAIN, WITH_SCORE = ORDER[:4], ORDER[4:]
-FEW = 3  # runs of the questions that come later, before any has more
+FEW = 3  # runs of a setting before another has more
 
 
 def cells(config: StudyConfig) -> list[Cell]:
-    """All of them, the most telling first: all runs of the first setting, a few of each question, all runs of what the stages
-    know and of who made the log; then the generator's score, and all that is left."""
-    reverse = tuple(one for one in SETTINGS[1:] if one.question == "information")
+    """All of them, the most telling first: a few runs of each question, all runs of what the stages know and of who made the
+    log; then the generator's score, and all that is left."""
     of = {question: tuple(one for one in SETTINGS if one.question == question) for question in get_args(Question)}
     order: tuple[tuple[tuple[Setting, ...], int, tuple[tuple[Score, Method], ...]], ...] = (
+        *(((setting,), FEW, PLAIN) for setting in (*of["information"], *of["production"], *of["clicks"])),
         (SETTINGS[:1], config.runs, PLAIN),
-        *((settings, FEW, PLAIN) for settings in (reverse, of["production"], of["clicks"], of["rank"])),
-        (reverse, config.runs, PLAIN),
+        (of["rank"], FEW, PLAIN),
+        (of["information"], config.runs, PLAIN),
         (of["production"], config.runs, PLAIN),
         (of["information"], FEW, WITH_SCORE),
         (SETTINGS, config.runs, PLAIN),
