@@ -8,12 +8,13 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.config import resolve, validated
-from tandemrank._base.random import derive
+from tandemrank._base.random import Stream, derive, random_keys
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
 from tandemrank.experiments.trainer import Outcome, Trainer, references, simulate_log
-from tandemrank.experiments.world import build_world, impressions, load_task
+from tandemrank.experiments.world import build_world, impressions, load_task, start_policy
+from tandemrank.logs.counting import from_impressions
 from tandemrank.training.history import Progress
 from tandemrank.training.schedules import are_same
 
@@ -242,3 +243,41 @@ def test_flags_override_switches_override_the_file_overrides_the_preset(tmp_path
     )
     assert (found.impressions, found.rank, found.learning.clip, found.learning.training.epochs) == (5, 9, "none", 3)
     assert (found.learning.propensity, found.learning.training.gradient) == ("exact", "reinforce")
+
+
+def test_a_production_of_two_stages_draws_and_is_weighed_by_both(config) -> None:
+    """Lists are the pair's own draws, propensities the pair's exposures, and training starts from the re-ranker's vectors."""
+    two = config.model_copy(update={"production_candidates": 20, "production_generator_rank": 2})
+    world = build_world(load_task(two), two, 0)
+    assert world.production.K2 == 20
+    assert world.production.generator.spec()["F"] == 2
+    shown = next(iter(impressions(world, 2000, 0)))
+    keys = random_keys(derive(0, "clicks", 2000) % 2**32, Stream.LISTS, np.arange(2000))
+    assert np.array_equal(shown.items, world.production.sample(shown.query, keys))
+    log = from_impressions(impressions(world, 2000, 0), world.task.vocabulary)
+    exact, _ = world.production.exposure(log.query, log.item, world.theta, samples=4000, seed=3)
+    rho_0 = simulate_log(world, two, 2000, 0).clicks.propensities.rho_0[0]
+    one_stage = build_world(load_task(config), config, 0)
+    other, _ = one_stage.production.exposure(log.query, log.item, world.theta, samples=4000, seed=3)
+    error, as_one_stage = (np.abs(found - exact).mean() for found in (rho_0, other))
+    assert error < 0.2 * as_one_stage
+    start = start_policy(world, two, 30)
+    assert are_same(start.ranker, one_stage.production.ranker)
+    assert are_same(start.generator, one_stage.production.ranker)
+
+
+@pytest.mark.parametrize(
+    ("switches", "said"),
+    [
+        ({"production_generator_rank": 3}, "give production_candidates too"),
+        ({"production_candidates": 20, "production_generator_rank": 11}, "have rank = 10"),
+    ],
+)
+def test_a_production_of_two_stages_that_cannot_be_is_refused(switches, said) -> None:
+    with pytest.raises(ConfigError, match=said):
+        validated(ExperimentConfig, {**SMALL, **switches})
+
+
+def test_production_has_at_most_as_many_candidates_as_there_are_items(config) -> None:
+    with pytest.raises(ConfigError, match="production_candidates = 121, but there are only 120 items"):
+        build_world(load_task(config), config.model_copy(update={"production_candidates": 121}), 0)

@@ -1,6 +1,7 @@
 """The study of two models: what its cells are, that it goes on, and its table by hand."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from tandemrank.experiments.config import PRESETS, ExperimentConfig
 from tandemrank.experiments.study import Cell, CellRecord, StudyConfig, cells, table_of
 from tandemrank.experiments.when_joint import study_config
 from tandemrank.reports import stages, style
+from tandemrank.training import driver
 
 FIRST, SECOND = study.SETTINGS[:2]
 
@@ -25,8 +27,8 @@ def config(**more: object) -> StudyConfig:
 
 
 def record(ndcg: float, **more: float) -> CellRecord:
-    known = {"generator_alone": 0.2, "ranker_alone": 0.1, **more}
-    return CellRecord(ndcg, ndcg, known["generator_alone"], known["ranker_alone"], 0.5, 20.0, 1.0)
+    known = {"generator_alone": 0.2, "ranker_alone": 0.1, "generator_for_rank": 0.2, **more}
+    return CellRecord(ndcg=ndcg, clicked_per_query=20.0, seconds=1.0, **known)
 
 
 def put(folder: Path, cell: Cell, found: CellRecord) -> None:
@@ -35,13 +37,16 @@ def put(folder: Path, cell: Cell, found: CellRecord) -> None:
 
 
 def test_the_most_telling_cells_come_first_and_every_cell_once() -> None:
-    found = cells(config(runs=3))
-    assert len(found) == len({cell.name for cell in found}) == len(study.SETTINGS) * 6 * 3
-    assert [(cell.setting, cell.method, cell.run) for cell in found[:5]] == [
-        (FIRST.name, "joint", 0), (FIRST.name, "stacking", 0), (SECOND.name, "joint", 0), (SECOND.name, "stacking", 0),
-        (FIRST.name, "joint", 1),
-    ]  # fmt: skip
-    assert {cell.setting for cell in found[: 2 * 6 * 3]} == {FIRST.name, SECOND.name}
+    found = cells(config(runs=5))
+    assert len(found) == len({cell.name for cell in found}) == len(study.SETTINGS) * 6 * 5
+    methods = ["joint", "stacking", "independent", "baseline"]
+    few, many = study.FEW * 4, 5 * 4  # trainings of a setting
+    assert found[:few] == [Cell(FIRST.name, method, "off", run) for run in range(study.FEW) for method in methods]
+    parts = [("information", 2 * few), ("production", few), ("clicks", 2 * few), ("information", many - few)]
+    questions = [study.BY_NAME[cell.setting].question for cell in found]
+    for question, n in [*parts, ("rank", 9 * few)]:
+        assert questions[:n] == [question] * n
+        questions = questions[n:]
 
 
 def test_the_table_is_that_of_the_cells_that_are_there(tmp_path) -> None:
@@ -65,13 +70,14 @@ def test_the_table_is_that_of_the_cells_that_are_there(tmp_path) -> None:
     assert "n = 1" in style.svg(stages.gains(table))
 
 
-def test_a_single_stage_is_the_better_of_both_models_trained_for_rank(tmp_path) -> None:
-    """That of the generator's model comes from the reverse setting."""
+@pytest.mark.parametrize(("generator", "ranker", "best"), [(0.4, 0.35, 0.4), (0.4, 0.6, 0.6), (0.4, float("nan"), 0.4)])
+def test_a_single_stage_is_the_better_of_both_models_trained_for_rank(tmp_path, generator, ranker, best) -> None:
+    """Not what the generator shows that was trained for a place among the K2."""
     put(tmp_path, Cell(FIRST.name, "joint", "off", 0), record(0.9))
-    put(tmp_path, Cell(FIRST.name, "independent", "off", 0), record(0.3))
-    put(tmp_path, Cell(SECOND.name, "independent", "off", 0), record(0.3, ranker_alone=0.6))
-    [found] = table_of(config(), tmp_path).settings
-    assert next(line.ndcg.mean for line in found.lines if line.name == "single stage") == 0.6
+    found = record(0.3, generator_alone=0.8, ranker_alone=ranker, generator_for_rank=generator)
+    put(tmp_path, Cell(FIRST.name, "independent", "off", 0), found)
+    [setting] = table_of(config(), tmp_path).settings
+    assert next(line.ndcg.mean for line in setting.lines if line.name == "single stage") == best
 
 
 def test_a_study_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
@@ -119,11 +125,38 @@ def test_too_few_items_are_refused_before_anything_is_trained(tmp_path) -> None:
     assert not (tmp_path / "study").exists()
 
 
-def test_one_cell_of_a_small_world_is_trained(monkeypatch) -> None:
+def test_one_cell_of_a_small_world_is_trained() -> None:
     [(cell, found)] = when_joint._trained(config(), [Cell(FIRST.name, "stacking", "stacked", 0)])
     assert cell.method == "stacking"
     assert 0 < found.ndcg < 1
     assert found.clicked_per_query > 1
+    assert np.isnan(found.generator_for_rank)
+
+
+def test_settings_with_a_stage_in_common_train_it_alone_once(monkeypatch) -> None:
+    """The re-ranker alone is one for every generator before it and every K2; another production has a log of its own."""
+    small = replace(
+        study.BY_NAME["rank 2, then rank 50, K2 = 20"], stages={"generator_rank": 2, "ranker": "factorisation"}
+    )
+    other = replace(FIRST, name="two stages", world=(("production_candidates", 20), ("production_generator_rank", 3)))
+    first = replace(FIRST, stages={**FIRST.stages, "generator_rank": 2}, K2=20)
+    settings = {one.name: one for one in (first, replace(SECOND, K2=20), small, other)}
+    monkeypatch.setattr(when_joint, "BY_NAME", settings)
+    trained: list[str] = []
+    phases = driver.train
+
+    def spy(*arguments, schedule, **options):
+        trained.extend(phase.key for phase in schedule)
+        return phases(*arguments, schedule=schedule, **options)
+
+    monkeypatch.setattr(driver, "train", spy)
+    asked = [Cell(name, "independent", "off", 0) for name in settings]
+    found = [record for _, record in when_joint._trained(config(), asked)]
+    alone = "generator among K2", "ranker alone", "generator alone"
+    # The rank 50 of SECOND is that of `small`; the generators of rank 2 are one, too; the other log shares nothing.
+    assert [trained.count(key) for key in alone] == [3, 3, 3]
+    assert len({one.clicked_per_query for one in found[:3]}) == 1 != len({one.clicked_per_query for one in found})
+    assert all(0 < one.generator_for_rank < 1 for one in found)
 
 
 def test_the_study_has_its_own_stages() -> None:

@@ -24,11 +24,9 @@ from tandemrank.training.schedules import (
     BOTH,
     BOTH_FROM_MEAN,
     GENERATOR_ALONE,
-    GENERATOR_AMONG,
     JOINT,
     MEAN,
     RANKER_ALONE,
-    RANKER_FOR_GENERATOR,
     Phase,
     Step,
     schedule_of,
@@ -160,7 +158,7 @@ def test_joint_begins_with_the_mean_of_two_stages_that_had_one_start() -> None:
     ("policy", "name", "wanted"),
     [
         (one_start, "tandem", [GENERATOR_ALONE, RANKER_ALONE, BOTH_FROM_MEAN]),
-        (start, "tandem", [replace(phase, share=0.5) for phase in (GENERATOR_AMONG, RANKER_FOR_GENERATOR, BOTH)]),
+        (start, "tandem", [BOTH]),
         (one_start, "mean", [GENERATOR_ALONE, RANKER_ALONE, MEAN]),
         (start, "paper", [replace(BOTH, at_once=False)]),
     ],
@@ -198,11 +196,9 @@ def test_a_generator_of_its_own_is_trained_for_a_place_among_the_candidates(monk
     assert seen == [[1.0] * 8, pytest.approx(THETA)]
 
 
-def test_a_re_ranker_that_is_handed_the_score_learns_after_its_generator() -> None:
+def test_a_re_ranker_that_is_handed_the_score_learns_with_its_generator_or_after_it() -> None:
     pair = start()
     stacked = replace(pair, ranker=Stacked(pair.ranker, "sum"))
-    names = [phase.key for phase in schedule_of("joint", "tandem", stacked.generator, stacked.ranker)]
-    assert names == ["generator among K2", "ranker for the generator", "both"]
     for method in ("baseline", "independent"):
         with pytest.raises(ConfigError, match=f"{method} trains it without one. Use stacking or joint"):
             train(stacked, weights(), THETA, method=method)

@@ -21,9 +21,9 @@ THETA = torch.tensor([1.0, 0.5, 0.3])
         ("flat", 5, 1000, [1.0] * 40),
         ("flat", 1000, 1000, [1.0] * 20),
         ("flat", 1, 50, [1.0] * 10),  # a fifth of the candidates
-        ("flat", 1, 7, [1.0] * 3),  # what is shown, less than half of the candidates
-        ("flat", 1, 6, [1.0, 0.6309298, 0.5]),  # half of them
-        ("flat", 1, 5, [1.0, 0.6309298, 0.5]),  # more than half
+        ("flat", 1, 20, [1.0] * 4),  # which is more than what is shown
+        ("flat", 1, 19, [1.0, 0.6309298, 0.5]),  # no more
+        ("flat", 1, 5, [1.0, 0.6309298, 0.5]),
         ("flat", 1, 3, [1.0, 0.6309298, 0.5]),
     ],
 )

@@ -51,6 +51,18 @@ class ExperimentConfig(BaseModel):
         default="rest",
         description="users who are logged and evaluated: those production does not know, all, or those it does",
     )
+    production_candidates: int | None = Field(
+        default=None,
+        ge=1,
+        le=LARGEST,
+        description="candidates of production's own generator, where production has two stages; by default it has one",
+    )
+    production_generator_rank: int | None = Field(
+        default=None,
+        ge=1,
+        le=LARGEST,
+        description="rank of production's own generator, with production_candidates; by default that of its re-ranker",
+    )
     rank: int = Field(default=50, ge=1, le=LARGEST, description="dimension of the embeddings")
     temperature: float = Field(
         default=1.0, ge=1e-6, le=1e6, description="the logging policy's scores are divided by it"
@@ -71,6 +83,15 @@ class ExperimentConfig(BaseModel):
             raise ValueError(
                 "exclude is for logs of one's own (learn); an experiment reports new items beside all (ndcg_new)"
             )
+        if self.production_generator_rank is not None and self.production_candidates is None:
+            raise ValueError(
+                "production_generator_rank is for a production of two stages: give production_candidates too, or leave it out"
+            )
+        if (self.production_generator_rank or 1) > self.rank:
+            raise ValueError(
+                f"production_generator_rank = {self.production_generator_rank}, but production's embeddings have rank = "
+                f"{self.rank}. Give fewer"
+            )
         if self.learning.safe is not None:
             raise ValueError("safe is for logs of one's own (learn); an experiment compares the methods as they are")
         return self
@@ -80,7 +101,8 @@ class ExperimentConfig(BaseModel):
 PRESETS: dict[str, dict[str, Any]] = {
     "tandem": {},
     # The study of two models (`when_joint`): from what production knows, by inverse propensities, as the paper does.
-    "stages": {"initial": "given", "objective": "ips"},
+    # Steps are twice as long as for one model that starts from itself: on pilot runs every method gained by it.
+    "stages": {"initial": "given", "objective": "ips", "learning_rate": 0.4},
     "paper": {
         "initial": "given",
         "objective": "ips",

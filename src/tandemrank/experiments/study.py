@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -14,36 +14,40 @@ from tandemrank.training.schedules import Method
 
 DAMAGED = (OSError, ValueError)
 
-Question = Literal["information", "rank", "clicks"]
+Question = Literal["information", "production", "clicks", "rank"]
 Score = Literal["off", "stacked"]
 SINGLE = "single stage"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Two models, K2 and the length of the log, as a share of the study's; `question`: what it is there for."""
+    """Two models, K2, the length of the log, as a share of the study's, and switches of its world; `question`: what it is
+    there for."""
 
     name: str
     question: Question
     stages: dict[str, Any]
     K2: int = 50
     share: float = 1.0
+    world: tuple[tuple[str, int], ...] = ()
 
 
 LOW = 8  # the rank of a generator that knows less
 FACTORS, FEATURES = "factorisation", "features"
 _DIFFERENT = {"generator": FACTORS, "generator_rank": LOW, "ranker": FEATURES}
+_TWO_STAGES = (("production_candidates", 500), ("production_generator_rank", LOW))
 SETTINGS: tuple[Setting, ...] = (
     Setting("factorisation, then features", "information", _DIFFERENT),
     Setting("features, then factorisation", "information", {"generator": FEATURES, "ranker": FACTORS}),
-    *(
-        Setting(f"rank {rank}, then rank 50, K2 = {K2}", "rank", {"generator_rank": rank, "ranker": FACTORS}, K2)
-        for K2 in (50, 20, 500)
-        for rank in (2, LOW)
-    ),
+    Setting("factorisation, then features, production of two stages", "production", _DIFFERENT, world=_TWO_STAGES),
     *(
         Setting(f"factorisation, then features, {share:g} of the log", "clicks", _DIFFERENT, 50, share)
         for share in (0.32, 0.1)
+    ),
+    *(
+        Setting(f"rank {rank}, then rank 50, K2 = {K2}", "rank", {"generator_rank": rank, "ranker": FACTORS}, K2)
+        for K2 in (50, 20, 500)
+        for rank in (2, LOW, 48)  # 50 would be one model twice, which has a schedule of its own
     ),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -76,13 +80,13 @@ class StudyConfig:
 
 @dataclass(frozen=True)
 class CellRecord:
-    """NDCG of one trained pair, and of what each of its stages would show alone."""
+    """NDCG of one trained pair and of what its generator would show alone; with Independent also of the re-ranker's and of the
+    generator's model as the only stage, trained for rank."""
 
     ndcg: Number
-    ndcg_expected: Number
     generator_alone: Number
     ranker_alone: Number
-    recall_at_K2: Number
+    generator_for_rank: Number
     clicked_per_query: Number
     seconds: Number
 
@@ -141,19 +145,32 @@ ORDER: tuple[tuple[Score, Method], ...] = (
     ("off", "joint"), ("off", "stacking"), ("off", "independent"), ("off", "baseline"), ("stacked", "joint"),
     ("stacked", "stacking"),
 )  # fmt: skip
-TOGETHER = (ORDER[:2], ORDER[2:4], ORDER[4:])  # what is trained in one pass over the runs
+PLAIN, WITH_SCORE = ORDER[:4], ORDER[4:]
+FEW = 3  # runs of a setting before another has more
 
 
 def cells(config: StudyConfig) -> list[Cell]:
-    """All of them, the most telling first: of each question Joint and Stacking in every run, then the other rivals, then those
-    with the generator's score."""
-    found = []
-    for question in dict.fromkeys(setting.question for setting in SETTINGS):
-        for together in TOGETHER:
-            for run in range(config.runs):
-                for setting in (one for one in SETTINGS if one.question == question):
-                    found += [Cell(setting.name, method, score, run) for score, method in together]
-    return found
+    """All of them, the most telling first: a few runs of each question, all runs of what the stages know and of who made the
+    log; then the generator's score, and all that is left."""
+    of = {question: tuple(one for one in SETTINGS if one.question == question) for question in get_args(Question)}
+    order: tuple[tuple[tuple[Setting, ...], int, tuple[tuple[Score, Method], ...]], ...] = (
+        *(((setting,), FEW, PLAIN) for setting in (*of["information"], *of["production"], *of["clicks"])),
+        (SETTINGS[:1], config.runs, PLAIN),
+        (of["rank"], FEW, PLAIN),
+        (of["information"], config.runs, PLAIN),
+        (of["production"], config.runs, PLAIN),
+        (of["information"], FEW, WITH_SCORE),
+        (SETTINGS, config.runs, PLAIN),
+        (SETTINGS, config.runs, WITH_SCORE),
+    )
+    found = [
+        Cell(setting.name, method, score, run)
+        for settings, runs, methods in order
+        for run in range(min(runs, config.runs))
+        for setting in settings
+        for score, method in methods
+    ]
+    return list(dict.fromkeys(found))
 
 
 def length(config: StudyConfig, setting: Setting) -> int:
@@ -216,19 +233,9 @@ def _gains(joint: str, values: dict[str, dict[int, float]]) -> list[Gain]:
 
 
 def _single(setting: Setting, run: int, records: dict[Cell, CellRecord]) -> float:
-    """The better of the two models alone, trained for rank: what the re-ranker of Independent would show; of the generator's
-    model that of the reverse setting, where there is one, and else what it would show itself."""
+    """The better of the two models alone, each trained for rank, and scoring everything."""
     own = records[Cell(setting.name, "independent", "off", run)]
-    found = [own.generator_alone, own.ranker_alone]
-    ours = (setting.stages.get("generator"), setting.stages.get("ranker"))
-    for other in SETTINGS:
-        is_reverse = (
-            other.stages.get("ranker"),
-            other.stages.get("generator"),
-        ) == ours and other.share == setting.share
-        record = records.get(Cell(other.name, "independent", "off", run)) if is_reverse else None
-        found += [] if record is None else [record.ranker_alone]
-    return float(np.nanmax(found))
+    return float(np.nanmax([own.generator_for_rank, own.ranker_alone]))
 
 
 def _over(values: list[float]) -> Mean:

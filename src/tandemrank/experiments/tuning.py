@@ -72,7 +72,7 @@ def peer_log(world: World, config: ExperimentConfig, N: int, seed: int) -> PeerL
     first, held_out, second = tally(shown, lambda: ids, shares, derive(seed, "peers", N) % 2**32)
     if not all(part.clicks.sum() for part in (first, held_out, second)):
         raise LogError(f"not enough clicks to tune peers on, in {N} impressions. Give a longer log.")
-    scorer = world.production.generator
+    scorer = world.production.ranker
     assert isinstance(scorer, MatrixFactorisation)
     served, items = (x.detach().numpy() for x in (scorer.queries, scorer.items))
     known = served[known_users(world.task, config, seed)]

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from tandemrank._base.config import validated
 from tandemrank._base.files import MARK, Kind, check_target, claim, write_json, write_text
@@ -19,6 +22,7 @@ from tandemrank._base.processes import alone_in
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.experiments.config import ExperimentConfig
+from tandemrank.experiments.evaluation import ndcg
 from tandemrank.experiments.study import (
     BY_NAME,
     DAMAGED,
@@ -33,7 +37,12 @@ from tandemrank.experiments.study import (
 )
 from tandemrank.experiments.trainer import Log, Trainer, simulate_log
 from tandemrank.experiments.world import World, build_world, load_task
+from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.driver import Alone
+from tandemrank.training.schedules import GENERATOR_ALONE
 
+KEPT = 24  # logs, and what was trained alone on each, some 50 MB of MovieLens-1M
 STUDY = Kind("study of the stages", r"(config|table)\.json|table\.md|gains\.svg|cells/([^/]+\.json)?")
 
 
@@ -103,22 +112,23 @@ def _as_text(config: StudyConfig) -> str:
 
 
 def _trained(config: StudyConfig, missing: list[Cell]) -> Iterator[tuple[Cell, CellRecord]]:
-    """Every cell that is missing; what shares a log or a start is made once."""
+    """Every cell that is missing; what shares a world, a log, a stage that was trained alone or a start is made once."""
 
-    @lru_cache(maxsize=1)
-    def world_of(run: int) -> World:
-        return build_world(task, config.experiment, derive(config.seed, "run", run))
+    @lru_cache(maxsize=KEPT)
+    def world_of(run: int, switches: tuple[tuple[str, int], ...]) -> World:
+        return build_world(task, _with(config.experiment, dict(switches)), derive(config.seed, "run", run))
 
-    @lru_cache(maxsize=1)
-    def log_of(run: int, N: int) -> Log:
-        return simulate_log(world_of(run), config.experiment, N, derive(config.seed, "run", run))
+    @lru_cache(maxsize=KEPT)
+    def log_of(run: int, switches: tuple[tuple[str, int], ...], N: int) -> tuple[Log, Alone]:
+        return simulate_log(world_of(run, switches), config.experiment, N, derive(config.seed, "run", run)), {}
 
     @lru_cache(maxsize=1)
     def trainer_of(name: str, score: str, run: int) -> Trainer:
         setting = BY_NAME[name]
-        stages = {**setting.stages, "generator_score": score}
-        own = validated(ExperimentConfig, {**config.experiment.model_dump(), "stages": stages})
-        return Trainer(world_of(run), own, log_of(run, length(config, setting)), derive(config.seed, "run", run))
+        own = _with(config.experiment, {**dict(setting.world), "stages": {**setting.stages, "generator_score": score}})
+        log, alone = log_of(run, setting.world, length(config, setting))
+        world, seed = world_of(run, setting.world), derive(config.seed, "run", run)
+        return Trainer(world, own, log, seed, alone=alone, watched=False)
 
     if not missing:
         return
@@ -126,8 +136,29 @@ def _trained(config: StudyConfig, missing: list[Cell]) -> Iterator[tuple[Cell, C
     for cell in missing:
         since = time.perf_counter()
         trainer = trainer_of(cell.setting, cell.score, cell.run)
-        found = trainer.run(cell.method, BY_NAME[cell.setting].K2).evaluation.figures()
-        figures = ("ndcg", "ndcg_expected", "generator_alone", "ranker_alone", "recall_at_K2")
+        pair = trainer.methods.train(cell.method, BY_NAME[cell.setting].K2).policy
+        figures = _figures(trainer, pair, is_independent=cell.method == "independent")
         clicked = trainer.log.clicked.nnz / len(trainer.world.q)
-        means = {figure: getattr(found, figure).mean for figure in figures}
-        yield cell, CellRecord(**means, clicked_per_query=clicked, seconds=time.perf_counter() - since)
+        yield cell, CellRecord(**figures, clicked_per_query=clicked, seconds=time.perf_counter() - since)
+
+
+def _figures(trainer: Trainer, pair: TwoStagePolicy, *, is_independent: bool) -> dict[str, float]:
+    """NDCG of the pair and of its stages alone; those trained for rank come with Independent."""
+    world = trainer.world
+
+    def ndcg_of(policy: TwoStagePolicy) -> float:
+        return float(np.nanmean(ndcg(policy.most_likely(world.q), world.q, world.task.relevance)))
+
+    def alone(scorer: Scorer) -> float:
+        return ndcg_of(TwoStagePolicy(scorer, scorer, world.task.D, pair.K, pair.vocabulary))
+
+    found = {"ndcg": ndcg_of(pair), "generator_alone": alone(pair.generator)}
+    for_rank = dict.fromkeys(("ranker_alone", "generator_for_rank"), float("nan"))
+    if is_independent:
+        single = trainer.methods.alone(GENERATOR_ALONE).policy.generator
+        for_rank = {"ranker_alone": alone(pair.ranker), "generator_for_rank": alone(single)}
+    return found | for_rank
+
+
+def _with(experiment: ExperimentConfig, switches: dict[str, Any]) -> ExperimentConfig:
+    return validated(ExperimentConfig, {**experiment.model_dump(), **switches})

@@ -17,6 +17,7 @@ from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.ratings import Task
 from tandemrank.logs.impressions import Impressions
 from tandemrank.policies.scorers import MatrixFactorisation, truncated_svd
+from tandemrank.policies.stages import low_rank
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
@@ -41,7 +42,7 @@ def load_task(config: ExperimentConfig) -> Task:
 
 @dataclass(frozen=True)
 class World:
-    """A task with its production policy: PL over all documents on the scores of a factorisation."""
+    """A task with its production policy: PL over all documents on the scores of a factorisation, or of two in two stages."""
 
     task: Task
     production: TwoStagePolicy
@@ -86,10 +87,19 @@ def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
         everybody[known] = users
         users = everybody
     scorer = MatrixFactorisation(users / config.temperature, items)
-    production = TwoStagePolicy(scorer, scorer, task.D, config.learning.K, task.vocabulary)
+    production = _production(scorer, task, config)
     theta = config.learning.theta
     model = models.noisy(theta, config.relevant, config.irrelevant, config.trust_bias)
     return World(task, production, logged_users(task, config, seed), theta, model)
+
+
+def _production(scorer: MatrixFactorisation, task: Task, config: ExperimentConfig) -> TwoStagePolicy:
+    """One stage; or two, of which the generator is the nearest factorisation of a lower rank."""
+    K2, rank = config.production_candidates or task.D, config.production_generator_rank
+    if K2 > task.D:
+        raise ConfigError(f"production_candidates = {K2}, but there are only {task.D} items. Give fewer.")
+    first = scorer if rank is None else low_rank(scorer, rank)
+    return TwoStagePolicy(first, scorer, K2, config.learning.K, task.vocabulary)
 
 
 def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
@@ -102,8 +112,8 @@ def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
         return found
 
     # In a large world all lists of a query are drawn from one pass over its scores: then parts are few and long.
-    is_large = world.production.is_large
-    draw = world.production.sample if is_large else simulation.one_stage(scores, world.production.K)
+    is_large, is_one_stage = world.production.is_large, world.production.K2 == world.task.D
+    draw = world.production.sample if is_large or not is_one_stage else simulation.one_stage(scores, world.production.K)
     return simulation.simulate(
         draw, world.task.relevance, world.q, N, world.click_model, seed=derive(seed, "clicks", N) % 2**32,
         part=LARGE_PART if is_large else simulation.PART,
@@ -111,8 +121,8 @@ def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
 
 
 def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePolicy:
-    """Both stages start from the production policy's embeddings."""
+    """Both stages start from the production policy's embeddings, those of its re-ranker."""
     if K2 > world.task.D:
         raise ConfigError(f"K2 = {K2} candidates, but there are only {world.task.D} items. Ask for fewer candidates.")
-    scorer = world.production.generator
+    scorer = world.production.ranker
     return TwoStagePolicy(scorer, scorer, K2, config.learning.K, world.task.vocabulary).copy()

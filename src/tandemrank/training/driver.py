@@ -9,7 +9,7 @@ comes out does not depend on which methods are asked for, in which order, or on 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
@@ -17,12 +17,17 @@ from scipy.sparse import csr_matrix
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training import checkpoint as checkpoints
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.documents import Change, Weights
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.loop import Criterion, Trained, Watch, train
 from tandemrank.training.ranks import check_depth
 from tandemrank.training.schedules import Method, Phase, schedule_of
+
+Alone: TypeAlias = dict[
+    tuple[Phase, int, str], Trained
+]  # by phase, K2 where it matters, and what the stage started from
 
 
 class Methods:
@@ -31,6 +36,7 @@ class Methods:
     `coordinates` come before the phase's own in the derivation of its seed. `checkpoints` is a folder with a file per phase.
     With a `criterion` no pair is worse than its start by it: where training found nothing better, the start is kept. With
     `refine` the start is the posterior of the log, and every phase has so many epochs on top of it, none by default.
+    Pairs with a stage in common, trained on one log with the same switches and seed, may share what was trained `alone`.
     """
 
     def __init__(
@@ -49,12 +55,14 @@ class Methods:
         watch_every: int = 1,
         checkpoints: Path | None = None,
         resume: bool = False,
+        alone: Alone | None = None,
     ) -> None:
         self.start, self.weights, self.theta, self.config = start, weights, theta, config
         self.seed, self.coordinates, self.caution = seed, coordinates, caution
         self.criterion, self.watch, self.watch_every = criterion, watch, watch_every
         self.checkpoints, self.resume, self.refine = checkpoints, resume, refine
-        self._alone: dict[tuple[Phase, int], Trained] = {}
+        self._alone: Alone = {} if alone is None else alone
+        self._is_shared, self._identities = alone is not None, dict[str, str]()
 
     def train(
         self, method: Method, K2: int | None = None, *, progress: Callable[[Progress], None] | None = None
@@ -70,6 +78,10 @@ class Methods:
         is_worse = self.criterion is not None and self.criterion(pair) < self.criterion(start)
         return Trained(start.copy() if is_worse else pair, history, is_worse)
 
+    def alone(self, phase: Phase) -> Trained:
+        """What comes of a phase that concerns one stage, from the start; trained once."""
+        return self._phase(self.start, phase, None)
+
     def _with_candidates(self, K2: int) -> TwoStagePolicy:
         D = len(self.start.vocabulary.item_ids)
         if K2 > D:
@@ -79,7 +91,7 @@ class Methods:
 
     def _phase(self, pair: TwoStagePolicy, phase: Phase, progress: Callable[[Progress], None] | None) -> Trained:
         """One phase: from the start where it concerns one stage, which is trained once, else from the pair as it is."""
-        known = phase, pair.K2 if phase.knows_candidates else 0
+        known = phase, pair.K2 if phase.knows_candidates else 0, self._identity(phase)
         if phase.is_alone and known in self._alone:
             return self._alone[known]
         own = (phase.key, pair.K2) if phase.knows_candidates else (phase.key,)
@@ -93,6 +105,19 @@ class Methods:
         if phase.is_alone:
             self._alone[known] = found
         return found
+
+    def _identity(self, phase: Phase) -> str:
+        """What the stage of a phase was before training, where others may have trained it too."""
+        if not (self._is_shared and phase.is_alone):
+            return ""
+        if phase.view not in self._identities:
+            scorers = [self.start.ranker if phase.view == "ranker" else self.start.generator]
+            if not scorers[0].scores_everything:
+                scorers.append(self.start.generator)  # alone, it is trained for the generator's candidates
+            arrays = [t.detach().numpy() for scorer in scorers for t in scorer.state_dict().values()]
+            described = [[scorer.kind, scorer.spec()] for scorer in scorers]
+            self._identities[phase.view] = checkpoints.identity_of(described, arrays)
+        return self._identities[phase.view]
 
 
 def check_methods(methods: Sequence[str]) -> list[Method]:

@@ -132,8 +132,9 @@ def _of_two_models(method: Method, name: ScheduleName, ranker: Scorer) -> tuple[
         return GENERATOR_AMONG, RANKER_FOR_GENERATOR
     if name == "paper":
         return JOINT["paper"]
-    # A re-ranker that knows other things than its generator has to learn what to do with its candidates, not with everything.
-    return tuple(replace(phase, share=0.5) for phase in (GENERATOR_AMONG, RANKER_FOR_GENERATOR, BOTH))
+    # For each other from the start: a generator that was first trained alone has settled for a compromise, and every epoch that
+    # Joint begins as Stacking does costs it some of its lead (docs/results).
+    return (BOTH,)
 
 
 def are_same(generator: Scorer, ranker: Scorer) -> bool:
