@@ -27,6 +27,7 @@ BLUE, ORANGE, GREY = "#0b63a5", "#d9660b", "#8a8f98"
 QUERIES, TURNS, F, MINIBATCH = 32, 5, 50, 256
 ALONE, PAIR = 32, 8  # epochs of the stages alone and for each other, as `learn` makes them
 CORES = 32  # of a node
+NETWORK = 1.25e9  # bytes per second that a node sends and gets: 10 Gbit/s
 # (items, K2, samples) that are measured.
 SIZES = [(50_000, 500, 2), (100_000, 500, 2), (200_000, 500, 2), (400_000, 500, 2), (100_000, 250, 2),
          (100_000, 1000, 2), (100_000, 500, 4), (200_000, 1000, 4)]  # fmt: skip
@@ -46,8 +47,8 @@ class Law:
         return self.fixed + self.per_item * D + self.per_candidate * samples * K2
 
 
-def step(D: int, K2: int, samples: int, view: View) -> Callable[[], object]:
-    """Value and gradients of a minibatch, down to the parameters."""
+def step(D: int, K2: int, samples: int, view: View) -> tuple[Callable[[], object], list[Scorer]]:
+    """Value and gradients of a minibatch, down to the parameters; and the models."""
     world = scale._world(D, K2, QUERIES, 0)
     models: dict[Stage, Scorer] = {"generator": world.pair.generator, "ranker": world.pair.ranker}
     moving: tuple[Stage, ...] = ("generator", "ranker") if view == "pair" else ("generator",)
@@ -61,14 +62,14 @@ def step(D: int, K2: int, samples: int, view: View) -> Callable[[], object]:
             model.zero_grad()
         (-value.mean()).backward()  # type: ignore[no-untyped-call]
 
-    return run
+    return run, list(models.values())
 
 
 def measured(view: View) -> NDArray[np.float64]:
     """Milliseconds per query at each of the sizes."""
     found = []
     for D, K2, samples in SIZES:
-        [taken] = timing.seconds([step(D, K2, samples, view)], TURNS, time.process_time)
+        [taken] = timing.seconds([step(D, K2, samples, view)[0]], TURNS, time.process_time)
         found.append(1e3 * taken / QUERIES)
     return np.array(found)
 
@@ -94,6 +95,29 @@ def hours(D: int, queries: int, alone: Law, pair: Law, adam: float) -> tuple[flo
     steps = queries * (ALONE * alone.at(D) + PAIR * pair.at(D))
     moments = queries / MINIBATCH * (ALONE + 2 * PAIR) * adam * D
     return (steps + moments) / 3.6e6, moments / 3.6e6
+
+
+def touched_per_query(view: View) -> float:
+    """Rows of the items' gradient that a query touches, in the mean over the stages that move."""
+    run, models = step(200_000, 500, 2, view)
+    run()
+    moved = [
+        x.grad for model in models for name, x in model.named_parameters() if name == "items" and x.grad is not None
+    ]
+    return float(np.mean([g.coalesce().indices().shape[1] for g in moved])) / QUERIES
+
+
+def exchange(D: int, queries: int, nodes: int, minibatch: int, rows: dict[View, float]) -> float:
+    """Hours in which nodes exchange the items' gradients, as `training.team` does, on a network of 10 Gbit/s.
+
+    A worker gets the rows of all others, 8 + 4 F bytes each, or where these are fewer bytes twice the dense gradient. The rows
+    of a minibatch are taken for different ones, so this is the most.
+    """
+    sent = 0.0
+    for view, epochs, stages in (("generator", ALONE, 1), ("pair", PAIR, 2)):
+        others = min(rows[view] * minibatch * (nodes - 1) / nodes, (nodes - 1) * D)
+        sent += epochs * stages * min(others * (8 + 4 * F), 2 * D * F * 4 * (nodes > 1))
+    return queries / minibatch * sent / NETWORK / 3600
 
 
 def gigabytes(D: int, queries: int, impressions: int) -> tuple[float, float]:
@@ -124,6 +148,7 @@ def main(folder: Path) -> None:
     with timing.threads(1):
         times = {"a stage alone": measured("generator"), "both stages": measured("pair")}
         adam = adam_per_item()
+        rows: dict[View, float] = {view: touched_per_query(view) for view in ("generator", "pair")}
     laws = {name: fitted(found) for name, found in times.items()}
     print(
         "| items | K2 | samples | a stage alone, ms | fitted | both stages, ms | fitted |\n"
@@ -136,18 +161,24 @@ def main(folder: Path) -> None:
         print(
             f"\n{name}: {law.fixed:.2f} + {1e6 * law.per_item:.2f} D/1e6 + {1e3 * law.per_candidate:.2f} S K2/1e3 ms per query"
         )
-    print(f"Adam: {1e6 * adam:.0f} ms per million items and stage, once per minibatch of {MINIBATCH}\n")
+    print(f"Adam: {1e6 * adam:.0f} ms per million items and stage, once per minibatch of {MINIBATCH}")
     print(
-        "| items | queries | impressions | CPU hours | of them Adam | items' memory, GB | queries and log, GB | nodes | hours |"
+        f"Exchange: {8 + 4 * F} bytes per touched item; a query touches {rows['generator']:.0f} items in a step of a stage "
+        f"alone, {rows['pair']:.0f} per stage in one of both\n"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| items | queries | impressions | CPU hours | of them Adam | items' memory, GB | queries and log, GB | nodes | "
+        f"hours | exchange, hours, minibatch {MINIBATCH} | {MINIBATCH} per node |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for D, queries, impressions in CLUSTERS:
         total, moments = hours(D, queries, laws["a stage alone"], laws["both stages"], adam)
         nodes = max(1, round(total / CORES / 24))
         own, log = gigabytes(D, queries, impressions)
         print(
             f"| {D:.0e} | {queries:.0e} | {impressions:.0e} | {total:,.0f} | {moments:,.0f} | {own:,.1f} | {log:,.0f} | "
-            f"{nodes:,} | {total / CORES / nodes:,.1f} |"
+            f"{nodes:,} | {total / CORES / nodes:,.1f} | {exchange(D, queries, nodes, MINIBATCH, rows):,.1f} | "
+            f"{exchange(D, queries, nodes, MINIBATCH * nodes, rows):,.1f} |"
         )
     with replacing(folder / "cost-model.png") as path:
         drawn(times, laws).savefig(path, format="png", dpi=110)

@@ -7,6 +7,7 @@ from typing import Any, Literal, cast, get_args
 from tandemrank.errors import ConfigError
 
 Engine = Literal["local", "ray"]
+MISSING = "the engine ray needs the extra `cluster`: pip install 'tandemrank[cluster]'."
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS"), "1")  # of a worker
 
 
@@ -22,7 +23,7 @@ def connect(jobs: int | None = None) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ConfigError("the engine ray needs the extra `cluster`: pip install 'tandemrank[cluster]'.") from error
+        raise ConfigError(MISSING) from error
     if not ray.is_initialized():
         address = os.environ.get("RAY_ADDRESS")
         # How many tasks run at once is the cluster's business; `jobs` sizes a cluster that is started here.

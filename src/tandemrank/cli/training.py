@@ -102,12 +102,20 @@ def learn(
     switches: Switches = None,
     seed: Seed = 0,
     resume: Resume = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="local, or ray: files are read by tasks and queries are shared out between the nodes (at RAY_ADDRESS, else "
+            "local; every node must see the log and --out)."
+        ),
+    ] = "local",
     as_json: Json = False,
 ) -> None:
     """Learns both stages from a click log alone, and values them on impressions that no training saw.
 
     Writes OUT/METHOD/policy and history.json for each method, OUT/summary.json, OUT/report.html and OUT/config.json.
     """
+    from tandemrank._base.cluster import check_engine
     from tandemrank._base.config import resolve
     from tandemrank._base.files import claimed
     from tandemrank.policies.two_stage import load
@@ -144,7 +152,8 @@ def learn(
     with resumable(), training_progress() as (stage, progress), claimed(out, training.TRAINING, inputs=inputs):
         learned = learning.learn(
             logs, resolved.learning, methods=methods, start=begin, logging_policy=drew, seed=seed,
-            checkpoints=out / "checkpoints", resume=resume, progress=progress, stage=stage, say=note,
+            checkpoints=out / "checkpoints", resume=resume, engine=check_engine(engine), progress=progress, stage=stage,
+            say=note,
         )  # fmt: skip
     written = training.write(learned, out, command=command_line(), seed=seed)
     if as_json:

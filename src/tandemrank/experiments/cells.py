@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.peers import PEERS
+from tandemrank.policies.two_stage import CANDIDATES
 from tandemrank.training.config import LARGEST
 from tandemrank.training.schedules import Method
 
@@ -19,7 +20,9 @@ class GridConfig(BaseModel):
     methods: tuple[Method, ...] = Field(
         default=("baseline", "independent", "joint"), min_length=1, description="the methods to compare"
     )
-    candidates: tuple[PositiveInt, ...] = Field(default=(500,), min_length=1, description="numbers of candidates, K2")
+    candidates: tuple[PositiveInt, ...] = Field(
+        default=(CANDIDATES,), min_length=1, description="numbers of candidates, K2"
+    )
     impressions: tuple[PositiveInt, ...] = Field(default=(100_000,), min_length=1, description="lengths of the log, N")
     runs: int = Field(
         default=3, ge=1, le=LARGEST, description="independent runs: production policy, log and training anew"

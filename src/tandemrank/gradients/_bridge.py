@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -19,8 +19,32 @@ Weights: TypeAlias = Tensor | csr_matrix
 Implementation = Literal["kernel", "tensor"]
 
 
-def keys_for(queries: int, generator: torch.Generator) -> NDArray[np.uint64]:
+class Keys(Protocol):
+    """Who has the keys of some rows of a batch, which others have the rest of."""
+
+    def keys(self, n: int) -> NDArray[np.uint64]:
+        """The next n.  Shapes: -> [n]."""
+
+
+Randomness: TypeAlias = torch.Generator | Keys
+
+
+@dataclass
+class Drawn:
+    """Keys that were drawn before, to be handed out one after another.  Shapes: left [n]."""
+
+    left: NDArray[np.uint64]
+
+    def keys(self, n: int) -> NDArray[np.uint64]:
+        """The next n.  Shapes: -> [n]."""
+        taken, self.left = self.left[:n], self.left[n:]
+        return taken
+
+
+def keys_for(queries: int, generator: Randomness) -> NDArray[np.uint64]:
     """A 64-bit key for each query; drawn one after another, so that splitting a batch changes nothing."""
+    if not isinstance(generator, torch.Generator):
+        return generator.keys(queries)
     keys = torch.randint(torch.iinfo(torch.int64).max, (queries,), generator=generator, device=generator.device)
     return keys.cpu().numpy().astype(np.uint64)
 
@@ -42,7 +66,7 @@ class Problem:
         theta: Tensor,
         K2: int,
         samples: int,
-        generator: torch.Generator,
+        generator: Randomness,
         implementation: Implementation | None,
     ) -> "Problem":
         if s_c.ndim != 2 or s_c.shape != s_r.shape or s_c.shape[1] == 0:

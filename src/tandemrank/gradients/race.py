@@ -24,6 +24,7 @@ from tandemrank.errors import ConfigError
 from tandemrank.gradients._bridge import (
     Implementation,
     Problem,
+    Randomness,
     Solution,
     Weights,
     checked_weights,
@@ -43,7 +44,7 @@ def utility(
     K2: int,
     *,
     samples: int = 1,
-    generator: torch.Generator,
+    generator: Randomness,
     implementation: Implementation | None = None,
 ) -> Tensor:
     """Two-stage utility of each query, differentiable in both stages' scores.

@@ -12,6 +12,7 @@ from torch import Tensor
 from tandemrank.errors import ConfigError
 from tandemrank.gradients._bridge import (
     Problem,
+    Randomness,
     Solution,
     Weights,
     checked_weights,
@@ -31,7 +32,7 @@ def utility(
     K2: int,
     *,
     samples: int = 300,
-    generator: torch.Generator,
+    generator: Randomness,
     baseline: bool = False,
 ) -> Tensor:
     """Two-stage utility of each query, the mean over sampled lists, differentiable by REINFORCE.

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import lazy_race
-from tandemrank.gradients._bridge import differentiable, keys_for
+from tandemrank.gradients._bridge import Randomness, differentiable, keys_for
 from tandemrank.gradients.products import GeneratorScores, Source
 
 SIZE = 500  # documents that are looked at beside the weighted ones, about: with fewer the noise grows, with more little falls
@@ -55,7 +55,7 @@ def plan(
     *,
     samples: int = 1,
     size: int = SIZE,
-    generator: torch.Generator,
+    generator: Randomness,
 ) -> Plan:
     """Races and samples of each query's scores.  Shapes: scores [B, D], as products or given; w CSR [B, D]; alpha [n]."""
     source = Source.of(scores)

@@ -33,7 +33,15 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import lazy_race
-from tandemrank.gradients._bridge import check_scores, chunks, compiling, differentiable, keys_for, row_major
+from tandemrank.gradients._bridge import (
+    Randomness,
+    check_scores,
+    chunks,
+    compiling,
+    differentiable,
+    keys_for,
+    row_major,
+)
 from tandemrank.gradients.products import GeneratorScores, Products, Source
 from tandemrank.gradients.race import ratio_estimate
 
@@ -89,7 +97,7 @@ def plan(
     *,
     samples: int = 2,
     pattern: float | None = PATTERN_REACH,
-    generator: torch.Generator,
+    generator: Randomness,
 ) -> Plan:
     """Draws the races of each query's generator scores and says which documents have to be scored with gradient.
 

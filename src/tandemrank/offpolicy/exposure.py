@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tandemrank._base.ids import positions_of
 from tandemrank.gradients import race
-from tandemrank.gradients._bridge import keys_for
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.diagnostics import Exposure
 from tandemrank.policies import candidates
@@ -186,22 +185,14 @@ def _of_candidates(
         (np.ones(len(wanted), np.float32), wanted % D, np.searchsorted(wanted, np.arange(len(q) + 1) * D)),
         shape=(len(q), D),
     )
-    (rho, error), (shuffled, _) = (
-        [
-            x.double().numpy()
-            for x in candidates.exposure(policy, q, curve, pairs, samples=n, generator=g, in_random_order=shuffles)
-        ]
-        for shuffles, n in ((False, samples), (True, min(samples, STAGE_SAMPLES)))
-    )
+    found = candidates.shown(policy, q, curve, pairs, samples=samples, generator=g)
     total = np.full(len(q), float(curve.sum()))
-    direct = np.zeros((len(worth), len(q)))
-    if worth:
-        rows = np.repeat(np.arange(len(q)), samples)
-        drawn = candidates.draw(policy, q, rows=rows, keys=keys_for(len(rows), g))
-        for fold, one in enumerate(worth):
-            gain = one.of(rows, drawn) @ curve.double().numpy()
-            direct[fold] = gain.reshape(len(q), samples).mean(1)
-    return _Found(rho[inverse], error[inverse], shuffled[inverse], total, total, direct)
+    direct, rows = np.zeros((len(worth), len(q))), np.repeat(np.arange(len(q)), samples)
+    lists = found.lists.reshape(len(rows), -1)[:, : len(curve)]
+    for fold, one in enumerate(worth):
+        gain = one.of(rows, lists) @ curve.double().numpy()
+        direct[fold] = gain.reshape(len(q), samples).mean(1)
+    return _Found(found.rho[inverse], found.error[inverse], found.shuffled[inverse], total, total, direct)
 
 
 def _of_fixed(found: _Found, lists: NDArray[np.int32], at: At, theta: Floats, worth: Sequence[Worth]) -> _Found:

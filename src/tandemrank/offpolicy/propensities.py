@@ -77,12 +77,13 @@ def resolve(
     samples: int | None = None,
     seed: int = 0,
     rows: bool = True,
+    only_clicked: bool = False,
 ) -> Resolved:
     """Propensities of every row of every part, by the kind that is asked for; `auto` takes the best there is a source for.
 
     The first part decides, the source and the clip: the others (what is held out, what is valued) only follow. `lists` reads
     the shown lists of the log; it is called only if a logging policy has to be fitted to them. Without `rows` the source is
-    found and no propensity: a reward model needs none.
+    found and no propensity: a reward model needs none. `only_clicked`: those of the first part are wanted where it has clicks.
     Shapes: theta [K].
     """
     for part in parts:
@@ -97,7 +98,12 @@ def resolve(
             )
         logger = fitted_policy(lists(), parts[0].vocabulary, seed=seed)
     used = parts if rows else ()
-    rho_0 = tuple(row_propensities(part, theta, chosen, logger, samples=samples, seed=seed) for part in used)
+    rho_0 = tuple(
+        row_propensities(
+            part, theta, chosen, logger, samples=samples, seed=seed, only_clicked=only_clicked and part is parts[0]
+        )
+        for part in used
+    )
     clicked = rho_0[0][parts[0].clicks > 0] if rows else np.zeros(0)
     minimum = clip_minimum(clip, clicked, sum(part.N for part in parts), quantile=clip_quantile)
     minimum = max(minimum, FITTED_LEAST) if chosen == "fitted" else minimum
@@ -154,12 +160,14 @@ def row_propensities(
     *,
     samples: int | None = None,
     seed: int = 0,
+    only_clicked: bool = False,
 ) -> Floats:
     """rho_0 of every row of a log (paper: propensity_def), unclipped.
 
     As logged; the frequency in the log; or by the race over `logger`, the policy that drew the log (exact) or the one
     that `logger.fit` found (fitted), which may know other ids too. Of an item that the logger does not know it is 0.
-    `samples` of the race, by default as many as the number of queries asks for.
+    `samples` of the race, by default as many as the number of queries asks for. `only_clicked`: rows without a click are of
+    no interest, and where items are many, so that a query costs a pass over all of them, they stay 0.
     Shapes: theta [K] -> [P].
     """
     if kind == "frequency":
@@ -180,6 +188,8 @@ def row_propensities(
     q[logged] = logger.vocabulary.queries(rows.vocabulary.query_ids.gather(logged), "the policy that drew the log")
     item = positions_of(logger.vocabulary.item_ids, rows.vocabulary.item_ids, "item", missing="mark")[rows.item]
     rho_0, known = np.zeros(len(item)), item >= 0
+    if only_clicked and logger.exposes_sparsely:
+        known &= rows.clicks > 0
     samples = samples or races_for(len(logged))
     rho_0[known], _ = logger.exposure(q[rows.query[known]], item[known], theta[: logger.K], samples=samples, seed=seed)
     return rho_0

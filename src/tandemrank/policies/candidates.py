@@ -6,6 +6,7 @@ re-ranker's. `is_large` decides who comes here; small catalogues have the dense 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 from tandemrank._base.random import mix
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import lazy_race, products, race, sparse_race
-from tandemrank.gradients._bridge import check_scores
+from tandemrank.gradients._bridge import check_scores, keys_for
 from tandemrank.gradients.products import GeneratorScores, Source
 from tandemrank.policies import retrieval
 from tandemrank.policies.retrieval import Index
@@ -194,6 +195,56 @@ def exposure(
     with torch.no_grad():
         s_r = ranker_scores(pair.ranker, positions, plan.ranker_documents).detach()
     return sparse_race.exposure(s_r, plan, theta)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Exposures of some documents, by the pair and with its candidates in random order, and lists that it drew.
+
+    `error`: the standard error of rho.  Shapes: rho, error, shuffled [nnz]; lists [B, S, K], -1 where too few are available.
+    """
+
+    rho: NDArray[np.float64]
+    error: NDArray[np.float64]
+    shuffled: NDArray[np.float64]
+    lists: NDArray[np.int32]
+
+
+def shown(
+    pair: Pair, q: NDArray[np.int64], theta: Tensor, documents: csr_matrix, *, samples: int, generator: torch.Generator
+) -> Shown:
+    """All of these from the same races of the generator: one pass over its scores, where one by one they take three.
+
+    Shapes: q [B]; theta [K]; documents CSR [B, D].
+    """
+    if is_one_stage(pair):
+        (rho, error), (shuffled, _) = (
+            exposure(pair, q, theta, documents, samples=n, generator=generator, in_random_order=shuffles)
+            for shuffles, n in ((False, samples), (True, 1))
+        )
+        rows = np.repeat(np.arange(len(q)), samples)
+        drawn = draw(pair, q, rows=rows, keys=keys_for(len(rows), generator)).reshape(len(q), samples, -1)
+        return Shown(*(x.double().numpy() for x in (rho, error, shuffled)), drawn)
+    plan = sparse_race.plan(
+        generator_scores(pair.generator, torch.tensor(q)), documents, pair.K2, samples=samples, pattern=None,
+        generator=generator,
+    )  # fmt: skip
+    with torch.no_grad():
+        s_r = ranker_scores(pair.ranker, torch.tensor(q), plan.ranker_documents).detach()
+    (rho, error), (shuffled, _) = (sparse_race.exposure(s, plan, theta) for s in (s_r, torch.zeros_like(s_r)))
+    lists = _lists_of(plan, s_r, pair.K, keys_for(len(q) * samples, generator))
+    return Shown(*(x.double().numpy() for x in (rho, error, shuffled)), lists)
+
+
+def _lists_of(plan: sparse_race.Plan, s_r: Tensor, K: int, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """A list out of the candidates of each race of a plan.  Shapes: s_r [B, M_r]; keys [B S] -> [B, S, K]."""
+    (B, S), n = plan.count.shape, plan.places.shape[2] - 1
+    row = np.repeat(np.arange(B), S)
+    places = np.where(np.arange(n) < plan.count[:, :, None], plan.places[:, :, :n], -1).reshape(B * S, n)
+    found = np.where(places >= 0, plan.documents.numpy()[row[:, None], places], -1).astype(np.int32)
+    s = s_r[torch.from_numpy(row)[:, None], torch.from_numpy(np.maximum(places, 0)).long()]
+    at = race.draw(_availability(found), s, n, K, rows=np.arange(B * S), keys=keys)
+    return _shown(at, found).reshape(B, S, K)
 
 
 def utility(

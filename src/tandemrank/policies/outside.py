@@ -9,9 +9,8 @@ from scipy.sparse import csr_matrix
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import PolicyError
 from tandemrank.policies.scorers import GivenScores
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 
-CANDIDATES = 500  # K2 of a system that does not say it
 SCORES = ("query_id", "item_id", "candidate_score", "ranker_score")
 
 
@@ -36,7 +35,7 @@ def policy_from_scores(
     q, d = vocabulary.queries(ids[0]), vocabulary.items(ids[1])
     shape = len(vocabulary.query_ids), len(vocabulary.item_ids)
     stages = [csr_matrix((frame[column].cast(pl.Float32).to_numpy(), (q, d)), shape=shape) for column in SCORES[2:]]
-    K2 = max(min(CANDIDATES, shape[1]), K) if K2 is None else K2
+    K2 = default_candidates(shape[1], K) if K2 is None else K2
     return TwoStagePolicy(GivenScores(stages[0]), GivenScores(stages[1]), K2, K, vocabulary)
 
 

@@ -80,6 +80,9 @@ class Remembering(Scorer):
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return self.base.per_query_parameters()
 
+    def owners(self) -> Sequence[Tensor]:
+        return self.base.owners()
+
     def check(self) -> None:
         """Refuses entries out of range, out of order or not finite (-inf: not available), and what the base refuses."""
         self.base.check()

@@ -77,6 +77,10 @@ class Scorer(nn.Module, ABC):
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         """The parameters whose entries each belong to one query; all others are shared, and training moves them slower."""
 
+    def owners(self) -> Sequence[Tensor]:
+        """The query of each row of each of these parameters: by default they have a row per query."""
+        return [torch.arange(len(x)) for x in self.per_query_parameters()]
+
     def check(self) -> None:
         """Refuses weights that give no scores, as loading a damaged file would bring: by default what is not finite, or so
         large that their products may not be."""
@@ -187,6 +191,9 @@ class GivenScores(Scorer):
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return [self.given]
+
+    def owners(self) -> Sequence[Tensor]:
+        return [torch.repeat_interleave(torch.arange(len(self.first) - 1), self.first.diff())]
 
 
 def truncated_svd(ratings: csr_matrix, rank: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -95,6 +95,9 @@ class Stacked(Scorer):
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return self.base.per_query_parameters()
 
+    def owners(self) -> Sequence[Tensor]:
+        return self.base.owners()
+
     def check(self) -> None:
         """Refuses what the base refuses, and a weight that is no number."""
         self.base.check()

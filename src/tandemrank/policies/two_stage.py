@@ -27,6 +27,12 @@ from tandemrank.policies.storage import Saved
 from tandemrank.policies.towers import TwoTowers
 
 BATCH = 128
+CANDIDATES = 500  # K2 where nothing says otherwise
+
+
+def default_candidates(D: int, K: int) -> int:
+    """K2 where nothing says otherwise: `CANDIDATES`, or all items if fewer; never below the length of a list."""
+    return max(min(CANDIDATES, D), K)
 
 
 @dataclass(frozen=True)

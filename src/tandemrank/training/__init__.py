@@ -14,6 +14,7 @@
 - `stopping`: when to stop, by held-out clicks
 - `checkpoint`: where a training stands, on disk
 - `loop`: the loop
+- `team`: who trains which queries, one process or several; `ray_train`: several, on a Ray cluster
 - `driver`: runs the phases of a method, each with its seed and checkpoint; a stage that is trained alone is trained once
 - `gate`: what caution did, and production where nothing is surely better
 - `informed`: pairs that start from the posterior of the log

@@ -87,6 +87,15 @@ def read(path: Path, identity: str) -> Checkpoint | None:
     return Checkpoint(**state | {"history": tuple(Epoch(*epoch) for epoch in state["history"])}, tensors=tensors)
 
 
+def history_of(path: Path) -> tuple[Epoch, ...]:
+    """The epochs that a checkpoint has so far, unchecked, for who only wants to watch; none where there is no file yet."""
+    try:
+        with safe_open(path, "pt") as file:
+            return tuple(Epoch(*epoch) for epoch in json.loads(file.metadata()["state"])["history"])
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError):
+        return ()
+
+
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin so, by the rest of their names."""
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from tandemrank.clicks import models
 from tandemrank.training.schedules import ScheduleName
 
-LIST_LENGTH, CANDIDATES = 10, 500  # K and K2 where neither a switch nor a log says otherwise
+LIST_LENGTH = 10  # K where neither a switch nor a log says otherwise
 EVALUATION_SHARE = 0.2
 LARGEST = 10_000_000  # of any number of things: what is larger is a slip, and no machine has the memory
 
@@ -37,7 +37,8 @@ class TrainingConfig(BaseModel):
     schedule: ScheduleName = Field(
         default="tandem",
         description="the phases of joint training: both stages alone and then from their mean for each other; the paper's, "
-        "for each other from the start, one after the other; or the mean and nothing else",
+        "for each other from the start, one after the other; the mean and nothing else; or one stage alone for both, with "
+        "twice the draws, and then for each other (once)",
     )
     gradient: Literal["race", "reinforce"] = Field(default="race", description="gradient estimator")
     race: Literal["auto", "dense", "sparse"] = Field(

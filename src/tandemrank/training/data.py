@@ -96,6 +96,7 @@ def prepare(
         parts, config.theta, kind=config.propensity, clip=config.clip,
         clip_quantile=propensities.CLIP_QUANTILE if quantile is None else quantile,
         logging_policy=logging_policy, lists=lists, samples=samples, seed=seed, rows=weighted,
+        only_clicked=config.objective == "ips",
     )  # fmt: skip
     drew = vectors_of(found.logger, train_log.vocabulary)
     prior = vectors or drew

@@ -35,8 +35,9 @@ class Methods:
 
     `coordinates` come before the phase's own in the derivation of its seed. `checkpoints` is a folder with a file per phase.
     With a `criterion` no pair is worse than its start by it: where training found nothing better, the start is kept. With
-    `refine` the start is the posterior of the log, and every phase has so many epochs on top of it, none by default.
-    Pairs with a stage in common, trained on one log with the same switches and seed, may share what was trained `alone`.
+    `refine` the start is the posterior of the log, and every phase has so many epochs on top of it, none by default. `run`
+    trains a phase: `loop.train`, or with the same arguments `ray_train.train_on_ray`. Pairs with a stage in common, trained on
+    one log with the same switches and seed, may share what was trained `alone`.
     """
 
     def __init__(
@@ -56,11 +57,12 @@ class Methods:
         checkpoints: Path | None = None,
         resume: bool = False,
         alone: Alone | None = None,
+        run: Callable[..., Trained] = train,
     ) -> None:
         self.start, self.weights, self.theta, self.config = start, weights, theta, config
         self.seed, self.coordinates, self.caution = seed, coordinates, caution
         self.criterion, self.watch, self.watch_every = criterion, watch, watch_every
-        self.checkpoints, self.resume, self.refine = checkpoints, resume, refine
+        self.checkpoints, self.resume, self.refine, self.run = checkpoints, resume, refine, run
         self._alone: Alone = {} if alone is None else alone
         self._is_shared, self._identities = alone is not None, dict[str, str]()
 
@@ -96,7 +98,7 @@ class Methods:
             return self._alone[known]
         own = (phase.key, pair.K2) if phase.knows_candidates else (phase.key,)
         start = replace(self.start, K2=pair.K2) if phase.among_candidates else self.start
-        found = train(
+        found = self.run(
             start if phase.is_alone else pair, self.weights, self.theta, self.config, schedule=(phase,),
             criterion=self.criterion, caution=self.caution, seed=derive(self.seed, "training", *self.coordinates, *own) % 2**32,
             checkpoint=None if self.checkpoints is None else self.checkpoints / _file(*own), resume=self.resume,
@@ -128,7 +130,7 @@ def check_methods(methods: Sequence[str]) -> list[Method]:
 
 
 def _changed(phase: Phase) -> tuple[str, ...]:
-    return ("generator", "ranker") if phase.from_mean else phase.stages
+    return ("generator", "ranker") if phase.from_mean or phase.for_both else phase.stages
 
 
 def _file(key: str, K2: int | None = None) -> str:

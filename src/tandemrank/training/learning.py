@@ -15,6 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.ids import same_ids
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
@@ -32,10 +33,10 @@ from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
 from tandemrank.policies.remembering import excluding
 from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.stages import Stages
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training.caution import Caution
 from tandemrank.training.choice import before_training, choose, few_clicks, held_out_share, is_auto, tried
-from tandemrank.training.config import CANDIDATES, EVALUATION_SHARE, LearningConfig, Safety
+from tandemrank.training.config import EVALUATION_SHARE, LearningConfig, Safety
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.documents import WithoutPairs, without_pairs
 from tandemrank.training.driver import Methods, check_methods
@@ -43,14 +44,19 @@ from tandemrank.training.gate import Guarded, guard
 from tandemrank.training.history import Progress
 from tandemrank.training.informed import forgetting, is_factorisation
 from tandemrank.training.knowledge import informed_pair, staged_pair, start_tables, start_vectors
-from tandemrank.training.loop import Trained
+from tandemrank.training.loop import Trained, train
 from tandemrank.training.parts import Parts, facts_of, read_parts
+from tandemrank.training.ray_train import check_ready, train_on_ray
 from tandemrank.training.results import Difference, Learned
 from tandemrank.training.schedules import Method
 from tandemrank.training.start import Start, StartConfig, initial_pair
 from tandemrank.training.staying import staying, strays
 
 LOST_SAMPLES = 50  # of the race, for what a pair can lose at worst
+NOT_SHARED = (
+    "nothing is trained on top of the posterior (refine = 0), so the engine ray has no training to share out, only the log to "
+    "read. Training begins with --set refine=4, two different models, or --set initial=given --set objective=ips."
+)
 
 
 class LearnSwitches(BaseModel):
@@ -73,6 +79,7 @@ def learn(
     seed: int = 0,
     checkpoints: str | Path | None = None,
     resume: bool = False,
+    engine: Engine = "local",
     progress: Callable[[Method, Progress], None] | None = None,
     stage: Callable[[str], None] | None = None,
     say: Callable[[str], None] | None = None,
@@ -82,11 +89,14 @@ def learn(
     `log`: files, folders, patterns, a frame of polars or pandas. What `config` leaves open comes from the log:
     `list_length` is its longest list, `candidates` at most its items. Without a `logging_policy` the policy to start from
     is taken for it, unless the log has propensities. With `checkpoints`, a folder, every epoch is saved there, one file
-    per phase, and `resume` goes on from it. With `methods = ["auto"]` all that apply are trained, and the one that
+    per phase, and `resume` goes on from it. The engine ray reads files by tasks and trains on all nodes of a cluster, which
+    must all see files and checkpoints. With `methods = ["auto"]` all that apply are trained, and the one that
     held-out clicks prefer is kept. `stage` is told what is under way, `progress` every epoch, and `say`, before training,
     what to know of it.
     """
     config, start = config or LearningConfig(), (start or Start()).with_tables()
+    if check_engine(engine) == "ray":
+        check_ready(trees=start.stages.ranker == "trees", caution=config.safe is not None, checkpoints=checkpoints)
     auto = is_auto(methods, config)
     names = [] if auto else check_methods(methods)
     # Which propensities there are is known only when the log is read, so its lists are kept unless they cannot be needed.
@@ -94,7 +104,7 @@ def learn(
     needed = config.propensity == "fitted" or ((config.propensity == "auto" or config.safe is not None) and unknown)
     parts = read_parts(
         log, config, start, derive(seed, "split") % 2**32, lists=LISTS if needed else 0,
-        held_out_share=held_out_share(config, auto=auto),
+        held_out_share=held_out_share(config, auto=auto), engine=engine,
     )  # fmt: skip
     config, start = _resolved_config(config, parts), start.resolved(parts.train, posterior=config.from_posterior)
     under_way = stage or (lambda words: None)
@@ -113,7 +123,7 @@ def learn(
         say(words)
     logger = None if config.safe is None else _production(logging_policy, start, data, parts, seed)
     start = start if logger is None else _careful_start(start, logger, parts)
-    K2, known = config.candidates or CANDIDATES, data.posterior if config.from_posterior else None
+    K2, known = config.candidates or config.K, data.posterior if config.from_posterior else None
     if known is None:
         pair = initial_pair(start.base, parts.train, config.theta, K2=K2, K=config.K, seed=seed)
     else:
@@ -127,8 +137,10 @@ def learn(
     names = names or tried(pair.generator, pair.ranker)
     if (few := few_clicks(parts.train, pair.generator, pair.ranker, names)) is not None:
         say(few)
+    if engine == "ray" and refine == 0:
+        say(NOT_SHARED)
     folder = None if checkpoints is None else Path(checkpoints)
-    job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, progress, under_way)
+    job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, engine, progress, under_way)
     found, choice = job.train(), None
     if auto:
         choice = choose({method: one.policy for method, one in found.items()}, data.judge(config))
@@ -216,6 +228,7 @@ class _Job:
     seed: int
     checkpoints: Path | None
     resume: bool
+    engine: Engine
     progress: Callable[[Method, Progress], None] | None
     say: Callable[[str], None]
 
@@ -225,7 +238,7 @@ class _Job:
         driver = Methods(
             self.pair, self.data.weights, self.config.theta, self.config.training, seed=self.seed,
             criterion=self.data.criterion(self.config), caution=caution, refine=self.refine, checkpoints=folder,
-            resume=self.resume,
+            resume=self.resume, run=train_on_ray if self.engine == "ray" else train,
         )  # fmt: skip
         return {method: driver.train(method, progress=_of_method(self.progress, method)) for method in self.methods}
 
@@ -296,7 +309,8 @@ def _refuse_without_support(parts: Parts, data: TrainingData, config: LearningCo
     check_curve(log, config.theta)
     if used.kind == "fitted":
         return  # it may show whatever it was fitted to
-    rho_0 = row_propensities(log, config.theta, used.kind, used.logger, samples=2)  # of interest is whether it is 0
+    # Of interest is whether it is 0 where something was clicked.
+    rho_0 = row_propensities(log, config.theta, used.kind, used.logger, samples=2, only_clicked=True)
     check_exposures(rho_0, rho_0, log)
 
 
@@ -310,7 +324,7 @@ def _resolved_config(config: LearningConfig, parts: Parts) -> LearningConfig:
     """The configuration with what the log decides: K, the longest list; K2, at most all items."""
     D = len(parts.vocabulary.item_ids)
     K = config.list_length or parts.list_length
-    K2 = config.candidates or max(min(CANDIDATES, D), K)
+    K2 = config.candidates or default_candidates(D, K)
     if K2 > D:
         raise ConfigError(
             f"{K2} candidates, but there are only {D} items. Ask for fewer (--candidates), or give the features of more items."

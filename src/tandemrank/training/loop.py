@@ -34,8 +34,9 @@ from tandemrank.training.documents import Change, SparseWeights, Weights
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.ranks import check_depth, rank_weights
 from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of
-from tandemrank.training.steps import optimisers_of
+from tandemrank.training.steps import optimisers_of, own_tensors
 from tandemrank.training.stopping import SMOOTH, Best
+from tandemrank.training.team import ALONE, Share, Team
 
 Tell = Callable[[Progress], None]
 Criterion = Callable[[TwoStagePolicy], float]  # a judgement on held-out clicks, higher is better
@@ -74,6 +75,7 @@ def train(
     progress: Tell | None = None,
     watch: Watch | None = None,
     watch_every: int = 1,
+    team: Team = ALONE,
 ) -> Trained:
     """Trains both stages of a copy of `policy` by a schedule, by default that of `method`.
 
@@ -81,7 +83,7 @@ def train(
     phase has all its epochs. `caution` changes the weights as the exposures move. With `checkpoint` every epoch is saved
     there, and `resume` goes on from it: the weights come out bit by bit as if nothing had happened. `watch` is recorded in
     the history and never decides anything; it is called after the criterion, for the same policy, every so many epochs and
-    for the last one.
+    for the last one. `team`: who else trains the same, each other queries.
     Shapes: weights [Q, D], sparse or any `Weights`; theta [K].
     """
     config = config or TrainingConfig()
@@ -92,22 +94,23 @@ def train(
         raise ConfigError("early stopping needs a criterion, and a criterion early stopping: give both, or neither.")
     check_depth(config.rank_weights, policy.K2)
     schedule = tuple(schedule or schedule_of(method, config.schedule, policy.generator, policy.ranker))
-    loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed, caution)
+    loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed, caution, team)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and not resume:
         check_target(path, checkpoints.CHECKPOINT)  # now, and not after the first epoch
     if path is not None and resume and (found := checkpoints.read(path, loop.identity)) is not None:
         loop.restore(found)
+    team.check_same([loop.phase, loop.epoch, int(loop.identity[:15], 16)])
     tell = progress or (lambda _: None)
     while loop.phase < len(schedule):
         loop.judge_start(watch)
         while not loop.phase_is_over():
             loop.run_epoch(tell, watch, watch_every)
-            if path is not None:
+            if path is not None and team.is_first:
                 checkpoints.write(path, loop.identity, loop.checkpoint())
         was_empty = loop.is_empty()
         loop.end_phase()
-        if path is not None and not was_empty:
+        if path is not None and team.is_first and not was_empty:
             checkpoints.write(path, loop.identity, loop.checkpoint())
     # An index of the start's embeddings would be of others now.
     return Trained(loop.policy if policy.index is None else loop.policy.with_index(), tuple(loop.history))
@@ -126,11 +129,13 @@ class _Loop:
         criterion: Criterion | None,
         seed: int,
         caution: Change | None,
+        team: Team,
     ) -> None:
+        self.team = team
         self.policy, self.weights, self.config, self.schedule = policy, weights, config, schedule
         self.criterion, self.caution = criterion, caution
         self.divergence: dict[View, float] = {}  # N d2 of all queries, at the start of an epoch
-        self.theta = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
+        self.theta = torch.tensor(np.asarray(theta), dtype=torch.float32)
         self.models: dict[Stage, Scorer] = {"generator": policy.generator, "ranker": policy.ranker}
         self.is_sparse = sparse.is_sparse(config, policy.generator, policy.ranker, careful=caution is not None)
         self.random = torch.Generator().manual_seed(seed)
@@ -190,7 +195,9 @@ class _Loop:
 
     def record(self, objective: float, since: float, watch: Watch | None) -> None:
         """The end of an epoch: its line of the history, and whether it is the best so far."""
-        held_out = float("nan") if self.criterion is None else self.criterion(self.judged())
+        held_out = float("nan")
+        if (criterion := self.criterion) is not None:
+            held_out = self.team.first_says(lambda: criterion(self.judged()))
         seconds = time.perf_counter() - since
         watched = watch(self.judged()) if watch else {}
         self.history.append(Epoch(self.plan.name, self.epoch, objective, held_out, seconds, watched))
@@ -213,6 +220,8 @@ class _Loop:
         if self.criterion is not None and np.isfinite(self.best.judgement):
             for stage, model in self.models.items():
                 model.load_state_dict(self.best_weights[stage])
+        if self.plan.for_both:
+            self.models["generator"].load_state_dict(self.models["ranker"].state_dict())
         self.phase += 1
         if self.phase < len(self.schedule):
             self.begin_phase()
@@ -234,6 +243,9 @@ class _Loop:
             total += self.minibatch(order[first : first + size])
             done = min(first + size, len(order)) / len(order)
             tell(Progress(self.phase, phases, self.epoch, self.epochs, done, last))
+        for stage, optimisers in self.optimisers.items():
+            self.team.gather(own_tensors(self.models[stage], optimisers))
+        total = self.team.total(total)
         self.epoch += 1
         is_watched = self.epoch % every == 0 or self.epoch == self.epochs
         self.record(total / len(order), start, watch if is_watched else None)
@@ -250,29 +262,31 @@ class _Loop:
         return [optimiser for own in self.optimisers.values() for optimiser in own]
 
     def minibatch(self, q: Tensor) -> float:
-        """The steps of one minibatch; returns the sum of the queries' objectives before the last step."""
-        w = self.weights.rows(q.numpy())
+        """Our steps of one minibatch; returns the sum of our queries' objectives before the last step."""
+        ours = self.team.share(q, self.random)
+        w = self.weights.rows(ours.q.numpy())
         scores: dict[Stage, Tensor] = {}
         value = torch.zeros(())
         for view, stages in self.moves():
             if self.is_sparse:
-                value = self.sparse_objective(view, stages, w, q)
+                value = self.sparse_objective(view, stages, w, ours)
             else:
                 for stage in _stages_of(view):
                     if stage not in scores:
                         with torch.set_grad_enabled(stage in self.optimisers):
-                            scores[stage] = self.models[stage](q)
-                value = self.objective(view, stages, scores, w, q)
+                            scores[stage] = self.models[stage](ours.q)
+                value = self.objective(view, stages, scores, w, ours)
             moved = [optimiser for stage in stages for optimiser in self.optimisers[stage]]
             for optimiser in moved:
                 optimiser.zero_grad()
-            (-value.mean()).backward()  # type: ignore[no-untyped-call]
+            (-ours.weight * value.sum() / len(q)).backward()  # type: ignore[no-untyped-call]
+            self.team.add_up(self.models[stage] for stage in stages)
             for optimiser in moved:
                 optimiser.step()
             for stage in stages:
                 if not self.is_sparse:
                     del scores[stage]
-        return float(value.detach().sum())
+        return ours.weight * float(value.detach().sum())
 
     def moves(self) -> list[tuple[View, list[Stage]]]:
         """What a minibatch does, one after the other: the stages that move at once, and the exposure they improve."""
@@ -312,23 +326,23 @@ class _Loop:
         clicked = self.weights.clicked / max(len(self.queries), 1)
         return rank_weights(self.config.rank_weights, self.theta, clicked, K2)
 
-    def sparse_objective(self, view: View, stages: Sequence[Stage], w: csr_matrix, q: Tensor) -> Tensor:
-        """The utility of each query by the sparse race; only the stages that move have a gradient.  Shapes: q [B] -> [B]."""
+    def sparse_objective(self, view: View, stages: Sequence[Stage], w: csr_matrix, ours: Share) -> Tensor:
+        """The utility of each query by the sparse race; only the stages that move have a gradient.  Shapes: -> [B]."""
         K2 = self.policy.K2
         alpha = self.alpha(K2 if view == "pair" else self.weights.shape[1])
-        how = self.config.samples
-        return sparse.utility(self.models, view, stages, q, w, alpha, K2, samples=how, generator=self.random)
+        how = max(self.config.samples, sparse.SAMPLES) * self.plan.races
+        return sparse.utility(self.models, view, stages, ours.q, w, alpha, K2, samples=how, generator=ours.draws)
 
     def objective(
-        self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix, q: Tensor
+        self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix, ours: Share
     ) -> Tensor:
-        """The utility of each query, with a gradient for these stages alone.  Shapes: scores, w [B, D]; q [B] -> [B]."""
+        """The utility of each query, with a gradient for these stages alone.  Shapes: scores, w [B, D] -> [B]."""
         own = {s: x if s in stages else x.detach() for s, x in scores.items()}
         s_c, s_r, K2, alpha = self.seen_by(view, own)
         if self.caution is not None:
-            w = self.caution.weights(q.numpy(), w, s_c, s_r, alpha, K2, self.random, self.divergence.get(view))
+            w = self.caution.weights(ours.q.numpy(), w, s_c, s_r, alpha, K2, self.random, self.divergence.get(view))
         estimator = race.utility if self.config.gradient == "race" else reinforce.utility
-        return estimator(s_c, s_r, w, alpha, K2, samples=self.config.samples, generator=self.random)
+        return estimator(s_c, s_r, w, alpha, K2, samples=self.config.samples * self.plan.races, generator=ours.draws)
 
     def judged(self) -> TwoStagePolicy:
         """The policy whose lists are judged: the pair, or one stage alone over all documents."""

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import DataError, LogError
 from tandemrank.logs import counting, reading
@@ -94,7 +95,14 @@ def facts_of(parts: Parts) -> LogFacts:
 
 
 def read_parts(
-    log: Source, config: LearningConfig, start: Start, seed: int, *, lists: int = 0, held_out_share: float | None = None
+    log: Source,
+    config: LearningConfig,
+    start: Start,
+    seed: int,
+    *,
+    lists: int = 0,
+    held_out_share: float | None = None,
+    engine: Engine = "local",
 ) -> Parts:
     """The log in its parts, in the vocabulary of the policy to start from, or in the log's own with the features' ids.
 
@@ -107,7 +115,9 @@ def read_parts(
     if config.objective == "doubly-robust":
         shares.append((1 - sum(shares)) / 2)
     known = None if start.policy is None else start.policy.vocabulary
-    found, first = reading.read_with_lists(log, shares, lists=lists, seed=seed, vocabulary=known, K=config.list_length)
+    found, first = reading.read_with_lists(
+        log, shares, lists=lists, seed=seed, vocabulary=known, K=config.list_length, engine=engine
+    )
     if start.query_features is not None or start.item_features is not None:
         own = found[0].vocabulary
         larger = Vocabulary(

@@ -11,11 +11,14 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from tandemrank._base.random import GOLDEN, mix, uniforms
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import sparse_alone, sparse_race
+from tandemrank.gradients._bridge import Drawn, Randomness, keys_for
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import Scorer
 from tandemrank.training.config import TrainingConfig
@@ -23,6 +26,7 @@ from tandemrank.training.schedules import Stage, View
 
 CELLS = 2**25  # scores of all items in memory at once, where they are no products
 SAMPLES = 2  # of the sparse race, at least: one takes the sum out of the other's gradient
+_THINNING = np.uint64(0xA0761D6478BD642F)  # which documents are kept is independent of the clocks of the same key
 
 
 def is_sparse(config: TrainingConfig, generator: Scorer, ranker: Scorer, *, careful: bool) -> bool:
@@ -51,12 +55,13 @@ def utility(
     K2: int,
     *,
     samples: int,
-    generator: torch.Generator,
+    generator: Randomness,
 ) -> Tensor:
     """The utility of each query, with a gradient for the stages that move.  Shapes: q [B]; w CSR [B, D]; alpha [n] -> [B]."""
     samples = max(samples, SAMPLES)
     if not models["ranker"].scores_everything and view != "generator":
-        w = thinned(w, K2, generator)
+        generator = Drawn(keys := keys_for(len(q), generator))
+        w = thinned(w, K2, keys)
     first = models["generator"] if view == "pair" or not models[view].scores_everything else models[view]
     size = len(q) if first.factors(q[:1]) is not None else max(1, CELLS // w.shape[1])
     parts = []
@@ -68,12 +73,12 @@ def utility(
     return torch.cat(parts)
 
 
-def thinned(w: csr_matrix, n: int, generator: torch.Generator) -> csr_matrix:
+def thinned(w: csr_matrix, n: int, keys: NDArray[np.uint64]) -> csr_matrix:
     """Weights of about n documents of each query, in expectation those that came: E[thinned(w)] = w.
 
         kept with chance p_d = min(1, n |w_d| / sum |w|), and then w_d / p_d
 
-    Rows of at most n stay as they are.  Shapes: w CSR [B, D] -> [B, D].
+    Rows of at most n stay as they are.  Shapes: w CSR [B, D]; keys [B], of the queries -> [B, D].
     """
     count = np.diff(w.indptr)
     if count.max(initial=0) <= n:
@@ -83,7 +88,7 @@ def thinned(w: csr_matrix, n: int, generator: torch.Generator) -> csr_matrix:
     p = np.where(
         np.repeat(count <= n, count), 1.0, np.minimum(1.0, n * size / np.maximum(np.repeat(total, count), 1e-300))
     )
-    kept = torch.rand(len(p), generator=generator, dtype=torch.float64).numpy() < p
+    kept = uniforms(mix(np.repeat(mix(keys ^ _THINNING), count) + GOLDEN * w.indices.astype(np.uint64))) < p
     first = np.concatenate([[0], np.cumsum(kept)])[w.indptr]
     return csr_matrix(((w.data[kept] / p[kept]).astype(w.dtype), w.indices[kept], first), shape=w.shape)
 
@@ -96,7 +101,7 @@ def _pair(
     alpha: Tensor,
     K2: int,
     samples: int,
-    generator: torch.Generator,
+    generator: Randomness,
 ) -> Tensor:
     reach = sparse_race.PATTERN_REACH if "generator" in moving else None
     scores = candidates.generator_scores(models["generator"], q)
@@ -107,6 +112,6 @@ def _pair(
     return sparse_race.utility(s_c, s_r, plan, alpha)
 
 
-def _alone(model: Scorer, q: Tensor, w: csr_matrix, alpha: Tensor, samples: int, generator: torch.Generator) -> Tensor:
+def _alone(model: Scorer, q: Tensor, w: csr_matrix, alpha: Tensor, samples: int, generator: Randomness) -> Tensor:
     plan = sparse_alone.plan(candidates.generator_scores(model, q), w, alpha, samples=samples, generator=generator)
     return sparse_alone.utility(model.score(q, plan.documents), plan)

@@ -58,14 +58,26 @@ class WholeAdam(torch.optim.Adam):
     retrieval costs as many multiplications as there are queries in it.
     """
 
+    def __init__(self, parameters: Iterable[Tensor], lr: float) -> None:
+        super().__init__(parameters, lr, fused=True)
+        self._dense: dict[int, Tensor] = {}
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step on the gradients as they are."""
-        for group in self.param_groups:
-            for x in group["params"]:
-                if x.grad is not None and x.grad.is_sparse:
-                    x.grad = x.grad.to_dense()
+        """One step on the gradients as they are; sparse ones are written into a dense one that is kept, and taken out again."""
+        touched = []
+        for x in (x for group in self.param_groups for x in group["params"]):
+            if x.grad is not None and x.grad.is_sparse:
+                rows, g = _rows(x.grad)
+                if id(x) not in self._dense:
+                    self._dense[id(x)] = torch.zeros_like(x)
+                x.grad = self._dense[id(x)]
+                x.grad[rows] = g
+                touched.append((x, rows))
         super().step(closure)
+        for x, rows in touched:
+            x.grad[rows] = 0.0
+            x.grad = None
 
 
 def optimisers_of(
@@ -87,5 +99,15 @@ def optimisers_of(
             if by_direction:
                 found.append(RowNormalisedStep(parameters, lr))
             else:
-                found.append(WholeAdam(parameters, lr, fused=True))
+                found.append(WholeAdam(parameters, lr))
+    return found
+
+
+def own_tensors(model: Scorer, optimisers: Iterable[torch.optim.Optimizer]) -> list[tuple[Tensor, Tensor]]:
+    """What belongs to single queries, a model's parameters and what the optimisers remember of each of their numbers, with the
+    query of every row."""
+    found = []
+    for x, owner in zip(model.per_query_parameters(), model.owners(), strict=True):
+        moments = [t for one in optimisers for t in one.state.get(x, {}).values() if t.shape == x.shape]
+        found += [(t, owner) for t in (x.data, *moments)]
     return found
