@@ -13,8 +13,9 @@ import pytest
 from served import TOKEN, local, pair, saved
 from tandemrank.errors import JobError
 from tandemrank.logs import reading
-from tandemrank.serving import replay
+from tandemrank.serving import replay, replicas
 from tandemrank.serving.client import Client
+from tandemrank.serving.run import Address
 
 UNDER_LOAD = """
 import json, os, signal, socket, sys, threading
@@ -111,6 +112,30 @@ def test_on_two_nodes_with_a_replica_killed_under_load(tmp_path) -> None:
     assert replay.replay([log], [pair(0)]).equal == len(kept)
 
 
+def details(**status: str) -> dict:
+    """What Ray says of a cluster whose nodes a and b have a replica each."""
+    found = {"deployments": {"d": {"replicas": [{"node_id": "a"}, {"node_id": "b"}]}}}
+    proxies = {node: {"status": said, "node_ip": "127.0.0.1"} for node, said in status.items()}
+    return {"applications": {"tandemrank": found}, "proxies": proxies}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_replicas_answer_when_every_proxy_knows_the_way(host) -> None:
+    with HTTPServer(("127.0.0.1", 0), NotThereYet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        at = Address(host, server.server_port)
+        NotThereYet.left = 0
+        assert not replicas.proxies_answer(details(a="HEALTHY"), at)  # one node has a replica, and no proxy yet
+        assert not replicas.proxies_answer(details(a="HEALTHY", b="STARTING"), at)
+        assert not replicas.proxies_answer({"applications": {}, "proxies": {}}, at)
+        assert replicas.proxies_answer(details(a="HEALTHY", b="HEALTHY", c="UNHEALTHY"), at)
+        NotThereYet.left = 1
+        assert not replicas.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)
+        assert replicas.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)
+        server.shutdown()
+    assert replicas.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)  # out of reach: Ray's word
+
+
 def test_what_would_reach_one_of_several_is_refused_to_those_who_have_the_token(tmp_path) -> None:
     with local(saved(tmp_path / "pairs", 0, 1), log=tmp_path / "log", alone=False) as server:
         for path, body in (("/pairs", {"folder": "pair-1"}), ("/split", {"policy": "x"}), ("/rollback", {})):
@@ -138,6 +163,49 @@ class Dying(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         """Nothing."""
+
+
+class NotThereYet(BaseHTTPRequestHandler):
+    """Answers as Ray's proxy does that has not heard of any application yet, so many times."""
+
+    left = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        NotThereYet.left, there = NotThereYet.left - 1, NotThereYet.left <= 0
+        words = (
+            b"{}" if there else f"Path '{self.path}' not found. Ping http://.../-/routes for available routes.".encode()
+        )
+        self.send_response(200 if there else 404)
+        self.send_header("Content-Length", str(len(words)))
+        self.end_headers()
+        self.wfile.write(words)
+
+    def log_message(self, *args: object) -> None:
+        """Nothing."""
+
+
+def test_the_client_waits_for_a_proxy_that_does_not_know_the_way_yet(monkeypatch) -> None:
+    with HTTPServer(("127.0.0.1", 0), NotThereYet) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        client = Client(f"http://127.0.0.1:{server.server_port}", token=TOKEN)
+        NotThereYet.left = 3
+        assert client.rank(11) == {}
+        NotThereYet.left = 2
+        assert client.click("x", 1) == {}
+        NotThereYet.left = 1
+        with pytest.raises(JobError, match="404, Path '/split' not found"):  # not to be done twice, nor asked twice
+            client.call("POST", "/split", {"policy": "x"})
+        monkeypatch.setattr("tandemrank.serving.client.PATIENCE", 0.1)
+        NotThereYet.left = 1000
+        with pytest.raises(JobError, match="404, Path '/rank' not found"):
+            client.rank(11)
+        assert NotThereYet.left > 990
+        client.close()
+        server.shutdown()
 
 
 def test_the_client_asks_again_where_that_does_no_harm() -> None:

@@ -2,6 +2,7 @@
 
 - `plackett_luce`: sampling and log-probability, functions only
 - `race`: exposures, utilities and their gradients by the race: our own contribution (docs/race.md)
+- `coarse`: scores within bounds from one byte per number, so that few of very many need be computed
 - `single`: one list and one row of scores at a time, for live answers
 - `products`: factorised scores of very many documents, in blocks: exact retrieval, scores of some with gradients
 - `lazy_race`: candidates out of very many documents without drawing every clock; lists and exposure of one stage

@@ -39,6 +39,19 @@ def float_of(typing_context, x):
 
 
 @njit(inline="always")
+def ordered(x):
+    """The bits of a float32 as a uint32 in the order of the floats."""
+    i = bits_of(x)
+    return u32(u32(i) ^ u32(u32(i32(i >> i32(31))) | u32(0x80000000)))
+
+
+@njit(inline="always")
+def float_of_ordered(x):
+    """The float32 whose `ordered` is x."""
+    return float_of(i32(u32(x ^ u32(0x80000000)) if x >= u32(0x80000000) else u32(~x)))
+
+
+@njit(inline="always")
 def exp(x):
     """exp(x), 0 below -87 (and for -inf), never above exp(88): no infinity comes out, so none can become a NaN."""
     tiny = x < f32(-87.0)

@@ -7,17 +7,13 @@ depend on threads, batches or order. `_race_kernel` integrates over the clocks o
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from tandemrank._base.random import GOLDEN, MIX
 from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._float32_kernel import above, bits_of, exp, f32, i32, log, minus_log_1m, u32, u64, uniform
+from tandemrank.gradients._float32_kernel import f32, log, minus_log_1m, ordered, u32, u64, uniform
 
 _BUCKETS = 2048
-_SLACK = f32(1e-3)  # of the logarithm of a time: far more than the rounding of a clock
-_ABOVE = f32(1.0 + 2.0**-18)
-_MARGIN = 5.0  # over sqrt(K2): how much later than in another race, in the logarithm, the last candidate may come
-WORTH = 8  # races of the same scores from which on their limits pay
 BLOCK = 1024  # documents that `_race_kernel` sweeps at a time
 _FIRST, _SECOND = MIX  # of splitmix64, which `_base.random` has for NumPy
 
@@ -34,13 +30,6 @@ def mix64(z):
 def stream(key, number):
     """The 64-bit key of stream `number` of `key`."""
     return mix64(u64(key + GOLDEN * u64(number + u64(1))))
-
-
-@njit(inline="always")
-def ordered(x):
-    """The bits of a float32 as a uint32 in the order of the floats."""
-    i = bits_of(x)
-    return u32(u32(i) ^ u32(u32(i32(i >> i32(31))) | u32(0x80000000)))
 
 
 @njit(inline="always")
@@ -191,167 +180,3 @@ def draw(s, r, key, K2, w, scratch):
     for k in range(shown.size):
         lists[1, k] = w[shown[k]] if shown[k] >= 0 else f32(0.0)
     return x, last, n
-
-
-@kernel(fastmath=MATHS)
-def latest(score, missed, K2, below):
-    """Until when to look in other races of these scores, given who just missed in one, and what that asks of each clock.
-
-        log(-log(1 - v)) - s < limit    <=>    v < 1 - exp(-exp(limit + s)),    v the uniform number of the document
-
-    `below` is a little more than that. Returns the limit.  Shapes: score, below [D], `below` is filled.
-    """
-    limit = f32(missed + _MARGIN / np.sqrt(K2))
-    for d in range(score.size):
-        x = exp(limit + score[d] + _SLACK)
-        # 1 - exp(-x) loses its digits where x is small, and there its series has them.
-        below[d] = max(f32(1.0) - exp(-x), x * (f32(1.0) - f32(0.5) * x)) * _ABOVE
-    return limit
-
-
-@kernel(fastmath=MATHS)
-def early_race(s, below, limit, key, K2, floats, documents, order, histogram, candidates):
-    """`first_race` among those alone whose uniform number is below `below`: the same candidates at a fraction of the cost.
-
-    Nearly all that is left is a hash and a comparison per document. Returns the number of candidates and the time of who just
-    missed; -1 where so few arrive before the limit that others may be among the candidates.
-    Shapes: s, below [D]; floats [3, D + 1], documents [2, D + 1], order [D + 1]; candidates [K2], their times in floats[0].
-    """
-    low, high = u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
-    early, times, docs = floats[0], floats[1], documents[0]
-    for d in range(s.size):
-        early[d] = below[d] - uniform(d, low, high)
-    n = above(early, s.size, f32(0.0), docs)
-    if n <= K2:
-        return -1, f32(np.inf)
-    # The look-up apart from the arithmetic, so that the arithmetic runs on whole vectors.
-    for j in range(n):
-        early[j] = s[docs[j]]
-    for j in range(n):
-        times[j] = uniform(docs[j], low, high)
-    for j in range(n):
-        times[j] = log(minus_log_1m(times[j])) - early[j]
-    x, _, n = first_race(times[:n], K2, histogram, floats[2], documents[1], order)
-    if times[x] >= limit:
-        return -1, f32(np.inf)
-    for j in range(n):
-        candidates[j], early[j] = docs[order[j]], times[order[j]]
-    return n, times[x]
-
-
-@kernel(parallel=True)
-def lists(s, r, rows, keys, K2, chunks, shown):
-    """The list shown in one draw of both races, for each key; -1 where fewer documents are available.
-
-    Many lists of one row in succession are drawn faster.
-    Shapes: s, r [B, D]; rows, keys [n]; shown [n, K] -> None, `shown` is filled.
-    """
-    n, D = rows.size, s.shape[1]
-    for chunk in prange(chunks):
-        scratch = scratch_space(D, shown.shape[1])
-        floats, documents, times, histogram = scratch[0], scratch[1], scratch[2][0], scratch[3]
-        w, below, order, candidates = (
-            np.zeros(D, np.float32),
-            np.empty(D, np.float32),
-            np.empty(D + 1, np.int32),
-            np.empty(D, np.int32),
-        )
-        start, stop, limit = chunk * n // chunks, (chunk + 1) * n // chunks, f32(np.inf)
-        for i in range(start, stop):
-            row, key, found = rows[i], stream(keys[i], u64(0)), -1
-            if i > start and rows[i - 1] == row and limit < np.inf:
-                found, _ = early_race(
-                    s[row], below, limit, stream(key, u64(0)), K2, floats, documents, order, histogram, candidates
-                )
-            if found >= 0:
-                second_race(r[row], stream(key, u64(1)), candidates, found, floats[1], floats[2], shown[i], times)
-                continue
-            x, _, _ = draw(s[row], r[row], key, K2, w, scratch)
-            shown[i] = scratch[4][: shown.shape[1]]
-            limit = f32(np.inf)
-            if x >= 0 and i + WORTH < stop and rows[i + WORTH] == row:
-                limit = latest(s[row], floats[0, x], K2, below)
-
-
-@kernel()
-def one_first_race(s, key, is_drawn, K2, below, limit, floats, documents, order, histogram, candidates):
-    """The candidates of one key, in the order of their numbers, on the calling thread and in space that is there.
-
-    Returns their number and the time of who just missed. `below` and `limit`, of `latest`, never change a result; without them
-    (an empty `below`) all times are computed. Without chance (`is_drawn`) the K2 highest scores.
-    Shapes: s [D]; below [D] or [0]; floats [3, D + 1], documents [2, D + 1], order [D + 1]; candidates [K2], filled.
-    """
-    D = s.size
-    if K2 >= D:
-        n = 0
-        for d in range(D):
-            if s[d] > f32(-np.inf):
-                candidates[n] = d
-                n += 1
-        return n, f32(np.inf)
-    first = stream(stream(key, u64(0)), u64(0))
-    if is_drawn and below.size == D:
-        n, missed = early_race(s, below, limit, first, K2, floats, documents, order, histogram, candidates)
-        if n >= 0:
-            return n, missed
-    log_T = floats[0, :D]
-    if is_drawn:
-        arrivals(s, first, log_T)
-    else:
-        for d in range(D):
-            log_T[d] = f32(0.0) - s[d]  # never -0, which comes before 0 by its bits
-    x, _, n = first_race(log_T, K2, histogram, floats[1], documents[0], documents[1])
-    for j in range(n):
-        candidates[j] = documents[1, j]
-    return n, log_T[x] if x >= 0 else f32(np.inf)
-
-
-@kernel(fastmath=MATHS)
-def one_second_race(score, key, is_drawn, candidates, log_Q, times, shown):
-    """The list of one key, given its candidates and their scores; -1 where there are too few.
-
-    Shapes: score, candidates [n]; log_Q [n or more]; times, shown [K], `shown` is filled.
-    """
-    n = candidates.size
-    second = stream(stream(key, u64(0)), u64(1))
-    low, high = u32(second & u64(0xFFFFFFFF)), u32(second >> u64(32))
-    if is_drawn:
-        for j in range(n):
-            log_Q[j] = uniform(candidates[j], low, high)
-        for j in range(n):
-            log_Q[j] = log(minus_log_1m(log_Q[j])) - score[j]
-    else:
-        for j in range(n):
-            log_Q[j] = -score[j]
-    first_arrivals(candidates, log_Q, n, shown, times)
-
-
-@kernel()
-def one_list(s, r, key, is_drawn, K2, below, limit, floats, documents, order, histogram, candidates, times, shown):
-    """Both races of one key, where the re-ranker's scores of everything are there. Returns the time of who just missed.
-
-    Shapes: as of `one_first_race` and `one_second_race`; r [D].
-    """
-    n, missed = one_first_race(s, key, is_drawn, K2, below, limit, floats, documents, order, histogram, candidates)
-    for j in range(n):
-        floats[0, j] = r[candidates[j]]
-    one_second_race(floats[0, :n], key, is_drawn, candidates[:n], floats[1], times, shown)
-    return missed
-
-
-@kernel(parallel=True)
-def best(s, r, K2, chunks, shown):
-    """The most likely list of each query: the K2 highest by s, of them the K highest by r; -1 where too few are left.
-
-    Shapes: s, r [B, D]; shown [B, K] -> None, `shown` is filled. Ties go to the lower number.
-    """
-    B, D = s.shape
-    for chunk in prange(chunks):
-        floats, documents, lists, histogram, _, _ = scratch_space(D, shown.shape[1])
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            for d in range(D):
-                floats[0, d] = f32(0.0) - s[q, d]  # never -0, which comes before 0 by its bits
-            _, _, n = first_race(floats[0, :D], K2, histogram, floats[1], documents[1], documents[0])
-            for j in range(n):
-                floats[1, j] = -r[q, documents[0, j]]
-            first_arrivals(documents[0], floats[1], n, shown[q], lists[0])

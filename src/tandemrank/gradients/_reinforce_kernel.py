@@ -8,18 +8,10 @@ import numpy as np
 from numba import prange
 
 from tandemrank.gradients._compiled import kernel
-from tandemrank.gradients._float32_kernel import f32, u32, u64
-from tandemrank.gradients._race_draw_kernel import (
-    WORTH,
-    arrivals,
-    early_race,
-    first_arrivals,
-    first_race,
-    latest,
-    ordered,
-    second_race,
-    stream,
-)
+from tandemrank.gradients._early_race_kernel import early_race, latest
+from tandemrank.gradients._float32_kernel import f32, ordered, u32, u64
+from tandemrank.gradients._lists_kernel import WORTH
+from tandemrank.gradients._race_draw_kernel import arrivals, first_arrivals, first_race, second_race, stream
 
 _ENOUGH = 1e-4  # of the sum of all rates: what must be left for a difference of sums to keep its digits
 
@@ -139,7 +131,7 @@ def _first_race(s, below, limit, key, K2, left, floats, documents, order, histog
     Returns how many there are, and the limit for the next sample, of `below`.
     """
     if limit < np.inf:
-        n, _ = early_race(s, below, limit, key, K2, floats, documents, order, histogram, candidates)
+        n, _ = early_race(s, below, limit, key, K2, floats, documents, order, candidates)
         if n >= 0:
             return n, limit
     log_T = floats[0, : s.size]

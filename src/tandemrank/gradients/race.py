@@ -123,11 +123,11 @@ def draw(
 
     Shapes: s_c, s_r [B, D]; rows [n], the row of the scores for each list; keys [n] -> [n, K] int32.
     """
-    from tandemrank.gradients import _race_draw_kernel
+    from tandemrank.gradients import _lists_kernel
 
     shown = np.empty((len(rows), K), np.int32)
     with compiling():
-        _race_draw_kernel.lists(
+        _lists_kernel.lists(
             row_major(s_c),
             row_major(s_r),
             rows.astype(np.int64),
@@ -145,11 +145,11 @@ def most_likely(s_c: Tensor, s_r: Tensor, K2: int, K: int) -> NDArray[np.int32]:
     Ties go to the lower document number; -1 where fewer than K documents are available.
     Shapes: s_c, s_r [B, D] -> [B, K].
     """
-    from tandemrank.gradients import _race_draw_kernel
+    from tandemrank.gradients import _lists_kernel
 
     shown = np.empty((len(s_c), K), np.int32)
     with compiling():
-        _race_draw_kernel.best(row_major(s_c), row_major(s_r), K2, chunks(len(s_c)), shown)
+        _lists_kernel.best(row_major(s_c), row_major(s_r), K2, chunks(len(s_c)), shown)
     return shown
 
 

@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank.gradients._bridge import compiling
+from tandemrank.gradients.coarse import Bounded
 
 Floats = NDArray[np.float32]
 
@@ -14,7 +16,8 @@ Ints = NDArray[np.int32]
 Ranker = Callable[[Ints], Floats]
 
 _own = threading.local()  # working space of each thread: an answer allocates nothing that grows with D
-_ready = threading.Event()
+_kernel: list[Any] = []  # the compiled module, once it is: to look for it costs an answer as much as its scores
+_NO_SPACE: Any = ((), ())
 _NO_LIMITS: tuple[Floats, float] = (np.empty(0, np.float32), np.inf)
 
 
@@ -31,59 +34,89 @@ class Edge:
         self.missed = np.inf
         self.limits: tuple[Floats, float] = _NO_LIMITS
 
-    def look(self, s_c: Floats, K2: int) -> tuple[Floats, float]:
+    def look(self, s_c: Floats | Bounded, K2: int) -> tuple[Floats, float]:
         """Limits of the clocks, and the time that they are of; none at the first draw.  Shapes: s_c [D] -> [D] or [0]."""
         found = self.limits  # one value, whatever other threads do
         if self.missed == np.inf or self.missed < found[1] < np.inf:
             return found
-        from tandemrank.gradients import _race_draw_kernel as kernel
+        from tandemrank.gradients import _early_race_kernel as kernel
 
-        below = np.empty(len(s_c), np.float32)
-        self.limits = found = below, kernel.latest(s_c, self.missed, K2, below)
+        below, most = np.empty(s_c.size, np.float32), s_c.upper if isinstance(s_c, Bounded) else s_c
+        self.limits = found = below, kernel.latest(most, self.missed, K2, below)
         return found
 
 
 def draw(
-    s_c: Floats, s_r: Floats | Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None, is_drawn: bool = True
+    s_c: Floats | Bounded,
+    s_r: Floats | Ranker,
+    K2: int,
+    K: int,
+    key: int,
+    *,
+    edge: Edge | None = None,
+    is_drawn: bool = True,
 ) -> Ints:
     """The list of `race.draw` for one key, or of `race.most_likely`; -1 where too few items are available.
 
+    `s_c`: the scores of the first stage, or bounds of them: the same list.
     `s_r`: the scores of the second stage, or who gives those of some items and is asked for the candidates alone.
     Shapes: s_c [D], s_r [D] -> [K].
     """
-    if _ready.is_set():
-        return _draw(s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
+    if _kernel:
+        return _draw(_kernel[0], s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
+    from tandemrank.gradients import _lists_kernel as kernel
+
     with compiling():
-        shown = _draw(s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
-    _ready.set()
+        shown = _draw(kernel, s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
+    _kernel.append(kernel)
     return shown
 
 
-def _draw(s_c: Floats, s_r: Floats | Ranker, K2: int, K: int, key: int, edge: Edge, is_drawn: bool) -> Ints:
-    from tandemrank.gradients import _race_draw_kernel as kernel
-
-    space = _space(len(s_c), K2, K)
-    shown, number = np.empty(K, np.int32), np.uint64(key)
+def _draw(
+    kernel: Any, s_c: Floats | Bounded, s_r: Floats | Ranker, K2: int, K: int, key: int, edge: Edge, is_drawn: bool
+) -> Ints:
+    space, shown, number = _space(s_c.size, K2, K), np.empty(K, np.int32), np.uint64(key)
     edge = edge if is_drawn else Edge()
     below, limit = edge.look(s_c, K2)
-    if isinstance(s_r, np.ndarray):
+    if isinstance(s_c, Bounded):
+        from tandemrank.gradients._coarse_kernel import bounded_race
+
+        at = s_c.coarse
+        n, edge.missed = bounded_race(
+            s_c.query,
+            at.items,
+            s_c.upper,
+            at.reach,
+            s_c.length,
+            number,
+            is_drawn,
+            K2,
+            below,
+            limit,
+            *space[:3],
+            space[4],
+        )
+    elif isinstance(s_r, np.ndarray):
         edge.missed = kernel.one_list(s_c, s_r, number, is_drawn, K2, below, limit, *space, shown)
         return shown
-    n, edge.missed = kernel.one_first_race(s_c, number, is_drawn, K2, below, limit, *space[:5])
+    else:
+        n, edge.missed = kernel.one_first_race(s_c, number, is_drawn, K2, below, limit, *space[:5])
     found = space[4][:n].copy()  # the re-ranker may keep what it was asked about
-    kernel.one_second_race(s_r(found), number, is_drawn, found, space[0][1], space[5], shown)
+    scores = s_r[found] if isinstance(s_r, np.ndarray) else s_r(found)
+    kernel.one_second_race(scores, number, is_drawn, found, space[0][1], space[5], shown)
     return shown
 
 
 def _space(D: int, K2: int, K: int) -> tuple[Floats, Ints, Ints, Ints, Ints, Floats]:
     """floats, documents, order, histogram, candidates and times of the kernels, of this thread."""
-    if getattr(_own, "sizes", None) != (D, K2, K):
-        _own.sizes = D, K2, K
-        _own.space = (
+    found: tuple[Floats, Ints, Ints, Ints, Ints, Floats]
+    sizes, found = getattr(_own, "space", _NO_SPACE)
+    if sizes != (D, K2, K):
+        found = (
             np.empty((3, D + 1), np.float32), np.empty((2, D + 1), np.int32), np.empty(D + 1, np.int32),
             np.empty(2048, np.int32), np.empty(min(K2, D), np.int32), np.empty(K, np.float32),
         )  # fmt: skip
-    found: tuple[Floats, Ints, Ints, Ints, Ints, Floats] = _own.space
+        _own.space = (D, K2, K), found
     return found
 
 

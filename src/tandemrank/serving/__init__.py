@@ -23,6 +23,7 @@ With one (the extra `serve`):
 - `limits`: what a stranger may ask for
 - `metrics`: for monitoring
 - `explain`: what each live pair makes of a query
+- `asking`: lists and clicks over HTTP; around every handler: who may, and failures as answers
 - `app`: the HTTP interface, and the page for people (`static/`)
 - `run`: listens on one address, within limits
 - `replicas`: several processes on a Ray cluster

@@ -5,173 +5,51 @@ making segments, goes to a thread. No answer has a stack trace in it.
 """
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
-import orjson
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from tandemrank import __version__
-from tandemrank.errors import InputError, TandemRankError
-from tandemrank.serving import explain, messages, openapi, run
-from tandemrank.serving.bucket import Copied
-from tandemrank.serving.limits import HEADERS, POLICY, Access, Limits, Refused, read_body
-from tandemrank.serving.metrics import Metrics
-from tandemrank.serving.records import Event, Ranked
-from tandemrank.serving.service import Busy, Service, Settings
-
-LOG = logging.getLogger("tandemrank.serving")
-TICK, SEAL = 0.5, 300.0  # seconds between looks at outcomes, and between segments
-
-ONE_OF_SEVERAL = (
-    "several replicas answer here, and this would reach one of them. To change the pair, deploy it: tandemrank serve PAIR "
-    "--engine ray; to test one against another, serve from one process."
+from tandemrank.errors import TandemRankError
+from tandemrank.serving import asking, explain, messages, openapi, run
+from tandemrank.serving.asking import (
+    LOG,
+    SEAL,
+    TICK,
+    Asked,
+    Context,
+    Guard,
+    Handler,
+    Lane,
+    Receive,
+    Reply,
+    Send,
+    parsed,
 )
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Handler = Callable[["Asked", "Context"], Awaitable[Response]]
-
-
-@dataclass
-class Context:
-    """What all handlers share. `tick` and `seal` are the seconds between looks; 0 leaves it to the caller.
-
-    `alone`: no other process answers at the same address, so that a change of who answers is a change for everybody.
-    """
-
-    service: Service
-    access: Access
-    limits: Limits = field(default_factory=Limits)
-    metrics: Metrics = field(default_factory=Metrics)
-    tick: float = TICK
-    seal: float = SEAL
-    alone: bool = True
-    ready: bool = False
-
-
-class Asked(NamedTuple):
-    """A request, as far as handlers look at it."""
-
-    headers: dict[bytes, bytes]
-    receive: Receive
-
-
-class Reply(Response):
-    """JSON by orjson; the headers that every answer has."""
-
-    def __init__(self, content: Any, status: int = 200, media: bytes = b"application/json") -> None:
-        body = content if isinstance(content, bytes) else orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-        self.status_code, self.body, self.background = status, body, None
-        self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", media), *HEADERS]
-
-
-def refusal(error: Exception) -> Reply:
-    """The answer of whatever went wrong: what was expected and what came, never where in the code."""
-    if isinstance(error, Refused):
-        return Reply({"error": error.words}, error.status)
-    if isinstance(error, ValidationError):
-        problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in problem["loc"])[:200]
-        return Reply(
-            {"error": f"{where or 'the body'}: {problem['msg']}"}, 400 if problem["type"] == "json_invalid" else 422
-        )
-    if isinstance(error, Busy):
-        return Reply({"error": str(error)}, 409)
-    if isinstance(error, InputError):
-        return Reply({"error": str(error)}, 422)
-    if isinstance(error, TandemRankError):
-        return Reply({"error": str(error)}, 503)
-    LOG.exception("a request failed")
-    return Reply({"error": "the server failed; its log says why."}, 500)
-
-
-class Guard:
-    """Around a handler: who may, how large, how long it took, and errors as answers."""
-
-    def __init__(self, handler: Handler, context: Context, *, admin: bool = False, open_to_all: bool = False) -> None:
-        self.handler, self.context, self.admin, self.open_to_all = handler, context, admin, open_to_all
-
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        try:
-            headers = dict(scope["headers"])
-            if not self.open_to_all:
-                self.context.access.check(headers, admin=self.admin)
-            if self.admin and not self.context.alone:
-                raise Refused(409, ONE_OF_SEVERAL)
-            reply = await self.handler(Asked(headers, receive), self.context)
-        except Exception as error:  # every failure is an answer
-            reply = refusal(error)
-        self.context.metrics.answered(scope["path"], reply.status_code)
-        await reply(scope, receive, send)
-
-
-async def _parsed(request: Asked, context: Context, model: type[messages.Message]) -> Any:
-    body = await read_body(request.headers, request.receive, context.limits)
-    return model.model_validate_json(body)
-
-
-# --- asking -----------------------------------------------------------------------------------------------------------
-
-
-async def rank(request: Asked, context: Context) -> Response:
-    """A list, or a batch of lists."""
-    start = perf_counter()
-    if not context.ready:
-        raise Refused(503, "not ready: the pair is being warmed.")
-    body = await read_body(request.headers, request.receive, context.limits)
-    if b'"requests"' in body[:100]:
-        batch = messages.RankBatch.model_validate_json(body)
-        reply = Reply({"answers": [_ranked(context, one) for one in batch.requests]})
-        context.metrics.ranked(perf_counter() - start)
-        return reply
-    reply = Reply(_ranked(context, messages.RankRequest.model_validate_json(body)))
-    context.metrics.ranked(perf_counter() - start)
-    return reply
-
-
-def _ranked(context: Context, asked: messages.RankRequest) -> dict[str, Any]:
-    found: Ranked = context.service.server.rank(
-        asked.query_id, K=asked.K, items=asked.items, features=asked.query_features, unit=asked.unit
-    )
-    context.metrics.shown(found.policy)
-    if not found.logged and context.service.recorder is not None:
-        context.metrics.unlogged.inc()
-    return vars(found)
-
-
-async def feedback(request: Asked, context: Context) -> Response:
-    """Events of an impression."""
-    asked: messages.FeedbackRequest = await _parsed(request, context, messages.FeedbackRequest)
-    events = [Event(e.item, e.type, e.value, e.timestamp) for e in asked.events]
-    recorded, fates = context.service.server.feedback_in_detail(asked.impression_id, events)
-    for fate in fates:
-        context.metrics.events.labels(fate).inc()
-    names = ("counted", "repeated", "late", "unmatched", "unknown")
-    return Reply({"recorded": recorded, **{name: fates.count(name) for name in names}})  # type: ignore[arg-type]
-
+from tandemrank.serving.bucket import Copied
+from tandemrank.serving.limits import POLICY, Access
+from tandemrank.serving.service import Service, Settings
 
 # --- changing who answers ---------------------------------------------------------------------------------------------
 
 
 async def pairs(request: Asked, context: Context) -> Response:
     """Loads a pair; the answers go on meanwhile."""
-    asked: messages.PairRequest = await _parsed(request, context, messages.PairRequest)
+    asked: messages.PairRequest = await parsed(request, context, messages.PairRequest)
     return _model(await asyncio.to_thread(context.service.load, asked.folder))
 
 
 async def split(request: Asked, context: Context) -> Response:
     """Gives a loaded pair a share."""
-    asked: messages.SplitRequest = await _parsed(request, context, messages.SplitRequest)
+    asked: messages.SplitRequest = await parsed(request, context, messages.SplitRequest)
     return _model(context.service.split(asked.policy, asked.share, asked.mode))
 
 
@@ -237,7 +115,7 @@ async def status(request: Asked, context: Context) -> Response:
 
 async def explained(request: Asked, context: Context) -> Response:
     """What each live pair makes of a query."""
-    asked: messages.ExplainRequest = await _parsed(request, context, messages.ExplainRequest)
+    asked: messages.ExplainRequest = await parsed(request, context, messages.ExplainRequest)
     server = context.service.server
     found = await asyncio.to_thread(
         explain.explain, server.traffic, asked.query_id, asked.query_features, server.exploration
@@ -341,7 +219,7 @@ async def _life(context: Context) -> AsyncIterator[None]:
 class Application(Starlette):
     """Knows all its paths, and looks them up; what it has no path for is Starlette's to answer."""
 
-    def __init__(self, paths: dict[tuple[str, str], Guard], **options: Any) -> None:
+    def __init__(self, paths: dict[tuple[str, str], Guard | Lane], **options: Any) -> None:
         super().__init__(
             routes=[Route(path, guard, methods=[method]) for (method, path), guard in paths.items()], **options
         )
@@ -356,11 +234,12 @@ class Application(Starlette):
 def application(context: Context) -> Application:
     """The ASGI application of a service."""
     admin = {"/pairs": pairs, "/split": split, "/rollback": rollback}
-    asking: dict[str, Handler] = {"/rank": rank, "/feedback": feedback, "/explain": explained}
+    telling: dict[str, Handler] = {"/feedback": asking.feedback, "/explain": explained}
     watching: dict[str, Handler] = {"/status": status, "/metrics": metrics, "/openapi.json": description}
     health: dict[str, Handler] = {"/healthz": healthz, "/readyz": readyz}
-    paths = {
-        **{("POST", path): Guard(found, context) for path, found in asking.items()},
+    paths: dict[tuple[str, str], Guard | Lane] = {
+        ("POST", asking.PATH): Lane(context),
+        **{("POST", path): Guard(found, context) for path, found in telling.items()},
         **{("POST", path): Guard(found, context, admin=True) for path, found in admin.items()},
         **{("GET", path): Guard(found, context) for path, found in watching.items()},
         **{("GET", path): Guard(page(path), context, open_to_all=True) for path in STATIC},

@@ -8,6 +8,7 @@ A query that the pair does not know gets the answer for its features, or for the
 """
 
 import os
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,22 +25,27 @@ from tandemrank.serving.live import LivePair, Pair, as_kind, logged_id
 from tandemrank.serving.records import Event, Fate, Impression, Log, Question, Ranked, Shown, Traffic, Watcher
 
 KEYS = 6  # the stream of one seed that decides the lists of a server
-BLOCK = 4096  # bytes of chance that are fetched from the system at once
+BLOCK = 128  # pieces of chance that are fetched from the system at once
+PIECE = struct.Struct("<Q16s")  # a key, and the name of an impression
 
 
 class Chance:
-    """Random bytes of the system, a block at a time: to ask for each few of them is dear. Safe from several threads."""
+    """Keys and names out of random bytes of the system, a block at a time: to ask for a few bytes is dear.
+
+    Safe from several threads: what one has taken from the list nobody else gets.
+    """
 
     def __init__(self) -> None:
-        self._bytes, self._at, self._lock = b"", 0, threading.Lock()
+        self._ready: list[tuple[int, str]] = []
 
-    def take(self, n: int) -> bytes:
-        """The next n bytes; nobody else gets them."""
-        with self._lock:
-            if self._at + n > len(self._bytes):
-                self._bytes, self._at = os.urandom(BLOCK), 0
-            self._at += n
-            return self._bytes[self._at - n : self._at]
+    def take(self) -> tuple[int, str]:
+        """A key of 64 bits, and a name of 128."""
+        try:
+            return self._ready.pop()
+        except IndexError:
+            found = [(key, name.hex()) for key, name in PIECE.iter_unpack(os.urandom(BLOCK * PIECE.size))]
+            self._ready += found[1:]
+            return found[0]
 
 
 class Server:
@@ -115,38 +121,30 @@ class Server:
         unit: str | None = None,
     ) -> Ranked:
         """A list for the query; K of its places, at most the pair's; only of `items`, where those are given."""
-        now, live = self._traffic, self._traffic.arms[0].live
+        now = self._traffic
+        live = now.first
         K = live.K if K is None else K
         if not 1 <= K <= live.K:
             raise InputError(f"K must be from 1 to {live.K}, the places of the pair; got {K}.")
         query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
         available = None if items is None else tuple(dict.fromkeys(as_kind(i, live.item_kind, "item") for i in items))
-        key = self._key()
+        key, name = self._chance.take() if self.seed is None else self._seeded()
         arm = 0 if now.mode == "single" else now.choose(f"impression {key}" if unit is None else f"unit {unit}")
-        question = Question(query, features or None, available, K, key)
-        shown, teams = answer(now, arm, question, self.exploration)
-        chosen, sources = now.arms[arm].live, [a.live.source(query, features) for a in now.arms]
+        shown, teams = answer(now, arm, Question(query, features or None, available, K, key), self.exploration)
+        sources = [a.live.source(query, features) for a in now.arms]
+        logged_as = logged_id(query, features, live.query_kind, self._secret) if query is None else query
+        policy, by_features = now.arms[arm].live.digest if teams is None else now.name, "features" in sources
         found = Impression(
-            self._chance.take(16).hex(),
-            self.clock(),
-            logged_id(query, features, live.query_kind, self._secret),
-            shown,
-            chosen.digest if teams is None else now.name,
-            self.exploration.name,
-            key,
-            K,
-            available,
-            now.mixture,
-            by_features := "features" in sources,
-            features if by_features else None,
-        )
+            name, self.clock(), logged_as, shown, policy, self.exploration.name, key, K, available, now.mixture,
+            by_features, features if by_features else None,
+        )  # fmt: skip
         logged = self._record(found)
         if self.watcher is not None:
             self.watcher.shown(Shown(found, now.by_name, arm, teams, unit))
         unknown = () if available is None else tuple(
             i for i in available if not any(i in a.live.item_at for a in now.arms)
         )  # fmt: skip
-        return Ranked(found.id, shown, found.policy, sources[arm], logged, unknown)
+        return Ranked(name, shown, policy, sources[arm], logged, unknown)
 
     def feedback(self, impression_id: str, events: Sequence[Event]) -> bool:
         """Records events of an impression; the same event twice counts once. Returns whether they were recorded."""
@@ -176,13 +174,13 @@ class Server:
             return False
         return True
 
-    def _key(self) -> int:
-        if self.seed is None:
-            return int.from_bytes(self._chance.take(8), "little")
+    def _seeded(self) -> tuple[int, str]:
+        """The next key of the seed, and a name."""
+        assert self.seed is not None
         with self._lock:
             self._count += 1
             number = self._count
-        return int(random_keys(self.seed, KEYS, np.array([number]))[0])
+        return int(random_keys(self.seed, KEYS, np.array([number]))[0]), self._chance.take()[1]
 
 
 def answer(
@@ -199,11 +197,11 @@ def answer(
 
 def drawn(live: LivePair, asked: Question, how: Exploration, key: int) -> tuple[Id, ...]:
     """The list of one pair: a function of the pair, the question and the key."""
-    scores = live.scores(asked.query_id, asked.features, asked.available)
-    found = how.draw_one(scores.s_c, scores.ranker, live.K2, live.K, key, edge=scores.edge)[: asked.K].tolist()
+    scores, items = live.scores(asked.query_id, asked.features, asked.available), live.items
+    found = how.draw_one(scores.first, scores.ranker, live.K2, live.K, key, edge=scores.edge)[: asked.K].tolist()
     if scores.documents is not None:
-        return tuple([live.items[scores.documents[d]] for d in found if d >= 0])
-    return tuple([live.items[d] for d in found if d >= 0])
+        return tuple([items[scores.documents[d]] for d in found if d >= 0])
+    return tuple([items[d] for d in found if d >= 0])
 
 
 def _of_kind(event: Event, kind: type[int] | type[str]) -> Event:

@@ -13,7 +13,7 @@ from tandemrank.clicks.models import examination_curve
 from tandemrank.gradients.single import Ranker
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.live import LivePair, Scores, Source, as_kind
+from tandemrank.serving.live import LivePair, Row, Source, as_kind
 from tandemrank.serving.records import Traffic
 
 SHOWN, SAMPLES = 20, 50
@@ -58,16 +58,16 @@ def _of_pair(live: LivePair, query_id: Id | None, features: FeatureValues | None
     query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
     theta = torch.as_tensor(examination_curve(live.K), dtype=torch.float32)
     scores = live.scores(query, features)
-    ranker = scores.remembering()
-    best = Exploration("deterministic").draw_one(scores.s_c, ranker, live.K2, live.K, 0)
+    ranker, s_c = scores.remembering(), scores.s_c
+    best = Exploration("deterministic").draw_one(s_c, ranker, live.K2, live.K, 0)
     place = {int(d): k + 1 for k, d in enumerate(best) if d >= 0}
-    looked = _looked_at(scores, ranker, list(place), how, theta, live.K2)
+    looked = _looked_at(s_c, scores.s_r, ranker, list(place), how, theta, live.K2)
     most = looked.documents[np.argsort(-looked.rho, kind="stable")[:SHOWN]]
     rows = {int(d): n for n, d in enumerate(looked.documents)}
     found = tuple(
         Candidate(
-            live.items[d if scores.documents is None else int(scores.documents[d])], float(scores.s_c[d]),
-            int((scores.s_c > scores.s_c[d]).sum()) + 1, float(looked.s_r[rows[d]]), place.get(d), float(looked.rho[rows[d]]),
+            live.items[d if scores.documents is None else int(scores.documents[d])], float(s_c[d]),
+            int((s_c > s_c[d]).sum()) + 1, float(looked.s_r[rows[d]]), place.get(d), float(looked.rho[rows[d]]),
         )
         for d in dict.fromkeys([*place, *map(int, most)])
     )  # fmt: skip
@@ -82,13 +82,15 @@ class _Looked(NamedTuple):
     rho: NDArray[np.float64]
 
 
-def _looked_at(scores: Scores, ranker: Ranker, best: list[int], how: Exploration, theta: Tensor, K2: int) -> _Looked:
+def _looked_at(
+    s_c: Row, s_r: Row | None, ranker: Ranker, best: list[int], how: Exploration, theta: Tensor, K2: int
+) -> _Looked:
     """All items; or, where the re-ranker sees candidates alone, the generator's first ones and those of the best list."""
-    if scores.s_r is not None:
-        s_c, s_r = (torch.from_numpy(s)[None] for s in (scores.s_c, scores.s_r))
-        rho, _ = how.exposure(s_c, s_r, theta, K2, samples=SAMPLES, seed=0)
-        return _Looked(np.arange(len(rho)), scores.s_r, rho)
-    first = np.argsort(-scores.s_c, kind="stable")[: min(SHOWN, K2)]
+    if s_r is not None:
+        both = [torch.from_numpy(s)[None] for s in (s_c, s_r)]
+        rho, _ = how.exposure(both[0], both[1], theta, K2, samples=SAMPLES, seed=0)
+        return _Looked(np.arange(len(rho)), s_r, rho)
+    first = np.argsort(-s_c, kind="stable")[: min(SHOWN, K2)]
     documents = np.union1d(first, best).astype(np.int64)
-    rho, _ = how.exposure_of(scores.s_c, ranker, documents, theta, K2, samples=FEW, seed=0)
+    rho, _ = how.exposure_of(s_c, ranker, documents, theta, K2, samples=FEW, seed=0)
     return _Looked(documents, ranker(documents.astype(np.int32)), rho)

@@ -10,6 +10,7 @@ A list is a function of the pair, the query, the available items and a 64-bit ke
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 from tandemrank._base.random import mix, uniforms
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, single, sparse_race
+from tandemrank.gradients.coarse import Bounded
 from tandemrank.gradients.single import Edge, Ranker
 
 Strategy = Literal["trained", "temperature", "uniform", "deterministic"]
@@ -42,7 +44,7 @@ class Exploration:
         if self.strategy == "uniform" and not 0 <= self.amount <= 1:
             raise ConfigError(f"the share of uniform lists is from 0 to 1; got {self.amount}.")
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The strategy in one word, as logs have it; `parse` reads it."""
         return self.strategy if self.strategy in ("trained", "deterministic") else f"{self.strategy}:{self.amount!r}"
@@ -59,17 +61,20 @@ class Exploration:
         return race.draw(both[0], both[1], K2, K, rows=rows + chosen, keys=keys)
 
     def draw_one(
-        self, s_c: Row, s_r: Row | Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None
+        self, s_c: Row | Bounded, s_r: Row | Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None
     ) -> NDArray[np.int32]:
         """The list of one key, the same as `draw` gives, on the calling thread.
 
-        `s_r`: the re-ranker's scores, or who gives some; `edge`: of earlier lists of these.  Shapes: s_c, s_r [D] -> [K].
+        `s_c`: the generator's scores, or bounds of them; `s_r`: the re-ranker's, or who gives some; `edge`: of earlier lists.
+        Shapes: s_c, s_r [D] -> [K].
         """
+        if self.strategy == "trained":
+            return single.draw(s_c, s_r, K2, K, key, edge=edge)
         if self.strategy == "temperature":
             T = np.float32(self.amount)
-            return single.draw(s_c / T, _changed(s_r, lambda found: found / T), K2, K, key, edge=edge)
+            return single.draw(_row(s_c) / T, _changed(s_r, lambda found: found / T), K2, K, key, edge=edge)
         if self.is_uniform(key):
-            return single.draw(_flat_of(s_c), _changed(s_r, _flat_of), K2, K, key)
+            return single.draw(_flat_of(_row(s_c)), _changed(s_r, _flat_of), K2, K, key)
         return single.draw(s_c, s_r, K2, K, key, edge=edge, is_drawn=self.strategy != "deterministic")
 
     def is_uniform(self, key: int) -> bool:
@@ -143,6 +148,10 @@ class Exploration:
     def _scaled(self, s_c: Tensor, s_r: Tensor) -> tuple[Tensor, Tensor]:
         T = self.amount if self.strategy == "temperature" else 1.0
         return s_c / T, s_r / T
+
+
+def _row(s_c: Row | Bounded) -> Row:
+    return s_c.exact() if isinstance(s_c, Bounded) else s_c
 
 
 def _flat_of(scores: Row) -> Row:

@@ -58,6 +58,7 @@ class Journal:
     """A journal that is open for appending; a new file, or one that a process before left, whose torn end is cut off.
 
     `sync_seconds`: a thread has everything on disk this often; 0 has every record there before `append` returns.
+    `size` is how many bytes were written.
     `alarm` hears, once, that the disk no longer takes records; they are refused from then on until one can be written.
     """
 
@@ -77,19 +78,14 @@ class Journal:
             os.close(self._file)
             raise OutputError(f"{path} is being written by another process. Give each its own name.")
         found = read(self.path)
-        self.recovered, self._size = found, os.fstat(self._file).st_size - found.dropped
+        self.recovered, self.size = found, os.fstat(self._file).st_size - found.dropped
         if found.dropped:
-            os.ftruncate(self._file, self._size)
-        self._synced = self._size
+            os.ftruncate(self._file, self.size)
+        self._synced = self.size
         os.fsync(self._file)
         self._thread = threading.Thread(target=self._keep_synced, name="journal", daemon=True)
         if sync_seconds > 0:
             self._thread.start()
-
-    @property
-    def size(self) -> int:
-        """Bytes written."""
-        return self._size
 
     @property
     def synced(self) -> int:
@@ -105,20 +101,21 @@ class Journal:
             if self._closed:
                 raise OutputError(f"the journal {self.path} is closed.")
             try:
-                _write_all(self._file, record)
+                if (written := os.write(self._file, record)) < len(record):
+                    _write_all(self._file, record[written:])
                 if self.sync_seconds == 0:
                     os.fsync(self._file)
             except OSError as error:
                 self._give_up(error)
-            self._size += len(record)
+            self.size += len(record)
             self._broken = False
             if self.sync_seconds == 0:
-                self._synced = self._size
+                self._synced = self.size
 
     def _give_up(self, error: OSError) -> None:
         """Takes back a record that was written in part, and says so, the first time aloud."""
         try:
-            os.ftruncate(self._file, self._size)
+            os.ftruncate(self._file, self.size)
         finally:
             if not self._broken:
                 self._broken = True
@@ -129,7 +126,7 @@ class Journal:
 
     def sync(self) -> None:
         """Has everything that was written on disk."""
-        size = self._size
+        size = self.size
         if size > self._synced:
             os.fsync(self._file)
             self._synced = size

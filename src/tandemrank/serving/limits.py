@@ -9,6 +9,7 @@ from typing import Any
 
 from tandemrank.errors import ConfigError
 
+JSON = b"application/json"
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 POLICY = (
@@ -90,8 +91,8 @@ def _names_this_machine(host: str) -> bool:
 
 async def read_body(headers: dict[bytes, bytes], receive: Receive, limits: Limits) -> bytes:
     """The whole body, within its limit of size; that of time is the connection's (`protocol`)."""
-    kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    if kind != b"application/json":
+    kind = headers.get(b"content-type", b"")
+    if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
         # A form on another site can send anything but this without asking first.
         raise Refused(415, "expected Content-Type: application/json.")
     length = headers.get(b"content-length", b"")

@@ -23,8 +23,9 @@ from torch import Tensor
 from tandemrank._base.ids import Id, Vocabulary
 from tandemrank.errors import InputError
 from tandemrank.gradients import single
+from tandemrank.gradients.coarse import Bounded, Coarse
 from tandemrank.policies import retrieval
-from tandemrank.policies.candidates import is_large
+from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
@@ -103,8 +104,13 @@ class _Stage:
                 self.X, self.Y = _plain(scorer.queries()), _plain(scorer.items())
             elif isinstance(scorer, MatrixFactorisation):
                 self.X, self.Y = _plain(scorer.queries), _plain(scorer.items)
+        self.coarse: Coarse | None = None
         most = AVERAGE if self.X is not None else FEW
         self._typical = np.unique(np.linspace(0, Q - 1, min(Q, most)).astype(np.int64))
+
+    def bounded(self, who: Who) -> Bounded | None:
+        """The scores of all items within bounds, where the stage keeps what gives them; the vector stays the query's."""
+        return None if self.coarse is None else self.coarse.bounded(self.vector(who))
 
     def row(self, who: Who) -> Row:
         """Of all items.  Shapes: -> [D]."""
@@ -153,17 +159,22 @@ def _plain(x: Tensor) -> Row:
 class Scores:
     """Both stages' scores of one query: the generator's of all items or of a pool, the re-ranker's of what one asks about.
 
-    `edge` is where the last list of these scores was cut. Shapes: s_c [M], of all items or of `documents` [M]; s_r [D] where
-    the pair keeps all of them.
+    `first` is what lists are drawn from: the generator's scores, or bounds of them. `edge` is where the last list of these
+    scores was cut. Shapes: s_c, first [M], of all items or of `documents` [M]; s_r [D] where the pair keeps all of them.
     """
 
-    __slots__ = ("_stage", "_who", "documents", "edge", "s_c", "s_r")
+    __slots__ = ("_stage", "_who", "documents", "edge", "first", "s_r")
 
     def __init__(
-        self, s_c: Row, s_r: Row | None, stage: _Stage, who: Who, documents: NDArray[np.int64] | None = None
+        self, first: Row | Bounded, s_r: Row | None, stage: _Stage, who: Who, documents: NDArray[np.int64] | None = None
     ) -> None:
-        self.s_c, self.s_r, self._stage, self._who, self.edge = s_c, s_r, stage, who, single.Edge()
+        self.first, self.s_r, self._stage, self._who, self.edge = first, s_r, stage, who, single.Edge()
         self.documents = documents
+
+    @property
+    def s_c(self) -> Row:
+        """The generator's scores; computed each time where only bounds are kept."""
+        return self.first.exact() if isinstance(self.first, Bounded) else self.first
 
     @property
     def ranker(self) -> Row | single.Ranker:
@@ -184,7 +195,7 @@ class Scores:
 
     def remembering(self) -> single.Ranker:
         """Who gives the re-ranker's scores, and asks it about each item once."""
-        known = np.full(len(self.s_c), np.nan, np.float32)
+        known = np.full(self.first.size, np.nan, np.float32)
 
         def some(places: NDArray[np.integer]) -> Row:
             missing = np.unique(places[np.isnan(known[places])])
@@ -205,8 +216,11 @@ class Scores:
 
     def only(self, there: list[int]) -> "Scores":
         """Where only some items are available: the others are no candidates."""
-        found = np.full_like(self.s_c, -np.inf)
-        found[there] = self.s_c[there]
+        found = np.full(self.first.size, -np.inf, np.float32)
+        if isinstance(self.first, Bounded):
+            found[there] = single.products(self.first.query, self.first.coarse.items[there])
+        else:
+            found[there] = self.first[there]
         return Scores(found, self.s_r, self._stage, self._who)
 
 
@@ -224,6 +238,9 @@ class LivePair:
         self.index = pair.index if self.stages[0].Y is not None else None
         many = is_large(pair.generator, pair.ranker) or self.index is not None
         self.ranks_candidates = self.K2 < D and many
+        generator = self.stages[0]
+        if self.ranks_candidates and self.index is None and generator.Y is not None and D > LARGE:
+            generator.coarse = Coarse.of(generator.Y)
         self.query_kind, self.item_kind = _kind(pair.vocabulary.query_ids), _kind(pair.vocabulary.item_ids)
         self.takes_features = all(isinstance(s, TwoTowers) and s.queries.columns for s in (pair.generator, pair.ranker))
         self._kept: OrderedDict[Id | None, Scores] = OrderedDict()
@@ -232,6 +249,7 @@ class LivePair:
         self._room = max(
             16, KEPT // ((8 if self.ranks_candidates else 12) * (D if self.index is None else 4 * self._pool))
         )
+        self._crowded = False
         self._lock = threading.Lock()
 
     def knows(self, query_id: object) -> bool:
@@ -248,6 +266,10 @@ class LivePair:
         self, query_id: Id | None, features: FeatureValues | None = None, available: Sequence[Id] | None = None
     ) -> Scores:
         """The scores of one query, where only some items are available of those: the same bits whoever else is asked."""
+        if available is None and query_id is not None and (kept := self._kept.get(query_id)) is not None:
+            if self._crowded:
+                self._touch(query_id)
+            return kept
         source = self.source(query_id, features)
         name = query_id if source == "pair" else None
         who = Who(source, -1 if name is None else self.query_at[name], features if source == "features" else None)
@@ -261,27 +283,36 @@ class LivePair:
     def _kept_scores(self, name: Id | None, who: Who) -> Scores:
         if who.source == "features":
             return self._scores(who)
-        with self._lock:
-            if (found := self._kept.get(name)) is not None:
-                self._kept.move_to_end(name)
-                return found
+        if (found := self._kept.get(name)) is not None:
+            self._touch(name)
+            return found
         found = self._scores(who)
         with self._lock:
             self._kept[name] = found
             if len(self._kept) > self._room:
                 self._kept.popitem(last=False)
+            self._crowded = 2 * len(self._kept) > self._room
         return found
+
+    def _touch(self, name: Id | None) -> None:
+        """The query is the last that will be forgotten; while there is much room it matters little."""
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
 
     def forget_scores(self) -> None:
         """Frees what is kept of recent queries; they are computed again where they are asked for."""
         with self._lock:
             self._kept.clear()
+            self._crowded = False
 
     def _scores(self, who: Who) -> Scores:
         generator, ranker = self.stages
         if self.index is not None:
-            found, _ = self.index.top(generator.vector(who)[None], self._pool)
-            return self._pooled(who, np.sort(found[0][found[0] >= 0]).astype(np.int64))
+            near, _ = self.index.top(generator.vector(who)[None], self._pool)
+            return self._pooled(who, np.sort(near[0][near[0] >= 0]).astype(np.int64))
+        if self.ranks_candidates and (found := generator.bounded(who)) is not None:
+            return Scores(found, None, ranker, who)
         return Scores(generator.row(who), None if self.ranks_candidates else ranker.row(who), ranker, who)
 
     def _pooled(self, who: Who, documents: NDArray[np.int64]) -> Scores:
@@ -298,7 +329,8 @@ class LivePair:
         """Has ready what the first answers would wait for: compiled code, and the answer for strangers."""
         for query_id in (None, next(iter(self.query_at), None)):
             found = self.scores(query_id)
-            single.draw(found.s_c, found.ranker, self.K2, self.K, 0)
+            for key in range(3):  # the first list of a query, and the way that the later ones take
+                single.draw(found.first, found.ranker, self.K2, self.K, key, edge=found.edge)
 
 
 def _kind(ids: pl.Series) -> type[int] | type[str]:

@@ -5,7 +5,7 @@ that a test may look at it. The log has a longer window (`recorder`) and misses 
 """
 
 import threading
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import get_args
@@ -39,13 +39,16 @@ class Tally:
             self.by_rank[rank] += 1
 
 
+_NOTHING: frozenset[Id] = frozenset()
+
+
 class _Pending:
     """An answer and its clicks; most have none, and a set of their own would be dear."""
 
-    __slots__ = ("clicked", "shown")
+    __slots__ = ("clicked", "settled", "shown")
 
     def __init__(self, shown: Shown) -> None:
-        self.shown, self.clicked = shown, frozenset[Id]()
+        self.shown, self.clicked, self.settled = shown, _NOTHING, False
 
 
 class Outcomes:
@@ -63,19 +66,22 @@ class Outcomes:
         self.heard = heard
         self.tallies: dict[str, Tally] = {}
         self.fates: dict[Fate, int] = dict.fromkeys(get_args(Fate), 0)
-        self._pending: OrderedDict[str, _Pending] = OrderedDict()
-        self._open: OrderedDict[str, _Pending] = OrderedDict()
+        # By name, in the order of time, and in the same order those of them that are not settled.
+        self._pending: dict[str, _Pending] = {}
+        self._in_order: deque[_Pending] = deque()
+        self._open: deque[_Pending] = deque()
         self._lock = threading.RLock()
 
     def shown(self, shown: Shown) -> None:
         """An answer went out."""
         with self._lock:
-            found = _Pending(shown)
-            self._pending[shown.impression.id] = self._open[shown.impression.id] = found
-            while len(self._pending) > self.most:
-                name, oldest = self._pending.popitem(last=False)
-                if self._open.pop(name, None) is not None:
-                    self._settle_one(oldest)
+            self._pending[shown.impression.id] = found = _Pending(shown)
+            self._in_order.append(found)
+            self._open.append(found)
+            while len(self._in_order) > self.most:
+                self._settle_one(self._forget_oldest())
+                while self._open and self._open[0].settled:
+                    self._open.popleft()
 
     def event(self, impression_id: str, event: Event, now: float) -> Fate:
         """An event came, and this became of it."""
@@ -108,21 +114,22 @@ class Outcomes:
         """Settles what is old enough, and forgets what can get no more clicks; returns how many were settled."""
         count = 0
         with self._lock:
-            while self._open:
-                name = next(iter(self._open))
-                if self._open[name].shown.impression.time + self.settle_after > now:
-                    break
-                self._settle_one(self._open.pop(name))
-                count += 1
-            while self._pending:
-                name = next(iter(self._pending))
-                if self._pending[name].shown.impression.time + self.window >= now:
-                    break
-                del self._pending[name]
+            while self._open and self._open[0].shown.impression.time + self.settle_after <= now:
+                count += self._settle_one(self._open.popleft())
+            while self._in_order and self._in_order[0].shown.impression.time + self.window < now:
+                self._forget_oldest()
         return count
 
-    def _settle_one(self, found: _Pending) -> None:
-        shown = found.shown
+    def _forget_oldest(self) -> _Pending:
+        found = self._in_order.popleft()
+        self._pending.pop(found.shown.impression.id, None)
+        return found
+
+    def _settle_one(self, found: _Pending) -> bool:
+        """Once; returns whether this was the time."""
+        if found.settled:
+            return False
+        shown, found.settled = found.shown, True
         ranks = tuple(rank for rank, item in enumerate(shown.impression.items) if item in found.clicked)
         if shown.teams is None:
             self._tally(shown, shown.arm).add(ranks, shown.impression.places)
@@ -132,6 +139,7 @@ class Outcomes:
                 self._tally(shown, arm).add(own, shown.impression.places)
         if self.heard is not None:
             self.heard(Settled(shown.traffic, shown.arm, shown.teams, ranks, shown.unit))
+        return True
 
     def _tally(self, shown: Shown, arm: int) -> Tally:
         return self.tallies.setdefault(shown.traffic.arms[arm].live.digest, Tally())

@@ -130,14 +130,15 @@ def _view(live: LivePair, q: Id, shown: pl.DataFrame | None, theta: Sequence[flo
 
         D = s_c.shape[1]
         return _View(np.arange(D), of_all(best), of_all(flat), np.ones(D), of_all)
-    ranker, M = scores.remembering(), len(scores.s_c)
+    ranker, row = scores.remembering(), scores.s_c
+    M = len(row)
     items = [] if shown is None else [live.item_at[item] for item in shown["items"] if item in live.item_at]
-    listed = best.draw_one(scores.s_c, ranker, live.K2, len(theta), 0)
+    listed = best.draw_one(row, ranker, live.K2, len(theta), 0)
     others = np.random.default_rng(derive(seed, "price", "others", q)).permutation(M)[:OTHERS]
     at = np.unique(np.concatenate([listed[listed >= 0], scores.of_items(items), others])).astype(np.int64)
 
     def of_some(how: Exploration) -> Floats:
-        return how.exposure_of(scores.s_c, ranker, at, curve, live.K2, **options(how))[0]
+        return how.exposure_of(row, ranker, at, curve, live.K2, **options(how))[0]
 
     count = np.where(np.isin(at, others), M / len(others), 0.0)
     equal = np.full(len(at), float(np.sum(theta[:M])) / M)

@@ -111,13 +111,14 @@ class Propensities:
             rho, error = how.exposure(both[0], both[1], theta, live.K2, samples=self.samples, seed=seed)
             return _Exposed(np.arange(len(rho)), rho, error)
         scores, values = live.scores(i.query_id, i.features, i.available), np.zeros((len(shown), 2))
+        s_c = scores.s_c
         for n, d in enumerate(shown):
             at = d if scores.documents is None else int(np.searchsorted(scores.documents, d))
             if scores.documents is not None and (at == len(scores.documents) or scores.documents[at] != d):
                 continue  # the other pair showed it; this one has it not in its pool
             seed = derive(0, "served propensities", live.items[d], *place) % 2**63
             rho, error = how.exposure_of(
-                scores.s_c, scores.ranker, np.array([at]), theta, live.K2, samples=self.samples, seed=seed
+                s_c, scores.ranker, np.array([at]), theta, live.K2, samples=self.samples, seed=seed
             )
             values[n] = rho[0], error[0]
         return _Exposed(np.array(shown, np.int64), values[:, 0], values[:, 1])

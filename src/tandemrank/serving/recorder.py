@@ -101,10 +101,7 @@ class Recorder(Generic[L]):
             if len(self._features) >= REMEMBERED:
                 self._features.pop(next(iter(self._features)))
             self._features[sealing.id_of(found.query_id)] = found.features
-        values = dict(vars(found))
-        if not features:
-            values["features"] = None
-        self._append({"impression": values})
+        self._append({"impression": found.record(features=features)})
 
     def events(self, impression_id: str, events: Sequence[Event]) -> None:
         """Records events of an impression, in any order, any number of times."""

@@ -71,6 +71,11 @@ class Traffic(Generic[P]):
             raise ConfigError(f"shares are above 0 and sum to 1; got {[arm.share for arm in self.arms]}.")
 
     @cached_property
+    def first(self) -> P:
+        """The old pair, or the only one."""
+        return self.arms[0].live
+
+    @cached_property
     def mixture(self) -> tuple[tuple[str, float], ...]:
         """Digest and share of every pair."""
         return tuple((arm.live.digest, arm.share) for arm in self.arms)
@@ -108,8 +113,7 @@ def split(old: N, new: N, share: float, *, salt: str, mode: Mode = "split") -> T
     return Traffic((Arm(old, 1 - share), Arm(new, share)), mode, salt)
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """What decides a list, beside the pairs and the strategy."""
 
     query_id: Id | None
@@ -119,8 +123,7 @@ class Question:
     key: int
 
 
-@dataclass(frozen=True)
-class Impression:
+class Impression(NamedTuple):
     """One answer, with what is needed to draw it again.
 
     `policy` is the digest of the pair that answered, or of both where their lists were interleaved; `mixture` has the share of
@@ -145,6 +148,15 @@ class Impression:
         """Whether both pairs are in the list."""
         return "+" in self.policy
 
+    def record(self, *, features: bool) -> dict[str, object]:
+        """By the names of its fields, as the journal has it; its features only if asked."""
+        name, time, query_id, items, policy, strategy, key, places, available, mixture, uses_features, known = self
+        return {
+            "id": name, "time": time, "query_id": query_id, "items": items, "policy": policy, "strategy": strategy,
+            "key": key, "places": places, "available": available, "mixture": mixture, "uses_features": uses_features,
+            "features": known if features else None,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Event:
@@ -156,8 +168,7 @@ class Event:
     time: float | None = None
 
 
-@dataclass(frozen=True)
-class Ranked:
+class Ranked(NamedTuple):
     """An answer: its impression, the items from the top, the digest of the pair, and whose answer it is.
 
     `source` is "pair" for a query that it knows, "features" or "popular" for one that it does not. `logged` is False where
@@ -171,9 +182,16 @@ class Ranked:
     logged: bool
     unknown: tuple[Id, ...] = ()
 
+    def message(self) -> dict[str, object]:
+        """As it goes over the wire."""
+        impression_id, items, policy, source, logged, unknown = self
+        return {
+            "impression_id": impression_id, "items": items, "policy": policy, "source": source, "logged": logged,
+            "unknown": unknown,
+        }  # fmt: skip
 
-@dataclass(frozen=True)
-class Shown:
+
+class Shown(NamedTuple):
     """An answer as those hear of it who watch: the time, the arm, and in an interleaved list the team of each place."""
 
     impression: Impression

@@ -223,7 +223,7 @@ class Sealer(Generic[L]):
     def _segment(self, found: Named, impressions: Sequence[Impression], events: Sequence[dict[str, Any]]) -> Sealed:
         features = [self._known_features(i) for i in impressions]
         lost = [i.uses_features and found is None for i, found in zip(impressions, features, strict=True)]
-        whole = [replace(i, features=f) for i, f, gone in zip(impressions, features, lost, strict=True) if not gone]
+        whole = [i._replace(features=f) for i, f, gone in zip(impressions, features, lost, strict=True) if not gone]
         kept = [i for i, gone in zip(impressions, lost, strict=True) if not gone]
         clicked, late, unmatched = join_clicks(impressions, events, self.window)
         path = self.folder / f"segment-{found.replica}-{found.number:06d}.parquet"
