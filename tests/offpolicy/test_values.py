@@ -16,7 +16,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import bounds, estimators, values
 from tandemrank.offpolicy.estimators import Estimate
-from tandemrank.offpolicy.uncertainty import impression_covariance
+from tandemrank.offpolicy.uncertainty import exposure_variance, impression_covariance, misfit_variance
 from tandemrank.offpolicy.values import Judged, Value, compare_values
 from tandemrank.offpolicy.verdicts import MEANINGS, Verdict, worst
 
@@ -147,7 +147,7 @@ def weighted(rows: Feedback, weights: np.ndarray, estimator: str | None = "ips",
     estimate = Estimate(estimators.by_query(weights * rows.clicks, rows), rows.impressions)
     return Judged(
         estimate, bounds.value_terms(estimate), Verdict.TRUST, (), propensity="exact", weights=weights,
-        old_weights=weights, estimator=estimator, race_variance=race,
+        old_weights=weights, estimator=estimator, exposure_variance=race,
     )  # fmt: skip
 
 
@@ -169,7 +169,7 @@ def test_an_interval_over_impressions_has_their_noise_and_that_of_the_races() ->
     gap = compare_values(noisy, live)
     against = float(np.sqrt(impression_covariance([w - 1], rows, most=2.0)[0, 0] + 0.03**2))
     assert gap.standard_error == pytest.approx(against)
-    assert gap.interval[1] - gap.interval[0] == pytest.approx(2 * 1.645 * against, rel=0.005)
+    assert gap.interval[1] - gap.interval[0] == pytest.approx(2 * 1.645 * against, rel=0.01)
     assert gap.over_queries != gap.interval
     assert compare_values(noisy, noisy).interval == (0.0, 0.0)
 
@@ -196,5 +196,13 @@ def test_noise_of_the_races_is_that_of_each_pair_with_its_clicks_at_all_ranks() 
     for pair in np.unique(pairs):
         at = pairs == pair
         by_hand += ((w[at] * rows.clicks[at]).sum() * (error[at] / rho[at])[0]) ** 2
-    assert values.race_variance(w, error, rho, rows) == pytest.approx(by_hand / 900**2)
-    assert values.race_variance(w, None, rho, rows) == 0
+    assert exposure_variance(w, error, rho, rows) == pytest.approx(by_hand / 900**2)
+    assert exposure_variance(w, None, rho, rows) == 0
+
+
+def test_fitted_propensities_may_be_off_by_as_much_as_the_exposure_that_they_find() -> None:
+    """Uniform between 10% too much and 10% too little: a standard deviation of .1 / sqrt(3)."""
+    off = np.random.default_rng(0).uniform(-0.1, 0.1, 200_000)
+    for balance in (0.9, 1.1):
+        assert misfit_variance(2.0, balance) == pytest.approx(np.var(2.0 * off), rel=0.01)
+    assert misfit_variance(2.0, 1.0) == 0

@@ -70,6 +70,27 @@ def impression_covariance(weights: Sequence[Floats], log: Feedback, *, most: flo
     return found
 
 
+def misfit_variance(value: float, balance: float) -> float:
+    """The variance of a value by fitted propensities that do not fit: (1 - balance)^2 value^2 / 3.
+
+    The weights find `balance` of the exposure that they should find. The value, in which they are the weights of clicks, may be
+    off by as much, up or down, and nothing says where in between: uniformly.
+    """
+    return ((1 - balance) * value) ** 2 / 3
+
+
+def exposure_variance(weights: Floats, error: Floats | None, rho: Floats, log: Feedback) -> float:
+    """The variance of a value by the noise of the pair's races: sum_{q, d} (sum_k w c)^2 (error / rho)^2 / N^2.
+
+    Pairs are taken as independent.  Shapes: weights, error, rho [P].
+    """
+    if error is None or not len(rho):
+        return 0.0
+    first = np.flatnonzero((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0))
+    relative = np.divide(np.nan_to_num(error), rho, out=np.zeros_like(rho), where=rho > 0)[first]
+    return float(np.square(np.add.reduceat(weights * log.clicks, first) * relative).sum() / max(log.N, 1.0) ** 2)
+
+
 def percentile_interval(draws: Floats, level: float) -> tuple[float, float]:
     """The middle `level` of the draws that say something; NaN if none does.  Shapes: draws [replicates]."""
     known = draws[~np.isnan(draws)]

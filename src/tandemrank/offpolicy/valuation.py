@@ -37,6 +37,7 @@ from tandemrank.offpolicy.question import Question, RewardSource
 from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
+from tandemrank.offpolicy.uncertainty import exposure_variance, misfit_variance
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
 from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, worst
 from tandemrank.policies.prior import vectors_of
@@ -347,11 +348,13 @@ def judged(exposure: Exposure, evidence: Evidence) -> Judged:
     weights, unclipped = (
         estimators.safe_ratio(exposure.rho, x, evidence.log.shown) for x in (evidence.rho_0, found.unclipped[0])
     )
+    unknown = exposure_variance(weights, exposure.error, exposure.rho, evidence.log)
+    if found.kind == "fitted":
+        unknown += misfit_variance(ips.value, diagnostics.balance)
     return Judged(
         ESTIMATORS[evidence.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
         found.reason, values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
-        weights, unclipped, cases, model, evidence.estimator,
-        values.race_variance(weights, exposure.error, exposure.rho, evidence.log),
+        weights, unclipped, cases, model, evidence.estimator, unknown,
     )  # fmt: skip
 
 

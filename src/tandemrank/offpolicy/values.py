@@ -66,7 +66,7 @@ class Value:
     the log never showed.
     `model_draws`: the same draws for the reward model's answer alone, where the propensities are in doubt: the interval then
     holds both, since either may be right. None elsewhere.
-    `race_variance`: of the value, by the noise of the pair's own exposures; the interval contains it.
+    `exposure_variance`: of the value, by what is not known of the exposures; an interval over impressions has it.
     Shapes: draws [replicates], the values of other samples of impressions or queries; query_draws, model_draws [replicates], of
     queries; weights, old_weights [P].
     """
@@ -93,7 +93,7 @@ class Value:
     identified: Identified | None = None
     model_draws: Floats | None = None
     estimator: str | None = None
-    race_variance: float = 0.0
+    exposure_variance: float = 0.0
 
     @property
     def all_query_draws(self) -> tuple[Floats, ...]:
@@ -169,8 +169,8 @@ class Comparison:
 class Judged:
     """One side before its uncertainty: the estimate, its IPS terms for the lower bound, and what is said of it.
 
-    `ceiling_terms`, the weights and `race_variance`: see `Value`. `model`: the reward model's answer, where the propensities
-    are in doubt.
+    `ceiling_terms`, the weights and `exposure_variance`: see `Value`. `model`: the reward model's answer, where
+    propensities are in doubt.
     """
 
     estimate: Estimate
@@ -186,7 +186,7 @@ class Judged:
     identified: Identified | None = None
     model: Estimate | None = None
     estimator: str | None = None
-    race_variance: float = 0.0
+    exposure_variance: float = 0.0
 
 
 def production(log: Feedback) -> Judged:
@@ -257,7 +257,7 @@ def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Samp
         bound = bounds.best(side.terms, sample.level)
     error, draws = side.estimate.standard_error, drawn
     if over_impressions(sample, log) and (few_queries(log) or side.estimator in (*WEIGHTED, *REDUCED)):
-        error = _impression_error(side.weights, log, error, side.race_variance, weighted=side.estimator in WEIGHTED)
+        error = _impression_error(side.weights, log, error, side.exposure_variance, weighted=side.estimator in WEIGHTED)
         draws = side.estimate.value + error * _normal(sample)
     drawn = draws if few_queries(log) else drawn  # few are no sample
     every = [draws] if model_draws is None else [draws, model_draws]
@@ -266,7 +266,7 @@ def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Samp
         side.estimate.value, error, (max(low, 0.0), high), max(0.0, bound.value), bound.name, side.verdict,
         side.reasons, side.propensity, side.propensity_reason, side.diagnostics, side.estimate, side.terms,
         side.ceiling_terms, side.weights, side.old_weights, draws, drawn, sample, log, side.identified, model_draws,
-        side.estimator, side.race_variance,
+        side.estimator, side.exposure_variance,
     )  # fmt: skip
 
 
@@ -276,15 +276,15 @@ def _normal(sample: Sample) -> Floats:
     return np.random.default_rng((sample.seed, NORMAL)).permutation(quantiles)
 
 
-def _impression_error(weights: Floats, log: Feedback, by_query: float, race: float, *, weighted: bool) -> float:
-    """The standard error over impressions of these queries, that of the races included.
+def _impression_error(weights: Floats, log: Feedback, by_query: float, exposures: float, *, weighted: bool) -> float:
+    """The standard error over impressions of these queries, with what is not known of the exposures.
 
     An estimator that takes noise away from weighted clicks has at most theirs, and at most what it has over queries.
     """
     variance = max(float(impression_covariance([weights], log, most=most_clicks(log))[0, 0]), 0.0)
     if not weighted and not few_queries(log):
         variance = min(variance, by_query**2)
-    return float(np.sqrt(variance + race))
+    return float(np.sqrt(variance + exposures))
 
 
 def compare_values(new: Value, old: Value) -> Comparison:
@@ -303,7 +303,7 @@ def compare_values(new: Value, old: Value) -> Comparison:
     if over_impressions(new.sample, new.log) and (few_queries(new.log) or known <= {*WEIGHTED, *REDUCED}):
         weights = new.weights - old.weights
         race = (
-            new.race_variance + old.race_variance if weights.any() else 0.0
+            new.exposure_variance + old.exposure_variance if weights.any() else 0.0
         )  # of a pair and itself it is the same noise
         error = _impression_error(weights, new.log, error, race, weighted=known <= set(WEIGHTED))
         draws = gap + error * _normal(new.sample)
@@ -321,18 +321,6 @@ def compare_values(new: Value, old: Value) -> Comparison:
         tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
         interval if few_queries(new.log) else hull(every, new.sample.level),
     )
-
-
-def race_variance(weights: Floats, error: Floats | None, rho: Floats, log: Feedback) -> float:
-    """The variance of a value by the noise of the exposures: sum_{q, d} (sum_k w c)^2 (error / rho)^2 / N^2, pairs independent.
-
-    Shapes: weights, error, rho [P].
-    """
-    if error is None or not len(rho):
-        return 0.0
-    first = np.flatnonzero((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0))
-    relative = np.divide(np.nan_to_num(error), rho, out=np.zeros_like(rho), where=rho > 0)[first]
-    return float(np.square(np.add.reduceat(weights * log.clicks, first) * relative).sum() / max(log.N, 1.0) ** 2)
 
 
 def difference_bound(new: Value, old: Value) -> Bound | None:
