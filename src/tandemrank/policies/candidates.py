@@ -224,7 +224,7 @@ def shown(
         )
         rows = np.repeat(np.arange(len(q)), samples)
         drawn = draw(pair, q, rows=rows, keys=keys_for(len(rows), generator)).reshape(len(q), samples, -1)
-        return Shown(*(x.double().numpy() for x in (rho, error, shuffled)), drawn)
+        return Shown(rho.double().numpy(), error.double().numpy(), shuffled.double().numpy(), drawn)
     plan = sparse_race.plan(
         generator_scores(pair.generator, torch.tensor(q)), documents, pair.K2, samples=samples, pattern=None,
         generator=generator,
@@ -233,7 +233,7 @@ def shown(
         s_r = ranker_scores(pair.ranker, torch.tensor(q), plan.ranker_documents).detach()
     (rho, error), (shuffled, _) = (sparse_race.exposure(s, plan, theta) for s in (s_r, torch.zeros_like(s_r)))
     lists = _lists_of(plan, s_r, pair.K, keys_for(len(q) * samples, generator))
-    return Shown(*(x.double().numpy() for x in (rho, error, shuffled)), lists)
+    return Shown(rho.double().numpy(), error.double().numpy(), shuffled.double().numpy(), lists)
 
 
 def _lists_of(plan: sparse_race.Plan, s_r: Tensor, K: int, keys: NDArray[np.uint64]) -> NDArray[np.int32]:

@@ -85,11 +85,8 @@ def _switches(learned: Learned, seed: int) -> dict[str, object]:
 
 
 def _switch_help(learned: Learned) -> dict[str, str]:
-    return (
-        switch_help(type(learned.start.sizes))
-        | switch_help(type(learned.start.stages))
-        | switch_help(type(learned.config))
-    )
+    models = (learned.start.sizes, learned.start.stages, learned.config)
+    return {name: words for one in models for name, words in switch_help(type(one)).items()}
 
 
 # --- the words --------------------------------------------------------------------------------------------------------
@@ -97,18 +94,18 @@ def _switch_help(learned: Learned) -> dict[str, str]:
 
 def sentences(learned: Learned) -> list[str]:
     """What the log says of each pair against production, and of the pairs against each other; and where training failed."""
-    failed = [
-        f"{label(method)} is what training started from: it found nothing better on held-out clicks."
+    notes = {
+        "kept_start": "is what training started from: it found nothing better on held-out clicks.",
+        "stays": "stays by what each query was shown and changes its order alone: the log cannot speak about a pair that shows "
+        "other items. A log of lists that vary could.",
+    }
+    noted = [
+        f"{label(method)} {words}"
+        for fact, words in notes.items()
         for method, trained in learned.trained.items()
-        if trained.kept_start
+        if getattr(trained, fact)
     ]
-    stays = [
-        f"{label(method)} stays by what each query was shown and changes its order alone: the log cannot speak about a pair "
-        "that shows other items. A log of lists that vary could."
-        for method, trained in learned.trained.items()
-        if trained.stays
-    ]
-    return [*_chosen(learned), *map(_sentence, learned.differences), *failed, *stays, *_harmed(learned)]
+    return [*_chosen(learned), *map(_sentence, learned.differences), *noted, *_harmed(learned)]
 
 
 def _chosen(learned: Learned) -> list[str]:
