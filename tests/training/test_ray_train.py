@@ -87,7 +87,7 @@ def test_on_two_nodes_with_a_worker_killed_in_the_middle_of_an_epoch(folder) -> 
     pytest.importorskip("ray", reason="the extra `cluster` is not installed")
     environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     line = [sys.executable, "-c", ON_TWO_NODES, str(folder), json.dumps(SWITCHES)]
-    out = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300)
+    out = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=1200)
     assert out.returncode == 0, out.stderr[-3000:]
     found = json.loads((folder / "result.json").read_text())
     assert found["alive"] == 2

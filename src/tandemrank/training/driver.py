@@ -50,12 +50,12 @@ class Methods:
         watch_every: int = 1,
         checkpoints: Path | None = None,
         resume: bool = False,
-        run: Callable[..., Trained] = train,
+        run: Callable[..., Trained] | None = None,
     ) -> None:
         self.start, self.weights, self.theta, self.config = start, weights, theta, config
         self.seed, self.coordinates, self.caution = seed, coordinates, caution
         self.criterion, self.watch, self.watch_every = criterion, watch, watch_every
-        self.checkpoints, self.resume, self.refine, self.run = checkpoints, resume, refine, run
+        self.checkpoints, self.resume, self.refine, self.run = checkpoints, resume, refine, run or train
         self._alone: dict[tuple[Phase, int], Trained] = {}
 
     def train(
