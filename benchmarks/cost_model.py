@@ -107,7 +107,7 @@ def touched_per_query(view: View) -> float:
     return float(np.mean([g.coalesce().indices().shape[1] for g in moved])) / QUERIES
 
 
-def exchange(D: int, queries: int, nodes: int, minibatch: int, rows: dict[View, float]) -> float:
+def exchange(D: int, queries: int, nodes: int, rows: dict[View, float]) -> float:
     """Hours in which nodes exchange the items' gradients, as `training.team` does, on a network of 10 Gbit/s.
 
     A worker gets the rows of all others, 8 + 4 F bytes each, or where these are fewer bytes twice the dense gradient. The rows
@@ -115,9 +115,9 @@ def exchange(D: int, queries: int, nodes: int, minibatch: int, rows: dict[View, 
     """
     sent = 0.0
     for view, epochs, stages in (("generator", ALONE, 1), ("pair", PAIR, 2)):
-        others = min(rows[view] * minibatch * (nodes - 1) / nodes, (nodes - 1) * D)
+        others = rows[view] * MINIBATCH * (nodes - 1) / nodes
         sent += epochs * stages * min(others * (8 + 4 * F), 2 * D * F * 4 * (nodes > 1))
-    return queries / minibatch * sent / NETWORK / 3600
+    return queries / MINIBATCH * sent / NETWORK / 3600
 
 
 def gigabytes(D: int, queries: int, impressions: int) -> tuple[float, float]:
@@ -168,17 +168,16 @@ def main(folder: Path) -> None:
     )
     print(
         "| items | queries | impressions | CPU hours | of them Adam | items' memory, GB | queries and log, GB | nodes | "
-        f"hours | exchange, hours, minibatch {MINIBATCH} | {MINIBATCH} per node |"
+        "hours | exchange, hours |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for D, queries, impressions in CLUSTERS:
         total, moments = hours(D, queries, laws["a stage alone"], laws["both stages"], adam)
         nodes = max(1, round(total / CORES / 24))
         own, log = gigabytes(D, queries, impressions)
         print(
             f"| {D:.0e} | {queries:.0e} | {impressions:.0e} | {total:,.0f} | {moments:,.0f} | {own:,.1f} | {log:,.0f} | "
-            f"{nodes:,} | {total / CORES / nodes:,.1f} | {exchange(D, queries, nodes, MINIBATCH, rows):,.1f} | "
-            f"{exchange(D, queries, nodes, MINIBATCH * nodes, rows):,.1f} |"
+            f"{nodes:,} | {total / CORES / nodes:,.1f} | {exchange(D, queries, nodes, rows):,.1f} |"
         )
     with replacing(folder / "cost-model.png") as path:
         drawn(times, laws).savefig(path, format="png", dpi=110)

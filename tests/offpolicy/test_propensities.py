@@ -115,3 +115,18 @@ def test_propensities_are_the_same_whatever_the_vocabulary() -> None:
     fewer = GivenScores(scores[:, 1:])
     unknown = TwoStagePolicy(fewer, fewer, D, K, Vocabulary(turned.query_ids, turned.item_ids[1:]))
     assert (propensities.row_propensities(rows, THETA, "exact", unknown)[rows.item == D - 1] == 0).all()
+
+
+def test_where_items_are_many_only_clicked_rows_of_the_first_part_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logs = [log(N=60), log(N=60, seed=1)]
+    plain = resolve(logs, THETA, logging_policy=policy(), samples=400).rho_0
+    same = resolve(logs, THETA, logging_policy=policy(), samples=400, only_clicked=True).rho_0
+    assert all(np.array_equal(a, b) for a, b in zip(plain, same, strict=True))  # few items: nothing is gained by it
+    monkeypatch.setattr("tandemrank.policies.candidates.LARGE", 0)
+    found = resolve(logs, THETA, logging_policy=policy(), samples=400, only_clicked=True).rho_0
+    clicked = logs[0].clicks > 0
+    assert (found[0][~clicked] == 0).all()
+    assert found[0][clicked] == pytest.approx(plain[0][clicked], rel=0.15)
+    assert (found[1] > 0).all()

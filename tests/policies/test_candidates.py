@@ -82,6 +82,30 @@ def test_exposure_and_utility(K2: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert np.allclose(pair(K2=K2).utility(w, THETA, samples=4000), value, rtol=0.05)
 
 
+@pytest.mark.parametrize("K2", [4, 9])
+def test_exposures_and_lists_of_the_same_races_by_enumeration(K2: int) -> None:
+    """Of one pass: exposures, those with the candidates shuffled, and lists, each with the law of the pair."""
+    n, policy = 20_000, pair(K2=K2)
+    q, documents = np.zeros(n // 4, np.int64), csr_matrix(np.ones((n // 4, 9), np.float32))
+    found = candidates.shown(
+        policy, q, torch.tensor(THETA), documents, samples=4, generator=torch.Generator().manual_seed(3)
+    )
+    s, r = (x[0].tolist() for x in policy.plain_scores(range(1)))
+
+    def exact(by: list[float]) -> np.ndarray:
+        if K2 < 9:
+            return np.array(enumeration.exposure(s, by, THETA, K2))
+        rho = np.zeros(9)
+        for y, p, _ in enumeration.rankings(by, range(9), 2):
+            rho[list(y)] += p * np.array(THETA)
+        return rho
+
+    assert np.allclose(found.rho.reshape(-1, 9).mean(0), exact(r), atol=0.01)
+    assert np.allclose(found.shuffled.reshape(-1, 9).mean(0), exact([0.0] * 9), atol=0.01)
+    often = sum(THETA[k] * np.bincount(found.lists[:, :, k].ravel(), minlength=9) / n for k in range(2))
+    assert np.allclose(often, exact(r), atol=5 * 0.5 / np.sqrt(n))
+
+
 def test_exposure_of_one_stage_by_enumeration() -> None:
     s = [0.5, -1.0, 1.5, 0.0, -np.inf]
     rho = np.zeros(5)

@@ -173,3 +173,18 @@ def test_methods_by_name() -> None:
     assert check_methods(["joint", "baseline", "joint"]) == ["joint", "baseline"]
     with pytest.raises(ConfigError, match="a method is one of baseline, independent, stacking, joint; got 'magic'"):
         check_methods(["magic"])
+
+
+def test_one_stage_for_both_is_trained_once_with_twice_the_draws(phases) -> None:
+    asked = driver(config=CONFIG.model_copy(update={"schedule": "once"}))
+    asked.train("joint")
+    assert phases == {"one for both": 1, "both": 1}
+    once = train(start(), weights(), THETA, CONFIG, schedule=[schedules.ONE_FOR_BOTH], seed=3).policy
+    assert same(replace(once, generator=once.ranker), replace(once, ranker=once.generator))
+    twice = train(
+        start(), weights(), THETA, CONFIG.model_copy(update={"samples": 2 * CONFIG.samples}),
+        schedule=[schedules.RANKER_ALONE], seed=3,
+    ).policy  # fmt: skip
+    assert all(torch.equal(x, y) for x, y in zip(once.ranker.parameters(), twice.ranker.parameters(), strict=True))
+    with pytest.raises(ConfigError, match="schedule = once needs two stages that start from one model"):
+        schedules.schedule_of("joint", "once", once.generator, start().ranker)

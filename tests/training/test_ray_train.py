@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 import tandemrank as tr
 from tandemrank.errors import ConfigError
 from tandemrank.experiments.world import build_world, impressions, load_task
-from tandemrank.logs import writing
+from tandemrank.logs import reading, writing
+from tandemrank.training import learning
 from tandemrank.training.ray_train import check_ready
 
 # One phase: Ray is started once for each.
@@ -87,7 +88,7 @@ def test_on_two_nodes_with_a_worker_killed_in_the_middle_of_an_epoch(folder) -> 
     pytest.importorskip("ray", reason="the extra `cluster` is not installed")
     environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     line = [sys.executable, "-c", ON_TWO_NODES, str(folder), json.dumps(SWITCHES)]
-    out = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300)
+    out = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=1200)
     assert out.returncode == 0, out.stderr[-3000:]
     found = json.loads((folder / "result.json").read_text())
     assert found["alive"] == 2
@@ -103,6 +104,18 @@ def test_on_two_nodes_with_a_worker_killed_in_the_middle_of_an_epoch(folder) -> 
     assert ours.keys() == theirs.keys()
     for name, t in theirs.items():
         assert np.allclose(ours[name], t, rtol=1e-3, atol=1e-3), name
+
+
+def test_where_nothing_is_trained_it_says_so(folder, monkeypatch) -> None:
+    monkeypatch.setattr(learning, "check_ready", lambda **_: None)
+    monkeypatch.setattr(reading, "_on_ray", reading._here)
+    said: list[str] = []
+    start = tr.Start(policy=tr.load(folder / "production"))
+    tr.learn(folder / "log", start=start, engine="ray", checkpoints=folder / "checkpoints", say=said.append)
+    assert any("nothing is trained on top of the posterior (refine = 0), so the engine ray" in words for words in said)
+    said.clear()
+    tr.learn(folder / "log", start=start, say=said.append)
+    assert not any("engine ray" in words for words in said)
 
 
 def test_what_a_team_cannot_train_is_refused() -> None:

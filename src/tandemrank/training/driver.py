@@ -57,12 +57,12 @@ class Methods:
         checkpoints: Path | None = None,
         resume: bool = False,
         alone: Alone | None = None,
-        run: Callable[..., Trained] = train,
+        run: Callable[..., Trained] | None = None,
     ) -> None:
         self.start, self.weights, self.theta, self.config = start, weights, theta, config
         self.seed, self.coordinates, self.caution = seed, coordinates, caution
         self.criterion, self.watch, self.watch_every = criterion, watch, watch_every
-        self.checkpoints, self.resume, self.refine, self.run = checkpoints, resume, refine, run
+        self.checkpoints, self.resume, self.refine, self.run = checkpoints, resume, refine, run or train
         self._alone: Alone = {} if alone is None else alone
         self._is_shared, self._identities = alone is not None, dict[str, str]()
 
