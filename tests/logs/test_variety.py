@@ -1,12 +1,14 @@
 """Whether the lists of a query vary, against every two lists of it one by one."""
 
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
 import pytest
 
-from tandemrank.logs import reading, variety
+from tandemrank.logs import reading, sums, variety
+from tandemrank.offpolicy import values
 
 
 def log(lists: dict[str, list[list[int]]]) -> pl.DataFrame:
@@ -57,3 +59,29 @@ def test_queries_that_come_once_say_nothing() -> None:
     assert (
         variety.items_in_common(feedback) is variety.fixed_queries(feedback) is variety.hardly_varies(feedback) is None
     )
+
+
+@pytest.mark.parametrize("keys", ["own", "one", "none", "texts", "gone"])
+def test_lists_of_a_sharp_policy_are_known_by_their_keys_to_be_drawn_anew(keys) -> None:
+    rng = np.random.default_rng(0)
+    n, K = 400, 5
+    lists = np.tile(np.arange(K), (n, 1))
+    lists[:, -1] = np.where(rng.random(n) < 0.5, K - 1, rng.integers(K, 200, n))  # one place of five is drawn
+    rows = {
+        "query_id": rng.integers(8, size=n), "items": lists.tolist(), "clicks": np.zeros((n, K), int).tolist(),
+        "propensities": np.full((n, K), 0.5).tolist(),
+    }  # fmt: skip
+    column = {
+        "own": pl.Series("key", np.arange(n, dtype=np.uint64)), "one": pl.Series("key", np.full(n, 7, np.uint64)),
+        "texts": pl.Series("key", [f"k{i}" for i in range(n)]), "gone": pl.Series("key", [None] * n, dtype=pl.UInt64),
+    }  # fmt: skip
+    frame = pl.DataFrame(rows).with_columns(*([column[keys]] if keys in column else []))
+    log = reading.read(frame)
+    assert "in common" in variety.hardly_varies(log)
+    assert log.anew == variety.drawn_anew(log) == (keys == "own")
+    assert sums.merge([log, reading.read(frame)]).anew == (keys == "own")
+    assert not sums.merge([log, reading.read(frame.drop("key", strict=False))]).anew
+    side = SimpleNamespace(propensity="logged")
+    assert values.unit(None, log, [side]) == ("impressions" if keys == "own" else "queries")
+    fixed = reading.read(frame.with_columns(items=pl.lit(list(range(K)))))
+    assert not variety.drawn_anew(fixed)  # always one list: keys or not, nothing was drawn

@@ -12,7 +12,7 @@ from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_
 from tandemrank.logs.id_registry import IdRegistry, encode_ids
 from tandemrank.logs.impressions import Shown
 from tandemrank.logs.keys import RANK_BITS
-from tandemrank.logs.schema import LONG, NO_ROWS, WIDE, Problem, is_long, problem, problem_unless, schema_problems
+from tandemrank.logs.schema import KEY, LONG, NO_ROWS, WIDE, Problem, is_long, problem, problem_unless, schema_problems
 
 DAY = 86_400.0  # clocks and time zones may differ by so many seconds
 
@@ -53,6 +53,7 @@ class _Flat:
 
 def examine(frame: pl.DataFrame, names: "IdRegistry", K: int | None) -> tuple[list[Problem], Shown | None]:
     """The problems of a batch and, where there are none, its impressions in inside positions; there must be some."""
+    keys = _keys(frame)
     frame = frame.select(c for c in (LONG if is_long(frame.columns) else WIDE) if c in frame.columns)
     frame = frame.with_columns(pl.col(c).arr.to_list() for c, t in frame.schema.items() if isinstance(t, pl.Array))
     limit = min(K or 2**RANK_BITS, 2**RANK_BITS)
@@ -80,7 +81,15 @@ def examine(frame: pl.DataFrame, names: "IdRegistry", K: int | None) -> tuple[li
         weight = flat.weight.to_numpy()
     if flat.propensity is not None:
         propensity = flat.propensity.to_numpy()
-    return [], Shown(query, flat.length, weight, item, flat.rank, flat.click.cast(pl.UInt8).to_numpy(), propensity)
+    click = flat.click.cast(pl.UInt8).to_numpy()
+    return [], Shown(query, flat.length, weight, item, flat.rank, click, propensity, keys)
+
+
+def _keys(frame: pl.DataFrame) -> NDArray[np.uint64] | None:
+    """The keys of a served log, which is wide; a column of the name that is anything else is nobody's business."""
+    if is_long(frame.columns) or KEY not in frame.columns or frame[KEY].dtype != pl.UInt64 or frame[KEY].null_count():
+        return None
+    return frame[KEY].to_numpy()
 
 
 def impressions_of(frame: pl.DataFrame) -> NDArray[np.int64]:

@@ -56,7 +56,7 @@ class Feedback:
     it, or None where the log has no propensities, `impressions` the (weighted) number of impressions of each query. `exact`
     has the digits that float64 has no room for, so that merging is exact; where a column was changed it counts, as it is.
     `others`: clicks on other items of the same lists, summed over the row's clicks; weights do not enter. None where nobody
-    counted them.
+    counted them. `anew`: every impression has a random key of its own, as a server writes them: its list was drawn for it.
     Shapes: query, item, rank, shown, clicks, logged, others [P]; impressions [Q].
     """
 
@@ -70,6 +70,7 @@ class Feedback:
     impressions: NDArray[np.float64]
     exact: Exact = Exact()
     others: NDArray[np.float64] | None = None
+    anew: bool = False
 
     @property
     def N(self) -> float:

@@ -43,7 +43,8 @@ def joined(parts: Sequence[Impressions]) -> Impressions:
 class Shown:
     """Impressions in inside positions, their items in one row.
 
-    Shapes: query, length, weight [n]; item, rank, click, propensity [m], where m = sum(length).
+    `key`: the random numbers that decided the lists, in a served log.
+    Shapes: query, length, weight, key [n]; item, rank, click, propensity [m], where m = sum(length).
     """
 
     query: NDArray[np.integer]
@@ -53,6 +54,7 @@ class Shown:
     rank: NDArray[np.integer]
     click: NDArray[np.uint8]
     propensity: NDArray[np.float64] | None
+    key: NDArray[np.uint64] | None = None
 
     def take(self, chosen: NDArray[np.bool_]) -> "Shown":
         """Only the chosen impressions. Shapes: chosen [n]."""
@@ -65,6 +67,7 @@ class Shown:
             self.rank[inside],
             self.click[inside],
             None if self.propensity is None else self.propensity[inside],
+            None if self.key is None else self.key[chosen],
         )
 
     def table(self, limit: int) -> Impressions:

@@ -4,7 +4,7 @@ A log is read once; its cost in memory is that of its distinct (query, item, ran
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -182,8 +182,8 @@ def _in_order(found: _Found) -> _Found:
     final = Vocabulary(met.query_ids.sort(), met.item_ids.sort())
     if same_ids(final, met):
         return found
-    moved = (renamed(feedback, final) for feedback in found.parts)
-    parts = tuple(unpacked(total([sums]), final, impressions) for sums, impressions in moved)
+    moved = [(*renamed(feedback, final), feedback.anew) for feedback in found.parts]
+    parts = tuple(replace(unpacked(total([sums]), final, shown), anew=anew) for sums, shown, anew in moved)
     return _Found(parts, found.first.in_vocabulary(met, final))
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 WIDE = ("query_id", "items", "clicks", "propensities", "weight", "timestamp", "impression_id", "policy")
 LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight", "timestamp", "policy")
+KEY = "key"  # of a served log: the random number that decided the list
 IDS = ("impression_id", "query_id", "item_id", "items", "policy")
 
 NO_ROWS = np.zeros(0, dtype=np.int64)

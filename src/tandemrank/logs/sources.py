@@ -28,7 +28,7 @@ from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
 from tandemrank.logs.json_lines import Piece
 from tandemrank.logs.repeats import KnownFiles, KnownImpressions
-from tandemrank.logs.schema import IDS, LONG, NO_ROWS, WIDE, Problem, is_long, problem_unless, schema_problems
+from tandemrank.logs.schema import IDS, KEY, LONG, NO_ROWS, WIDE, Problem, is_long, problem_unless, schema_problems
 from tandemrank.logs.values import column_of
 
 Source = str | Path | Sequence[str | Path] | pl.DataFrame | pl.LazyFrame | PandasFrame
@@ -225,7 +225,7 @@ def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool) -> It
         yield pl.DataFrame(schema=schema), wrong
         return
     if not every_column:
-        data = data.select(c for c in (LONG if is_long(schema.names()) else WIDE) if c in schema)
+        data = data.select(c for c in (LONG if is_long(schema.names()) else (*WIDE, KEY)) if c in schema)
     pieces: Iterator[pl.DataFrame] = data.collect_batches(chunk_size=batch, maintain_order=True)
     types: dict[str, type[pl.DataType]] = {}
     for frame in _uncut(pieces) if is_long(schema.names()) else pieces:

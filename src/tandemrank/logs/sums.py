@@ -4,7 +4,7 @@ Counts are integers in float64; sums of weights and of weight / propensity are t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -156,12 +156,15 @@ class Tally:
         self.company: list[Company] = []  # of the clicks among them
         self.rows: list[Rows] = []  # waiting, those with weights or propensities
         self.parts: list[Sums] = []
+        self.anew: bool | None = None  # of lists that were counted: whether each has a key of its own
         self.impressions = np.zeros(0)
         self.weights = np.zeros((WEIGHT_LIMBS, 0), dtype=np.int64)
 
     def add(self, shown: Shown) -> None:
         """Counts more impressions."""
         self._add_impressions(shown.query, shown.weight)
+        own = shown.key is not None and len(np.unique(shown.key)) == len(shown.key)
+        self.anew = own if self.anew is None else self.anew and own
         key = pack(np.repeat(shown.query, shown.length), shown.item, shown.rank)
         at, beside = clicks_beside(shown)
         if shown.weight is None and shown.propensity is None:
@@ -211,7 +214,7 @@ class Tally:
         if self.weights.shape[1]:
             weights = np.pad(self.weights, ((0, 0), (0, Q - self.weights.shape[1])))
             impressions = exact.carried(weights + exact.split(impressions, WEIGHT_LIMBS))
-        return unpacked(sums, vocabulary, impressions)
+        return replace(unpacked(sums, vocabulary, impressions), anew=bool(self.anew))
 
 
 def unpacked(sums: Sums, vocabulary: Vocabulary, impressions: CountsOrLimbs) -> Feedback:
@@ -271,8 +274,10 @@ def merge(feedbacks: Sequence[Feedback]) -> Feedback:
     sums, impressions = zip(*(renamed(f, vocabulary) for f in feedbacks), strict=True)
     if any(x.ndim == 2 for x in impressions):
         impressions = tuple(exact.split(x, WEIGHT_LIMBS) if x.ndim == 1 else x for x in impressions)
-        return unpacked(total(sums), vocabulary, exact.carried(np.sum(impressions, axis=0)))
-    return unpacked(total(sums), vocabulary, np.sum(impressions, axis=0))
+        together: CountsOrLimbs = exact.carried(np.sum(impressions, axis=0))
+    else:
+        together = np.sum(impressions, axis=0)
+    return replace(unpacked(total(sums), vocabulary, together), anew=all(f.anew for f in feedbacks if f.N))
 
 
 def _union(ids: Sequence[pl.Series], column: str, bits: int) -> pl.Series:

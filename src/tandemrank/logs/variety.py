@@ -38,6 +38,17 @@ def items_in_common(feedback: Feedback) -> float | None:
     return float(min(common @ n[repeated] / n[repeated].sum(), 1.0))
 
 
+def drawn_anew(feedback: Feedback) -> bool:
+    """Whether each list was drawn for its impression, as far as the log tells.
+
+    Its lists vary; or they have little to vary in, as those of a sharp policy, but every one has a random key of its own and
+    not nearly all queries always saw one list.
+    """
+    if hardly_varies(feedback) is None:
+        return True
+    return feedback.anew and (fixed_queries(feedback) or 0.0) < FIXED_QUERIES
+
+
 def hardly_varies(feedback: Feedback) -> str | None:
     """Why a log says nothing of items that were not shown, in words; None where its lists vary, or nobody can see it."""
     fixed, common = fixed_queries(feedback), items_in_common(feedback)

@@ -16,7 +16,7 @@ from scipy.special import ndtri
 
 from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.variety import hardly_varies
+from tandemrank.logs.variety import drawn_anew
 from tandemrank.offpolicy import bounds, impression_bound
 from tandemrank.offpolicy.bounds import Bound, Independent
 from tandemrank.offpolicy.diagnostics import Diagnostics
@@ -208,12 +208,13 @@ def most_clicks(log: Feedback) -> float:
 def unit(asked: Independent | None, log: Feedback, sides: Sequence[Judged]) -> Independent:
     """What a bound takes one by one: as asked, else impressions, where each counts once and its list was drawn anew.
 
-    Propensities say that lists vary; where those of a query hardly do, one draw was shown many times.
+    Propensities say that lists vary; where those of a query hardly do, one draw was shown many times, unless the log has the
+    random key of each.
     """
     if asked is not None:
         return asked
     drawn = any(side.propensity in ("exact", "logged", "fitted") for side in sides)
-    anew = not drawn or hardly_varies(log) is None
+    anew = not drawn or drawn_anew(log)
     return "impressions" if anew and impression_bound.counts_impressions(log) else "queries"
 
 

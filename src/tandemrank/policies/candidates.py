@@ -99,7 +99,13 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
         queries = retrieval.factors_of(pair.generator, q).queries.numpy()
         return _without(lambda n: pair.index.top(queries, n)[0], pair.K2, exclude)  # type: ignore[union-attr]
     scores = generator_scores(pair.generator, torch.tensor(q))
-    return _without(lambda n: products.top(scores, n)[0], pair.K2, exclude)
+    large = int(pair.generator.spec()["D"]) > LARGE
+
+    def best(n: int) -> NDArray[np.int32]:
+        few = retrieval.within_bounds(pair.generator, q, n) if large else None
+        return products.top(scores, n)[0] if few is None else few
+
+    return _without(best, pair.K2, exclude)
 
 
 def _without(best: Callable[[int], NDArray[np.int32]], n: int, exclude: csr_matrix | None) -> NDArray[np.int32]:

@@ -1,6 +1,7 @@
 """Retrieval: the items with the highest generator scores, exactly by blocks of products, or fast by an index of the items.
 
     exact   every product once, in blocks, nothing of the size queries x items     (`gradients.products.top`)
+            for a few queries at a time, again and again: bounds of all products, and the few that count (`gradients.coarse`)
     index   inverted lists of faiss (extra `ann`): the items of the lists nearest to the query, scored exactly
 
 An index may miss items: `recall` measures how many, against the exact ones. What it misses is never a candidate, so lists
@@ -9,9 +10,11 @@ that are drawn through it are not those of the policy; exposures, values and tra
 """
 
 import hashlib
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -19,10 +22,13 @@ from numpy.typing import NDArray
 
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import products
+from tandemrank.gradients._bridge import row_major
+from tandemrank.gradients.coarse import Coarse
 from tandemrank.gradients.products import Products
-from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 
 PROBED = 32  # inverted lists that a search looks into
+FEW, PAYS = 4, 4  # queries at a time for which bounds are faster than blocks; such calls from which on they are made
 
 
 def faiss_library() -> Any:
@@ -67,6 +73,38 @@ def factors_of(scorer: Scorer, q: NDArray[np.int64]) -> Products:
             f"an index is of embeddings, and a {scorer.kind} has none: its scores are no products. Retrieve exactly."
         )
     return Products(found.queries.detach(), found.items.detach())
+
+
+class _Seen:
+    """How often a factorisation was asked about few queries with the items it has now, and bounds of them."""
+
+    def __init__(self, items: tuple[int, int]) -> None:
+        self.items, self.calls, self.coarse = items, 0, cast("Coarse | None", None)
+
+
+_seen: "WeakKeyDictionary[Scorer, _Seen]" = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def within_bounds(scorer: Scorer, q: NDArray[np.int64], n: int) -> NDArray[np.int32] | None:
+    """The n highest items of a few queries, the same as `products.top` has; None where blocks of products are as good.
+
+    Items that have moved are known by PyTorch's count of their changes.  Shapes: q [B] -> [B, n].
+    """
+    if len(q) > FEW or not isinstance(scorer, MatrixFactorisation) or n >= len(scorer.items):
+        return None
+    now = scorer.items.data_ptr(), scorer.items._version
+    with _lock:
+        seen = _seen.get(scorer)
+        if seen is None or seen.items != now:
+            seen = _seen[scorer] = _Seen(now)
+        seen.calls += 1
+        if seen.calls == PAYS:
+            seen.coarse = Coarse.of(row_major(scorer.items.detach()))
+    if seen.coarse is None:
+        return None
+    found = [seen.coarse.bounded(x) for x in row_major(scorer.queries.detach()[torch.from_numpy(q)])]
+    return None if any(one is None for one in found) else np.stack([one.highest(n)[0] for one in found if one])
 
 
 def build(scorer: Scorer, *, lists: int | None = None, probed: int = PROBED, seed: int = 0) -> Index:

@@ -30,7 +30,7 @@ from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
-from tandemrank.logs.variety import hardly_varies
+from tandemrank.logs.variety import drawn_anew
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.certainty import excess_exposure
 from tandemrank.offpolicy.names import Asked, Clip, Curve, Estimator
@@ -172,7 +172,7 @@ def decide(
     )  # fmt: skip
     everybody: list[Side] = [*sides.values(), against, PRODUCTION]
     *new, old, live = estimate_all(everybody, log, asked)
-    varies = hardly_varies(live.log) is None
+    varies = drawn_anew(live.log)
     if not varies and isinstance(examination, str):
         others = [_under(everybody, live.log, asked, steepness) for steepness in STEEPNESS]
     else:
