@@ -183,7 +183,7 @@ def _study(
     with resumable(), working("trainings that are finished", len(study.cells(config))) as progress:
         table = when_joint.run(config, out, command=command_line(), resume=resume, progress=progress)
     write_text(out / "table.md", stages.markdown(table))
-    write_text(out / "gains.svg", style.svg(stages.gains(table), "Joint less its best rival, by setting"))
+    write_text(out / "gains.svg", style.svg(stages.gains(table), "Joint less the best other pair, by setting"))
     if as_json:
         print_json(table)
     else:

@@ -123,9 +123,10 @@ class SettingResult:
     lines: tuple[Line, ...]
     gains: tuple[Gain, ...]
 
-    def best(self, method: str = "joint") -> Gain | None:
-        """Joint less its best rival; None where it was not run."""
-        return next((gain for gain in self.gains if gain.method == method), None)
+    def best(self, method: str = "joint", *, pairs_only: bool = False) -> Gain | None:
+        """Joint less its best rival, or the best that is a pair of the same two stages; None where it was not run."""
+        rivals = (gain for gain in self.gains if not (pairs_only and gain.rival == SINGLE))
+        return next((gain for gain in rivals if gain.method == method), None)
 
 
 @dataclass(frozen=True)
