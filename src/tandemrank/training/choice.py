@@ -17,7 +17,9 @@ from tandemrank.training.config import EarlyStopping, LearningConfig
 from tandemrank.training.schedules import Method, are_same
 
 AUTO = "auto"
-FEW = 10  # clicked items per query below which training for each other gained in some worlds and not in another (docs/stages.md)
+FEW = (
+    10  # clicked items per query below which training for each other gained in some worlds, not in all (docs/stages.md)
+)
 
 
 @dataclass(frozen=True)
