@@ -17,7 +17,9 @@ from tandemrank.training.config import EarlyStopping, LearningConfig
 from tandemrank.training.schedules import Method, are_same
 
 AUTO = "auto"
-FEW = 10  # clicked items per query below which training for each other was not seen to gain, in one prototype (docs/stages.md)
+FEW = (
+    10  # clicked items per query below which training for each other gained in some worlds, not in all (docs/stages.md)
+)
 
 
 @dataclass(frozen=True)
@@ -82,5 +84,5 @@ def few_clicks(log: Feedback, generator: Scorer, ranker: Scorer, methods: Sequen
         return None
     return (
         f"clicks are few: {each:.1f} clicked items per query, of {queries:,} queries with clicks. Below about {FEW} training "
-        "the stages for each other was not seen to gain; --method auto lets held-out clicks choose."
+        "the stages for each other gained in some worlds and not in others; --method auto lets held-out clicks choose."
     )
