@@ -17,6 +17,7 @@ from typing import Any
 
 from tandemrank._base import cluster
 from tandemrank.errors import ConfigError, JobError
+from tandemrank.serving.journal import shout
 from tandemrank.serving.run import Address
 
 NAME = "tandemrank"  # of the application in the cluster; another of this name replaces it, one replica after the other
@@ -68,10 +69,11 @@ def _wait_for_proxies(address: Address) -> None:
     until = time.monotonic() + PROXY_SECONDS
     while not proxies_answer(client.get_serve_details(), address):
         if time.monotonic() > until:
-            raise JobError(
-                f"the replicas run, but after {PROXY_SECONDS:.0f} s not every node with one answers at port {address.port}. "
-                "Is another server there? Give another --port."
+            shout(
+                f"the replicas run, but after {PROXY_SECONDS:.0f} s not every node with one answers at port {address.port}: "
+                "its machine is too busy for Ray, or another server is there."
             )
+            return
         time.sleep(0.1)
 
 
