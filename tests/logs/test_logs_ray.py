@@ -142,8 +142,8 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
     parts, lists = reading.read_with_lists(tmp_path / "log", (0.3,), lists=70_000, seed=7)
     for name, part in zip(("used", "apart"), parts, strict=True):
         assert_same(feedback.load(tmp_path / name), part)
-    first = np.load(tmp_path / "first.npz")
-    assert all(np.array_equal(first[name], getattr(lists, name)) for name in ("query", "items", "clicks"))
+    with np.load(tmp_path / "first.npz") as first:
+        assert all(np.array_equal(first[name], getattr(lists, name)) for name in ("query", "items", "clicks"))
     for name in ("bad", "propensities", "empty", "linked"):
         with pytest.raises(LogError) as here:
             reading.read(tmp_path / name)

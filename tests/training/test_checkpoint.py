@@ -88,7 +88,7 @@ def test_an_edited_checkpoint_is_refused(path) -> None:
     for changed in (
         (tensors | {"now.ranker.items": tensors["now.ranker.items"] + 1e-3}, metadata),
         ({name: t for name, t in tensors.items() if name != "now.ranker.items"}, metadata),
-        (tensors, metadata | {"state": metadata["state"].replace('"phase": 3', '"phase": 2')}),
+        (tensors, metadata | {"state": metadata["state"].replace('"phase": 1', '"phase": 0')}),
         (tensors, {"state": metadata["state"]}),
         (tensors, {}),
     ):

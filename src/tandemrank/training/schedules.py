@@ -122,10 +122,10 @@ def _phases(method: Method, name: ScheduleName, generator: Scorer, ranker: Score
         raise ConfigError(
             f"schedule = {name} needs two stages that start from one model; these two differ. Use tandem."
         )
-    return _of_two_models(method, name, ranker)
+    return _of_two_models(method, name, generator, ranker)
 
 
-def _of_two_models(method: Method, name: ScheduleName, ranker: Scorer) -> tuple[Phase, ...]:
+def _of_two_models(method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer) -> tuple[Phase, ...]:
     """The phases where the stages are two models: the generator alone knows K2, and every stage has as many epochs in every
     method."""
     if method in ("baseline", "independent") and ranker.needs_generator:
@@ -141,6 +141,9 @@ def _of_two_models(method: Method, name: ScheduleName, ranker: Scorer) -> tuple[
         return GENERATOR_AMONG, RANKER_FOR_GENERATOR
     if name == "paper":
         return JOINT["paper"]
+    if generator.kind == ranker.kind == "two-towers":
+        # They begin at random: candidates of a generator that knows nothing teach a re-ranker little, and the other way round.
+        return tuple(replace(phase, share=0.5) for phase in (GENERATOR_AMONG, RANKER_FOR_GENERATOR, BOTH))
     # For each other from the start: a generator that was first trained alone has settled for a compromise, and every epoch that
     # Joint begins as Stacking does costs it some of its lead (docs/results).
     return (BOTH,)
