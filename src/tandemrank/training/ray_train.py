@@ -10,6 +10,7 @@ comes out is that of one process up to rounding; one process can go on from a te
 import json
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from tandemrank.training.history import Progress
 from tandemrank.training.loop import Trained, train
 from tandemrank.training.team import Workers
 
+REFUSED = "refused.json"  # what a worker could not do, for the others and for the driver
 FAILURES = 8  # of workers, before a phase is given up
 SECONDS = 1.0  # between two looks at the checkpoint, for those who want to know how far it is
 # Watchers of Ray Train, a process each, that have nothing to watch here.
@@ -100,13 +102,13 @@ def _run(policy: TwoStagePolicy, given: Any, switches: dict[str, Any], progress:
     """Trains until the checkpoint says that the phase is over."""
     ray, ray_train, ray_torch = _ray()
     path = Path(switches["checkpoint"])
-    own, refused = path.parent / f".{path.stem}.ray", path.with_suffix(".refused")
-    own.mkdir(parents=True, exist_ok=True)
-    refused.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(prefix=f".{path.stem}-ray-", dir=path.parent))  # nobody else's, so it may be removed
+    refused = own / REFUSED
     nodes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     threads = min((n for n in nodes if n), default=1)
     trainer = ray_torch.TorchTrainer(
-        _work, train_loop_config={"job": ray.put((policy, given, switches)), "threads": threads},
+        _work, train_loop_config={"job": ray.put((policy, given, switches)), "threads": threads, "folder": str(own)},
         torch_config=ray_torch.TorchConfig(backend="gloo"),
         scaling_config=ray_train.ScalingConfig(
             num_workers=max(sum(n > 0 for n in nodes), 1), resources_per_worker={"CPU": threads}, placement_strategy="SPREAD"
@@ -128,7 +130,6 @@ def _run(policy: TwoStagePolicy, given: Any, switches: dict[str, Any], progress:
         ) from error
     finally:
         watcher.close()
-        refused.unlink(missing_ok=True)
         shutil.rmtree(own, ignore_errors=True)
 
 
@@ -161,7 +162,7 @@ def _work(config: dict[str, Any]) -> None:
     import torch
 
     policy, given, switches = ray.get(config["job"])
-    refused = Path(switches["checkpoint"]).with_suffix(".refused")
+    refused = Path(config["folder"]) / REFUSED
     if refused.exists():
         return
     numba.set_num_threads(min(config["threads"], numba.get_num_threads()))
