@@ -303,6 +303,12 @@ def test_estimate_values_a_pair_and_compare_compares_two(simulated, capsys, monk
     assert (against["new"]["estimator"], against["new"]["propensity"]) == ("beta_ips", "exact")
     code, out, err = call(capsys, monkeypatch, "compare", *ask, "--json", "--independent", "queries")
     assert json.loads(out)["lower_bound"] < against["lower_bound"]
+    for command in ("estimate", "compare"):
+        code, out, err = call(capsys, monkeypatch, command, *ask, "--json", "--reward", "posterior")
+        assert code == 0, err
+        value = json.loads(out).get("new", json.loads(out))
+        assert value["estimator"] == "doubly_robust"
+        assert abs(value["value"] - clicks) < 5 * value["standard_error"]
 
 
 def test_a_system_by_its_scores_has_the_sizes_of_the_log(simulated, tmp_path, capsys, monkeypatch) -> None:
@@ -405,6 +411,8 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["examine", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "absent.parquet"], 2, "give the pair by --policy"),
+        (["estimate", "--logs", "x", "--reward", "magic"], 2, "reward must be one of posterior, item-rate"),
+        (["compare", "--logs", "x", "--reward", "posterior", "--estimator", "ips"], 2, "ips uses no reward model"),
         (["compare", "--logs", "x", "--policy", "absent", "--against", "nowhere"], 2, "absent"),
         (["decide", "--logs", "x"], 2, "give at least one pair"),
         (["estimate", "--logs", "x", "--policy", "absent", "--curve-interval"], 2, "--curve-interval needs --curve"),

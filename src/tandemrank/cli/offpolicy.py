@@ -40,10 +40,17 @@ LoggingPolicy = Annotated[Path | None, typer.Option(help="Saved policy that drew
 Estimator = Annotated[
     str,
     typer.Option(
-        help="auto (beta_ips where propensities are known, else doubly_robust), doubly_robust, ips, clipped, self_normalised, "
-        "beta_ips or direct."
+        help="auto (beta_ips where propensities are known, ips where they are fitted, doubly_robust where they are counted "
+        "or a --reward is given), doubly_robust, ips, clipped, self_normalised, beta_ips or direct."
     ),
 ]  # fmt: skip
+Reward = Annotated[
+    str,
+    typer.Option(
+        help="Reward model of doubly_robust and direct, cross-fitted: item-rate (clicks per examination of the item and the "
+        "query), or posterior (all that the log says, docs/learning.md)."
+    ),
+]
 UnitOption = Annotated[
     str | None,
     typer.Option(
@@ -75,6 +82,7 @@ def estimate(
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
     estimator: Estimator = "auto",
+    reward: Reward = "item-rate",
     list_length: ListLength = None,
     candidates: Candidates = None,
     curve: Curve = None,
@@ -109,7 +117,7 @@ def estimate(
         )
     if lists not in ("sampled", "most-likely") or (curve_interval and lists != "sampled"):
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
-    question = _question(propensity, logging_policy, estimator, curve, independent, engine, seed)
+    question = _question(propensity, logging_policy, estimator, reward, curve, independent, engine, seed)
     sizes = Sizes(candidates, list_length, logs)
     sizes.refuse_unused(scores)
     pair = pair_of(policy, scores, sizes)
@@ -131,6 +139,7 @@ def compare(
     propensity: Propensity = "auto",
     logging_policy: LoggingPolicy = None,
     estimator: Estimator = "auto",
+    reward: Reward = "item-rate",
     list_length: ListLength = None,
     candidates: Candidates = None,
     curve: Curve = None,
@@ -146,7 +155,7 @@ def compare(
     from tandemrank.offpolicy.valuation import estimate_all
     from tandemrank.offpolicy.values import compare_values
 
-    question = _question(propensity, logging_policy, estimator, curve, independent, engine, seed)
+    question = _question(propensity, logging_policy, estimator, reward, curve, independent, engine, seed)
     sizes = Sizes(candidates, list_length, logs)
     sizes.refuse_unused(scores, against)
     sides = [pair_of(policy, scores, sizes), other_side(against, sizes)]
@@ -161,6 +170,7 @@ def _question(
     propensity: str,
     logging_policy: Path | None,
     estimator: str,
+    reward: str,
     curve: str | None,
     independent: str | None,
     engine: str,
@@ -172,6 +182,7 @@ def _question(
     return Question(
         examination=read_curve_option(curve) or "reciprocal",
         estimator=estimator,  # type: ignore[arg-type]  # refused by name if it is none
+        reward=reward,  # type: ignore[arg-type]
         propensity=propensity,  # type: ignore[arg-type]
         logging_policy=None if logging_policy is None else two_stage.load(logging_policy),
         seed=seed,

@@ -6,4 +6,5 @@ Kind = Literal["logged", "exact", "frequency", "fitted"]
 Asked = Literal["auto"] | Kind
 Clip = Literal["paper", "quantile", "none"] | float
 Estimator = Literal["auto", "doubly_robust", "ips", "clipped", "self_normalised", "beta_ips", "direct"]
+MODELLED: tuple[Estimator, ...] = ("doubly_robust", "direct")  # those that use a reward model
 Curve = Literal["reciprocal", "dcg"]

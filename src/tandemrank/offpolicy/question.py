@@ -10,7 +10,7 @@ from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.bounds import Independent
-from tandemrank.offpolicy.names import Asked, Clip, Curve, Estimator
+from tandemrank.offpolicy.names import MODELLED, Asked, Clip, Curve, Estimator
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -71,6 +71,10 @@ class Question:
         check_engine(self.engine)
         if not isinstance(self.reward, RewardModel) and self.reward not in REWARDS:
             raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, or a reward model; {self.reward!r} came.")
+        if self.reward != "item-rate" and self.estimator not in ("auto", *MODELLED):
+            raise ConfigError(
+                f"the estimator {self.estimator} uses no reward model: leave `reward` out, or take {' or '.join(MODELLED)}."
+            )
         if self.independent not in (None, *get_args(Independent)):
             raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; {self.independent!r} came.")
         if self.samples < 1 or self.replicates < 100 or not 0 < self.level < 1:

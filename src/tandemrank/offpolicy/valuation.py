@@ -31,7 +31,7 @@ from tandemrank.offpolicy.folds import query_folds, rows_of
 from tandemrank.offpolicy.identification import identified
 from tandemrank.offpolicy.impression_bound import counts_impressions
 from tandemrank.offpolicy.logger import LISTS, lists_of
-from tandemrank.offpolicy.names import Asked, Clip, Curve, Estimator
+from tandemrank.offpolicy.names import MODELLED, Asked, Clip, Curve, Estimator
 from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve, row_propensities
 from tandemrank.offpolicy.question import Question, RewardSource
 from tandemrank.offpolicy.reward import item_rate, posterior
@@ -397,4 +397,3 @@ ESTIMATORS: dict[Estimator, Callable[[Exposure, Evidence], Estimate]] = {
     "doubly_robust": _doubly_robust, "ips": _ips, "clipped": _ips, "self_normalised": _self_normalised,
     "beta_ips": _beta_ips, "direct": _direct,
 }  # fmt: skip
-MODELLED: tuple[Estimator, ...] = ("doubly_robust", "direct")  # those that use a reward model
