@@ -342,7 +342,8 @@ def judged(exposure: Exposure, evidence: Evidence) -> Judged:
         diagnostics, modelled=evidence.estimator == "direct", fitted_lists=evidence.fitted_lists,
         against_curve=evidence.against_curve, over_impressions=values.few_queries(evidence.log),
     )  # fmt: skip
-    cases = identified(ips, exposure, evidence.log)
+    value = ESTIMATORS[evidence.estimator](exposure, evidence)
+    cases = identified(ips, exposure, evidence.log, value=value.value)
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
     weights, unclipped = (
@@ -352,8 +353,8 @@ def judged(exposure: Exposure, evidence: Evidence) -> Judged:
     if found.kind == "fitted":
         unknown += misfit_variance(ips.value, diagnostics.balance)
     return Judged(
-        ESTIMATORS[evidence.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
-        found.reason, values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
+        value, bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind, found.reason,
+        values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
         weights, unclipped, cases, model, evidence.estimator, unknown,
     )  # fmt: skip
 
