@@ -77,7 +77,7 @@ def test_with_full_support_there_is_no_range() -> None:
 @pytest.mark.parametrize("estimator", ["beta_ips", "self_normalised", "doubly_robust"])
 def test_the_range_holds_the_value_of_any_estimator(estimator) -> None:
     """Beta-IPS takes away what the weights found too much of: its value may be below IPS, which is the worst case by itself."""
-    shown, R, pair = world(None)
+    _, R, pair = world(None)
     for seed in range(3):
         rng = np.random.default_rng(seed)
         query = rng.integers(Q, size=600)

@@ -200,9 +200,7 @@ def test_noise_of_the_races_is_that_of_each_pair_with_its_clicks_at_all_ranks() 
     assert exposure_variance(w, None, rho, rows) == 0
 
 
-def test_fitted_propensities_may_be_off_by_as_much_as_the_exposure_that_they_find() -> None:
-    """Uniform between 10% too much and 10% too little: a standard deviation of .1 / sqrt(3)."""
-    off = np.random.default_rng(0).uniform(-0.1, 0.1, 200_000)
-    for balance in (0.9, 1.1):
-        assert misfit_variance(2.0, balance) == pytest.approx(np.var(2.0 * off), rel=0.01)
-    assert misfit_variance(2.0, 1.0) == 0
+def test_fitted_propensities_may_be_off_by_what_finer_groups_would_change_and_by_the_valued_list_itself() -> None:
+    assert misfit_variance(2.0, 1.9, None) == pytest.approx(0.1**2)
+    assert misfit_variance(2.0, 2.0, 4.0) == pytest.approx((0.2 * 2.0 / 4) ** 2)
+    assert misfit_variance(2.0, 2.0, None) == 0

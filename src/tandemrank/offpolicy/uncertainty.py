@@ -14,6 +14,9 @@ from tandemrank.offpolicy.estimate import Estimate, Floats
 
 RESAMPLED = 2**22  # queries drawn at once by the bootstrap: 32 MB
 FEW_QUERIES = 30  # fewer are no sample of others
+# How far a value is off, as a share of what its own list is among those that a query's tastes were fitted to: found on logs of
+# the independent simulator, other ones than those that judge it (docs/own-logs.md).
+OWN = 0.2
 
 
 def bootstrap(
@@ -70,13 +73,14 @@ def impression_covariance(weights: Sequence[Floats], log: Feedback, *, most: flo
     return found
 
 
-def misfit_variance(value: float, balance: float) -> float:
-    """The variance of a value by fitted propensities that do not fit: (1 - balance)^2 value^2 / 3.
+def misfit_variance(value: float, coarser: float, lists: float | None) -> float:
+    """The variance of a value by what a fitted logging policy gets wrong: (value - coarser)^2 + (OWN value / lists)^2.
 
-    The weights find `balance` of the exposure that they should find. The value, in which they are the weights of clicks, may be
-    off by as much, up or down, and nothing says where in between: uniformly.
+    The propensities are corrected by groups. What groups of twice the width would make of it, `coarser`, is as far from the
+    value as the value is from what finer groups would, if the log were long enough for them. And of the `lists` of a query that
+    its tastes were fitted to, one is the list whose clicks are valued (None: no tastes were).
     """
-    return ((1 - balance) * value) ** 2 / 3
+    return (value - coarser) ** 2 + (0.0 if lists is None else OWN * value / lists) ** 2
 
 
 def exposure_variance(weights: Floats, error: Floats | None, rho: Floats, log: Feedback) -> float:

@@ -221,7 +221,6 @@ def unit(asked: Independent | None, log: Feedback, sides: Sequence[Judged]) -> I
 def with_uncertainty(
     sides: Sequence[Judged],
     log: Feedback,
-    *,
     replicates: int,
     level: float,
     seed: int,
