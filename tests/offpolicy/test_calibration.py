@@ -1,5 +1,7 @@
 """A fitted logger against its log: the correction by hand, and what it does where the fit is wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
