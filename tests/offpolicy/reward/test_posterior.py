@@ -18,6 +18,7 @@ from tandemrank.offpolicy.reward import item_rate, noise, posterior, storage
 from tandemrank.offpolicy.reward.levels import item_levels
 from tandemrank.offpolicy.reward.memory import Noise
 from tandemrank.offpolicy.reward.model import RewardModel
+from tandemrank.offpolicy.reward.space import Shape
 from tandemrank.policies.vectors import Vectors
 
 THETA = np.array([1.0, 0.7, 0.4])
@@ -68,6 +69,23 @@ def error(model: RewardModel) -> float:
 def test_the_posterior_knows_more_than_rates_do() -> None:
     assert error(fitted("policy")) < 0.75 * error(fitted("item rate"))
     assert error(fitted("log")) < error(fitted("item rate"))
+
+
+def test_the_shape_moves_only_where_held_out_pairs_are_sure() -> None:
+    """Queries of this world have no level of their own: a long log says so, a short one leaves the default."""
+    short, long = (
+        posterior.fit(world(n=n).log, THETA, vectors=world(n=n).vectors).chosen.shape for n in (12_000, 100_000)
+    )
+    assert short == Shape()
+    assert long.level < 0.5 * Shape().level
+
+
+def test_a_gain_is_sure_by_two_of_its_standard_errors() -> None:
+    """Gains 1 and x: 1 + x against 2 sqrt(1 + x^2), or n equal ones: n against 2 sqrt(n)."""
+    assert not posterior.surely_better(np.ones(4))
+    assert posterior.surely_better(np.ones(5))
+    assert not posterior.surely_better(np.array([1.0, 0.2, 0.2]))
+    assert not posterior.surely_better(np.zeros(3))
 
 
 @pytest.mark.parametrize("source", ["policy", "log"])

@@ -216,33 +216,31 @@ class _Fit:
         return found if self.logger is None else with_opinion(found, self.logger, kappa)
 
     def choose_shape(self, directions: Directions, g: Floats) -> Shape:
-        """The shape by the held-out pairs of some queries: from the default, one constant after the other."""
+        """The shape by the held-out pairs of some queries: from the default, one constant after the other, each move only
+        where these pairs become surely likelier. Shapes that a short log cannot tell apart differ in the lists they give."""
         rows = self.some_queries(self.train, SEARCH_PAIRS)
-        best, x = Shape(), None
         held = self.held_out.only(np.isin(self.held_out.query, rows))
         if not len(held.item):
-            return best
-        weight: Floats | None = None
+            return Shape()
 
-        def judged(shape: Shape, x: Floats | None) -> tuple[float, Floats]:
-            nonlocal weight
+        def judged(shape: Shape, x: Floats | None) -> tuple[Floats, Floats]:
             space = spaces.shaped(directions, g, shape, self.memory.Q)
             x = steps.query_step(space, self.train, rows, x)
-            log_odds, _ = steps.held_out_log_odds(space, self.train, rows, x, held)
-            weight = sigmoid(log_odds) if weight is None else weight
-            return float((weight * steps.held_out_terms(log_odds, held)).sum()), x
+            return steps.held_out_log_odds(space, self.train, rows, x, held)[0], x
 
-        height, x = judged(best, None)
+        best = Shape()
+        log_odds, x = judged(best, None)
+        weight, terms = sigmoid(log_odds), steps.held_out_terms(log_odds, held)
         for name, moves in MOVES:
             if name == "trust" and not _has_own(directions, rows):
                 continue
             for move in moves:
-                moved = True
-                while moved:
-                    new = _moved(best, name, move)
-                    found, x_new = judged(new, x) if new != best else (-np.inf, x)
-                    moved = found > height
-                    best, height, x = (new, found, x_new) if moved else (best, height, x)
+                while (new := _moved(best, name, move)) != best:
+                    log_odds, x_new = judged(new, x)
+                    terms_new = steps.held_out_terms(log_odds, held)
+                    if not surely_better(weight * (terms_new - terms)):
+                        break
+                    best, terms, x = new, terms_new, x_new
         return best
 
     @cached_property
@@ -298,13 +296,17 @@ class _Fit:
             x_new = steps.query_step(new, self.train, judges, x)
             log_odds, spread = steps.held_out_log_odds(new, self.train, judges, x_new, held)
             terms_new = steps.held_out_terms(log_odds, held)
-            gain = weight * (terms_new - terms)
-            if gain.sum() <= SURE * np.sqrt(np.square(gain).sum()):
+            if not surely_better(weight * (terms_new - terms)):
                 return space, x, taken
             others = np.setdiff1d(self.rows, judges)
             x[judges] = x_new[judges]
             space, terms, x = new, terms_new, _merged(x, steps.query_step(new, self.train, others, x), others)
         return space, x, most
+
+
+def surely_better(gain: Floats) -> bool:
+    """Whether a sum of gains is above 0 by SURE of its standard errors.  Shapes: [n]."""
+    return bool(gain.sum() > SURE * np.sqrt(np.square(gain).sum()))
 
 
 NEVER = float(np.log(0.5))  # the choice of a pair that was never shown

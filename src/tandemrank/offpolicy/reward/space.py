@@ -48,7 +48,7 @@ class Shape:
     """How much queries differ, and how far a policy's own vector of a query is trusted (0 to 1)."""
 
     total: float = 4.0
-    slope: float = 0.5
+    slope: float = 0.3
     level: float = 0.3
     trust: float = 0.0
 
