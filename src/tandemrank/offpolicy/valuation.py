@@ -326,10 +326,14 @@ def _calibrated(pair: TwoStagePolicy | MostLikely, exposure: Exposure, evidence:
     fine, coarse = (
         calibrated(used.unclipped[0], exposure.rho, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2)
     )
-    more = 1.0
+    more, clip = 1.0, used.clip
     if used.kind == "fitted" and asked.reward_log is not None:
         more = excess(estimators.safe_ratio(exposure.rho, fine, log.shown), fine, log, asked.reward_log, theta)
-    return replace(evidence, propensities=replace(used, unclipped=(fine,)), coarser=coarse, excess=more)
+    if used.kind == "fitted" and asked.clip is None:  # what was clicked against all odds says that a fit is wrong there
+        clip = max(clip, propensities.clip_minimum("quantile", fine[log.clicks > 0], log.N))
+    return replace(
+        evidence, propensities=replace(used, unclipped=(fine,), clip=clip), coarser=np.maximum(coarse, clip), excess=more
+    )  # fmt: skip
 
 
 def _policy(pair: TwoStagePolicy | MostLikely) -> TwoStagePolicy:
