@@ -73,14 +73,20 @@ def impression_covariance(weights: Sequence[Floats], log: Feedback, *, most: flo
     return found
 
 
-def misfit_variance(value: float, coarser: float, lists: float | None) -> float:
-    """The variance of a value by what a fitted logging policy gets wrong: (value - coarser)^2 + (OWN value / lists)^2.
+def misfit(value: float, coarser: float, lists: float | None) -> tuple[float, float]:
+    """How far a value may be off by what a fitted logging policy gets wrong: (value - coarser, OWN value / lists).
 
+    Two errors, each as large as a standard deviation, with a sign: of two pairs they cancel as far as they are alike.
     The propensities are corrected by groups. What groups of twice the width would make of it, `coarser`, is as far from the
     value as the value is from what finer groups would, if the log were long enough for them. And of the `lists` of a query that
     its tastes were fitted to, one is the list whose clicks are valued (None: no tastes were).
     """
-    return (value - coarser) ** 2 + (0.0 if lists is None else OWN * value / lists) ** 2
+    return value - coarser, 0.0 if lists is None else OWN * value / lists
+
+
+def misfit_variance(new: tuple[float, float], old: tuple[float, float] = (0.0, 0.0)) -> float:
+    """The variance of a value by its misfit, or of the difference of two."""
+    return float(np.square(np.subtract(new, old)).sum())
 
 
 def exposure_variance(weights: Floats, error: Floats | None, rho: Floats, log: Feedback) -> float:

@@ -37,7 +37,7 @@ from tandemrank.offpolicy.question import Question, RewardSource
 from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
-from tandemrank.offpolicy.uncertainty import exposure_variance, misfit_variance
+from tandemrank.offpolicy.uncertainty import exposure_variance, misfit
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
 from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, worst
 from tandemrank.policies.prior import vectors_of
@@ -365,11 +365,12 @@ def judged(exposure: Exposure, evidence: Evidence) -> Judged:
     unclipped = estimators.safe_ratio(exposure.rho, found.unclipped[0], evidence.log.shown)
     weights = estimators.safe_ratio(exposure.rho, evidence.rho_0, evidence.log.shown)
     unknown = exposure_variance(weights, exposure.error, exposure.rho, evidence.log)
+    off = (0.0, 0.0)
     if evidence.coarser is not None:
         coarse = estimators.ips(exposure.rho, evidence.excess * evidence.coarser, evidence.log)
-        unknown += misfit_variance(ips.value, coarse.value, evidence.fitted_lists)
+        off = misfit(ips.value, coarse.value, evidence.fitted_lists)
     return Judged(
         value, bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind, found.reason,
         values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
-        weights, unclipped, cases, model, evidence.estimator, unknown,
+        weights, unclipped, cases, model, evidence.estimator, unknown, off,
     )  # fmt: skip
