@@ -85,7 +85,7 @@ def resolve(
     The first part decides, the source and the clip: the others (what is held out, what is valued) only follow. `lists` reads
     the shown lists of the log; it is called only if a logging policy has to be fitted to them. Without `rows` the source is
     found and no propensity: a reward model needs none. `only_clicked`: those of the first part are wanted where it has clicks.
-    `beside`: other impressions of the same vocabulary, among which frequencies are counted.
+    `beside`: other impressions of the same vocabulary, among which frequencies are counted where lists hardly vary.
     Shapes: theta [K].
     """
     for part in parts:
@@ -100,6 +100,7 @@ def resolve(
             )
         logger = fitted_policy(lists(), parts[0].vocabulary, seed=seed)
     used = parts if rows else ()
+    only_shown = chosen == "frequency" and hardly_varies(parts[0]) is not None
     rho_0 = tuple(
         row_propensities(
             part,
@@ -109,14 +110,13 @@ def resolve(
             samples=samples,
             seed=seed,
             only_clicked=only_clicked and part is parts[0],
-            beside=beside,
+            beside=beside if only_shown else None,
         )
         for part in used
     )
     clicked = rho_0[0][parts[0].clicks > 0] if rows else np.zeros(0)
     minimum = clip_minimum(clip, clicked, sum(part.N for part in parts), quantile=clip_quantile)
     minimum = max(minimum, FITTED_LEAST) if chosen == "fitted" else minimum
-    only_shown = chosen == "frequency" and hardly_varies(parts[0]) is not None
     return Resolved(rho_0, minimum, chosen, reason, logger, only_shown)
 
 

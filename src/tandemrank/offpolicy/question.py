@@ -34,7 +34,7 @@ class Question:
     - `clip`: propensities are raised to it: "none", "quantile", "paper", or a number; without it "quantile" for the estimator
       "clipped" and for fitted propensities, and "none" for the others.
     - `reward_log`: impressions that are not in the log, for the reward model to learn from, in the same vocabulary; without
-      it the log itself is cut into folds. Frequencies are counted there, and corrected here.
+      it the log itself is cut into folds. Where lists hardly vary frequencies are counted there, and corrected here.
     - `fitted_lists`: lists per query that the `logging_policy` was fitted to, if it was: are they enough?
     - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
     - `independent`: what a bound takes one by one: "impressions", the default where every list was drawn anew, for a bound
