@@ -57,10 +57,13 @@ def test_intervals_of_few_queries_are_over_impressions_and_hold(tmp_path: Path) 
 
 def test_a_pair_of_a_deterministic_log_stays_by_what_was_shown_and_is_not_worse() -> None:
     """It was 17% worse than production: a model thought highly of items that the logger had left out."""
-    found = truth.deterministic("tiny", 301)
-    assert found["stays"]
-    assert found["gain"] > -0.01 * found["production"]
-    assert found["promised"] is None or found["promised"] < found["gain"] + 0.05 * found["production"]
+    results = [truth.deterministic("tiny", seed) for seed in (301, 302, 303)]
+    for found in results:
+        assert found["stays"]
+        assert found["gain"] > -0.01 * found["production"]
+        assert found["low"] < found["truth"] < found["high"]
+    beyond = [(one["promised"] - one["gain"]) / one["production"] for one in results if one["promised"] is not None]
+    assert np.mean(beyond) < 0.15  # of 130 impressions each
 
 
 def test_a_result_that_is_there_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

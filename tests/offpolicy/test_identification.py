@@ -72,3 +72,20 @@ def test_with_full_support_there_is_no_range() -> None:
     assert found.identified.missing == pytest.approx(0, abs=1e-6)
     assert found.verdict == Verdict.TRUST
     assert isinstance(found.estimate, Estimate)
+
+
+@pytest.mark.parametrize("estimator", ["beta_ips", "self_normalised", "doubly_robust"])
+def test_the_range_holds_the_value_of_any_estimator(estimator) -> None:
+    """Beta-IPS takes away what the weights found too much of: its value may be below IPS, which is the worst case by itself."""
+    _, R, pair = world(None)
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        query = rng.integers(Q, size=600)
+        items = np.argsort(rng.random((600, D)), axis=1)[:, :K].astype(np.int32)
+        clicks = rng.random(items.shape) < THETA * R[query[:, None], items]
+        lists = Impressions(query.astype(np.int32), items, clicks.astype(np.uint8))
+        log = counting.from_impressions(
+            [lists], VOCABULARY, propensities=lambda part: np.full(part.items.shape, THETA.sum() / D)
+        )
+        found = valuation.estimate(pair, log, examination=THETA, estimator=estimator)
+        assert found.identified.worst <= found.value <= found.identified.best

@@ -20,7 +20,7 @@ from tandemrank.errors import ConfigError, InputError, LogError, PolicyError, Ta
 from tandemrank.logs import counting, feedback, reading, sums, validation, writing
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import diagnostics, estimators, propensities, valuation, values
+from tandemrank.offpolicy import catalogue, diagnostics, estimators, propensities, valuation, values
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.reward.memory import memory_of
 from tandemrank.offpolicy.uncertainty import hull
@@ -335,7 +335,7 @@ def test_the_chance_of_an_item_at_its_position_is_no_propensity_and_is_said_to_b
 def test_edges_no_clicks_no_items_one_query() -> None:
     small = world(20)
     silent = World(small.logger, small.candidate, small.ranker, 0 * small.R)
-    for name in valuation.ESTIMATORS:
+    for name in catalogue.ESTIMATORS:
         answer = valuation.estimate(small.new, silent.log(300, 1), **asked(small, estimator=name))
         assert (answer.value, answer.interval, answer.lower_bound) == (0.0, (0.0, 0.0), 0.0)
         assert answer.verdict == "cannot be answered from this log"
@@ -457,7 +457,7 @@ def test_a_new_estimator_needs_a_function_and_a_name(monkeypatch: pytest.MonkeyP
         plain = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
         return estimators.Estimate(plain.numerator / 2, plain.denominator)
 
-    monkeypatch.setitem(valuation.ESTIMATORS, "half", half)
+    monkeypatch.setitem(catalogue.ESTIMATORS, "half", half)
     small = world(30)
     log = small.log(3000, 1)
     found, plain = (
@@ -470,7 +470,7 @@ def test_a_new_estimator_needs_a_function_and_a_name(monkeypatch: pytest.MonkeyP
 
 
 def test_the_table_of_estimators_is_the_list_of_their_names() -> None:
-    assert ("auto", *valuation.ESTIMATORS) == get_args(valuation.Estimator)
+    assert ("auto", *catalogue.ESTIMATORS) == get_args(valuation.Estimator)
     fields = {field.name: field.default for field in dataclasses.fields(valuation.Question)}
     for verb in (valuation.estimate, valuation.compare):
         asked = inspect.signature(verb).parameters

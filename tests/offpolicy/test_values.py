@@ -16,7 +16,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import bounds, estimators, values
 from tandemrank.offpolicy.estimators import Estimate
-from tandemrank.offpolicy.uncertainty import exposure_variance, impression_covariance, misfit_variance
+from tandemrank.offpolicy.uncertainty import exposure_variance, impression_covariance, misfit, misfit_variance
 from tandemrank.offpolicy.values import Judged, Value, compare_values
 from tandemrank.offpolicy.verdicts import MEANINGS, Verdict, worst
 
@@ -200,9 +200,9 @@ def test_noise_of_the_races_is_that_of_each_pair_with_its_clicks_at_all_ranks() 
     assert exposure_variance(w, None, rho, rows) == 0
 
 
-def test_fitted_propensities_may_be_off_by_as_much_as_the_exposure_that_they_find() -> None:
-    """Uniform between 10% too much and 10% too little: a standard deviation of .1 / sqrt(3)."""
-    off = np.random.default_rng(0).uniform(-0.1, 0.1, 200_000)
-    for balance in (0.9, 1.1):
-        assert misfit_variance(2.0, balance) == pytest.approx(np.var(2.0 * off), rel=0.01)
-    assert misfit_variance(2.0, 1.0) == 0
+def test_fitted_propensities_may_be_off_by_what_finer_groups_would_change_and_by_the_valued_list_itself() -> None:
+    assert misfit(2.0, 1.9, None) == pytest.approx((0.1, 0.0))
+    assert misfit(2.0, 2.0, 4.0) == pytest.approx((0.0, 0.2 * 2.0 / 4))
+    assert misfit_variance(misfit(2.0, 1.9, 4.0)) == pytest.approx(0.1**2 + 0.1**2)
+    alike = misfit(2.0, 1.9, 4.0), misfit(1.8, 1.7, 4.0)
+    assert misfit_variance(*alike) == pytest.approx((0.2 * 0.2 / 4) ** 2)

@@ -4,9 +4,10 @@
 - `propensities`: propensities of every kind and their clipping: the only place that chooses either (logged ones are pooled in
   `logs.feedback`)
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities
-- `calibration`: a fitted logging policy against its log: propensities corrected by groups of pairs
+- `calibration`: a fitted logging policy against its log: propensities corrected by groups of pairs, and by clicked ones
 - `estimate`: a value as a ratio of sums over queries
 - `estimators`: the estimators: arrays in, an `Estimate` out
+- `catalogue`: the estimators by their names, called with what a log says
 - `folds`: parts of a log by query, for cross-fitting
 - `reward`: reward models: what an examined item is worth to a query
 - `uncertainty`: the bootstrap over queries

@@ -3,7 +3,7 @@
     U_hat = 1/N sum_i sum_d rho_cr(d) / rho_0(d) c_i(d)          (paper: cltr-obj-2s; one stage: cltr-obj; K = 1: opl-obj)
 
 Every estimator takes `(rho_cr, rho_0, feedback)`, exposures aligned with the rows of the feedback, and returns an
-`Estimate`. Clicks enter only through sums, so the cost does not depend on the length of the log. `valuation.ESTIMATORS` gives
+`Estimate`. Clicks enter only through sums, so the cost does not depend on the length of the log. `catalogue.ESTIMATORS` gives
 them their names for users; `training.weights` has the same estimators as weights of the documents.
 """
 

@@ -6,6 +6,7 @@
 A deterministic log identifies a pair's value only on what it showed: the value is in between, whatever the other items are
 (partial identification, Manski 2003). Where the logger varies, IPS counts what it could have shown but did not, too, so the
 range is wider than it need be, and still right. Clicks are at most one per examination; nothing else is assumed of relevance.
+Another estimator than IPS may find a value beyond an end: the range is then as wide as both.
 """
 
 from dataclasses import dataclass
@@ -41,11 +42,16 @@ class Identified:
         )
 
 
-def identified(ips: Estimate, exposure: Exposure, log: Feedback) -> Identified:
-    """The range of a pair's value, by its IPS estimate and the exposure that the log never showed."""
+def identified(ips: Estimate, exposure: Exposure, log: Feedback, *, value: float) -> Identified:
+    """The range of a pair's value, by its IPS estimate, the exposure that the log never showed, and the value that is given."""
     n = log.impressions.astype(np.float64)
     missing = n * np.maximum(exposure.total - exposure.supported, 0.0)
     best = Estimate(ips.numerator + missing, ips.denominator)
     low, high = ips.interval(Z95)[0], best.interval(Z95)[1]
     total = float(n.sum())
-    return Identified(ips.value, best.value, (max(low, 0.0), high), float(missing.sum()) / total if total > 0 else 0.0)
+    return Identified(
+        min(ips.value, value),
+        max(best.value, value),
+        (max(min(low, value), 0.0), max(high, value)),
+        float(missing.sum()) / total if total > 0 else 0.0,
+    )

@@ -78,12 +78,14 @@ def resolve(
     seed: int = 0,
     rows: bool = True,
     only_clicked: bool = False,
+    beside: Feedback | None = None,
 ) -> Resolved:
     """Propensities of every row of every part, by the kind that is asked for; `auto` takes the best there is a source for.
 
     The first part decides, the source and the clip: the others (what is held out, what is valued) only follow. `lists` reads
     the shown lists of the log; it is called only if a logging policy has to be fitted to them. Without `rows` the source is
     found and no propensity: a reward model needs none. `only_clicked`: those of the first part are wanted where it has clicks.
+    `beside`: other impressions of the same vocabulary, among which frequencies are counted where lists hardly vary.
     Shapes: theta [K].
     """
     for part in parts:
@@ -98,16 +100,23 @@ def resolve(
             )
         logger = fitted_policy(lists(), parts[0].vocabulary, seed=seed)
     used = parts if rows else ()
+    only_shown = chosen == "frequency" and hardly_varies(parts[0]) is not None
     rho_0 = tuple(
         row_propensities(
-            part, theta, chosen, logger, samples=samples, seed=seed, only_clicked=only_clicked and part is parts[0]
+            part,
+            theta,
+            chosen,
+            logger,
+            samples=samples,
+            seed=seed,
+            only_clicked=only_clicked and part is parts[0],
+            beside=beside if only_shown else None,
         )
         for part in used
     )
     clicked = rho_0[0][parts[0].clicks > 0] if rows else np.zeros(0)
     minimum = clip_minimum(clip, clicked, sum(part.N for part in parts), quantile=clip_quantile)
     minimum = max(minimum, FITTED_LEAST) if chosen == "fitted" else minimum
-    only_shown = chosen == "frequency" and hardly_varies(parts[0]) is not None
     return Resolved(rho_0, minimum, chosen, reason, logger, only_shown)
 
 
@@ -161,17 +170,18 @@ def row_propensities(
     samples: int | None = None,
     seed: int = 0,
     only_clicked: bool = False,
+    beside: Feedback | None = None,
 ) -> Floats:
     """rho_0 of every row of a log (paper: propensity_def), unclipped.
 
-    As logged; the frequency in the log; or by the race over `logger`, the policy that drew the log (exact) or the one
-    that `logger.fit` found (fitted), which may know other ids too. Of an item that the logger does not know it is 0.
+    As logged; the frequency in the log, or `beside` it; or by the race over `logger`, the policy that drew the log (exact) or
+    the one that `logger.fit` found (fitted), which may know other ids too. Of an item that the logger does not know it is 0.
     `samples` of the race, by default as many as the number of queries asks for. `only_clicked`: rows without a click are of
     no interest, and where items are many, so that a query costs a pass over all of them, they stay 0.
     Shapes: theta [K] -> [P].
     """
     if kind == "frequency":
-        return frequency_propensity(rows, theta)
+        return frequency_propensity(rows, theta, beside)
     if kind == "logged":
         if rows.propensity is None:
             raise LogError(
@@ -200,17 +210,38 @@ def races_for(queries: int) -> int:
     return int(np.clip(RACES // max(queries, 1), LEAST, SAMPLES))
 
 
-def frequency_propensity(feedback: Feedback, theta: Floats) -> Floats:
+def frequency_propensity(feedback: Feedback, theta: Floats, beside: Feedback | None = None) -> Floats:
     """rho_0(d | q) by its frequency in the log (paper: propensity_def), the same for all ranks of a pair.
 
+    With other impressions `beside` it by that among them, which owes nothing to what this log happened to be shown, and in both
+    together of a pair that they do not have.
     Shapes: theta [K] -> [P].
     """
     if not len(feedback.query):
         return np.zeros(0)
-    new = (np.diff(feedback.query, prepend=-1) != 0) | (np.diff(feedback.item, prepend=-1) != 0)
-    pair = np.add.reduceat(exposure(feedback, theta), np.flatnonzero(new))
-    rho_0: Floats = pair[np.cumsum(new) - 1] / feedback.impressions[feedback.query]
+    (pairs, exposed), n = _exposed_pairs(feedback, theta), feedback.impressions
+    if beside is not None and len(beside.query):
+        others, more = _exposed_pairs(beside, theta)
+        at = np.minimum(np.searchsorted(others, pairs), len(others) - 1)
+        known = others[at] == pairs
+        exposed = np.where(known, more[at], exposed)
+        times = np.where(known, beside.impressions[pairs // feedback.D], (n + beside.impressions)[pairs // feedback.D])
+    else:
+        times = n[pairs // feedback.D]
+    rho_0: Floats = (exposed / times)[np.cumsum(np.diff(pairs_of(feedback), prepend=-1) != 0) - 1]
     return rho_0
+
+
+def _exposed_pairs(log: Feedback, theta: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """The pairs of a log, by their number, and the exposure that each got, over all ranks."""
+    pairs = pairs_of(log)
+    first = np.flatnonzero(np.diff(pairs, prepend=-1) != 0)
+    return pairs[first], np.add.reduceat(exposure(log, theta), first)
+
+
+def pairs_of(log: Feedback) -> NDArray[np.int64]:
+    """The number of every row's pair of query and item, in order.  Shapes: -> [P]."""
+    return log.query * np.int64(log.D) + log.item
 
 
 def clip(rho_0: Floats, minimum: float) -> Floats:

@@ -32,9 +32,9 @@ class Question:
       log has a column of them, "frequency" if the logger always shows the same, or queries are few and their items shown
       often, else "fitted" to the lists of the log.
     - `clip`: propensities are raised to it: "none", "quantile", "paper", or a number; without it "quantile" for the estimator
-      "clipped" and "none" for the others.
+      "clipped" and for fitted propensities, and "none" for the others.
     - `reward_log`: impressions that are not in the log, for the reward model to learn from, in the same vocabulary; without
-      it the log itself is cut into folds.
+      it the log itself is cut into folds. Where lists hardly vary frequencies are counted there, and corrected here.
     - `fitted_lists`: lists per query that the `logging_policy` was fitted to, if it was: are they enough?
     - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
     - `independent`: what a bound takes one by one: "impressions", the default where every list was drawn anew, for a bound

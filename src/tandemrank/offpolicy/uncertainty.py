@@ -14,6 +14,9 @@ from tandemrank.offpolicy.estimate import Estimate, Floats
 
 RESAMPLED = 2**22  # queries drawn at once by the bootstrap: 32 MB
 FEW_QUERIES = 30  # fewer are no sample of others
+# How far a value is off, as a share of what its own list is among those that a query's tastes were fitted to: found on logs of
+# the independent simulator, other ones than those that judge it (docs/own-logs.md).
+OWN = 0.2
 
 
 def bootstrap(
@@ -70,13 +73,20 @@ def impression_covariance(weights: Sequence[Floats], log: Feedback, *, most: flo
     return found
 
 
-def misfit_variance(value: float, balance: float) -> float:
-    """The variance of a value by fitted propensities that do not fit: (1 - balance)^2 value^2 / 3.
+def misfit(value: float, coarser: float, lists: float | None) -> tuple[float, float]:
+    """How far a value may be off by what a fitted logging policy gets wrong: (value - coarser, OWN value / lists).
 
-    The weights find `balance` of the exposure that they should find. The value, in which they are the weights of clicks, may be
-    off by as much, up or down, and nothing says where in between: uniformly.
+    Two errors, each as large as a standard deviation, with a sign: of two pairs they cancel as far as they are alike.
+    The propensities are corrected by groups. What groups of twice the width would make of it, `coarser`, is as far from the
+    value as the value is from what finer groups would, if the log were long enough for them. And of the `lists` of a query that
+    its tastes were fitted to, one is the list whose clicks are valued (None: no tastes were).
     """
-    return ((1 - balance) * value) ** 2 / 3
+    return value - coarser, 0.0 if lists is None else OWN * value / lists
+
+
+def misfit_variance(new: tuple[float, float], old: tuple[float, float] = (0.0, 0.0)) -> float:
+    """The variance of a value by its misfit, or of the difference of two."""
+    return float(np.square(np.subtract(new, old)).sum())
 
 
 def exposure_variance(weights: Floats, error: Floats | None, rho: Floats, log: Feedback) -> float:

@@ -5,7 +5,7 @@ compare(new, old, log, ...)         the paired difference of two pairs, or of a 
 estimate_all(sides, log, Question)  several at once: the log is read once, every side sees the same draws
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,11 +23,11 @@ from tandemrank.logs.sources import Source
 from tandemrank.logs.variety import CARE_LISTS
 from tandemrank.offpolicy import bounds, estimators, propensities, sensitivity, values
 from tandemrank.offpolicy.bounds import Independent
-from tandemrank.offpolicy.calibration import Drawn, calibrated, draw_lists
+from tandemrank.offpolicy.calibration import Expected, calibrated, excess, expected_by, expected_of
+from tandemrank.offpolicy.catalogue import ESTIMATORS, direct
 from tandemrank.offpolicy.diagnostics import Exposure, diagnose
-from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.exposure import MostLikely, exposure_on, races_for
-from tandemrank.offpolicy.folds import query_folds, rows_of
+from tandemrank.offpolicy.folds import query_folds
 from tandemrank.offpolicy.identification import identified
 from tandemrank.offpolicy.impression_bound import counts_impressions
 from tandemrank.offpolicy.logger import LISTS, lists_of
@@ -37,7 +37,7 @@ from tandemrank.offpolicy.question import Question, RewardSource
 from tandemrank.offpolicy.reward import item_rate, posterior
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
-from tandemrank.offpolicy.uncertainty import exposure_variance, misfit_variance
+from tandemrank.offpolicy.uncertainty import exposure_variance, misfit
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
 from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, worst
 from tandemrank.policies.prior import vectors_of
@@ -127,9 +127,7 @@ def estimate_all(sides: Sequence[Side], log: Source | Feedback, question: Questi
 
 
 def _with_uncertainty(sides: Sequence[Judged], log: Feedback, asked: Question) -> tuple[Value, ...]:
-    return values.with_uncertainty(
-        sides, log, replicates=asked.replicates, level=asked.level, seed=asked.seed, independent=asked.independent
-    )
+    return values.with_uncertainty(sides, log, asked.replicates, asked.level, asked.seed, asked.independent)
 
 
 def sensitivity_of(
@@ -183,8 +181,9 @@ class Evidence:
 
     `estimator`: the one that is used. `rates`: the plainest reward model of the same parts, where a logger was fitted to few
     lists per query, `fitted_lists`. `against_curve`: what the log says against the curve.
-    `drawn`: lists of a fitted logger and their propensities, to correct those of the log by.
-    Shapes: theta [K]; rho_0 [P].
+    `expected`: what a fitted logger would have shown, to correct its propensities by; `coarser`: these by fewer groups, and
+    `excess`: how much more clicked pairs were exposed, both of one pair to value.
+    Shapes: theta [K]; rho_0, coarser [P].
     """
 
     log: Feedback
@@ -195,7 +194,9 @@ class Evidence:
     rates: Models = ()
     fitted_lists: float | None = None
     against_curve: Contradiction | None = None
-    drawn: tuple[Drawn, Floats] | None = None
+    expected: Expected | None = None
+    coarser: Floats | None = None
+    excess: float = 1.0
 
     @property
     def rho_0(self) -> Floats:
@@ -240,7 +241,7 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
         [read.whole], theta, kind=asked.propensity, clip=clip, logging_policy=asked.logging_policy,
         lists=None if shown is None else lambda: lists_of([shown]),
         samples=asked.samples if asked.samples > SAMPLES else None,
-        seed=derive(asked.seed, "propensities"),
+        seed=derive(asked.seed, "propensities"), beside=asked.reward_log,
     )  # fmt: skip
     estimator = _estimator(asked, found)
     folds = read.folds if estimator in MODELLED else []
@@ -256,18 +257,22 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
     doubted = estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
     rates = tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds) if doubted else ()
     against = contradiction(read.whole, theta) if counts_impressions(read.whole) else None
-    drawn = _drawn(read.whole, theta, found, asked) if found.kind == "fitted" else None
-    return Evidence(read.whole, theta, found, estimator, parts, rates, lists, against, drawn)
+    expected = _expected(read.whole, theta, found, asked)
+    return Evidence(read.whole, theta, found, estimator, parts, rates, lists, against, expected)
 
 
-def _drawn(log: Feedback, theta: Floats, found: Resolved, asked: Question) -> tuple[Drawn, Floats] | None:
-    """Lists of a fitted logger, and their propensities, by as many races as those of the log."""
-    if found.logger is None or not log.N:
+def _expected(log: Feedback, theta: Floats, found: Resolved, asked: Question) -> Expected | None:
+    """What a fitted logger would have shown, by as many races as those of the log; or by frequencies of other impressions."""
+    if found.only_shown and asked.reward_log is not None:
+        others = asked.reward_log
+        return expected_by(others, log, theta, propensities.frequency_propensity(others, theta))
+    logger, seed = found.logger, derive(asked.seed, "drawn") % 2**32
+    if found.kind != "fitted" or logger is None or not log.N:
         return None
-    seed = derive(asked.seed, "drawn") % 2**32
-    drawn = draw_lists(log, found.logger, seed=seed)
     races = asked.samples if asked.samples > SAMPLES else propensities.races_for(int((log.impressions > 0).sum()))
-    return drawn, row_propensities(drawn.lists, theta, "exact", found.logger, samples=races, seed=seed)
+    return expected_of(
+        log, logger, theta, lambda pairs: row_propensities(pairs, theta, "exact", logger, samples=races, seed=seed), seed=seed
+    )  # fmt: skip
 
 
 def _estimator(asked: Question, found: Resolved) -> Estimator:
@@ -312,14 +317,23 @@ def _judged(pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, as
 
 def _calibrated(pair: TwoStagePolicy | MostLikely, exposure: Exposure, evidence: Evidence, asked: Question) -> Evidence:
     """The evidence with fitted propensities that are corrected for this pair."""
-    if evidence.drawn is None:
+    if evidence.expected is None:
         return evidence
-    (drawn, rho_0), log, theta = evidence.drawn, evidence.log, evidence.theta
+    log, theta, used = evidence.log, evidence.theta, evidence.propensities
     races = races_for(pair, asked.samples, int((log.impressions > 0).sum()))
-    rho = exposure_on(pair, drawn.lists, theta, (), samples=races, seed=derive(asked.seed, "exposure of drawn")).rho
-    used = evidence.propensities
-    corrected = calibrated(used.unclipped[0], exposure.rho, log, theta, drawn, rho_0, rho)
-    return replace(evidence, propensities=replace(used, unclipped=(corrected,)))
+    seed = derive(asked.seed, "exposure of drawn")
+    rho = exposure_on(pair, evidence.expected.pairs, theta, (), samples=races, seed=seed).rho
+    fine, coarse = (
+        calibrated(used.unclipped[0], exposure.rho, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2)
+    )
+    more, clip = 1.0, used.clip
+    if used.kind == "fitted" and asked.reward_log is not None:
+        more = excess(estimators.safe_ratio(exposure.rho, fine, log.shown), fine, log, asked.reward_log, theta)
+    if used.kind == "fitted" and asked.clip is None:  # what was clicked against all odds says that a fit is wrong there
+        clip = max(clip, propensities.clip_minimum("quantile", fine[log.clicks > 0], log.N))
+    return replace(
+        evidence, propensities=replace(used, unclipped=(fine,), clip=clip), coarser=np.maximum(coarse, clip), excess=more
+    )  # fmt: skip
 
 
 def _policy(pair: TwoStagePolicy | MostLikely) -> TwoStagePolicy:
@@ -335,65 +349,28 @@ def judged(exposure: Exposure, evidence: Evidence) -> Judged:
     """One pair, by its exposures."""
     found, rates = evidence.propensities, exposure.direct[len(evidence.parts) :]
     exposure = replace(exposure, direct=exposure.direct[: len(evidence.parts)])
-    model = _direct(replace(exposure, direct=rates), replace(evidence, parts=evidence.rates)) if len(rates) else None
-    ips = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
+    model = direct(replace(exposure, direct=rates), replace(evidence, parts=evidence.rates)) if len(rates) else None
     diagnostics = diagnose(evidence.log, evidence.rho_0, found.raised[0], exposure, evidence.theta)
+    found = replace(found, unclipped=(evidence.excess * found.unclipped[0],))
+    evidence = replace(evidence, propensities=found)  # of clicks
+    ips = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
     verdict, reasons = judge(
         diagnostics, modelled=evidence.estimator == "direct", fitted_lists=evidence.fitted_lists,
         against_curve=evidence.against_curve, over_impressions=values.few_queries(evidence.log),
     )  # fmt: skip
-    cases = identified(ips, exposure, evidence.log)
+    value = ESTIMATORS[evidence.estimator](exposure, evidence)
+    cases = identified(ips, exposure, evidence.log, value=value.value)
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
-    weights, unclipped = (
-        estimators.safe_ratio(exposure.rho, x, evidence.log.shown) for x in (evidence.rho_0, found.unclipped[0])
-    )
+    unclipped = estimators.safe_ratio(exposure.rho, found.unclipped[0], evidence.log.shown)
+    weights = estimators.safe_ratio(exposure.rho, evidence.rho_0, evidence.log.shown)
     unknown = exposure_variance(weights, exposure.error, exposure.rho, evidence.log)
-    if found.kind == "fitted":
-        unknown += misfit_variance(ips.value, diagnostics.balance)
+    off = (0.0, 0.0)
+    if evidence.coarser is not None:
+        coarse = estimators.ips(exposure.rho, evidence.excess * evidence.coarser, evidence.log)
+        off = misfit(ips.value, coarse.value, evidence.fitted_lists)
     return Judged(
-        ESTIMATORS[evidence.estimator](exposure, evidence), bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind,
-        found.reason, values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
-        weights, unclipped, cases, model, evidence.estimator, unknown,
+        value, bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind, found.reason,
+        values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
+        weights, unclipped, cases, model, evidence.estimator, unknown, off,
     )  # fmt: skip
-
-
-# --- the estimators, by name ------------------------------------------------------------------------------------------
-
-
-def _ips(exposure: Exposure, evidence: Evidence) -> Estimate:
-    return estimators.ips(exposure.rho, evidence.rho_0, evidence.log)  # clipped, if the propensities are
-
-
-def _self_normalised(exposure: Exposure, evidence: Evidence) -> Estimate:
-    return estimators.self_normalised(exposure.rho, evidence.rho_0, evidence.log, theta=evidence.theta)
-
-
-def _beta_ips(exposure: Exposure, evidence: Evidence) -> Estimate:
-    return estimators.beta_ips(
-        exposure.rho, evidence.rho_0, evidence.log, theta=evidence.theta, total=exposure.total
-    )  # fmt: skip
-
-
-def _direct(exposure: Exposure, evidence: Evidence) -> Estimate:
-    rho, rho_0 = exposure.rho, evidence.rho_0
-    parts = []
-    for (part, _), direct in zip(evidence.parts, exposure.direct, strict=True):
-        at = rows_of(part, evidence.log)
-        parts.append(estimators.direct_method(rho[at], rho_0[at], part, direct=direct))
-    return estimators.pooled(parts)
-
-
-def _doubly_robust(exposure: Exposure, evidence: Evidence) -> Estimate:
-    rho, rho_0, theta = exposure.rho, evidence.rho_0, evidence.theta
-    parts = []
-    for (part, reward), direct in zip(evidence.parts, exposure.direct, strict=True):
-        at, r_hat = rows_of(part, evidence.log), reward.at(part.query, part.item).mean
-        parts.append(estimators.doubly_robust(rho[at], rho_0[at], part, theta=theta, r_hat=r_hat, direct=direct))
-    return estimators.pooled(parts)
-
-
-ESTIMATORS: dict[Estimator, Callable[[Exposure, Evidence], Estimate]] = {
-    "doubly_robust": _doubly_robust, "ips": _ips, "clipped": _ips, "self_normalised": _self_normalised,
-    "beta_ips": _beta_ips, "direct": _direct,
-}  # fmt: skip

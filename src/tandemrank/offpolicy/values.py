@@ -23,7 +23,14 @@ from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.estimators import by_query, ips, safe_ratio, sums_by
 from tandemrank.offpolicy.identification import Identified
-from tandemrank.offpolicy.uncertainty import FEW_QUERIES, bootstrap, hull, impression_covariance, share_of_wins
+from tandemrank.offpolicy.uncertainty import (
+    FEW_QUERIES,
+    bootstrap,
+    hull,
+    impression_covariance,
+    misfit_variance,
+    share_of_wins,
+)
 from tandemrank.offpolicy.verdicts import Verdict, worst
 
 Floats = NDArray[np.float64]
@@ -66,7 +73,8 @@ class Value:
     the log never showed.
     `model_draws`: the same draws for the reward model's answer alone, where the propensities are in doubt: the interval then
     holds both, since either may be right. None elsewhere.
-    `exposure_variance`: of the value, by what is not known of the exposures; an interval over impressions has it.
+    `exposure_variance`: of the value, by what is not known of the exposures, and `misfit`: how far it may be off by what is not
+    known of a fitted logger; an interval over impressions has both.
     Shapes: draws [replicates], the values of other samples of impressions or queries; query_draws, model_draws [replicates], of
     queries; weights, old_weights [P].
     """
@@ -94,6 +102,7 @@ class Value:
     model_draws: Floats | None = None
     estimator: str | None = None
     exposure_variance: float = 0.0
+    misfit: tuple[float, float] = (0.0, 0.0)
 
     @property
     def all_query_draws(self) -> tuple[Floats, ...]:
@@ -169,7 +178,7 @@ class Comparison:
 class Judged:
     """One side before its uncertainty: the estimate, its IPS terms for the lower bound, and what is said of it.
 
-    `ceiling_terms`, the weights and `exposure_variance`: see `Value`. `model`: the reward model's answer, where
+    `ceiling_terms`, the weights, `exposure_variance` and `misfit`: see `Value`. `model`: the reward model's answer, where
     propensities are in doubt.
     """
 
@@ -187,6 +196,7 @@ class Judged:
     model: Estimate | None = None
     estimator: str | None = None
     exposure_variance: float = 0.0
+    misfit: tuple[float, float] = (0.0, 0.0)
 
 
 def production(log: Feedback) -> Judged:
@@ -221,7 +231,6 @@ def unit(asked: Independent | None, log: Feedback, sides: Sequence[Judged]) -> I
 def with_uncertainty(
     sides: Sequence[Judged],
     log: Feedback,
-    *,
     replicates: int,
     level: float,
     seed: int,
@@ -258,7 +267,8 @@ def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Samp
         bound = bounds.best(side.terms, sample.level)
     error, draws = side.estimate.standard_error, drawn
     if over_impressions(sample, log) and (few_queries(log) or side.estimator in (*WEIGHTED, *REDUCED)):
-        error = _impression_error(side.weights, log, error, side.exposure_variance, weighted=side.estimator in WEIGHTED)
+        unknown = side.exposure_variance + misfit_variance(side.misfit)
+        error = _impression_error(side.weights, log, error, unknown, weighted=side.estimator in WEIGHTED)
         draws = side.estimate.value + error * _normal(sample)
     drawn = draws if few_queries(log) else drawn  # few are no sample
     every = [draws] if model_draws is None else [draws, model_draws]
@@ -267,7 +277,7 @@ def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Samp
         side.estimate.value, error, (max(low, 0.0), high), max(0.0, bound.value), bound.name, side.verdict,
         side.reasons, side.propensity, side.propensity_reason, side.diagnostics, side.estimate, side.terms,
         side.ceiling_terms, side.weights, side.old_weights, draws, drawn, sample, log, side.identified, model_draws,
-        side.estimator, side.exposure_variance,
+        side.estimator, side.exposure_variance, side.misfit,
     )  # fmt: skip
 
 
@@ -303,9 +313,9 @@ def compare_values(new: Value, old: Value) -> Comparison:
     known = {new.estimator, old.estimator}
     if over_impressions(new.sample, new.log) and (few_queries(new.log) or known <= {*WEIGHTED, *REDUCED}):
         weights = new.weights - old.weights
-        race = (
-            new.exposure_variance + old.exposure_variance if weights.any() else 0.0
-        )  # of a pair and itself it is the same noise
+        # Of a pair and itself the noise of the races is the same.
+        race = new.exposure_variance + old.exposure_variance if weights.any() else 0.0
+        race += misfit_variance(new.misfit, old.misfit)
         error = _impression_error(weights, new.log, error, race, weighted=known <= set(WEIGHTED))
         draws = gap + error * _normal(new.sample)
     interval = hull([draws, *every[1:]], new.sample.level)

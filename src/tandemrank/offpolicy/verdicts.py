@@ -104,7 +104,8 @@ def _cautions(found: Diagnostics, *, modelled: bool, over_impressions: bool) -> 
             found.queries < CARE_QUERIES and not over_impressions,
             f"an interval from {found.queries} queries is too narrow",
         ),
-        (found.largest_share > CARE_LARGEST, largest),
+        # Of few queries a pair may have much of the exposure itself, and be shown often.
+        (found.largest_share > CARE_LARGEST and not over_impressions, largest),
         (found.clipped > CARE_CLIPPED, clipped),
         (modelled, "the interval does not include the error of the reward model"),
     ]

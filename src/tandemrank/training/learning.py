@@ -26,7 +26,7 @@ from tandemrank.offpolicy.estimators import check_exposures
 from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
 from tandemrank.offpolicy.frequency import by_frequency
 from tandemrank.offpolicy.logger import LISTS, lists_of
-from tandemrank.offpolicy.propensities import FITTED_LEAST, check_curve, fitted_policy, row_propensities
+from tandemrank.offpolicy.propensities import check_curve, fitted_policy, row_propensities
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
@@ -357,8 +357,7 @@ def _valued(
     asked = Question(
         examination=config.theta, estimator="ips" if used.kind == "fitted" else "auto",
         propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
-        clip=FITTED_LEAST if used.kind == "fitted" else None, reward_log=parts.seen,
-        reward="item-rate" if reward is None else reward, seed=seed,
+        reward_log=parts.seen, reward="item-rate" if reward is None else reward, seed=seed,
         fitted_lists=float(times[times > 0].mean()) if used.kind == "fitted" else None,
         independent=None if config.safe is None else config.safe.gate_independent,
     )  # fmt: skip
