@@ -254,6 +254,7 @@ def test_the_ranker_step_sees_the_updated_generator(monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(MatrixFactorisation, "forward", recorded)
         together = train(start(), weights(), THETA, config, seed=3).policy
+    del seen[:2]  # the check of both stages, before training
     assert len(seen) == 3  # both, and after its step the generator again
     q, again = seen[2]
     assert torch.equal(again, plain(together.generator, q))

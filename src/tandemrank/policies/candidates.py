@@ -8,7 +8,7 @@ re-ranker's. `is_large` decides who comes here; small catalogues have the dense 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import torch
@@ -129,6 +129,7 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
     Shapes: q [B]; exclude [B, D], what is not available -> [B, K2].
     """
     if pair.index is not None:
+        _check_index(pair.index, pair.generator)
         queries = retrieval.factors_of(pair.generator, q).queries.numpy()
         return _without(lambda n: pair.index.top(queries, n)[0], pair.K2, exclude)  # type: ignore[union-attr]
     scores = generator_scores(pair.generator, torch.tensor(q))
@@ -139,6 +140,17 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
         return products.top(scores, n)[0] if few is None else few
 
     return _without(best, pair.K2, exclude)
+
+
+_fitting: "WeakKeyDictionary[Scorer, object]" = WeakKeyDictionary()  # what a generator was when its index was last checked
+
+
+def _check_index(index: Index, generator: Scorer) -> None:
+    """Refuses an index of other embeddings; weights that have moved are known by PyTorch's count of their changes."""
+    now = index.digest, [(x.data_ptr(), x._version) for x in generator.parameters()]
+    if _fitting.get(generator) != now:
+        retrieval.check(index, generator)
+        _fitting[generator] = now
 
 
 def _without(best: Callable[[int], NDArray[np.int32]], n: int, exclude: csr_matrix | None) -> NDArray[np.int32]:
