@@ -142,7 +142,9 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
     return _without(best, pair.K2, exclude)
 
 
-_fitting: "WeakKeyDictionary[Scorer, object]" = WeakKeyDictionary()  # what a generator was when its index was last checked
+_fitting: "WeakKeyDictionary[Scorer, object]" = (
+    WeakKeyDictionary()
+)  # what a generator was when its index was last checked
 
 
 def _check_index(index: Index, generator: Scorer) -> None:
