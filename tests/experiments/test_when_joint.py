@@ -39,7 +39,9 @@ def put(folder: Path, cell: Cell, found: CellRecord) -> None:
 def test_the_most_telling_cells_come_first_and_every_cell_once() -> None:
     found = cells(config(runs=5))
     assert len(found) == len({cell.name for cell in found}) == 8 * 4 * 5 + 6 * 4 * study.FEW + 2 * 2 * study.FEW
-    assert found[:4] == [Cell(FIRST.name, method, "off", 0) for method in ("joint", "stacking", "independent", "baseline")]
+    assert found[:4] == [
+        Cell(FIRST.name, method, "off", 0) for method in ("joint", "stacking", "independent", "baseline")
+    ]
     assert {cell.run for cell in found[: 14 * 4 * study.FEW + 12]} == set(range(study.FEW))
     assert {(cell.setting, cell.run) for cell in found if cell.score != "off"} == {
         (setting.name, run) for setting in (FIRST, SECOND) for run in range(study.FEW)

@@ -14,8 +14,8 @@ def rank_weights(wanted: RankWeights, theta: Tensor, clicked: float, K2: int) ->
     Flat and deep overfits far less where clicks are few: it asks that the clicked come near the top, and leaves it to all
     clicks together who comes first. The automatic depth, 200 / clicked, between 20 and 100, was chosen on MovieLens-1M
     (docs/results); it is at most a fifth of the candidates. Where that is no more than K, flat weights would leave the
-    re-ranker little to decide, and not the order of what is shown (at K2 = K: nothing): the ranks then count 1/log2(k + 1), down
-    to twice K, so that what is nearly shown has a say, too.
+    re-ranker little to decide, and not the order of what is shown (at K2 = K: nothing): ranks then count 1/log2(k + 1), down to
+    twice K, so that what is nearly shown has a say, too.
     """
     if wanted == "examination":
         return theta

@@ -74,8 +74,9 @@ RANKER_FOR_GENERATOR = Phase(
 )
 GENERATOR_AMONG = replace(GENERATOR_ALONE, key="generator among K2", among_candidates=True)
 BOTH = Phase("both", "both stages", (Step("generator", "pair"), Step("ranker", "pair")), "pair")
-# Of two models: the generator for a place among the K2, then both for each other, minibatch by minibatch. For each other alone a
-# click teaches one stage only what the other one lets through; after training alone a generator has settled for a compromise.
+# Of two models: in every minibatch the generator for a place among the K2, and then both for each other. For each other alone a
+# click teaches a stage only what the other one lets through; a generator that was first trained alone has settled for a
+# compromise. As many passes over the log as Stacking has, and as many epochs of each stage (docs/results).
 TANDEM = Phase(
     "tandem", "both stages",
     (Step("generator", "generator"), Step("generator", "pair"), Step("ranker", "pair")), "pair", among_candidates=True,
