@@ -38,15 +38,16 @@ def put(folder: Path, cell: Cell, found: CellRecord) -> None:
 
 def test_the_most_telling_cells_come_first_and_every_cell_once() -> None:
     found = cells(config(runs=5))
-    assert len(found) == len({cell.name for cell in found}) == len(study.SETTINGS) * 6 * 5
-    methods = ["joint", "stacking", "independent", "baseline"]
-    few, many = study.FEW * 4, 5 * 4  # trainings of a setting
-    assert found[:few] == [Cell(FIRST.name, method, "off", run) for run in range(study.FEW) for method in methods]
-    parts = [("information", 2 * few), ("production", few), ("clicks", 2 * few), ("information", many - few)]
-    questions = [study.BY_NAME[cell.setting].question for cell in found]
-    for question, n in [*parts, ("rank", 9 * few)]:
-        assert questions[:n] == [question] * n
-        questions = questions[n:]
+    assert len(found) == len({cell.name for cell in found}) == 8 * 4 * 5 + 6 * 4 * study.FEW + 2 * 2 * study.FEW
+    assert found[:4] == [
+        Cell(FIRST.name, method, "off", 0) for method in ("joint", "stacking", "independent", "baseline")
+    ]
+    assert {cell.run for cell in found[: 14 * 4 * study.FEW + 12]} == set(range(study.FEW))
+    assert {(cell.setting, cell.run) for cell in found if cell.score != "off"} == {
+        (setting.name, run) for setting in (FIRST, SECOND) for run in range(study.FEW)
+    }
+    many = {cell.setting for cell in found if cell.run == 4}
+    assert many == {setting.name for setting in study.SETTINGS if setting.K2 == 50}
 
 
 def test_the_table_is_that_of_the_cells_that_are_there(tmp_path) -> None:

@@ -1,5 +1,8 @@
 """A pair whose re-ranker sees candidates only: the same lists, draws, exposures and utilities as where everything is scored."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -14,6 +17,8 @@ from tandemrank.gradients import _bridge, lazy_race
 from tandemrank.policies import candidates, retrieval
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.config import TrainingConfig
+from tandemrank.training.loop import train
 
 THETA = [1.0, 0.5]
 RNG = np.random.default_rng(0)
@@ -131,27 +136,63 @@ def test_evaluation_asks_about_candidates_only() -> None:
     assert np.isnan(ours.figures().ranker_alone.mean)
 
 
+BROKEN = {
+    "shape": (lambda s: s[:, :1], "one per query and item"),
+    "nan": (lambda s: s * torch.nan, "NaN"),
+    "infinite": (lambda s: s + torch.inf, r"\+inf"),
+    "order": (lambda s: s + torch.arange(s.shape[1]) / 10, "order of its candidates"),
+    "chance": (lambda s: s + torch.rand(s.shape), "or on chance"),
+    "array": (lambda s: s.detach().numpy(), "must return a tensor of scores; ndarray came"),
+    "none": (lambda s: None, "NoneType came"),
+    "whole numbers": (lambda s: (10 * s).long(), "as floats; torch.int64 came"),
+}
+
+
 class Broken(Heavy):
     kind = "broken"
     how = "shape"
 
     def score(self, q: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
-        s = super().score(q, items)
-        broken = {"shape": s[:, :1], "nan": s * torch.nan, "order": s + torch.arange(s.shape[1]) / 10}
-        return broken[self.how]
+        return BROKEN[self.how][0](super().score(q, items))
 
 
-@pytest.mark.parametrize(
-    ("how", "message"), [("shape", "one per query and item"), ("nan", "NaN"), ("order", "order of its candidates")]
-)
-def test_a_re_ranker_that_gives_no_scores_is_refused(how: str, message: str) -> None:
-    broken = Broken(USERS, ITEMS)
+class BrokenDense(MatrixFactorisation):
+    kind = "broken-dense"
+    how = "shape"
+
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        return BROKEN[self.how][0](super().forward(q))
+
+
+def asked(policy: TwoStagePolicy) -> list[Callable[[], object]]:
+    """Whatever asks a re-ranker for scores."""
+    W = csr_matrix((np.arange(54).reshape(6, 9) % 4 == 0).astype(np.float64))
+    return [
+        lambda: policy.recommend([0, 1]),
+        lambda: policy.sample([0, 1], np.array([5, 6], np.uint64)),
+        lambda: policy.exposure([0, 1], [0, 1], THETA),
+        lambda: policy.utility(W, THETA),
+        lambda: train(policy, W, THETA, TrainingConfig(epochs=1)),
+    ]
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_re_ranker_that_gives_no_scores_is_refused_wherever_it_is_asked(how: str) -> None:
+    for number in range(5):
+        broken = Broken(USERS, ITEMS)
+        broken.how = how
+        with pytest.raises(PolicyError, match=BROKEN[how][1]):
+            asked(pair(broken))[number]()
+
+
+@pytest.mark.parametrize("how", [how for how in BROKEN if how not in ("order", "chance")])
+@pytest.mark.parametrize("stage", ["generator", "ranker"])
+def test_a_stage_over_all_items_that_gives_no_scores_is_refused(how: str, stage: str) -> None:
+    broken = BrokenDense(USERS, ITEMS)
     broken.how = how
-    with pytest.raises(PolicyError, match=message):
-        candidates.check_ranker(broken)
-    if how != "order":
-        with pytest.raises(PolicyError, match=message):
-            pair(broken).exposure([0], [0], THETA)
+    for ask in asked(replace(pair(), **{stage: broken})):
+        with pytest.raises(PolicyError, match=BROKEN[how][1]):
+            ask()
 
 
 def test_given_scores_with_too_few_items() -> None:
@@ -179,3 +220,16 @@ def test_few_queries_again_and_again_get_the_same_lists_within_bounds(monkeypatc
     assert moved != every
     for _ in range(retrieval.PAYS + 1):
         assert pair.recommend([2, 3])["items"].to_list() == moved[2:4]
+
+
+def test_a_re_ranker_of_candidates_only_may_have_all_items_as_candidates() -> None:
+    """K2 = D, as it is by default in a small catalogue."""
+    ours, theirs = heavy(9), pair(K2=9)
+    assert np.array_equal(ours.most_likely(), theirs.most_likely())
+    q, d = (np.repeat(np.arange(6), 9), np.tile(np.arange(9), 6))
+    (rho, error), (expected, other) = (p.exposure(q, d, THETA, samples=400) for p in (ours, theirs))
+    assert (np.abs(rho - expected) < 5 * np.hypot(error, other) + 1e-6).all()
+    first = ours.sample(np.zeros(4000, np.int64), np.arange(4000, dtype=np.uint64))[:, 0]
+    s = theirs.plain_scores([0])[1][0]
+    assert np.allclose(np.bincount(first, minlength=9) / 4000, torch.softmax(s, 0), atol=5 * 0.5 / 4000**0.5)
+    assert np.isfinite(evaluate(ours, csr_matrix(np.eye(6, 9)), THETA, samples=10).ndcg).all()

@@ -59,6 +59,18 @@ def test_it_is_saved_with_the_policy_and_belongs_to_its_embeddings(tmp_path: Pat
         two_stage.load(tmp_path / "pair")
 
 
+def test_lists_through_an_index_of_other_embeddings_are_refused() -> None:
+    """Whether it is another policy's, or its own whose items have moved in place since."""
+    indexed = replace(pair(), generator=MatrixFactorisation(USERS, ITEMS.copy())).with_index()
+    indexed.recommend()
+    with torch.no_grad():
+        indexed.generator.items += 1
+    with pytest.raises(PolicyError, match="other embeddings"):
+        indexed.recommend()
+    with pytest.raises(PolicyError, match="other embeddings"):
+        replace(pair(), index=indexed.with_index().index).most_likely()
+
+
 def test_scores_that_are_no_products_have_no_index() -> None:
     with pytest.raises(PolicyError, match="a given-scores has none"):
         retrieval.build(GivenScores(USERS @ ITEMS.T))

@@ -27,6 +27,7 @@ from tandemrank.training.schedules import (
     JOINT,
     MEAN,
     RANKER_ALONE,
+    TANDEM,
     Phase,
     Step,
     schedule_of,
@@ -158,7 +159,7 @@ def test_joint_begins_with_the_mean_of_two_stages_that_had_one_start() -> None:
     ("policy", "name", "wanted"),
     [
         (one_start, "tandem", [GENERATOR_ALONE, RANKER_ALONE, BOTH_FROM_MEAN]),
-        (start, "tandem", [BOTH]),
+        (start, "tandem", [TANDEM]),
         (one_start, "mean", [GENERATOR_ALONE, RANKER_ALONE, MEAN]),
         (start, "paper", [replace(BOTH, at_once=False)]),
     ],
@@ -167,6 +168,24 @@ def test_the_schedule_of_joint(policy, name, wanted) -> None:
     """Two models that have nothing to do with each other have no mean."""
     pair = policy()
     assert list(schedule_of("joint", name, pair.generator, pair.ranker)) == wanted
+
+
+def test_joint_of_two_models_moves_the_generator_for_a_place_and_then_both_for_each_other(monkeypatch) -> None:
+    """Two draws per minibatch, as Stacking has: the generator over all items with flat weights of K2 ranks; the pair."""
+    seen, plain = [], race.utility
+
+    def recorded(s_c, s_r, w, alpha, K2, **more):
+        seen.append((K2, alpha.tolist(), s_c.requires_grad, s_r.requires_grad))
+        return plain(s_c, s_r, w, alpha, K2, **more)
+
+    monkeypatch.setattr(race, "utility", recorded)
+    found = train(start(), weights(), THETA, TrainingConfig(epochs=1, minibatch=Q), schedule=[TANDEM]).policy
+    place = (D, [1.0] * 8, False, True)  # alone, it is its own re-ranker over everything
+    pair = (8, pytest.approx([1, 0.63093, 0.5, 0.43068, 0.38685, 0.35621], abs=1e-5), True, True)
+    assert seen == [place, pair]
+    only = (replace(TANDEM, steps=TANDEM.steps[1:], among_candidates=False),)
+    other = train(start(), weights(), THETA, TrainingConfig(epochs=1, minibatch=Q), schedule=only).policy
+    assert not torch.equal(found.generator.items, other.generator.items)
 
 
 def epochs_of(method: str) -> dict[str, int]:
@@ -254,6 +273,7 @@ def test_the_ranker_step_sees_the_updated_generator(monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(MatrixFactorisation, "forward", recorded)
         together = train(start(), weights(), THETA, config, seed=3).policy
+    del seen[:2]  # the check of both stages, before training
     assert len(seen) == 3  # both, and after its step the generator again
     q, again = seen[2]
     assert torch.equal(again, plain(together.generator, q))

@@ -22,8 +22,8 @@ THETA = torch.tensor([1.0, 0.5, 0.3])
         ("flat", 1000, 1000, [1.0] * 20),
         ("flat", 1, 50, [1.0] * 10),  # a fifth of the candidates
         ("flat", 1, 20, [1.0] * 4),  # which is more than what is shown
-        ("flat", 1, 19, [1.0, 0.6309298, 0.5]),  # no more
-        ("flat", 1, 5, [1.0, 0.6309298, 0.5]),
+        ("flat", 1, 19, [1 / np.log2(k + 1) for k in range(1, 7)]),  # no more: twice as many count, the first most
+        ("flat", 1, 5, [1.0, 0.6309298, 0.5, 0.4306766, 0.3868528]),
         ("flat", 1, 3, [1.0, 0.6309298, 0.5]),
     ],
 )

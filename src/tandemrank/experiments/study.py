@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -147,23 +147,15 @@ ORDER: tuple[tuple[Score, Method], ...] = (
     ("stacked", "stacking"),
 )  # fmt: skip
 PLAIN, WITH_SCORE = ORDER[:4], ORDER[4:]
-FEW = 3  # runs of a setting before another has more
+FEW = 3  # runs of a setting before another has more, and all of what is there for a trend alone
 
 
 def cells(config: StudyConfig) -> list[Cell]:
-    """All of them, the most telling first: a few runs of each question, all runs of what the stages know and of who made the
-    log; then the generator's score, and all that is left."""
-    of = {question: tuple(one for one in SETTINGS if one.question == question) for question in get_args(Question)}
-    order: tuple[tuple[tuple[Setting, ...], int, tuple[tuple[Score, Method], ...]], ...] = (
-        *(((setting,), FEW, PLAIN) for setting in (*of["information"], *of["production"], *of["clicks"])),
-        (SETTINGS[:1], config.runs, PLAIN),
-        (of["rank"], FEW, PLAIN),
-        (of["information"], config.runs, PLAIN),
-        (of["production"], config.runs, PLAIN),
-        (of["information"], FEW, WITH_SCORE),
-        (SETTINGS, config.runs, PLAIN),
-        (SETTINGS, config.runs, WITH_SCORE),
-    )
+    """All of them, the most telling first: a few runs of every setting, and of what the stages know with the generator's score;
+    then the other runs, but not of other K2 than the first, which are there for the trend."""
+    known = tuple(one for one in SETTINGS if one.question == "information")
+    main = tuple(one for one in SETTINGS if one.question != "rank" or one.K2 == Setting.K2)
+    order = ((main, FEW, PLAIN), (SETTINGS, FEW, PLAIN), (known, FEW, WITH_SCORE), (main, config.runs, PLAIN))
     found = [
         Cell(setting.name, method, score, run)
         for settings, runs, methods in order

@@ -8,6 +8,7 @@ re-ranker's. `is_large` decides who comes here; small catalogues have the dense 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import torch
@@ -74,14 +75,37 @@ def distinct(pair: Pair, q: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
     return first, kind.ravel()
 
 
+_asked: "WeakSet[Scorer]" = WeakSet()  # re-rankers whose scores were seen not to depend on the order of the items
+
+
 def ranker_scores(scorer: Scorer, q: Tensor, items: Tensor) -> Tensor:
-    """The re-ranker's scores of some items; refuses what is not one number per item.  Shapes: q [B], items [B, M] -> [B, M]."""
-    found = scorer.score(q, items)
-    if found.shape != items.shape:
+    """The re-ranker's scores of some items; refuses what are none, and the first time those that depend on the order of the
+    items: it is then asked about two queries backwards, too.  Shapes: q [B], items [B, M] -> [B, M]."""
+    found = checked_scores(scorer.score(q, items), tuple(items.shape), scorer, "re-ranker")
+    if scorer not in _asked and items.shape[1] > 1:
+        with torch.no_grad():
+            again = checked_scores(scorer.score(q[:2], items[:2].flip(1)), found[:2].shape, scorer, "re-ranker")
+        if not torch.allclose(found[:2].detach(), again.detach().flip(1), rtol=1e-4, atol=1e-4):
+            raise PolicyError(
+                f"the scores of the re-ranker ({scorer.kind}) depend on the order of its candidates, or on chance: the same "
+                "items backwards had others. A score must be a function of query and item; turn off dropout and the like."
+            )
+        _asked.add(scorer)
+    return found
+
+
+def checked_scores(found: object, shape: tuple[int, ...], scorer: Scorer, stage: str) -> Tensor:
+    """What a stage answered, if it is one number per query and item, none of them NaN or +inf.  Shapes: found [B, M]."""
+    if not isinstance(found, Tensor):
+        raise PolicyError(f"the {stage} ({scorer.kind}) must return a tensor of scores; {type(found).__name__} came.")
+    if tuple(found.shape) != tuple(shape):
         raise PolicyError(
-            f"the re-ranker ({scorer.kind}) was asked for scores of the shape {tuple(items.shape)}, one per query and item; "
+            f"the {stage} ({scorer.kind}) was asked for scores of the shape {tuple(shape)}, one per query and item; "
             f"{tuple(found.shape)} came."
         )
+    if not found.is_floating_point():
+        raise PolicyError(f"the {stage} ({scorer.kind}) must return scores as floats; {found.dtype} came.")
+    check_scores(found.detach(), "ranker" if stage == "re-ranker" else stage)
     return found
 
 
@@ -90,12 +114,22 @@ def is_one_stage(pair: Pair) -> bool:
     return int(pair.generator.spec()["D"]) == pair.K2
 
 
+def _one_stage_scores(pair: Pair, q: NDArray[np.int64]) -> GeneratorScores:
+    """The re-ranker's scores where everything is a candidate.  Shapes: q [B] -> [B, D]."""
+    if pair.ranker.scores_everything:
+        return generator_scores(pair.ranker, torch.tensor(q))
+    with torch.no_grad():
+        everything = torch.arange(pair.K2).expand(len(q), -1)
+        return ranker_scores(pair.ranker, torch.tensor(q), everything).detach()
+
+
 def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> NDArray[np.int32]:
     """The K2 items with the highest generator scores, the highest first, -1 where fewer are available.
 
     Shapes: q [B]; exclude [B, D], what is not available -> [B, K2].
     """
     if pair.index is not None:
+        _check_index(pair.index, pair.generator)
         queries = retrieval.factors_of(pair.generator, q).queries.numpy()
         return _without(lambda n: pair.index.top(queries, n)[0], pair.K2, exclude)  # type: ignore[union-attr]
     scores = generator_scores(pair.generator, torch.tensor(q))
@@ -106,6 +140,19 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
         return products.top(scores, n)[0] if few is None else few
 
     return _without(best, pair.K2, exclude)
+
+
+_fitting: "WeakKeyDictionary[Scorer, object]" = (
+    WeakKeyDictionary()
+)  # what a generator was when its index was last checked
+
+
+def _check_index(index: Index, generator: Scorer) -> None:
+    """Refuses an index of other embeddings; weights that have moved are known by PyTorch's count of their changes."""
+    now = index.digest, [(x.data_ptr(), x._version) for x in generator.parameters()]
+    if _fitting.get(generator) != now:
+        retrieval.check(index, generator)
+        _fitting[generator] = now
 
 
 def _without(best: Callable[[int], NDArray[np.int32]], n: int, exclude: csr_matrix | None) -> NDArray[np.int32]:
@@ -127,7 +174,7 @@ def most_likely(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = N
     Shapes: q [B]; exclude [B, D], what is not available -> [B, K].
     """
     if is_one_stage(pair):
-        scores = generator_scores(pair.ranker, torch.tensor(q))
+        scores = _one_stage_scores(pair, q)
         shown = _without(lambda n: products.top(scores, n)[0], pair.K, exclude)
         return np.pad(shown, ((0, 0), (0, pair.K - shown.shape[1])), constant_values=-1)
     # In the order of their numbers, so that ties end as they do where everything is scored.
@@ -139,7 +186,7 @@ def most_likely(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = N
 def draw(pair: Pair, q: NDArray[np.int64], *, rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
     """One drawn list for each key.  Shapes: q [B]; rows [n], the query of each list; keys [n] -> [n, K]."""
     if is_one_stage(pair):
-        return lazy_race.draw(generator_scores(pair.ranker, torch.tensor(q)), pair.K, rows=rows, keys=keys)
+        return lazy_race.draw(_one_stage_scores(pair, q), pair.K, rows=rows, keys=keys)
     source = Source.of(generator_scores(pair.generator, torch.tensor(q)))
     grid, place = lazy_race.by_row(rows, keys, len(q))
     arrived, _, _ = lazy_race.first_arrivals(source, pair.K2, grid)
@@ -189,7 +236,7 @@ def exposure(
         if in_random_order:
             chance = float(theta.sum()) / documents.shape[1]
             return torch.full((documents.nnz,), chance), torch.zeros(documents.nnz)
-        s = generator_scores(pair.ranker, positions)
+        s = _one_stage_scores(pair, q)
         if len(theta) == 1:
             every = s if isinstance(s, Tensor) else s.queries @ s.items.T
             return race.exposure(every, every, theta, pair.K2, samples=1, generator=generator, documents=documents)
@@ -270,11 +317,6 @@ def check_ranker(scorer: Scorer) -> None:
     spec = scorer.spec()
     q = torch.tensor([0, spec["Q"] - 1])
     items = torch.from_numpy(np.unique(np.linspace(0, spec["D"] - 1, 8).astype(np.int64))).expand(2, -1)
+    _asked.discard(scorer)
     with torch.no_grad():
-        ours, theirs = (ranker_scores(scorer, q, x) for x in (items, items.flip(1)))
-    check_scores(ours.detach(), "ranker")
-    if not torch.allclose(ours, theirs.flip(1), rtol=1e-4, atol=1e-4):
-        raise PolicyError(
-            f"the scores of the re-ranker ({scorer.kind}) depend on the order of its candidates, or on chance: the same items "
-            "backwards had others. A score must be a function of query and item; turn off dropout and the like."
-        )
+        ranker_scores(scorer, q, items)

@@ -88,8 +88,11 @@ class TwoStagePolicy:
     def scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
         """Both stages' scores.  Shapes: q [B] -> [B, D], [B, D]."""
         positions = torch.from_numpy(checked_positions(q, len(self.vocabulary.query_ids), "queries"))
-        s_c = self.generator(positions)
-        return s_c, s_c if self.ranker is self.generator else self.ranker(positions)
+        shape = len(positions), len(self.vocabulary.item_ids)
+        s_c = candidates.checked_scores(self.generator(positions), shape, self.generator, "generator")
+        if self.ranker is self.generator:
+            return s_c, s_c
+        return s_c, candidates.checked_scores(self.ranker(positions), shape, self.ranker, "re-ranker")
 
     def plain_scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
         """The same without gradients, whatever a scorer returns: a view of its parameters too."""

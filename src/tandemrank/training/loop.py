@@ -140,6 +140,8 @@ class _Loop:
         self.is_sparse = sparse.is_sparse(config, policy.generator, policy.ranker, careful=caution is not None)
         self.random = torch.Generator().manual_seed(seed)
         self.queries = torch.from_numpy(weights.queries)
+        if not self.is_sparse:
+            policy.plain_scores(weights.queries[:1])  # refuses, now, stages whose scores are none
         self.identity = self.identity_with(seed)
         self.history: list[Epoch] = []
         self.phase = 0

@@ -74,6 +74,13 @@ RANKER_FOR_GENERATOR = Phase(
 )
 GENERATOR_AMONG = replace(GENERATOR_ALONE, key="generator among K2", among_candidates=True)
 BOTH = Phase("both", "both stages", (Step("generator", "pair"), Step("ranker", "pair")), "pair")
+# Of two models: in every minibatch the generator for a place among the K2, and then both for each other. For each other alone a
+# click teaches a stage only what the other one lets through; a generator that was first trained alone has settled for a
+# compromise. As many passes over the log as Stacking has, and as many epochs of each stage (docs/results).
+TANDEM = Phase(
+    "tandem", "both stages",
+    (Step("generator", "generator"), Step("generator", "pair"), Step("ranker", "pair")), "pair", among_candidates=True,
+)  # fmt: skip
 # Little is left to learn there, and at the full rate the noise of the draws takes some of it away.
 BOTH_FROM_MEAN = replace(BOTH, from_mean=True, rate=0.25, most_epochs=8)
 REFINED_RATE = 0.1  # on top of the posterior: at the full rate its order would be lost
@@ -141,12 +148,7 @@ def _of_two_models(method: Method, name: ScheduleName, generator: Scorer, ranker
         return GENERATOR_AMONG, RANKER_FOR_GENERATOR
     if name == "paper":
         return JOINT["paper"]
-    if generator.kind == ranker.kind == "two-towers":
-        # They begin at random: candidates of a generator that knows nothing teach a re-ranker little, and the other way round.
-        return tuple(replace(phase, share=0.5) for phase in (GENERATOR_AMONG, RANKER_FOR_GENERATOR, BOTH))
-    # For each other from the start: a generator that was first trained alone has settled for a compromise, and every epoch that
-    # Joint begins as Stacking does costs it some of its lead (docs/results).
-    return (BOTH,)
+    return (TANDEM,)
 
 
 def are_same(generator: Scorer, ranker: Scorer) -> bool:
