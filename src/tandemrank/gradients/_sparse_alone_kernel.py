@@ -95,7 +95,7 @@ def gradients(
     """The documents of each query, weighted ones first, then both samples, the gradients by their scores, and the value.
 
     Shapes: indptr [B + 1]; indices, weights [nnz]; first, log_t [B, S, K + 1]; delta [K]; log_tau, the pattern's time, and
-    log_reach [B]; sampled, sampled_s [B, 2, n]; count [B, 2]; documents, gradient [B, room], listed [B] of them real; value [B].
+    log_reach [B]; sampled, sampled_s [B, 2, n]; count [B, 2]; documents, gradient [B, room], listed [B] are real; value [B].
     """
     B, S, depth = first.shape
     room = documents.shape[1]
