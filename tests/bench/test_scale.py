@@ -15,7 +15,7 @@ def test_a_small_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.growth_exact == pytest.approx(found.sparse_ms / found.sparse_ms_tenth)
     assert found.sparse_speedup == pytest.approx(found.dense_ms / found.sparse_ms)
     assert found.growth_index is None
-    assert "no weight corrects that" in (found.growth_index_reason or "")
+    assert "does not pay" in (found.growth_index_reason or "")
     assert 20 < found.ranker_items_per_query <= 2 * 21 + scale.CLICKED
     assert [row.items for row in found.recommend_ms] == [200, 2000, 4000]
     assert all(row.recall is None or 0 <= row.recall <= 1 for row in found.recommend_ms)

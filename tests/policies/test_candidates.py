@@ -11,9 +11,13 @@ from scipy.sparse import csr_matrix
 
 import enumeration
 from tandemrank._base.ids import Vocabulary
+from tandemrank.clicks import models, simulation
 from tandemrank.errors import PolicyError
 from tandemrank.experiments.evaluation import evaluate
 from tandemrank.gradients import _bridge, lazy_race
+from tandemrank.logs import counting
+from tandemrank.offpolicy import exposure
+from tandemrank.offpolicy.valuation import estimate
 from tandemrank.policies import candidates, retrieval
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -134,6 +138,41 @@ def test_evaluation_asks_about_candidates_only() -> None:
     assert np.allclose(ours.ndcg_expected, theirs.ndcg_expected, atol=0.08)
     assert np.isnan(ours.ranker_alone).all()
     assert np.isnan(ours.figures().ranker_alone.mean)
+
+
+def test_nobody_asks_a_re_ranker_about_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 items, 10 candidates: lists ask about the candidates; exposures and values about those of each race and what is
+    wanted, S (K2 + 1) + |w| at most. (Training: `tests/training/test_sparse.py`; serving: `tests/serving/test_engine.py`.)"""
+    Q, D, K2, S, shown = 6, 1000, 10, 4, 3
+    rng = np.random.default_rng(3)
+    users, items = (rng.normal(size=(n, 3)).astype(np.float32) for n in (Q, D))
+    made = TwoStagePolicy(
+        MatrixFactorisation(users, items),
+        Heavy(users, items),
+        K2,
+        shown,
+        Vocabulary(pl.Series(range(Q)), pl.Series(range(D))),
+    )
+    R = csr_matrix((np.arange(Q * D).reshape(Q, D) % 200 == 0).astype(np.float32))
+    wanted = int(np.diff(R.indptr).max())
+    rows, columns = R.nonzero()
+    theta = models.examination_curve(shown)
+    parts = simulation.simulate(made.sample, R, np.arange(Q), 30, models.position_based(theta), seed=0)
+    log = counting.from_impressions(list(parts), made.vocabulary)
+    logged = int(np.bincount(log.query).max())
+    questions = {
+        "recommend": (lambda: made.recommend([3, 1]), K2),
+        "sample": (lambda: made.recommend(sample=True), K2),
+        "exposure": (lambda: made.exposure(rows, columns, theta, samples=S), S * (K2 + 1) + wanted),
+        "utility": (lambda: made.utility(R, theta, samples=S), S * (K2 + 1) + wanted),
+        "evaluate": (lambda: evaluate(made, R, theta, samples=S), S * (K2 + 1) + wanted),
+        "estimate": (lambda: estimate(made, log, examination=theta, propensity="frequency", samples=S), S * (K2 + 1) + logged),
+    }  # fmt: skip
+    monkeypatch.setattr(exposure, "RACES", 0)  # few queries get no more races here
+    for name, (ask, most) in questions.items():
+        monkeypatch.setattr(Heavy, "asked", 0)
+        ask()
+        assert 0 < Heavy.asked <= most, name
 
 
 BROKEN = {

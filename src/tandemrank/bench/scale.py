@@ -25,8 +25,8 @@ from tandemrank.training.schedules import Stage
 CLICKED, SPREAD = 25, 1.5  # weighted items per query; standard deviation of the scores
 SMALL = 4_000  # items of the smallest catalogue that is recommended from
 NO_INDEX = (
-    "training has no index: items that it misses would have no chance to be drawn, and no weight corrects that; draws for "
-    "training are exact (docs/scale.md)"
+    "an index in training does not pay: one pass over all items, which a minibatch shares, costs no more than what an index "
+    "would open and propose for each query alone, and is exact (docs/scale.md)"
 )
 NOISE_AT, NOISE_K2 = 20_000, 500  # items and candidates where the noise is measured
 

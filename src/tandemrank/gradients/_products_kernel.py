@@ -5,7 +5,9 @@ Products of matrices round differently in batches of different size. So they onl
 """
 
 import numpy as np
-from numba import njit, prange
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
 
 from tandemrank.gradients._compiled import kernel
 from tandemrank.gradients._float32_kernel import above, f32, i32
@@ -14,6 +16,11 @@ from tandemrank.gradients._float32_kernel import above, f32, i32
 BLOCK = 4096
 BINS = 128
 # The order of these sums is decided when they are compiled, by their length alone.
+_AHEAD, _LINE, _LINES = (
+    8,
+    16,
+    4,
+)  # documents that are loaded before their turn; floats per line of the cache, lines of a document
 SUMS = {"contract", "nsz", "reassoc"}
 
 
@@ -169,6 +176,29 @@ def highest(docs, scores, filled, wanted, chunks, best, best_score):
 # The scores of some documents, with gradients
 
 
+@intrinsic
+def _fetch(typing_context, Y, d):
+    """Begins to load Y[d]: the rows of some documents lie all over the memory, and who waits for one may wait for several."""
+
+    def generate(context, builder, signature, arguments):
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+        fetch = builder.module.declare_intrinsic(
+            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        )
+        size = builder.extract_value(array.shape, 1)
+        start = builder.gep(array.data, [builder.mul(arguments[1], size)])
+        last = builder.sub(size, ir.Constant(size.type, 1))
+        for number in range(_LINES):
+            step = ir.Constant(size.type, number * _LINE)
+            step = builder.select(builder.icmp_signed("<", step, last), step, last)
+            place = builder.bitcast(builder.gep(start, [step]), byte)
+            builder.call(fetch, [place, word(0), word(3), word(1)])
+        return context.get_dummy_value()
+
+    return types.void(Y, types.int64), generate
+
+
 @kernel(parallel=True)
 def scores_at(X, Y, documents, chunks, scores):
     """The products at some documents of each query.  Shapes: X [B, F]; Y [D, F]; documents, scores [B, M]."""
@@ -176,6 +206,7 @@ def scores_at(X, Y, documents, chunks, scores):
     for chunk in prange(chunks):
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for j in range(M):
+                _fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
                 scores[q, j] = dot(X[q], Y[documents[q, j]])
 
 
@@ -187,40 +218,46 @@ def query_gradient(Y, documents, gradient, chunks, by_query):
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for j in range(M):
                 if gradient[q, j] != f32(0.0):
+                    _fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
                     for f in range(Y.shape[1]):
                         by_query[q, f] += gradient[q, j] * Y[documents[q, j], f]
 
 
 @kernel()
-def touched(documents, gradient, row, rows):
-    """Gives each document with a gradient a row, in the order in which they come; returns how many rows there are.
+def by_document(documents, gradient, start, rows, queries, values):
+    """Everything that has a gradient, in the order of the documents; returns how many documents there are.
 
-    Shapes: row [D], comes in as -1; rows [B M], filled with the documents.
+    Shapes: start [D + 1], comes in as zeros; rows [D], filled with the documents; queries, values [B M], those of rows[i] end
+    at start[rows[i]], query after query.
     """
+    B, M = documents.shape
+    for q in range(B):
+        for j in range(M):
+            start[documents[q, j] + 1] += gradient[q, j] != f32(0.0)
     n = 0
-    for q in range(documents.shape[0]):
-        for j in range(documents.shape[1]):
-            d = documents[q, j]
-            if gradient[q, j] != f32(0.0) and row[d] < 0:
-                row[d], rows[n] = n, d
-                n += 1
+    for d in range(start.size - 1):
+        rows[n] = d
+        n += start[d + 1] > 0
+        start[d + 1] += start[d]
+    for q in range(B):
+        for j in range(M):
+            if gradient[q, j] != f32(0.0):
+                place = start[documents[q, j]]
+                queries[place], values[place] = q, gradient[q, j]
+                start[documents[q, j]] = place + 1
     return n
 
 
 @kernel(parallel=True)
-def item_gradient(X, documents, gradient, row, chunks, by_row):
-    """by_row[row[d]] = sum over (q, j) with document d of gradient[q, j] X[q], which comes in as zeros.
-
-    Every thread takes the rows that are its own, so that each is summed in one order.
-    """
-    B, M = documents.shape
+def item_gradient(X, rows, start, queries, values, chunks, by_row):
+    """by_row[i] = sum of gradient[q, j] X[q] over all (q, j) with the document rows[i].  Shapes: by_row [n, F], filled."""
+    n = by_row.shape[0]
     for chunk in prange(chunks):
-        for q in range(B):
-            for j in range(M):
-                target = row[documents[q, j]]
-                if gradient[q, j] != f32(0.0) and target % chunks == chunk:
-                    for f in range(X.shape[1]):
-                        by_row[target, f] += gradient[q, j] * X[q, f]
+        for i in range(chunk * n // chunks, (chunk + 1) * n // chunks):
+            by_row[i] = f32(0.0)
+            for place in range(start[rows[i - 1]] if i > 0 else 0, start[rows[i]]):
+                for f in range(X.shape[1]):
+                    by_row[i, f] += values[place] * X[queries[place], f]
 
 
 @kernel()

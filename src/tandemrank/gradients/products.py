@@ -200,18 +200,17 @@ def _query_gradient(items: Tensor, documents: Tensor, gradient: NDArray[np.float
 
 
 def _item_gradient(queries: Tensor, items: Tensor, documents: Tensor, gradient: NDArray[np.float32]) -> Tensor:
-    """A coalesced sparse tensor [D, F]: its rows in the order of the documents' first appearance are sorted once."""
+    """A coalesced sparse tensor [D, F]."""
     from tandemrank.gradients import _products_kernel as kernel
 
-    row, rows = np.full(len(items), -1, np.int32), np.empty(documents.numel(), np.int64)
+    start, rows = np.zeros(len(items) + 1, np.int32), np.empty(len(items), np.int64)
+    of, values = np.empty(documents.numel(), np.int32), np.empty(documents.numel(), np.float32)
     with compiling():
-        n = kernel.touched(documents.numpy(), gradient, row, rows)
-        rows = np.sort(rows[:n])
-        row[rows] = np.arange(n, dtype=np.int32)
-        by_row = np.zeros((n, items.shape[1]), np.float32)
-        kernel.item_gradient(row_major(queries), documents.numpy(), gradient, row, chunks(len(gradient)), by_row)
-    index, values = torch.from_numpy(rows)[None], torch.from_numpy(by_row).to(items)
-    return torch.sparse_coo_tensor(index, values, items.shape, is_coalesced=True, check_invariants=False)
+        n = kernel.by_document(documents.numpy(), gradient, start, rows, of, values)
+        rows, by_row = rows[:n].copy(), np.empty((n, items.shape[1]), np.float32)
+        kernel.item_gradient(row_major(queries), rows, start, of, values, chunks(n), by_row)
+    index, found = torch.from_numpy(rows)[None], torch.from_numpy(by_row).to(items)
+    return torch.sparse_coo_tensor(index, found, items.shape, is_coalesced=True, check_invariants=False)
 
 
 def at(queries: Tensor, items: Tensor, documents: Tensor, *, sparse: bool = False) -> Tensor:

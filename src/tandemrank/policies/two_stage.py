@@ -176,8 +176,10 @@ class TwoStagePolicy:
             raise PolicyError(
                 "drawn lists take no pairs to exclude. Ask for the most likely lists, or without exclude."
             )
-        keys = random.random_keys(seed, random.Stream.LISTS, np.arange(len(ids)))
-        shown = self.sample(q, keys) if sample else self.most_likely(q, exclude=pairs)
+        if sample:
+            shown = self.sample(q, random.random_keys(seed, random.Stream.LISTS, np.arange(len(ids))))
+        else:
+            shown = self.most_likely(q, exclude=pairs)
         items = self.vocabulary.item_ids.gather(np.maximum(shown, 0).ravel())
         if len(ids) and shown.min() >= 0:
             whole = items.reshape((len(ids), self.K)).cast(pl.List(items.dtype))
