@@ -352,13 +352,15 @@ def _valued(
     robust, with a reward model that learns from the others."""
     # A policy that was fitted to the log is used as the one that drew it: sums have no lists to fit another to.
     used = data.propensities
-    reward = None if parts.held_out.N else data.posterior  # it has seen all that a model may see here
+    is_fitted = used.kind == "fitted"  # then values are plain IPS, without a reward model
+    reward = None if parts.held_out.N or is_fitted else data.posterior  # it has seen all that a model may see here
     times = parts.times
     asked = Question(
-        examination=config.theta, estimator="ips" if used.kind == "fitted" else "auto",
-        propensity="exact" if used.kind == "fitted" else used.kind, logging_policy=used.logger,
-        reward_log=parts.seen, reward="item-rate" if reward is None else reward, seed=seed,
-        fitted_lists=float(times[times > 0].mean()) if used.kind == "fitted" else None,
+        examination=config.theta, estimator="ips" if is_fitted else "auto",
+        propensity="exact" if is_fitted else used.kind, logging_policy=used.logger,
+        clip=FITTED_LEAST if is_fitted else None, reward_log=parts.seen,
+        reward="item-rate" if reward is None else reward, seed=seed,
+        fitted_lists=float(times[times > 0].mean()) if is_fitted else None,
         independent=None if config.safe is None else config.safe.gate_independent,
     )  # fmt: skip
     return estimate_all([*policies, PRODUCTION], parts.evaluation, asked)
