@@ -312,6 +312,15 @@ def test_the_verdict_sees_what_a_bound_cannot() -> None:
     assert len(wrong) > 0  # without the verdict the user would be misled
 
 
+def test_a_pair_with_much_of_the_weight_is_a_reason_for_care_unless_queries_are_few() -> None:
+    """One constant query: its first item has a third of all that is examined, and was shown often."""
+    found = diagnostics.Diagnostics(1, 2000, 800, 2000, 1000, 5.0, 0.34, 0.0, 0.0, 0.0, 0.0, 1.0, 0.01)
+    assert verdicts.judge(found, modelled=False, over_impressions=True)[0] == "trust it"
+    verdict, reasons = verdicts.judge(replace(found, queries=100), modelled=False)
+    assert verdict == "use with care"
+    assert "34% of all weight" in reasons[0]
+
+
 def test_a_difference_to_production_holds_at_its_level() -> None:
     """New minus production, one of ten documents each impression, clicks shared by both sides; the new pair is worse."""
     rng = np.random.default_rng(1)

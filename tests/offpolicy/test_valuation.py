@@ -341,7 +341,9 @@ def test_edges_no_clicks_no_items_one_query() -> None:
         assert answer.verdict == "cannot be answered from this log"
         assert "no item that the new pair would show was ever clicked" in answer.reasons
     one = small.take(np.zeros(1, np.int64))
-    assert valuation.estimate(one.new, one.log(3000, 1), **asked(one)).verdict == "use with care"
+    alone = valuation.estimate(one.new, one.log(3000, 1), **asked(one))
+    assert alone.verdict == "trust it"
+    assert "about these 1 queries alone" in alone.reasons[0]
     nothing = World(small.logger, np.full((20, D), -np.inf), small.ranker, small.R)
     with pytest.raises(PolicyError, match="shows nothing to any query of the log"):
         valuation.estimate(nothing.new, small.log(300, 1), **asked(small))
