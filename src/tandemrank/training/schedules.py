@@ -148,6 +148,9 @@ def _of_two_models(method: Method, name: ScheduleName, generator: Scorer, ranker
         return GENERATOR_AMONG, RANKER_FOR_GENERATOR
     if name == "paper":
         return JOINT["paper"]
+    if generator.kind == ranker.kind == "two-towers":
+        # They begin at random: candidates of a generator that knows nothing teach a re-ranker little, and the other way round.
+        return tuple(replace(phase, share=0.5) for phase in (GENERATOR_AMONG, RANKER_FOR_GENERATOR, BOTH))
     return (TANDEM,)
 
 
