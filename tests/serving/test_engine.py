@@ -21,7 +21,7 @@ from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live import LivePair, digest
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
-from tandemrank.serving.records import Event, Impression, single
+from tandemrank.serving.records import Event, Impression, single, split
 from tandemrank.serving.sealing import Sealer, join_clicks
 
 Q, D, K2, K = 4, 6, 4, 2
@@ -172,6 +172,33 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
     for one, other in zip(prices, wanted_prices, strict=True):
         for name in ("kept", "clicks", "effective_best"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), abs=0.05), name
+
+
+@pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
+def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkeypatch, how) -> None:
+    """Interleaved with another pair: the propensities are those by all items."""
+    made, other = steep(40), LivePair(replace(steep(40), K2=K2 - 1))
+    found = []
+    for name in ("plain", "heavy"):
+        live, asked = (LivePair(made), set()) if name == "plain" else counted(made, monkeypatch)
+        log = Recorder(tmp_path / name, Propensities(THETA, 300))
+        server = Server(other, recorder=log, seed=0, exploration=how)
+        server.swap(split(other, live, 0.5, salt="s", mode="interleave"))
+        for n in range(30):
+            server.rank(11, items=[1, 2, 5, 7] if n % 3 == 0 else None)
+        [sealed] = log.seal(everything=True)
+        log.close()
+        frame = pl.read_parquet(sealed.path)
+        rho = {}
+        for row in frame.iter_rows(named=True):
+            for item, mean, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
+                rho[item, row["available"] is None] = mean, error
+        found.append(rho)
+    assert asked
+    assert how.strategy == "uniform" or max(asked) < 20  # equal scores have any candidates
+    assert found[0].keys() == found[1].keys()
+    for place, (mean, error) in found[0].items():
+        assert abs(mean - found[1][place][0]) <= 5 * np.hypot(error, found[1][place][1]) + 1e-6
 
 
 def test_prices_by_candidates_are_those_by_all_items(monkeypatch) -> None:

@@ -72,9 +72,9 @@ class Exploration:
             return single.draw(s_c, s_r, K2, K, key, edge=edge)
         if self.strategy == "temperature":
             T = np.float32(self.amount)
-            return single.draw(_row(s_c) / T, _changed(s_r, lambda found: found / T), K2, K, key, edge=edge)
+            return single.draw(_row(s_c) / T, changed(s_r, lambda found: found / T), K2, K, key, edge=edge)
         if self.is_uniform(key):
-            return single.draw(_flat_of(_row(s_c)), _changed(s_r, _flat_of), K2, K, key)
+            return single.draw(_flat_of(_row(s_c)), changed(s_r, _flat_of), K2, K, key)
         return single.draw(s_c, s_r, K2, K, key, edge=edge, is_drawn=self.strategy != "deterministic")
 
     def is_uniform(self, key: int) -> bool:
@@ -129,9 +129,9 @@ class Exploration:
             curve = theta.double().numpy()[: len(shown), None]
             return np.sum(curve * (shown[:, None] == documents), axis=0), np.zeros(len(documents))
         T = np.float32(self.amount if self.strategy == "temperature" else 1.0)
-        parts = [(1.0, s_c / T, _changed(s_r, lambda found: found / T))]
+        parts = [(1.0, s_c / T, changed(s_r, lambda found: found / T))]
         if self.strategy == "uniform":
-            parts = [(1 - self.amount, s_c, s_r), (self.amount, _flat_of(s_c), _changed(s_r, _flat_of))]
+            parts = [(1 - self.amount, s_c, s_r), (self.amount, _flat_of(s_c), changed(s_r, _flat_of))]
         generator = torch.Generator().manual_seed(seed)
         n = len(documents)
         rho, variance = np.zeros(n), np.zeros(n)
@@ -158,7 +158,7 @@ def _flat_of(scores: Row) -> Row:
     return np.where(scores == -np.inf, scores, np.float32(0))
 
 
-def _changed(s_r: Row | Ranker, change: Callable[[Row], Row]) -> Row | Ranker:
+def changed(s_r: Row | Ranker, change: Callable[[Row], Row]) -> Row | Ranker:
     """Other scores of the re-ranker, or who gives them."""
     return change(s_r) if isinstance(s_r, np.ndarray) else lambda items: change(s_r(items))
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import Id
 from tandemrank._base.random import GOLDEN, mix
+from tandemrank.gradients.single import Ranker
 
 Row = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -61,13 +62,24 @@ def draft(lists: tuple[Sequence[Id], Sequence[Id]], K: int, coins: int) -> tuple
 
 @dataclass(frozen=True)
 class Team:
-    """One side of a draft: its scores, their items, and how many candidates it has.  Shapes: s_c, s_r [D]."""
+    """One side of a draft: its scores, or who gives some of the re-ranker's; their items; how many candidates it has.
+
+    Shapes: s_c, s_r [D].
+    """
 
     s_c: Row
-    s_r: Row
+    s_r: Row | Ranker
     item_at: dict[Id, int]
     items: Sequence[Id]
     K2: int
+
+    def rates(self, docs: NDArray[np.int64], *, is_flat: bool) -> Floats:
+        """Of some items in the second race; `is_flat`: as if those that are available had equal scores.  Shapes: [n] -> [n]."""
+        s_r = (self.s_r[docs] if isinstance(self.s_r, np.ndarray) else self.s_r(docs.astype(np.int32))).astype(
+            np.float64
+        )
+        found: Floats = np.exp(np.where(s_r == -np.inf, s_r, 0.0) if is_flat else s_r)
+        return found
 
 
 def exposure(
@@ -113,7 +125,8 @@ def exposure_of_lists(
 class _Race:
     """One sample of a team: who arrives first, at least K2 + 1 of them, with their times in both races.
 
-    Shapes: docs, T, t [n], in the order of arrival; lambda_, mu [D], the rates.
+    Shapes: docs, T, t [n], in the order of arrival; lambda_ [D], the rates of the first race. `is_flat`: all that are
+    available have equal scores.
     """
 
     team: Team
@@ -121,7 +134,11 @@ class _Race:
     T: Floats
     t: Floats
     lambda_: Floats
-    mu: Floats
+    is_flat: bool
+
+    def mu(self, d: int) -> float:
+        """The rate of d in the second race."""
+        return float(self.team.rates(np.array([d]), is_flat=self.is_flat)[0])
 
     def without(self, d: int | None, places: int, *, candidate: bool) -> tuple[list[Id], Floats]:
         """The list of the others and its times, of K2 candidates, or of K2 - 1 where d is the last one."""
@@ -140,17 +157,17 @@ class _Race:
 
 
 def _race(team: Team, uniform: float, rng: np.random.Generator) -> _Race:
-    s_c, s_r = team.s_c.astype(np.float64), team.s_r.astype(np.float64)
-    if uniform > 0 and rng.random() < uniform:
-        s_c, s_r = (np.where(s == -np.inf, s, 0.0) for s in (s_c, s_r))
-    lambda_, mu = np.exp(s_c), np.exp(s_r)
+    is_flat, s_c = uniform > 0 and rng.random() < uniform, team.s_c.astype(np.float64)
+    lambda_ = np.exp(np.where(s_c == -np.inf, s_c, 0.0) if is_flat else s_c)
     with np.errstate(divide="ignore"):
-        T, t = rng.exponential(size=len(s_c)) / lambda_, rng.exponential(size=len(s_r)) / mu
+        T, late = rng.exponential(size=len(s_c)) / lambda_, rng.exponential(size=len(s_c))
     n = min(team.K2 + 1, len(T))
     first = np.argpartition(T, n - 1)[:n]
     first = first[np.argsort(T[first], kind="stable")]
     first = first[T[first] < np.inf]
-    return _Race(team, first, T[first], t[first], lambda_, mu)
+    with np.errstate(divide="ignore"):
+        t = late[first] / team.rates(first, is_flat=is_flat)
+    return _Race(team, first, T[first], t, lambda_, is_flat)
 
 
 def _conditional(races: tuple[_Race, _Race], item: Id, theta: Floats, coins: int) -> float:
@@ -171,12 +188,13 @@ def _as_candidate(
     """The same, given of which pairs the item is a candidate."""
     K = len(theta)
     others = [r.without(d, K, candidate=c) for r, d, c in zip(races, places, is_in, strict=True)]
+    rates = [r.mu(d) if c and d is not None else 0.0 for r, d, c in zip(races, places, is_in, strict=True)]
     passed, left, value = [1.0, 1.0], 1.0, 0.0
     for k, turns in enumerate(_turns((others[0][0], others[1][0]), K, coins)):
         for team, index in turns:
-            d, times = places[team], others[team][1]
-            if is_in[team] and d is not None and (mu := races[team].mu[d]) > 0:
-                passed[team] = float(np.exp(-mu * times[index])) if index < len(times) else 0.0
+            times = others[team][1]
+            if rates[team] > 0:
+                passed[team] = float(np.exp(-rates[team] * times[index])) if index < len(times) else 0.0
         now = passed[0] * passed[1]
         value += float(theta[k]) * (left - now)
         left = now

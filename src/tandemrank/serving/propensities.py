@@ -140,8 +140,13 @@ class Propensities:
         return values[:, 0], values[:, 1]
 
     def _team(self, live: LivePair, i: Impression) -> Team:
-        s_c, s_r = live.rows(i.query_id, i.available, i.features)
-        return Team(s_c, s_r, live.item_at, live.items, live.K2)
+        if not live.ranks_candidates:
+            return Team(*live.rows(i.query_id, i.available, i.features), live.item_at, live.items, live.K2)
+        scores = live.scores(i.query_id, i.features, i.available)
+        if scores.documents is None:
+            return Team(scores.s_c, scores.remembering(), live.item_at, live.items, live.K2)
+        items = [live.items[d] for d in scores.documents]
+        return Team(scores.s_c, scores.remembering(), {item: n for n, item in enumerate(items)}, items, live.K2)
 
     def _live(self, digest: str) -> LivePair:
         if digest not in self._pairs:
@@ -162,6 +167,11 @@ def drafted_exposure(
         )
         return interleaving.exposure_of_lists((one, other), items, theta, samples=samples, seed=seed)
     if how.strategy == "temperature":
-        teams = tuple(replace(t, s_c=t.s_c / how.amount, s_r=t.s_r / how.amount) for t in teams)  # type: ignore[assignment]
+        teams = _cooler(teams[0], how.amount), _cooler(teams[1], how.amount)
     uniform = how.amount if how.strategy == "uniform" else 0.0
     return interleaving.exposure(teams, items, theta, uniform=uniform, samples=samples, seed=seed)
+
+
+def _cooler(team: Team, T: float) -> Team:
+    """The same scores at the temperature T."""
+    return replace(team, s_c=team.s_c / T, s_r=exploration.changed(team.s_r, lambda found: found / T))
