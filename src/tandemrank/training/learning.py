@@ -358,8 +358,7 @@ def _valued(
     asked = Question(
         examination=config.theta, estimator="ips" if is_fitted else "auto",
         propensity="exact" if is_fitted else used.kind, logging_policy=used.logger,
-        clip=FITTED_LEAST if is_fitted else None, reward_log=parts.seen,
-        reward="item-rate" if reward is None else reward, seed=seed,
+        reward_log=parts.seen, reward="item-rate" if reward is None else reward, seed=seed,
         fitted_lists=float(times[times > 0].mean()) if is_fitted else None,
         independent=None if config.safe is None else config.safe.gate_independent,
     )  # fmt: skip
