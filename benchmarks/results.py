@@ -103,7 +103,7 @@ def method_line(name: str, row: Row) -> list[str]:
 
 def peer_line(row: PeerRow) -> list[str]:
     """A peer's: seconds are those of its fit and of its tuning."""
-    seconds = f"{decimal(row.seconds_mean, 1)} + {decimal(row.tuning_seconds_mean, 1)}"
+    seconds = f"{decimal(row.seconds_mean, 1)} + {decimal(row.tuning_seconds, 1)}"
     return [label(row.peer), interval(row.of("ndcg")), interval(row.of("ndcg_new")), seconds, f"{row.runs}"]
 
 

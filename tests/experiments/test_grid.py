@@ -14,7 +14,7 @@ import pytest
 from example_grid import TINY, figures
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import cells, grid, store
-from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.cells import GridConfig, PeerCell
 from tandemrank.experiments.grid import Job
 from tandemrank.experiments.peers import PEERS
 from tandemrank.experiments.results import FIGURES, GridState, Table, from_json, read_table
@@ -103,6 +103,33 @@ def test_peers_come_on_top_of_a_finished_grid(config, whole, whole_folder, tmp_p
     assert read_table(folder / "table.json") == table
     assert "| Ridge autoencoder |" in text.markdown(table)
     assert "Peers on the same logs" in experiment.html(table)
+
+
+def test_peers_are_tuned_in_the_first_run_alone(config, tmp_path, monkeypatch) -> None:
+    """Jobs of the first run come before all others, and these get what it chose."""
+    few = tuple(peer for peer in PEERS if peer.name in ("popularity", "ridge autoencoder"))
+    monkeypatch.setattr(cells, "PEERS", few)
+    monkeypatch.setattr(grid, "check_libraries", lambda: None)
+    small = {"methods": ("independent",), "candidates": (10,), "impressions": (2000,), "runs": 3, "references": False}
+    asked, waves = config.model_copy(update={**small, "peers": True}), []
+
+    def in_this_process(mine, missing, jobs, look) -> None:
+        waves.append([job.run for job in missing])
+        for job in missing:
+            grid.run_job(asked.model_dump_json(), str(mine.folder), *job, grid._done(mine), grid._chosen(mine))
+
+    monkeypatch.setattr(grid, "_on_processes", in_this_process)
+    table = grid.run(asked, tmp_path / "grid")
+    assert waves == [[0], [1, 2]]
+    with store.opened(asked, tmp_path / "grid", resume=True) as mine:
+        found = mine.peers()
+    assert len(found) == 6
+    for cell, record in found.items():
+        first = found[cell._replace(run=0)]
+        assert (record.setting, record.new_setting) == (first.setting, first.new_setting)
+        assert (record.tuning_seconds > 0) == (cell.run == 0)
+    for row in table.peers:
+        assert row.tuning_seconds == found[PeerCell(row.peer, 2000, 0)].tuning_seconds
 
 
 def test_more_candidates_than_items_are_refused_before_anything_is_run(config, tmp_path) -> None:

@@ -12,7 +12,7 @@ from tandemrank.experiments import tuning
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.peers import PEERS, Evidence, Peer, Scores, Setting
 from tandemrank.experiments.trainer import simulate_log
-from tandemrank.experiments.tuning import PeerLog, lists_of, peer_log, tune
+from tandemrank.experiments.tuning import Choice, PeerLog, lists_of, peer_log, tune
 from tandemrank.experiments.world import build_world, load_task
 
 CONFIG = validated(ExperimentConfig, {"queries": 60, "items": 40, "rank": 5, "learning": {"list_length": 5}})
@@ -51,12 +51,29 @@ def test_tuning_takes_what_held_out_clicks_prefer() -> None:
 
     peer = Peer("shifted", ({"shift": 0}, {"shift": 3}, {"shift": 5}), shifted)
     found = tune(peer, PeerLog(nothing, LOG.whole, judge), WORLD.q, K)
-    assert found.setting == {"shift": 3, "clicked_first": 1.0}  # nothing is clicked: a tie, to which 1 is as good
-    assert found.new_setting == {"shift": 3}
+    assert found.choice.setting == {
+        "shift": 3,
+        "clicked_first": 1.0,
+    }  # nothing is clicked: a tie, to which 1 is as good
+    assert found.choice.new_setting == {"shift": 3}
     other = tune(peer, PeerLog(LOG.part, LOG.whole, judge), WORLD.q, K)
-    assert other.setting == {"shift": 3, "clicked_first": 0.0}
+    assert other.choice.setting == {"shift": 3, "clicked_first": 0.0}
     assert (other.lists[:, 0] == 3).all()
     assert not LOG.whole.binary[WORLD.q.repeat(K), other.new_lists.ravel()].any()
+
+
+def test_a_known_choice_is_taken_without_asking_held_out_clicks() -> None:
+    def judge(q: np.ndarray, lists: np.ndarray) -> float:
+        raise AssertionError("held-out clicks were asked")
+
+    peer = Peer("shifted", ({"shift": 0}, {"shift": 3}), shifted)
+    known = Choice({"shift": 5, "clicked_first": 0.0}, {"shift": 7})
+    found = tune(peer, PeerLog(LOG.part, LOG.whole, judge), WORLD.q, K, known)
+    assert (found.choice, found.tuning_seconds) == (known, 0.0)
+    assert (found.lists[:, 0] == 5).all()
+    clicked = LOG.whole.binary[WORLD.q].toarray() > 0
+    unclicked = np.where(clicked, np.inf, (np.arange(40) - 7) % 40)
+    assert np.array_equal(found.new_lists[:, 0], unclicked.argmin(1))
 
 
 def test_the_log_is_that_of_the_trainings_and_its_parts_are_apart() -> None:

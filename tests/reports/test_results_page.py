@@ -24,7 +24,7 @@ def with_peers() -> Table:
     content = example((500,), (100_000,))
     content["rows"] = [{**row, "ndcg_new_mean": 0.25} for row in content["rows"]]
     content["peers"] = [{"peer": "EASE", "N": 100_000, "runs": 3, "ndcg_mean": 0.4, "ndcg_new_mean": 0.2,
-                         "seconds_mean": 2.0, "tuning_seconds_mean": 9.0}]  # fmt: skip
+                         "seconds_mean": 2.0, "tuning_seconds": 9.0}]  # fmt: skip
     gap = {"K2": 500, "N": 100_000, "method": "joint", "against": "EASE", "mean": 0.03, "low": 0.01, "high": 0.05}
     content["peer_differences"] = [gap, {**gap, "figure": "ndcg_new", "low": -0.01}]
     return typed(content)

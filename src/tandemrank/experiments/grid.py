@@ -7,7 +7,7 @@ What is in the folder of a grid says `store`.
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from tandemrank.experiments.results import GridState, PeerRecord, Point, Record,
 from tandemrank.experiments.store import Clock, Finished, Store, Users
 from tandemrank.experiments.table import rows_of, table_of
 from tandemrank.experiments.trainer import Outcome, Trainer, references, simulate_log
-from tandemrank.experiments.tuning import PeerLog, Tuned, peer_log, tune
+from tandemrank.experiments.tuning import Choice, PeerLog, Tuned, peer_log, tune
 from tandemrank.experiments.world import World, build_world, load_task, logged_users
 
 
@@ -70,17 +70,28 @@ def run(
                 progress(GridState(len(records) + len(mine.peers()), total, seconds, rows_of(records.values())))
 
         look()
-        if missing := _missing(mine):
-            (_on_ray if engine == "ray" else _on_processes)(mine, missing, jobs, look)
+        for wave in _waves(config):
+            if missing := [job for job in _missing(mine) if job.run in wave]:
+                (_on_ray if engine == "ray" else _on_processes)(mine, missing, jobs, look)
+                _check_finished(mine, wave)
         return _finish(mine, clock.seconds(last=True), command)
+
+
+def _waves(config: GridConfig) -> list[range]:
+    """Runs that need not wait for others: with peers the first one, which chooses their settings, comes before all others."""
+    return [range(1), range(1, config.runs)] if config.peers else [range(config.runs)]
+
+
+def _check_finished(mine: Store, runs: range) -> None:
+    """Refuses to go on where a job left nothing."""
+    if left := [job for job in _missing(mine) if job.run in runs]:
+        raise JobError(
+            f"{len(left)} of the grid's jobs left no whole result in {mine.folder}. Check the disk, and go on with --resume."
+        )
 
 
 def _finish(mine: Store, seconds: float, command: str) -> Table:
     """The table of a grid whose jobs are done, also written into its folder."""
-    if left := _missing(mine):
-        raise JobError(
-            f"{len(left)} of the grid's jobs left no whole result in {mine.folder}. Check the disk, and go on with --resume."
-        )
     store.clear_checkpoints(mine.folder)
     world, references = _world(mine.config, seconds), mine.references() or ()
     table = table_of(mine.config, world, mine.records(), references, mine.peers(), mine.users, command)
@@ -105,6 +116,11 @@ def _missing(mine: Store) -> list[Job]:
 def _done(mine: Store) -> frozenset[str]:
     """The names of the finished cells."""
     return frozenset(cell.name for cell in mine.records()) | {cell.name for cell in mine.peers()}
+
+
+def _chosen(mine: Store) -> dict[PeerCell, Choice]:
+    """What the peers chose in the first run."""
+    return {cell: Choice(record.setting, record.new_setting) for cell, record in mine.peers().items() if cell.run == 0}
 
 
 def _world(config: GridConfig, seconds: float) -> results.World:
@@ -133,8 +149,15 @@ class Done:
     references: tuple[Reference, ...] = ()
 
 
-def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozenset[str]) -> Done:
-    """The cells of one log that are not `done`, or the rows to compare with (N = 0).
+def run_job(
+    config_json: str,
+    folder: str | None,
+    N: int,
+    run: int,
+    done: frozenset[str],
+    chosen: Mapping[PeerCell, Choice] | None = None,
+) -> Done:
+    """The cells of one log that are not `done`, or the rows to compare with (N = 0); peers have what they chose in run 0.
 
     With a folder each result is written there as soon as it is finished, without one (on a cluster) they are returned.
     """
@@ -151,7 +174,7 @@ def run_job(config_json: str, folder: str | None, N: int, run: int, done: frozen
         finished += _deliver(Done((one,)), folder).cells
     if place is not None:
         store.drop_checkpoints(place)
-    for one in _peers(config, world, Job(N, run), seed, done):
+    for one in _peers(config, world, Job(N, run), seed, done, chosen or {}):
         finished += _deliver(Done((one,)), folder).cells
     return Done(tuple(finished))
 
@@ -170,14 +193,17 @@ def _trained(
             yield _finished(cell, trainer.run(cell.method, cell.K2))
 
 
-def _peers(config: GridConfig, world: World, job: Job, seed: int, done: frozenset[str]) -> Iterator[Finished]:
+def _peers(
+    config: GridConfig, world: World, job: Job, seed: int, done: frozenset[str], chosen: Mapping[PeerCell, Choice]
+) -> Iterator[Finished]:
     """The same of the peers."""
     missing = [cell for cell in peer_cells(config) if (cell.N, cell.run) == job and cell.name not in done]
     if missing:
         log = peer_log(world, config.experiment, job.N, seed)
-        known = {peer.name: peer for peer in PEERS}
+        by_name, K = {peer.name: peer for peer in PEERS}, config.experiment.learning.K
         for cell in missing:
-            yield _tuned(cell, tune(known[cell.peer], log, world.q, config.experiment.learning.K), world, log)
+            known = None if job.run == 0 else chosen[cell._replace(run=0)]
+            yield _tuned(cell, tune(by_name[cell.peer], log, world.q, K, known), world, log)
 
 
 def _finished(cell: Cell, outcome: Outcome) -> Finished:
@@ -199,7 +225,7 @@ def _tuned(cell: PeerCell, tuned: Tuned, world: World, log: PeerLog) -> Finished
     record = PeerRecord(
         **cell._asdict(), ndcg=evaluation.mean(found),
         ndcg_new=results.UNKNOWN if np.isnan(new).all() else evaluation.mean(new),
-        setting=tuned.setting, new_setting=tuned.new_setting,
+        setting=tuned.choice.setting, new_setting=tuned.choice.new_setting,
         seconds=tuned.seconds, tuning_seconds=tuned.tuning_seconds,
     )  # fmt: skip
     return Finished(cell, record, Users(_rounded(found), _rounded(new)))
@@ -221,7 +247,7 @@ def _deliver(found: Done, folder: str | Path | None) -> Done:
 
 
 def _on_processes(mine: Store, missing: list[Job], jobs: int | None, look: Callable[[], None]) -> None:
-    done = _done(mine)
+    done, chosen = _done(mine), _chosen(mine)
     text, folder = mine.config.model_dump_json(), str(mine.folder)
     workers = min(jobs or os.cpu_count() or 1, len(missing))
     with (
@@ -230,7 +256,7 @@ def _on_processes(mine: Store, missing: list[Job], jobs: int | None, look: Calla
             workers, multiprocessing.get_context("spawn"), initializer=processes.end_with_parent
         ) as pool,
     ):
-        waiting = {pool.submit(run_job, text, folder, job.N, job.run, done) for job in missing}
+        waiting = {pool.submit(run_job, text, folder, job.N, job.run, done, chosen) for job in missing}
         try:
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION)
@@ -252,8 +278,9 @@ def _on_ray(mine: Store, missing: list[Job], jobs: int | None, look: Callable[[]
     """The same jobs as Ray tasks; a task whose worker dies is run again, records are written by the driver."""
     ray = cluster.connect(jobs)
     task = cluster.task(ray, run_job)
-    done = _done(mine)
-    waiting = [task.remote(mine.config.model_dump_json(), None, job.N, job.run, done) for job in missing]
+    done, chosen = _done(mine), _chosen(mine)
+    text = mine.config.model_dump_json()
+    waiting = [task.remote(text, None, job.N, job.run, done, chosen) for job in missing]
     while waiting:
         finished, waiting = ray.wait(waiting, timeout=0.5)
         for reference in finished:

@@ -155,7 +155,8 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRecord:
-    """A peer on one log: NDCG, the settings that held-out clicks chose for either figure, seconds to fit and to tune."""
+    """A peer on one log: NDCG, the settings that held-out clicks of the first run chose for either figure, seconds to fit and
+    to tune (0 where the first run did)."""
 
     peer: str
     N: int
@@ -174,7 +175,7 @@ class PeerRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRow:
-    """A peer on logs of one length: means over its runs, intervals as in `Row`."""
+    """A peer on logs of one length: means over its runs, intervals as in `Row`; it was tuned once."""
 
     peer: str
     N: int
@@ -186,7 +187,7 @@ class PeerRow:
     ndcg_new_low: Number = math.nan
     ndcg_new_high: Number = math.nan
     seconds_mean: Number = math.nan
-    tuning_seconds_mean: Number = math.nan
+    tuning_seconds: Number = math.nan
     ndcg_runs: tuple[Number, ...] = ()
     ndcg_new_runs: tuple[Number, ...] = ()
 

@@ -74,7 +74,7 @@ def _peer_row(group: list[PeerRecord]) -> PeerRow:
         ndcg_mean=found.mean, ndcg_low=found.low, ndcg_high=found.high,
         ndcg_new_mean=new.mean, ndcg_new_low=new.low, ndcg_new_high=new.high,
         seconds_mean=float(np.mean([record.seconds for record in group])),
-        tuning_seconds_mean=float(np.mean([record.tuning_seconds for record in group])),
+        tuning_seconds=max(record.tuning_seconds for record in group),
         ndcg_runs=tuple(record.ndcg.mean for record in group),
         ndcg_new_runs=tuple(record.ndcg_new.mean for record in group),
     )  # fmt: skip

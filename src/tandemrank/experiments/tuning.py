@@ -2,6 +2,9 @@
 
     log -> (85% to learn from, 15% held out) -> setting, clicked items first or not -> fit on all of it -> lists
 
+Logs of one length share what the first of them chose: tuning takes ten times as long as learning, and every run of a grid
+would choose anew between settings that its held-out clicks can hardly tell apart.
+
 Every peer may have what design and world allow: production's embeddings, the exact propensities in the judgement of held-out
 clicks, clicked items first where these clicks prefer it, and a setting of its own for lists of new items. Only the last fit
 uses the clicks that tuned it. None of it sees the truth.
@@ -10,6 +13,7 @@ uses the clicks that tuned it. None of it sees the truth.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +32,7 @@ from tandemrank.training.stopping import held_out_dcg
 
 Judge = Callable[[NDArray[np.int64], NDArray[np.int32]], float]
 
+CLICKED_FIRST = "clicked_first"
 HELD_OUT = 0.15  # of the impressions, to tune on; as early stopping has it
 
 
@@ -52,14 +57,20 @@ class Lists:
     new: NDArray[np.int32]
 
 
+class Choice(NamedTuple):
+    """What held-out clicks chose: a setting, with `clicked_first` 0 or 1, and one for lists of new items."""
+
+    setting: dict[str, float]
+    new_setting: dict[str, float]
+
+
 @dataclass(frozen=True)
 class Tuned:
-    """A peer after its tuning: the lists that it shows, the settings that were chosen, the seconds of a fit and of tuning."""
+    """A peer after its tuning: the lists that it shows, what was chosen, the seconds of a fit and of tuning (0: none)."""
 
     lists: NDArray[np.int32]
     new_lists: NDArray[np.int32]
-    setting: dict[str, float]
-    new_setting: dict[str, float]
+    choice: Choice
     seconds: float
     tuning_seconds: float
 
@@ -86,9 +97,26 @@ def peer_log(world: World, config: ExperimentConfig, N: int, seed: int) -> PeerL
     return PeerLog(part, replace(part, log=merge(halves), halves=halves), judge)
 
 
-def tune(peer: Peer, log: PeerLog, q: NDArray[np.int64], K: int) -> Tuned:
-    """Chooses settings on held-out clicks, then learns from the whole log.  Shapes: q [n] -> lists [n, K]."""
+def tune(peer: Peer, log: PeerLog, q: NDArray[np.int64], K: int, known: Choice | None = None) -> Tuned:
+    """Chooses settings on held-out clicks, unless they are known, then learns from the whole log.
+
+    Shapes: q [n] -> lists [n, K].
+    """
     start = time.perf_counter()
+    choice = known or choose(peer, log, q, K)
+    middle = time.perf_counter()
+    setting, is_first = dict(choice.setting), bool(choice.setting[CLICKED_FIRST])
+    del setting[CLICKED_FIRST]
+    found = lists_of(peer.fit(log.whole, setting), q, K, log.whole.binary)
+    end = time.perf_counter()
+    is_same = choice.new_setting == setting
+    new = found if is_same else lists_of(peer.fit(log.whole, choice.new_setting), q, K, log.whole.binary)
+    lists = found.clicked_first if is_first else found.plain
+    return Tuned(lists, new.new, choice, end - middle, 0.0 if known else middle - start)
+
+
+def choose(peer: Peer, log: PeerLog, q: NDArray[np.int64], K: int) -> Choice:
+    """The settings that held-out clicks prefer.  Shapes: q [n]."""
     found: list[tuple[float, int, bool]] = []
     new: list[tuple[float, int]] = []
     for number, setting in enumerate(peer.settings):
@@ -97,15 +125,7 @@ def tune(peer: Peer, log: PeerLog, q: NDArray[np.int64], K: int) -> Tuned:
             found.append((_known(log.judge(q, shown)), -number, is_first))
         new.append((_known(log.judge(q, lists.new)), -number))
     (_, number, is_first), (_, new_number) = max(found), max(new)
-    setting, new_setting = peer.settings[-number], peer.settings[-new_number]
-    middle = time.perf_counter()
-    last = lists_of(peer.fit(log.whole, setting), q, K, log.whole.binary)
-    end = time.perf_counter()
-    of_new = last if new_setting == setting else lists_of(peer.fit(log.whole, new_setting), q, K, log.whole.binary)
-    return Tuned(
-        last.clicked_first if is_first else last.plain, of_new.new, {**setting, "clicked_first": float(is_first)},
-        dict(new_setting), end - middle, middle - start,
-    )  # fmt: skip
+    return Choice({**peer.settings[-number], CLICKED_FIRST: float(is_first)}, dict(peer.settings[-new_number]))
 
 
 def _known(judgement: float) -> float:

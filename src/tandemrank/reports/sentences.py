@@ -106,7 +106,7 @@ def interval_note(table: Table) -> str:
 
 
 PEERS_NOTE = (
-    "Peers are known recommenders on the same logs. Each is tuned on a held-out 15% of the impressions, also whether clicked "
-    "items come first, and has a setting of its own for new items; then it learns from the whole log. Joint is compared with "
-    "the peer that is best by the truth, a choice in the peer's favour. Seconds: of the last fit, and of the tuning."
+    "Peers are known recommenders on the same logs. Each is tuned on a held-out 15% of the impressions of the first run, also "
+    "whether clicked items come first, and has a setting of its own for new items; then it learns from the whole log. Joint is "
+    "compared with the peer that is best by the truth, a choice in the peer's favour. Seconds: of a fit, and of the tuning."
 )

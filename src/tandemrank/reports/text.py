@@ -87,7 +87,7 @@ def peer_lines(
         line = [label(peer)]
         for N in lengths:
             row = found.get((peer, N), PeerRow(peer=peer, N=N))
-            seconds = f"{decimal(row.seconds_mean, 1)} + {decimal(row.tuning_seconds_mean, 1)}"
+            seconds = f"{decimal(row.seconds_mean, 1)} + {decimal(row.tuning_seconds, 1)}"
             line += [write(row.of("ndcg")), write(row.of("ndcg_new")), seconds]
         lines.append(line)
     return named, lines
