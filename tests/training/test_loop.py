@@ -14,7 +14,7 @@ from tandemrank.gradients import race
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import stopping
+from tandemrank.training import loop, stopping
 from tandemrank.training.config import EarlyStopping, TrainingConfig
 from tandemrank.training.history import Progress
 from tandemrank.training.loop import Trained, _Loop, train
@@ -468,3 +468,13 @@ def test_no_clicks_no_change() -> None:
     assert torch.equal(found.policy.generator.items, policy.generator.items)
     with pytest.raises(ConfigError, match="another size"):
         train(policy, csr_matrix((Q, D + 1)), THETA)
+
+
+def test_a_phase_with_nothing_to_do_makes_no_optimiser(monkeypatch) -> None:
+    """The first one of a process imports torch's compiler, two seconds that a pair from the posterior need not wait."""
+    made = []
+    monkeypatch.setattr(loop, "optimisers_of", lambda *given: made.append(given) or [])
+    trained = train(start(), weights(), THETA, schedule=[replace(BOTH, most_epochs=0)])
+    assert not made
+    assert trained.history == ()
+    assert all(np.array_equal(*both) for both in zip(state(start().ranker), state(trained.policy.ranker), strict=True))

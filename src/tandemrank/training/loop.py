@@ -171,8 +171,10 @@ class _Loop:
     def begin_phase(self) -> None:
         if self.plan.from_mean:
             self.take_mean()
+        # A phase with nothing to do has none: the first optimiser of a process imports torch's compiler, two seconds.
         self.optimisers = {
-            s: optimisers_of(self.models[s], self.config, self.plan.rate, self.is_sparse) for s in self.plan.stages
+            s: optimisers_of(self.models[s], self.config, self.plan.rate, self.is_sparse)
+            for s in (() if self.is_empty() else self.plan.stages)
         }
         self.epoch, self.best = 0, Best()
         self.best_weights = self.snapshot()
