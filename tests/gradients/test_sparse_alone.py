@@ -9,8 +9,8 @@ from scipy.sparse import csr_matrix
 
 import enumeration
 from tandemrank.errors import ConfigError, PolicyError
-from tandemrank.gradients import race, sparse_alone
-from tandemrank.gradients.products import Products, at
+from tandemrank.gradients import lazy_race, race, sparse_alone
+from tandemrank.gradients.products import Products, Source, at
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -51,6 +51,23 @@ def test_value_and_gradient_by_enumeration(number: int) -> None:
     for sample, wanted in ((value.double(), exact), (gradient.double(), torch.tensor(by_s))):
         error = sample.std(0) / len(sample) ** 0.5
         assert torch.all((sample.mean(0) - wanted).abs() <= 5 * error + 1e-6), f"{sample.mean(0)} against {wanted}"
+
+
+def test_scores_that_differ_much_over_few_documents() -> None:
+    """As a memory makes them: the sample of nearly everything is drawn at once, and is who arrives before its reach."""
+    s = torch.linspace(-100, 100, 60).repeat(3, 1)
+    found = lazy_race.lists_and_samples(Source.of(s), 5, 2, 500, np.arange(3, dtype=np.uint64))
+    assert (found.first[:, :, :3] == [59, 58, 57]).all()
+    for q in range(3):
+        ahead = s[q].numpy() + found.log_reach[q]
+        for i in range(2):
+            sampled = set(found.sampled[q, i, : found.count[q, i]].tolist())
+            assert set(np.flatnonzero(ahead > 5)) <= sampled <= set(np.flatnonzero(ahead > -20))
+    w = torch.zeros(3, 60)
+    w[:, 59] = 1.0
+    value, gradient = value_and_gradient(s, w, torch.ones(5), samples=2, generator=seeded(1))
+    assert value.tolist() == pytest.approx([1.0] * 3)
+    assert torch.isfinite(gradient).all()
 
 
 def test_as_the_dense_race_with_a_bounded_noise() -> None:

@@ -128,6 +128,19 @@ def test_a_tree_goes_against_the_gradient_by_the_mean_of_its_leaf() -> None:
     assert (grown.score(torch.arange(Q), ALL).detach().numpy() == before).all()
 
 
+def test_a_tree_of_scores_that_were_asked_for_in_parts_is_that_of_all() -> None:
+    """A minibatch of very many items is scored some queries at a time: all of them have their say."""
+    g = torch.tensor(RNG.normal(size=(Q, D)), dtype=torch.float32)
+    grown = [Trees(np.zeros((Q, 0)), np.arange(D)[:, None], pairs.from_table(None, IDS))]
+    grown.append(Trees(grown[0].queries, grown[0].items, grown[0].pairs))
+    for trees_of, parts in zip(grown, ([slice(None)], [slice(0, 1), slice(1, None)]), strict=True):
+        sum((trees_of.score(torch.arange(Q)[rows], ALL[rows]) * g[rows]).sum() for rows in parts).backward()
+        trees_of.grow(0.3)
+    whole, parted = (one.score(torch.arange(Q), ALL).detach().numpy() for one in grown)
+    assert whole.any()
+    assert parted == pytest.approx(whole, abs=1e-6)
+
+
 def test_the_sum_and_the_stacked_score() -> None:
     other = MatrixFactorisation(USERS[::-1].copy(), ITEMS)
     s, r = FACTORS(torch.arange(Q)), other(torch.arange(Q))
@@ -192,6 +205,7 @@ def test_any_generator_with_any_re_ranker(tmp_path) -> None:
         ({"ranker": "trees"}, {"item_features": None}, "trees know a query and an item by their features"),
         ({"ranker": "towers"}, {"item_features": None}, "two towers need features"),
         ({"ranker": "features"}, {"pair_features": PAIRS}, "pair features are for a re-ranker that takes them"),
+        ({"ranker": "cross", "missing_pairs": "refuse"}, {}, "missing_pairs = refuse needs pair features"),
     ],
 )
 def test_what_does_not_fit_is_refused(stages, more, told) -> None:

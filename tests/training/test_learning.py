@@ -18,8 +18,11 @@ from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import reading, sources, sums, writing
 from tandemrank.logs.exclusion import pairs_of
 from tandemrank.offpolicy import valuation
+from tandemrank.offpolicy.reward.storage import load as load_reward
+from tandemrank.offpolicy.reward.storage import save as save_reward
 from tandemrank.policies import features
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.reports import training as training_report
 from tandemrank.training import learning
 from tandemrank.training.documents import SparseWeights, WithoutPairs, without_pairs
 from tandemrank.training.history import Progress
@@ -268,6 +271,25 @@ def test_start_from_embeddings_and_from_a_policy(world) -> None:
     )
 
 
+@pytest.mark.parametrize(("how", "is_indexed"), [(GIVEN, True), ({}, False)])
+def test_a_start_with_an_index_trains_and_the_index_is_of_what_came_out(world, tmp_path: Path, how, is_indexed) -> None:
+    """By the posterior its generator has a memory, which no index serves: that is said."""
+    pytest.importorskip("faiss")
+    start = Start(
+        policy=TwoStagePolicy(*[world.production.ranker] * 2, 20, 5, world.task.vocabulary).with_index(probed=7)
+    )
+    config = tr.LearningConfig.model_validate({**how, "candidates": 20, "training": {"epochs": 1}})
+    said: list[str] = []
+    found = learn(world.frame, config, methods=["joint", "independent"], start=start, say=said.append)
+    assert (learning.NOT_INDEXED in said) == (not is_indexed)
+    for trained in found.trained.values():
+        index = trained.policy.index
+        assert (index is not None) == is_indexed
+        assert index is None or index.searcher.nprobe == 7
+        saved = tr.load(trained.policy.save(tmp_path / "pair"))
+        assert saved.recommend().equals(trained.policy.recommend())
+
+
 def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
     config = configured(propensity="frequency", training={"epochs": 3})
     few, methods = world.frame.head(3000), ["joint", "independent"]
@@ -321,6 +343,17 @@ def test_two_starts_or_half_a_start_are_refused(world) -> None:
         Start(world.production, item_features="x.parquet")
     with pytest.raises(ConfigError, match="of both sides, queries and items; those of one came"):
         Start(query_embeddings="x.parquet")
+
+
+def test_the_click_noise_is_told_and_the_reward_model_can_be_saved(world, tmp_path: Path) -> None:
+    found = learn(world.frame, tr.LearningConfig(candidates=20))
+    constants = found.summary()["posterior"]
+    assert 0 <= constants["noise"]["irrelevant"] < constants["noise"]["relevant"] <= 1
+    assert f"{constants['noise']['relevant']:.1%} are clicked if relevant" in training_report.html(found)
+    saved = load_reward(save_reward(found.posterior, tmp_path / "reward"))
+    q, d = np.arange(20), np.arange(20)
+    assert np.array_equal(saved.at(q, d).mean, found.posterior.at(q, d).mean)
+    assert learn(world.frame, configured(training={"epochs": 1})).summary()["posterior"] is None
 
 
 def test_the_summary_is_plain(learned) -> None:
@@ -453,6 +486,14 @@ def test_a_re_ranker_over_pair_features_learns_what_they_say(world, ranker, tmp_
             "generator_width is a size of",
         ),
         (
+            {"stages": tr.Stages(generator="popularity", ranker="cross"), "sizes": tr.StartConfig(rank=7)},
+            "rank is a size of a factorisation of the clicks, but generator popularity; re-ranker cross",
+        ),
+        (
+            {"stages": tr.Stages(ranker="cross", missing_pairs="refuse"), "item_features": "c"},
+            "missing_pairs = refuse needs pair features, and none are given",
+        ),
+        (
             {
                 "stages": tr.Stages(generator="popularity"),
                 "query_embeddings": "a",
@@ -469,6 +510,13 @@ def test_stages_and_starts_that_do_not_fit_are_refused(more, told) -> None:
     else:
         with pytest.raises(ConfigError, match=told):
             Start(**more)
+
+
+def test_what_a_model_of_features_remembers_is_limited_too(world) -> None:
+    stages = tr.Stages(generator="popularity", ranker="factorisation")
+    config = tr.LearningConfig(candidates=20, memory=9, training=tr.TrainingConfig(epochs=1))
+    pair = learn(world.frame, config, start=Start(stages=stages), logging_policy=world.production).policy
+    assert [len(stage.memory.item) for stage in (pair.generator, pair.ranker)] == [9, 9]
 
 
 def test_held_out_clicks_choose_the_method(world, monkeypatch) -> None:

@@ -166,5 +166,7 @@ def learn(
         show(sentence)
     show(f"propensities: {learned.propensity} ({learned.propensity_reason})")
     show(f"start: {learned.start.words}")
+    if learned.posterior is not None:
+        show(f"click noise: {learned.posterior.chosen.noise.words}")
     show(f"pairs: {', '.join(map(str, written.policies.values()))}")
     show(f"report: {written.report}")

@@ -153,7 +153,7 @@ def _of_stages(start: TwoStagePolicy, world: World, config: ExperimentConfig, lo
     table, posterior = world.task.item_features, log.clicks.posterior if config.learning.from_posterior else None
     known = Known(
         world.task.vocabulary, np.asarray((log.clicked != 0).sum(0), np.float64).ravel(), item_features=table,
-        memory=None if posterior is None else posterior.memory,
+        memory=None if posterior is None else posterior.memory.limited(config.learning.memory),
     )  # fmt: skip
     stages = config.stages.resolved(has_features=False)  # every world has some: a model of them is asked for by name
     generator, ranker = build(stages, start.generator, start.ranker, known, seed=seed)

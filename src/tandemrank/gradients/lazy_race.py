@@ -183,7 +183,10 @@ def lists_and_samples(source: Source, K: int, samples: int, size: int, keys: NDA
     with compiling():
         own, wide = horizons(source, n, samples, None), horizons(source, size, 2, None)
         reach = np.repeat(wide.log_tau[:, None], 2, 1)
-        at = Horizons(wide.b, wide.margin, np.concatenate([own.log_T, reach], 1), own.log_tau)
+        # Where nearly all are to be sampled there is no horizon, and the level is that of no race. Every clock is drawn then:
+        # proposals up to `reach` at the level of the highest score would never end where scores differ much.
+        level = np.where(wide.log_T[:, 0] > -np.inf, wide.b, np.float32(-np.inf))
+        at = Horizons(level, wide.margin, np.concatenate([own.log_T, reach], 1), own.log_tau)
         streams = kernel.streams(keys, np.array([*range(samples), _SECOND, _PATTERN], np.uint64))
         entries = _arrived(source, at, streams, max(n, size))
         kernel.in_order(

@@ -75,6 +75,12 @@ def factors_of(scorer: Scorer, q: NDArray[np.int64]) -> Products:
     return Products(found.queries.detach(), found.items.detach())
 
 
+def has_products(scorer: Scorer) -> bool:
+    """Whether its scores are products of factors, so that an index can serve it: not with a memory, nor if they were given."""
+    with torch.no_grad():
+        return scorer.factors(torch.zeros(1, dtype=torch.int64)) is not None
+
+
 class _Seen:
     """How often a factorisation was asked about few queries with the items it has now, and bounds of them."""
 

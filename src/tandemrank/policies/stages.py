@@ -131,13 +131,20 @@ class Known:
     sizes: Mapping[str, tuple[int, int] | None] = field(default_factory=dict)
 
 
+def check_pairs(stages: Stages, *, given: bool) -> None:
+    """Refuses pair features for a re-ranker that takes none, and `missing_pairs = refuse` where there are none at all."""
+    if given and stages.ranker not in ("cross", "trees"):
+        raise ConfigError("pair features are for a re-ranker that takes them: ranker = cross or trees.")
+    if not given and stages.missing_pairs == "refuse":
+        raise ConfigError("missing_pairs = refuse needs pair features, and none are given. Give them, or leave it out.")
+
+
 def build(stages: Stages, generator: Scorer, ranker: Scorer, known: Known, *, seed: int = 0) -> tuple[Scorer, Scorer]:
     """Both scorers before training: those that came, unless another model is asked for.
 
     A model that is made here gets the memory, if there is one; two towers learn their own pairs.
     """
-    if known.pair_features is not None and stages.ranker not in ("cross", "trees"):
-        raise ConfigError("pair features are for a re-ranker that takes them: ranker = cross or trees.")
+    check_pairs(stages, given=known.pair_features is not None)
     first = (
         generator if stages.generator is None else _made(stages.generator, "generator", generator, stages, known, seed)
     )

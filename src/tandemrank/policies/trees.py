@@ -53,7 +53,7 @@ class Trees(Scorer):
         self.pairs = pairs
         self.register_buffer("text", _as_tensor(text))
         self._booster: Any = None
-        self._asked: tuple[NDArray[np.float32], Tensor] | None = None
+        self._asked: list[tuple[NDArray[np.float32], NDArray[np.float64]]] = []
 
     @property
     def model(self) -> str:
@@ -68,7 +68,10 @@ class Trees(Scorer):
         x = self._inputs(q, items, s)
         found = torch.from_numpy(self._sum(x).astype(np.float32)).view(items.shape)
         if torch.is_grad_enabled():
-            self._asked = x, found.requires_grad_()
+            # A minibatch of many items is asked for in several parts: what has a gradient is kept, of each.
+            found.requires_grad_().register_hook(  # type: ignore[no-untyped-call]
+                lambda g: self._asked.append((x, g.double().numpy().ravel()))
+            )
         return found
 
     def _inputs(self, q: Tensor, items: Tensor, s: Tensor) -> NDArray[np.float32]:
@@ -90,16 +93,16 @@ class Trees(Scorer):
         return self._booster
 
     def grow(self, rate: float) -> None:
-        """One more tree, against the gradient that the last scores have by the loop's loss; a leaf is
+        """One more tree, against the gradient by the loop's loss of all scores since the last one; a leaf is
 
             -rate mean(g / rms(g)),    g of the rows in the leaf, rms(g) of all rows
 
         so `rate` is a step of the scores, whatever the weights are.
         """
-        asked, self._asked = self._asked, None
-        if asked is None or asked[1].grad is None:
+        asked, self._asked = self._asked, []
+        if not asked or rate <= 0:
             return
-        x, gradient = asked[0], asked[1].grad.double().numpy().ravel()
+        x, gradient = (np.concatenate(parts) for parts in zip(*asked, strict=True))
         seen = gradient != 0  # what fills up the rows of a query has none
         if not seen.any():
             return
@@ -181,8 +184,7 @@ class Boosting(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         """One tree, at the rate as it is."""
-        if (rate := self.param_groups[0]["lr"]) > 0:
-            self.trees.grow(rate)
+        self.trees.grow(self.param_groups[0]["lr"])
 
 
 def boosting_of(model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:

@@ -307,6 +307,12 @@ class TwoStagePolicy:
         """The same policy with an index of the generator's items as they are now (extra `ann`); it is saved with the policy."""
         return replace(self, index=retrieval.build(self.generator, probed=probed))
 
+    def indexed_as(self, old: Index | None) -> "TwoStagePolicy":
+        """The same policy, with an index of its items as they are now if `old` is one and can be made for its generator."""
+        if old is None or not retrieval.has_products(self.generator):
+            return replace(self, index=None)
+        return self.with_index(probed=int(old.searcher.nprobe))
+
     def copy(self) -> "TwoStagePolicy":
         """The same policy with weights of its own, which may move: without the index."""
         return TwoStagePolicy(

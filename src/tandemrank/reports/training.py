@@ -214,17 +214,18 @@ def html(learned: Learned, *, command: str = "", seed: int = 0) -> str:
     found = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(learned))
     methods = "".join(f"<li>{_chip(method)}: {escape(ABOUT[method])}.</li>" for method in learned.trained)
     title = "Both stages, trained from a click log"
+    by = ", ".join(dict.fromkeys(str(value.estimator).replace("_", " ") for value in learned.values.values()))
     sections = [
         f'<header><h1>{title}</h1><p>{escape(what_was_run(learned))}</p><ul class="methods">{methods}</ul></header>',
         section("What it is worth", f'{_tiles(learned)}<ul class="headline">{found}</ul>'),
         figure_of(
             "Clicks per impression", values_figure(learned),
-            f"Doubly robust estimates with 95% intervals on {learned.log.evaluation:,.0f} impressions that neither training "
-            "nor stopping saw; production's is what these impressions show. Hollow: this log cannot answer for it.",
+            f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that neither "
+            "training nor stopping saw; production's is what these impressions show. Hollow: this log cannot answer for it.",
         ),
         section("Drawn lists or the most likely ones", _listed(deployment(learned))),
         section("For whom", _frequencies(learned)),
-        section("What caution cost and what it saved", caution(learned)),
+        section("What caution cost and what it saved", _listed(caution_sentences(learned))),
         section("What the numbers rest on", _diagnostics(learned)),
         figure_of("Learning curves", curves_figure(learned), JUDGED if learned.log.held_out else NOT_JUDGED),
         section("The log", _log(learned)),
@@ -260,11 +261,6 @@ def caution_sentences(learned: Learned) -> list[str]:
             words += f". Whatever clicks mean, it loses at most {decimal(one.loss_at_worst)} clicks per impression"
         found.append(f"{words}.")
     return found
-
-
-def caution(learned: Learned) -> str:
-    """The same as a list."""
-    return _listed(caution_sentences(learned))
 
 
 def _listed(sentences: Sequence[str]) -> str:
@@ -336,6 +332,7 @@ def _log(learned: Learned) -> str:
         ("clicks", f"{log.clicks:,.0f}"),
         ("propensities", f"{learned.propensity}: {learned.propensity_reason}"),
         ("training started from", learned.start.words),
+        *([] if learned.posterior is None else [("click noise", learned.posterior.chosen.noise.words)]),
     ]
     lines = [line(escape(name), [f"<td>{escape(value)}</td>"]) for name, value in facts]
     return f'<div class="words">{table_of([], lines, "The log")}</div>'

@@ -52,9 +52,12 @@ def informed_pair(
 
 
 def staged_pair(
-    pair: TwoStagePolicy, start: Start, log: Feedback, posterior: Posterior | None, *, seed: int
+    pair: TwoStagePolicy, start: Start, log: Feedback, posterior: Posterior | None, *, most: int, seed: int
 ) -> TwoStagePolicy:
-    """The pair with the models that are asked for; `pair` is what a factorisation starts from."""
+    """The pair with the models that are asked for; `pair` is what a factorisation starts from.
+
+    `most`: pairs that a model remembers at most.
+    """
     if start.stages.are_one:
         return pair
     clicked = log.clicks > 0
@@ -65,7 +68,7 @@ def staged_pair(
     known = Known(
         log.vocabulary, np.bincount(each % log.D, minlength=log.D).astype(np.float64),
         query_features=start.query_features, item_features=start.item_features, pair_features=start.pair_features,
-        memory=None if posterior is None else posterior.memory,
+        memory=None if posterior is None else posterior.memory.limited(most),
         sizes={stage: size if size[0] is not None else None for stage, size in sizes.items()},
     )  # fmt: skip
     generator, ranker = build(start.stages, pair.generator, pair.ranker, known, seed=seed)

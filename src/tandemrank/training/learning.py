@@ -31,6 +31,7 @@ from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
 from tandemrank.policies.remembering import excluding
+from tandemrank.policies.retrieval import has_products
 from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.stages import Stages
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
@@ -56,6 +57,10 @@ LOST_SAMPLES = 50  # of the race, for what a pair can lose at worst
 NOT_SHARED = (
     "nothing is trained on top of the posterior (refine = 0), so the engine ray has no training to share out, only the log to "
     "read. Training begins with --set refine=4, two different models, or --set initial=given --set objective=ips."
+)
+NOT_INDEXED = (
+    "the pair to start from has an index, and its generator becomes one with a memory, whose scores are no products: what is "
+    "trained comes without an index."
 )
 
 
@@ -130,10 +135,13 @@ def learn(
         pair = informed_pair(start.base, parts.train, config.theta, known, K2=K2, K=config.K, seed=seed)
         pair = forgetting(pair, config.memory)
     whole = config.from_posterior and is_factorisation(pair) and start.stages.are_factorisations
-    pair = staged_pair(pair, start, parts.train, known, seed=seed)
+    pair = staged_pair(pair, start, parts.train, known, most=config.memory, seed=seed)
     refine = config.training.refine if whole else None
     if config.exclude is not None:
         data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
+    index = None if start.policy is None else start.policy.index
+    if index is not None and not has_products(pair.generator):
+        say(NOT_INDEXED)
     names = names or tried(pair.generator, pair.ranker)
     if (few := few_clicks(parts.train, pair.generator, pair.ranker, names)) is not None:
         say(few)
@@ -149,7 +157,7 @@ def learn(
     name = fingerprint([parts.train, parts.held_out, parts.evaluation])
     trained = {
         method: one if method in guarded and guarded[method].kept_production
-        else replace(one, policy=replace(one.policy, trained_on=name))
+        else replace(one, policy=replace(one.policy.indexed_as(index), trained_on=name))
         for method, one in trained.items()
     }  # fmt: skip
     used = data.propensities
@@ -173,6 +181,7 @@ def learn(
         fixed,
         groups,
         choice,
+        data.posterior,
     )
 
 

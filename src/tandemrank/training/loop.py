@@ -113,7 +113,7 @@ def train(
         if path is not None and team.is_first and not was_empty:
             checkpoints.write(path, loop.identity, loop.checkpoint())
     # An index of the start's embeddings would be of others now.
-    return Trained(loop.policy if policy.index is None else loop.policy.with_index(), tuple(loop.history))
+    return Trained(loop.policy.indexed_as(policy.index), tuple(loop.history))
 
 
 class _Loop:

@@ -5,6 +5,7 @@ from typing import Any
 
 from tandemrank.offpolicy.frequency import FrequencyGroup
 from tandemrank.offpolicy.names import Kind
+from tandemrank.offpolicy.reward.posterior import Posterior
 from tandemrank.offpolicy.values import Comparison, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choice import Choice
@@ -55,6 +56,7 @@ class Learned:
     most_likely: dict[Method, Value] = field(default_factory=dict)  # of lists as `recommend` gives, not drawn
     by_frequency: dict[Method, tuple[FrequencyGroup, ...]] = field(default_factory=dict)  # against production
     choice: Choice | None = None  # of the method, where held-out clicks made it
+    posterior: Posterior | None = None  # of the part that trains, where the start or the objective is made of it
 
     @property
     def policy(self) -> TwoStagePolicy:
@@ -83,6 +85,7 @@ class Learned:
             ],
             "differences": [difference.summary() for difference in self.differences],
             "choice": None if self.choice is None else asdict(self.choice),
+            "posterior": None if self.posterior is None else self.posterior.constants(),
             "caution": summaries(self.guarded),
             "most_likely": [{"method": method, **value.summary()} for method, value in self.most_likely.items()],
             "by_frequency": [

@@ -188,16 +188,14 @@ class Start:
         object.__setattr__(self, "stages", own)
         if len([one for one in given if own.are_one or one != "features"]) > 1:
             raise ConfigError(f"training starts from one thing only; {' and '.join(given)} came.")
-        if self.pair_features is not None and own.ranker not in ("cross", "trees"):
-            raise ConfigError("pair features are for a re-ranker that takes them: ranker = cross or trees.")
+        stages.check_pairs(own, given=self.pair_features is not None)
         if (self.query_embeddings is None) != (self.item_embeddings is None):
             raise ConfigError("starting embeddings are needed of both sides, queries and items; those of one came.")
         asked = [name for name, size in self.sizes if size is not None]
         if wrong := [name for name in asked if name not in self._own_sizes()]:
-            raise ConfigError(
-                f"{wrong[0]} is a size of {'a factorisation of the clicks' if wrong[0] == 'rank' else 'two towers of features'}"
-                f", but training starts from {given[0] if given else 'the clicks'}. Leave it out."
-            )
+            what = "a factorisation of the clicks" if wrong[0] == "rank" else "two towers of features"
+            ours = f"training starts from {given[0] if given else 'the clicks'}" if own.are_one else own.words
+            raise ConfigError(f"{wrong[0]} is a size of {what}, but {ours}. Leave it out.")
 
     @property
     def is_features(self) -> bool:
@@ -222,7 +220,8 @@ class Start:
         """The sizes that it has, with their defaults."""
         if self.is_towers:
             return TOWERS
-        own = dict(RANK) if self.policy is None and self.query_embeddings is None else {}
+        is_made = self.stages.are_one or "factorisation" in (self.stages.generator, self.stages.ranker)
+        own = dict(RANK) if is_made and self.policy is None and self.query_embeddings is None else {}
         for stage in STAGES:
             if (size := self.stages.size(stage)) is not None:
                 own |= {f"{stage}_width": size[0], f"{stage}_dimension": size[1]}
@@ -288,7 +287,7 @@ def initial_pair(start: Start, log: Feedback, theta: ArrayLike, *, K2: int, K: i
     generator: Scorer
     ranker: Scorer
     if start.policy is not None:
-        return replace(start.policy, K2=K2, K=K)
+        return replace(start.policy, K2=K2, K=K, index=None)  # its generator is about to move
     if start.query_embeddings is not None and start.item_embeddings is not None:
         generator = ranker = from_embeddings(start.query_embeddings, start.item_embeddings, vocabulary)
     elif start.is_towers:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import InputError, LogError
@@ -134,6 +135,23 @@ def test_a_damaged_model_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="no whole reward model"):
             storage.load(folder)
     (folder / "arrays.safetensors").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="no whole reward model"):
+        storage.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("queries", lambda x: x[:3]),
+        ("offset", lambda x: x[:-1]),
+        ("memory_item", lambda x: x + D),
+        ("memory_first", lambda x: x[1:]),
+    ],
+)
+def test_a_posterior_whose_arrays_do_not_fit_is_refused(tmp_path: Path, name: str, change) -> None:
+    folder = storage.save(fitted("log"), tmp_path / "model")
+    arrays = load_file(folder / "arrays.safetensors")
+    save_file(arrays | {name: np.ascontiguousarray(change(arrays[name]))}, folder / "arrays.safetensors")
     with pytest.raises(InputError, match="no whole reward model"):
         storage.load(folder)
 

@@ -43,6 +43,21 @@ def load(path: str | Path) -> RewardModel:
         arrays = load_file(folder / "arrays.safetensors")
         if wrong := [n for n, x in arrays.items() if x.dtype.kind == "f" and not np.isfinite(x).all()]:
             raise ValueError(f"{wrong[0]} has numbers that are not finite")
-        return MODELS[described["kind"]].restored(described["constants"], arrays)
+        model = MODELS[described["kind"]].restored(described["constants"], arrays)
+        if isinstance(model, Posterior):
+            _check(model)
+        return model
     except (LookupError, TypeError, ValueError, AttributeError, OSError, SafetensorError) as error:
         raise InputError(f"{folder} is no whole reward model ({error}). Fit it again, and save it.") from error
+
+
+def _check(model: Posterior) -> None:
+    """Refuses arrays of sizes that do not fit each other, and a memory of pairs that are none."""
+    memory, (Q, F), D = model.memory, model.queries.shape, model.memory.D
+    shapes = {"items": (D, F), "offset": (D,), "query_spread": (Q,), "item_spread": (D,)}
+    if wrong := [name for name, shape in shapes.items() if getattr(model, name).shape != shape]:
+        raise ValueError(f"{wrong[0]} is not of {Q} queries and {D} items")
+    first, item, n = memory.first, memory.item, len(memory.value)
+    fits = len(first) == Q + 1 and first[0] == 0 and first[-1] == n == len(item) and (np.diff(first) >= 0).all()
+    if not fits or (n and not 0 <= item.min() <= item.max() < D):
+        raise ValueError("its memory is of other queries or items")
