@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from scipy.sparse import csr_matrix
 
 import tandemrank as tr
@@ -526,9 +527,10 @@ def test_held_out_clicks_choose_the_method(world, monkeypatch) -> None:
     start = Start(stages=tr.Stages(generator_rank=2))
     found = learn(world.frame, config, methods=["auto"], start=start, say=said.append)
     assert found.choice is not None
-    assert list(found.choice.scores) == ["joint", "stacking", "independent", "baseline"]
+    judgements = {one.method: one.judgement for one in found.choice.tried}
+    assert list(judgements) == ["joint", "stacking", "independent", "baseline"]
     assert list(found.trained) == [found.choice.method]
-    assert found.choice.scores[found.choice.method] == max(found.choice.scores.values())
+    assert judgements[found.choice.method] == max(judgements.values())
     assert found.log.held_out > 0
     assert found.summary()["choice"]["method"] == found.choice.method
     words = (
@@ -539,13 +541,44 @@ def test_held_out_clicks_choose_the_method(world, monkeypatch) -> None:
     assert alone.log.held_out == found.log.held_out  # the part that early stopping has, too
 
 
+@pytest.mark.parametrize(("methods", "pairs"), [(["stacking"], 3), (["auto"], 8)])
+def test_held_out_clicks_choose_whether_the_re_ranker_gets_the_generators_score(
+    world, tmp_path, methods, pairs
+) -> None:
+    """Each is trained as if it had been asked for by name; the best by held-out clicks is kept, and is what is saved."""
+    config = configured(training={"epochs": 2, "minibatch": 64, "early_stopping": True})
+
+    def start(score: str) -> Start:
+        return Start(stages=tr.Stages(generator="popularity", ranker="factorisation", generator_score=score))
+
+    found = learn(world.frame, config, methods=methods, start=start("auto"), checkpoints=tmp_path / "checkpoints")
+    choice = found.choice
+    assert choice is not None
+    assert len({(one.method, one.generator_score) for one in choice.tried}) == len(choice.tried) == pairs
+    best = max(choice.tried, key=lambda one: one.judgement)
+    assert (choice.method, choice.generator_score) == (best.method, best.generator_score)
+    assert found.start.stages.generator_score == choice.generator_score
+    alone = learn(world.frame, config, methods=[choice.method], start=start(choice.generator_score))
+    assert found.policy.ranker.kind == alone.policy.ranker.kind
+    for name, weights in alone.policy.ranker.state_dict().items():
+        assert torch.equal(weights, found.policy.ranker.state_dict()[name])
+    assert found.summary()["choice"]["tried"][0]["generator_score"] == "off"
+    assert "Held-out clicks chose" in " ".join(training_report.sentences(found))
+
+
 @pytest.mark.parametrize(
-    ("methods", "more", "told"),
-    [(["auto", "joint"], {}, "give it alone"), (["auto"], {"safe": True, "initial": "given"}, "auto and safe cannot")],
-)
-def test_auto_that_cannot_be_is_refused(world, methods, more, told) -> None:
+    ("methods", "more", "score", "told"),
+    [
+        (["auto", "joint"], {}, "off", "give it alone"),
+        (["auto"], {"safe": True, "initial": "given"}, "off", "auto and safe cannot"),
+        (["joint"], {"safe": True, "initial": "given"}, "auto", "generator_score = auto and safe cannot"),
+        (["joint", "stacking"], {}, "auto", "chooses one pair of one method: joint or stacking, or auto; joint, stacking came"),
+        (["baseline"], {}, "auto", "baseline came"),
+    ],
+)  # fmt: skip
+def test_auto_that_cannot_be_is_refused(world, methods, more, score, told) -> None:
     with pytest.raises(ConfigError, match=told):
-        learn(world.frame, configured(**more), methods=methods)
+        learn(world.frame, configured(**more), methods=methods, start=Start(stages=tr.Stages(generator_score=score)))
 
 
 def test_where_clicks_are_few_that_is_said_before_training(world) -> None:

@@ -87,7 +87,7 @@ def learn(
     ] = None,
     generator_score: Annotated[
         str | None,
-        typer.Option(help="The generator's score handed to the re-ranker: off (the default), sum or stacked."),
+        typer.Option(help="The generator's score handed to the re-ranker: off (the default), sum, stacked, or auto."),
     ] = None,
     pair_features: Annotated[
         Path | None,

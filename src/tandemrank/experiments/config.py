@@ -92,6 +92,10 @@ class ExperimentConfig(BaseModel):
                 f"production_generator_rank = {self.production_generator_rank}, but production's embeddings have rank = "
                 f"{self.rank}. Give fewer"
             )
+        if self.stages.generator_score == "auto":
+            raise ValueError(
+                "generator_score = auto is for logs of one's own (learn), where held-out clicks choose; an experiment compares"
+            )
         if self.learning.safe is not None:
             raise ValueError("safe is for logs of one's own (learn); an experiment compares the methods as they are")
         return self

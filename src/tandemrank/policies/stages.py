@@ -10,7 +10,7 @@ comes from the caller.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from tandemrank.policies.trees import Trees, lightgbm
 
 GeneratorName = Literal["factorisation", "towers", "features", "popularity"]
 RankerName = Literal["factorisation", "towers", "features", "cross", "trees"]
+Score = Literal["off", "sum", "stacked"]
 
 # Hidden units and dimension: the generator scores every item, so it is the smaller model.
 TOWERS = {"generator": (32, 16), "ranker": (128, 64)}
@@ -59,9 +60,10 @@ class Stages(BaseModel):
         le=10_000,
         description="dimension of the generator, where it is a factorisation; by default that of the re-ranker",
     )
-    generator_score: Literal["off", "sum", "stacked"] = Field(
+    generator_score: Literal["off", "sum", "stacked", "auto"] = Field(
         default="off",
-        description="whether the re-ranker is handed the generator's score: added to its own, or as one more input",
+        description="whether the re-ranker is handed the generator's score: added to its own, or as one more input; or "
+        "whichever held-out clicks prefer, in `learn`",
     )
     missing_pairs: Missing = Field(
         default="impute",
@@ -91,6 +93,15 @@ class Stages(BaseModel):
         models = {self.generator, self.ranker}
         return models <= {None, "factorisation"} and self.generator_score == "off"
 
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """What is to be tried of `generator_score`."""
+        return get_args(Score) if self.generator_score == "auto" else (self.generator_score,)
+
+    def handing(self, score: Score) -> "Stages":
+        """With another `generator_score`."""
+        return self.model_copy(update={"generator_score": score})
+
     def resolved(self, *, has_features: bool) -> "Stages":
         """With the model of both stages named, unless nothing is asked for: features without another model are two towers."""
         if self.are_one:
@@ -110,7 +121,10 @@ class Stages(BaseModel):
         """What it is, for a reader."""
         first: str = self.generator or "as it starts"
         first += "" if self.generator_rank is None else f" of rank {self.generator_rank}"
-        with_score = {"off": "", "sum": ", plus the generator's score", "stacked": ", with the generator's score"}
+        with_score = {
+            "off": "", "sum": ", plus the generator's score", "stacked": ", with the generator's score",
+            "auto": ", with the generator's score or without",
+        }  # fmt: skip
         return f"generator {first}; re-ranker {self.ranker or 'as it starts'}{with_score[self.generator_score]}"
 
 
@@ -145,6 +159,10 @@ def build(stages: Stages, generator: Scorer, ranker: Scorer, known: Known, *, se
     A model that is made here gets the memory, if there is one; two towers learn their own pairs.
     """
     check_pairs(stages, given=known.pair_features is not None)
+    if stages.generator_score == "auto":
+        raise ConfigError(
+            "generator_score = auto is for `learn`, where held-out clicks choose. Give off, sum or stacked."
+        )
     first = (
         generator if stages.generator is None else _made(stages.generator, "generator", generator, stages, known, seed)
     )

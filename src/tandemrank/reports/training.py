@@ -23,6 +23,7 @@ from tandemrank.reports import style
 from tandemrank.reports.curves import mark_phase
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
 from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches
+from tandemrank.training.choice import Choice, Tried
 from tandemrank.training.history import Epoch
 from tandemrank.training.results import Difference, Learned
 from tandemrank.training.stopping import chosen_epochs
@@ -109,11 +110,16 @@ def sentences(learned: Learned) -> list[str]:
 
 
 def _chosen(learned: Learned) -> list[str]:
-    """Which method held-out clicks chose, and by how much."""
-    if learned.choice is None:
+    """Which pair held-out clicks chose, and by how much."""
+    if (choice := learned.choice) is None:
         return []
-    scores = ", ".join(f"{label(method)} {decimal(score)}" for method, score in learned.choice.scores.items())
-    return [f"Held-out clicks chose {label(learned.choice.method)} (their validation scores: {scores})."]
+    scores = ", ".join(f"{_tried(one)} {decimal(one.judgement)}" for one in choice.tried)
+    return [f"Held-out clicks chose {_tried(choice)} (their validation scores: {scores})."]
+
+
+def _tried(one: Choice | Tried) -> str:
+    how = {"off": "", "sum": " plus the generator's score", "stacked": " with the generator's score"}
+    return f"{label(one.method)}{how[one.generator_score]}"
 
 
 def _harmed(learned: Learned) -> list[str]:

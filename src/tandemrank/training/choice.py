@@ -1,4 +1,5 @@
-"""Which method: chosen on held-out clicks (`auto`), and what to know before training where clicks are few."""
+"""Which method, and with the generator's score or without: chosen on held-out clicks (`auto`); and what to know before training
+where clicks are few."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,32 +13,52 @@ from tandemrank.logs.pairs import contradiction
 from tandemrank.offpolicy.impression_bound import counts_impressions
 from tandemrank.offpolicy.verdicts import curve_words
 from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.stages import Score, Stages
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import EarlyStopping, LearningConfig
 from tandemrank.training.schedules import Method, are_same
 
 AUTO = "auto"
+WITH_SCORE: tuple[Method, ...] = ("joint", "stacking")  # that a re-ranker can be handed the generator's score in
 FEW = (
     10  # clicked items per query below which training for each other gained in some worlds, not in all (docs/stages.md)
 )
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What held-out clicks said of every method that was tried; the first of the best was taken."""
+class Tried:
+    """One pair that was tried: its method, its `generator_score`, and its validation score on held-out clicks."""
 
     method: Method
-    scores: dict[Method, float]
+    generator_score: Score
+    judgement: float
 
 
-def is_auto(methods: Sequence[str], config: LearningConfig) -> bool:
-    """Whether the method is to be chosen; refuses `auto` beside others, and with caution, which has a gate of its own."""
-    if AUTO not in methods:
+@dataclass(frozen=True)
+class Choice:
+    """What held-out clicks said of every pair that was tried; the first of the best was taken."""
+
+    method: Method
+    generator_score: Score
+    tried: tuple[Tried, ...]
+
+
+def is_auto(methods: Sequence[str], config: LearningConfig, stages: Stages) -> bool:
+    """Whether the method or the `generator_score` is to be chosen; refuses what leaves more than one pair, or nothing to
+    choose, and caution, which has a gate of its own."""
+    by_method, by_score = AUTO in methods, stages.generator_score == AUTO
+    if not (by_method or by_score):
         return False
-    if len(set(methods)) > 1:
+    if by_method and len(set(methods)) > 1:
         raise ConfigError("the method auto tries all others itself: give it alone.")
     if config.safe is not None:
-        raise ConfigError("the method auto and safe cannot be had together: give safe training a method.")
+        what = "the method auto" if by_method else "generator_score = auto"
+        raise ConfigError(f"{what} and safe cannot be had together: give safe training a method and a generator_score.")
+    if by_score and not by_method and (len(set(methods)) > 1 or methods[0] not in WITH_SCORE):
+        raise ConfigError(
+            f"generator_score = auto chooses one pair of one method: {' or '.join(WITH_SCORE)}, or auto; "
+            f"{', '.join(methods)} came."
+        )
     return True
 
 
@@ -49,16 +70,17 @@ def held_out_share(config: LearningConfig, *, auto: bool) -> float:
 def tried(generator: Scorer, ranker: Scorer) -> list[Method]:
     """The methods that these two stages can be trained by and that may differ, Joint first: it is taken where all are alike."""
     if ranker.needs_generator:
-        return ["joint", "stacking"]
+        return list(WITH_SCORE)
     if are_same(generator, ranker):
         return ["joint", "independent", "baseline"]
     return ["joint", "stacking", "independent", "baseline"]
 
 
-def choose(pairs: Mapping[Method, TwoStagePolicy], judge: Callable[[TwoStagePolicy], float]) -> Choice:
-    """The method whose most likely lists have the best validation score on held-out clicks."""
-    scores = {method: judge(pair) for method, pair in pairs.items()}
-    return Choice(max(scores, key=lambda method: np.nan_to_num(scores[method], nan=-np.inf)), scores)
+def choose(pairs: Mapping[tuple[Method, Score], TwoStagePolicy], judge: Callable[[TwoStagePolicy], float]) -> Choice:
+    """The pair whose most likely lists have the best validation score on held-out clicks."""
+    each = tuple(Tried(method, score, judge(pair)) for (method, score), pair in pairs.items())
+    best = max(each, key=lambda one: np.nan_to_num(one.judgement, nan=-np.inf))
+    return Choice(best.method, best.generator_score, each)
 
 
 def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:

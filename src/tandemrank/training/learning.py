@@ -29,14 +29,14 @@ from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, fitted_policy, row_propensities
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
-from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
+from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.remembering import excluding
 from tandemrank.policies.retrieval import has_products
 from tandemrank.policies.stacked import Stacked
-from tandemrank.policies.stages import Stages
+from tandemrank.policies.stages import Score, Stages
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training.caution import Caution
-from tandemrank.training.choice import before_training, choose, few_clicks, held_out_share, is_auto, tried
+from tandemrank.training.choice import AUTO, before_training, choose, few_clicks, held_out_share, is_auto, tried
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig, Safety
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.documents import WithoutPairs, without_pairs
@@ -48,7 +48,7 @@ from tandemrank.training.knowledge import informed_pair, staged_pair, start_tabl
 from tandemrank.training.loop import Trained, train
 from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.ray_train import check_ready, train_on_ray
-from tandemrank.training.results import Difference, Learned
+from tandemrank.training.results import Learned, differences_of
 from tandemrank.training.schedules import Method
 from tandemrank.training.start import Start, StartConfig, initial_pair
 from tandemrank.training.staying import staying, strays
@@ -95,15 +95,15 @@ def learn(
     `list_length` is its longest list, `candidates` at most its items. Without a `logging_policy` the policy to start from
     is taken for it, unless the log has propensities. With `checkpoints`, a folder, every epoch is saved there, one file
     per phase, and `resume` goes on from it. The engine ray reads files by tasks and trains on all nodes of a cluster, which
-    must all see files and checkpoints. With `methods = ["auto"]` all that apply are trained, and the one that
-    held-out clicks prefer is kept. `stage` is told what is under way, `progress` every epoch, and `say`, before training,
-    what to know of it.
+    must all see files and checkpoints. With `methods = ["auto"]` all that apply are trained, with `generator_score = auto` the
+    re-ranker with the generator's score and without, and what held-out clicks prefer is kept. `stage` is told what is under
+    way, `progress` every epoch, and `say`, before training, what to know of it.
     """
     config, start = config or LearningConfig(), (start or Start()).with_tables()
     if check_engine(engine) == "ray":
         check_ready(trees=start.stages.ranker == "trees", caution=config.safe is not None, checkpoints=checkpoints)
-    auto = is_auto(methods, config)
-    names = [] if auto else check_methods(methods)
+    auto = is_auto(methods, config, start.stages)
+    names = [] if AUTO in methods else check_methods(methods)
     # Which propensities there are is known only when the log is read, so its lists are kept unless they cannot be needed.
     unknown = logging_policy is start.policy is None
     needed = config.propensity == "fitted" or ((config.propensity == "auto" or config.safe is not None) and unknown)
@@ -134,25 +134,27 @@ def learn(
     else:
         pair = informed_pair(start.base, parts.train, config.theta, known, K2=K2, K=config.K, seed=seed)
         pair = forgetting(pair, config.memory)
-    whole = config.from_posterior and is_factorisation(pair) and start.stages.are_factorisations
-    pair = staged_pair(pair, start, parts.train, known, most=config.memory, seed=seed)
-    refine = config.training.refine if whole else None
-    if config.exclude is not None:
-        data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
     index = None if start.policy is None else start.policy.index
-    if index is not None and not has_products(pair.generator):
-        say(NOT_INDEXED)
-    names = names or tried(pair.generator, pair.ranker)
-    if (few := few_clicks(parts.train, pair.generator, pair.ranker, names)) is not None:
-        say(few)
-    if engine == "ray" and refine == 0:
-        say(NOT_SHARED)
     folder = None if checkpoints is None else Path(checkpoints)
-    job = _Job(parts, data, config, pair, refine, names, seed, folder, resume, engine, progress, under_way)
-    found, choice = job.train(), None
+    jobs: dict[Score, _Job] = {}
+    for score in start.stages.scores:
+        own, refine, rest = _staged(pair, start.handing(score), parts, data, config, seed)
+        place = folder if folder is None or not jobs else folder / f"score-{score}"
+        each = names or tried(own.generator, own.ranker)
+        jobs[score] = _Job(parts, rest, config, own, refine, each, seed, place, resume, engine, progress, under_way)
+    job = next(iter(jobs.values()))
+    if index is not None and not has_products(job.pair.generator):
+        say(NOT_INDEXED)
+    if (few := few_clicks(parts.train, job.pair.generator, job.pair.ranker, job.methods)) is not None:
+        say(few)
+    if engine == "ray" and all(one.refine == 0 for one in jobs.values()):
+        say(NOT_SHARED)
+    every = {(method, score): one for score, own in jobs.items() for method, one in own.train().items()}
+    found, choice = {method: one for (method, _), one in every.items()}, None
     if auto:
-        choice = choose({method: one.policy for method, one in found.items()}, data.judge(config))
-        found = {choice.method: found[choice.method]}
+        choice = choose({key: one.policy for key, one in every.items()}, data.judge(config))
+        job, start = jobs[choice.generator_score], start.handing(choice.generator_score)
+        found = {choice.method: every[choice.method, choice.generator_score]}
     trained, values, production, guarded, fixed = job.plain(found) if logger is None else job.careful(found, logger)
     name = fingerprint([parts.train, parts.held_out, parts.evaluation])
     trained = {
@@ -163,7 +165,7 @@ def learn(
     used = data.propensities
     taken = used.kind == "exact" and logging_policy is None
     reason = "the policy to start from is taken for the one that drew the log" if taken else used.reason
-    differences = _differences(values, production)
+    differences = differences_of(values, production)
     groups = {
         method: by_frequency(value.estimate, production.estimate, parts.times) for method, value in values.items()
     }
@@ -183,6 +185,19 @@ def learn(
         choice,
         data.posterior,
     )
+
+
+def _staged(
+    pair: TwoStagePolicy, start: Start, parts: Parts, data: TrainingData, config: LearningConfig, seed: int
+) -> tuple[TwoStagePolicy, int | None, TrainingData]:
+    """The pair with the models that are asked for, the epochs on top of it where it is the posterior itself, and what trains
+    it: without the pairs that must not be shown."""
+    whole = config.from_posterior and is_factorisation(pair) and start.stages.are_factorisations
+    known = data.posterior if config.from_posterior else None
+    pair = staged_pair(pair, start, parts.train, known, most=config.memory, seed=seed)
+    if config.exclude is not None:
+        data, pair = _excluding(data, pair, pairs_of(parts.train, config.exclude))
+    return pair, config.training.refine if whole else None, data
 
 
 def _excluding(data: TrainingData, pair: TwoStagePolicy, pairs: csr_matrix) -> tuple[TrainingData, TwoStagePolicy]:
@@ -372,13 +387,3 @@ def _valued(
         independent=None if config.safe is None else config.safe.gate_independent,
     )  # fmt: skip
     return estimate_all([*policies, PRODUCTION], parts.evaluation, asked)
-
-
-def _differences(values: dict[Method, Value], production: Value) -> tuple[Difference, ...]:
-    """Every method less production and less the methods after it."""
-    sides: dict[str, Value] = {str(method): value for method, value in values.items()}
-    names = list(sides)
-    pairs: list[tuple[str, str]] = [(method, PRODUCTION) for method in names]
-    pairs += [(a, b) for place, a in enumerate(names) for b in names[place + 1 :]]
-    sides[PRODUCTION] = production
-    return tuple(Difference(a, b, compare_values(sides[a], sides[b])) for a, b in pairs)

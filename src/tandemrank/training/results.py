@@ -6,7 +6,7 @@ from typing import Any
 from tandemrank.offpolicy.frequency import FrequencyGroup
 from tandemrank.offpolicy.names import Kind
 from tandemrank.offpolicy.reward.posterior import Posterior
-from tandemrank.offpolicy.values import Comparison, Value
+from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choice import Choice
 from tandemrank.training.config import LearningConfig
@@ -92,3 +92,13 @@ class Learned:
                 {"method": method, **asdict(group)} for method, some in self.by_frequency.items() for group in some
             ],
         }
+
+
+def differences_of(values: dict[Method, Value], production: Value) -> tuple[Difference, ...]:
+    """Every method less production and less the methods after it."""
+    sides: dict[str, Value] = {str(method): value for method, value in values.items()}
+    names = list(sides)
+    pairs: list[tuple[str, str]] = [(method, PRODUCTION) for method in names]
+    pairs += [(a, b) for place, a in enumerate(names) for b in names[place + 1 :]]
+    sides[PRODUCTION] = production
+    return tuple(Difference(a, b, compare_values(sides[a], sides[b])) for a, b in pairs)

@@ -26,7 +26,7 @@ from tandemrank.policies import features, stages, towers
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import LARGEST as WEIGHT
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer, truncated_svd
-from tandemrank.policies.stages import Stages
+from tandemrank.policies.stages import Score, Stages
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LARGEST
 
@@ -196,6 +196,10 @@ class Start:
             what = "a factorisation of the clicks" if wrong[0] == "rank" else "two towers of features"
             ours = f"training starts from {given[0] if given else 'the clicks'}" if own.are_one else own.words
             raise ConfigError(f"{wrong[0]} is a size of {what}, but {ours}. Leave it out.")
+
+    def handing(self, score: Score) -> "Start":
+        """With another `generator_score`."""
+        return replace(self, stages=self.stages.handing(score))
 
     @property
     def is_features(self) -> bool:
