@@ -221,6 +221,8 @@ def test_what_leaves_nothing_to_learn_from_is_refused() -> None:
         configured(objective="doubly-robust", exclude="clicked", safe=True)
     with pytest.raises(ValueError, match="exclude is for logs of one's own"):
         tr.ExperimentConfig(learning=configured(objective="doubly-robust", exclude="shown"))
+    with pytest.raises(ValueError, match="generator_score = auto is for logs of one's own"):
+        tr.ExperimentConfig(stages=tr.Stages(generator_score="auto"))
 
 
 def test_a_pandas_frame_gives_the_same(world) -> None:

@@ -32,11 +32,8 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 Floats = NDArray[np.float64]
 
 PAIRS = 2_000_000  # of query and item that are looked at, all of some queries: 100 MB
-QUERIES, LISTS, DRAWN = (
-    3_000,
-    20,
-    40_000,
-)  # where lists are drawn: queries that are enough; lists of each, or of few more
+# Where lists are drawn: queries that are enough, lists of each, and lists in all, which few queries have more of.
+QUERIES, LISTS, DRAWN = 3_000, 20, 40_000
 GROUPS = 20  # of the fitted propensity, and of the exposure by the pair, where the log is long enough
 EACH = 400  # shown items per group, or groups are fewer
 PRIOR = 5.0  # examinations for which a group is as the fit has it
