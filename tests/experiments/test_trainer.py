@@ -1,5 +1,7 @@
 """The experiment on a small world: every method learns, no decision sees the truth, seeds decide everything."""
 
+import gc
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +97,20 @@ def test_methods_that_come_to_one_pair_are_evaluated_once(trainer, world) -> Non
     moved = world.production.copy()
     next(iter(moved.ranker.parameters())).data += 1
     assert trainer.evaluate(moved) is not known
+
+
+def test_a_trainer_leaves_no_circle_behind(config, world) -> None:
+    """The 25 runs of a table go through one process: a log that waits for the collector of circles would be 23 too many."""
+    mine = Trainer(world, config, simulate_log(world, config, 500, seed=3), seed=3)
+    mine.run("independent", 30)
+    left = [weakref.ref(x) for x in (mine, mine.log, mine.methods)]
+    gc.collect()
+    gc.disable()
+    try:
+        del mine
+        assert [ref() for ref in left] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_a_stage_alone_is_trained_once_for_all_K2(trainer) -> None:

@@ -115,7 +115,8 @@ class Trainer:
 
     def _judges(self) -> tuple[Criterion | None, Callable[[TwoStagePolicy], dict[str, float]]]:
         """The criterion, and the true NDCG of the same lists: an epoch makes its lists once, for both."""
-        q, judged = self.world.q, np.empty((0, 0), np.int32)
+        # Nothing below may hold the trainer: it holds what comes of this, and a circle is freed late, with its log.
+        q, relevance, judged = self.world.q, self.world.task.relevance, np.empty((0, 0), np.int32)
 
         def lists(policy: TwoStagePolicy) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
             nonlocal judged
@@ -126,7 +127,7 @@ class Trainer:
 
         def watch(policy: TwoStagePolicy) -> dict[str, float]:
             shown = policy.most_likely(q) if criterion is None else judged
-            return {"ndcg": float(np.nanmean(ndcg(shown, q, self.world.task.relevance)))}
+            return {"ndcg": float(np.nanmean(ndcg(shown, q, relevance)))}
 
         return criterion, watch
 
