@@ -618,6 +618,29 @@ def test_lists_that_hardly_vary_promise_nothing_of_what_was_never_shown() -> Non
     assert found.value < 0.01
 
 
+@pytest.mark.parametrize("kind", ["logged", "exact"])
+def test_known_propensities_of_lists_that_never_vary_promise_nothing_else_either(kind: Any) -> None:
+    """Every query always saw its two of four items; by a reward model the others would have been worth something."""
+    rng = np.random.default_rng(0)
+    query = rng.integers(40, size=2_000)
+    lists = np.array([0, 1]) + 2 * (query[:, None] % 2)
+    log = pl.DataFrame({
+        "query_id": query, "items": lists.tolist(), "clicks": (rng.random((2_000, 2)) < [0.6, 0.3]).astype(int).tolist(),
+        "propensities": [[1.0, 0.5]] * 2_000,
+    })  # fmt: skip
+    rows = pl.DataFrame({"query_id": range(40)}).join(pl.DataFrame({"item_id": range(4)}), how="cross")
+    shown = (pl.col("item_id") // 2 == pl.col("query_id") % 2).cast(pl.Float64)
+    drew = rows.with_columns(candidate_score=pl.lit(0.0), ranker_score=40 * shown - 20 * (pl.col("item_id") % 2))
+    one_other = policy_from_scores(drew.with_columns(ranker_score=20.0 * (pl.col("item_id") % 3)), K2=4, K=2)
+    seen = reading.read(log)
+    found = valuation.estimate(
+        one_other, seen, propensity=kind, logging_policy=policy_from_scores(drew, K2=4, K=2) if kind == "exact" else None,
+        reward_log=seen,
+    )  # fmt: skip
+    assert (found.estimator, found.verdict) == ("ips", Verdict.REFUSE)
+    assert found.value == pytest.approx(found.identified.worst)
+
+
 @pytest.mark.parametrize(
     ("lists", "verdict"),
     [(9.0, Verdict.REFUSE), (10.0, Verdict.CARE), (49.0, Verdict.CARE), (50.0, Verdict.TRUST), (None, Verdict.TRUST)],
