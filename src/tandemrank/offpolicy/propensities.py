@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.feedback import Feedback, exposure
-from tandemrank.logs.variety import hardly_varies, shows_nothing_else
+from tandemrank.logs.variety import fixed_queries, hardly_varies, shows_nothing_else
 from tandemrank.offpolicy.logger import Lists, fit
 from tandemrank.offpolicy.names import Asked, Clip, Kind
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES
@@ -152,7 +152,13 @@ def choose_propensity(wanted: Asked, log: Feedback, logging_policy: TwoStagePoli
         return "frequency", f"{fixed}, so what was shown is all that is known"
     if often := shown_often(log):
         return "frequency", f"queries are few and each of their items was shown {often:,.0f} times in the mean"
-    return "fitted", "the log has none, nor is the policy given that drew it; its lists vary, so a policy can be fitted"
+    known = "the log has none, nor is the policy given that drew it"
+    if fixed_queries(log) is None:
+        return (
+            "fitted",
+            f"{known}; no query comes twice, so nobody can see whether its lists vary, and a policy is fitted",
+        )
+    return "fitted", f"{known}; its lists vary, so a policy can be fitted"
 
 
 def knows_only_shown(kind: Kind, log: Feedback) -> bool:
