@@ -97,3 +97,18 @@ def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     for words in ("impressions drawn", "3 of 12 trainings", "NDCG@10", "0.500", "what the log says", "joint 3/3"):
         assert words in screen.getvalue(), words
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.usefixtures("often")
+def test_what_a_command_imports_is_under_way_from_the_first_second_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def slow(name: str) -> None:
+        asked.append(name)
+        until(lambda: capsys.readouterr().err, "tandemrank: loading, 0 s\n")
+
+    monkeypatch.setattr(progress.importlib, "import_module", slow)
+    progress.load_first("offpolicy.valuation")
+    assert asked == ["tandemrank.offpolicy.valuation"]

@@ -1,5 +1,6 @@
 """Logs of other systems: golden files, written by hand from the published schemas, become the logs they should be."""
 
+import json
 import re
 from pathlib import Path
 
@@ -140,7 +141,11 @@ def test_a_long_table_in_any_order_with_names_of_its_own(tmp_path) -> None:
     assert frame["items"].to_list() == [["a", "c"], ["a", "b"]]
     assert frame["clicks"].to_list() == [[0, 1], [0, 1]]
     assert frame["propensities"].to_list() == [[0.9, 0.1], [0.8, 0.5]]
-    assert found.notes == ("1 rows showed an item again in its impression and were left out",)
+    assert (
+        found.notes[0]
+        == "1 rows showed an item again in its impression and were left out; a click on any of them counts"
+    )
+    assert found.notes[1].startswith("1 impressions have gaps in their positions")
     assert validation.validate(tmp_path / "log").fit
 
 
@@ -212,3 +217,131 @@ def test_context_that_cannot_be_had_is_refused(kind, frame, context, error, mess
     with pytest.raises(error, match=re.escape(message)):
         run.import_log(kind, [tmp_path / "a.parquet"], tmp_path / "log", context=context)
     assert not (tmp_path / "log").exists()
+
+
+# --- odd, but legal ---------------------------------------------------------------------------------------------------
+
+
+def lines(path: Path, *records: dict, mark: str = "") -> Path:
+    path.write_text(mark + "".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+STORED = {"query_id": "q1", "user_query": "hat", "query_response_hit_ids": ["a", "b"], "timestamp": 1731240000123}
+
+
+def clicked(item: str | None, **more: object) -> dict:
+    return {"action_name": "click", "query_id": "q1", "event_attributes": {"object": {"object_id": item}}, **more}
+
+
+def test_clicks_that_name_no_item_or_no_impression_are_counted(tmp_path) -> None:
+    queries = lines(tmp_path / "q.jsonl", STORED, STORED | {"query_id": None}, mark="\ufeff")
+    events = lines(tmp_path / "e.jsonl", clicked("b"), clicked(None), clicked("a", query_id=None))
+    found = run.import_log("ubi", [queries, events], tmp_path / "log")
+    assert rows(tmp_path / "log") == [("hat", ["a", "b"], [0, 1])]
+    assert found.unmatched == 2
+    assert "1 impressions have no id, so no click can be theirs, and are left out" in found.notes
+    assert pl.read_parquet(tmp_path / "log" / "*.parquet")["timestamp"].to_list() == ["2024-11-10T12:00:00.123Z"]
+    assert validation.validate(tmp_path / "log").fit
+
+
+def test_where_nothing_is_a_click_the_names_of_the_events_are_said(tmp_path) -> None:
+    queries, events = lines(tmp_path / "q.jsonl", STORED), lines(tmp_path / "e.jsonl", clicked("b", action_name="buy"))
+    found = run.import_log("ubi", [queries, events], tmp_path / "log")
+    assert any("the events are named buy. Say which are clicks: --click-name" in note for note in found.notes)
+    assert not any(
+        "--click-name" in x
+        for x in run.import_log("ubi", [queries, events], tmp_path / "log", click_names=["buy"]).notes
+    )
+
+
+def test_metarank_times_in_iso_form_and_interactions_without_a_ranking(tmp_path) -> None:
+    ranking = {"event": "ranking", "id": "r1", "user": "u", "timestamp": "2020-09-06T11:24:27Z", "items": [{"id": "a"}]}
+    acts = {"event": "interaction", "id": "x", "type": "click", "item": "a", "timestamp": "2020-09-06T11:24:28Z"}
+    file = lines(tmp_path / "m.jsonl", ranking, acts | {"ranking": "r1"}, acts | {"ranking": None})
+    found = run.import_log("metarank", [file], tmp_path / "log")
+    frame = pl.read_parquet(tmp_path / "log" / "*.parquet")
+    assert (frame["timestamp"].to_list(), frame["clicks"].to_list()) == (["2020-09-06T11:24:27Z"], [[1]])
+    assert found.unmatched == 1
+    with pytest.raises(LogError, match="lists of records with an id"):
+        run.import_log("metarank", [lines(tmp_path / "n.jsonl", ranking | {"items": ["a"]})], tmp_path / "other")
+
+
+def test_ga4_events_that_were_sent_together_or_twice(tmp_path) -> None:
+    def event(name: str, items: str, index: int) -> dict:
+        listed = [{"item_id": item, "item_list_name": "home"} for item in items]
+        return {
+            "event_name": name,
+            "event_timestamp": 10**15,
+            "user_pseudo_id": "u",
+            "items": listed,
+            "batch_event_index": index,
+        }
+
+    view, select = event("view_item_list", "ab", 1), event("select_item", "b", 1)
+    found = run.import_log("ga4", [lines(tmp_path / "a.jsonl", select, view, view)], tmp_path / "log")
+    assert rows(tmp_path / "log") == [("home", ["a", "b"], [0, 1])]
+    assert "1 events came again, the same in all, and count once" in found.notes
+    later = event("view_item_list", "ba", 3)
+    run.import_log(
+        "ga4", [lines(tmp_path / "b.jsonl", later, select | {"batch_event_index": 2}, view)], tmp_path / "log"
+    )
+    assert rows(tmp_path / "log") == [("home", ["a", "b"], [0, 1]), ("home", ["b", "a"], [0, 0])]
+
+
+HEAD = "impression_id,query_id,item_id,position,click\n"
+
+
+def test_a_long_table_with_a_row_for_the_view_and_one_for_the_click(tmp_path) -> None:
+    (tmp_path / "a.csv").write_text(HEAD + "1,7,a,1,0\n1,7,b,2,0\n1,7,b,2,1\n")
+    run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log")
+    assert rows(tmp_path / "log") == [(7, ["a", "b"], [0, 1])]
+
+
+def test_positions_of_a_long_table_that_are_texts_or_have_gaps_or_come_twice(tmp_path) -> None:
+    shown = {"impression_id": 1, "query_id": 7, "click": 0}
+    texts = [shown | {"item_id": f"d{n}", "position": str(n)} for n in (10, 2, 1)]
+    found = run.import_log("long", [lines(tmp_path / "a.jsonl", *texts)], tmp_path / "log")
+    assert rows(tmp_path / "log") == [(7, ["d1", "d2", "d10"], [0, 0, 0])]
+    assert any("1 impressions have gaps in their positions" in note for note in found.notes)
+    (tmp_path / "a.csv").write_text(HEAD + "1,7,a,1,0\n1,7,b,1,1\n2,7,a,0,0\n2,7,b,1,0\n3,7,a,1,0\n3,7,b,2,0\n")
+    found = run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log")
+    assert found.notes[1:] == ("1 impressions have several items at one position: they are in the order of their rows",)
+    (tmp_path / "a.csv").write_text(HEAD + "1,7,a,11,0\n1,7,b,12,1\n")
+    assert "begin after 1" in run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log").notes[1]
+    for row, told in (
+        ("1,7,a,top,0", "row 0, column position has 'top'"),
+        ("1,7,a,1,-1", "row 0, column click has -1"),
+    ):
+        (tmp_path / "a.csv").write_text(HEAD + row + "\n")
+        with pytest.raises(LogError, match=told):
+            run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log")
+
+
+def test_what_is_wrong_with_the_log_that_comes_of_it_is_said(tmp_path) -> None:
+    sessions = {
+        "query_id": [None, 2],
+        "query_doc_ids": [[1, 2], [3, 4]],
+        "mask": [[1, 1], [1, 0]],
+        "clicks": [[0, 1], [1, 0]],
+    }
+    pl.DataFrame(sessions).write_parquet(tmp_path / "a.parquet")
+    found = run.import_log("clax", [tmp_path / "a.parquet"], tmp_path / "log")
+    assert rows(tmp_path / "log") == [(None, [1, 2], [0, 1]), ("2", [3], [1])]
+    assert "1 of 2 impressions are without a problem; column query_id in row 0: expected a value" in found.notes[-1]
+    assert f"`tandemrank validate {tmp_path / 'log'} --fix CLEAN`" in found.notes[-1]
+    (tmp_path / "a.csv").write_text(HEAD + "1,7.0,a,1,0\n")
+    with pytest.raises(
+        LogError, match="no impression of the files can be used; column query_id: expected integers or strings"
+    ):
+        run.import_log("long", [tmp_path / "a.csv"], tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_queries_that_context_makes_the_same_are_refused(tmp_path) -> None:
+    frame = pl.DataFrame({
+        "query_id": ["a|b", "a"], "device": ["c", "b|c"], "items": [[1], [1]], "clicks": [[0], [1]],
+    })  # fmt: skip
+    frame.write_parquet(tmp_path / "a.parquet")
+    with pytest.raises(LogError, match=re.escape("have one name, since some contain '|'")):
+        run.import_log("wide", [tmp_path / "a.parquet"], tmp_path / "log", context=["device"])

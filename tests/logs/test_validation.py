@@ -159,6 +159,22 @@ def test_a_deterministic_logger_answers_little():
     assert "same list" in found.answers[-1].why
 
 
+def test_rare_exploration_with_known_propensities_answers_for_other_items_too():
+    """One list in twenty is random: `estimate` finds the value of other pairs there, so the answer is not no."""
+    rng = np.random.default_rng(0)
+    best = {q: rng.permutation(20)[:3].tolist() for q in range(30)}
+    lists = [rng.permutation(20)[:3].tolist() if rng.random() < 0.05 else best[n % 30] for n in range(3_000)]
+    log = pl.DataFrame({"query_id": [n % 30 for n in range(3_000)], "items": lists, "clicks": [[1, 0, 0]] * 3_000})
+    logged, fitted = "value of another policy, logged propensities", "value of another policy, fitted propensities"
+    found = validation.validate(log.with_columns(propensities=pl.lit([0.5, 0.5, 0.5])))
+    assert found.log.deterministic
+    assert possible(found)[logged]
+    assert not possible(found)[fitted]
+    assert not possible(validation.validate(log))[logged]
+    [why] = [a.why for a in found.answers if a.question == logged]
+    assert why.endswith("of their items in common: little is known of other items")
+
+
 def test_a_logger_that_varies_answers_all_but_what_needs_propensities():
     scores = np.zeros((5, 6), dtype=np.float32)
     found = validation.validate(simulated(scores))

@@ -46,6 +46,13 @@ def test_one_place_in_twenty_is_no_exploration_and_one_in_three_is() -> None:
     assert variety.hardly_varies(reading.read(noisy(0.35))) is None
 
 
+def test_lists_that_now_and_then_leave_their_items_say_something_of_others() -> None:
+    assert variety.shows_nothing_else(reading.read(noisy(0.05))) is None
+    assert variety.shows_nothing_else(reading.read(noisy(0.0))) == "100% of the queries always saw the same list"
+    swapped = log({str(q): [[1, 2, 3], [2, 1, 3], [1, 3, 2]] if q % 2 else [[4, 5, 6], [5, 4, 6]] for q in range(9)})
+    assert "100% of their items in common" in (variety.shows_nothing_else(reading.read(swapped)) or "")
+
+
 def test_what_chance_has_in_common_does_not_count() -> None:
     rng = np.random.default_rng(0)
     random = {str(q): [rng.permutation(6)[:5].tolist() for _ in range(9)] for q in range(9)}

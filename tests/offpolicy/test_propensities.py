@@ -53,6 +53,16 @@ def test_auto_takes_the_best_there_is_a_source_for() -> None:
     assert (found.kind, found.reason, found.logger) == ("frequency", "as asked", None)
 
 
+def test_lists_of_queries_that_come_once_are_not_said_to_vary() -> None:
+    query = np.arange(Q, dtype=np.int32)
+    once = Impressions(query, np.tile(np.arange(K, dtype=np.int32), (Q, 1)), np.ones((Q, K), np.uint8))
+    rows = counting.from_impressions([once], IDS)
+    kind, reason = propensities.choose_propensity("auto", rows, None)
+    assert kind == "fitted"
+    assert "no query comes twice, so nobody can see whether its lists vary" in reason
+    assert propensities.choose_propensity("auto", log(), None)[1].endswith("its lists vary, so a policy can be fitted")
+
+
 @pytest.mark.parametrize("repeats", [9, 8])
 def test_a_logger_counts_as_deterministic_from_nine_queries_in_ten(repeats: int) -> None:
     """Queries that came once say nothing of it."""

@@ -20,11 +20,13 @@ from tandemrank.errors import ConfigError, InputError, LogError, PolicyError, Ta
 from tandemrank.logs import counting, feedback, reading, sums, validation, writing
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.pairs import contradiction
 from tandemrank.offpolicy import catalogue, diagnostics, estimators, propensities, valuation, values
+from tandemrank.offpolicy.diagnostics import Exposure
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.reward.memory import memory_of
 from tandemrank.offpolicy.uncertainty import hull
-from tandemrank.offpolicy.verdicts import Verdict
+from tandemrank.offpolicy.verdicts import Verdict, judge
 from tandemrank.policies.outside import policy_from_scores
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -618,6 +620,29 @@ def test_lists_that_hardly_vary_promise_nothing_of_what_was_never_shown() -> Non
     assert found.value < 0.01
 
 
+@pytest.mark.parametrize("kind", ["logged", "exact"])
+def test_known_propensities_of_lists_that_never_vary_promise_nothing_else_either(kind: Any) -> None:
+    """Every query always saw its two of four items; by a reward model the others would have been worth something."""
+    rng = np.random.default_rng(0)
+    query = rng.integers(40, size=2_000)
+    lists = np.array([0, 1]) + 2 * (query[:, None] % 2)
+    log = pl.DataFrame({
+        "query_id": query, "items": lists.tolist(), "clicks": (rng.random((2_000, 2)) < [0.6, 0.3]).astype(int).tolist(),
+        "propensities": [[1.0, 0.5]] * 2_000,
+    })  # fmt: skip
+    rows = pl.DataFrame({"query_id": range(40)}).join(pl.DataFrame({"item_id": range(4)}), how="cross")
+    shown = (pl.col("item_id") // 2 == pl.col("query_id") % 2).cast(pl.Float64)
+    drew = rows.with_columns(candidate_score=pl.lit(0.0), ranker_score=40 * shown - 20 * (pl.col("item_id") % 2))
+    one_other = policy_from_scores(drew.with_columns(ranker_score=20.0 * (pl.col("item_id") % 3)), K2=4, K=2)
+    seen = reading.read(log)
+    found = valuation.estimate(
+        one_other, seen, propensity=kind, logging_policy=policy_from_scores(drew, K2=4, K=2) if kind == "exact" else None,
+        reward_log=seen,
+    )  # fmt: skip
+    assert (found.estimator, found.verdict) == ("ips", Verdict.REFUSE)
+    assert found.value == pytest.approx(found.identified.worst)
+
+
 @pytest.mark.parametrize(
     ("lists", "verdict"),
     [(9.0, Verdict.REFUSE), (10.0, Verdict.CARE), (49.0, Verdict.CARE), (50.0, Verdict.TRUST), (None, Verdict.TRUST)],
@@ -637,6 +662,40 @@ def test_a_curve_that_the_log_contradicts_is_said() -> None:
     assert flat.verdict == Verdict.CARE
     assert "contradicts the examination curve: at rank 1 there are" in flat.reasons[-1]
     assert "tandemrank examine" in flat.reasons[-1]
+
+
+def test_a_contradicted_curve_is_said_beside_a_refusal_too() -> None:
+    here = world(60)
+    log = here.log(4000, 1)
+    found = valuation.estimate(here.new, log, **asked(here)).diagnostics
+    assert found is not None
+    low = dataclasses.replace(found, balance=0.6, balance_error=0.01, unsupported=0.02)
+    verdict, reasons = judge(low, modelled=False, against_curve=contradiction(log, np.ones(K)))
+    assert verdict == Verdict.REFUSE
+    assert "weighted exposure is 0.60 of what it should be, and 2% goes to items" in reasons[0]
+    assert "as P(item in the list) is" in reasons[0]
+    assert reasons[-1].startswith("the log contradicts the examination curve")
+    lost = judge(dataclasses.replace(low, unsupported=0.4), modelled=False)[1]
+    assert lost[0].startswith("40% of what the new pair shows is outside what the log can speak about")
+
+
+def test_of_one_query_the_error_of_the_balance_is_that_of_what_was_shown() -> None:
+    """Over queries it was 0, and a balance of 1.06 by right propensities of 600 impressions surely wrong."""
+    one = world(1)
+    wrong = 0
+    for seed in range(12):
+        found = valuation.estimate(one.new, one.log(400, seed), **asked(one))
+        assert found.diagnostics is not None
+        assert 0.01 < found.diagnostics.balance_error < 0.1
+        wrong += abs(found.diagnostics.balance - 1) > 2 * found.diagnostics.balance_error
+        assert not any("do not fit" in reason or "outside" in reason for reason in found.reasons)
+    assert wrong <= 3
+    log = one.log(400, 0)
+    exposed = Exposure(np.full(len(log.query), 0.5), *(np.ones(1) for _ in range(3)), np.zeros((0, 1)))
+    rho_0 = np.full(len(log.query), 0.25)
+    by_hand = np.sqrt((4 * THETA[log.rank] ** 2 * log.shown).sum()) / 400
+    nothing = np.zeros(len(log.query), bool)
+    assert diagnostics.diagnose(log, rho_0, nothing, exposed, THETA).balance_error == pytest.approx(by_hand)
 
 
 @pytest.mark.parametrize("is_given", [True, False])

@@ -71,6 +71,8 @@ def test_recommend_speaks_outside_ids() -> None:
     assert others["query_id"].to_list() == ["c", "b", "d", "b"]
     assert others["items"].to_list() == [[], [10, 30], [], [10, 30]]
     assert small().recommend(["c"], unknown="empty", sample=True)["items"].to_list() == [[]]
+    with pytest.raises(ConfigError, match="unknown must be refuse or empty; 'emty' came"):
+        small().recommend(["c"], unknown="emty")
 
 
 def test_recommend_leaves_out_what_it_must_not_repeat() -> None:

@@ -18,6 +18,7 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.bounds import value_terms
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.frequency import FrequencyGroup
 from tandemrank.offpolicy.values import Comparison, Sample, Value
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.scorers import GivenScores
@@ -116,15 +117,23 @@ def test_sentences_say_who_is_ahead_and_what_cannot_be_said() -> None:
     )
     assert with_gap(-0.4, TRUST).startswith("Joint would get fewer clicks than production: −0.400")
     assert with_gap(0.05, TRUST).startswith("Joint and production cannot be told apart: +0.050 [−0.050, +0.150]")
-    careful = (
-        "; use it with care, the log supports the value only in part: the uncertainty is larger than the interval."
-    )
-    assert with_gap(0.4, CARE).endswith(careful)
+    doubted = gap("joint", "production", 0.4, CARE)
+    new = replace(doubted.comparison.new, verdict=CARE, reasons=("clicks are few", "and more"))
+    doubted = replace(doubted, comparison=replace(doubted.comparison, new=new))
+    [sentence] = training.sentences(replace(LEARNED, differences=(doubted,)))
+    assert sentence.endswith("per impression; use it with care: clicks are few.")
     refused = training.sentences(LEARNED)[1:]
     assert refused == [
         "Baseline against production cannot be answered from this log: because <of> this.",
         "Joint against baseline cannot be answered from this log: because <of> this.",
     ]
+
+
+def test_nobody_is_said_to_be_harmed_by_a_value_that_is_refused() -> None:
+    group = FrequencyGroup(1, 2, 90, 100.0, 0.2, 0.5, -0.3, (-0.4, -0.2))
+    harmed = "is worse than production for queries that came 1 to 2 times"
+    said = training.sentences(replace(LEARNED, by_frequency={"joint": (group,), "baseline": (group,)}))
+    assert [sentence.split(" ", 1)[0] for sentence in said if harmed in sentence] == ["Joint"]
 
 
 def test_a_pair_that_is_its_start_is_said_to_be_so() -> None:

@@ -165,6 +165,15 @@ def test_propensities_that_do_not_fit_or_are_guessed_never_ship() -> None:
     assert "counted in a log that varies" in counted.why
 
 
+def test_a_curve_that_the_log_contradicts_never_ships() -> None:
+    """`estimate` refuses such a value or asks for care; the bound rests on the same curve."""
+    sure = decide(BETTER, LOG, **KNOWN)
+    flat = decide(BETTER, LOG, **{**KNOWN, "examination": [1.0, 1.0, 1.0][: len(THETA)]})
+    assert sure.call == Call.SHIP
+    assert flat.call != Call.SHIP
+    assert "the log contradicts the examination curve" in flat.why
+
+
 def test_too_much_exposure_is_divided_out_or_refused() -> None:
     [value, live] = [
         x for one in decide(BETTER, LOG, **KNOWN).candidates for x in (one.comparison.new, one.comparison.old)

@@ -10,7 +10,7 @@ import typer
 
 from tandemrank.cli.app import app
 from tandemrank.cli.options import Curve, Engine, Json, Seed, read_curve_option
-from tandemrank.cli.progress import working
+from tandemrank.cli.progress import load_first, working
 from tandemrank.cli.terminal import print_summary
 from tandemrank.errors import ConfigError
 
@@ -107,6 +107,7 @@ def estimate(
 
     Give a log that the pair was not trained on: on its own training log every pair looks better than it is.
     """
+    load_first("offpolicy.valuation")
     from tandemrank.offpolicy.exposure import MostLikely
     from tandemrank.offpolicy.sensitivity import read_curve_interval
     from tandemrank.offpolicy.valuation import estimate_all, sensitivity_of
@@ -152,6 +153,7 @@ def compare(
 
     Give a log that neither was trained on: on its own training log every pair looks better than it is.
     """
+    load_first("offpolicy.valuation")
     from tandemrank.offpolicy.valuation import estimate_all
     from tandemrank.offpolicy.values import compare_values
 

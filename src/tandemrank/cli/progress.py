@@ -3,6 +3,7 @@
 On a terminal a bar. Elsewhere, in a pipe or in the log of a scheduler, a plain line after the first second and then every ten.
 """
 
+import importlib
 import math
 import sys
 import threading
@@ -67,6 +68,13 @@ def working(words: str, total: int | None = None) -> Iterator[Callable[[int], No
     else:
         with plain_lines(words) as say:
             yield lambda n: say(f"{words}: {n:,}" + ("" if total is None else f" of {total:,}"))
+
+
+def load_first(*modules: str) -> None:
+    """Imports what a command needs: that alone takes seconds, on a busy machine many."""
+    with working("loading"):
+        for name in modules:
+            importlib.import_module(f"tandemrank.{name}")
 
 
 @contextmanager

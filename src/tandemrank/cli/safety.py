@@ -20,7 +20,7 @@ from tandemrank.cli.offpolicy import (
     pair_of,
 )
 from tandemrank.cli.options import Curve, Engine, Json, Seed, command_line, read_curve_option
-from tandemrank.cli.progress import working
+from tandemrank.cli.progress import load_first, working
 from tandemrank.cli.terminal import print_json, show
 from tandemrank.errors import ConfigError
 
@@ -81,6 +81,7 @@ def decide(
     With several pairs every bound is corrected for their number, so the best of them may be taken. Give a log that no pair
     was trained on.
     """
+    load_first("safety.decision")
     from tandemrank.policies import two_stage
     from tandemrank.safety import decision
 

@@ -18,7 +18,7 @@ from tandemrank.cli.options import (
     read_curve_option,
     resumable,
 )
-from tandemrank.cli.progress import training_progress
+from tandemrank.cli.progress import load_first, training_progress
 from tandemrank.cli.terminal import note, print_json, show
 
 
@@ -115,6 +115,7 @@ def learn(
 
     Writes OUT/METHOD/policy and history.json for each method, OUT/summary.json, OUT/report.html and OUT/config.json.
     """
+    load_first("training.learning", "reports.training")
     from tandemrank._base.cluster import check_engine
     from tandemrank._base.config import resolve
     from tandemrank._base.files import claimed

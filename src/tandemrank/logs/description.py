@@ -12,7 +12,14 @@ from tandemrank.logs.checks import impressions_of
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Shown
 from tandemrank.logs.pairs import compared, contradiction, often, unconnected
-from tandemrank.logs.variety import CARE_LISTS, REFUSE_LISTS, fixed_queries, hardly_varies, items_in_common
+from tandemrank.logs.variety import (
+    CARE_LISTS,
+    REFUSE_LISTS,
+    fixed_queries,
+    hardly_varies,
+    items_in_common,
+    shows_nothing_else,
+)
 
 ENOUGH_CLICKS = 100  # to train two stages by: with fewer, chance decides which items were clicked
 FREQUENT = 10  # impressions of a query from which on frequencies begin to say something about the logger
@@ -128,27 +135,26 @@ def _effective_items(feedback: Feedback) -> NDArray[np.float64]:
 def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
     """Which questions the log can answer."""
     frequent = float(feedback.impressions[feedback.impressions >= FREQUENT].sum()) / max(feedback.N, 1)
+    often_seen = f"{frequent:.0%} of the impressions are of queries seen {FREQUENT} times or more"
     varied, each = log.deterministic is False, feedback.N / max(log.queries, 1)
-    lists = (
-        f"{hardly_varies(feedback)}: nothing is known of other items"
-        if log.deterministic
-        else f"{1 - log.queries_with_a_single_list:.0%} of the queries seen twice or more had different lists"
-        if log.queries_with_a_single_list is not None
-        else "no query comes twice, so nobody can see whether its lists vary"
-    )
-    here = "the log has no propensities" if log.propensity_range is None else "the log has propensities"
+    stuck, has = shows_nothing_else(feedback), log.propensity_range is not None
+    here = "the log has propensities" if has else "the log has no propensities"
+    lists = _lists(feedback, log, stuck)
+    seldom = log.deterministic and stuck is None
     return (
-        Answer("train both stages", log.clicks >= ENOUGH_CLICKS, _training(log)),
+        Answer(
+            "train both stages", log.clicks >= ENOUGH_CLICKS, _training(log, bool(stuck if has else log.deterministic))
+        ),
         *_bias(feedback, log),
         Answer(
             "value of another policy, logged propensities",
-            log.propensity_range is not None and not log.deterministic,
-            here if log.propensity_range is None or varied else f"{here}, but {lists}",
+            has and stuck is None,
+            here if not has or varied else f"{here}, but {lists}",
         ),
         Answer(
             "value of another policy, frequencies",
-            varied and frequent >= 0.5,
-            f"{frequent:.0%} of the impressions are of queries seen {FREQUENT} times or more" if varied else lists,
+            (varied or bool(seldom)) and frequent >= 0.5,
+            often_seen if varied else f"{often_seen}; {lists}" if seldom else lists,
         ),
         Answer(
             "value of another policy, fitted propensities",
@@ -158,17 +164,26 @@ def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
     )
 
 
-def _training(log: Description) -> str:
+def _lists(feedback: Feedback, log: Description, stuck: str | None) -> str:
+    """Whether lists vary, in words; `stuck`: why nothing is known of other items, if so."""
+    if log.deterministic:
+        return f"{hardly_varies(feedback)}: {'little' if stuck is None else 'nothing'} is known of other items"
+    if log.queries_with_a_single_list is None:
+        return "no query comes twice, so nobody can see whether its lists vary"
+    return f"{1 - log.queries_with_a_single_list:.0%} of the queries seen twice or more had different lists"
+
+
+def _training(log: Description, only_order: bool) -> str:
     """What there is to train on, and what it cannot teach."""
     found = f"{log.clicks:,} clicks on {log.pairs:,} pairs"
     if log.clicks < ENOUGH_CLICKS:
         return f"{found}; at least {ENOUGH_CLICKS} clicks are needed"
-    return f"{found}; only the order of what was shown can be learnt" if log.deterministic else found
+    return f"{found}; only the order of what was shown can be learnt" if only_order else found
 
 
 def _enough(each: float) -> str:
     """Whether a policy can be fitted to so many lists per query, in words."""
-    found = f"{each:.3g} lists per query"
+    found = f"{each:.3g} lists per query" if each < 100 else f"{each:,.0f} lists per query"
     if each < REFUSE_LISTS:
         return f"{found}, at least {REFUSE_LISTS} are needed"
     return found if each >= CARE_LISTS else f"{found}: with care, below {CARE_LISTS}"

@@ -11,6 +11,7 @@ import numpy as np
 from tandemrank.logs.feedback import Feedback, always_the_same
 
 FIXED_QUERIES = 0.9  # of the queries that came twice: if so many always saw one list, the logger does not vary
+NOTHING_ELSE = 0.99  # of a list's items: two lists that share so many never leave them, but for an accident
 FIXED_ITEMS = 0.8  # of a list's items, beyond chance, that another list of its query has too
 # Lists per query: a policy fitted to fewer knows too little of what each query is shown, or nearly nothing.
 CARE_LISTS, REFUSE_LISTS = 50, 10
@@ -61,3 +62,15 @@ def hardly_varies(feedback: Feedback) -> str | None:
     if common - chance >= FIXED_ITEMS * (1 - chance) and chance < 1:
         return f"two lists of a query have {common:.0%} of their items in common"
     return None
+
+
+def shows_nothing_else(feedback: Feedback) -> str | None:
+    """Why not even known propensities say anything of items that were not shown: nearly no list ever left its items.
+
+    Lists that hardly vary may still leave theirs now and then, and with the chance of it that is a trial. None where they do,
+    or where nobody can see it.
+    """
+    common = items_in_common(feedback)
+    if (fixed := hardly_varies(feedback)) is None or common is None:
+        return None
+    return fixed if common >= NOTHING_ELSE or (fixed_queries(feedback) or 0.0) >= FIXED_QUERIES else None

@@ -4,7 +4,8 @@
 the share that a re-ranker showing the K2 candidates in random order would waste too is lost at the generator (at most
 all that is wasted); what the real re-ranker wastes beyond it, by preferring such candidates, is lost at the re-ranker.
 **Balance** is sum(w e) / sum(rho_cr), w = rho_cr / rho_0 and e the logged examination: 1 up to noise if the propensities
-are right and the log has support (rho_0 > 0 wherever rho_cr > 0), less by what has none.
+are right and the log has support (rho_0 > 0 wherever rho_cr > 0), less by what has none. Its error is over queries; few queries
+are no sample, and of one it would be 0, so theirs is over what was shown, sum(w^2 e theta) in the numerator.
 """
 
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tandemrank.errors import PolicyError
 from tandemrank.logs import feedback
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.estimate import Estimate
+from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 
 Floats = NDArray[np.float64]
 
@@ -77,8 +79,10 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
         for x in (exposure.supported, exposure.total * exposure.random)
     )
     generator = min(unsupported, shuffled)
+    queries = int((n > 0).sum())
+    over_shown = float(np.sqrt((w * we * theta[log.rank]).sum())) / all_exposure
     return Diagnostics(
-        queries=int((n > 0).sum()),
+        queries=queries,
         impressions=log.N,
         clicks=float(log.clicks[w > 0].sum()),
         examined=float(e.sum()),
@@ -90,5 +94,5 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
         lost_at_generator=generator,
         lost_at_ranker=unsupported - generator,
         balance=balance.value,
-        balance_error=balance.standard_error,
+        balance_error=balance.standard_error if queries >= FEW_QUERIES else over_shown,
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.feedback import Feedback, exposure
-from tandemrank.logs.variety import hardly_varies
+from tandemrank.logs.variety import fixed_queries, hardly_varies, shows_nothing_else
 from tandemrank.offpolicy.logger import Lists, fit
 from tandemrank.offpolicy.names import Asked, Clip, Kind
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES
@@ -43,7 +43,8 @@ class Resolved:
     """The propensities of one or more parts of a log, from one source, and the minimum to which they are raised.
 
     `kind` is the source, `reason` says why it was taken, `logger` is the policy they come from (exact, fitted).
-    `only_shown`: lists hardly vary and these are frequencies, so nothing is known of what a query was never shown.
+    `only_shown`: nothing is known of what a query was never shown, since lists hardly vary and these are frequencies, or since
+    the lists never left their items, whatever the propensities.
     Shapes: unclipped: of each part [P], its rows.
     """
 
@@ -100,7 +101,7 @@ def resolve(
             )
         logger = fitted_policy(lists(), parts[0].vocabulary, seed=seed)
     used = parts if rows else ()
-    only_shown = chosen == "frequency" and hardly_varies(parts[0]) is not None
+    only_shown = knows_only_shown(chosen, parts[0])
     rho_0 = tuple(
         row_propensities(
             part,
@@ -110,7 +111,7 @@ def resolve(
             samples=samples,
             seed=seed,
             only_clicked=only_clicked and part is parts[0],
-            beside=beside if only_shown else None,
+            beside=beside if only_shown and chosen == "frequency" else None,
         )
         for part in used
     )
@@ -151,7 +152,20 @@ def choose_propensity(wanted: Asked, log: Feedback, logging_policy: TwoStagePoli
         return "frequency", f"{fixed}, so what was shown is all that is known"
     if often := shown_often(log):
         return "frequency", f"queries are few and each of their items was shown {often:,.0f} times in the mean"
-    return "fitted", "the log has none, nor is the policy given that drew it; its lists vary, so a policy can be fitted"
+    known = "the log has none, nor is the policy given that drew it"
+    if fixed_queries(log) is None:
+        return (
+            "fitted",
+            f"{known}; no query comes twice, so nobody can see whether its lists vary, and a policy is fitted",
+        )
+    return "fitted", f"{known}; its lists vary, so a policy can be fitted"
+
+
+def knows_only_shown(kind: Kind, log: Feedback) -> bool:
+    """Whether the log says nothing of what a query was never shown, by propensities of this kind."""
+    if kind == "fitted":
+        return False  # as asked for: by itself it is not taken where lists hardly vary
+    return (hardly_varies(log) if kind == "frequency" else shows_nothing_else(log)) is not None
 
 
 def shown_often(log: Feedback) -> float | None:

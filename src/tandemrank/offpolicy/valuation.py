@@ -263,7 +263,7 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
 
 def _expected(log: Feedback, theta: Floats, found: Resolved, asked: Question) -> Expected | None:
     """What a fitted logger would have shown, by as many races as those of the log; or by frequencies of other impressions."""
-    if found.only_shown and asked.reward_log is not None:
+    if found.only_shown and found.kind == "frequency" and asked.reward_log is not None:
         others = asked.reward_log
         return expected_by(others, log, theta, propensities.frequency_propensity(others, theta))
     logger, seed = found.logger, derive(asked.seed, "drawn") % 2**32

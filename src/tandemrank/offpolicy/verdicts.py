@@ -11,6 +11,7 @@ from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
 CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
 CARE_QUERIES, CARE_LARGEST, CARE_CLIPPED = FEW_QUERIES, 0.1, 0.05
+CONTRADICTS = "the log contradicts the examination curve"
 SUM_OF_THETA = 0.1  # so close to sum_k theta_k a wrong balance is likely that of P(item at position)
 
 
@@ -61,15 +62,15 @@ def judge(
     says against the examination curve. `over_impressions`: so is the interval, since queries are few.
     """
     refusals = [*_refusals(found), *_fitted(fitted_lists, REFUSE_LISTS)]
-    curve = [] if against_curve is None else [(True, curve_words(against_curve))]
     cautions = [
         *_cautions(found, modelled=modelled, over_impressions=over_impressions),
         *_fitted(fitted_lists, CARE_LISTS),
-        *curve,
     ]
-    for verdict, rules in ((Verdict.REFUSE, refusals), (Verdict.CARE, cautions)):
-        if reasons := tuple(reason for holds, reason in rules if holds):
-            return verdict, reasons
+    curve = () if against_curve is None else (curve_words(against_curve),)
+    if reasons := tuple(reason for holds, reason in refusals if holds):
+        return Verdict.REFUSE, (*reasons, *curve)
+    if reasons := (*(reason for holds, reason in cautions if holds), *curve):
+        return Verdict.CARE, reasons
     left = f"{found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
     supports = f"the log supports what the pair would show: balance {found.balance:.2f}, {left}"
     about = f"; the interval is over impressions, about these {found.queries} queries alone" if over_impressions else ""
@@ -79,7 +80,7 @@ def judge(
 def curve_words(found: Contradiction) -> str:
     """What to do about a curve that the log contradicts."""
     return (
-        f"the log contradicts the examination curve: {found.words}. Estimate it from the log: `tandemrank examine --logs LOG "
+        f"{CONTRADICTS}: {found.words}. Estimate it from the log: `tandemrank examine --logs LOG "
         "--json > curve.json`, then --curve curve.json"
     )
 
@@ -143,9 +144,11 @@ def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
     return [
         (
             is_outside(found, share),
-            f"{-off:.0%} of what the new pair shows is outside what the log can speak about ({stages})",
+            misfit_words(found)
+            if -off - found.unsupported > max(-off / 2, 3 * found.balance_error)
+            else f"{-off:.0%} of what the new pair shows is outside what the log can speak about ({stages})",
         ),
-        (sure and off > share, _wrong(found)),
+        (sure and off > share, misfit_words(found)),
         (
             found.balance_error > share,
             f"weighted exposure is known only to +-{1.96 * found.balance_error:.0%}, so a few items decide the value",
@@ -153,9 +156,17 @@ def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
     ]
 
 
-def _wrong(found: Diagnostics) -> str:
-    """Weighted exposure is too much. With P(item at its position) for rho_0 it is so by sum_k theta_k, which is then said."""
+def misfit_words(found: Diagnostics) -> str:
+    """Weighted exposure is too much, or too little of what was shown, and what may have been logged instead of rho_0.
+
+    With P(item at its position) it is too much by sum_k theta_k; P(item in the list) is never below rho_0.
+    """
     said = f"the propensities do not fit the log: weighted exposure is {found.balance:.2f} of what it should be"
+    if found.balance < 1:
+        return (
+            f"{said}, and {found.unsupported:.0%} goes to items that the query was never shown. They are too large, as P(item "
+            "in the list) is, or belong to another examination curve (--curve)"
+        )
     examined = found.examined / found.impressions
     is_sum_of_theta = abs(found.balance - examined) <= max(3 * found.balance_error, SUM_OF_THETA * examined)
     asks = ". Did you log P(item at position)? A propensity is its sum over positions, each times theta"

@@ -16,7 +16,7 @@ from torch import Tensor
 from tandemrank._base import random
 from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, positions_of
 from tandemrank._base.sparse import canonical_csr
-from tandemrank.errors import PolicyError
+from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import race
 from tandemrank.policies import candidates, retrieval, storage, tower, towers
 from tandemrank.policies.features import FeatureSource
@@ -165,6 +165,8 @@ class TwoStagePolicy:
         if not len(ids):
             ids = ids.cast(known.dtype)
         pairs = self._pairs(exclude) if isinstance(exclude, pl.DataFrame) else exclude
+        if unknown not in ("refuse", "empty"):
+            raise ConfigError(f"unknown must be refuse or empty; {unknown!r} came.")
         if unknown == "empty" and (at := positions_of(known, ids, "query", missing="mark")).min(initial=0) < 0:
             lists = self.recommend(ids.filter(at >= 0), exclude=pairs, sample=sample, seed=seed)
             row = pl.Series("row", np.flatnonzero(at >= 0))

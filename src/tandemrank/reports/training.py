@@ -123,13 +123,13 @@ def _tried(one: Choice | Tried) -> str:
 
 
 def _harmed(learned: Learned) -> list[str]:
-    """For whom a pair is surely worse than production, by how often a query came."""
+    """For whom a pair is surely worse than production, by how often a query came; nothing of a value that is refused."""
     return [
         f"{label(method)} is worse than production for queries that came {_times(group)}: {signed(group.difference)} "
         f"{bracket(*group.interval, signed)} clicks per impression ({group.queries:,} queries)."
         for method, groups in learned.by_frequency.items()
         for group in groups
-        if group.interval[1] < 0 and group.queries >= CARE_QUERIES
+        if group.interval[1] < 0 and group.queries >= CARE_QUERIES and learned.values[method].verdict != Verdict.REFUSE
     ]
 
 
@@ -159,8 +159,8 @@ def _sentence(difference: Difference) -> str:
         words = f"{a} and {b} cannot be told apart: {gap} clicks per impression includes 0"
     else:
         words = f"{a} would get {'more' if low > 0 else 'fewer'} clicks than {b}: {gap} per impression"
-    careful = f"; use it with care, {Verdict.CARE.meaning}" if found.verdict == Verdict.CARE else ""
-    return f"{words}{careful}."
+    which = found.new if found.new.verdict == Verdict.CARE else found.old
+    return f"{words}; use it with care: {which.reasons[0]}." if found.verdict == Verdict.CARE else f"{words}."
 
 
 def _sides(learned: Learned) -> list[tuple[str, Value, Difference | None]]:

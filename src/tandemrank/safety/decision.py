@@ -39,7 +39,7 @@ from tandemrank.offpolicy.sensitivity import steeper
 from tandemrank.offpolicy.valuation import Side, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Sample, Value, compare_values
 from tandemrank.offpolicy.values import most_clicks as places_of
-from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict
+from tandemrank.offpolicy.verdicts import CARE_MISSING, CONTRADICTS, SEEN, Verdict, misfit_words
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.safety import canary, difference, segments
@@ -264,12 +264,8 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
     )
     if rules.pairs > 1:
         sure += f", all {rules.pairs} pairs together"
-    excess = excess_exposure(new.diagnostics)
-    if excess - 1 > CARE_MISSING:
-        return Call.DO_NOT, (
-            f"the propensities do not fit the log: weighted exposure is {excess:.2f} of what it should be, so neither value "
-            "nor bound can be believed"
-        )
+    if new.diagnostics is not None and excess_exposure(new.diagnostics) - 1 > CARE_MISSING:
+        return Call.DO_NOT, (f"{misfit_words(new.diagnostics)}. Neither value nor bound can be believed")
     if bound is not None and bound > rules.at_least:
         if guess := guessed(new, varies=rules.varies):
             return Call.CANARY, f"{promise}, and {sure}, but {guess}"
@@ -305,6 +301,8 @@ def guessed(new: Value, *, varies: bool) -> str:
     """Why neither value nor bound can be believed; empty where propensities are known and the log is a new one."""
     if SEEN in new.reasons:
         return "it was trained on this very log, which cannot judge it: ask one that it has not seen"
+    if curve := next((reason for reason in new.reasons if reason.startswith(CONTRADICTS)), None):
+        return f"both rest on the examination curve, and {curve}"
     if new.propensity == "fitted":
         return "its propensities were fitted to the log, and no bound contains their error"
     if new.propensity == "frequency" and varies:

@@ -19,7 +19,7 @@ def clax(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
         )
         lists = [c for c in ("query_doc_ids", "positions", "mask", "clicks") if c in f.columns]
         flat = rows.select("session", "query_id", *lists).explode(lists, empty_as_null=False)
-        flat = flat.filter(pl.col("mask")) if "mask" in lists else flat
+        flat = flat.filter(pl.col("mask").cast(pl.Boolean)) if "mask" in lists else flat
         flat = flat.sort("session", "positions", maintain_order=True) if "positions" in lists else flat
         parts.append(
             flat.group_by("session", maintain_order=True).agg(

@@ -29,4 +29,8 @@ def with_context(frame: pl.DataFrame, columns: Sequence[str], path: Path) -> tup
             raise LogError(f"{path}, row {row}, column {column}: expected the context of every row; it is missing.")
     parts = [pl.col(c).cast(pl.String) for c in ("query_id", *columns)]
     named = frame.with_columns(query_id=pl.concat_str(parts, separator=BETWEEN))
+    if len(frame.select("query_id", *columns).unique()) != named["query_id"].n_unique():
+        raise LogError(
+            f"{path}: two queries with their context have one name, since some contain {BETWEEN!r}. Replace it there."
+        )
     return named, named.select("query_id", *columns).unique("query_id", keep="first", maintain_order=True)

@@ -7,26 +7,33 @@ import polars as pl
 from tandemrank.errors import LogError
 from tandemrank.logs.importers.tables import Log, field_of, first_of_each, joined, need, text
 
+BATCH = ("batch_page_id", "batch_ordering_id", "batch_event_index")  # the order of events that were sent together
+
 
 def ga4(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
     """Google Analytics 4: `view_item_list` shows items in the order of their index, the next `select_item` clicks."""
     rows = pl.concat([_ga4_rows(need(f, ["event_name", "event_timestamp", "items"], "ga4")) for f in frames])
-    rows = rows.sort("who", "list", "time", maintain_order=True).with_row_index("number")
+    came = len(rows)
+    rows = rows.unique(["name", "who", "list", "time", "batch", "items"], keep="first", maintain_order=True)
+    # What a browser sends together has one time; nobody selects what is not shown yet.
+    rows = rows.sort("who", "list", "time", "batch", pl.col("name") != "view_item_list", maintain_order=True)
+    rows = rows.with_row_index("number")
     view = pl.when(pl.col("name") == "view_item_list").then(pl.col("number"))
     rows = rows.with_columns(impression=view.forward_fill().over("who", "list").cast(pl.String))
     shown = rows.filter(pl.col("name") == "view_item_list").select(
         "impression", pl.col("list").alias("query_id"), "items", timestamp=pl.col("time").cast(pl.Datetime("us"))
     )
     clicked = rows.filter(pl.col("name") == "select_item").select("impression", item=pl.col("items").list.first())
-    lost = int(clicked["impression"].is_null().sum())
     wide, unmatched = joined(first_of_each(shown)[0], clicked)
+    again = came - len(rows)
     return Log(
         wide.drop("impression"),
-        unmatched + lost,
+        unmatched,
         (
             "a query is the name (or id) of the item list; a select_item belongs to the last view_item_list of the same list "
             "by the same visitor in the same session",
             "no propensities: value other pairs with fitted ones, and only if the lists vary",
+            *([f"{again:,} events came again, the same in all, and count once"] if again else []),
         ),
     )
 
@@ -62,4 +69,5 @@ def _ga4_rows(f: pl.DataFrame) -> pl.DataFrame:
         who=pl.concat_str(text(field_of(f, "user_pseudo_id")).fill_null(""), session.fill_null(""), separator="/"),
         list=pl.coalesce(*title, pl.lit("list")),
         items=ids,
+        batch=pl.concat_list([field_of(f, name).cast(pl.Int64).fill_null(0) for name in BATCH]),
     )

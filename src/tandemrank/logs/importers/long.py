@@ -16,27 +16,58 @@ def long(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
     """
     rows = pl.concat([need(f, LONG[:5], "long") for f in frames], how="diagonal_relaxed")
     whole(rows, LONG[:5], "long")
-    if not (rows["click"].dtype.is_numeric() or rows["click"].dtype == pl.Boolean):
-        raise LogError(f"long: expected clicks as 0 and 1; column click is {rows['click'].dtype}.")
-    once = rows.unique(["impression_id", "item_id"], keep="first", maintain_order=True)
+    rows = rows.with_columns(_positions(rows["position"]), click=_clicks(rows["click"]))
+    # An item that is there twice, shown and then clicked, say, has its first place and was clicked.
+    pair = ["impression_id", "item_id"]
+    rows = rows.with_columns(pl.col("click").max().over(pair))
+    once = rows.sort("position", maintain_order=True).unique(pair, keep="first", maintain_order=True)
     again = len(rows) - len(once)
     more = {"propensity": "propensities"}
     first = [c for c in ("weight", "timestamp", "policy") if c in rows.columns]
-    wide = (
-        once.sort("position", maintain_order=True)
-        .group_by("impression_id", maintain_order=True)
-        .agg(
-            pl.col("query_id").first(),
-            pl.col("query_id").n_unique().alias("_queries"),
-            pl.col("item_id").alias("items"),
-            (pl.col("click").cast(pl.Float64) > 0).cast(pl.UInt8).alias("clicks"),
-            *[pl.col(name).alias(ours) for name, ours in more.items() if name in rows.columns],
-            *[pl.col(name).first() for name in first],
-        )
+    wide = once.group_by("impression_id", maintain_order=True).agg(
+        pl.col("query_id").first(),
+        pl.col("query_id").n_unique().alias("_queries"),
+        pl.col("item_id").alias("items"),
+        pl.col("click").alias("clicks"),
+        *[pl.col(name).alias(ours) for name, ours in more.items() if name in rows.columns],
+        *[pl.col(name).first() for name in first],
+        pl.col("position").is_duplicated().any().alias("_tied"),
+        (pl.col("position").max() - pl.col("position").min().clip(upper_bound=1) >= pl.len()).alias("_moved"),
     )
     if (several := wide.filter(pl.col("_queries") > 1)).height:
         raise LogError(f"long: impression {several['impression_id'][0]!r} has rows of several queries; expected one.")
     notes = [] if "propensity" in rows.columns else ["no propensities: they are fitted to the lists, if these vary"]
     if again:
-        notes.append(f"{again:,} rows showed an item again in its impression and were left out")
-    return Log(wide.drop("_queries"), 0, tuple(notes))
+        notes.append(
+            f"{again:,} rows showed an item again in its impression and were left out; a click on any of them counts"
+        )
+    if tied := int(wide["_tied"].sum()):
+        notes.append(f"{tied:,} impressions have several items at one position: they are in the order of their rows")
+    if moved := int(wide["_moved"].sum()):
+        notes.append(
+            f"{moved:,} impressions have gaps in their positions, or begin after 1: items move up, and ranks count the rows. "
+            "A long log under our own names of columns needs no import, and keeps its positions"
+        )
+    return Log(wide.drop("_queries", "_tied", "_moved"), 0, tuple(notes))
+
+
+def _positions(column: pl.Series) -> pl.Series:
+    """Positions as numbers: as texts, 10 would come before 2."""
+    if column.dtype.is_numeric():
+        return column
+    numbers = column.cast(pl.Float64, strict=False) if column.dtype == pl.String else column.clear(len(column))
+    if numbers.null_count():
+        row = int(numbers.is_null().arg_max() or 0)
+        raise LogError(f"long: expected positions as numbers; row {row}, column position has {column[row]!r}.")
+    return numbers
+
+
+def _clicks(column: pl.Series) -> pl.Series:
+    """Whether a row was clicked, by 0 and 1, a truth value or a count."""
+    if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
+        raise LogError(f"long: expected clicks as 0 and 1; column click is {column.dtype}.")
+    counts = column.cast(pl.Float64)
+    if (wrong := ~(counts >= 0)).any():
+        row = int(wrong.arg_max() or 0)
+        raise LogError(f"long: expected clicks as 0 and 1; row {row}, column click has {column[row]!r}.")
+    return (counts > 0).cast(pl.UInt8)

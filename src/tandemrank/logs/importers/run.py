@@ -18,6 +18,7 @@ from tandemrank.logs.importers.tables import Log, read
 from tandemrank.logs.importers.ubi import ubi
 from tandemrank.logs.importers.wide import wide
 from tandemrank.logs.parts import CLICK_LOG, write_part
+from tandemrank.logs.validation import validate
 
 CLICKS = ("click", "item_click", "product_click", "result_click", "select_item")  # names of a click, unless told
 
@@ -86,12 +87,27 @@ def import_log(
         ) from error
     if not len(log.frame):
         raise LogError(f"the files hold no impression of the format {kind}. Is it the right format?")
+    notes = (*log.notes, *_unfit(log.frame, Path(out)))
     with files.replacing(out, CLICK_LOG, inputs=sources) as folder:
         folder.mkdir()
         write_part(log.frame, folder, 0)
     clicks = int(log.frame["clicks"].list.sum().sum())
     queries = _write_queries(tables, Path(out), sources) if tables else None
-    return Imported(Path(out), len(log.frame), clicks, log.unmatched, log.notes, queries)
+    return Imported(Path(out), len(log.frame), clicks, log.unmatched, notes, queries)
+
+
+def _unfit(frame: pl.DataFrame, out: Path) -> tuple[str, ...]:
+    """What is wrong with the log that came of it, if anything is, and how to be rid of it; refused where nothing is right."""
+    found = validate(frame)
+    if found.fit:
+        return ()
+    first = found.problems[0]
+    rows = f" in row {first.rows[0]}" if first.rows else ""
+    wrong = f"column {first.column or 'any'}{rows}: {first.message}"
+    if not found.usable:
+        raise LogError(f"no impression of the files can be used; {wrong} Correct the files.")
+    good = f"{found.usable:,} of {found.impressions:,} impressions are without a problem"
+    return (f"not fit to be used as it is: {good}; {wrong} `tandemrank validate {out} --fix CLEAN` writes those",)
 
 
 def _write_queries(tables: Sequence[pl.DataFrame], out: Path, sources: Sequence[str | Path]) -> Path:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from tandemrank.errors import LogError
-from tandemrank.logs.importers.tables import Log, came_again, field_of, first_of_each, joined, need, text
+from tandemrank.logs.importers.tables import Log, field_of, first_of_each, joined, moment, need, no_click, text, text_of
 
 
 def ubi(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
@@ -22,7 +22,7 @@ def ubi(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
                 impression=text(pl.col("query_id")),
                 query_id=text(pl.coalesce(field_of(f, "user_query"), pl.col("query_id"))),
                 items=pl.col("query_response_hit_ids").cast(pl.List(pl.String)),
-                timestamp=text(field_of(f, "timestamp")),
+                timestamp=moment(f, "timestamp"),
             )
             for f in queries
         ]
@@ -39,7 +39,7 @@ def ubi(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
             for f in events
         ]
     )
-    shown, again = first_of_each(shown)
+    shown, notes = first_of_each(shown)
     wide, unmatched = joined(shown, clicked.select("impression", "item"))
     return Log(
         wide.drop("impression"),
@@ -48,7 +48,8 @@ def ubi(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
             "a list is the hits that the engine returned; which of them the page showed is not stored",
             _ordinals(shown, clicked),
             "no propensities: value other pairs with fitted ones, and only if the engine varies its lists",
-            *came_again(again),
+            *no_click(pl.concat([text_of(f, "action_name") for f in events]), click_names),
+            *notes,
         ),
     )
 
