@@ -106,6 +106,21 @@ def test_against_the_dense_race_on_many_documents(scale: float) -> None:
     assert np.all(gap <= 5 * np.sqrt((counts[0].var(0) + counts[1].var(0)) / n))
 
 
+@pytest.mark.parametrize("K2", [10, 300])
+def test_scores_far_apart_do_not_shorten_the_horizon(K2: int) -> None:
+    """A few documents that always come first say nothing of when the others do; if too few had arrived by the horizon, all
+    clocks would be drawn."""
+    scores = torch.randn(8, 50_000, generator=seeded(0)) * 0.5
+    scores[:, ::2_500] += torch.linspace(60.0, 1500.0, 20)
+    scores[4:, 7::10] -= 200.0
+    source = Source.of(scores)
+    at = lazy_race.horizons(source, K2, 3, None)
+    keys = np.arange(24, dtype=np.uint64).reshape(8, 3)
+    *_, filled = lazy_race._arrived(source, at, keys, K2)
+    assert (filled > K2).all()
+    assert (filled < 10 * K2 + 2_000).all()
+
+
 def test_the_split_of_a_batch_changes_no_bit() -> None:
     X, Y = torch.randn(70, 20, generator=seeded(1)), torch.randn(9_000, 20, generator=seeded(2))
     keys = _bridge.keys_for(70, seeded(3))

@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.gradients import _products_kernel as kernel
 from tandemrank.gradients import products
+from tandemrank.gradients._products_kernel import BLOCK
 from tandemrank.gradients.products import Products
 
 
@@ -46,6 +48,38 @@ def test_top_finds_what_no_sample_shows() -> None:
     assert (score[1, :600] == 3).all()
     assert (score[1, 600:] == 0).all()
     assert len(set(best[1].tolist())) == 700
+
+
+def test_top_needs_little_room_where_very_many_have_one_score() -> None:
+    """Items that nobody rated have vectors of zeros. The first of them fill up the list, and the others are not kept."""
+    scores = torch.zeros(3, 30_000)
+    scores[0, [25_000, 29_999]] = torch.tensor([1.0, 2.0])
+    scores[1, 7_000:] = -1.0
+    scores[2] = torch.arange(30_000) // 100
+    best, score = products.top(scores, 10)
+    assert best[0].tolist() == [29_999, 25_000, *range(8)]
+    assert best[1].tolist() == list(range(10))
+    assert best[2].tolist() == list(range(29_900, 29_910))
+    assert score[0].tolist() == [2.0, 1.0, *[0.0] * 8]
+    source = products.Source.of(scores)
+    b = np.full(3, -np.inf, np.float32)
+    docs, _, filled = products._exceeding(source, b, np.zeros(3, np.float32), 10)
+    assert docs.shape[1] == 2 * 10 + BLOCK
+    assert filled.max() <= docs.shape[1]
+    assert b.min() > -np.inf
+
+
+@pytest.mark.parametrize("wanted", [1, 10, 500])
+def test_a_level_is_exceeded_by_enough_and_not_by_many_more(wanted: int) -> None:
+    """However few scores are far above all others: what bins of equal width would hold in one."""
+    scores = torch.randn(4, 100_000, generator=torch.Generator().manual_seed(0)) * 0.1
+    scores[:, ::5_000] += 1000.0
+    source = products.Source.of(scores)
+    b, margin = np.empty(4, np.float32), np.empty(4, np.float32)
+    kernel.set_levels(source.X, source.Y, source.given, source.some(), wanted, 1, b, margin)
+    above = (scores.numpy() > b[:, None]).sum(1)
+    assert (above >= wanted).all()
+    assert (above < wanted + 2_000).all()
 
 
 def test_the_split_of_a_batch_changes_no_bit() -> None:

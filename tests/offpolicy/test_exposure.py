@@ -23,6 +23,24 @@ def pair(scores: list[list[float]], items: list[int]) -> TwoStagePolicy:
     return TwoStagePolicy(stage, stage, K2, 2, Vocabulary(pl.Series([0, 1]), pl.Series(items)))
 
 
+def test_most_likely_lists_share_the_candidates_of_the_pair_that_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where items are many no race is run for them; nothing else of their exposures changes."""
+    policy = TwoStagePolicy(
+        GivenScores(np.array(OLD)), GivenScores(np.array(NEW)), 3, 2, Vocabulary(pl.Series([0, 1]), pl.Series(range(4)))
+    )
+    items = np.array([[0, 1], [2, 3], [1, 0], [3, 1]], np.int32)
+    shown = Impressions(np.array([0, 1, 1, 1], np.int32), items, np.zeros((4, 2), np.uint8))
+    log = counting.from_impressions([shown], policy.vocabulary)
+    monkeypatch.setattr(candidates, "LARGE_EXPOSURE", 0)
+    drawn = exposure_on(policy, log, np.array(THETA), [HalfOfAll()], samples=4000, seed=1)
+    alone = exposure_on(MostLikely(policy), log, np.array(THETA), [HalfOfAll()], samples=1, seed=1)
+    monkeypatch.setattr(candidates, "shown", None)
+    both = exposure_on(MostLikely(policy), log, np.array(THETA), [HalfOfAll()], samples=1, seed=1, drawn=drawn)
+    assert both.random is drawn.random
+    for name in ("rho", "total", "supported", "direct", "error"):
+        np.testing.assert_array_equal(getattr(both, name), getattr(alone, name))
+
+
 def test_what_is_lost_at_worst_is_the_exposure_taken_away_by_enumeration() -> None:
     """Query 1 came three times as often; the new pair has other positions for the items, and does not know item 3."""
     items = np.tile(np.arange(2), (4, 1)).astype(np.int32)

@@ -1,5 +1,6 @@
 """Checkpoints: of this training, whole and untouched, or refused."""
 
+import contextlib
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from tandemrank.training.checkpoint import Checkpoint
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.history import Epoch
 from tandemrank.training.loop import train
+from tandemrank.training.schedules import BOTH
 
 THETA = [1.0, 0.5, 0.3]
 CONFIG = TrainingConfig(epochs=1, minibatch=5)
@@ -51,6 +53,65 @@ def test_what_is_written_is_read(tmp_path) -> None:
     assert again is not None
     assert torch.equal(again.tensors.pop("a"), found.tensors.pop("a"))
     assert repr(again) == repr(found)
+
+
+def test_what_takes_long_to_write_is_written_less_often(tmp_path) -> None:
+    now = [0.0]
+    rhythm = checkpoint.Rhythm(lambda: now[0])
+    found = Checkpoint(0, 1, 0, 0.0, 0.0, (), {"a": torch.zeros(1)})
+
+    def takes(seconds: float) -> None:
+        class Slow(dict):
+            def items(self):
+                now[0] += seconds
+                return super().items()
+
+        rhythm.write(tmp_path / "one", "me", replace(found, tensors=Slow(found.tensors)))
+
+    assert rhythm.is_due()  # nobody knows yet how long it takes
+    takes(checkpoint.QUICK)
+    assert rhythm.is_due()
+    takes(10.0)
+    now[0] += 10.0 / checkpoint.SHARE - 1
+    assert not rhythm.is_due()
+    now[0] += 1
+    assert rhythm.is_due()
+    takes(0.1)
+    assert rhythm.is_due()
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_training_with_large_checkpoints_goes_on_and_ends_the_same(tmp_path, monkeypatch, quick) -> None:
+    """Epochs that were not written are trained again; the last epoch of a phase is written with its end, once."""
+    monkeypatch.setattr(checkpoint, "QUICK", 1.0 if quick else -1.0)
+    monkeypatch.setattr(checkpoint, "SHARE", 1e-9)
+    config, written, whole_write = TrainingConfig(epochs=4, minibatch=5), [], checkpoint.write
+
+    def write(path, identity, found) -> None:
+        written.append((found.phase, found.epoch))
+        whole_write(path, identity, found)
+
+    monkeypatch.setattr(checkpoint, "write", write)
+    whole = train(start(), weights(), THETA, config, schedule=[BOTH], seed=3)
+
+    def stop(progress) -> None:
+        if progress.epoch == 3 and progress.done > 0:
+            raise KeyboardInterrupt
+
+    options = {"schedule": [BOTH], "seed": 3, "checkpoint": tmp_path / "one"}
+    with contextlib.suppress(KeyboardInterrupt):
+        train(start(), weights(), THETA, config, progress=stop, **options)
+    assert written == ([(0, 1), (0, 2), (0, 3)] if quick else [(0, 1)])
+    again = train(start(), weights(), THETA, config, resume=True, **options)
+    assert written[-2:] == ([(0, 3), (1, 4)] if quick else [(0, 2), (1, 4)])
+    for stage in ("generator", "ranker"):
+        ours, theirs = (getattr(one.policy, stage).state_dict() for one in (whole, again))
+        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_finished_training_keeps_its_weights_alone(path) -> None:
+    with safe_open(path, "pt") as file:
+        assert {name.split(".")[0] for name in file.keys()} == {"now", "random"}  # noqa: SIM118
 
 
 def test_a_file_of_somebody_else_is_not_replaced(path) -> None:

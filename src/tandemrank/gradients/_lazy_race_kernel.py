@@ -13,7 +13,17 @@ from numba import njit, prange
 
 from tandemrank.gradients._compiled import MATHS, kernel
 from tandemrank.gradients._float32_kernel import above, bits, exp, f32, log, minus_log_1m, u32, u64, uniform
-from tandemrank.gradients._products_kernel import BINS, BLOCK, SUMS, binned, dot, rounding_of, score_of, select
+from tandemrank.gradients._products_kernel import (
+    BINS,
+    BLOCK,
+    SUMS,
+    binned,
+    dot,
+    rounding_of,
+    sampled_rank,
+    score_of,
+    select,
+)
 from tandemrank.gradients._race_draw_kernel import arrivals, first_race, stream
 
 # Proposals drawn at a time.
@@ -21,6 +31,7 @@ _DRAWN = 16
 # A proposal costs about five times as much as a clock of the head.
 _HEAD_COST, _PROPOSAL_COST = f32(1.0), f32(5.0)
 _HALVINGS = 24
+_ERRORS = f32(2.5)  # standard errors by which a horizon is later than a sample of the scores says
 # Streams of random numbers of a sample: 0 and 1 are the clocks of both stages, as in `_race_kernel`.
 _TAIL, _LATER = u64(2), u64(3)
 
@@ -82,24 +93,26 @@ def set_horizons(X, Y, given, some, K2, samples, wide, chunks, b, margin, log_T,
     """
     B, (D, F), part = len(b), Y.shape, Y[some]
     rounding = rounding_of(part)
-    needed = f32(K2 + 1 + 4.0 * np.sqrt(K2 + 1.0))
+    needed, share = f32(K2 + 1 + 4.0 * np.sqrt(K2 + 1.0)), f32(D) / f32(some.size)
+    rank = sampled_rank(needed, share, _ERRORS)
     for chunk in prange(chunks):
         score, edge, count = (
             np.empty(some.size, np.float32),
             np.empty(BINS + 1, np.float32),
             np.empty(BINS + 1, np.float32),
         )
+        order, cost = np.empty(some.size, np.int32), np.empty(some.size, np.float32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
             for j in range(some.size):
                 score[j] = dot(X[q], part[j]) if F > 0 else given[q, some[j]]
-            n, bins = binned(score, edge, count)
-            share, rate, number = f32(D) / f32(some.size), edge[:bins], count[:bins]
+            n, bins = binned(score, rank, order, cost, edge, count)
+            rate, number = edge[:bins], count[:bins]
             log_T[q], log_tau[q], b[q] = f32(-np.inf), f32(-np.inf), f32(np.inf)
             if n == 0:
                 continue
             log_tau[q] = _time_of(rate, number, share, min(f32(K2), f32(0.5) * share * f32(n)), f32(0.0))
-            horizon = _time_of(rate, number, share, needed, f32(2.5))
+            horizon = _time_of(rate, number, share, needed, _ERRORS)
             for u in range(log_T.shape[1]):
                 if u >= samples:
                     log_T[q, u] = log_tau[q] + log(f32(wide))

@@ -40,34 +40,6 @@ def score_of(x, Y, d, given):
 
 
 @kernel()
-def binned(score, edge, count):
-    """The scores as a histogram of the bins that are not empty. Returns how many scores and how many bins there are.
-
-    Shapes: edge, count [BINS + 1], lower edges, the lowest first, and counts; edge[BINS] is the width of a bin.
-    """
-    top, bottom, n = f32(-np.inf), f32(np.inf), 0
-    for j in range(score.size):
-        if score[j] > f32(-np.inf):
-            top, bottom = max(top, score[j]), min(bottom, score[j])
-            n += 1
-    if n == 0:
-        return 0, 0
-    # What is fifty below the highest arrives when everything else has; the lowest bin holds all of it.
-    bottom = max(bottom, top - f32(50.0))
-    width = max((top - bottom) / f32(BINS), f32(1e-6) * max(f32(1.0), abs(top)))
-    count[:] = f32(0.0)
-    for j in range(score.size):
-        if score[j] > f32(-np.inf):
-            count[min(max(i32((score[j] - bottom) / width), i32(0)), i32(BINS - 1))] += f32(1.0)
-    bins = 0
-    for k in range(BINS):
-        edge[bins], count[bins] = bottom + f32(k) * width, count[k]
-        bins += count[k] > f32(0.0)
-    edge[BINS] = width
-    return n, bins
-
-
-@kernel()
 def rounding_of(some):
     """What the rounding of a product stays below, for a query of length 1: for the longest of some documents, with room."""
     norm = f32(0.0)
@@ -105,6 +77,59 @@ def select(order, n, times, rank):
             return
 
 
+@kernel()
+def highest_of(score, rank, order, cost):
+    """The score that `rank` of them reach; -inf where there are not so many.  Shapes: score, order, cost [n]."""
+    if rank > score.size:
+        return f32(-np.inf)
+    for j in range(score.size):
+        order[j], cost[j] = j, -score[j]
+    select(order, score.size, cost, rank - 1)
+    return score[order[rank - 1]]
+
+
+@kernel()
+def sampled_rank(wanted, share, errors):
+    """How many of a sample must reach a level for `wanted` of all to do so, less so many standard errors: the least n with
+    share (n - errors sqrt(n)) >= wanted."""
+    root = f32(0.5) * (errors + f32(np.sqrt(errors * errors + f32(4.0) * wanted / share)))
+    return np.int64(np.ceil(root * root))
+
+
+@kernel()
+def binned(score, rank, order, cost, edge, count):
+    """The scores as a histogram of the bins that are not empty. Returns how many scores and how many bins there are.
+
+    Bins span fifty at most: what is that much below arrives when everything above has. Where scores span more, the highest of
+    them are out of reach of everybody else; the bins are about the score that `rank` of them reach, and the first and the last
+    hold all beyond.
+    Shapes: order, cost [n], of any content; edge, count [BINS + 1], lower edges, the lowest first, and counts; edge[BINS] is
+    the width of a bin.
+    """
+    top, bottom, n = f32(-np.inf), f32(np.inf), 0
+    for j in range(score.size):
+        if score[j] > f32(-np.inf):
+            top, bottom = max(top, score[j]), min(bottom, score[j])
+            n += 1
+    if n == 0:
+        return 0, 0
+    if top - bottom > f32(50.0):
+        top = min(top, highest_of(score, min(rank, n), order, cost) + f32(25.0))
+    bottom = max(bottom, top - f32(50.0))
+    width = max((top - bottom) / f32(BINS), f32(1e-6) * max(f32(1.0), abs(top)))
+    count[:] = f32(0.0)
+    for j in range(score.size):
+        if score[j] > f32(-np.inf):
+            place = max((min(score[j], top) - bottom) / width, f32(0.0))
+            count[min(i32(place), i32(BINS - 1))] += f32(1.0)
+    bins = 0
+    for k in range(BINS):
+        edge[bins], count[bins] = bottom + f32(k) * width, count[k]
+        bins += count[k] > f32(0.0)
+    edge[BINS] = width
+    return n, bins
+
+
 # The highest scores: exact retrieval
 
 
@@ -113,35 +138,47 @@ def set_levels(X, Y, given, some, wanted, chunks, b, margin):
     """A level that very probably at least `wanted` documents exceed, from the scores of the documents `some`; or -inf."""
     B, (D, F), part = len(b), Y.shape, Y[some]
     rounding = rounding_of(part)
+    rank = sampled_rank(f32(wanted), f32(D) / f32(some.size), f32(3.0))
     for chunk in prange(chunks):
-        score, edge, count = (
-            np.empty(some.size, np.float32),
-            np.empty(BINS + 1, np.float32),
-            np.empty(BINS + 1, np.float32),
-        )
+        score, cost = np.empty(some.size, np.float32), np.empty(some.size, np.float32)
+        order = np.empty(some.size, np.int32)
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
             for j in range(some.size):
                 score[j] = dot(X[q], part[j]) if F > 0 else given[q, some[j]]
-            _, bins = binned(score, edge, count)
-            share, above = f32(D) / f32(some.size), f32(0.0)
-            b[q] = f32(-np.inf)
-            for k in range(bins - 1, 0, -1):
-                above += count[k]
-                if share * (above - f32(3.0) * f32(np.sqrt(above))) >= f32(wanted):
-                    b[q] = edge[k]
-                    break
+            # Just below, so that all who have this score exceed it: many may have the same.
+            b[q] = np.nextafter(highest_of(score, rank, order, cost), f32(-np.inf))
+
+
+@kernel()
+def _kept_highest(docs, scores, n, wanted, order, cost):
+    """Keeps the `wanted` highest of n entries, ties to the earlier, in the order they have; returns their lowest score."""
+    for j in range(n):
+        order[j], cost[j] = j, -scores[j]
+    select(order, n, cost, wanted - 1)
+    lowest = scores[order[wanted - 1]]
+    kept = np.sort(order[:wanted])
+    for j in range(wanted):
+        docs[j], scores[j] = docs[kept[j]], scores[kept[j]]
+    return lowest
 
 
 @kernel(parallel=True)
-def scan_above(products, tile, first, X, Y, b, margin, chunks, docs, scores, filled, bad):
-    """Appends the documents of one block that exceed the level, with their scores; shapes as in `scan`, without U."""
-    n_queries = products.shape[0]
+def scan_above(products, tile, first, X, Y, wanted, b, margin, chunks, docs, scores, filled, bad):
+    """Appends the documents of one block that exceed the level, with their scores; shapes as in `scan`, without U.
+
+    Where a block might not find room any more, the `wanted` highest so far are kept, and their lowest is the level from then
+    on: who is equal to it has a higher number, as documents come in their order.
+    """
+    n_queries, capacity = products.shape[0], docs.shape[1]
     size = min(BLOCK, Y.shape[0] - first)
     for chunk in prange(chunks):
-        found = np.empty(BLOCK + 1, np.int32)
+        found, order, cost = np.empty(BLOCK + 1, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.float32)
         for i in range(chunk * n_queries // chunks, (chunk + 1) * n_queries // chunks):
             q, row = tile + i, products[i]
+            if filled[q] + size > capacity:
+                b[q] = _kept_highest(docs[q], scores[q], filled[q], wanted, order, cost)
+                filled[q] = wanted
             for j in range(above(row, size, b[q] - margin[q], found)):
                 d = first + found[j]
                 s = score_of(X[q], Y, d, row[found[j]])

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError
 from tandemrank.gradients._bridge import chunks, compiling, keys_for
-from tandemrank.gradients.products import GeneratorScores, Source, longer, refuse
+from tandemrank.gradients.products import GeneratorScores, Source, longer, refuse, room
 
 # The numbers of the samples of documents, behind those of all races.
 _PATTERN, _SECOND = 2**32 - 1, 2**32 - 2
@@ -108,9 +108,10 @@ def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) ->
     from tandemrank.gradients import _lazy_race_kernel as kernel
     from tandemrank.gradients._products_kernel import BLOCK
 
-    shape, capacity = at.log_T.shape, min(source.D, 2 * K2 + BLOCK)
-    docs, filled = np.empty((*shape, capacity), np.int32), np.zeros(shape, np.int64)
-    scores, times = np.empty((*shape, capacity), np.float32), np.empty((*shape, capacity), np.float32)
+    # Horizons are late where few of very many are wanted: what little a sample knows of these is doubted.
+    shape, capacity = at.log_T.shape, min(source.D, 2 * (K2 + BLOCK))
+    docs, filled = room((*shape, capacity), np.int32), np.zeros(shape, np.int64)
+    scores, times = room((*shape, capacity), np.float32), room((*shape, capacity), np.float32)
     bad = np.full(source.B, -1, np.int64)
     for tile, first, part in source.blocks():
         if filled[tile : tile + len(part)].max(initial=0) + min(BLOCK, source.D - first) > capacity:

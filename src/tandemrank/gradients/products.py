@@ -96,10 +96,17 @@ class Source:
 Numbers = TypeVar("Numbers", bound=np.generic)
 
 
+def room(shape: tuple[int, ...], dtype: type[Numbers]) -> NDArray[Numbers]:
+    """Space of which little will be used: what is not touched costs nothing. numpy would ask the system for pages of 2 MB,
+    which it hands out as zeros, every one with a number in it."""
+    found: NDArray[Numbers] = torch.empty(shape, dtype=torch.from_numpy(np.empty(0, dtype)).dtype).numpy()
+    return found
+
+
 def longer(x: NDArray[Numbers], capacity: int, used: int) -> NDArray[Numbers]:
     """The same first entries, `used` at most, with more room behind them.  Shapes: x [..., n] -> [..., capacity]."""
-    more = np.empty((*x.shape[:-1], capacity), x.dtype)
-    more[..., :used] = x[..., :used]  # what is not filled is never touched: memory without pages costs nothing
+    more = room((*x.shape[:-1], capacity), x.dtype.type)
+    more[..., :used] = x[..., :used]
     return more
 
 
@@ -150,15 +157,13 @@ def _exceeding(
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
     from tandemrank.gradients import _products_kernel as kernel
 
+    n = min(n, source.D)
     capacity = min(source.D, 2 * n + kernel.BLOCK)
     docs, filled = np.empty((source.B, capacity), np.int32), np.zeros(source.B, np.int64)
     scores, bad = np.empty((source.B, capacity), np.float32), np.full(source.B, -1, np.int64)
     for tile, first, part in source.blocks():
-        if filled[tile : tile + len(part)].max(initial=0) + min(kernel.BLOCK, source.D - first) > capacity:
-            capacity, used = min(source.D, 2 * capacity), int(filled.max())
-            docs, scores = longer(docs, capacity, used), longer(scores, capacity, used)
         kernel.scan_above(
-            part, tile, first, source.X, source.Y, b, margin, chunks(len(part)), docs, scores, filled, bad
+            part, tile, first, source.X, source.Y, n, b, margin, chunks(len(part)), docs, scores, filled, bad
         )
     refuse(bad)
     return docs, scores, filled

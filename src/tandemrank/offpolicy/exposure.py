@@ -61,11 +61,13 @@ def exposure_on(
     *,
     samples: int,
     seed: int,
+    drawn: Exposure | None = None,
 ) -> Exposure:
     """The exposures by the race, in one pass over the logged queries: all items of a batch of queries, never of all.
 
-    Of most likely lists they are theta_k at rank k, exactly. Few queries get more samples, since their noise does not average
-    out. Items that only the log knows have no exposure; items that only the pair knows have no support.
+    Of most likely lists they are theta_k at rank k, exactly; `drawn`, that of the pair that draws its lists, has the same
+    candidates in random order, and spares their race where items are many. Few queries get more samples, since their noise does
+    not average out. Items that only the log knows have no exposure; items that only the pair knows have no support.
     Shapes: theta [K].
     """
     policy = pair.policy if isinstance(pair, MostLikely) else pair
@@ -80,6 +82,7 @@ def exposure_on(
     generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
     step = LARGE_BATCH if policy.exposes_sparsely else max(1, CELLS // len(there))
+    shares = drawn is not None and policy.exposes_sparsely
     for first in range(0, len(logged), step):
         part = logged[first : first + step]
         rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
@@ -87,7 +90,8 @@ def exposure_on(
         worth, q = [Worth(reward, part, there) for reward in rewards], positions[first : first + step]
         how = _of_candidates if policy.exposes_sparsely else _of_everything
         if isinstance(pair, MostLikely):
-            found = how(policy, q, at, curve, (), 1, generator)  # for its candidates in random order alone
+            # For its candidates in random order alone.
+            found = _nothing(len(q), len(at[0])) if shares else how(policy, q, at, curve, (), 1, generator)
             found = _of_fixed(found, policy.most_likely(q), at, theta[: policy.K], worth)
         else:
             found = how(policy, q, at, curve, worth, samples, generator)
@@ -97,7 +101,7 @@ def exposure_on(
         random[part] = np.bincount(at[0], np.where(once[rows], found.shuffled, 0.0), len(part))
         random[part] /= np.maximum(found.shuffled_total, np.finfo(float).tiny)  # nothing at all is available to some
         direct[:, part] = found.direct
-    return Exposure(rho, total, supported, random, direct, error)
+    return Exposure(rho, total, supported, drawn.random if shares and drawn else random, direct, error)
 
 
 def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> int:
@@ -193,6 +197,12 @@ def _of_candidates(
         gain = one.of(rows, lists) @ curve.double().numpy()
         direct[fold] = gain.reshape(len(q), samples).mean(1)
     return _Found(found.rho[inverse], found.error[inverse], found.shuffled[inverse], total, total, direct)
+
+
+def _nothing(B: int, n: int) -> _Found:
+    """Of a batch of B queries and n logged pairs."""
+    of_pairs, of_queries = np.zeros(n), np.zeros(B)
+    return _Found(of_pairs, of_pairs, of_pairs, of_queries, of_queries, np.zeros((0, B)))
 
 
 def _of_fixed(found: _Found, lists: NDArray[np.int32], at: At, theta: Floats, worth: Sequence[Worth]) -> _Found:

@@ -307,9 +307,14 @@ def _reward(
 def _judged(pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, asked: Question) -> list[Judged]:
     """Every pair with its estimate, its diagnostics and its verdict. All see the same races."""
     seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in (*evidence.parts, *evidence.rates)]
-    found = []
+    found, drawn = [], dict[int, Exposure]()
     for pair in pairs:
-        exposure = exposure_on(pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed)
+        beside = drawn.get(id(_policy(pair))) if isinstance(pair, MostLikely) else None
+        exposure = exposure_on(
+            pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed, drawn=beside
+        )
+        if not isinstance(pair, MostLikely):
+            drawn[id(pair)] = exposure
         found.append(judged(exposure, _calibrated(pair, exposure, evidence, asked)))
     name = fingerprint([evidence.log])
     return [_doubted(one) if _policy(pair).trained_on == name else one for one, pair in zip(found, pairs, strict=True)]

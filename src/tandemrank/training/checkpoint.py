@@ -1,9 +1,13 @@
-"""Checkpoints: one file per training, written in one piece, and refused where it is another's, truncated or edited."""
+"""Checkpoints: one file per training, written in one piece, and refused where it is another's, truncated or edited.
+
+After every epoch, unless writing takes long: of a million items a checkpoint has gigabytes (`Rhythm`).
+"""
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +43,7 @@ def identity_of(described: object, arrays: Iterable[NDArray[Any]]) -> str:
     """What a training depends on, in one digest: a checkpoint of another one is not continued."""
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
     for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(_bytes_of(np.ascontiguousarray(array)))
     return digest.hexdigest()
 
 
@@ -53,10 +57,31 @@ def _is_ours(path: Path) -> bool:
 
 CHECKPOINT = Kind("checkpoint", check=_is_ours)
 
+QUICK = 1.0  # seconds that writing may take after any epoch
+SHARE = 0.05  # of the time, at most, is spent on writing that takes longer; an interruption then loses so much the more
+
+
+class Rhythm:
+    """When to write: after every epoch, or where that takes long, when it was `1 / SHARE` times as long since the last time."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock, self.took, self.last = clock, 0.0, clock()
+
+    def is_due(self) -> bool:
+        """Whether the epoch that ended now is to be written."""
+        return self.took <= QUICK or self.clock() - self.last >= self.took / SHARE
+
+    def write(self, path: Path, identity: str, found: Checkpoint) -> None:
+        """Writes, and remembers how long it took."""
+        start = self.clock()
+        write(path, identity, found)
+        self.last = self.clock()
+        self.took = self.last - start
+
 
 def write(path: Path, identity: str, found: Checkpoint) -> None:
-    """One file, in one piece."""
-    tensors = {name: t.contiguous().clone() for name, t in found.tensors.items()}
+    """One file, in one piece. No two tensors may share their memory."""
+    tensors = {name: t.contiguous() for name, t in found.tensors.items()}
     state = json.dumps(
         {"identity": identity, **{name: x for name, x in vars(found).items() if name != "tensors"}}, allow_nan=True
     )
@@ -106,5 +131,10 @@ def _digest(state: str, tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256(state.encode())
     for name, t in sorted(tensors.items()):
         digest.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
-        digest.update(t.numpy().tobytes())
+        digest.update(_bytes_of(t.numpy()))
     return digest.hexdigest()
+
+
+def _bytes_of(array: NDArray[Any]) -> memoryview:
+    """The bytes of an array, which lies row by row in memory, without a copy of them."""
+    return array.reshape(-1).view(np.uint8).data

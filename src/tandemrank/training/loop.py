@@ -5,8 +5,8 @@ Each step improves one stage on one objective,
     sum_q sum_d w[q, d] rho_cr(d)   with   w[q, d] = sum_i c_i(d) / rho_0(d)          (paper: cltr-obj-2s, cltr-grad-2s)
 
 where rho_cr is the exposure, under the weights alpha of the ranks, by the pair of stages or by the stage alone (K2 = D,
-paper: cltr-obj). An epoch ends with a checkpoint and, where clicks are held out, with a judgement on them; a phase then ends
-when the judgement stops improving, with its best weights, which may be those it started from.
+paper: cltr-obj). An epoch ends with a checkpoint, if writing is quick, and, where clicks are held out, with a judgement on
+them; a phase then ends when the judgement stops improving, with its best weights, which may be those it started from.
 """
 
 import time
@@ -81,7 +81,8 @@ def train(
 
     `criterion` judges a policy on held-out clicks, higher is better; it comes with `early_stopping`, without which every
     phase has all its epochs. `caution` changes the weights as the exposures move. With `checkpoint` every epoch is saved
-    there, and `resume` goes on from it: the weights come out bit by bit as if nothing had happened. `watch` is recorded in
+    there (one that takes long to write not after every epoch, `checkpoint.Rhythm`), and `resume` goes on from it: the weights
+    come out bit by bit as if nothing had happened. `watch` is recorded in
     the history and never decides anything; it is called after the criterion, for the same policy, every so many epochs and
     for the last one. `team`: who else trains the same, each other queries.
     Shapes: weights [Q, D], sparse or any `Weights`; theta [K].
@@ -101,17 +102,19 @@ def train(
     if path is not None and resume and (found := checkpoints.read(path, loop.identity)) is not None:
         loop.restore(found)
     team.check_same([loop.phase, loop.epoch, int(loop.identity[:15], 16)])
-    tell = progress or (lambda _: None)
+    tell, rhythm = progress or (lambda _: None), checkpoints.Rhythm()
     while loop.phase < len(schedule):
         loop.judge_start(watch)
         while not loop.phase_is_over():
             loop.run_epoch(tell, watch, watch_every)
-            if path is not None and team.is_first:
-                checkpoints.write(path, loop.identity, loop.checkpoint())
+            # The last one of a phase is written with its end. Of a team others read how far it is.
+            is_due = (rhythm.is_due() and not loop.phase_is_over()) or team.size > 1
+            if path is not None and team.is_first and is_due:
+                rhythm.write(path, loop.identity, loop.checkpoint())
         was_empty = loop.is_empty()
         loop.end_phase()
         if path is not None and team.is_first and not was_empty:
-            checkpoints.write(path, loop.identity, loop.checkpoint())
+            rhythm.write(path, loop.identity, loop.checkpoint())
     # An index of the start's embeddings would be of others now.
     return Trained(loop.policy.indexed_as(policy.index), tuple(loop.history))
 
@@ -177,7 +180,8 @@ class _Loop:
             for s in (() if self.is_empty() else self.plan.stages)
         }
         self.epoch, self.best = 0, Best()
-        self.best_weights = self.snapshot()
+        # Without a judgement no epoch is the best.
+        self.best_weights = {} if self.criterion is None else self.snapshot()
 
     def take_mean(self) -> None:
         """Both stages get the mean of their weights.
@@ -359,11 +363,12 @@ class _Loop:
         return TwoStagePolicy(alone, alone, len(self.policy.vocabulary.item_ids), self.policy.K, self.policy.vocabulary)
 
     def checkpoint(self) -> Checkpoint:
-        """Weights, best weights, the optimisers' moments, the state of the random numbers."""
+        """Weights, best weights, the optimisers' moments, the state of the random numbers; in the end the weights alone."""
+        is_over = self.phase == len(self.schedule)
         tensors = {"random": self.random.get_state()}
-        for kind, snapshot in (("now", self.snapshot()), ("best", self.best_weights)):
+        for kind, snapshot in (("now", self.snapshot()), ("best", {} if is_over else self.best_weights)):
             tensors |= {f"{kind}.{s}.{name}": t for s, state in snapshot.items() for name, t in state.items()}
-        for place, optimiser in enumerate(self.all_optimisers()):
+        for place, optimiser in enumerate([] if is_over else self.all_optimisers()):
             for number, moments in optimiser.state_dict()["state"].items():
                 tensors |= {f"moments.{place}.{number}.{name}": t for name, t in moments.items()}
         best = self.best
@@ -381,7 +386,8 @@ class _Loop:
         if is_over:
             return
         self.epoch, self.best = found.epoch, Best(found.best, found.best_epoch, found.start)
-        self.best_weights = {stage: with_prefix(found.tensors, f"best.{stage}.") for stage in self.models}
+        if self.criterion is not None:
+            self.best_weights = {stage: with_prefix(found.tensors, f"best.{stage}.") for stage in self.models}
         for place, optimiser in enumerate(self.all_optimisers()):
             saved = optimiser.state_dict()
             for name, t in with_prefix(found.tensors, f"moments.{place}.").items():
