@@ -16,17 +16,32 @@ from tandemrank.policies.memory import Memory
 from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.parts import Parts
 from tandemrank.training.staying import staying
 
 Q, D = 3, 8
 WORDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
 
 
-def shown_to_each() -> Feedback:
-    """The first query was shown items 0 to 3 in two lists, the second 4 and 5, the third nothing."""
-    query = np.array([0, 0, 1], np.int32)
-    items = np.array([[0, 1, 2], [3, 1, 0], [5, 4, -1]], np.int32)
-    return from_impressions([Impressions(query, items, np.zeros((3, 3), np.uint8))], WORDS)
+def shown_to_each() -> np.ndarray:
+    """The first query was shown items 0 to 3, the second 4 and 5, the third nothing."""
+    return np.array([0, 1, 2, 3, D + 4, D + 5])
+
+
+def test_a_query_stays_by_what_trains_or_if_it_came_only_there_by_what_values() -> None:
+    def part(query: list[int], items: list[list[int]]) -> Feedback:
+        lists = np.array(items, np.int32).reshape(len(query), 2)
+        return from_impressions([Impressions(np.array(query, np.int32), lists, np.ones_like(lists, np.uint8))], WORDS)
+
+    train, held_out = part([0, 0], [[0, 1], [1, 3]]), part([0], [[2, 0]])
+    evaluation = part([0, 1], [[6, 7], [5, 4]])
+    first = Impressions(np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros((0, 2), np.uint8))
+    assert Parts((train,), held_out, evaluation, first).shown.tolist() == shown_to_each().tolist()
+    nothing = replace(
+        held_out, **{name: getattr(held_out, name)[:0] for name in ("query", "item", "rank", "shown", "clicks")}
+    )
+    nothing = replace(nothing, impressions=np.zeros(Q), others=None)
+    assert Parts((train,), nothing, evaluation, first).shown.tolist() == [0, 1, 3, D + 4, D + 5]
 
 
 def a_pair() -> TwoStagePolicy:

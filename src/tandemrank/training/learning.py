@@ -300,7 +300,7 @@ class _Job:
         if self.config.exclude is not None:
             return {}
         pairs = {
-            method: staying(one.policy, self.parts.seen, most=self.config.memory) for method, one in trained.items()
+            method: staying(one.policy, self.parts.shown, most=self.config.memory) for method, one in trained.items()
         }
         return {
             method: replace(trained[method], policy=pair, stays=True)

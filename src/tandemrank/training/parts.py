@@ -42,6 +42,16 @@ class Parts:
         """All but what values the result."""
         return merge([self.train, self.held_out]) if self.held_out.N else self.train
 
+    @cached_property
+    def shown(self) -> NDArray[np.int64]:
+        """The pairs of what each query was shown, q D + d: by the impressions that are `seen`, or, to a query that came in none
+        of them, by those that value the result. What was shown is no secret; what was clicked stays one.  Shapes: -> [n]."""
+        late = self.seen.impressions[self.evaluation.query] == 0
+        parts = (self.seen.query, self.seen.item), (self.evaluation.query[late], self.evaluation.item[late])
+        pairs = [query * np.int64(self.seen.D) + item for query, item in parts]
+        found: NDArray[np.int64] = np.unique(np.concatenate(pairs))
+        return found
+
     @property
     def vocabulary(self) -> Vocabulary:
         """The ids of all parts."""

@@ -8,8 +8,8 @@ of them. Such a pair keeps the logger's choice of items and orders them by what 
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.values import Value
 from tandemrank.offpolicy.verdicts import is_outside
 from tandemrank.policies.memory import Memory, memory_from
@@ -24,16 +24,13 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 AHEAD = 1000.0
 
 
-def staying(pair: TwoStagePolicy, log: Feedback, *, most: int) -> TwoStagePolicy | None:
+def staying(pair: TwoStagePolicy, shown: NDArray[np.int64], *, most: int) -> TwoStagePolicy | None:
     """The pair with what each query was shown ahead of the rest, in both stages; None where a stage takes no memory, or where
-    more than `most` pairs would have to be remembered."""
-    stages = (pair.generator, pair.ranker)
-    shown = np.unique(log.query * np.int64(log.D) + log.item)
+    more than `most` pairs would have to be remembered.  Shapes: shown [n], the pairs q D + d, each once, in order."""
+    stages, Q, D = (pair.generator, pair.ranker), len(pair.vocabulary.query_ids), len(pair.vocabulary.item_ids)
     if any(isinstance(stage, TwoTowers | Stacked) for stage in stages) or len(shown) > most:
         return None
-    ahead = memory_from(
-        shown // log.D, (shown % log.D).astype(np.int32), np.full(len(shown), AHEAD, np.float32), log.Q, log.D
-    )
+    ahead = memory_from(shown // D, (shown % D).astype(np.int32), np.full(len(shown), AHEAD, np.float32), Q, D)
     generator = _remembering(pair.generator, ahead)
     ranker = generator if pair.ranker is pair.generator else _remembering(pair.ranker, ahead)
     return replace(pair, generator=generator, ranker=ranker)
