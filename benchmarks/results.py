@@ -21,7 +21,7 @@ from tandemrank.experiments import paper
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.results import Mean, PeerRow, Row, Setting, Table, read_table
 from tandemrank.experiments.store import Store
-from tandemrank.experiments.table import peer_rows_of, rows_of
+from tandemrank.experiments.table import peer_differences, peer_rows_of, rows_of
 from tandemrank.reports import experiment, style, text
 from tandemrank.reports.words import bracket, closely, count, decimal, label
 
@@ -62,6 +62,7 @@ def table_in(folder: Path) -> Table:
         title=f"not finished: {len(mine.records())} cells",
         rows=rows_of(mine.records().values()),
         peers=peer_rows_of(mine.peers().values()),
+        peer_differences=peer_differences(config, mine.records(), mine.peers(), mine.users),
     )
 
 
