@@ -22,8 +22,7 @@ from tandemrank.offpolicy.verdicts import CARE_QUERIES, Verdict
 from tandemrank.reports import style
 from tandemrank.reports.curves import mark_phase
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
-from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches
-from tandemrank.training.choice import Choice, Tried
+from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches, tried
 from tandemrank.training.history import Epoch
 from tandemrank.training.results import Difference, Learned
 from tandemrank.training.stopping import chosen_epochs
@@ -113,13 +112,9 @@ def _chosen(learned: Learned) -> list[str]:
     """Which pair held-out clicks chose, and by how much."""
     if (choice := learned.choice) is None:
         return []
-    scores = ", ".join(f"{_tried(one)} {decimal(one.judgement)}" for one in choice.tried)
-    return [f"Held-out clicks chose {_tried(choice)} (their validation scores: {scores})."]
-
-
-def _tried(one: Choice | Tried) -> str:
-    how = {"off": "", "sum": " plus the generator's score", "stacked": " with the generator's score"}
-    return f"{label(one.method)}{how[one.generator_score]}"
+    scores = (f"{tried(one.method, one.generator_score)} {decimal(one.judgement)}" for one in choice.tried)
+    taken = tried(choice.method, choice.generator_score)
+    return [f"Held-out clicks chose {taken} (their validation scores: {', '.join(scores)})."]
 
 
 def _harmed(learned: Learned) -> list[str]:

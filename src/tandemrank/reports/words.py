@@ -25,6 +25,12 @@ def label(name: str) -> str:
     return name[:1].upper() + name[1:]
 
 
+def tried(method: str, generator_score: str) -> str:
+    """A method with what its re-ranker is handed."""
+    handed = {"off": "", "sum": " plus the generator's score", "stacked": " with the generator's score"}
+    return f"{label(method)}{handed[generator_score]}"
+
+
 def decimal(value: float, digits: int = 3) -> str:
     """A value to some digits, a dash where there is none."""
     return f"{value:.{digits}f}" if math.isfinite(value) else "–"
