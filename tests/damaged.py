@@ -696,6 +696,8 @@ USAGE = {
     "recommendations without what to leave out": ["recommend", "POLICY", "--logs", "LOG"],
     "recommendations without the log to leave out": ["recommend", "POLICY", "--exclude", "clicked"],
     "recommendations without what is unknown": ["recommend", "POLICY", "--exclude", "magic", "--logs", "LOG"],
+    "recommendations with a seed and nothing drawn": ["recommend", "POLICY", "--seed", "3"],
+    "recommendations drawn without some": ["recommend", "POLICY", "--sample", "--exclude", "clicked", "--logs", "LOG"],
     "recommendations to queries in words": ["recommend", "POLICY", "--queries", "1,two"],
     "recommendations to unknown queries": ["recommend", "POLICY", "--queries", "999999"],
     "recommendations to queries of a file that is not there": ["recommend", "POLICY", "--queries", "nothing.parquet"],

@@ -117,6 +117,21 @@ def test_recommend_leaves_out_what_was_clicked(simulated, tmp_path, capsys, monk
     assert "20 of 150 queries" in out
 
 
+def test_recommend_draws_lists_by_a_seed(simulated, capsys, monkeypatch) -> None:
+    """The same ones again by the same seed, and those of `recommend(sample=True)`."""
+    pair = str(simulated[0] / "production")
+
+    def drawn(*seed: str) -> list[dict]:
+        code, out, err = call(capsys, monkeypatch, "recommend", pair, "--sample", *seed, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    first = drawn("--seed", "7")
+    assert first == drawn("--seed", "7") == tandemrank.load(pair).recommend(sample=True, seed=7).to_dicts()
+    assert first != drawn("--seed", "8")
+    assert drawn() == drawn("--seed", "0")
+
+
 def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
     from tandemrank.training import checkpoint
 

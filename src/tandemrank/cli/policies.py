@@ -36,18 +36,24 @@ def recommend(
     logs: Annotated[
         list[str] | None, typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")
     ] = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Drawn lists instead of the most likely ones: what the next log needs.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="Of the drawn lists: another one each time.", min=0)] = None,
     out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
     as_json: Json = False,
 ) -> None:
-    """The lists that a saved pair recommends: what both stages score highest, best first."""
+    """The lists that a saved pair recommends: what both stages score highest, best first, or drawn ones."""
     from tandemrank.policies.two_stage import load
 
     if (exclude is None) != (not logs):
         raise ConfigError("--exclude says what to leave out, and --logs where it is: give both, or neither.")
+    if seed is not None and not sample:
+        raise ConfigError("--seed is for drawn lists: give --sample too, or leave it out.")
     policy = load(pair)
     ids = None if queries is None else _known(_query_ids(queries, policy.vocabulary), policy.vocabulary)
     left_out = None if exclude is None else _excluded(exclude, logs or [], policy.vocabulary)
-    lists = policy.recommend(ids, exclude=left_out)
+    lists = policy.recommend(ids, exclude=left_out, sample=sample, seed=seed or 0)
     if out is not None:
         with replacing(out, LISTS, inputs=[pair, *(logs or [])]) as place:
             lists.write_parquet(place)
