@@ -154,6 +154,21 @@ def test_the_sum_and_the_stacked_score() -> None:
     assert FACTORS.items.grad is None  # no gradient reaches the generator through its score
 
 
+@pytest.mark.parametrize("ranker", ["cross", "trees"])
+def test_the_stacked_score_is_an_input_behind_a_memory_too(ranker) -> None:
+    """Towers remember nothing, so the re-ranker behind them has the memory, and the score among its inputs all the same."""
+    memory = Memory(np.array([0, 1, 1, 1, 1]), np.array([2], np.int32), np.array([5.0], np.float32), D)
+    stages = Stages(generator="towers", ranker=ranker, generator_score="stacked")
+    pair = TwoStagePolicy(*build(stages, FACTORS, FACTORS, replace(known(), memory=memory), seed=2), 4, 2, IDS)
+    assert isinstance(pair.ranker, Stacked)
+    assert isinstance(pair.ranker.base, Remembering)
+    assert pair.ranker.weight is None
+    q, s = torch.arange(Q), pair.generator(torch.arange(Q)).detach()
+    wanted = pair.ranker.base.base.score_with(q, ALL, s).detach().numpy().copy()
+    wanted[0, 2] += 5.0
+    assert pair.ranker.score(q, ALL).detach().numpy() == pytest.approx(wanted, abs=1e-5)
+
+
 def test_a_stacked_re_ranker_is_handed_the_score_of_its_own_pair() -> None:
     """Also of a copy, of another generator, and after loading; the pair that it came from keeps its own."""
     pair = TwoStagePolicy(FACTORS, Stacked(MatrixFactorisation(0 * USERS, ITEMS), "sum"), 4, 2, IDS)

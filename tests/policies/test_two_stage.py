@@ -106,10 +106,10 @@ def test_every_query_is_drawn_from_its_own_scores_in_every_batch(monkeypatch) ->
     monkeypatch.setattr(two_stage, "BATCH", 3)
     ids = Vocabulary(pl.Series(range(5)), pl.Series(range(6)))
     scorer = GivenScores(60 * np.eye(5, 6, dtype=np.float32))
-    q = np.array([3, 0, 4, 1, 3, 2, 0])
-    assert (
-        TwoStagePolicy(scorer, scorer, 3, 1, ids).sample(q, np.arange(7, dtype=np.uint64))[:, 0].tolist() == q.tolist()
-    )
+    q, heard = np.array([3, 0, 4, 1, 3, 2, 0]), []
+    drawn = TwoStagePolicy(scorer, scorer, 3, 1, ids).sample(q, np.arange(7, dtype=np.uint64), heard.append)
+    assert drawn[:, 0].tolist() == q.tolist()
+    assert heard == [4, 7]  # queries 0 to 2 have four lists, 3 and 4 three
 
 
 def test_given_scores_are_those_of_the_queries_that_are_asked_for() -> None:

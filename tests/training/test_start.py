@@ -188,3 +188,13 @@ def test_a_size_of_what_training_does_not_start_from_is_refused() -> None:
     ):
         start.Start(sizes=width)
     assert start.Start(sizes=rank).sizes.rank == start.Start(item_features=ITEMS, sizes=width).sizes.ranker_width == 5
+
+
+def test_a_stage_that_is_not_named_is_the_one_that_is_given() -> None:
+    """Features beside a policy are for the re-ranker that asks for them; alone they make two towers of an unnamed stage."""
+    scorer = GivenScores(torch.zeros(2, 3))
+    pair = TwoStagePolicy(scorer, scorer, 2, 1, Vocabulary(pl.Series(range(2)), pl.Series(range(3))))
+    features, cross = pl.DataFrame({"item_id": [0, 1, 2], "size": [1.0, 2.0, 3.0]}), start.Stages(ranker="cross")
+    assert start.Start(policy=pair, item_features=features, stages=cross).stages.generator == "factorisation"
+    assert start.Start(item_features=features, stages=cross).stages.generator == "towers"
+    assert start.Start(stages=cross).stages.generator == "factorisation"

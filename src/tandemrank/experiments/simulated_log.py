@@ -53,7 +53,7 @@ def _write_impressions(
     progress: Callable[[int], None] | None,
 ) -> None:
     """The log itself, with the exact propensities if they are asked for."""
-    parts = impressions(world, config.impressions, derive(seed, "run", 0))
+    parts = impressions(world, config.impressions, derive(seed, "run", 0), progress)
 
     def rho_0(part: Impressions) -> NDArray[np.float64]:
         q = np.repeat(part.query, part.items.shape[1])

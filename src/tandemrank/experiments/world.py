@@ -1,6 +1,6 @@
 """The semi-synthetic world of the paper: a task, its production policy, and the clicks on its lists."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,8 +102,13 @@ def _production(scorer: MatrixFactorisation, task: Task, config: ExperimentConfi
     return TwoStagePolicy(first, scorer, K2, config.learning.K, task.vocabulary)
 
 
-def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
-    """The impressions themselves, in parts: the production policy's lists, and the clicks on them."""
+def impressions(
+    world: World, N: int, seed: int, progress: Callable[[int], None] | None = None
+) -> Iterator[Impressions]:
+    """The impressions themselves, in parts: the production policy's lists, and the clicks on them.
+
+    `progress` hears how many lists of a large world are drawn, whose parts are long.
+    """
     production = world.production.generator
 
     def scores(q: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -111,9 +116,19 @@ def impressions(world: World, N: int, seed: int) -> Iterator[Impressions]:
             found: NDArray[np.float32] = production(torch.as_tensor(q)).numpy()
         return found
 
+    drawn = 0
+
+    def sample(q: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+        nonlocal drawn
+        before = drawn
+        tell = None if progress is None else lambda n: progress(before + n)
+        found = world.production.sample(q, keys, tell)
+        drawn += len(q)
+        return found
+
     # In a large world all lists of a query are drawn from one pass over its scores: then parts are few and long.
     is_large, is_one_stage = world.production.is_large, world.production.K2 == world.task.D
-    draw = world.production.sample if is_large or not is_one_stage else simulation.one_stage(scores, world.production.K)
+    draw = sample if is_large or not is_one_stage else simulation.one_stage(scores, world.production.K)
     return simulation.simulate(
         draw, world.task.relevance, world.q, N, world.click_model, seed=derive(seed, "clicks", N) % 2**32,
         part=LARGE_PART if is_large else simulation.PART,

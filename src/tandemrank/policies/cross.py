@@ -33,7 +33,7 @@ class CrossNetwork(Scorer):
 
     kind = "cross-network"
     lengths = ("width", "dimension", "entries")
-    scores_everything = False
+    scores_everything, takes_score = False, True
 
     def __init__(self, queries: Tower, items: Tower, pairs: PairFeatures) -> None:
         super().__init__()

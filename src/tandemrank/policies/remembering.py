@@ -39,7 +39,7 @@ class Remembering(Scorer):
         if isinstance(base, Remembering):
             raise PolicyError("this scorer has a memory already: give its base, or add to its memory.")
         self.base, self.D = base, memory.D
-        self.scores_everything = base.scores_everything
+        self.scores_everything, self.takes_score = base.scores_everything, base.takes_score
         self.register_buffer("first", torch.from_numpy(memory.first.astype(np.int64)))
         self.register_buffer("item", torch.from_numpy(memory.item.astype(np.int32)))
         self.register_buffer("value", torch.from_numpy(memory.value.astype(np.float32)))
@@ -56,10 +56,16 @@ class Remembering(Scorer):
         return scores + torch.from_numpy(remembered)
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
-        at = places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D)
-        scores = self.base.score(q, items)
+        return self._plus_remembered(self.base.score(q, items), q, items)
+
+    def score_with(self, q: Tensor, items: Tensor, s: Tensor) -> Tensor:
+        return self._plus_remembered(self.base.score_with(q, items, s), q, items)
+
+    def _plus_remembered(self, scores: Tensor, q: Tensor, items: Tensor) -> Tensor:
+        """Shapes: q [B]; scores, items [B, M] -> [B, M]."""
         if not len(self.value):
             return scores
+        at = places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D)
         return scores + torch.from_numpy(np.where(at >= 0, self.value.numpy()[at], np.float32(0)))
 
     def spec(self) -> dict[str, Any]:

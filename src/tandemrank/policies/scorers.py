@@ -38,6 +38,8 @@ class Scorer(nn.Module, ABC):
     """Whether it has scores of all items; a generator must, a re-ranker need not."""
     needs_generator: ClassVar[bool] = False
     """Whether its scores are made of the generator's (`stacked`): it learns after the generator, and is no stage alone."""
+    takes_score: bool = False
+    """Whether the generator's score of an item can be one more input of it (`score_with`)."""
     kinds: ClassVar[dict[str, type["Scorer"]]] = {}
     """Every kind of scorer that was imported, by its name."""
     lengths: ClassVar[tuple[str, ...]] = ()
@@ -58,6 +60,10 @@ class Scorer(nn.Module, ABC):
     @abstractmethod
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         """Scores of some items, the same as in `forward`.  Shapes: q [B], items [B, M], both int64 -> [B, M]."""
+
+    def score_with(self, q: Tensor, items: Tensor, s: Tensor) -> Tensor:
+        """The same with the generator's scores as one more input.  Shapes: q [B]; items, s [B, M] -> [B, M]."""
+        raise PolicyError(f"a {self.kind} has no input for the generator's score.")
 
     def factors(self, q: Tensor) -> Products | None:
         """The scores of all items as products of factors, or None where they are no such: a large catalogue is then scored in

@@ -2,7 +2,7 @@
 
     sum        score(q, d) = r(q, d) + s(q, d)
     stacked    score(q, d) = r(q, d) + c s(q, d),     c learnt, 0 before training;
-               a cross network and trees have s(q, d) among their inputs instead
+               a cross network and trees, with a memory or without, have s(q, d) among their inputs instead
 
 s is the generator's score as it stands, and no gradient of the re-ranker reaches the generator through it. Which generator that
 is says the pair: a `TwoStagePolicy` links its own.
@@ -10,7 +10,7 @@ is says the pair: a `TwoStagePolicy` links its own.
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,6 @@ from tandemrank.errors import PolicyError
 from tandemrank.policies.scorers import Scorer
 
 How = Literal["sum", "stacked"]
-
-
-@runtime_checkable
-class TakesScore(Protocol):
-    """A scorer with one more input: the generator's score of each item."""
-
-    def score_with(self, q: Tensor, items: Tensor, s: Tensor) -> Tensor:
-        """Shapes: q [B]; items, s [B, M] -> [B, M]."""
 
 
 class Stacked(Scorer):
@@ -43,7 +35,7 @@ class Stacked(Scorer):
             raise PolicyError("this scorer has the generator's score already: give its base.")
         self.base, self.how = base, how
         self.scores_everything = base.scores_everything
-        learnt = how == "stacked" and not isinstance(base, TakesScore)
+        learnt = how == "stacked" and not base.takes_score
         self.weight = nn.Parameter(torch.zeros(1)) if learnt else None
         self._generator: tuple[Scorer, ...] = ()  # in a tuple: none of its weights are this scorer's
 
@@ -76,7 +68,7 @@ class Stacked(Scorer):
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         with torch.no_grad():
             s = self.generator.score(q, items)
-        if self.how == "stacked" and isinstance(self.base, TakesScore):
+        if self.how == "stacked" and self.base.takes_score:
             return self.base.score_with(q, items, _finite(s))
         return self._with(self.base.score(q, items), s)
 

@@ -40,7 +40,7 @@ class Trees(Scorer):
 
     kind = "trees"
     lengths = ("A", "B", "entries")
-    scores_everything = False
+    scores_everything, takes_score = False, True
     queries: Tensor
     items: Tensor
     text: Tensor

@@ -1,7 +1,7 @@
 """`TwoStagePolicy`: a candidate generator and a re-ranker, each Plackett-Luce on its scorer's scores."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -204,8 +204,10 @@ class TwoStagePolicy:
             (np.ones(known.sum(), np.float32), (q[known], d[known])), shape=(len(ids.query_ids), len(ids.item_ids))
         )
 
-    def sample(self, q: ArrayLike, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """One drawn list for each (query, key), as positions: the sampler of `clicks.simulate`.
+    def sample(
+        self, q: ArrayLike, keys: NDArray[np.uint64], progress: Callable[[int], None] | None = None
+    ) -> NDArray[np.int32]:
+        """One drawn list for each (query, key), as positions: the sampler of `clicks.simulate`; `progress` hears how many are.
 
         Shapes: q [n], keys [n] -> [n, K]; -1 where too few items are available.
         """
@@ -220,6 +222,8 @@ class TwoStagePolicy:
             chosen = order[bounds[number] : bounds[number + 1]]
             rows = row[chosen] - number * BATCH
             shown[chosen] = self.draw(part, rows, keys[chosen])
+            if progress:
+                progress(int(bounds[number + 1]))
         return shown
 
     def draw(self, q: NDArray[np.int64], rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:

@@ -161,7 +161,8 @@ class Start:
     """What training starts from: a policy, or embeddings, or features; nothing at all means the clicks themselves.
 
     Embeddings and features are Parquet files or frames, each with its `query_id` or `item_id`; features of pairs have both.
-    `stages`: which model each stage is, where they are not one; features are then for the models that take them.
+    `stages`: which model each stage is, where they are not one; features are then for the models that take them, and a stage
+    that is not named is that of the policy or of the embeddings, if there are any.
     """
 
     policy: TwoStagePolicy | None = None
@@ -184,7 +185,8 @@ class Start:
             )
             if any(part is not None for part in parts)
         ]
-        own = self.stages.resolved(has_features=self.is_features)
+        # A stage that is not asked for stays what is given; features alone make both of them two towers.
+        own = self.stages.resolved(has_features=given == ["features"])
         object.__setattr__(self, "stages", own)
         if len([one for one in given if own.are_one or one != "features"]) > 1:
             raise ConfigError(f"training starts from one thing only; {' and '.join(given)} came.")
