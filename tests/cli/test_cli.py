@@ -91,6 +91,10 @@ def test_simulate_learn_evaluate_from_the_shell(simulated, tmp_path, capsys, mon
     assert code == 0, err
     assert "NDCG@K" in out
     assert "new items" in out
+    some = ["--sample-queries", "40", "--json"]
+    code, out, err = call(capsys, monkeypatch, "evaluate", *policies, *SMALL, *some)
+    assert code == 0, err
+    assert {row["ndcg"]["n"] for row in json.loads(out)["policies"]} == {40}
 
 
 def test_recommend_leaves_out_what_was_clicked(simulated, tmp_path, capsys, monkeypatch) -> None:

@@ -10,6 +10,7 @@ import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import DataError
 from tandemrank.experiments import evaluation
+from tandemrank.experiments.ratings import Task
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -112,3 +113,13 @@ def test_means_and_paired_differences() -> None:
     assert (paired.mean, paired.high) == (0.0, pytest.approx(1.96))
     with pytest.raises(DataError, match="no query has a relevant document"):
         evaluation.mean(np.array([np.nan]))
+
+
+def test_queries_are_told_of_while_they_are_evaluated(monkeypatch) -> None:
+    """Batches of two of three queries, by two policies after one another."""
+    monkeypatch.setattr("tandemrank.policies.two_stage.BATCH", 2)
+    ids, heard = Vocabulary(pl.Series([0, 1, 2]), pl.Series(range(4))), []
+    scorer, relevance = GivenScores([[3.0, 2.0, 1.0, 0.0]] * 3), csr_matrix(np.eye(3, 4, dtype=np.float32))
+    pair, task = TwoStagePolicy(scorer, scorer, 3, 2, ids), Task("three", relevance, relevance, ids)
+    evaluation.judge({"a": pair, "b": pair}, task, [1.0, 0.5], np.arange(3), samples=2, progress=heard.append)
+    assert heard == [2, 3, 5, 6]

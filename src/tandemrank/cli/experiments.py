@@ -289,6 +289,9 @@ def evaluate(
             "--logs", help="Only queries of this log are evaluated, and on items they have not clicked in it too."
         ),
     ] = None,
+    sample_queries: Annotated[
+        int | None, typer.Option(help="So many of the queries, drawn at random, where all would take long.", min=1)
+    ] = None,
     samples: Annotated[int, typer.Option(help="Sampled lists per query for the expected figures.", min=1)] = 20,
     config: Config = None,
     switches: Switches = None,
@@ -306,12 +309,17 @@ def evaluate(
 
     experiment = experiment_config("tandem", config, switches, data=data)
     pairs = {str(path): load(path) for path in policies}
-    with working("evaluating on the truth"):
+    with working("reading the truth"):
         task = load_task(experiment)
         log = read(logs, vocabulary=task.vocabulary) if logs else None
         q = np.arange(task.Q) if log is None else np.flatnonzero(log.impressions)
         clicked = None if log is None else pairs_of(log, "clicked")
-        found = judge(pairs, task, experiment.learning.theta, q, samples=samples, seed=seed, clicked=clicked)
+    if sample_queries is not None and sample_queries < len(q):
+        q = np.sort(np.random.default_rng(seed).choice(q, sample_queries, replace=False))
+    with working("queries evaluated", len(pairs) * len(q)) as progress:
+        found = judge(
+            pairs, task, experiment.learning.theta, q, samples=samples, seed=seed, clicked=clicked, progress=progress
+        )
     if as_json:
         print_json(found)
     else:

@@ -5,7 +5,7 @@
 Every figure is kept per query, so two policies are compared by their paired differences.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,8 +125,10 @@ def evaluate(
     samples: int = 20,
     seed: int = 0,
     clicked: csr_matrix | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Evaluation:
     """All figures of one policy, a batch of queries at a time; those of new items need the pairs that were `clicked`.
+    `progress` hears how many queries are done.
 
     Shapes: relevance, clicked [Q, D]; theta [K]; q [n], all queries by default.
     """
@@ -150,6 +152,8 @@ def evaluate(
                 _overlap(*shown.alone),
             )
         )
+        if progress:
+            progress(sum(len(done[0]) for done in parts))
     return Evaluation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
@@ -217,19 +221,24 @@ def judge(
     samples: int = 20,
     seed: int = 0,
     clicked: csr_matrix | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Evaluated:
     """Policies by their names, on the truth: the figures of each, and the first less each other one, paired by query.
 
+    `progress` hears how many queries are done, those of all policies added up.
     Shapes: theta [K]; q [n], the queries that count; clicked [Q, D].
     """
-    found = {}
+    found: dict[str, Evaluation] = {}
     for name, policy in policies.items():
         if not same_ids(policy.vocabulary, task.vocabulary):
             raise ConfigError(
                 f"{name} was made for other users or items than {task.name} has. Give its own data; a pair that was "
                 "trained without --start knows those of its log only."
             )
-        found[name] = evaluate(policy, task.relevance, theta, q, samples=samples, seed=seed, clicked=clicked)
+        found[name] = evaluate(
+            policy, task.relevance, theta, q, samples=samples, seed=seed, clicked=clicked,
+            progress=progress and _onwards(progress, len(found) * np.size(q)),
+        )  # fmt: skip
     first, *others = found
     figures = {name: one.figures() for name, one in found.items()}
     return Evaluated(
@@ -245,6 +254,11 @@ def judge(
             if figures[first].of(figure).n
         ),
     )  # fmt: skip
+
+
+def _onwards(progress: Callable[[int], None], before: int) -> Callable[[int], None]:
+    """Counts on from what was done before."""
+    return lambda n: progress(before + n)
 
 
 COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility")
