@@ -29,8 +29,9 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank.errors import ConfigError
+from tandemrank.gradients import capped_race
 from tandemrank.gradients._bridge import chunks, compiling, keys_for
-from tandemrank.gradients.products import GeneratorScores, Source, longer, refuse, room
+from tandemrank.gradients.products import Entries, GeneratorScores, Source, longer, refuse, room
 
 # The numbers of the samples of documents, behind those of all races.
 _PATTERN, _SECOND = 2**32 - 1, 2**32 - 2
@@ -100,14 +101,13 @@ def races(source: Source, K2: int, samples: int, keys: NDArray[np.uint64], wide:
     return Races(candidates, s, count, log_edge, at.log_tau, docs[:, -1], scores[:, -1], sampled)
 
 
-Entries: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
-
-
 def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) -> Entries:
     """All who arrive before the horizons: documents, scores, times [B, U, capacity] and how many there are [B, U]."""
     from tandemrank.gradients import _lazy_race_kernel as kernel
     from tandemrank.gradients._products_kernel import BLOCK
 
+    if source.cells is not None:
+        return capped_race.arrived(source, at.log_T, keys, K2)
     # Horizons are late where few of very many are wanted: what little a sample knows of these is doubted.
     shape, capacity = at.log_T.shape, min(source.D, 2 * (K2 + BLOCK))
     docs, filled = room((*shape, capacity), np.int32), np.zeros(shape, np.int64)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients._bridge import chunks, compiling, row_major
+from tandemrank.gradients.cells import Cells
 
 # Queries whose products are computed at once; documents that tell how the scores are distributed.
 _TILE, _SAMPLE = 64, 4096
@@ -24,10 +25,14 @@ _TILE, _SAMPLE = 64, 4096
 
 @dataclass(frozen=True)
 class Products:
-    """The scores of a factorised generator, s[q, d] = <queries[q], items[d]>.  Shapes: queries [B, F], items [D, F]."""
+    """The scores of a factorised generator, s[q, d] = <queries[q], items[d]>.  Shapes: queries [B, F], items [D, F].
+
+    With `cells` of these items draws do not look at every one of them (`capped_race`).
+    """
 
     queries: Tensor
     items: Tensor
+    cells: Cells | None = None
 
     def __post_init__(self) -> None:
         x, y = self.queries, self.items
@@ -36,6 +41,8 @@ class Products:
                 f"products need factors [queries, F] and [items, F] with F and items at least 1; "
                 f"got {tuple(x.shape)} and {tuple(y.shape)}."
             )
+        if self.cells is not None and self.cells.shape != tuple(y.shape):
+            raise PolicyError(f"cells of {self.cells.shape} vectors are not those of these items, {tuple(y.shape)}.")
 
 
 GeneratorScores: TypeAlias = Products | Tensor
@@ -51,12 +58,13 @@ class Source:
     X: NDArray[np.float32]
     Y: NDArray[np.float32]
     given: NDArray[np.float32]
+    cells: Cells | None = None
 
     @staticmethod
     def of(scores: GeneratorScores) -> "Source":
         if isinstance(scores, Products):
             X, Y = row_major(scores.queries), row_major(scores.items)
-            return Source(X, Y, np.empty((len(X), 0), np.float32))
+            return Source(X, Y, np.empty((len(X), 0), np.float32), scores.cells)
         if scores.ndim != 2 or scores.shape[1] == 0:
             raise PolicyError(f"scores must be [queries, documents], at least one document; got {tuple(scores.shape)}.")
         given = row_major(scores)
@@ -93,6 +101,8 @@ class Source:
                     yield tile, first, torch.mm(rows, documents, out=out).numpy()
 
 
+# Who arrived: documents, scores, log times [B, U, capacity], and how many of them there are [B, U].
+Entries: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
 Numbers = TypeVar("Numbers", bound=np.generic)
 
 
