@@ -8,10 +8,11 @@ from numba import prange
 
 from tandemrank.gradients._compiled import kernel
 from tandemrank.gradients._float32_kernel import f32
-from tandemrank.gradients._products_kernel import SUMS, dot
+from tandemrank.gradients._products_kernel import SUMS, dot, fetch
 
 _ROUNDS = 5
 _PER_CENTRE = 64  # items that place a centre, at most
+_AHEAD = 16  # items that are loaded before their turn
 
 
 @kernel()
@@ -115,13 +116,16 @@ def moments(Y, members, start, chunks, mean, variance):
             n = max(1, start[c + 1] - start[c])
             total[:], square[:] = 0.0, 0.0
             for j in range(start[c], start[c + 1]):
+                fetch(Y, np.int64(members[min(j + _AHEAD, members.size - 1)]))
                 y = Y[members[j]]
                 for f in range(F):
                     total[f] += np.float64(y[f])
                     square[f] += np.float64(y[f]) * np.float64(y[f])
             for f in range(F):
                 mean[c, f] = f32(total[f] / n)
-                variance[c, f] = f32(max(square[f] / n - (total[f] / n) ** 2, 0.0))
+                # Of numbers that are none it is none either.
+                spread = square[f] / n - (total[f] / n) ** 2
+                variance[c, f] = f32(0.0 if spread < 0.0 else spread)
 
 
 @kernel(fastmath=SUMS)

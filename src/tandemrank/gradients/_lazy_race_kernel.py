@@ -24,7 +24,7 @@ from tandemrank.gradients._products_kernel import (
     score_of,
     select,
 )
-from tandemrank.gradients._race_draw_kernel import arrivals, first_race, stream
+from tandemrank.gradients._race_draw_kernel import arrivals, clocks_of, first_race, halves, stream
 
 # Proposals drawn at a time.
 _DRAWN = 16
@@ -133,22 +133,6 @@ def streams(keys, numbers):
 
 
 # One block
-
-
-@njit(inline="always")
-def halves(key):
-    """A 64-bit key as the two words that `uniform` wants."""
-    return u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
-
-
-@kernel(fastmath=MATHS)
-def clocks_of(numbers, n, key, clock):
-    """log E_d of the first n documents in `numbers`."""
-    low, high = halves(key)
-    for j in range(n):
-        clock[j] = uniform(numbers[j], low, high)
-    for j in range(n):
-        clock[j] = log(minus_log_1m(clock[j]))
 
 
 @kernel()

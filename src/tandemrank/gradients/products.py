@@ -6,8 +6,9 @@
 [B, D] never exists, but for scores that come as such.
 """
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,17 +18,72 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients._bridge import chunks, compiling, row_major
-from tandemrank.gradients.cells import Cells
 
 # Queries whose products are computed at once; documents that tell how the scores are distributed.
 _TILE, _SAMPLE = 64, 4096
+
+
+@dataclass
+class Tally:
+    """What the draws through cells came to: arrivals, and arrivals that caps kept away, as far as proposals met them."""
+
+    arrived: float = 0.0
+    lost: float = 0.0
+    proposed: float = 0.0
+    opened: float = 0.0
+    queries: int = 0
+
+    def add(
+        self,
+        filled: NDArray[np.int64],
+        lost: NDArray[np.float64],
+        proposed: NDArray[np.int64],
+        opened: NDArray[np.int64],
+    ) -> None:
+        """The draws of a batch.  Shapes: filled, lost [B, U]; proposed, opened [B]."""
+        self.arrived += float(filled.sum())
+        self.lost += float(lost.sum())
+        self.proposed += float(proposed.sum())
+        self.opened += float(opened.sum())
+        self.queries += len(filled)
+
+    @property
+    def lost_share(self) -> float:
+        """Of all arrivals that should have been; NaN before any draw."""
+        due = self.arrived + self.lost
+        return self.lost / due if due > 0 else math.nan
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Documents in cells, and what is known of each.
+
+    Shapes: members [D], the documents cell by cell; start [cells + 1]; mean, variance [cells, F]; covariance [F, F].
+    """
+
+    members: NDArray[np.int32]
+    start: NDArray[np.int64]
+    mean: NDArray[np.float32]
+    variance: NDArray[np.float32]
+    covariance: NDArray[np.float32]
+    z: float
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(D, F)."""
+        return len(self.members), self.mean.shape[1]
+
+    @property
+    def count(self) -> int:
+        return len(self.start) - 1
 
 
 @dataclass(frozen=True)
 class Products:
     """The scores of a factorised generator, s[q, d] = <queries[q], items[d]>.  Shapes: queries [B, F], items [D, F].
 
-    With `cells` of these items draws do not look at every one of them (`capped_race`).
+    With `cells` of these items draws do not look at every one of them (`lazy_race`).
     """
 
     queries: Tensor

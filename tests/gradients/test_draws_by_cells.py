@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 
 import enumeration
 from tandemrank.errors import PolicyError
-from tandemrank.gradients import _bridge, capped_race, cells, lazy_race, sparse_alone, sparse_race
+from tandemrank.gradients import _bridge, cells, lazy_race, sparse_alone, sparse_race
 from tandemrank.gradients.products import Products, Source, at
 
 SCORES = [0.5, -1.0, 1.5, 0.0, 0.3, -2.0]
@@ -38,7 +38,7 @@ def arrivals(one: Products, log_T, n: int, seed: int = 1):
     """Whether each document arrives, and when, as a share of the horizon: [n, U, D], two."""
     source, U = Source.of(repeated(one, n)), len(log_T)
     keys = _bridge.keys_for(n * U, seeded(seed)).reshape(n, U)
-    docs, scores, times, filled = capped_race.arrived(source, np.tile(np.float32(log_T), (n, 1)), keys, 5)
+    docs, scores, times, filled = lazy_race.arrived_by_cells(source, np.tile(np.float32(log_T), (n, 1)), keys, 5)
     inside, when = np.zeros((n, U, source.D), bool), np.full((n, U, source.D), np.nan)
     kept = np.arange(docs.shape[2]) < filled[..., None]
     row, race = np.nonzero(kept)[:2]
@@ -159,7 +159,9 @@ def caps(one: Products) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize(("wanted", "z", "log_T"), [(1, 0.0, (-0.7, -1.2)), (2, 0.5, (-4.0, -3.0)), (3, 0.3, (-3.5, -3.0))])
+@pytest.mark.parametrize(
+    ("wanted", "z", "log_T"), [(1, 0.0, (-0.7, -1.2)), (2, 0.5, (-4.0, -3.0)), (3, 0.3, (-3.5, -3.0))]
+)
 def test_what_caps_lose_is_what_is_said(wanted, z, log_T) -> None:
     """An item above its cap arrives at the cap's rate; the tally's arrivals that are lost have the true mean."""
     scores, n, parts = [0.5, -1.0, 1.5, 0.0, 0.3, -2.0, 2.2], 4_000, 20
@@ -190,7 +192,10 @@ def test_open_cells_have_the_clocks_of_the_dense_race() -> None:
     found = lazy_race._arrived(Source.of(Products(X, Y, cells.partition(Y))), horizons, keys, 300)
     np.testing.assert_array_equal(found[3], exact[3])
     for q, u in np.ndindex(5, 2):
-        a, b = ({d: (s, t) for d, s, t in zip(*(x[q, u, : e[3][q, u]].tolist() for x in e[:3]), strict=True)} for e in (found, exact))
+        a, b = (
+            {d: (s, t) for d, s, t in zip(*(x[q, u, : e[3][q, u]].tolist() for x in e[:3]), strict=True)}
+            for e in (found, exact)
+        )
         assert a.keys() == b.keys()
         np.testing.assert_allclose(list(a.values()), [b[d] for d in a], rtol=1e-5, atol=1e-6)
 
@@ -200,10 +205,10 @@ def test_more_arrivals_than_there_was_room_for(monkeypatch) -> None:
     Y = torch.randn(30_000, 4, generator=seeded(1)) * 0.1
     source = Source.of(Products(torch.randn(2, 4, generator=seeded(2)), Y, cells.partition(Y)))
     keys, log_T = _bridge.keys_for(2, seeded(3))[:, None], np.full((2, 1), -0.7, np.float32)
-    docs, _, _, filled = capped_race.arrived(source, log_T, keys, 5)
+    docs, _, _, filled = lazy_race.arrived_by_cells(source, log_T, keys, 5)
     assert filled.min() > 2 * (5 + 4096)
     assert docs.shape[2] >= filled.max()
-    again = capped_race.arrived(source, log_T, keys, 30_000)
+    again = lazy_race.arrived_by_cells(source, log_T, keys, 30_000)
     np.testing.assert_array_equal(filled, again[3])
     for q in range(2):
         assert sorted(docs[q, 0, : filled[q, 0]]) == sorted(again[0][q, 0, : filled[q, 0]])
@@ -250,7 +255,9 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 1e4])
-@pytest.mark.parametrize(("D", "K2", "wanted"), [(1, 1, 1), (1, 5, 1), (5, 3, 5), (4, 4, 2), (6000, 5, None), (6000, 5999, 70)])
+@pytest.mark.parametrize(
+    ("D", "K2", "wanted"), [(1, 1, 1), (1, 5, 1), (5, 3, 5), (4, 4, 2), (6000, 5, None), (6000, 5999, 70)]
+)
 def test_edges_give_as_many_candidates_as_there_can_be(scale: float, D: int, K2: int, wanted: int | None) -> None:
     X, Y = torch.randn(3, 2, generator=seeded(D)), scale * torch.randn(D, 2, generator=seeded(K2)).sign()
     drawn = lazy_race.candidates(Products(X, Y, cells.partition(Y, cells=wanted)), K2, generator=seeded(0))
