@@ -183,6 +183,22 @@ def test_what_caps_lose_is_what_is_said(wanted, z, log_T) -> None:
     assert (np.abs(np.mean(found, 0) - exact) <= 5 * error).all(), (np.mean(found, 0), exact, error)
 
 
+def test_the_basis_of_the_vectors_makes_no_difference() -> None:
+    """Turned at random, coordinates move together; the covariance of all cells says so, their variances alone do not."""
+    scale = 2 ** -torch.arange(8.0)
+    X, Y = 3 * torch.randn(400, 8, generator=seeded(1)) * scale, torch.randn(4000, 8, generator=seeded(2)) * scale
+    turned, _ = torch.linalg.qr(torch.randn(8, 8, generator=seeded(3)))
+    lost = []
+    for basis, shared in ((torch.eye(8), True), (turned, True), (turned, False)):
+        known = cells.partition(Y @ basis, z=2.0)
+        if not shared:
+            known.covariance[:] = np.diag(np.diag(known.covariance))
+        lazy_race.candidates(Products(X @ basis, Y @ basis, known), 40, generator=seeded(4))
+        lost.append(known.tally.lost_share)
+    assert lost[1] == pytest.approx(lost[0], rel=0.3)
+    assert lost[2] > 2 * lost[0] > 0
+
+
 def test_open_cells_have_the_clocks_of_the_dense_race() -> None:
     """With a long horizon every cell is opened: who arrives, and when, is what all clocks say."""
     X, Y = torch.randn(5, 4, generator=seeded(1)), torch.randn(300, 4, generator=seeded(2))

@@ -16,7 +16,7 @@ from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients._bridge import chunks, compiling, row_major
 from tandemrank.gradients.products import Cells, Tally
 
-Z = 3.5  # standard deviations from the mean of a cell's scores to its cap (docs/scale.md)
+Z = 3.25  # standard deviations from the mean of a cell's scores to its cap (docs/scale.md)
 _SHARED = 8192  # items that tell the covariance within cells
 
 
