@@ -13,7 +13,7 @@ from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import indexed, loop
 from tandemrank.training.config import EarlyStopping, TrainingConfig
-from tandemrank.training.history import lost_share
+from tandemrank.training.history import Epoch, lost_share, lost_words
 from tandemrank.training.loop import train
 from tandemrank.training.team import ALONE
 
@@ -115,3 +115,9 @@ def test_where_it_is_no_use_it_is_refused() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             train(policy, LIKED, THETA, TrainingConfig(race="indexed"))
+
+
+def test_what_was_lost_is_said() -> None:
+    history = [Epoch("both", n, 1.0, 0.5, 0.1, {}, lost) for n, lost in enumerate((None, 0.002, 0.0068))]
+    assert "kept away 0.68% of an epoch's arrivals" in (lost_words(history) or "")
+    assert lost_words(history[:1]) is None
