@@ -1,21 +1,20 @@
-"""What an index could do for the draws of training: how much it brings, what is lost, what it costs (docs/scale.md).
+"""What an index can do for the draws of training: how much it brings, what is lost, what it costs (docs/scale.md).
 
     python benchmarks/index_in_training.py
 
-Two ways. Inverted lists are opened for the head, and what they miss is left to the tail, where a rate is at most exp(b).
-Or none is opened, and each list's items are proposed at a rate of their own: that of its centre's score and z standard
-deviations of what is left within the list. *Lost*: arrivals before the horizon that a cap keeps away, of all.
+Two ways. Cells of items are opened for the head, and what they miss is left to the tail, where a rate is at most exp(b).
+Or, as `race = indexed` does, each cell's items are proposed at a rate of their own: that of its mean's score and z standard
+deviations of the scores within the cell. *Lost*: arrivals before the horizon that a cap keeps away, of all; from all scores.
 """
 
 import time
 
-import faiss
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from tandemrank.bench.scale import _world
-from tandemrank.gradients import _products_kernel, lazy_race
+from tandemrank.gradients import _products_kernel, cells, lazy_race
 from tandemrank.gradients.products import Source
 
 K2, QUERIES = 1000, 8
@@ -26,7 +25,6 @@ Floats = NDArray[np.float32]
 def main() -> None:
     """Both ways at two sizes, and what reading items costs."""
     torch.set_num_threads(1)
-    faiss.omp_set_num_threads(1)
     for D in (100_000, 1_000_000):
         pair = _world(D, K2, QUERIES, 0).pair
         factors = pair.generator.factors(torch.arange(QUERIES))
@@ -40,15 +38,14 @@ def main() -> None:
 def lost_by(X: Floats, Y: Floats, lists: int) -> None:
     """What either way loses.  Shapes: X [B, F]; Y [D, F]."""
     horizons = lazy_race.horizons(Source(X, Y, np.empty((len(X), 0), np.float32)), K2, 2, 2.0)
-    means = faiss.Kmeans(Y.shape[1], lists, niter=6, seed=1, max_points_per_centroid=64)
-    means.train(Y[np.random.default_rng(0).permutation(len(Y))[: 64 * lists]])
-    own = means.index.search(Y, 1)[1][:, 0]
-    size = np.bincount(own, minlength=lists)
-    left = np.square(Y - means.centroids[own]).sum() / np.square(Y - Y.mean(0)).sum()
-    say(f"  {lists} lists: variance left {left:.2f}")
+    known = cells.partition(torch.from_numpy(Y), cells=lists)
+    lists, size, own = known.count, np.diff(known.start), np.empty(len(Y), np.int64)
+    own[known.members] = np.repeat(np.arange(lists), size)
+    left = np.square(Y - known.mean[own]).sum() / np.square(Y - Y.mean(0)).sum()
+    say(f"  {lists} cells: variance left {left:.2f}")
     opened, capped = np.zeros((len(OPENED), 2)), np.zeros((len(DEVIATIONS), 2))
     for x, b, log_T in zip(X, horizons.b, horizons.log_T[:, 0], strict=True):
-        s, centre, T = (Y @ x).astype(np.float64), means.centroids @ x, np.exp(np.float64(log_T))
+        s, centre, T = (Y @ x).astype(np.float64), known.mean @ x, np.exp(np.float64(log_T))
         arrivals, order = -np.expm1(-np.exp(s) * T), np.argsort(-centre)
         for i, share in enumerate(OPENED):
             is_open = np.zeros(lists, bool)
@@ -66,7 +63,7 @@ def lost_by(X: Floats, Y: Floats, lists: int) -> None:
     for share, (head, lost) in zip(OPENED, opened / len(X), strict=True):
         say(f"  opened {share:.2f} of the items: {head:.3f} of the head, {lost:.4f} lost")
     for z, (proposals, lost) in zip(DEVIATIONS, capped / len(X), strict=True):
-        say(f"  a cap per list, z = {z}: {proposals:,.0f} proposals per race, {lost:.4f} lost")
+        say(f"  a cap per cell, z = {z}: {proposals:,.0f} proposals per race, {lost:.4f} lost")
 
 
 def costs(X: Floats, Y: Floats) -> None:

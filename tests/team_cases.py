@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.stages import Known, Stages, build
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training import indexed
 from tandemrank.training.config import EarlyStopping, TrainingConfig
 from tandemrank.training.loop import Trained, train
 from tandemrank.training.team import ALONE, Team, Workers
@@ -52,6 +54,7 @@ CASES = {
     "dense": (same_pair, {}, {}),
     "sparse": (same_pair, {"race": "sparse"}, {}),
     "adam": (same_pair, {"query_step": "adam", "minibatch": 7}, {"method": "baseline"}),
+    "indexed": (same_pair, {"race": "indexed"}, {}),
     "one by one": (same_pair, {"minibatch": 1, "race": "sparse", "epochs": 1}, {"method": "stacking"}),
     "paper": (given_pair, {"schedule": "paper", "gradient": "reinforce", "samples": 5}, {}),
     "cross": (cross_pair, {}, {}),
@@ -65,7 +68,8 @@ def trained(name: str, team: Team = ALONE, folder: Path | None = None, resume: b
     w = csr_matrix(0.1 + LIKED.toarray()) if name == "cross" else LIKED
     path = None if folder is None else folder / f"{name}.safetensors"
     config = TrainingConfig(**{"epochs": 2, **switches})
-    return train(pair(), w, THETA, config, seed=5, team=team, checkpoint=path, resume=resume, **more)
+    with patch.object(indexed, "FEWEST", 1):  # cells of few items, too
+        return train(pair(), w, THETA, config, seed=5, team=team, checkpoint=path, resume=resume, **more)
 
 
 def state(found: Trained) -> dict[str, torch.Tensor]:

@@ -24,7 +24,7 @@ from tandemrank.gradients._products_kernel import (
     score_of,
     select,
 )
-from tandemrank.gradients._race_draw_kernel import arrivals, first_race, stream
+from tandemrank.gradients._race_draw_kernel import arrivals, clocks_of, first_race, halves, stream
 
 # Proposals drawn at a time.
 _DRAWN = 16
@@ -135,22 +135,6 @@ def streams(keys, numbers):
 # One block
 
 
-@njit(inline="always")
-def _halves(key):
-    """A 64-bit key as the two words that `uniform` wants."""
-    return u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
-
-
-@kernel(fastmath=MATHS)
-def clocks_of(numbers, n, key, clock):
-    """log E_d of the first n documents in `numbers`."""
-    low, high = _halves(key)
-    for j in range(n):
-        clock[j] = uniform(numbers[j], low, high)
-    for j in range(n):
-        clock[j] = log(minus_log_1m(clock[j]))
-
-
 @kernel()
 def _head(row, first, found, n, x, Y, b, margin, log_T, clock, docs, scores, times, filled):
     """Appends who of the head arrives before T; returns the new number of entries."""
@@ -170,13 +154,13 @@ def _proposals(key, number, width, b, gap, least, slot):
 
     A proposal is kept if u < exp(s_d - b), that is if s_d > b + log u.
     """
-    low, high = _halves(stream(key, u64(0)))
+    low, high = halves(stream(key, u64(0)))
     for i in range(gap.size):
         slot[i] = bits(number + i, low, high) >> u32(32 - width)
-    low, high = _halves(stream(key, u64(1)))
+    low, high = halves(stream(key, u64(1)))
     for i in range(gap.size):
         gap[i] = minus_log_1m(uniform(number + i, low, high))
-    low, high = _halves(stream(key, u64(2)))
+    low, high = halves(stream(key, u64(2)))
     for i in range(gap.size):
         least[i] = b + log(uniform(number + i, low, high))
 
@@ -206,14 +190,14 @@ def _tail(row, first, size, x, Y, b, margin, log_T, key, work, docs, scores, tim
             if j < size and row[j] > least[i] - margin and row[j] <= b + margin:
                 d = first + j
                 s = score_of(x, Y, d, row[j])
-                if least[i] < s <= b and not _seen(d, docs, own, filled):
+                if least[i] < s <= b and not seen(d, docs, own, filled):
                     docs[filled], scores[filled] = d, s
                     times[filled] = f32(np.log(t / slots) - np.float64(b))
                     filled += 1
 
 
 @njit(inline="always")
-def _seen(d, docs, start, stop):
+def seen(d, docs, start, stop):
     """Whether d is among docs[start:stop]: a later proposal of who has arrived already."""
     seen = False
     for k in range(start, stop):

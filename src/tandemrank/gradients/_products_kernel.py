@@ -214,7 +214,7 @@ def highest(docs, scores, filled, wanted, chunks, best, best_score):
 
 
 @intrinsic
-def _fetch(typing_context, Y, d):
+def fetch(typing_context, Y, d):
     """Begins to load Y[d]: the rows of some documents lie all over the memory, and who waits for one may wait for several."""
 
     def generate(context, builder, signature, arguments):
@@ -243,7 +243,7 @@ def scores_at(X, Y, documents, chunks, scores):
     for chunk in prange(chunks):
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for j in range(M):
-                _fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
+                fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
                 scores[q, j] = dot(X[q], Y[documents[q, j]])
 
 
@@ -255,7 +255,7 @@ def query_gradient(Y, documents, gradient, chunks, by_query):
         for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
             for j in range(M):
                 if gradient[q, j] != f32(0.0):
-                    _fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
+                    fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
                     for f in range(Y.shape[1]):
                         by_query[q, f] += gradient[q, j] * Y[documents[q, j], f]
 

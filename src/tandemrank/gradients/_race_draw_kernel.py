@@ -33,6 +33,12 @@ def stream(key, number):
 
 
 @njit(inline="always")
+def halves(key):
+    """A 64-bit key as the two words that `uniform` wants."""
+    return u32(key & u64(0xFFFFFFFF)), u32(key >> u64(32))
+
+
+@njit(inline="always")
 def arrives_before(key_a, a, key_b, b):
     return key_a < key_b or (key_a == key_b and a < b)
 
@@ -61,6 +67,16 @@ def _select(keys, docs, n, rank):
             low = i
         else:
             return
+
+
+@kernel(fastmath=MATHS)
+def clocks_of(numbers, n, key, clock):
+    """log E_d of the first n documents in `numbers`."""
+    low, high = halves(key)
+    for j in range(n):
+        clock[j] = uniform(numbers[j], low, high)
+    for j in range(n):
+        clock[j] = log(minus_log_1m(clock[j]))
 
 
 @kernel(fastmath=MATHS)

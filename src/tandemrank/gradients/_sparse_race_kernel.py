@@ -11,9 +11,8 @@ from numba import njit, prange
 from tandemrank.gradients._balance_kernel import chances, typical_time
 from tandemrank.gradients._compiled import MATHS, kernel
 from tandemrank.gradients._float32_kernel import exp, f32, log, u64
-from tandemrank.gradients._lazy_race_kernel import clocks_of
 from tandemrank.gradients._products_kernel import dot
-from tandemrank.gradients._race_draw_kernel import first_arrivals, scratch_space, stream
+from tandemrank.gradients._race_draw_kernel import clocks_of, first_arrivals, scratch_space, stream
 from tandemrank.gradients._race_kernel import others_matter, others_terms, own_terms, steps
 
 # The time of documents that arrive after all that matters.

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError
 from tandemrank.gradients._bridge import chunks, compiling, keys_for
-from tandemrank.gradients.products import GeneratorScores, Source, longer, refuse, room
+from tandemrank.gradients.products import Entries, GeneratorScores, Source, longer, refuse, room
 
 # The numbers of the samples of documents, behind those of all races.
 _PATTERN, _SECOND = 2**32 - 1, 2**32 - 2
@@ -100,14 +100,13 @@ def races(source: Source, K2: int, samples: int, keys: NDArray[np.uint64], wide:
     return Races(candidates, s, count, log_edge, at.log_tau, docs[:, -1], scores[:, -1], sampled)
 
 
-Entries: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
-
-
 def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) -> Entries:
     """All who arrive before the horizons: documents, scores, times [B, U, capacity] and how many there are [B, U]."""
     from tandemrank.gradients import _lazy_race_kernel as kernel
     from tandemrank.gradients._products_kernel import BLOCK
 
+    if source.cells is not None:
+        return arrived_by_cells(source, at.log_T, keys, K2)
     # Horizons are late where few of very many are wanted: what little a sample knows of these is doubted.
     shape, capacity = at.log_T.shape, min(source.D, 2 * (K2 + BLOCK))
     docs, filled = room((*shape, capacity), np.int32), np.zeros(shape, np.int64)
@@ -126,6 +125,34 @@ def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) ->
             docs, scores, times, filled, bad,
         )  # fmt: skip
     refuse(bad)
+    return docs, scores, times, filled
+
+
+def arrived_by_cells(source: Source, log_T: NDArray[np.float32], keys: NDArray[np.uint64], K2: int) -> Entries:
+    """All who arrive before the horizons: documents, scores, times [B, U, capacity] and how many there are [B, U].
+
+    Shapes: log_T, keys [B, U].
+    """
+    from tandemrank.gradients import _capped_race_kernel as kernel
+    from tandemrank.gradients._products_kernel import BLOCK
+
+    cells = source.cells
+    assert cells is not None
+    capacity = min(source.D, 2 * (K2 + BLOCK))
+    while True:
+        docs, scores = room((*log_T.shape, capacity), np.int32), room((*log_T.shape, capacity), np.float32)
+        times = room((*log_T.shape, capacity), np.float32)
+        filled, lost, bad = np.zeros(log_T.shape, np.int64), np.zeros(log_T.shape), np.full(source.B, -1, np.int64)
+        proposed, opened = np.zeros(source.B, np.int64), np.zeros(source.B, np.int64)
+        kernel.scan(
+            source.X, source.Y, cells.members, cells.start, cells.mean, cells.variance, cells.covariance,
+            np.float32(cells.z), log_T, keys, chunks(source.B), docs, scores, times, filled, lost, proposed, opened, bad,
+        )  # fmt: skip
+        refuse(bad)
+        if filled.max(initial=0) <= capacity:
+            break
+        capacity = int(filled.max())  # the same once more, with room for all
+    cells.tally.add(filled, lost, proposed, opened)
     return docs, scores, times, filled
 
 

@@ -32,8 +32,9 @@ from tandemrank.training.checkpoint import Checkpoint, with_prefix
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.documents import Change, SparseWeights, Weights
 from tandemrank.training.history import Epoch, Progress
+from tandemrank.training.indexed import Index
 from tandemrank.training.ranks import check_depth, rank_weights
-from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of
+from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of, stages_of
 from tandemrank.training.steps import optimisers_of, own_tensors
 from tandemrank.training.stopping import SMOOTH, Best
 from tandemrank.training.team import ALONE, Share, Team
@@ -134,7 +135,7 @@ class _Loop:
         caution: Change | None,
         team: Team,
     ) -> None:
-        self.team = team
+        self.team, self.index = team, Index() if config.race == "indexed" else None
         self.policy, self.weights, self.config, self.schedule = policy, weights, config, schedule
         self.criterion, self.caution = criterion, caution
         self.divergence: dict[View, float] = {}  # N d2 of all queries, at the start of an epoch
@@ -201,14 +202,14 @@ class _Loop:
         if self.criterion is not None and self.epoch == 0 and not self.is_empty():
             self.record(float("nan"), time.perf_counter(), watch)
 
-    def record(self, objective: float, since: float, watch: Watch | None) -> None:
+    def record(self, objective: float, since: float, watch: Watch | None, lost: float | None = None) -> None:
         """The end of an epoch: its line of the history, and whether it is the best so far."""
         held_out = float("nan")
         if (criterion := self.criterion) is not None:
             held_out = self.team.first_says(lambda: criterion(self.judged()))
         seconds = time.perf_counter() - since
         watched = watch(self.judged()) if watch else {}
-        self.history.append(Epoch(self.plan.name, self.epoch, objective, held_out, seconds, watched))
+        self.history.append(Epoch(self.plan.name, self.epoch, objective, held_out, seconds, watched, lost))
         if self.criterion is not None:
             phase = self.history[-self.epoch - 1 :]
             if self.best.improves(phase, min(SMOOTH, self.epochs)):
@@ -241,11 +242,11 @@ class _Loop:
         start = time.perf_counter()
         # A dozen steps in an epoch or more: with fewer, what all queries share would hardly move.
         size = self.config.minibatch or max(min(256, len(self.queries) // 12), 1)
-        phases = len(self.schedule)
+        phases, total = len(self.schedule), 0.0
         order = self.queries[torch.randperm(len(self.queries), generator=self.random)]
         last = self.history[-1] if self.history else None
-        total = 0.0
         self.measure_divergence(size)
+        self.index = self.index and Index()  # of where the items are now
         for first in range(0, len(order), size):
             self.set_rates((self.epoch + first / len(order)) / self.epochs)
             total += self.minibatch(order[first : first + size])
@@ -256,7 +257,8 @@ class _Loop:
         total = self.team.total(total)
         self.epoch += 1
         is_watched = self.epoch % every == 0 or self.epoch == self.epochs
-        self.record(total / len(order), start, watch if is_watched else None)
+        lost = None if self.index is None else self.index.lost_share(self.team)
+        self.record(total / len(order), start, watch if is_watched else None, lost)
         tell(Progress(self.phase, phases, self.epoch, self.epochs, 0.0, self.history[-1]))
 
     def set_rates(self, done: float) -> None:
@@ -279,7 +281,7 @@ class _Loop:
             if self.is_sparse:
                 value = self.sparse_objective(view, stages, w, ours)
             else:
-                for stage in _stages_of(view):
+                for stage in stages_of(view):
                     if stage not in scores:
                         with torch.set_grad_enabled(stage in self.optimisers):
                             scores[stage] = self.models[stage](ours.q)
@@ -314,7 +316,7 @@ class _Loop:
             for first in range(0, len(self.queries), size):
                 q = self.queries[first : first + size]
                 with torch.no_grad():
-                    scores = {stage: self.models[stage](q) for stage in _stages_of(view)}
+                    scores = {stage: self.models[stage](q) for stage in stages_of(view)}
                 s_c, s_r, K2, alpha = self.seen_by(view, scores)
                 found = self.caution.exposures(q.numpy(), s_c, s_r, alpha, K2, self.random)
                 self.divergence[view] += self.caution.divergence(q.numpy(), *found, alpha)
@@ -339,7 +341,9 @@ class _Loop:
         K2 = self.policy.K2
         alpha = self.alpha(K2 if view == "pair" else self.weights.shape[1])
         how = max(self.config.samples, sparse.SAMPLES) * self.plan.races
-        return sparse.utility(self.models, view, stages, ours.q, w, alpha, K2, samples=how, generator=ours.draws)
+        return sparse.utility(
+            self.models, view, stages, ours.q, w, alpha, K2, samples=how, generator=ours.draws, index=self.index
+        )
 
     def objective(
         self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix, ours: Share
@@ -394,7 +398,3 @@ class _Loop:
                 number, moment = name.split(".")
                 saved["state"].setdefault(int(number), {})[moment] = t
             optimiser.load_state_dict(saved)
-
-
-def _stages_of(view: View) -> Sequence[Stage]:
-    return ("generator", "ranker") if view == "pair" else (view,)

@@ -17,6 +17,11 @@ Method = Literal["baseline", "independent", "stacking", "joint"]
 ScheduleName = Literal["tandem", "paper", "mean", "once"]
 
 
+def stages_of(view: View) -> tuple[Stage, ...]:
+    """Whose scores a view needs."""
+    return ("generator", "ranker") if view == "pair" else (view,)
+
+
 class Step(NamedTuple):
     """Improve `stage` on the exposure by `view`: the pair, or the stage alone."""
 
