@@ -739,3 +739,12 @@ def test_where_propensities_are_in_doubt_the_interval_holds_the_models_answer_to
     assert sure[0].interval == hull([sure[0].draws], 0.95)
     assert [one[0].propensity for one in (sure, doubt)] == ["exact", "fitted"]  # no fit is handed on as exact
     assert values.compare_values(*doubt).interval == pytest.approx(hull([own - live, other - live], 0.95))
+
+
+def test_queries_are_told_of_while_pairs_are_valued() -> None:
+    here, heard = world(60), []
+    sides, log = [here.new, "production", here.new], here.log(4000, 1)
+    valuation.estimate_all(sides, log, valuation.Question(**asked(here)), lambda *n: heard.append(n))
+    assert heard == sorted(heard)
+    assert heard[0][0] <= 60 < heard[-1][0]
+    assert heard[-1] == (120, 120)

@@ -3,7 +3,7 @@
 rho_cr(d | q) = E_{y_c} E_{y_r} [theta_{k(d)}]                                       (paper: 2stage-true-utility)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -21,6 +21,7 @@ from tandemrank.policies import candidates
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
+Tell = Callable[[int, int], None]  # hears how many of how many queries are done
 
 CELLS = 2**21  # scores in memory at once: queries x items of a batch
 RACES = 4_000  # of all queries together, at least: with 20 for each of many, or many for each of a few
@@ -62,13 +63,14 @@ def exposure_on(
     samples: int,
     seed: int,
     drawn: Exposure | None = None,
+    progress: Tell | None = None,
 ) -> Exposure:
     """The exposures by the race, in one pass over the logged queries: all items of a batch of queries, never of all.
 
     Of most likely lists they are theta_k at rank k, exactly; `drawn`, that of the pair that draws its lists, has the same
     candidates in random order, and spares their race where items are many. Few queries get more samples, since their noise does
-    not average out. Items that only the log knows have no exposure; items that only the pair knows have no support.
-    Shapes: theta [K].
+    not average out. Items that only the log knows have no exposure; items that only the pair knows have no support. `progress`
+    hears how many of how many queries are done.  Shapes: theta [K].
     """
     policy = pair.policy if isinstance(pair, MostLikely) else pair
     logged = np.flatnonzero(log.impressions)
@@ -101,6 +103,8 @@ def exposure_on(
         random[part] = np.bincount(at[0], np.where(once[rows], found.shuffled, 0.0), len(part))
         random[part] /= np.maximum(found.shuffled_total, np.finfo(float).tiny)  # nothing at all is available to some
         direct[:, part] = found.direct
+        if progress:
+            progress(first + len(part), len(logged))
     return Exposure(rho, total, supported, drawn.random if shares and drawn else random, direct, error)
 
 

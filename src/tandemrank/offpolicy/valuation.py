@@ -26,7 +26,7 @@ from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.calibration import Expected, calibrated, excess, expected_by, expected_of
 from tandemrank.offpolicy.catalogue import ESTIMATORS, direct
 from tandemrank.offpolicy.diagnostics import Exposure, diagnose
-from tandemrank.offpolicy.exposure import MostLikely, exposure_on, races_for
+from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
 from tandemrank.offpolicy.folds import query_folds
 from tandemrank.offpolicy.identification import identified
 from tandemrank.offpolicy.impression_bound import counts_impressions
@@ -111,17 +111,20 @@ def compare(
     return values.compare_values(*estimate_all([new, old], log, asked))
 
 
-def estimate_all(sides: Sequence[Side], log: Source | Feedback, question: Question) -> tuple[Value, ...]:
+def estimate_all(
+    sides: Sequence[Side], log: Source | Feedback, question: Question, progress: Tell | None = None
+) -> tuple[Value, ...]:
     """The value of each side. The log is read and its propensities are found once, and all see the same draws of queries.
 
-    Any two of the values can be compared with `values.compare_values`.
+    Any two of the values can be compared with `values.compare_values`. `progress` hears how many of how many queries are done,
+    those of all pairs added up.
     """
     if wrong := [side for side in sides if not isinstance(side, TwoStagePolicy | MostLikely) and side != PRODUCTION]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; {wrong[0]!r} came. Load a saved pair first.')
     pairs = [side for side in sides if isinstance(side, TwoStagePolicy | MostLikely)]
     read = _read(log, question)
     theta = _curve(read.whole, pairs, question)
-    judged = iter(_judged(pairs, _evidence(read, theta, question), question)) if pairs else iter(())
+    judged = iter(_judged(pairs, _evidence(read, theta, question), question, progress)) if pairs else iter(())
     found = [values.production(read.whole) if side == PRODUCTION else next(judged) for side in sides]
     return _with_uncertainty(found, read.whole, question)
 
@@ -304,20 +307,28 @@ def _reward(
     return posterior.fit(log, theta, vectors=drew, logger=drew, seed=derive(asked.seed, "reward") % 2**32)
 
 
-def _judged(pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, asked: Question) -> list[Judged]:
+def _judged(
+    pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, asked: Question, progress: Tell | None = None
+) -> list[Judged]:
     """Every pair with its estimate, its diagnostics and its verdict. All see the same races."""
     seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in (*evidence.parts, *evidence.rates)]
     found, drawn = [], dict[int, Exposure]()
-    for pair in pairs:
+    for number, pair in enumerate(pairs):
         beside = drawn.get(id(_policy(pair))) if isinstance(pair, MostLikely) else None
         exposure = exposure_on(
-            pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed, drawn=beside
-        )
+            pair, evidence.log, evidence.theta, rewards, samples=asked.samples, seed=seed, drawn=beside,
+            progress=progress and _onwards(progress, number, len(pairs)),
+        )  # fmt: skip
         if not isinstance(pair, MostLikely):
             drawn[id(pair)] = exposure
         found.append(judged(exposure, _calibrated(pair, exposure, evidence, asked)))
     name = fingerprint([evidence.log])
     return [_doubted(one) if _policy(pair).trained_on == name else one for one, pair in zip(found, pairs, strict=True)]
+
+
+def _onwards(progress: Tell, number: int, pairs: int) -> Tell:
+    """Counts on from the pairs before this one."""
+    return lambda done, queries: progress(number * queries + done, pairs * queries)
 
 
 def _calibrated(pair: TwoStagePolicy | MostLikely, exposure: Exposure, evidence: Evidence, asked: Question) -> Evidence:

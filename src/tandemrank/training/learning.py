@@ -23,7 +23,7 @@ from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.feedback import fingerprint
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.estimators import check_exposures
-from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
+from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_lost
 from tandemrank.offpolicy.frequency import by_frequency
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, fitted_policy, row_propensities
@@ -268,8 +268,12 @@ class _Job:
 
     def values(self, policies: Sequence[TwoStagePolicy | MostLikely]) -> tuple[Value, ...]:
         """Of every pair, and of production, on the part for it."""
-        self.say("valuing what was trained, on impressions that nobody saw")
-        return _valued(policies, self.parts, self.data, self.config, derive(self.seed, "value") % 2**32)
+        words = "valuing what was trained, on impressions that nobody saw"
+        self.say(words)
+        seed = derive(self.seed, "value") % 2**32
+        return _valued(
+            policies, self.parts, self.data, self.config, seed, lambda n, of: self.say(f"{words}: {n / of:.0%}")
+        )
 
     def lost(self, policy: TwoStagePolicy, live: TwoStagePolicy) -> float:
         """The exposure that a pair takes from what production shows."""
@@ -370,7 +374,12 @@ def _logger(given: TwoStagePolicy | None, start: Start, parts: Parts, config: Le
 
 
 def _valued(
-    policies: Sequence[TwoStagePolicy | MostLikely], parts: Parts, data: TrainingData, config: LearningConfig, seed: int
+    policies: Sequence[TwoStagePolicy | MostLikely],
+    parts: Parts,
+    data: TrainingData,
+    config: LearningConfig,
+    seed: int,
+    progress: Tell,
 ) -> tuple[Value, ...]:
     """The value of every pair on the part for it, and production's: by fitted propensities that are corrected there, or doubly
     robust, with a reward model that learns from the others."""
@@ -386,4 +395,4 @@ def _valued(
         fitted_lists=float(times[times > 0].mean()) if is_fitted else None,
         independent=None if config.safe is None else config.safe.gate_independent,
     )  # fmt: skip
-    return estimate_all([*policies, PRODUCTION], parts.evaluation, asked)
+    return estimate_all([*policies, PRODUCTION], parts.evaluation, asked, progress)
