@@ -9,7 +9,7 @@ from scipy.sparse import csr_matrix
 
 import enumeration
 from tandemrank.errors import ConfigError, PolicyError
-from tandemrank.gradients import lazy_race, race, sparse_alone
+from tandemrank.gradients import _balance_kernel, _sparse_alone_kernel, lazy_race, race, sparse_alone
 from tandemrank.gradients.products import Products, Source, at
 
 
@@ -85,6 +85,21 @@ def test_as_the_dense_race_with_a_bounded_noise() -> None:
     assert float(ours.var(0).sum().sqrt()) <= 3 * float(dense.var(0).sum().sqrt())
     assert plan.documents.shape[1] <= 1400
     assert torch.all(plan.gradient.sum(1).abs() <= 1e-5 * plan.gradient.abs().sum(1))
+
+
+@pytest.mark.parametrize("D", [1, 300, 3706])
+def test_the_time_of_the_pattern_is_that_of_the_dense_race(D: int) -> None:
+    """From the same documents, whether scores are given or products; nobody available: never."""
+    X, Y = torch.randn(4, 3, generator=seeded(1)), torch.randn(D, 3, generator=seeded(2))
+    given = X @ Y.T
+    given[1], given[2, ::3] = -math.inf, -math.inf
+    for source in (Source.of(Products(X, Y)), Source.of(given)):
+        found, scores = np.empty(4, np.float32), given.numpy() if source.given.size else (X @ Y.T).numpy()
+        _sparse_alone_kernel.typical_times(source.X, source.Y, source.given, 20.0, 2, found)
+        for s, log_t in zip(scores, found, strict=True):
+            available = (s > -np.inf).astype(np.float32)
+            wanted = _balance_kernel.typical_time(s, available, 20.0, *np.empty((2, D), np.float32))
+            assert log_t == wanted or log_t == pytest.approx(wanted, abs=1e-4)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e4])

@@ -1,5 +1,7 @@
 """Training by the sparse race: the objective of a stage alone, what the re-ranker is asked, steps that touch few rows."""
 
+import math
+
 import numpy as np
 import polars as pl
 import pytest
@@ -14,7 +16,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import sparse
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.loop import train
-from tandemrank.training.steps import SPARSE_PACE, RowNormalisedStep, WholeAdam, optimisers_of
+from tandemrank.training.steps import RowNormalisedStep, WholeAdam, optimisers_of, sparse_pace
 
 RNG = np.random.default_rng(1)
 USERS, ITEMS = (RNG.normal(size=(n, 3)).astype(np.float32) for n in (20, 30))
@@ -109,16 +111,35 @@ def test_adam_of_sparse_gradients_is_adam() -> None:
 
 
 def test_items_go_faster_where_their_gradient_is_a_sample() -> None:
-    """And nothing else does: not the queries, not what is no vector of an item."""
+    """And nothing else does: not the queries, not what is no vector of an item. Less so where a minibatch has more queries."""
     model, config = MatrixFactorisation(USERS, ITEMS), TrainingConfig()
     rates = {
-        how: {
-            id(p): o.defaults["lr"] for o in optimisers_of(model, config, 1.0, how) for p in o.param_groups[0]["params"]
+        sampled: {
+            id(p): o.defaults["lr"]
+            for o in optimisers_of(model, config, 1.0, sampled)
+            for p in o.param_groups[0]["params"]
         }
-        for how in (False, True)
+        for sampled in (None, 7, 50, 250)
     }
-    assert rates[True][id(model.items)] == pytest.approx(SPARSE_PACE * rates[False][id(model.items)])
-    assert rates[True][id(model.queries)] == rates[False][id(model.queries)]
+    faster = [rates[sampled][id(model.items)] / rates[None][id(model.items)] for sampled in (7, 50, 250)]
+    assert faster == pytest.approx([1.5, 1.5, math.sqrt(1 + 1.25 / 5)])
+    assert len({rate[id(model.queries)] for rate in rates.values()}) == 1
+
+
+def test_the_pace_is_what_adam_takes_away() -> None:
+    """Gradients 1 + noise: steps of Adam, sampled over whole, are 1 / pace on average, whatever the number of queries."""
+    rng = np.random.default_rng(0)
+    for queries in (50, 200):
+        noise = math.sqrt((1.5**2 - 1) * 50 / queries) * rng.standard_normal((4000, 500))
+        moved = []
+        for gradient in (np.ones((4000, 500)), 1 + noise):
+            x = torch.zeros(4000, 1, requires_grad=True)
+            adam = WholeAdam([x], 0.01)
+            for g in gradient.T:
+                x.grad = torch.from_numpy(g[:, None].astype(np.float32))
+                adam.step()
+            moved.append(float(x.detach().mean()))
+        assert moved[0] / moved[1] == pytest.approx(sparse_pace(queries), rel=0.03)
 
 
 def test_rows_without_a_gradient_stay_where_steps_have_no_memory() -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 from numba import njit, prange
 
+from tandemrank.gradients._balance_kernel import TYPICAL_DOCUMENTS, typical_time
 from tandemrank.gradients._compiled import MATHS, kernel
 from tandemrank.gradients._float32_kernel import exp, f32
 from tandemrank.gradients._products_kernel import dot
@@ -20,6 +21,24 @@ def _rate(s_d, log_t):
 def _chance(y):
     """1 - exp(-y), accurate for tiny rates too."""
     return f32(1.0) - exp(-y) if y > f32(0.02) else y * (f32(1.0) - y * (f32(0.5) - y * f32(1.0 / 6.0)))
+
+
+@kernel(parallel=True)
+def typical_times(X, Y, given, target, chunks, log_t):
+    """When `target` documents are expected to have arrived, from the documents that the dense race asks; -inf for never.
+
+    Shapes: log_t [B], filled.
+    """
+    B, D = log_t.size, Y.shape[0]
+    stride = max(1, D // TYPICAL_DOCUMENTS)
+    n = (D + stride - 1) // stride
+    for chunk in prange(chunks):
+        s, chance, rate, weight = np.empty((4, n), np.float32)
+        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
+            for j in range(n):
+                s[j] = dot(X[q], Y[j * stride]) if Y.shape[1] > 0 else given[q, j * stride]
+                chance[j] = f32(1.0) if s[j] > f32(-np.inf) else f32(0.0)
+            log_t[q] = typical_time(s, chance, f32(target * n / D), rate, weight)
 
 
 @kernel()

@@ -188,13 +188,12 @@ class ListsAndSamples:
     """The K + 1 first arrivals of S races in their order, and two independent samples of the documents.
 
     A sample is all who arrive, by clocks of its own, before exp(log_reach), when `size` arrivals are expected.
-    Shapes: first, log_t [B, S, K + 1]; log_tau, when K arrivals are expected, and log_reach [B]; sampled, sampled_s
-    [B, 2, n], documents and scores, of which count [B, 2] are filled.
+    Shapes: first, log_t [B, S, K + 1]; log_reach [B]; sampled, sampled_s [B, 2, n], documents and scores, of which count
+    [B, 2] are filled.
     """
 
     first: NDArray[np.int32]
     log_t: NDArray[np.float32]
-    log_tau: NDArray[np.float64]
     log_reach: NDArray[np.float64]
     sampled: NDArray[np.int32]
     sampled_s: NDArray[np.float32]
@@ -222,8 +221,7 @@ def lists_and_samples(source: Source, K: int, samples: int, size: int, keys: NDA
         )
     return ListsAndSamples(
         np.pad(first, more, constant_values=-1), np.pad(log_t, more, constant_values=np.inf),
-        own.log_tau.astype(np.float64), wide.log_tau.astype(np.float64), entries[0][:, samples:], entries[1][:, samples:],
-        entries[3][:, samples:],
+        wide.log_tau.astype(np.float64), entries[0][:, samples:], entries[1][:, samples:], entries[3][:, samples:],
     )  # fmt: skip
 
 

@@ -16,6 +16,9 @@ Who is looked at is independent from document to document, so the bracket withou
 is the sum of all gradients, whose mean is 0. Pulls and pushes thus cancel document by document, as in the dense race. c comes
 from a second sample, independent of both; what is still left of the sum has mean 0 given that sample, and is taken out by its
 pattern, c h: the gradients of a query then sum to 0 in every sample.
+
+t, when so many are expected as the ranks count for, is found from the same few documents as in the dense race. Any t is
+unbiased; but a query steps along the *direction* of its gradient, and the mean direction depends on what noise is taken out.
 """
 
 from dataclasses import dataclass
@@ -67,16 +70,16 @@ def plan(
         w.sum_duplicates()
     curve, keys = alpha.detach().double().numpy(), keys_for(source.B, generator)
     drawn = lazy_race.lists_and_samples(source, len(curve), samples, size, keys)
-    # When so many are expected as the ranks count for: the pattern of the pushes.
-    log_t = drawn.log_tau + np.log(max(abs(curve).sum() / max(abs(curve).max() * len(curve), 1e-300), 1e-300))
+    log_t, places = np.empty(source.B, np.float32), abs(curve).sum() / max(abs(curve).max(), 1e-300)
     delta = ((curve - np.append(curve[1:], 0.0)) / samples).astype(np.float32)
     room = max(1, int(np.diff(w.indptr).max(initial=0)) + int(drawn.count.max(initial=0, axis=0).sum()))
     documents, gradient = np.empty((source.B, room), np.int64), np.zeros((source.B, room), np.float32)
     listed, value = np.zeros(source.B, np.int64), np.zeros(source.B)
     with compiling():
+        kernel.typical_times(source.X, source.Y, source.given, max(places, 1e-30), chunks(source.B), log_t)
         kernel.gradients(
             source.X, source.Y, source.given, w.indptr.astype(np.int64), w.indices.astype(np.int32),
-            w.data.astype(np.float32), drawn.first, drawn.log_t, delta, log_t.astype(np.float32),
+            w.data.astype(np.float32), drawn.first, drawn.log_t, delta, log_t,
             drawn.log_reach.astype(np.float32), drawn.sampled, drawn.sampled_s, drawn.count, chunks(source.B),
             documents, gradient, listed, value,
         )  # fmt: skip

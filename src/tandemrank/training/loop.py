@@ -35,7 +35,7 @@ from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.indexed import Index
 from tandemrank.training.ranks import check_depth, rank_weights
 from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of, stages_of
-from tandemrank.training.steps import optimisers_of, own_tensors
+from tandemrank.training.steps import minibatch_size, optimisers_of, own_tensors
 from tandemrank.training.stopping import SMOOTH, Best
 from tandemrank.training.team import ALONE, Share, Team
 
@@ -176,8 +176,9 @@ class _Loop:
         if self.plan.from_mean:
             self.take_mean()
         # A phase with nothing to do has none: the first optimiser of a process imports torch's compiler, two seconds.
+        sampled = minibatch_size(self.config, len(self.queries)) if self.is_sparse else None
         self.optimisers = {
-            s: optimisers_of(self.models[s], self.config, self.plan.rate, self.is_sparse)
+            s: optimisers_of(self.models[s], self.config, self.plan.rate, sampled)
             for s in (() if self.is_empty() else self.plan.stages)
         }
         self.epoch, self.best = 0, Best()
@@ -240,8 +241,7 @@ class _Loop:
 
     def run_epoch(self, tell: Tell, watch: Watch | None, every: int) -> None:
         start = time.perf_counter()
-        # A dozen steps in an epoch or more: with fewer, what all queries share would hardly move.
-        size = self.config.minibatch or max(min(256, len(self.queries) // 12), 1)
+        size = minibatch_size(self.config, len(self.queries))
         phases, total = len(self.schedule), 0.0
         order = self.queries[torch.randperm(len(self.queries), generator=self.random)]
         last = self.history[-1] if self.history else None

@@ -1,5 +1,6 @@
 """Steps of the optimisers: along the direction of a row's gradient, and Adam of sparse gradients too."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,9 +12,23 @@ from tandemrank.policies.trees import boosting_of
 from tandemrank.training.config import TrainingConfig
 
 # Adam divides by the size of the gradient, noise included, and a sample of the items makes theirs noisier: their steps would be
-# shorter than with the dense race. So much longer, they move as far (synthetic world, 600 users and 3,706 items: 1.82 and 1.82
-# on average, 1.42 without it), whatever comes of it.
-SPARSE_PACE = 1.5
+# shorter than with the dense race. So much longer, in minibatches of so many queries, they move as far (synthetic world, 600
+# users and 3,706 items: 1.82 and 1.82 on average, 1.42 without it), whatever comes of it.
+SPARSE_PACE, SPARSE_PACE_AT = 1.5, 50
+
+
+def sparse_pace(minibatch: int) -> float:
+    """How much longer the steps of items are in the sparse race: sqrt(1 + c min(1, 50 / B)), 1.5 for B = 50 queries or fewer.
+
+    The noise of a sample adds to the mean square of a gradient that Adam divides by; as it is independent from query to query,
+    what it adds falls with the queries of a minibatch.
+    """
+    return math.sqrt(1 + (SPARSE_PACE**2 - 1) * min(1.0, SPARSE_PACE_AT / minibatch))
+
+
+def minibatch_size(config: TrainingConfig, queries: int) -> int:
+    """Queries per minibatch: a dozen steps in an epoch or more; with fewer, what all queries share would hardly move."""
+    return config.minibatch or max(min(256, queries // 12), 1)
 
 
 class RowNormalisedStep(torch.optim.Optimizer):
@@ -81,17 +96,18 @@ class WholeAdam(torch.optim.Adam):
 
 
 def optimisers_of(
-    model: Scorer, config: TrainingConfig, pace: float, sparse: bool = False
+    model: Scorer, config: TrainingConfig, pace: float, sampled: int | None = None
 ) -> list[torch.optim.Optimizer]:
     """In an epoch a query's own parameters meet one minibatch, what all queries share meets every one: it goes slower.
 
-    `sparse`: the gradient is that of the sparse race, and vectors of items go faster by `SPARSE_PACE`.
+    `sampled`: the queries of a minibatch, where the gradient is that of the sparse race: vectors of items go faster by
+    `sparse_pace` then.
     """
     own = {id(parameter) for parameter in model.per_query_parameters()}
-    items = {id(p) for p in model.parameters() if sparse and p.ndim == 2 and len(p) == model.spec()["D"]} - own
+    items = {id(p) for p in model.parameters() if sampled and p.ndim == 2 and len(p) == model.spec()["D"]} - own
     rate, shared = config.learning_rate * pace, config.learning_rate * pace * config.shared_rate
-    found = boosting_of(model, rate)
-    for is_own, is_item, lr in ((True, False, rate), (False, False, shared), (False, True, shared * SPARSE_PACE)):
+    found, of_items = boosting_of(model, rate), shared * sparse_pace(sampled or 1)
+    for is_own, is_item, lr in ((True, False, rate), (False, False, shared), (False, True, of_items)):
         parameters = [p for p in model.parameters() if (id(p) in own, id(p) in items) == (is_own, is_item)]
         # Scores that were given have no vector per query, so no direction either.
         by_direction = is_own and config.query_step == "direction" and all(p.ndim == 2 for p in parameters)
