@@ -37,17 +37,34 @@ def put(folder: Path, cell: Cell, found: CellRecord) -> None:
 
 
 def test_the_most_telling_cells_come_first_and_every_cell_once() -> None:
-    found = cells(config(runs=5))
-    assert len(found) == len({cell.name for cell in found}) == 8 * 4 * 5 + 6 * 4 * study.FEW + 2 * 2 * study.FEW
+    found, few, runs = cells(config(runs=5)), study.FEW, 5
+    alike = [setting.name for setting in study.SETTINGS if setting.question == "rank"]
+    different = [setting.name for setting in study.SETTINGS if setting.question != "rank"]
+    assert (len(different), len(alike)) == (5, 9)
+    assert len(found) == len({cell.name for cell in found}) == 14 * 4 * runs + 5 * 2 * runs + 3 * 2 * few
     assert found[:4] == [
         Cell(FIRST.name, method, "off", 0) for method in ("joint", "stacking", "independent", "baseline")
     ]
-    assert {cell.run for cell in found[: 14 * 4 * study.FEW + 12]} == set(range(study.FEW))
-    assert {(cell.setting, cell.run) for cell in found if cell.score != "off"} == {
-        (setting.name, run) for setting in (FIRST, SECOND) for run in range(study.FEW)
+    assert {cell.score for cell in found[8 * 4 * few :][: 5 * 2 * few]} == {"stacked"}
+    start = 14 * 4 * few + 5 * 2 * few
+    assert {cell.run for cell in found[:start]} == set(range(few))
+    rest = found[start:]
+    assert {(cell.setting, cell.score) for cell in rest[: 5 * 6 * (runs - few)]} == {
+        (name, score) for name in different for score in ("off", "stacked")
     }
-    many = {cell.setting for cell in found if cell.run == 4}
-    assert many == {setting.name for setting in study.SETTINGS if setting.K2 == 50}
+    assert {cell.setting for cell in rest[5 * 6 * (runs - few) :][: 3 * 4 * (runs - few)]} == set(alike[:3])
+    assert {(cell.setting, cell.score) for cell in rest[-3 * 2 * few :]} == {(name, "stacked") for name in alike[:3]}
+
+
+def test_every_method_has_all_runs_and_the_score_where_the_stages_know_different_things() -> None:
+    found = cells(config(runs=5))
+    runs = {(cell.setting, cell.score, cell.method): 0 for cell in found}
+    for cell in found:
+        runs[cell.setting, cell.score, cell.method] += 1
+    for setting in study.SETTINGS:
+        assert [runs[setting.name, score, method] for score, method in study.PLAIN] == [5] * 4
+        least = 5 if setting.question != "rank" else study.FEW if setting.K2 == 50 else 0
+        assert [runs.get((setting.name, score, method), 0) for score, method in study.WITH_SCORE] == [least] * 2
 
 
 def test_the_table_is_that_of_the_cells_that_are_there(tmp_path) -> None:
@@ -72,6 +89,21 @@ def test_the_table_is_that_of_the_cells_that_are_there(tmp_path) -> None:
     assert pairs.endswith("over stacking, n = 2")
     assert rivals.startswith("+0.0500  over single stage, n = 1")
     assert "n = 2" in style.svg(stages.gains(table))
+
+
+def test_the_figure_has_a_row_per_setting_and_both_joints_in_it(tmp_path) -> None:
+    """The rival with the score is the better one: over it, in two runs, stands Joint; with the score Joint has one."""
+    for run, score, method, ndcg in (
+        (0, "off", "joint", 0.5), (1, "off", "joint", 0.7), (0, "off", "stacking", 0.4), (1, "off", "stacking", 0.5),
+        (0, "stacked", "stacking", 0.45), (1, "stacked", "stacking", 0.6), (0, "stacked", "joint", 0.55),
+    ):  # fmt: skip
+        put(tmp_path, Cell(FIRST.name, method, score, run), record(ndcg))
+    [axis] = stages.gains(table_of(config(), tmp_path)).axes
+    assert [tick.get_text() for tick in axis.get_yticklabels()] == [
+        f"{FIRST.name}\nover stacking with the score, n = 2 (1 with the score)"
+    ]
+    means = {line.get_label(): line.get_xydata().tolist() for line in axis.lines if line.get_label()[0] != "_"}
+    assert means == {"Joint": [[pytest.approx(0.075), -0.14]], "Joint with the score": [[pytest.approx(0.1), 0.14]]}
 
 
 @pytest.mark.parametrize(("generator", "ranker", "best"), [(0.4, 0.35, 0.4), (0.4, 0.6, 0.6), (0.4, float("nan"), 0.4)])

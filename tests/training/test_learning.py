@@ -591,6 +591,7 @@ def test_where_clicks_are_few_that_is_said_before_training(world) -> None:
     learn(short, config, start=two, say=said.append)
     assert len(said) == 1
     assert "clicks are few:" in said[0]
+    assert "--method auto and --generator-score auto" in said[0]
     learn(short, config, say=said.append)
     learn(short, config, start=two, methods=["stacking"], say=said.append)
     assert len(said) == 1

@@ -147,19 +147,23 @@ ORDER: tuple[tuple[Score, Method], ...] = (
     ("stacked", "stacking"),
 )  # fmt: skip
 PLAIN, WITH_SCORE = ORDER[:4], ORDER[4:]
-FEW = 3  # runs of a setting before another has more, and all of what is there for a trend alone
+FEW = 3  # runs of a setting before another has more, and all of what is there for a sign alone
 
 
 def cells(config: StudyConfig) -> list[Cell]:
-    """All of them, the most telling first: a few runs of every setting, and of what the stages know with the generator's score;
-    then the other runs, but not of other K2 than the first, which are there for the trend."""
-    known = tuple(one for one in SETTINGS if one.question == "information")
-    main = tuple(one for one in SETTINGS if one.question != "rank" or one.K2 == Setting.K2)
-    order = ((main, FEW, PLAIN), (SETTINGS, FEW, PLAIN), (known, FEW, WITH_SCORE), (main, config.runs, PLAIN))
+    """All of them, the most telling first: a few runs of every setting; where the stages know different things all runs, also
+    with the generator's score; all other runs; the score where both stages are factorisations, a few runs at the first K2."""
+    different = tuple(one for one in SETTINGS if one.question != "rank")
+    alike = tuple(one for one in SETTINGS if one.question == "rank" and one.K2 == Setting.K2)
+    main, runs = different + alike, config.runs
+    order = (
+        (main, FEW, PLAIN), (different, FEW, WITH_SCORE), (SETTINGS, FEW, PLAIN), (different, runs, ORDER), (main, runs, PLAIN),
+        (SETTINGS, runs, PLAIN), (alike, FEW, WITH_SCORE),
+    )  # fmt: skip
     found = [
         Cell(setting.name, method, score, run)
-        for settings, runs, methods in order
-        for run in range(min(runs, config.runs))
+        for settings, most, methods in order
+        for run in range(min(most, runs))
         for setting in settings
         for score, method in methods
     ]

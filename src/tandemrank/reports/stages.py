@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {"joint": THEME["method-0"], "joint with the score": THEME["method-3"]}
+ASIDE = {"joint": -0.14, "joint with the score": 0.14}  # where both stand in a setting's row
 
 
 def markdown(table: StudyTable) -> str:
@@ -47,19 +48,34 @@ def _gains(setting: SettingResult, pairs_only: bool) -> list[str]:
 
 @styled
 def gains(table: StudyTable) -> "Figure":
-    """Joint less the best other pair: a dot per run, the mean with its interval, a row per setting."""
-    found = ((one, one.best(method, pairs_only=True)) for one in table.settings for method in COLOURS)
-    rows = [(setting, gain) for setting, gain in found if gain is not None]
-    figure, axes = panels(1, 1, 1.2 + 0.42 * max(len(rows), 1))
+    """Joint less the best other pair, without and with the generator's score: a dot per run, the mean with its interval, a row
+    per setting, which names the rival of the one without."""
+    rows = [setting for setting in table.settings if setting.best(pairs_only=True) is not None]
+    figure, axes = panels(1, 1, 1.2 + 0.52 * max(len(rows), 1))
     axis = axes[0, 0]
-    for y, (_, gain) in enumerate(rows):
-        colour, each = COLOURS[gain.method], list(gain.difference_runs.values())
-        axis.plot(each, [y] * len(each), "o", color=colour, alpha=0.3, markersize=4)
-        interval_line(axis, y, gain.difference.low, gain.difference.high, colour, across=True)
-        axis.plot([gain.difference.mean], [y], "o", color=colour)
     axis.axvline(0, color=THEME["muted"], lw=1)
-    words = [f"{s.name}{'' if g.method == 'joint' else ', with the score'} (n = {g.difference.n})" for s, g in rows]
-    axis.set_yticks(range(len(rows)), words)
+    for method, colour in COLOURS.items():
+        found = [(y, gain) for y, one in enumerate(rows) if (gain := one.best(method, pairs_only=True)) is not None]
+        for place, gain in ((y + ASIDE[method], gain) for y, gain in found):
+            each = list(gain.difference_runs.values())
+            axis.plot(each, [place] * len(each), "o", color=colour, alpha=0.3, markersize=4)
+            interval_line(axis, place, gain.difference.low, gain.difference.high, colour, across=True)
+        means = [(gain.difference.mean, y + ASIDE[method]) for y, gain in found]
+        if means:
+            axis.plot(*zip(*means, strict=True), "o", color=colour, label=label(method))
+    axis.set_yticks(range(len(rows)), [_words(one) for one in rows])
     axis.invert_yaxis()
+    axis.legend(frameon=False, loc="best")
     axis.set_xlabel("NDCG@10 of Joint less that of the best other pair")
     return figure
+
+
+def _words(setting: SettingResult) -> str:
+    """A row's name, over whom Joint is compared, and the runs."""
+    plain, scored = (setting.best(method, pairs_only=True) for method in COLOURS)
+    if plain is None:
+        return setting.name
+    runs = f"n = {plain.difference.n}"
+    if scored is not None and scored.difference.n != plain.difference.n:
+        runs += f" ({scored.difference.n} with the score)"
+    return f"{setting.name}\nover {plain.rival}, {runs}"

@@ -106,5 +106,6 @@ def few_clicks(log: Feedback, generator: Scorer, ranker: Scorer, methods: Sequen
         return None
     return (
         f"clicks are few: {each:.1f} clicked items per query, of {queries:,} queries with clicks. Below about {FEW} training "
-        "the stages for each other gained in some worlds and not in others; --method auto lets held-out clicks choose."
+        "the stages for each other gained in some worlds and not in others. --method auto and --generator-score auto, which "
+        "may gain more, let held-out clicks choose."
     )
