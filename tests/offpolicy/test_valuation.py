@@ -301,6 +301,17 @@ def test_a_log_of_little_is_not_trusted() -> None:
     assert "an interval from 10 queries is too narrow" in weighed.reasons
 
 
+def test_a_long_log_of_which_the_weights_leave_little_is_not_simply_trusted() -> None:
+    """A thousand effective items are plenty out of ten thousand, and few out of a million."""
+    small = world()
+    found = valuation.estimate(small.new, small.log(4000, 1), **asked(small)).diagnostics
+    assert found is not None
+    for examined, wanted in ((10_000.0, "trust it"), (1e6, "use with care")):
+        verdict, reasons = judge(replace(found, examined=examined, effective_sample_size=1000.0), modelled=False)
+        assert verdict == wanted
+    assert reasons == ("the weights leave 1000 effective of 1000000 examined items: a few of them decide the value",)
+
+
 @pytest.mark.parametrize(
     ("factor", "reason"), [(0, "do not fit the log"), (-1, "do not fit the log"), (-2, "a few items decide")]
 )

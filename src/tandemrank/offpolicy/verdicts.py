@@ -10,6 +10,8 @@ from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 # The verdict. Where exposure is missing beyond three standard errors and these shares, or so little data is left:
 CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
 CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
+# Of what was examined, so little is left that single weights decide; an interval knows those that met a click alone.
+CARE_EFFECTIVE = 0.01
 CARE_QUERIES, CARE_LARGEST, CARE_CLIPPED = FEW_QUERIES, 0.1, 0.05
 CONTRADICTS = "the log contradicts the examination curve"
 SUM_OF_THETA = 0.1  # so close to sum_k theta_k a wrong balance is likely that of P(item at position)
@@ -100,7 +102,7 @@ def _cautions(found: Diagnostics, *, modelled: bool, over_impressions: bool) -> 
     clipped = f"{found.clipped:.0%} of the propensities are clipped, so the value is too low"
     return [
         *_exposure_rules(found, CARE_MISSING),
-        (found.effective_sample_size < CARE_SAMPLE, _few(found)),
+        (found.effective_sample_size < max(CARE_SAMPLE, CARE_EFFECTIVE * found.examined), _few(found)),
         (
             found.queries < CARE_QUERIES and not over_impressions,
             f"an interval from {found.queries} queries is too narrow",
@@ -174,4 +176,5 @@ def misfit_words(found: Diagnostics) -> str:
 
 
 def _few(found: Diagnostics) -> str:
-    return f"the weights leave {found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
+    left = f"the weights leave {found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
+    return left if found.effective_sample_size < CARE_SAMPLE else f"{left}: a few of them decide the value"
