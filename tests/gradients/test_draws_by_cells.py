@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 import enumeration
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import _bridge, cells, lazy_race, sparse_alone, sparse_race
+from tandemrank.gradients import _capped_race_kernel as kernel
 from tandemrank.gradients.products import Products, Source, at
 
 SCORES = [0.5, -1.0, 1.5, 0.0, 0.3, -2.0]
@@ -292,3 +293,27 @@ def test_scores_that_are_none_are_refused_by_name() -> None:
     X[1] = torch.nan
     with pytest.raises(PolicyError, match="row 1"):
         lazy_race.candidates(Products(X, Y, known), 5, generator=seeded(0))
+
+
+def test_caps_are_higher_where_scores_are_far_from_normal_and_proposals_few() -> None:
+    """Items of which a few are far out: caps of one height lose many arrivals, those that go as high as is cheap hardly any."""
+    rng = np.random.default_rng(5)
+    items = torch.tensor(rng.normal(size=(4000, 3)) * np.exp(rng.normal(size=(4000, 1))), dtype=torch.float32)
+    queries, keys = torch.tensor(rng.normal(size=(20, 3)), dtype=torch.float32), np.arange(1, 21, dtype=np.uint64)
+    lost = {}
+    for z in (2.0, None):
+        known = cells.partition(items, z=z)
+        lazy_race.races(Source.of(Products(queries, items, known)), 20, 2, keys)
+        lost[z] = known.tally.lost_share
+    assert lost[2.0] > 0.02
+    assert lost[None] < 0.001
+
+
+def test_heights_are_the_highest_that_the_effort_allows() -> None:
+    """Two cells of 100 items, one far below; of 1 e^(0.1 z - 2) proposals per item, at most 2."""
+    centre, spread = np.array([-2.0, -50.0], np.float32), np.array([0.1, 0.1], np.float32)
+    sizes = np.array([100, 100])
+    cost = {z: 100 * min(math.exp(0.1 * z - 2), 2.0) for z in (3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0)}
+    for effort in (0.0, 19.0, 20.5, 31.0, 99.0, 150.0):
+        wanted = max([3.0, *(z for z, one in cost.items() if one <= effort)])
+        assert kernel.height_of(centre, spread, sizes, 0.0, 2.0, np.float32(3.0), effort) == wanted

@@ -104,7 +104,7 @@ def test_cells_follow_their_items_now_and_then(monkeypatch) -> None:
     monkeypatch.setattr(indexed, "FEWEST", 1)
     monkeypatch.setattr(loop, "Index", lambda: made.append(indexed.Index()) or made[-1])
     train(pair(), LIKED, THETA, TrainingConfig(epochs=2, race="indexed"), method="independent", seed=1)
-    assert sum(bool(x.tally.proposed) for x in made) == 4
+    assert sum(bool(x.tally.queries) for x in made) == 4
 
 
 def test_where_it_is_no_use_it_is_refused() -> None:

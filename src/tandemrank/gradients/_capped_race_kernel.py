@@ -33,6 +33,7 @@ _AHEAD = 16  # items that are loaded before their turn
 _CELL = u64(4)  # the stream of a query's proposals, behind those of `_lazy_race_kernel`
 # What an item of an open cell costs, and its clock in each race, in proposals.
 _ITEM_COST, _CLOCK_COST = 0.5, 0.3
+_HEIGHTS = np.array([3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0], np.float32)
 
 
 # Caps
@@ -49,9 +50,29 @@ def correction_of(x, squared, covariance):
 
 
 @kernel()
-def cap_of(x, squared, correction, z, mean, variance):
-    """The cap of a cell for a query: the mean of the scores and z of their standard deviations.  Shapes: all [F]."""
-    return dot(x, mean) + z * f32(np.sqrt(correction * dot(squared, variance)))
+def _set_spreads(x, mean, variance, covariance, centre, spread):
+    """Mean and standard deviation of each cell's scores.  Shapes: centre, spread [cells], filled."""
+    squared = x * x
+    correction = correction_of(x, squared, covariance)
+    for c in range(centre.size):
+        centre[c] = dot(x, mean[c])
+        spread[c] = f32(np.sqrt(correction * dot(squared, variance[c])))
+
+
+@kernel()
+def height_of(centre, spread, sizes, log_total, clocks, z, effort):
+    """How many standard deviations caps are above the mean: the most of `_HEIGHTS` with which proposals, and items of the cells
+    that are opened, at `clocks` proposals each, cost no more than `effort`; at least z.  Shapes: centre, spread, sizes [cells].
+    """
+    for k in range(_HEIGHTS.size):
+        cost = 0.0
+        for c in range(sizes.size):
+            each = math.exp(min(np.float64(centre[c] + _HEIGHTS[k] * spread[c]) + log_total, 700.0))
+            cost += sizes[c] * min(each, clocks)
+        if not cost <= effort:
+            break
+        z = max(z, _HEIGHTS[k])
+    return z
 
 
 # Proposals
@@ -193,7 +214,7 @@ def _copied(Y, members, first, last, rows):
 
 @kernel(parallel=True)
 def scan(
-    X, Y, members, start, mean, variance, covariance, z, log_T, keys, chunks,
+    X, Y, members, start, mean, variance, covariance, z, effort, log_T, keys, chunks,
     docs, scores, times, filled, lost, proposed, opened, bad,
 ):  # fmt: skip
     """Who arrives before the horizons, out of all documents; entries beyond the capacity are counted, not kept.
@@ -202,28 +223,30 @@ def scan(
     covariance [F, F]; log_T, keys, filled, lost [B, U]; docs, scores, times [B, U, capacity]; proposed, opened [B], how many
     proposals and items of open cells; bad [B], a document without a finite score, or -1.
     """
-    (B, F), U, largest = X.shape, log_T.shape[1], (start[1:] - start[:-1]).max()
-    squared, correction = X * X, np.empty(B, np.float32)
-    log_total, share = np.empty(B), np.zeros((B, U), np.float32)
-    for q in range(B):
-        correction[q] = correction_of(X[q], squared[q], covariance)
-        log_total[q] = _shares(log_T[q], share[q])
+    (B, F), U, sizes = X.shape, log_T.shape[1], start[1:] - start[:-1]
+    largest, clocks = sizes.max(), _ITEM_COST + _CLOCK_COST * U
+    centre, spread = np.empty((B, sizes.size), np.float32), np.empty((B, sizes.size), np.float32)
+    log_total, share, height = np.empty(B), np.zeros((B, U), np.float32), np.empty(B, np.float32)
     for chunk in prange(chunks):
         rows, begin = np.empty((largest, F), np.float32), np.empty(U, np.int64)
         slot, least, drawn = np.empty(_DRAWN, np.uint32), np.empty(_DRAWN, np.float32), np.empty(_DRAWN, np.float32)
         score, clock = np.empty(largest, np.float32), np.empty(largest, np.float32)
         found, work = np.empty(largest + 1, np.int32), (slot, least, drawn, begin)
+        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
+            log_total[q] = _shares(log_T[q], share[q])
+            _set_spreads(X[q], mean, variance, covariance, centre[q], spread[q])
+            height[q] = height_of(centre[q], spread[q], sizes, log_total[q], clocks, z, effort)
         for c in range(start.size - 1):
             items = members[start[c] : start[c + 1]]
             _copied(Y, members, start[c], start[c + 1], rows)
             for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
                 x, out = X[q], (docs, scores, times, filled)
-                cap = cap_of(x, squared[q], correction[q], z, mean[c], variance[c])
+                cap = centre[q, c] + height[q] * spread[q, c]
                 if not abs(cap) < f32(np.inf):
                     bad[q] = items[0] if items.size else bad[q]
                     continue
                 each = math.exp(min(np.float64(cap) + log_total[q], 700.0))
-                if each <= _ITEM_COST + _CLOCK_COST * U:
+                if each <= clocks:
                     key = stream(stream(keys[q, 0], _CELL), u64(c))
                     n = poisson(each * items.size, _fraction(stream(key, u64(0))))
                     proposed[q] += n

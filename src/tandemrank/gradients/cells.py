@@ -16,12 +16,15 @@ from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients._bridge import chunks, compiling, row_major
 from tandemrank.gradients.products import Cells, Tally
 
-Z = 3.25  # standard deviations from the mean of a cell's scores to its cap (docs/scale.md)
+# Standard deviations from the mean of a cell's scores to its cap, at least; and more where the proposals of a query, and the
+# items of open cells, cost no more than so many: where scores are far from normal few are proposed, and caps too low.
+Z, EFFORT = 3.25, 100_000.0
 _SHARED = 8192  # items that tell the covariance within cells
 
 
-def partition(items: Tensor, *, cells: int | None = None, z: float = Z) -> Cells:
-    """The items in about so many cells, by default sqrt(D), and what is known of them now.  Shapes: items [D, F]."""
+def partition(items: Tensor, *, cells: int | None = None, z: float | None = None) -> Cells:
+    """The items in about so many cells, by default sqrt(D), and what is known of them now. `z`: where caps are; by default as
+    high as `EFFORT` allows.  Shapes: items [D, F]."""
     from tandemrank.gradients import _cells_kernel as kernel
 
     Y = _checked(items)
@@ -32,12 +35,12 @@ def partition(items: Tensor, *, cells: int | None = None, z: float = Z) -> Cells
     with compiling():
         count = kernel.partition(Y, wanted, chunks(len(Y)), own)
         members, start = kernel.grouped(own, count)
-    return _known(Y, members, start, z, Tally())
+    return _known(Y, members, start, (Z, EFFORT) if z is None else (z, 0.0), Tally())
 
 
 def follow(cells: Cells, items: Tensor) -> Cells:
     """The same cells, with what is known of them where the items are now.  Shapes: items [D, F]."""
-    return _known(_checked(items), cells.members, cells.start, cells.z, cells.tally)
+    return _known(_checked(items), cells.members, cells.start, (cells.z, cells.effort), cells.tally)
 
 
 def _checked(items: Tensor) -> NDArray[np.float32]:
@@ -48,10 +51,15 @@ def _checked(items: Tensor) -> NDArray[np.float32]:
 
 
 def _known(
-    Y: NDArray[np.float32], members: NDArray[np.int32], start: NDArray[np.int64], z: float, tally: Tally
+    Y: NDArray[np.float32],
+    members: NDArray[np.int32],
+    start: NDArray[np.int64],
+    height: tuple[float, float],
+    tally: Tally,
 ) -> Cells:
     from tandemrank.gradients import _cells_kernel as kernel
 
+    z, effort = height
     if not z >= 0 or not math.isfinite(z):
         raise ConfigError(f"z must be a number of standard deviations, at least 0; got {z}.")
     shape = len(start) - 1, Y.shape[1]
@@ -64,4 +72,4 @@ def _known(
                 f"the vector of item {d} is not finite, or too large; check the model's weights and the learning rate."
             )
         covariance = kernel.shared_covariance(Y, members, start, mean, min(_SHARED, len(Y)))
-    return Cells(members, start, mean, variance, covariance, z, tally)
+    return Cells(members, start, mean, variance, covariance, z, effort, tally)

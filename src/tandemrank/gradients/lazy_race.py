@@ -146,7 +146,8 @@ def arrived_by_cells(source: Source, log_T: NDArray[np.float32], keys: NDArray[n
         proposed, opened = np.zeros(source.B, np.int64), np.zeros(source.B, np.int64)
         kernel.scan(
             source.X, source.Y, cells.members, cells.start, cells.mean, cells.variance, cells.covariance,
-            np.float32(cells.z), log_T, keys, chunks(source.B), docs, scores, times, filled, lost, proposed, opened, bad,
+            np.float32(cells.z), cells.effort, log_T, keys, chunks(source.B),
+            docs, scores, times, filled, lost, proposed, opened, bad,
         )  # fmt: skip
         refuse(bad)
         if filled.max(initial=0) <= capacity:

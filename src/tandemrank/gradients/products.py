@@ -56,7 +56,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class Cells:
-    """Documents in cells, and what is known of each.
+    """Documents in cells, and what is known of each; caps are `z` standard deviations above the mean, and more where a query's
+    draw costs no more than `effort` proposals.
 
     Shapes: members [D], the documents cell by cell; start [cells + 1]; mean, variance [cells, F]; covariance [F, F].
     """
@@ -67,6 +68,7 @@ class Cells:
     variance: NDArray[np.float32]
     covariance: NDArray[np.float32]
     z: float
+    effort: float = 0.0
     tally: Tally = field(default_factory=Tally)
 
     @property

@@ -45,7 +45,7 @@ class TrainingConfig(BaseModel):
         default="auto",
         description="the race over all items, or over candidates only and a sample (sparse); auto takes the sparse one above "
         "20,000 items, and for a re-ranker that cannot score everything; indexed draws by cells of items, for very many: it is "
-        "faster, and a few arrivals in a thousand are lost, the history says how many",
+        "faster, and some arrivals may be lost, the history says how many",
     )
     samples: int = Field(default=1, ge=1, le=LARGEST, description="Monte-Carlo samples per gradient")
     minibatch: int | None = Field(
