@@ -15,7 +15,6 @@ def test_a_small_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.growth_exact == pytest.approx(found.sparse_ms / found.sparse_ms_tenth)
     assert found.sparse_speedup == pytest.approx(found.dense_ms / found.sparse_ms)
     assert found.growth_index == pytest.approx(found.index.ms / found.index_tenth.ms)
-    assert found.growth_index_reason is None
     assert 0 <= found.index.lost_share < 0.1
     assert found.index.proposals + found.index.opened > 20
     assert 20 < found.ranker_items_per_query <= 2 * 21 + scale.CLICKED

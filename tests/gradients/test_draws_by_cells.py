@@ -75,18 +75,23 @@ def test_who_arrives_and_when_is_the_law_of_exponential_clocks(wanted, log_T, op
     assert (np.abs(covariance) <= 5 * spread + 1e-9).all()
 
 
+def force_horizon(monkeypatch, log_T: float | None) -> None:
+    """Another horizon of the races than the chosen one: the law must not depend on it."""
+    chosen = lazy_race.horizons
+
+    def forced(source, K2, samples, wide):
+        found = chosen(source, K2, samples, wide)
+        found.log_T[:, :samples] = log_T
+        return found
+
+    if log_T is not None:
+        monkeypatch.setattr(lazy_race, "horizons", forced)
+
+
 @pytest.mark.parametrize("log_T", [None, -2.0, -math.inf])
 @pytest.mark.parametrize("wanted", [1, 3])
 def test_candidates_and_lists_are_plackett_luce_by_enumeration(wanted, log_T, monkeypatch) -> None:
-    if log_T is not None:
-        chosen = lazy_race.horizons
-
-        def forced(source, K2, samples, wide):
-            found = chosen(source, K2, samples, wide)
-            found.log_T[:, :samples] = log_T
-            return found
-
-        monkeypatch.setattr(lazy_race, "horizons", forced)
+    force_horizon(monkeypatch, log_T)
     n, K2, scores = 40_000, 3, repeated(factors(SCORES, wanted, z=3.0), 40_000)
     expected = dict.fromkeys(itertools.combinations(range(6), K2), 0.0)
     lists = {}
@@ -113,15 +118,7 @@ def assert_mean(sample: torch.Tensor, exact, what: str) -> None:
 def test_value_and_gradients_of_the_pair_by_enumeration(log_T, monkeypatch) -> None:
     n, K2, theta = 40_000, 3, [1.0, 0.6]
     r, w = [0.2, 1.0, -0.5, 0.7, 0.0, 0.4], [1.0, 0.0, -0.5, 0.0, 0.0, 2.0]
-    if log_T is not None:
-        chosen = lazy_race.horizons
-
-        def forced(source, K2, samples, wide):
-            found = chosen(source, K2, samples, wide)
-            found.log_T[:, :samples] = log_T
-            return found
-
-        monkeypatch.setattr(lazy_race, "horizons", forced)
+    force_horizon(monkeypatch, log_T)
     scores = repeated(factors(SCORES, 3, z=3.0), n)
     plan = sparse_race.plan(scores, csr_matrix(np.tile(np.float32(w), (n, 1))), K2, generator=seeded(2))
     s_c = at(scores.queries, scores.items, plan.generator_documents).requires_grad_()
@@ -206,7 +203,7 @@ def test_open_cells_have_the_clocks_of_the_dense_race() -> None:
     keys, log_T = _bridge.keys_for(10, seeded(3)).reshape(5, 2), np.full((5, 2), 6.0, np.float32)
     horizons = lazy_race.Horizons(*(np.full(5, x, np.float32) for x in (-np.inf, 1e-4)), log_T, log_T[:, 0])
     exact = lazy_race._arrived(Source.of(Products(X, Y)), horizons, keys, 300)
-    found = lazy_race._arrived(Source.of(Products(X, Y, cells.partition(Y))), horizons, keys, 300)
+    found = lazy_race._arrived(Source.of(Products(X, Y, cells.partition(Y, z=cells.Z))), horizons, keys, 300)
     np.testing.assert_array_equal(found[3], exact[3])
     for q, u in np.ndindex(5, 2):
         a, b = (
@@ -220,7 +217,7 @@ def test_open_cells_have_the_clocks_of_the_dense_race() -> None:
 def test_more_arrivals_than_there_was_room_for(monkeypatch) -> None:
     """K2 says how many are expected; where far more come they are drawn once more, the same."""
     Y = torch.randn(30_000, 4, generator=seeded(1)) * 0.1
-    source = Source.of(Products(torch.randn(2, 4, generator=seeded(2)), Y, cells.partition(Y)))
+    source = Source.of(Products(torch.randn(2, 4, generator=seeded(2)), Y, cells.partition(Y, z=cells.Z)))
     keys, log_T = _bridge.keys_for(2, seeded(3))[:, None], np.full((2, 1), -0.7, np.float32)
     docs, _, _, filled = lazy_race.arrived_by_cells(source, log_T, keys, 5)
     assert filled.min() > 2 * (5 + 4096)
@@ -237,7 +234,7 @@ def test_more_arrivals_than_there_was_room_for(monkeypatch) -> None:
 
 def test_the_split_of_a_batch_changes_no_bit() -> None:
     X, Y = torch.randn(20, 12, generator=seeded(1)), torch.randn(9_000, 12, generator=seeded(2))
-    keys, known = _bridge.keys_for(20, seeded(3)), cells.partition(Y)
+    keys, known = _bridge.keys_for(20, seeded(3)), cells.partition(Y, z=cells.Z)
     whole = lazy_race.races(Source.of(Products(X, Y, known)), 50, 2, keys, 2.0)
     parts = [
         lazy_race.races(Source.of(Products(X[i:j], Y, known)), 50, 2, keys[i:j], 2.0)
@@ -256,7 +253,7 @@ from tandemrank.gradients import cells, lazy_race
 from tandemrank.gradients.products import Products
 g = torch.Generator().manual_seed(0)
 X, Y = torch.randn(17, 30, generator=g), torch.randn(9000, 30, generator=g)
-print(hash(lazy_race.candidates(Products(X, Y, cells.partition(Y)), 100, generator=g).tobytes()))
+print(hash(lazy_race.candidates(Products(X, Y, cells.partition(Y, z=cells.Z)), 100, generator=g).tobytes()))
 """
 
 
@@ -277,19 +274,21 @@ def test_the_number_of_threads_changes_nothing() -> None:
 )
 def test_edges_give_as_many_candidates_as_there_can_be(scale: float, D: int, K2: int, wanted: int | None) -> None:
     X, Y = torch.randn(3, 2, generator=seeded(D)), scale * torch.randn(D, 2, generator=seeded(K2)).sign()
-    drawn = lazy_race.candidates(Products(X, Y, cells.partition(Y, cells=wanted)), K2, generator=seeded(0))
+    drawn = lazy_race.candidates(Products(X, Y, cells.partition(Y, cells=wanted, z=cells.Z)), K2, generator=seeded(0))
     for row in drawn:
         assert len(set(row[row >= 0].tolist())) == min(K2, D)
     if scale == 1e4 and K2 == 5 and D == 6000:
         s = X @ Y.T
         assert all(bool((s[q, drawn[q]] == s[q].max()).all()) for q in range(3))
-    nobody = lazy_race.candidates(Products(X[:0], Y, cells.partition(Y, cells=wanted)), K2, generator=seeded(0))
+    nobody = lazy_race.candidates(
+        Products(X[:0], Y, cells.partition(Y, cells=wanted, z=cells.Z)), K2, generator=seeded(0)
+    )
     assert nobody.shape == (0, K2)
 
 
 def test_scores_that_are_none_are_refused_by_name() -> None:
     X, Y = torch.randn(3, 2, generator=seeded(1)), torch.randn(500, 2, generator=seeded(2))
-    known = cells.partition(Y)
+    known = cells.partition(Y, z=cells.Z)
     X[1] = torch.nan
     with pytest.raises(PolicyError, match="row 1"):
         lazy_race.candidates(Products(X, Y, known), 5, generator=seeded(0))

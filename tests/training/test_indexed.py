@@ -8,6 +8,7 @@ from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
+from tandemrank.gradients import cells
 from tandemrank.gradients.products import Products
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -27,8 +28,9 @@ THETA = [1.0, 0.5]
 
 @pytest.fixture
 def few(monkeypatch) -> None:
-    """Cells of few items, too."""
+    """Cells of few items, too, and proposals where clocks for all of them would be cheap."""
     monkeypatch.setattr(indexed, "FEWEST", 1)
+    monkeypatch.setattr(cells, "EFFORT", 0.0)
 
 
 def pair() -> TwoStagePolicy:
@@ -102,9 +104,10 @@ def test_cells_follow_their_items_now_and_then(monkeypatch) -> None:
     assert indexed.Index().lost_share(ALONE) is None
     made = []
     monkeypatch.setattr(indexed, "FEWEST", 1)
+    monkeypatch.setattr(cells, "EFFORT", 0.0)
     monkeypatch.setattr(loop, "Index", lambda: made.append(indexed.Index()) or made[-1])
     train(pair(), LIKED, THETA, TrainingConfig(epochs=2, race="indexed"), method="independent", seed=1)
-    assert sum(bool(x.tally.queries) for x in made) == 4
+    assert sum(bool(x.tally.proposed) for x in made) == 4
 
 
 def test_where_it_is_no_use_it_is_refused() -> None:

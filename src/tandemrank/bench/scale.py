@@ -58,9 +58,9 @@ class Measured:
 
     growth_exact: a joint training step of both stages at the most items over that at a tenth of them. growth_index: the same
     with draws by cells of items (`race = indexed`), what follows the items included; index, index_tenth: more of it.
-    growth_index_reason: why there is none, always None. sparse_speedup: the dense race's step over the sparse one's, at the
-    most items. noise_ratio: standard deviation of the gradient of the user vectors, sparse over dense. ranker_items_per_query:
-    what the re-ranker is asked in a step. recommend: by the number of items.
+    sparse_speedup: the dense race's step over the sparse one's, at the most items. noise_ratio: standard deviation of the
+    gradient of the user vectors, sparse over dense. ranker_items_per_query: what the re-ranker is asked in a step. recommend:
+    by the number of items.
     """
 
     items: int
@@ -69,8 +69,7 @@ class Measured:
     sparse_ms_tenth: float
     dense_ms: float
     growth_exact: float
-    growth_index: float | None
-    growth_index_reason: str | None
+    growth_index: float
     index: Indexed
     index_tenth: Indexed
     sparse_speedup: float
@@ -117,7 +116,6 @@ def measure(items: int = 1_000_000, K2: int = 1000, queries: int = 64, turns: in
         dense_ms,
         at / at_tenth,
         index.ms / index_tenth.ms,
-        None,
         index,
         index_tenth,
         dense_ms / at,

@@ -1,16 +1,16 @@
 """Who arrives before the horizon, by cells of neighbours and a cap of the scores in each, compiled.
 
 A cell's documents have scores of about x . m, m their mean. Let c be that and z standard deviations of the scores within the
-cell: a guess from above. All arrivals of its n documents before a horizon T are a thinned Poisson stream, as in the tail of
-`lazy_race`: a Poisson number of proposals, n e^c T expected, each a uniform document at a uniform time, kept with chance
-e^(s - c), at most 1; the first kept proposal of a document is its arrival. So
+cell, z as high as a bounded effort allows (`height_of`): a guess from above. All arrivals of its n documents before a horizon T
+are a thinned Poisson stream, as in the tail of `lazy_race`: a Poisson number of proposals, n e^c T expected, each a uniform
+document at a uniform time, kept with chance e^(s - c), at most 1; the first kept proposal of a document is its arrival. So
 
     s_d <= c    the law is exact
     s_d > c     the document is slowed down: its rate is e^c instead of e^(s_d)
 
 and how much is lost by that is known without looking at everything. Each proposal that meets such a document is a witness:
 with a = T e^c and r = T e^(s_d), a of them are expected and e^-a - e^-r arrivals lost, so the sum of (e^-a - e^-r) / a over
-them is an unbiased estimate (`cells.Tally`). A cell for which proposals would cost more than its documents is opened: all of
+them is an unbiased estimate (`products.Tally`). A cell for which proposals would cost more than its documents is opened: all of
 them get clocks, and nothing is lost.
 
 The items of a cell are copied once and serve all queries, so that a proposal reads the cache. Caps are sums in an order of

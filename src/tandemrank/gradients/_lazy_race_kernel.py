@@ -190,14 +190,14 @@ def _tail(row, first, size, x, Y, b, margin, log_T, key, work, docs, scores, tim
             if j < size and row[j] > least[i] - margin and row[j] <= b + margin:
                 d = first + j
                 s = score_of(x, Y, d, row[j])
-                if least[i] < s <= b and not seen(d, docs, own, filled):
+                if least[i] < s <= b and not _seen(d, docs, own, filled):
                     docs[filled], scores[filled] = d, s
                     times[filled] = f32(np.log(t / slots) - np.float64(b))
                     filled += 1
 
 
 @njit(inline="always")
-def seen(d, docs, start, stop):
+def _seen(d, docs, start, stop):
     """Whether d is among docs[start:stop]: a later proposal of who has arrived already."""
     seen = False
     for k in range(start, stop):

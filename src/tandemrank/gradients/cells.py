@@ -35,12 +35,12 @@ def partition(items: Tensor, *, cells: int | None = None, z: float | None = None
     with compiling():
         count = kernel.partition(Y, wanted, chunks(len(Y)), own)
         members, start = kernel.grouped(own, count)
-    return _known(Y, members, start, (Z, EFFORT) if z is None else (z, 0.0), Tally())
+    return _known(Y, members, start, Z if z is None else z, EFFORT if z is None else 0.0, Tally())
 
 
 def follow(cells: Cells, items: Tensor) -> Cells:
     """The same cells, with what is known of them where the items are now.  Shapes: items [D, F]."""
-    return _known(_checked(items), cells.members, cells.start, (cells.z, cells.effort), cells.tally)
+    return _known(_checked(items), cells.members, cells.start, cells.z, cells.effort, cells.tally)
 
 
 def _checked(items: Tensor) -> NDArray[np.float32]:
@@ -54,12 +54,12 @@ def _known(
     Y: NDArray[np.float32],
     members: NDArray[np.int32],
     start: NDArray[np.int64],
-    height: tuple[float, float],
+    z: float,
+    effort: float,
     tally: Tally,
 ) -> Cells:
     from tandemrank.gradients import _cells_kernel as kernel
 
-    z, effort = height
     if not z >= 0 or not math.isfinite(z):
         raise ConfigError(f"z must be a number of standard deviations, at least 0; got {z}.")
     shape = len(start) - 1, Y.shape[1]

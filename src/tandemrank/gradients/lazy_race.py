@@ -30,7 +30,7 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError
 from tandemrank.gradients._bridge import chunks, compiling, keys_for
-from tandemrank.gradients.products import Entries, GeneratorScores, Source, longer, refuse, room
+from tandemrank.gradients.products import GeneratorScores, Source, longer, refuse, room
 
 # The numbers of the samples of documents, behind those of all races.
 _PATTERN, _SECOND = 2**32 - 1, 2**32 - 2
@@ -98,6 +98,10 @@ def races(source: Source, K2: int, samples: int, keys: NDArray[np.uint64], wide:
         )  # fmt: skip
     sampled = filled[:, -1] if wide is not None else np.zeros(B, np.int64)
     return Races(candidates, s, count, log_edge, at.log_tau, docs[:, -1], scores[:, -1], sampled)
+
+
+# Who arrived: documents, scores, log times [B, U, capacity], and how many of them there are [B, U].
+Entries: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
 
 
 def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) -> Entries:

@@ -159,8 +159,6 @@ class Source:
                     yield tile, first, torch.mm(rows, documents, out=out).numpy()
 
 
-# Who arrived: documents, scores, log times [B, U, capacity], and how many of them there are [B, U].
-Entries: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]
 Numbers = TypeVar("Numbers", bound=np.generic)
 
 
