@@ -46,8 +46,8 @@ from tandemrank.offpolicy.estimators import Floats
 from tandemrank.offpolicy.folds import rows_of
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
-from tandemrank.offpolicy.reward import item_rate, posterior
-from tandemrank.offpolicy.reward.model import Belief, RewardModel
+from tandemrank.beliefs import item_rate, posterior
+from tandemrank.beliefs.model import Belief, RewardModel
 from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy

@@ -36,7 +36,7 @@ from tandemrank.experiments.evaluation import Evaluation, evaluate
 from tandemrank.experiments.trainer import Trainer, simulate_log
 from tandemrank.experiments.world import World, build_world, impressions, load_task, start_policy
 from tandemrank.logs import counting
-from tandemrank.offpolicy.reward import posterior
+from tandemrank.beliefs import posterior
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.informed import scorer_of
 

@@ -37,9 +37,7 @@ _HOME = {
     "ExperimentConfig": "experiments.config",
     "GridConfig": "experiments.cells",
     "LearningConfig": "training.config",
-    "Stages": "policies.stages",
     "Start": "training.start",
-    "StartConfig": "training.start",
     "TrainingConfig": "training.config",
     # results
     "Comparison": "offpolicy.values",
@@ -51,13 +49,14 @@ _HOME = {
     "Value": "offpolicy.values",
 }
 _PACKAGES = (
-    "clicks", "errors", "experiments", "gradients", "logs", "offpolicy", "policies", "reports", "safety", "serving",
+    "beliefs", "clicks", "errors", "experiments", "gradients", "logs", "offpolicy", "policies", "reports", "safety", "serving",
     "training",
 )  # fmt: skip
 
 __all__ = sorted([*_HOME, *_PACKAGES, "__version__"])
 
 if TYPE_CHECKING:
+    from tandemrank import beliefs as beliefs
     from tandemrank import clicks as clicks
     from tandemrank import errors as errors
     from tandemrank import experiments as experiments
@@ -84,7 +83,6 @@ if TYPE_CHECKING:
     from tandemrank.offpolicy.values import Value as Value
     from tandemrank.policies.scorers import GivenScores as GivenScores
     from tandemrank.policies.scorers import MatrixFactorisation as MatrixFactorisation
-    from tandemrank.policies.stages import Stages as Stages
     from tandemrank.policies.towers import TwoTowers as TwoTowers
     from tandemrank.policies.two_stage import TwoStagePolicy as TwoStagePolicy
     from tandemrank.policies.two_stage import load as load
@@ -96,7 +94,6 @@ if TYPE_CHECKING:
     from tandemrank.training.learning import learn as learn
     from tandemrank.training.results import Learned as Learned
     from tandemrank.training.start import Start as Start
-    from tandemrank.training.start import StartConfig as StartConfig
 else:
     # Not seen by a type checker, to which every name that is not above stays an error.
 

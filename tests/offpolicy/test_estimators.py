@@ -17,8 +17,8 @@ from tandemrank.logs import counting, feedback, sums
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
 from tandemrank.offpolicy.folds import fold_of_queries, query_folds
-from tandemrank.offpolicy.reward import item_rate
-from tandemrank.offpolicy.reward.model import Belief
+from tandemrank.beliefs import item_rate
+from tandemrank.beliefs.model import Belief
 from tandemrank.training import stopping
 from tandemrank.training.weights import RewardWeights, click_weights, direct_weights, doubly_robust_weights
 

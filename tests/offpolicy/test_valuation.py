@@ -23,8 +23,8 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.pairs import contradiction
 from tandemrank.offpolicy import catalogue, diagnostics, estimators, propensities, valuation, values
 from tandemrank.offpolicy.diagnostics import Exposure
-from tandemrank.offpolicy.reward import item_rate
-from tandemrank.offpolicy.reward.memory import memory_of
+from tandemrank.beliefs import item_rate
+from tandemrank.beliefs.memory import memory_of
 from tandemrank.offpolicy.uncertainty import hull
 from tandemrank.offpolicy.verdicts import Verdict, judge
 from tandemrank.policies.outside import policy_from_scores

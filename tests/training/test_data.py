@@ -12,7 +12,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import folds, propensities
 from tandemrank.offpolicy.logger import lists_of
-from tandemrank.offpolicy.reward import posterior
+from tandemrank.beliefs import posterior
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig

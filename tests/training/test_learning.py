@@ -19,8 +19,8 @@ from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import reading, sources, sums, writing
 from tandemrank.logs.exclusion import pairs_of
 from tandemrank.offpolicy import valuation
-from tandemrank.offpolicy.reward.storage import load as load_reward
-from tandemrank.offpolicy.reward.storage import save as save_reward
+from tandemrank.beliefs.storage import load as load_reward
+from tandemrank.beliefs.storage import save as save_reward
 from tandemrank.policies import features
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import training as training_report

@@ -55,3 +55,8 @@ def places_in_rows(
     asked = np.arange(len(rows))[:, None] * width + wanted
     at = np.minimum(np.searchsorted(key, asked), len(key) - 1)
     return np.where(key[at] == asked, place[at], -1)
+
+
+def sums_by(index: NDArray[np.integer], values: NDArray[np.floating], n: int) -> NDArray[np.float64]:
+    """Sums of values by their index.  Shapes: [P], [P] -> [n]."""
+    return np.bincount(index, weights=values, minlength=n).astype(np.float64)

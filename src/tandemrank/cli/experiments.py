@@ -126,14 +126,13 @@ class _Called:
 
 
 def learn_live(log: "pl.DataFrame", live: "TwoStagePolicy", seed: int) -> "TwoStagePolicy":
-    """A pair from the log alone, starting from the one that is live."""
+    """The beliefs of the log alone, with what the live policy knows as their prior."""
     from tandemrank.training import learning
-    from tandemrank.training.config import LearningConfig, TrainingConfig
+    from tandemrank.training.config import LearningConfig
     from tandemrank.training.start import Start
 
-    config = LearningConfig(candidates=live.K2, list_length=live.K, training=TrainingConfig(epochs=8))
-    found = learning.learn(log, config, methods=["joint"], start=Start(live), seed=seed)
-    return found.policy
+    config = LearningConfig(candidates=live.K2, list_length=live.K)
+    return learning.learn(log, config, start=Start(live), seed=seed).policy
 
 
 def decide_live(new: "TwoStagePolicy", live: "TwoStagePolicy", log: "pl.DataFrame", seed: int) -> _Called:
@@ -152,7 +151,7 @@ DEMO: dict[str, Any] = {
         "queries": 1000,
         "items": 800,
         "rank": 30,
-        "learning": {"initial": "given", "objective": "ips", "training": {"learning_rate": 0.4}},
+        "learning": {"objective": "ips", "training": {"learning_rate": 0.4}},
         "stages": {"generator": "factorisation", "generator_rank": 8, "ranker": "features"},
     },
     "methods": ["independent", "baseline", "stacking", "joint"],
@@ -162,7 +161,7 @@ DEMO: dict[str, Any] = {
 }
 
 
-METHODS = "baseline,independent,joint"
+METHODS = "beliefs,baseline,independent,joint"
 
 
 def _study(

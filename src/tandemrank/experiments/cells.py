@@ -18,7 +18,7 @@ class GridConfig(BaseModel):
 
     experiment: ExperimentConfig = ExperimentConfig()
     methods: tuple[Method, ...] = Field(
-        default=("baseline", "independent", "joint"), min_length=1, description="the methods to compare"
+        default=("beliefs", "baseline", "independent", "joint"), min_length=1, description="the methods to compare"
     )
     candidates: tuple[PositiveInt, ...] = Field(
         default=(CANDIDATES,), min_length=1, description="numbers of candidates, K2"

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tandemrank.policies.stages import Stages
+from tandemrank.experiments.stage_models import Stages
 from tandemrank.training.config import LARGEST, LearningConfig
 
 
@@ -92,11 +92,7 @@ class ExperimentConfig(BaseModel):
                 f"production_generator_rank = {self.production_generator_rank}, but production's embeddings have rank = "
                 f"{self.rank}. Give fewer"
             )
-        if self.stages.generator_score == "auto":
-            raise ValueError(
-                "generator_score = auto is for logs of one's own (learn), where held-out clicks choose; an experiment compares"
-            )
-        if self.learning.safe is not None:
+        if self.learning.safe:
             raise ValueError("safe is for logs of one's own (learn); an experiment compares the methods as they are")
         return self
 
@@ -106,9 +102,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tandem": {},
     # The study of two models (`when_joint`): from what production knows, by inverse propensities, as the paper does.
     # Steps are twice as long as for one model that starts from itself: on pilot runs every method gained by it.
-    "stages": {"initial": "given", "objective": "ips", "learning_rate": 0.4},
+    "stages": {"objective": "ips", "learning_rate": 0.4},
     "paper": {
-        "initial": "given",
         "objective": "ips",
         "propensity": "frequency",
         "clip": "paper",
@@ -118,8 +113,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epochs": 30,
         "learning_rate": 0.01,
         "shared_rate": 1.0,
-        "rate": "constant",
-        "query_step": "adam",
+        "optimiser": "adam",
         "rank_weights": "examination",
     },
 }

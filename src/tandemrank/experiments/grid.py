@@ -187,7 +187,7 @@ def _trained(
     if missing:
         if checkpoints is not None:
             checkpoints.mkdir(parents=True, exist_ok=True)
-        log = simulate_log(world, config.experiment, job.N, seed)
+        log = simulate_log(world, config.experiment, job.N, seed, config.methods)
         trainer = Trainer(world, config.experiment, log, seed, checkpoints)
         for cell in missing:
             yield _finished(cell, trainer.run(cell.method, cell.K2))

@@ -45,7 +45,7 @@ SETTINGS: tuple[Setting, ...] = (
         for share in (0.32, 0.1)
     ),
     *(
-        Setting(f"rank {rank}, then rank 50, K2 = {K2}", "rank", {"generator_rank": rank, "ranker": FACTORS}, K2)
+        Setting(f"rank {rank}, then rank 50, K2 = {K2}", "rank", {"generator_rank": rank}, K2)
         for K2 in (50, 20, 500)
         for rank in (2, LOW, 48)  # 50 would be one model twice, which has a schedule of its own
     ),

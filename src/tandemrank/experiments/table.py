@@ -102,7 +102,7 @@ def differences(config: GridConfig, records: Mapping[Cell, Record], users: Users
 def peer_differences(
     config: GridConfig, records: Mapping[Cell, Record], peers: Mapping[PeerCell, PeerRecord], users: UsersOf
 ) -> tuple[Difference, ...]:
-    """Joint less the best peer in every setting, of all items and of new ones.
+    """The first method less the best peer in every setting, of all items and of new ones.
 
     The best peer is the one with the highest mean by the truth, which none of the others knows: a choice in its favour.
     """
@@ -111,7 +111,7 @@ def peer_differences(
         for figure in get_args(NdcgFigure):
             best = _best_peer([record for record in peers.values() if record.N == N], figure)
             for K2 in config.candidates if best else ():
-                pairs = [(Cell("joint", K2, N, run), PeerCell(best, N, run)) for run in range(config.runs)]
+                pairs = [(Cell(config.methods[0], K2, N, run), PeerCell(best, N, run)) for run in range(config.runs)]
                 pairs = [(a, b) for a, b in pairs if a in records and b in peers]
                 if pairs:
                     both = [(records[a], peers[b]) for a, b in pairs]

@@ -1,7 +1,7 @@
 """The log of a world ready for training, three ways to learn from it, and the references to compare them with."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,22 +10,23 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.random import derive
+from tandemrank.beliefs.posterior import Posterior
+from tandemrank.beliefs.scorer import scorer_of
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import Evaluation, evaluate, ndcg
+from tandemrank.experiments.stage_models import staged
 from tandemrank.experiments.world import World, impressions, start_policy
 from tandemrank.logs import counting
 from tandemrank.logs.exclusion import pairs_of
-from tandemrank.logs.sums import merge
 from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation
-from tandemrank.policies.stages import Known, build
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.driver import Alone, Methods
 from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.informed import forgetting, informed, is_factorisation
 from tandemrank.training.loop import Criterion, train
-from tandemrank.training.schedules import Method, are_same
+from tandemrank.training.results import are_same_policy
+from tandemrank.training.schedules import UNTRAINED, Method
 
 
 @dataclass(frozen=True)
@@ -41,29 +42,32 @@ class Log:
     seconds: float = 0.0
 
 
-def simulate_log(world: World, config: ExperimentConfig, N: int, seed: int) -> Log:
+def simulate_log(world: World, config: ExperimentConfig, N: int, seed: int, methods: Sequence[Method]) -> Log:
     """A log of N impressions of the production policy, its weights and its held-out part."""
-    shares = [config.learning.held_out_share]
-    if config.learning.objective == "doubly-robust":
-        shares.append((1 - sum(shares)) / 2)
-    rest, held_out, *half = counting.parts_of(
-        impressions(world, N, seed), world.task.vocabulary, shares, seed=derive(seed, "split", N) % 2**32
+    learning = config.learning
+    train_log, held_out = counting.parts_of(
+        impressions(world, N, seed),
+        world.task.vocabulary,
+        [learning.held_out_share],
+        seed=derive(seed, "split", N) % 2**32,
     )
-    chosen, since = derive(seed, "rho_0") % 2**32, time.perf_counter()
-    train_log = merge([rest, *half]) if half else rest
+    since = time.perf_counter()
     found = prepare(
-        train_log, config.learning, halves=[rest, *half] if half else None,
-        held_out=held_out if config.learning.held_out_share else None,
-        logging_policy=world.production, seed=chosen,
+        train_log,
+        learning,
+        needs_beliefs=UNTRAINED in methods or learning.objective == "beliefs",
+        held_out=held_out if learning.held_out_share else None,
+        logging_policy=world.production,
+        seed=derive(seed, "rho_0") % 2**32,
         lists=lambda: logger.lists_of(impressions(world, N, seed)),
-    )  # fmt: skip
+    )
     seconds = time.perf_counter() - since
     return Log(found, N, pairs_of(train_log, "clicked") + pairs_of(held_out, "clicked"), seconds)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One trained pair: the policy, its history and its evaluation on the true relevance."""
+    """One trained policy, its history and its evaluation on the true relevance."""
 
     policy: TwoStagePolicy
     history: tuple[Epoch, ...]
@@ -92,21 +96,23 @@ class Trainer:
         self.world, self.config, self.log, self.seed = world, config, log, seed
         self._evaluated: list[tuple[TwoStagePolicy, Evaluation]] = []
         criterion, watch = self._judges()
-        start, training, known = (
-            start_policy(world, config, world.task.D),
-            config.learning.training,
-            log.clicks.posterior,
-        )
-        if config.learning.from_posterior and known is not None:
-            start = forgetting(informed(start, known), config.learning.memory)
-        whole = config.learning.from_posterior and is_factorisation(start) and config.stages.are_factorisations
-        start = _of_stages(start, world, config, log, seed)
+        start = start_policy(world, config, world.task.D)
         self.methods = Methods(
-            start, log.clicks.weights, world.theta, training, seed=seed, coordinates=(log.N,), criterion=criterion,
-            watch=watch if watched else None, alone=alone, refine=training.refine if whole else None,
+            staged(config.stages, start, world.task.item_features),
+            None if log.clicks.posterior is None else _believed(start, log.clicks.posterior),
+            log.clicks.weights,
+            world.theta,
+            config.learning.training,
+            seed=seed,
+            coordinates=(log.N,),
+            criterion=criterion,
+            watch=watch if watched else None,
+            alone=alone,
             # Lists that a criterion asked for are there already; made for the curves alone, they would be a fifth of the time.
-            watch_every=4 if criterion is None else 1, checkpoints=checkpoints, resume=checkpoints is not None,
-        )  # fmt: skip
+            watch_every=4 if criterion is None else 1,
+            checkpoints=checkpoints,
+            resume=checkpoints is not None,
+        )
 
     def run(self, method: Method, K2: int, *, progress: Callable[[Progress], None] | None = None) -> Outcome:
         """Trains and evaluates one method."""
@@ -132,33 +138,27 @@ class Trainer:
         return criterion, watch
 
     def evaluate(self, policy: TwoStagePolicy) -> Evaluation:
-        """All figures of a policy, on the users who were logged; of methods that come to one pair, once."""
+        """All figures of a policy, on the users who were logged; of methods that come to one policy, once."""
         for known, found in self._evaluated:
-            if known.K2 == policy.K2 and all(
-                are_same(getattr(known, s), getattr(policy, s)) for s in ("generator", "ranker")
-            ):
+            if are_same_policy(known, policy):
                 return found
         found = evaluate(
-            policy, self.world.task.relevance, self.world.theta, self.world.q,
-            samples=self.config.evaluation_samples, seed=derive(self.seed, "evaluation") % 2**32,
+            policy,
+            self.world.task.relevance,
+            self.world.theta,
+            self.world.q,
+            samples=self.config.evaluation_samples,
+            seed=derive(self.seed, "evaluation") % 2**32,
             clicked=self.log.clicked,
-        )  # fmt: skip
+        )
         self._evaluated.append((policy, found))
         return found
 
 
-def _of_stages(start: TwoStagePolicy, world: World, config: ExperimentConfig, log: Log, seed: int) -> TwoStagePolicy:
-    """The pair with the models that are asked for, from what production knows, the log and the features of the items."""
-    if config.stages.are_one:
-        return start
-    table, posterior = world.task.item_features, log.clicks.posterior if config.learning.from_posterior else None
-    known = Known(
-        world.task.vocabulary, np.asarray((log.clicked != 0).sum(0), np.float64).ravel(), item_features=table,
-        memory=None if posterior is None else posterior.memory.limited(config.learning.memory),
-    )  # fmt: skip
-    stages = config.stages.resolved(has_features=False)  # every world has some: a model of them is asked for by name
-    generator, ranker = build(stages, start.generator, start.ranker, known, seed=seed)
-    return replace(start, generator=generator, ranker=ranker)
+def _believed(start: TwoStagePolicy, beliefs: Posterior) -> TwoStagePolicy:
+    """The beliefs in both stages."""
+    scorer = scorer_of(beliefs)
+    return replace(start, generator=scorer, ranker=scorer)
 
 
 def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> dict[str, Evaluation]:
@@ -173,7 +173,7 @@ def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> di
     policies = {n: TwoStagePolicy(s, s, K2, config.learning.K, task.vocabulary) for n, s in scorers.items()}
     if config.production_candidates is not None:
         policies["production"] = world.production
-    chosen = config.learning.training.model_copy(update={"early_stopping": None, "gradient": "race", "samples": 1})
+    chosen = config.learning.training.model_copy(update={"early_stopping": False, "gradient": "race", "samples": 1})
     policies["full information"] = train(
         start_policy(world, config, K2),
         _rows(task.relevance, world.q),

@@ -23,6 +23,7 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import ndcg
+from tandemrank.experiments.stage_models import Stages
 from tandemrank.experiments.study import (
     BY_NAME,
     DAMAGED,
@@ -48,7 +49,7 @@ STUDY = Kind("study of the stages", r"(config|table)\.json|table\.md|gains\.svg|
 
 def study_config(experiment: ExperimentConfig, *, impressions: int, runs: int, seed: int) -> StudyConfig:
     """The study on this world: started from what production knows, trained by inverse propensities, as in the paper."""
-    if not experiment.stages.are_one:
+    if experiment.stages != Stages():
         raise ConfigError("the study has its own stages: leave generator, ranker and their switches out.")
     return StudyConfig(experiment, impressions, runs, seed)
 
@@ -120,7 +121,10 @@ def _trained(config: StudyConfig, missing: list[Cell]) -> Iterator[tuple[Cell, C
 
     @lru_cache(maxsize=KEPT)
     def log_of(run: int, switches: tuple[tuple[str, int], ...], N: int) -> tuple[Log, Alone]:
-        return simulate_log(world_of(run, switches), config.experiment, N, derive(config.seed, "run", run)), {}
+        return (
+            simulate_log(world_of(run, switches), config.experiment, N, derive(config.seed, "run", run), ("joint",)),
+            {},
+        )
 
     @lru_cache(maxsize=1)
     def trainer_of(name: str, score: str, run: int) -> Trainer:

@@ -16,8 +16,7 @@ from tandemrank.experiments import datasets
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.ratings import Task
 from tandemrank.logs.impressions import Impressions
-from tandemrank.policies.scorers import MatrixFactorisation, truncated_svd
-from tandemrank.policies.stages import low_rank
+from tandemrank.policies.scorers import MatrixFactorisation, low_rank, truncated_svd
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]

@@ -6,13 +6,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank.beliefs.model import RewardModel
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import estimators
 from tandemrank.offpolicy.diagnostics import Exposure
 from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.folds import rows_of
 from tandemrank.offpolicy.names import Estimator
-from tandemrank.offpolicy.reward.model import RewardModel
 
 Floats = NDArray[np.float64]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.sparse import sums_by
 from tandemrank.errors import InputError, LogError
 from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.offpolicy.estimate import Estimate
@@ -179,11 +180,6 @@ def pooled(estimates: Sequence[Estimate]) -> Estimate:
 def by_query(values: Floats, feedback: Feedback) -> Floats:
     """Sums over the rows of each query.  Shapes: [P] -> [Q]."""
     return sums_by(feedback.query, values, feedback.Q)
-
-
-def sums_by(index: NDArray[np.integer], values: Floats, n: int) -> Floats:
-    """Sums of values by their index.  Shapes: [P], [P] -> [n]."""
-    return np.bincount(index, weights=values, minlength=n).astype(np.float64)
 
 
 def safe_ratio(rho_cr: Floats, rho_0: Floats, matters: Floats) -> Floats:

@@ -6,12 +6,12 @@ from typing import Literal, get_args
 from numpy.typing import ArrayLike
 
 from tandemrank._base.cluster import Engine, check_engine
+from tandemrank.beliefs.model import RewardModel
 from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.names import MODELLED, Asked, Clip, Curve, Estimator
-from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 RewardSource = Literal["posterior", "item-rate"] | RewardModel

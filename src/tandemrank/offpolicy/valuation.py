@@ -13,6 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from tandemrank._base.cluster import Engine
 from tandemrank._base.random import derive
+from tandemrank.beliefs import item_rate, posterior
+from tandemrank.beliefs.model import RewardModel
+from tandemrank.beliefs.vectors import vectors_of
 from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs import reading, sums
@@ -34,13 +37,10 @@ from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.names import MODELLED, Asked, Clip, Curve, Estimator
 from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve, row_propensities
 from tandemrank.offpolicy.question import Question, RewardSource
-from tandemrank.offpolicy.reward import item_rate, posterior
-from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
 from tandemrank.offpolicy.uncertainty import exposure_variance, misfit
 from tandemrank.offpolicy.values import PRODUCTION, Comparison, Judged, Production, Value
 from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, worst
-from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]

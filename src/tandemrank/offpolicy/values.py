@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from tandemrank._base.sparse import sums_by
 from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.variety import drawn_anew
@@ -21,7 +22,7 @@ from tandemrank.offpolicy import bounds, impression_bound
 from tandemrank.offpolicy.bounds import Bound, Independent
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.estimators import by_query, ips, safe_ratio, sums_by
+from tandemrank.offpolicy.estimators import by_query, ips, safe_ratio
 from tandemrank.offpolicy.identification import Identified
 from tandemrank.offpolicy.uncertainty import (
     FEW_QUERIES,

@@ -1,6 +1,6 @@
 """The memory of a policy: one number per pair of a query and an item that was shown, sparse, added to the scores.
 
-`offpolicy.reward.memory` makes it from a log: what the pair's own showings say about its relevance. The scorer that has one
+`beliefs.memory` makes it from a log: what the pair's own showings say about its relevance. The scorer that has one
 is `Remembering`: whatever scores by a model of few numbers per query forgets single pairs, the memory holds them exactly.
 """
 

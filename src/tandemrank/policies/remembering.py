@@ -39,7 +39,7 @@ class Remembering(Scorer):
         if isinstance(base, Remembering):
             raise PolicyError("this scorer has a memory already: give its base, or add to its memory.")
         self.base, self.D = base, memory.D
-        self.scores_everything, self.takes_score = base.scores_everything, base.takes_score
+        self.scores_everything = base.scores_everything
         self.register_buffer("first", torch.from_numpy(memory.first.astype(np.int64)))
         self.register_buffer("item", torch.from_numpy(memory.item.astype(np.int32)))
         self.register_buffer("value", torch.from_numpy(memory.value.astype(np.float32)))
@@ -56,13 +56,7 @@ class Remembering(Scorer):
         return scores + torch.from_numpy(remembered)
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
-        return self._plus_remembered(self.base.score(q, items), q, items)
-
-    def score_with(self, q: Tensor, items: Tensor, s: Tensor) -> Tensor:
-        return self._plus_remembered(self.base.score_with(q, items, s), q, items)
-
-    def _plus_remembered(self, scores: Tensor, q: Tensor, items: Tensor) -> Tensor:
-        """Shapes: q [B]; scores, items [B, M] -> [B, M]."""
+        scores = self.base.score(q, items)
         if not len(self.value):
             return scores
         at = places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D)
@@ -101,6 +95,18 @@ class Remembering(Scorer):
             raise PolicyError("the memory has pairs that are not in order, or one twice")
         if bool((torch.isnan(self.value) | (self.value == torch.inf)).any()):
             raise PolicyError("the memory has numbers that are not finite")
+
+
+def base_of(scorer: Scorer) -> Scorer:
+    """A scorer without its memory, if it has one."""
+    return scorer.base if isinstance(scorer, Remembering) else scorer
+
+
+def remembering(scorer: Scorer, memory: Memory) -> Remembering:
+    """A scorer with one more memory: what it remembers already is added to."""
+    if isinstance(scorer, Remembering):
+        return Remembering(scorer.base, scorer.memory.plus(memory))
+    return Remembering(scorer, memory)
 
 
 def excluding(scorer: Scorer, pairs: csr_matrix) -> Remembering:

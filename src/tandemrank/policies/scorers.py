@@ -37,9 +37,7 @@ class Scorer(nn.Module, ABC):
     scores_everything: bool = True
     """Whether it has scores of all items; a generator must, a re-ranker need not."""
     needs_generator: ClassVar[bool] = False
-    """Whether its scores are made of the generator's (`stacked`): it learns after the generator, and is no stage alone."""
-    takes_score: bool = False
-    """Whether the generator's score of an item can be one more input of it (`score_with`)."""
+    """Whether its scores are made of the generator's: it learns after the generator, and is no stage alone (`linked`)."""
     kinds: ClassVar[dict[str, type["Scorer"]]] = {}
     """Every kind of scorer that was imported, by its name."""
     lengths: ClassVar[tuple[str, ...]] = ()
@@ -61,9 +59,9 @@ class Scorer(nn.Module, ABC):
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         """Scores of some items, the same as in `forward`.  Shapes: q [B], items [B, M], both int64 -> [B, M]."""
 
-    def score_with(self, q: Tensor, items: Tensor, s: Tensor) -> Tensor:
-        """The same with the generator's scores as one more input.  Shapes: q [B]; items, s [B, M] -> [B, M]."""
-        raise PolicyError(f"a {self.kind} has no input for the generator's score.")
+    def linked(self, generator: "Scorer") -> "Scorer":
+        """The same scorer for the candidates of this generator; one that does not need the generator stays as it is."""
+        return self
 
     def factors(self, q: Tensor) -> Products | None:
         """The scores of all items as products of factors, or None where they are no such: a large catalogue is then scored in
@@ -219,3 +217,26 @@ def truncated_svd(ratings: csr_matrix, rank: int, *, seed: int = 0) -> tuple[NDA
     sign = np.sign(Vt.sum(1)[::-1])
     sign[sign == 0] = 1
     return (U[:, ::-1] * root * sign).astype(np.float32), (Vt[::-1].T * root * sign).astype(np.float32)
+
+
+def low_rank(scorer: MatrixFactorisation, rank: int) -> MatrixFactorisation:
+    """A factorisation of lower rank whose scores are nearest to those of another, up to a constant of each query, which no
+    list depends on.
+
+        X (Y - mean)^T = U S V^T  ->  queries U sqrt(S), items V sqrt(S), their first `rank` columns
+    """
+    F = scorer.items.shape[1]
+    if rank >= F:
+        if rank > F:
+            raise ConfigError(f"generator_rank = {rank}, but what training starts from has {F} dimensions. Give fewer.")
+        return scorer
+    with torch.no_grad():
+        X, Y = scorer.queries.double(), scorer.items.double()
+        (Qx, Rx), (Qy, Ry) = torch.linalg.qr(X), torch.linalg.qr(Y - Y.mean(0))
+        U, S, Vt = torch.linalg.svd(Rx @ Ry.T)
+        n = min(rank, len(S))
+        root = S[:n].sqrt()
+        # The sign of a singular pair is arbitrary; the same one everywhere makes a seed mean the same everywhere.
+        V = Qy @ Vt[:n].T
+        sign = torch.where(V.sum(0) < 0, -1.0, 1.0)
+        return MatrixFactorisation((Qx @ U[:, :n] * root * sign).numpy(), (V * root * sign).numpy())

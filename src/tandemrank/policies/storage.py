@@ -21,14 +21,8 @@ from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.policies import retrieval
-from tandemrank.policies.cross import CrossNetwork
-from tandemrank.policies.linear import LinearScores
-from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.retrieval import Index
-from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
-from tandemrank.policies.stacked import Stacked
-from tandemrank.policies.towers import TwoTowers
-from tandemrank.policies.trees import Trees
+from tandemrank.policies.scorers import Scorer
 
 FORMAT = 1
 FILES = ("config.json", "weights.safetensors", "vocabulary.parquet")
@@ -38,8 +32,6 @@ SAVED_POLICY = Kind(
     r"config\.json|weights\.safetensors|vocabulary\.parquet|index\.faiss",
     lambda folder: has_keys(folder / "config.json", "format", "stages"),
 )
-KNOWN = (MatrixFactorisation, GivenScores, TwoTowers, LinearScores, CrossNetwork, Trees, Remembering, Stacked)
-SCORERS: dict[str, type[Scorer]] = {cls.kind: cls for cls in KNOWN}
 
 Stage = Literal["generator", "ranker"]
 
@@ -204,7 +196,7 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
     own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     sides = {"Q": len(vocabulary.query_ids), "D": len(vocabulary.item_ids)}
     _check_sizes(stage, config, sides, max((size for t in own.values() for size in t.shape), default=0))
-    scorer = SCORERS[config.kind].from_spec(config.sizes)
+    scorer = Scorer.kinds[config.kind].from_spec(config.sizes)
     for name, t in scorer.state_dict().items():
         if name in own and own[name].dtype != t.dtype:
             raise PolicyError(f"{prefix}{name} is of {own[name].dtype}; expected {t.dtype}")
@@ -215,17 +207,20 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
 
 def _check_sizes(stage: Stage, config: _StageConfig, sides: dict[str, int], largest: int) -> None:
     """Refuses an unknown kind, and sizes that the ids and the weights do not have; of a scorer inside another too."""
-    if config.kind not in SCORERS:
-        raise PolicyError(f"the {stage} is of the unknown kind {config.kind[:60]!r}; known: {', '.join(SCORERS)}")
+    if config.kind not in Scorer.kinds:
+        raise PolicyError(
+            f"the {stage} is of the unknown kind {config.kind[:60]!r}; known: {', '.join(Scorer.kinds)}. A model of your own "
+            "must be defined, or imported, before it is loaded"
+        )
     spec = config.sizes
     for name, n in sides.items():
         if type(spec.get(name)) is not int or spec[name] != n:
             raise PolicyError(f"the {stage} has {name} = {str(spec.get(name))[:60]}, but there are {n} ids")
-    for name in SCORERS[config.kind].lengths:
+    for name in Scorer.kinds[config.kind].lengths:
         if type(spec.get(name)) is not int or not 0 <= spec[name] <= largest:
             came = str(spec.get(name))[:60]
             raise PolicyError(
                 f"the {stage} has {name} = {came}, but no weights with more than {largest} rows or columns"
             )
-    if config.kind in (Remembering.kind, Stacked.kind):
+    if "base" in spec:
         _check_sizes(stage, _StageConfig.model_validate(spec.get("base")), sides, largest)

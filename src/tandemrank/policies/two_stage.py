@@ -22,7 +22,6 @@ from tandemrank.policies import candidates, retrieval, storage, tower, towers
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import Scorer
-from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.storage import Saved
 from tandemrank.policies.towers import TwoTowers
 
@@ -60,10 +59,9 @@ class TwoStagePolicy:
                 raise PolicyError(
                     f"the {stage} scores {spec['Q']} queries and {spec['D']} items, but the vocabulary has {Q} and {D}."
                 )
-        if isinstance(self.generator, Stacked):
-            raise PolicyError("a generator is handed no other's score: a stacked scorer is a re-ranker.")
-        if isinstance(self.ranker, Stacked):
-            object.__setattr__(self, "ranker", self.ranker.linked(self.generator))
+        if self.generator.needs_generator:
+            raise PolicyError(f"a {self.generator.kind} needs a generator's scores: use it as the re-ranker.")
+        object.__setattr__(self, "ranker", self.ranker.linked(self.generator))
         if not self.generator.scores_everything:
             raise PolicyError(
                 f"a generator scores every item; a {self.generator.kind} scores candidates only. Use it as the re-ranker."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tandemrank.experiments.results import Curve, Point, Table
-from tandemrank.reports.style import THEME, look_of, panels, styled
+from tandemrank.reports.style import THEME, look_of, mark_phase, panels, styled
 from tandemrank.reports.words import count, label
 
 if TYPE_CHECKING:
@@ -85,14 +85,6 @@ def _one_run(axis: "Axes", epochs: Sequence[Point], start: int, look: dict[str, 
     known = ~np.isnan(true)
     axis.plot(x[known], true[known], **look, marker="" if known.all() else ".")
     axis.plot(x, [epoch.held_out for epoch in epochs], **look, ls=(0, (1, 1.2)))
-
-
-def mark_phase(axis: "Axes", phase: str, start: int) -> None:
-    """The name of a phase where it begins, before epoch start + 1."""
-    axis.annotate(
-        phase, (start + 0.5, 0), (4, 4), ("data", "axes fraction"), "offset points", fontsize=8, color=THEME["muted"]
-    )
-    axis.axvline(start + 0.5, color=THEME["grid"], lw=1)
 
 
 @styled

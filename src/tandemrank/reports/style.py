@@ -26,7 +26,7 @@ THEME = {
     "method-0": "#0072b2", "method-1": "#c65300", "method-2": "#00805d",
     "method-3": "#b0568a", "method-4": "#8a6d00", "method-5": "#4b5563",
 }  # fmt: skip
-SLOTS = {"joint": 0, "independent": 1, "baseline": 2}
+SLOTS = {"joint": 0, "independent": 1, "baseline": 2, "beliefs": 3, "stacking": 4}
 MARKERS = "osDv^P"
 WIDTH = 10.0
 STYLE: dict[str, Any] = {
@@ -41,9 +41,9 @@ STYLE: dict[str, Any] = {
 
 
 def slots(methods: Sequence[str] = ()) -> dict[str, int]:
-    """The place of each method in the palette: fixed for the paper's three, then in order."""
+    """The place of each method in the palette: fixed for ours, then in order."""
     others = [method for method in methods if method not in SLOTS]
-    return SLOTS | {method: 3 + i % 3 for i, method in enumerate(others)}
+    return SLOTS | dict.fromkeys(others, len(SLOTS))
 
 
 @contextmanager
@@ -116,3 +116,11 @@ def interval_line(axis: "Axes", at: float, low: float, high: float, colour: str,
         axis.plot(
             *((ends, place) if across else (place, ends)), color=colour, lw=1.6, alpha=0.65, solid_capstyle="butt"
         )
+
+
+def mark_phase(axis: "Axes", phase: str, start: int) -> None:
+    """The name of a phase where it begins, before epoch start + 1."""
+    axis.annotate(
+        phase, (start + 0.5, 0), (4, 4), ("data", "axes fraction"), "offset points", fontsize=8, color=THEME["muted"]
+    )
+    axis.axvline(start + 0.5, color=THEME["grid"], lw=1)

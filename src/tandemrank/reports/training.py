@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,11 @@ from tandemrank.offpolicy.frequency import FrequencyGroup
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import CARE_QUERIES, Verdict
 from tandemrank.reports import style
-from tandemrank.reports.curves import mark_phase
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
-from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches, tried
-from tandemrank.training.history import Epoch, lost_words
-from tandemrank.training.results import Difference, Learned
+from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches
+from tandemrank.training.config import TrainingConfig
+from tandemrank.training.history import Epoch
+from tandemrank.training.results import Difference, Learned, are_same_policy
 from tandemrank.training.stopping import chosen_epochs
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ TRAINING = Kind("training")
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: the pairs by method, the report, and the content of `summary.json`."""
+    """What was written: the policies by method, the report, and the content of `summary.json`."""
 
     policies: dict[str, Path]
     report: Path
@@ -48,7 +49,7 @@ class Written:
 
 
 def check_free(out: Path, methods: Iterable[str]) -> None:
-    """Refuses a folder that holds a trained pair of one of the methods already."""
+    """Refuses a folder that holds a policy of one of the methods already."""
     for method in methods:
         if os.path.exists(out / method / "policy"):
             raise ConfigError(
@@ -66,9 +67,13 @@ def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0) -> W
         policies[str(method)] = trained.policy.save(out / method / "policy")
     report = write_text(out / "report.html", html(learned, command=command, seed=seed), REPORT)
     summary = {
-        "command": command, "version": __version__, **learned.summary(), "switches": asked,
-        "switch_help": _switch_help(learned), "report": str(report),
-    }  # fmt: skip
+        "command": command,
+        "version": __version__,
+        **learned.summary(),
+        "switches": asked,
+        "switch_help": switch_help(type(learned.config)),
+        "report": str(report),
+    }
     for entry in summary["methods"]:
         entry["policy"] = str(policies[entry["method"]])
     write_json(out / "summary.json", summary)
@@ -76,28 +81,22 @@ def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0) -> W
 
 
 def _switches(learned: Learned, seed: int) -> dict[str, object]:
-    return {
-        "seed": seed,
-        **switch_values(learned.config),
-        **switch_values(learned.start.sizes),
-        **switch_values(learned.start.stages),
-    }
-
-
-def _switch_help(learned: Learned) -> dict[str, str]:
-    models = (learned.start.sizes, learned.start.stages, learned.config)
-    return {name: words for one in models for name, words in switch_help(type(one)).items()}
+    """What was used: the switches of training only where something was trained."""
+    found = switch_values(learned.config)
+    if not learned.was_trained:
+        found = {name: value for name, value in found.items() if name not in TrainingConfig.model_fields}
+    return {"seed": seed, **found}
 
 
 # --- the words --------------------------------------------------------------------------------------------------------
 
 
 def sentences(learned: Learned) -> list[str]:
-    """What the log says of each pair against production, and of the pairs against each other; and where training failed."""
+    """What the log says of each policy against production and against the others; and where training failed."""
     notes = {
         "kept_start": "is what training started from: it found nothing better on held-out clicks.",
-        "stays": "stays by what each query was shown and changes its order alone: the log cannot speak about a pair that shows "
-        "other items. A log of lists that vary could.",
+        "stays": "keeps the items that each query was shown and changes their order alone: the log shows too little variation "
+        "to speak about other items.",
     }
     noted = [
         f"{label(method)} {words}"
@@ -105,22 +104,24 @@ def sentences(learned: Learned) -> list[str]:
         for method, trained in learned.trained.items()
         if getattr(trained, fact)
     ]
-    lost = {method: lost_words(trained.history) for method, trained in learned.trained.items()}
-    noted += [f"{label(method)} {words}" for method, words in lost.items() if words]
+    noted += [
+        f"{label(a)} and {label(b)} came to the same policy, to the bit."
+        for a, b in combinations(learned.trained, 2)
+        if are_same_policy(learned.trained[a].policy, learned.trained[b].policy)
+    ]
     return [*_chosen(learned), *map(_sentence, learned.differences), *noted, *_harmed(learned)]
 
 
 def _chosen(learned: Learned) -> list[str]:
-    """Which pair held-out clicks chose, and by how much."""
+    """Which method held-out clicks chose, and by how much."""
     if (choice := learned.choice) is None:
         return []
-    scores = (f"{tried(one.method, one.generator_score)} {decimal(one.judgement)}" for one in choice.tried)
-    taken = tried(choice.method, choice.generator_score)
-    return [f"Held-out clicks chose {taken} (their validation scores: {', '.join(scores)})."]
+    scores = (f"{label(one.method)} {decimal(one.judgement)}" for one in choice.tried)
+    return [f"Held-out clicks chose {label(choice.method)} (scores on them: {', '.join(scores)})."]
 
 
 def _harmed(learned: Learned) -> list[str]:
-    """For whom a pair is surely worse than production, by how often a query came; nothing of a value that is refused."""
+    """For whom a policy is surely worse than production, by how often a query came; nothing of a value that is refused."""
     return [
         f"{label(method)} is worse than production for queries that came {_times(group)}: {signed(group.difference)} "
         f"{bracket(*group.interval, signed)} clicks per impression ({group.queries:,} queries)."
@@ -140,7 +141,7 @@ def deployment(learned: Learned) -> list[str]:
         f"{label(method)}: lists that are drawn are worth {decimal(learned.values[method].value)} "
         f"{_interval(learned.values[method])}, the most likely ones, as `recommend` gives them, {decimal(fixed.value)} "
         f"{_interval(fixed)} ({fixed.verdict}). Drawn lists (`recommend(sample=True)`, `tandemrank serve`) are what the next "
-        "log needs: with their propensities it can be learnt from again, and the most likely ones alone say nothing of others."
+        "log needs: with their propensities it can be learned from again, and the most likely ones alone say nothing of others."
         for method, fixed in learned.most_likely.items()
     ]
 
@@ -178,10 +179,13 @@ def text(learned: Learned) -> "RichTable":
     from rich.text import Text
 
     out = Table(
-        title="clicks per impression, and the gain over production, on impressions that no training saw",
-        title_justify="left", box=SIMPLE_HEAD,
-        show_edge=False, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+        title="clicks per impression, and the gain over production, on impressions that were kept for this",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for head in ("", "clicks", "95% interval", "gain", "95% interval", "at least", "verdict"):
         out.add_column(head, justify="left" if head in ("", "verdict") else "right")
     for name, value, gap in _sides(learned):
@@ -198,44 +202,65 @@ def _above(gap: Difference) -> tuple[str, str]:
 
 
 def what_was_run(learned: Learned) -> str:
-    """The training in plain words, with its sizes."""
-    log, pair = learned.log, learned.policy
-    stopping = f", {log.held_out:,.0f} said when to stop," if log.held_out else ""
+    """What was done, in plain words, with its sizes."""
+    log, policy = learned.log, learned.policy
+    stopping = f", {log.held_out:,.0f} chose or said when to stop," if log.held_out else ""
     return (
         f"A live system showed lists of up to {log.list_length} of {log.items:,} items to {log.queries:,} queries, "
-        f"{log.impressions:,.0f} times, and {log.clicks:,.0f} clicks were logged. From these clicks alone a two-stage "
-        f"system was trained: a generator that picks {pair.K2:,} candidates and a re-ranker that shows {pair.K} of them. "
-        f"Training saw {log.train:,.0f} impressions{stopping} and {log.evaluation:,.0f} valued what came out."
+        f"{log.impressions:,.0f} times, and {log.clicks:,.0f} clicks were logged. {made(learned)} The list has {policy.K} "
+        f"places. {log.train:,.0f} impressions were learned from{stopping} and {log.evaluation:,.0f} value what came out."
     )
+
+
+def made(learned: Learned) -> str:
+    """What was made of the clicks: one stage or two, trained or not."""
+    policy = learned.policy
+    D = len(policy.vocabulary.item_ids)
+    if policy.K2 == D:
+        stages = f"one stage, since all {D:,} items are candidates"
+    else:
+        stages = f"two stages: a generator that picks {policy.K2:,} of {D:,} items and a re-ranker that orders them"
+    if learned.was_trained:
+        return f"From these clicks alone a policy was trained, of {stages}."
+    same = "" if policy.K2 == D else " Both stages have the same scores."
+    return f"From these clicks alone a policy was made, of {stages}.{same} Nothing was trained beyond the beliefs."
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def html(learned: Learned, *, command: str = "", seed: int = 0) -> str:
-    """One self-contained page: what the log is, what each pair is worth, how training went, every switch."""
+    """One self-contained page: what the log is, what each policy is worth, how training went, every switch."""
     found = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(learned))
     methods = "".join(f"<li>{_chip(method)}: {escape(ABOUT[method])}.</li>" for method in learned.trained)
-    title = "Both stages, trained from a click log"
+    title = "Both stages, trained from a click log" if learned.was_trained else "What a click log says"
     by = ", ".join(dict.fromkeys(str(value.estimator).replace("_", " ") for value in learned.values.values()))
     sections = [
         f'<header><h1>{title}</h1><p>{escape(what_was_run(learned))}</p><ul class="methods">{methods}</ul></header>',
         section("What it is worth", f'{_tiles(learned)}<ul class="headline">{found}</ul>'),
         figure_of(
-            "Clicks per impression", values_figure(learned),
-            f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that neither "
-            "training nor stopping saw; production's is what these impressions show. Hollow: this log cannot answer for it.",
+            "Clicks per impression",
+            values_figure(learned),
+            f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that nothing before "
+            "has seen; production's is what these impressions show. Hollow: this log cannot answer for it.",
         ),
         section("Drawn lists or the most likely ones", _listed(deployment(learned))),
         section("For whom", _frequencies(learned)),
-        section("What caution cost and what it saved", _listed(caution_sentences(learned))),
+        section("Whether production is kept", _listed(gate_sentences(learned))),
         section("What the numbers rest on", _diagnostics(learned)),
-        figure_of("Learning curves", curves_figure(learned), JUDGED if learned.log.held_out else NOT_JUDGED),
+        _curves(learned),
         section("The log", _log(learned)),
-        switches_of(switches(_switches(learned, seed), _switch_help(learned))),
+        switches_of(switches(_switches(learned, seed), switch_help(type(learned.config)))),
         reproduce(command),
-    ]  # fmt: skip
+    ]
     return page(title, sections, __version__)
+
+
+def _curves(learned: Learned) -> str:
+    """How training went; nothing where nothing was trained."""
+    if not learned.was_trained:
+        return ""
+    return figure_of("Learning curves", curves_figure(learned), JUDGED if learned.log.held_out else NOT_JUDGED)
 
 
 JUDGED = (
@@ -248,21 +273,19 @@ NOT_JUDGED = (
 )
 
 
-def caution_sentences(learned: Learned) -> list[str]:
-    """What caution did to each method, in words; nothing where none was asked for."""
+def gate_sentences(learned: Learned) -> list[str]:
+    """Whether each method is surely better than production, in words; nothing where that was not asked."""
     found = []
-    for method, one in learned.guarded.items():
-        cost = f"{signed(one.cost.difference)} {bracket(*one.cost.interval, signed)}"
-        words = (
-            f"{label(method)}, {one.objective}: {cost} clicks per impression against the same training without caution"
-        )
-        if one.careful_bound is not None and one.plain_bound is not None:
-            words += f"; surely above production by {signed(one.careful_bound)} with it and {signed(one.plain_bound)} without"
-        if one.kept_production:
-            words += ". That is not above 0, so production is kept"
+    for method, gate in learned.gates.items():
+        bound = "" if gate.lower_bound is None else f", by at least {signed(gate.lower_bound)} clicks per impression"
+        if gate.kept_production:
+            found.append(f"{label(method)} is not surely better than production{bound}: production is kept.")
         else:
-            words += f". Whatever clicks mean, it loses at most {decimal(one.loss_at_worst)} clicks per impression"
-        found.append(f"{words}.")
+            at_worst = decimal(gate.loss_at_worst)
+            found.append(
+                f"{label(method)} is surely better than production{bound}. Whatever clicks mean, it loses at most {at_worst} "
+                "clicks per impression."
+            )
     return found
 
 
@@ -334,8 +357,7 @@ def _log(learned: Learned) -> str:
         ("(query, item) pairs shown", f"{log.pairs:,}"),
         ("clicks", f"{log.clicks:,.0f}"),
         ("propensities", f"{learned.propensity}: {learned.propensity_reason}"),
-        ("training started from", learned.start.words),
-        *([] if learned.posterior is None else [("click noise", learned.posterior.chosen.noise.words)]),
+        *([("training started from", learned.start.words)] if learned.was_trained else []),
     ]
     lines = [line(escape(name), [f"<td>{escape(value)}</td>"]) for name, value in facts]
     return f'<div class="words">{table_of([], lines, "The log")}</div>'
@@ -370,8 +392,9 @@ def curves_figure(learned: Learned) -> "Figure":
 
     Where nothing was held out, the objective of training.
     """
-    figure, axes = style.panels(1, len(learned.trained), 3.0, sharey=True)
-    for axis, (method, trained) in zip(axes[0], learned.trained.items(), strict=True):
+    curves = {method: trained for method, trained in learned.trained.items() if trained.history}
+    figure, axes = style.panels(1, len(curves), 3.0, sharey=True)
+    for axis, (method, trained) in zip(axes[0], curves.items(), strict=True):
         look = style.look_of(method)
         _phases(axis, trained.history, look["color"])
         axis.set_title(label(method), color=look["color"])
@@ -393,7 +416,7 @@ def _phases(axis: "Axes", history: tuple[Epoch, ...], colour: str) -> None:
         axis.plot(np.arange(1, len(judged) + 1) + start, judged, color=colour, marker=".", ms=4)
         at = [epoch.epoch for epoch in epochs].index(chosen)
         axis.plot(start + at + 1, judged[at], color=colour, marker="o", ms=10, mew=1.6, mfc="none")
-        mark_phase(axis, phase, start)
+        style.mark_phase(axis, phase, start)
         start += len(judged)
     axis.set_xlim(0.5, max(start, 1) + 0.5)
     axis.margins(y=0.15)

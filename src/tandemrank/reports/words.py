@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 ABOUT = {
+    "beliefs": "both stages score by what the log says of every item; nothing is trained",
     "joint": "both stages learn together, each from what the other does",
     "independent": "each stage learns alone, as if it showed its lists itself; then they are stacked",
     "stacking": "the generator learns first and alone, then the re-ranker for its candidates",
@@ -23,12 +24,6 @@ def count(n: float) -> str:
 def label(name: str) -> str:
     """A name as a reader sees it: 'joint' as 'Joint'."""
     return name[:1].upper() + name[1:]
-
-
-def tried(method: str, generator_score: str) -> str:
-    """A method with what its re-ranker is handed."""
-    handed = {"off": "", "sum": " plus the generator's score", "stacked": " with the generator's score"}
-    return f"{label(method)}{handed[generator_score]}"
 
 
 def decimal(value: float, digits: int = 3) -> str:

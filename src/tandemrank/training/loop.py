@@ -29,15 +29,14 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint as checkpoints
 from tandemrank.training import sparse
 from tandemrank.training.checkpoint import Checkpoint, with_prefix
-from tandemrank.training.config import TrainingConfig
-from tandemrank.training.documents import Change, SparseWeights, Weights
+from tandemrank.training.config import PATIENCE, TrainingConfig
 from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.indexed import Index
 from tandemrank.training.ranks import check_depth, rank_weights
 from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of, stages_of
 from tandemrank.training.steps import minibatch_size, optimisers_of, own_tensors
 from tandemrank.training.stopping import SMOOTH, Best
 from tandemrank.training.team import ALONE, Share, Team
+from tandemrank.training.weights import SparseWeights, Weights
 
 Tell = Callable[[Progress], None]
 Criterion = Callable[[TwoStagePolicy], float]  # a judgement on held-out clicks, higher is better
@@ -47,7 +46,7 @@ Watch = Callable[[TwoStagePolicy], dict[str, float]]
 @dataclass(frozen=True)
 class Trained:
     """A trained policy and how it came about; `kept_start`: what came of it was worse on held-out clicks, and is not here;
-    `stays`: by what each query was shown, since its log cannot speak of other items (`staying`)."""
+    `stays`: it keeps what each query was shown, since its log cannot speak of other items (`stay_with_logger`)."""
 
     policy: TwoStagePolicy
     history: tuple[Epoch, ...]
@@ -69,7 +68,6 @@ def train(
     method: Method = "joint",
     schedule: Sequence[Phase] | None = None,
     criterion: Criterion | None = None,
-    caution: Change | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -81,7 +79,7 @@ def train(
     """Trains both stages of a copy of `policy` by a schedule, by default that of `method`.
 
     `criterion` judges a policy on held-out clicks, higher is better; it comes with `early_stopping`, without which every
-    phase has all its epochs. `caution` changes the weights as the exposures move. With `checkpoint` every epoch is saved
+    phase has all its epochs. With `checkpoint` every epoch is saved
     there (one that takes long to write not after every epoch, `checkpoint.Rhythm`), and `resume` goes on from it: the weights
     come out bit by bit as if nothing had happened. `watch` is recorded in
     the history and never decides anything; it is called after the criterion, for the same policy, every so many epochs and
@@ -92,11 +90,11 @@ def train(
     weights = SparseWeights(canonical_csr(weights)) if issparse(weights) else weights
     if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
         raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
-    if (criterion is None) != (config.early_stopping is None):
+    if (criterion is None) == config.early_stopping:
         raise ConfigError("early stopping needs a criterion, and a criterion early stopping: give both, or neither.")
     check_depth(config.rank_weights, policy.K2)
     schedule = tuple(schedule or schedule_of(method, config.schedule, policy.generator, policy.ranker))
-    loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed, caution, team)
+    loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed, team)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and not resume:
         check_target(path, checkpoints.CHECKPOINT)  # now, and not after the first epoch
@@ -132,16 +130,14 @@ class _Loop:
         schedule: tuple[Phase, ...],
         criterion: Criterion | None,
         seed: int,
-        caution: Change | None,
         team: Team,
     ) -> None:
-        self.team, self.index = team, Index() if config.race == "indexed" else None
+        self.team = team
         self.policy, self.weights, self.config, self.schedule = policy, weights, config, schedule
-        self.criterion, self.caution = criterion, caution
-        self.divergence: dict[View, float] = {}  # N d2 of all queries, at the start of an epoch
+        self.criterion = criterion
         self.theta = torch.tensor(np.asarray(theta), dtype=torch.float32)
         self.models: dict[Stage, Scorer] = {"generator": policy.generator, "ranker": policy.ranker}
-        self.is_sparse = sparse.is_sparse(config, policy.generator, policy.ranker, careful=caution is not None)
+        self.is_sparse = sparse.is_sparse(config, policy.generator, policy.ranker)
         self.random = torch.Generator().manual_seed(seed)
         self.queries = torch.from_numpy(weights.queries)
         if not self.is_sparse:
@@ -158,8 +154,7 @@ class _Loop:
         arrays = list(self.weights.arrays())
         for model in self.models.values():
             arrays += [t.detach().numpy() for t in model.state_dict().values()]
-        careful, more = ([], []) if self.caution is None else self.caution.identity()
-        return checkpoints.identity_of([switches, phases, seed, sizes, self.theta.tolist(), *careful], [*arrays, *more])
+        return checkpoints.identity_of([switches, phases, seed, sizes, self.theta.tolist()], arrays)
 
     @property
     def plan(self) -> Phase:
@@ -203,14 +198,14 @@ class _Loop:
         if self.criterion is not None and self.epoch == 0 and not self.is_empty():
             self.record(float("nan"), time.perf_counter(), watch)
 
-    def record(self, objective: float, since: float, watch: Watch | None, lost: float | None = None) -> None:
+    def record(self, objective: float, since: float, watch: Watch | None) -> None:
         """The end of an epoch: its line of the history, and whether it is the best so far."""
         held_out = float("nan")
         if (criterion := self.criterion) is not None:
             held_out = self.team.first_says(lambda: criterion(self.judged()))
         seconds = time.perf_counter() - since
         watched = watch(self.judged()) if watch else {}
-        self.history.append(Epoch(self.plan.name, self.epoch, objective, held_out, seconds, watched, lost))
+        self.history.append(Epoch(self.plan.name, self.epoch, objective, held_out, seconds, watched))
         if self.criterion is not None:
             phase = self.history[-self.epoch - 1 :]
             if self.best.improves(phase, min(SMOOTH, self.epochs)):
@@ -221,8 +216,7 @@ class _Loop:
         return self.epochs == 0 or len(self.queries) == 0
 
     def phase_is_over(self) -> bool:
-        stopping = self.config.early_stopping
-        stalled = stopping is not None and self.best.has_stalled(self.epoch, stopping.patience)
+        stalled = self.config.early_stopping and self.best.has_stalled(self.epoch, PATIENCE)
         return self.epoch >= self.epochs or stalled or self.is_empty()
 
     def end_phase(self) -> None:
@@ -230,8 +224,6 @@ class _Loop:
         if self.criterion is not None and np.isfinite(self.best.judgement):
             for stage, model in self.models.items():
                 model.load_state_dict(self.best_weights[stage])
-        if self.plan.for_both:
-            self.models["generator"].load_state_dict(self.models["ranker"].state_dict())
         self.phase += 1
         if self.phase < len(self.schedule):
             self.begin_phase()
@@ -245,8 +237,6 @@ class _Loop:
         phases, total = len(self.schedule), 0.0
         order = self.queries[torch.randperm(len(self.queries), generator=self.random)]
         last = self.history[-1] if self.history else None
-        self.measure_divergence(size)
-        self.index = self.index and Index()  # of where the items are now
         for first in range(0, len(order), size):
             self.set_rates((self.epoch + first / len(order)) / self.epochs)
             total += self.minibatch(order[first : first + size])
@@ -257,13 +247,12 @@ class _Loop:
         total = self.team.total(total)
         self.epoch += 1
         is_watched = self.epoch % every == 0 or self.epoch == self.epochs
-        lost = None if self.index is None else self.index.lost_share(self.team)
-        self.record(total / len(order), start, watch if is_watched else None, lost)
+        self.record(total / len(order), start, watch if is_watched else None)
         tell(Progress(self.phase, phases, self.epoch, self.epochs, 0.0, self.history[-1]))
 
     def set_rates(self, done: float) -> None:
         """The learning rates after this share of the phase's epochs."""
-        share = 1.0 - done if self.config.rate == "falling" else 1.0
+        share = 1.0 - done if self.config.optimiser == "rows" else 1.0
         for optimiser in self.all_optimisers():
             for group in optimiser.param_groups:
                 group["lr"] = optimiser.defaults["lr"] * share
@@ -306,21 +295,6 @@ class _Loop:
         views = dict.fromkeys(step.view for step in steps)
         return [(view, [step.stage for step in steps if step.view == view]) for view in views]
 
-    def measure_divergence(self, size: int) -> None:
-        """How far the pair has gone from the logger, over all queries, where caution asks: once per epoch, not in the order
-        of the minibatches."""
-        if self.caution is None or not self.caution.needs_total:
-            return
-        for view in dict.fromkeys(view for view, _ in self.moves()):
-            self.divergence[view] = 0.0
-            for first in range(0, len(self.queries), size):
-                q = self.queries[first : first + size]
-                with torch.no_grad():
-                    scores = {stage: self.models[stage](q) for stage in stages_of(view)}
-                s_c, s_r, K2, alpha = self.seen_by(view, scores)
-                found = self.caution.exposures(q.numpy(), s_c, s_r, alpha, K2, self.random)
-                self.divergence[view] += self.caution.divergence(q.numpy(), *found, alpha)
-
     def seen_by(self, view: View, scores: dict[Stage, Tensor]) -> tuple[Tensor, Tensor, int, Tensor]:
         """The scores of both races, the candidates and the rank weights of a view.  Shapes: scores [B, D]."""
         if view == "pair":
@@ -340,10 +314,8 @@ class _Loop:
         """The utility of each query by the sparse race; only the stages that move have a gradient.  Shapes: -> [B]."""
         K2 = self.policy.K2
         alpha = self.alpha(K2 if view == "pair" else self.weights.shape[1])
-        how = max(self.config.samples, sparse.SAMPLES) * self.plan.races
-        return sparse.utility(
-            self.models, view, stages, ours.q, w, alpha, K2, samples=how, generator=ours.draws, index=self.index
-        )
+        how = max(self.config.samples, sparse.SAMPLES)
+        return sparse.utility(self.models, view, stages, ours.q, w, alpha, K2, samples=how, generator=ours.draws)
 
     def objective(
         self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix, ours: Share
@@ -351,10 +323,8 @@ class _Loop:
         """The utility of each query, with a gradient for these stages alone.  Shapes: scores, w [B, D] -> [B]."""
         own = {s: x if s in stages else x.detach() for s, x in scores.items()}
         s_c, s_r, K2, alpha = self.seen_by(view, own)
-        if self.caution is not None:
-            w = self.caution.weights(ours.q.numpy(), w, s_c, s_r, alpha, K2, self.random, self.divergence.get(view))
         estimator = race.utility if self.config.gradient == "race" else reinforce.utility
-        return estimator(s_c, s_r, w, alpha, K2, samples=self.config.samples * self.plan.races, generator=ours.draws)
+        return estimator(s_c, s_r, w, alpha, K2, samples=self.config.samples, generator=ours.draws)
 
     def judged(self) -> TwoStagePolicy:
         """The policy whose lists are judged: the pair, or one stage alone over all documents."""

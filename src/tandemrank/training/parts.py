@@ -21,21 +21,15 @@ from tandemrank.training.start import Start
 
 @dataclass(frozen=True)
 class Parts:
-    """The log, parted by impression: for training, for stopping, for valuing.
+    """The log, split by impression: for training, for stopping, for valuing.
 
-    What trains may come in two halves, so that a model of the one can be checked by the other. `first`: the first impressions
-    of the log one by one, of all parts, which a logging policy can be fitted to.
+    `first`: the first impressions of the log one by one, of all parts, which a logging policy can be fitted to.
     """
 
-    halves: tuple[Feedback, ...]
+    train: Feedback
     held_out: Feedback
     evaluation: Feedback
     first: Impressions
-
-    @cached_property
-    def train(self) -> Feedback:
-        """What trains."""
-        return self.halves[0] if len(self.halves) == 1 else merge(self.halves)
 
     @cached_property
     def seen(self) -> Feedback:
@@ -69,7 +63,7 @@ class Parts:
 
     def all(self) -> tuple[Feedback, ...]:
         """Every impression once."""
-        return (*self.halves, self.held_out, self.evaluation)
+        return self.train, self.held_out, self.evaluation
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def facts_of(parts: Parts) -> LogFacts:
         pairs=len(pairs),
         clicks=float(sum(log.clicks.sum() for log in logs)),
         list_length=parts.list_length,
-        train=sum(log.N for log in parts.halves),
+        train=parts.train.N,
         held_out=parts.held_out.N,
         evaluation=parts.evaluation.N,
     )
@@ -111,19 +105,16 @@ def read_parts(
     seed: int,
     *,
     lists: int = 0,
-    held_out_share: float | None = None,
+    held_out_share: float = 0.0,
     engine: Engine = "local",
 ) -> Parts:
     """The log in its parts, in the vocabulary of the policy to start from, or in the log's own with the features' ids.
 
     It is read once, its first `lists` impressions included. Which impressions value and which say when to stop depends on
-    the seed and the shares alone, not on the objective.
+    the seed and the shares alone.
     """
-    apart = config.held_out_share if held_out_share is None else held_out_share
-    shares = [config.evaluation_share or EVALUATION_SHARE, apart]
+    shares = [config.evaluation_share or EVALUATION_SHARE, held_out_share]
     counting.check_shares(*shares)
-    if config.objective == "doubly-robust":
-        shares.append((1 - sum(shares)) / 2)
     known = None if start.policy is None else start.policy.vocabulary
     found, first = reading.read_with_lists(
         log, shares, lists=lists, seed=seed, vocabulary=known, K=config.list_length, engine=engine
@@ -135,15 +126,15 @@ def read_parts(
             _with_table(own.item_ids, start.item_features, "item_id"),
         )
         found, first = tuple(_renamed(part, larger) for part in found), first.in_vocabulary(own, larger)
-    rest, evaluation, held_out, *half = found
-    parts = Parts((rest, *half), held_out, evaluation, first)
-    _refuse_without_clicks(parts, apart)
+    train, evaluation, held_out = found
+    parts = Parts(train, held_out, evaluation, first)
+    _refuse_without_clicks(parts, held_out_share)
     return parts
 
 
 def _refuse_without_clicks(parts: Parts, held_out_share: float) -> None:
     clicks = {
-        "training": sum(part.clicks.sum() for part in parts.halves),
+        "training": parts.train.clicks.sum(),
         "stopping": parts.held_out.clicks.sum() if held_out_share else 1,
         "valuing what was trained": parts.evaluation.clicks.sum(),
     }

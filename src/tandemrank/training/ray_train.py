@@ -21,7 +21,6 @@ from tandemrank import errors
 from tandemrank._base.cluster import MISSING, connect
 from tandemrank._base.files import check_target
 from tandemrank.errors import ConfigError, JobError, TandemRankError
-from tandemrank.policies.trees import boosting_of
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint as checkpoints
 from tandemrank.training.checkpoint import CHECKPOINT
@@ -38,32 +37,15 @@ NOT_WANTED = (
     "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION",
     "RAY_TRAIN_METRICS_ENABLED",
 )
-NO_TREES = (
-    "the engine ray adds up gradients, and trees are grown from all of a minibatch at once, at one place. Leave --engine out, "
-    "or take another re-ranker."
-)
 
 
-def check_ready(*, trees: bool, caution: bool, checkpoints: object) -> None:
-    """Refuses what a team cannot train, and a machine without Ray Train."""
-    if trees:
-        raise ConfigError(NO_TREES)
-    if caution:
-        raise ConfigError(
-            "careful training (safe) measures how far the whole pair is from production and is not shared out by the engine "
-            "ray. Leave --engine or --safe out."
-        )
+def check_ready(*, checkpoints: object) -> None:
+    """Refuses a machine without Ray Train, and a training without a folder for checkpoints."""
     if checkpoints is None:
         raise ConfigError(
             "the engine ray needs a folder for checkpoints that every node sees: give `checkpoints` (--out has it)."
         )
     _ray()
-
-
-def check_trees(policy: TwoStagePolicy) -> None:
-    """Refuses trees, which are grown from all of a minibatch at once."""
-    if boosting_of(policy.ranker, 1.0):
-        raise ConfigError(NO_TREES)
 
 
 def train_on_ray(
@@ -75,9 +57,6 @@ def train_on_ray(
     **switches: Any,
 ) -> Trained:
     """`loop.train` by a team; `given` and `switches` are its own arguments."""
-    if switches["schedule"][0].most_epochs == 0:
-        return train(policy, *given, **switches, checkpoint=checkpoint, resume=resume, progress=progress)
-    check_trees(policy)
     if not resume:
         check_target(checkpoint, CHECKPOINT)
         checkpoint.unlink(missing_ok=True)

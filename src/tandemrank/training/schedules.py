@@ -13,8 +13,9 @@ from tandemrank.policies.scorers import Scorer
 
 Stage = Literal["generator", "ranker"]
 View = Literal["pair", "generator", "ranker"]
-Method = Literal["baseline", "independent", "stacking", "joint"]
-ScheduleName = Literal["tandem", "paper", "mean", "once"]
+Method = Literal["beliefs", "baseline", "independent", "stacking", "joint"]
+ScheduleName = Literal["tandem", "paper"]
+UNTRAINED: Method = "beliefs"  # both stages are the beliefs of the log, as they are
 
 
 def stages_of(view: View) -> tuple[Stage, ...]:
@@ -37,7 +38,6 @@ class Phase:
     `from_mean` both stages begin from the mean of their weights; `rate` is a share of the learning rates, `most_epochs` a
     limit below the configuration's, `share` a share of its epochs. All steps on one view are taken from one draw
     (`at_once`), or each from its own. `among_candidates`: a generator alone is trained for a place among the K2, not for rank.
-    `for_both`: the other stage, the same model, takes the weights at the end; `races`: so many times the samples.
     """
 
     key: str
@@ -50,8 +50,6 @@ class Phase:
     at_once: bool = True
     share: float = 1.0
     among_candidates: bool = False
-    for_both: bool = False
-    races: int = 1
 
     @property
     def is_alone(self) -> bool:
@@ -83,15 +81,14 @@ BOTH = Phase("both", "both stages", (Step("generator", "pair"), Step("ranker", "
 # click teaches a stage only what the other one lets through; a generator that was first trained alone has settled for a
 # compromise. As many passes over the log as Stacking has, and as many epochs of each stage (docs/results).
 TANDEM = Phase(
-    "tandem", "both stages",
-    (Step("generator", "generator"), Step("generator", "pair"), Step("ranker", "pair")), "pair", among_candidates=True,
-)  # fmt: skip
+    "tandem",
+    "both stages",
+    (Step("generator", "generator"), Step("generator", "pair"), Step("ranker", "pair")),
+    "pair",
+    among_candidates=True,
+)
 # Little is left to learn there, and at the full rate the noise of the draws takes some of it away.
 BOTH_FROM_MEAN = replace(BOTH, from_mean=True, rate=0.25, most_epochs=8)
-REFINED_RATE = 0.1  # on top of the posterior: at the full rate its order would be lost
-# Two trainings alone of one model differ by the noise of their draws; one with twice the draws has as little as their mean.
-ONE_FOR_BOTH = replace(RANKER_ALONE, key="one for both", name="one stage for both", for_both=True, races=2)
-MEAN = Phase("mean", "mean of the stages", (), "pair", from_mean=True, most_epochs=0)
 
 ALONE = (GENERATOR_ALONE, RANKER_ALONE)
 # What is usual: the generator alone; then the re-ranker, for the candidates of the frozen generator.
@@ -104,36 +101,18 @@ JOINT: dict[ScheduleName, tuple[Phase, ...]] = {
     "tandem": (*ALONE, BOTH_FROM_MEAN),
     # The paper's: "for each minibatch, the candidate generator and the re-ranker are updated alternatingly".
     "paper": (replace(BOTH, at_once=False),),
-    # What the mean alone is worth.
-    "mean": (*ALONE, MEAN),
-    # The same in three fifths of the passes over all items, where those are what costs.
-    "once": (ONE_FOR_BOTH, BOTH_FROM_MEAN),
 }
 
 
-def schedule_of(
-    method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer, *, refine: int | None = None
-) -> tuple[Phase, ...]:
-    """The phases of a method, for these two stages to start from; slow ones of `refine` epochs on top of a posterior.
+def schedule_of(method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer) -> tuple[Phase, ...]:
+    """The phases of a method, for these two stages to start from; none where nothing is trained.
 
     Weights have a mean that means something only where both stages come from the same ones; others each go on from their own.
     """
-    phases = _phases(method, name, generator, ranker)
-    return phases if refine is None else tuple(_refined(phase, refine) for phase in phases)
-
-
-def _refined(phase: Phase, epochs: int) -> Phase:
-    most = epochs if phase.most_epochs is None else min(epochs, phase.most_epochs)
-    return replace(phase, rate=phase.rate * REFINED_RATE, most_epochs=most)
-
-
-def _phases(method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer) -> tuple[Phase, ...]:
+    if method == UNTRAINED:
+        return ()
     if are_same(generator, ranker):
         return {"baseline": BASELINE, "independent": ALONE, "stacking": STACKING, "joint": JOINT[name]}[method]
-    if method == "joint" and name in ("mean", "once"):
-        raise ConfigError(
-            f"schedule = {name} needs two stages that start from one model; these two differ. Use tandem."
-        )
     return _of_two_models(method, name, generator, ranker)
 
 
@@ -142,8 +121,8 @@ def _of_two_models(method: Method, name: ScheduleName, generator: Scorer, ranker
     method."""
     if method in ("baseline", "independent") and ranker.needs_generator:
         raise ConfigError(
-            f"a re-ranker that is handed the generator's score learns after the generator; {method} trains it without one. Use "
-            "stacking or joint, or generator_score = off."
+            f"a re-ranker that is given the generator's score learns after the generator; {method} trains it without one. Use "
+            "stacking or joint."
         )
     if method == "baseline":
         return BASELINE

@@ -8,27 +8,25 @@ deviation of the scores <u, v_d> over the items, so a query starts from its own 
 parts, however many clicks it has; without any it starts from what all like.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
+from tandemrank.beliefs.vectors import Vectors, vectors_of
 from tandemrank.errors import ConfigError, DataError, LogError
 from tandemrank.logs import feedback
 from tandemrank.logs.feedback import Feedback
-from tandemrank.policies import features, stages, towers
+from tandemrank.policies import features, towers
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import LARGEST as WEIGHT
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer, truncated_svd
-from tandemrank.policies.stages import Score, Stages
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training.config import LARGEST
 
 SPREAD = 1.0  # standard deviation of a query's scores: its best items stand out, and yet others are drawn
 
@@ -125,44 +123,16 @@ def _embeddings(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArra
     return values[features.rows(frame, id_column, ids, name)]
 
 
-class StartConfig(BaseModel):
-    """The sizes of what training starts from; only those that it has may be given, the others are None."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    rank: int | None = Field(
-        default=None, ge=1, le=LARGEST, description="dimension of the factorisation of the clicks; by default 50"
-    )
-    generator_width: int | None = Field(
-        default=None, ge=1, le=LARGEST, description="hidden units of the generator's towers; by default 32"
-    )
-    generator_dimension: int | None = Field(
-        default=None, ge=1, le=LARGEST, description="dimension of the generator's embeddings; by default 16"
-    )
-    ranker_width: int | None = Field(
-        default=None, ge=1, le=LARGEST, description="hidden units of the re-ranker's towers; by default 128"
-    )
-    ranker_dimension: int | None = Field(
-        default=None, ge=1, le=LARGEST, description="dimension of the re-ranker's embeddings; by default 64"
-    )
-
-
-RANK = {"rank": 50}
-STAGES: tuple[Literal["generator", "ranker"], ...] = ("generator", "ranker")
-TOWERS = {
-    f"{stage}_{name}": size
-    for stage in STAGES
-    for name, size in zip(("width", "dimension"), stages.TOWERS[stage], strict=True)
-}
+RANK = 50  # of the factorisation of the clicks
+# Hidden units and dimension of two towers: the generator scores every item, so it is the smaller model.
+TOWERS: dict[Literal["generator", "ranker"], tuple[int, int]] = {"generator": (32, 16), "ranker": (128, 64)}
 
 
 @dataclass(frozen=True)
 class Start:
     """What training starts from: a policy, or embeddings, or features; nothing at all means the clicks themselves.
 
-    Embeddings and features are Parquet files or frames, each with its `query_id` or `item_id`; features of pairs have both.
-    `stages`: which model each stage is, where they are not one; features are then for the models that take them, and a stage
-    that is not named is that of the policy or of the embeddings, if there are any.
+    Embeddings and features are Parquet files or frames, each with its `query_id` or `item_id`.
     """
 
     policy: TwoStagePolicy | None = None
@@ -170,88 +140,27 @@ class Start:
     item_embeddings: FeatureSource | None = None
     query_features: FeatureSource | None = None
     item_features: FeatureSource | None = None
-    sizes: StartConfig = field(default_factory=StartConfig)
-    pair_features: FeatureSource | None = None
-    stages: Stages = field(default_factory=Stages)
 
     def __post_init__(self) -> None:
-        """Refuses two starting points at once, embeddings of one side only, and sizes of what it is not."""
-        given = [
-            name
-            for name, parts in (
-                ("a policy", [self.policy]),
-                ("embeddings", [self.query_embeddings, self.item_embeddings]),
-                ("features", [self.query_features, self.item_features]),
-            )
-            if any(part is not None for part in parts)
-        ]
-        # A stage that is not asked for stays what is given; features alone make both of them two towers.
-        own = self.stages.resolved(has_features=given == ["features"])
-        object.__setattr__(self, "stages", own)
-        if len([one for one in given if own.are_one or one != "features"]) > 1:
-            raise ConfigError(f"training starts from one thing only; {' and '.join(given)} came.")
-        stages.check_pairs(own, given=self.pair_features is not None)
+        """Refuses two starting points at once, and embeddings of one side only."""
+        if len(given := self._given) > 1:
+            raise ConfigError(f"training starts from one thing only; got {' and '.join(given)}.")
         if (self.query_embeddings is None) != (self.item_embeddings is None):
-            raise ConfigError("starting embeddings are needed of both sides, queries and items; those of one came.")
-        asked = [name for name, size in self.sizes if size is not None]
-        if wrong := [name for name in asked if name not in self._own_sizes()]:
-            what = "a factorisation of the clicks" if wrong[0] == "rank" else "two towers of features"
-            ours = f"training starts from {given[0] if given else 'the clicks'}" if own.are_one else own.words
-            raise ConfigError(f"{wrong[0]} is a size of {what}, but {ours}. Leave it out.")
+            raise ConfigError("expected embeddings of both sides, queries and items; got those of one.")
 
-    def handing(self, score: Score) -> "Start":
-        """With another `generator_score`."""
-        return replace(self, stages=self.stages.handing(score))
+    @property
+    def _given(self) -> list[str]:
+        kinds = {
+            "a policy": (self.policy,),
+            "embeddings": (self.query_embeddings, self.item_embeddings),
+            "features": (self.query_features, self.item_features),
+        }
+        return [name for name, parts in kinds.items() if any(part is not None for part in parts)]
 
     @property
     def is_features(self) -> bool:
-        """Whether there are features of queries or items."""
-        return self.query_features is not None or self.item_features is not None
-
-    @property
-    def is_towers(self) -> bool:
         """Whether both stages are two towers of features."""
-        return self.is_features and self.stages.are_one
-
-    @property
-    def base(self) -> "Start":
-        """What a factorisation starts from, where the stages are models of their own."""
-        if self.stages.are_one:
-            return self
-        nothing = {"query_features": None, "item_features": None, "pair_features": None, "stages": Stages()}
-        sizes = StartConfig(rank=self.sizes.rank)
-        return replace(self, **nothing, sizes=sizes)  # type: ignore[arg-type]
-
-    def _own_sizes(self) -> dict[str, int]:
-        """The sizes that it has, with their defaults."""
-        if self.is_towers:
-            return TOWERS
-        is_made = self.stages.are_one or "factorisation" in (self.stages.generator, self.stages.ranker)
-        own = dict(RANK) if is_made and self.policy is None and self.query_embeddings is None else {}
-        for stage in STAGES:
-            if (size := self.stages.size(stage)) is not None:
-                own |= {f"{stage}_width": size[0], f"{stage}_dimension": size[1]}
-        return own
-
-    def resolved(self, log: Feedback, *, posterior: bool) -> "Start":
-        """With every size that it has filled in; the posterior of a log has the dimensions that its log decides.
-
-        A log of few clicked items has no room for many dimensions: at most half as many as there are, of items or queries.
-        Beyond its rank a matrix has no singular vectors that the same log would give twice.
-        """
-        sizes = {name: getattr(self.sizes, name) or size for name, size in self._own_sizes().items()}
-        if posterior and "rank" in sizes:
-            if self.sizes.rank is not None:
-                raise ConfigError(
-                    f"rank = {self.sizes.rank} is a size of a factorisation of the clicks, but training starts from the "
-                    "posterior of the log. Leave it out, or start from the factorisation (initial = given)."
-                )
-            del sizes["rank"]
-        elif "rank" in sizes:
-            clicked = log.clicks > 0
-            most = min(len(np.unique(log.query[clicked])), len(np.unique(log.item[clicked]))) // 2
-            sizes["rank"] = min(sizes["rank"], max(most, 1))
-        return replace(self, sizes=StartConfig(**sizes))
+        return self._given == ["features"]
 
     def with_tables(self) -> "Start":
         """With its tables of features as frames: read, and checked, once."""
@@ -262,49 +171,53 @@ class Start:
         }
         return replace(self, **tables)  # type: ignore[arg-type]
 
+    def vectors(self, vocabulary: Vocabulary) -> Vectors | None:
+        """Its vectors, the prior of the beliefs; None where it has none.  Shapes: -> [Q, F], [D, F]."""
+        if self.query_embeddings is not None and self.item_embeddings is not None:
+            given = from_embeddings(self.query_embeddings, self.item_embeddings, vocabulary)
+            return Vectors(given.queries.detach().numpy(), given.items.detach().numpy())
+        return vectors_of(self.policy, vocabulary)
+
     @property
     def words(self) -> str:
         """What it is, for a reader."""
-        if not self.stages.are_one:
-            if "factorisation" not in (self.stages.generator, self.stages.ranker):
-                return self.stages.words
-            return f"{self.stages.words}; factorisation: {self.base.words.removesuffix(', both stages')}"
         if self.policy is not None:
             return "a saved policy, both stages"
         if self.query_embeddings is not None:
             return "the given embeddings, both stages"
-        s = self.sizes
-        if self.is_towers:
-            return (
-                f"two towers of features: generator {s.generator_width} wide, {s.generator_dimension} dimensions; "
-                f"re-ranker {s.ranker_width} wide, {s.ranker_dimension} dimensions"
-            )
-        if s.rank is None:
-            return "the posterior of the log, with its memory, both stages"
-        return f"matrix factorisation of the clicks, {s.rank} dimensions, both stages"
+        if self.is_features:
+            return "two towers of features, one pair of them for each stage"
+        return "the clicks of the log"
 
 
-def initial_pair(start: Start, log: Feedback, theta: ArrayLike, *, K2: int, K: int, seed: int) -> TwoStagePolicy:
-    """The pair before training, of a start that is resolved; `log` are the clicks of the part for training alone.
+def initial_policy(start: Start, log: Feedback, theta: ArrayLike, *, K2: int, K: int, seed: int) -> TwoStagePolicy:
+    """Both stages before training; `log` are the clicks of the part for training alone.
 
+    A log of few clicked items has no room for many dimensions: at most half as many as there are, of items or queries.
+    Beyond its rank a matrix has no singular vectors that the same log would give twice.
     Shapes: theta [K].
     """
     vocabulary = log.vocabulary
     generator: Scorer
     ranker: Scorer
     if start.policy is not None:
-        return replace(start.policy, K2=K2, K=K, index=None)  # its generator is about to move
+        return replace(start.policy, K2=K2, K=K)
     if start.query_embeddings is not None and start.item_embeddings is not None:
         generator = ranker = from_embeddings(start.query_embeddings, start.item_embeddings, vocabulary)
-    elif start.is_towers:
+    elif start.is_features:
         generator, ranker = (
             towers.from_features(
-                start.query_features, start.item_features, vocabulary, width=getattr(start.sizes, f"{stage}_width"),
-                dimension=getattr(start.sizes, f"{stage}_dimension"), seed=derive(seed, "start", stage) % 2**32,
+                start.query_features,
+                start.item_features,
+                vocabulary,
+                width=width,
+                dimension=dimension,
+                seed=derive(seed, "start", stage) % 2**32,
             )
-            for stage in ("generator", "ranker")
-        )  # fmt: skip
+            for stage, (width, dimension) in TOWERS.items()
+        )
     else:
-        rank = start.sizes.rank or RANK["rank"]
-        generator = ranker = from_clicks(log, theta, rank, seed=derive(seed, "start") % 2**32)
+        clicked = log.clicks > 0
+        most = min(len(np.unique(log.query[clicked])), len(np.unique(log.item[clicked]))) // 2
+        generator = ranker = from_clicks(log, theta, min(RANK, max(most, 1)), seed=derive(seed, "start") % 2**32)
     return TwoStagePolicy(generator, ranker, K2, K, vocabulary)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from tandemrank.policies.scorers import Scorer
-from tandemrank.policies.trees import boosting_of
 from tandemrank.training.config import TrainingConfig
 
 # Adam divides by the size of the gradient, noise included, and a sample of the items makes theirs noisier: their steps would be
@@ -106,11 +105,12 @@ def optimisers_of(
     own = {id(parameter) for parameter in model.per_query_parameters()}
     items = {id(p) for p in model.parameters() if sampled and p.ndim == 2 and len(p) == model.spec()["D"]} - own
     rate, shared = config.learning_rate * pace, config.learning_rate * pace * config.shared_rate
-    found, of_items = boosting_of(model, rate), shared * sparse_pace(sampled or 1)
+    of_items = shared * sparse_pace(sampled or 1)
+    found: list[torch.optim.Optimizer] = []
     for is_own, is_item, lr in ((True, False, rate), (False, False, shared), (False, True, of_items)):
         parameters = [p for p in model.parameters() if (id(p) in own, id(p) in items) == (is_own, is_item)]
         # Scores that were given have no vector per query, so no direction either.
-        by_direction = is_own and config.query_step == "direction" and all(p.ndim == 2 for p in parameters)
+        by_direction = is_own and config.optimiser == "rows" and all(p.ndim == 2 for p in parameters)
         if parameters:
             if by_direction:
                 found.append(RowNormalisedStep(parameters, lr))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tandemrank.errors import ConfigError, InputError, LogError
-from tandemrank.offpolicy.reward.memory import LARGEST, Noise, memory_of
+from tandemrank.beliefs.memory import LARGEST, Noise, memory_of
 
 THETA = np.array([1.0, 0.5, 0.2])
 

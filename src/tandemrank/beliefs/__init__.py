@@ -1,12 +1,12 @@
-"""Reward models: what an examined (query, item) is worth, from the log alone.
+"""Beliefs: what a log says of the relevance of every item to every query, and how sure that is.
 
-- `model`: the interface of all; `storage`: how they are saved
-- `item_rate`: click rates by item, by query and by pair
+- `model`: the interface of all reward models
 - `posterior`: the posterior with memory: hierarchical Bayes, clicks and non-clicks, each pair's own showings
-- `featured`: the posterior for queries and items without history: features as the prior mean of both sides
-- `tables`: these features as numbers
+- `item_rate`: click rates by item, by query and by pair
 - `memory`: what a pair's own showings say; `noise`: how noisy clicks are
 - `levels`: how relevant items are on the whole; `space`: how queries may differ; `steps`: the steps of the fit
+- `vectors`: the vectors of a policy, as the prior of a posterior
+- `scorer`: the posterior as the scores of a stage
 """
 
 from tandemrank._base.lazy import modules_of

@@ -17,18 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank._base import random
+from tandemrank._base.sparse import sums_by
+from tandemrank.beliefs import space as spaces
+from tandemrank.beliefs import steps
+from tandemrank.beliefs.levels import item_levels
+from tandemrank.beliefs.memory import Noise, memory_of, pair_starts
+from tandemrank.beliefs.model import Belief, RewardModel
+from tandemrank.beliefs.noise import fit_noise
+from tandemrank.beliefs.space import FLAT, Directions, Shape, Space, sigmoid
+from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError
 from tandemrank.logs.feedback import Feedback, exposure
-from tandemrank.offpolicy.estimators import sums_by
-from tandemrank.offpolicy.reward import space as spaces
-from tandemrank.offpolicy.reward import steps
-from tandemrank.offpolicy.reward.levels import item_levels
-from tandemrank.offpolicy.reward.memory import Noise, memory_of, pair_starts
-from tandemrank.offpolicy.reward.model import Belief, RewardModel
-from tandemrank.offpolicy.reward.noise import fit_noise
-from tandemrank.offpolicy.reward.space import FLAT, Directions, Shape, Space, sigmoid
 from tandemrank.policies.memory import Memory
-from tandemrank.policies.vectors import Vectors
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -118,21 +118,6 @@ class Posterior(RewardModel):
         names = ("items", "offset", "queries", "query_spread", "item_spread")
         memory = {f"memory_{name}": getattr(self.memory, name) for name in ("first", "item", "value")}
         return {name: getattr(self, name) for name in names} | memory
-
-    @classmethod
-    def restored(cls, constants: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> "Posterior":
-        """Of `constants` and `arrays`."""
-        first, item, value = (arrays.pop(f"memory_{name}") for name in ("first", "item", "value"))
-        memory = Memory(first, item, value, int(constants["D"]))
-        chosen = Chosen(
-            Noise(**constants["noise"]),
-            Shape(**constants["shape"]),
-            int(constants["item_steps"]),
-            str(constants["source"]),
-            float(constants["logger"]),
-            float(constants["opinion"]),
-        )
-        return cls(chosen, memory, **arrays)
 
 
 def fit(

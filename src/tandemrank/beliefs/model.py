@@ -45,8 +45,3 @@ class RewardModel(ABC):
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its arrays: with the constants they are all of it."""
-
-    @classmethod
-    @abstractmethod
-    def restored(cls, constants: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> "RewardModel":
-        """The model of `constants` and `arrays`."""

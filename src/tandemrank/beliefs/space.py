@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank.offpolicy.reward import _newton_kernel
+from tandemrank.beliefs import _newton_kernel
+from tandemrank.beliefs.vectors import Vectors
 from tandemrank.policies.memory import Memory
-from tandemrank.policies.vectors import Vectors
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]

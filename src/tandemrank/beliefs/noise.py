@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from tandemrank._base import random
+from tandemrank._base.sparse import sums_by
+from tandemrank.beliefs.memory import Noise, pair_starts
 from tandemrank.logs.feedback import Feedback, exposure
-from tandemrank.offpolicy.estimators import sums_by
-from tandemrank.offpolicy.reward.memory import Noise, pair_starts
 
 Floats = NDArray[np.float64]
 

@@ -39,11 +39,6 @@ class Noise:
                 f"relevant = {self.relevant} came."
             )
 
-    @property
-    def words(self) -> str:
-        """What it is, for a reader."""
-        return f"of examined items {self.relevant:.1%} are clicked if relevant (r1), {self.irrelevant:.1%} if not (r0)"
-
     def rate(self, p: Floats) -> Floats:
         """The click chance of an examined item that is relevant with chance p.  Shapes: p [...] -> [...]."""
         return self.irrelevant + (self.relevant - self.irrelevant) * p

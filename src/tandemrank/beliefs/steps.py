@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank.beliefs import _newton_kernel
+from tandemrank.beliefs.space import FLAT, Space, sigmoid
 from tandemrank.gradients._bridge import compiling
-from tandemrank.offpolicy.reward import _newton_kernel
-from tandemrank.offpolicy.reward.space import FLAT, Space, sigmoid
 from tandemrank.policies.memory import Memory
 
 Floats = NDArray[np.float64]

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tandemrank.offpolicy.reward import steps
-from tandemrank.offpolicy.reward.memory import Noise, memory_of
-from tandemrank.offpolicy.reward.posterior import Chosen, Posterior
-from tandemrank.offpolicy.reward.space import Shape, Space
+from tandemrank.beliefs import steps
+from tandemrank.beliefs.memory import Noise, memory_of
+from tandemrank.beliefs.posterior import Chosen, Posterior
+from tandemrank.beliefs.space import Shape, Space
 
 THETA = np.array([1.0, 0.5, 0.2])
 D, F = 5, 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank.offpolicy.reward.memory import Noise
+from tandemrank.beliefs.memory import Noise
 
 Floats = NDArray[np.float64]
 

@@ -15,11 +15,11 @@ from tandemrank.errors import InputError, LogError
 from tandemrank.logs import counting
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy.reward import item_rate, noise, posterior, storage
-from tandemrank.offpolicy.reward.levels import item_levels
-from tandemrank.offpolicy.reward.memory import Noise
-from tandemrank.offpolicy.reward.model import RewardModel
-from tandemrank.offpolicy.reward.space import Shape
+from tandemrank.beliefs import item_rate, noise, posterior, storage
+from tandemrank.beliefs.levels import item_levels
+from tandemrank.beliefs.memory import Noise
+from tandemrank.beliefs.model import RewardModel
+from tandemrank.beliefs.space import Shape
 from tandemrank.policies.vectors import Vectors
 
 THETA = np.array([1.0, 0.7, 0.4])

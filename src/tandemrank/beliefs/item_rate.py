@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.sparse import sums_by
+from tandemrank.beliefs.model import Belief, Floats, RewardModel
 from tandemrank.logs.feedback import Feedback, exposure
-from tandemrank.offpolicy.estimators import Floats, sums_by
-from tandemrank.offpolicy.reward.model import Belief, RewardModel
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,6 @@ class ItemRate(RewardModel):
         names = ("item", "query", "item_errors", "query_errors")
         pair = {"first": self.pair.indptr, "column": self.pair.indices, "pair": self.pair.data}
         return {name: getattr(self, name) for name in names} | pair | {"pair_errors": self.pair_errors.data}
-
-    @classmethod
-    def restored(cls, constants: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> "ItemRate":
-        """Of `constants` and `arrays`."""
-        shape, place = (len(arrays["query"]), len(arrays["item"])), (arrays["column"], arrays["first"])
-        return cls(
-            float(constants["rate"]), arrays["item"], arrays["query"], csr_matrix((arrays["pair"], *place), shape=shape),
-            arrays["item_errors"], arrays["query_errors"], csr_matrix((arrays["pair_errors"], *place), shape=shape),
-            float(constants["pair_error"]),
-        )  # fmt: skip
 
 
 def reward_model(feedback: Feedback, theta: Floats) -> ItemRate:

@@ -1,0 +1,170 @@
+"""What was learned, valued on impressions that nothing before has seen; and the gate, which keeps production.
+
+A policy that the log cannot speak about keeps the items that each query was shown (`stay_with_logger`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from tandemrank._base.random import derive
+from tandemrank.offpolicy.certainty import certain_difference
+from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
+from tandemrank.offpolicy.logger import lists_of
+from tandemrank.offpolicy.propensities import fitted_policy
+from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.valuation import estimate_all
+from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
+from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.config import LearningConfig
+from tandemrank.training.data import TrainingData
+from tandemrank.training.loop import Trained
+from tandemrank.training.parts import Parts
+from tandemrank.training.schedules import Method
+from tandemrank.training.stay_with_logger import far_from_log, staying
+
+LOST_SAMPLES = 50  # of the race, for what a policy can lose at worst
+WORDS = "valuing what was learned, on impressions that nothing before has seen"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether a policy is surely better than production; production is kept where it is not.
+
+    `lower_bound`: of its difference to production, in clicks per impression. `loss_at_worst`: the most clicks per impression
+    that what is kept can lose against production, whatever clicks mean, by the exposure that it takes from production's items.
+    """
+
+    kept_production: bool
+    learned: Value
+    lower_bound: float | None
+    loss_at_worst: float
+
+    def summary(self) -> dict[str, object]:
+        """As plain names and values."""
+        names = ("kept_production", "lower_bound", "loss_at_worst")
+        return {name: getattr(self, name) for name in names} | {"learned": self.learned.value}
+
+
+@dataclass(frozen=True)
+class Valued:
+    """Policies and their values: of drawn lists, and of the most likely ones."""
+
+    trained: dict[Method, Trained]
+    values: dict[Method, Value]
+    most_likely: dict[Method, Value]
+    production: Value
+    gates: dict[Method, Gate] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Valuer:
+    """What values policies: the part of the log for it, by the propensities and beliefs of the others."""
+
+    config: LearningConfig
+    parts: Parts
+    data: TrainingData
+    logging_policy: TwoStagePolicy | None
+    seed: int
+    tell: Callable[[str], None]
+
+    def all(self, trained: dict[Method, Trained]) -> Valued:
+        """Every policy, as it may go live."""
+        used = self.data.propensities
+        known = trained | (self._staying(trained) if used.only_shown else {})
+        found = self._valued(known)
+        # Frequencies know nothing of what a short part of the log did not show, whatever the logger would have.
+        far = {method for method, one in found.values.items() if used.kind != "frequency" and far_from_log(one)}
+        if kept := self._staying({method: known[method] for method in far}):
+            anew = self._valued(kept)
+            found = replace(
+                found,
+                trained=known | kept,
+                values=found.values | anew.values,
+                most_likely=found.most_likely | anew.most_likely,
+            )
+        return self._gated(found) if self.config.safe else found
+
+    def _valued(self, trained: dict[Method, Trained]) -> Valued:
+        """The values of drawn lists, of the most likely lists, and of production."""
+        policies = [one.policy for one in trained.values()]
+        *found, production = self._estimates([*policies, *map(MostLikely, policies)])
+        drawn = dict(zip(trained, found[: len(policies)], strict=True))
+        fixed = dict(zip(trained, found[len(policies) :], strict=True))
+        return Valued(trained, drawn, fixed, production)
+
+    def _staying(self, trained: dict[Method, Trained]) -> dict[Method, Trained]:
+        """Those that can keep the items each query was shown, doing so; none where these must not be shown again."""
+        if self.config.exclude is not None:
+            return {}
+        policies = {method: staying(one.policy, self.parts.shown) for method, one in trained.items()}
+        return {
+            method: replace(trained[method], policy=policy, stays=True)
+            for method, policy in policies.items()
+            if policy is not None and not trained[method].stays
+        }
+
+    def _gated(self, found: Valued) -> Valued:
+        """Production in the place of what is not surely better than it."""
+        logger = self._production()
+        live = replace(logger, K=min(self.config.K, logger.K2))
+        of_live, _ = self._estimates([live])
+        gates = {
+            method: self._gate(value, found.production, found.trained[method].policy, live)
+            for method, value in found.values.items()
+        }
+        kept = {method for method, gate in gates.items() if gate.kept_production}
+        unchanged = {method: replace(found.trained[method], policy=live.copy()) for method in kept}
+        return replace(
+            found,
+            trained=found.trained | unchanged,
+            values=found.values | dict.fromkeys(kept, of_live),
+            most_likely={method: one for method, one in found.most_likely.items() if method not in kept},
+            gates=gates,
+        )
+
+    def _gate(self, learned: Value, production: Value, policy: TwoStagePolicy, live: TwoStagePolicy) -> Gate:
+        sure = certain_difference(learned, production, level=production.sample.level)
+        others_too = compare_values(learned, production).over_queries[0] > 0  # the bound is about these impressions
+        passes = sure is not None and sure > 0 and others_too
+        seed = derive(self.seed, "lost") % 2**32
+        at_worst = 0.0
+        if passes:
+            at_worst = exposure_lost(
+                policy, live, self.parts.evaluation, self.config.theta, samples=LOST_SAMPLES, seed=seed
+            )
+        return Gate(kept_production=not passes, learned=learned, lower_bound=sure, loss_at_worst=at_worst)
+
+    def _production(self) -> TwoStagePolicy:
+        """The policy that drew the log, or one that is fitted to its lists."""
+        known = self.data.propensities.logger or self.logging_policy
+        if known is not None:
+            return known
+        return fitted_policy(
+            lists_of([self.parts.first]), self.parts.vocabulary, seed=derive(self.seed, "rho_0") % 2**32
+        )
+
+    def _estimates(self, policies: Sequence[TwoStagePolicy | MostLikely]) -> tuple[Value, ...]:
+        """The value of every policy on the part for it, and production's: by fitted propensities that are corrected there, or
+        doubly robust, with a reward model that learned from the other parts."""
+        self.tell(WORDS)
+        used, times = self.data.propensities, self.parts.times
+        is_fitted = used.kind == "fitted"  # then values are plain IPS, without a reward model
+        # With a held-out part it has seen less than a model may see here.
+        reward = None if self.parts.held_out.N or is_fitted else self.data.posterior
+        question = Question(
+            examination=self.config.theta,
+            estimator="ips" if is_fitted else "auto",
+            # A policy that was fitted to the log is used as the one that drew it: sums have no lists to fit another to.
+            propensity="exact" if is_fitted else used.kind,
+            logging_policy=used.logger,
+            reward_log=self.parts.seen,
+            reward="item-rate" if reward is None else reward,
+            seed=derive(self.seed, "value") % 2**32,
+            fitted_lists=float(times[times > 0].mean()) if is_fitted else None,
+        )
+        return estimate_all(
+            [*policies, PRODUCTION],
+            self.parts.evaluation,
+            question,
+            lambda n, of: self.tell(f"{WORDS}: {n / of:.0%}"),
+        )
