@@ -23,7 +23,7 @@ from tandemrank.reports import style
 from tandemrank.reports.curves import mark_phase
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
 from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches, tried
-from tandemrank.training.history import Epoch, lost_words
+from tandemrank.training.history import Epoch
 from tandemrank.training.results import Difference, Learned
 from tandemrank.training.stopping import chosen_epochs
 
@@ -105,8 +105,6 @@ def sentences(learned: Learned) -> list[str]:
         for method, trained in learned.trained.items()
         if getattr(trained, fact)
     ]
-    lost = {method: lost_words(trained.history) for method, trained in learned.trained.items()}
-    noted += [f"{label(method)} {words}" for method, words in lost.items() if words]
     return [*_chosen(learned), *map(_sentence, learned.differences), *noted, *_harmed(learned)]
 
 

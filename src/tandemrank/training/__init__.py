@@ -8,7 +8,7 @@
 - `safe`: caution as a change of these weights
 - `ranks`: the weights of the ranks
 - `schedules`: Baseline, Independent and Joint as data; whether a phase begins from the mean of both stages
-- `sparse`: the objective of a minibatch over very many items; `indexed`: its draws by cells of items
+- `sparse`: the objective of a minibatch over very many items
 - `steps`: how parameters move along their gradients
 - `history`: how a training went, and where it stands
 - `stopping`: when to stop, by held-out clicks

@@ -41,11 +41,10 @@ class TrainingConfig(BaseModel):
         "twice the draws, and then for each other (once)",
     )
     gradient: Literal["race", "reinforce"] = Field(default="race", description="gradient estimator")
-    race: Literal["auto", "dense", "sparse", "indexed"] = Field(
+    race: Literal["auto", "dense", "sparse"] = Field(
         default="auto",
         description="the race over all items, or over candidates only and a sample (sparse); auto takes the sparse one above "
-        "20,000 items, and for a re-ranker that cannot score everything; indexed draws by cells of items, for very many: it is "
-        "faster, and some arrivals may be lost, the history says how many",
+        "20,000 items, and for a re-ranker that cannot score everything",
     )
     samples: int = Field(default=1, ge=1, le=LARGEST, description="Monte-Carlo samples per gradient")
     minibatch: int | None = Field(

@@ -1,12 +1,10 @@
 """How a training went, and where it stands."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 
 class Epoch(NamedTuple):
-    """One line of the history; `held_out` is the judgement, `watched` what a caller asked to record beside it; `lost_share`,
-    where items were drawn by cells, the share of the arrivals that this kept away.
+    """One line of the history; `held_out` is the judgement, `watched` what a caller asked to record beside it.
 
     Where held-out clicks judge, epoch 0 is what the phase starts from.
     """
@@ -17,7 +15,6 @@ class Epoch(NamedTuple):
     held_out: float
     seconds: float
     watched: dict[str, float]
-    lost_share: float | None = None
 
 
 class Progress(NamedTuple):
@@ -29,15 +26,3 @@ class Progress(NamedTuple):
     epochs: int
     done: float
     last: Epoch | None
-
-
-def lost_share(history: Sequence[Epoch]) -> float | None:
-    """What draws by cells kept away of an epoch's arrivals, where it was most; None where every item was looked at."""
-    return max((epoch.lost_share for epoch in history if epoch.lost_share is not None), default=None)
-
-
-def lost_words(history: Sequence[Epoch]) -> str | None:
-    """The same in words."""
-    share = lost_share(history)
-    words = "was drawn by cells of items, which kept away {:.2%} of an epoch's arrivals at most, as far as was seen."
-    return None if share is None else words.format(share)

@@ -32,7 +32,6 @@ from tandemrank.training.checkpoint import Checkpoint, with_prefix
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.documents import Change, SparseWeights, Weights
 from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.indexed import Index
 from tandemrank.training.ranks import check_depth, rank_weights
 from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of, stages_of
 from tandemrank.training.steps import minibatch_size, optimisers_of, own_tensors
@@ -135,7 +134,7 @@ class _Loop:
         caution: Change | None,
         team: Team,
     ) -> None:
-        self.team, self.index = team, Index() if config.race == "indexed" else None
+        self.team = team
         self.policy, self.weights, self.config, self.schedule = policy, weights, config, schedule
         self.criterion, self.caution = criterion, caution
         self.divergence: dict[View, float] = {}  # N d2 of all queries, at the start of an epoch
@@ -203,14 +202,14 @@ class _Loop:
         if self.criterion is not None and self.epoch == 0 and not self.is_empty():
             self.record(float("nan"), time.perf_counter(), watch)
 
-    def record(self, objective: float, since: float, watch: Watch | None, lost: float | None = None) -> None:
+    def record(self, objective: float, since: float, watch: Watch | None) -> None:
         """The end of an epoch: its line of the history, and whether it is the best so far."""
         held_out = float("nan")
         if (criterion := self.criterion) is not None:
             held_out = self.team.first_says(lambda: criterion(self.judged()))
         seconds = time.perf_counter() - since
         watched = watch(self.judged()) if watch else {}
-        self.history.append(Epoch(self.plan.name, self.epoch, objective, held_out, seconds, watched, lost))
+        self.history.append(Epoch(self.plan.name, self.epoch, objective, held_out, seconds, watched))
         if self.criterion is not None:
             phase = self.history[-self.epoch - 1 :]
             if self.best.improves(phase, min(SMOOTH, self.epochs)):
@@ -246,7 +245,6 @@ class _Loop:
         order = self.queries[torch.randperm(len(self.queries), generator=self.random)]
         last = self.history[-1] if self.history else None
         self.measure_divergence(size)
-        self.index = self.index and Index()  # of where the items are now
         for first in range(0, len(order), size):
             self.set_rates((self.epoch + first / len(order)) / self.epochs)
             total += self.minibatch(order[first : first + size])
@@ -257,8 +255,7 @@ class _Loop:
         total = self.team.total(total)
         self.epoch += 1
         is_watched = self.epoch % every == 0 or self.epoch == self.epochs
-        lost = None if self.index is None else self.index.lost_share(self.team)
-        self.record(total / len(order), start, watch if is_watched else None, lost)
+        self.record(total / len(order), start, watch if is_watched else None)
         tell(Progress(self.phase, phases, self.epoch, self.epochs, 0.0, self.history[-1]))
 
     def set_rates(self, done: float) -> None:
@@ -341,9 +338,7 @@ class _Loop:
         K2 = self.policy.K2
         alpha = self.alpha(K2 if view == "pair" else self.weights.shape[1])
         how = max(self.config.samples, sparse.SAMPLES) * self.plan.races
-        return sparse.utility(
-            self.models, view, stages, ours.q, w, alpha, K2, samples=how, generator=ours.draws, index=self.index
-        )
+        return sparse.utility(self.models, view, stages, ours.q, w, alpha, K2, samples=how, generator=ours.draws)
 
     def objective(
         self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix, ours: Share

@@ -11,7 +11,6 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choice import Choice
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.gate import Guarded, summaries
-from tandemrank.training.history import lost_share
 from tandemrank.training.loop import Trained
 from tandemrank.training.parts import LogFacts
 from tandemrank.training.schedules import Method
@@ -80,7 +79,6 @@ class Learned:
                     "chosen": chosen_epochs(self.trained[method].history),
                     "kept_start": self.trained[method].kept_start,
                     "stays": self.trained[method].stays,
-                    "lost_share": lost_share(self.trained[method].history),
                     "history": [epoch._asdict() for epoch in self.trained[method].history],
                 }
                 for method, value in self.values.items()

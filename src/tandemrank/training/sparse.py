@@ -19,10 +19,8 @@ from tandemrank._base.random import GOLDEN, mix, uniforms
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import sparse_alone, sparse_race
 from tandemrank.gradients._bridge import Drawn, Randomness, keys_for
-from tandemrank.gradients.products import GeneratorScores
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import Scorer
-from tandemrank.training import indexed
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.schedules import Stage, View
 
@@ -35,9 +33,7 @@ def is_sparse(config: TrainingConfig, generator: Scorer, ranker: Scorer, *, care
     """Whether training uses the sparse race: as the switch says, or where the catalogue is large."""
     if config.race == "dense" and not ranker.scores_everything:
         raise ConfigError(f"race = dense needs scores of all items; a {ranker.kind} scores candidates only. Use auto.")
-    if config.race == "indexed":
-        indexed.check(generator)
-    found = config.race in ("sparse", "indexed") or (config.race == "auto" and candidates.is_large(generator, ranker))
+    found = config.race == "sparse" or (config.race == "auto" and candidates.is_large(generator, ranker))
     if found and (careful or config.gradient == "reinforce"):
         what = "careful training (safe)" if careful else "gradient = reinforce"
         raise ConfigError(
@@ -60,7 +56,6 @@ def utility(
     *,
     samples: int,
     generator: Randomness,
-    index: indexed.Index | None = None,
 ) -> Tensor:
     """The utility of each query, with a gradient for the stages that move.  Shapes: q [B]; w CSR [B, D]; alpha [n] -> [B]."""
     samples = max(samples, SAMPLES)
@@ -72,9 +67,9 @@ def utility(
     parts = []
     for rows in (slice(i, i + size) for i in range(0, len(q), size)):
         if view == "pair" or first is not models[view]:
-            parts.append(_pair(models, moving, q[rows], w[rows], alpha, K2, samples, generator, index))
+            parts.append(_pair(models, moving, q[rows], w[rows], alpha, K2, samples, generator))
         else:
-            parts.append(_alone(first, q[rows], w[rows], alpha, samples, generator, index))
+            parts.append(_alone(first, q[rows], w[rows], alpha, samples, generator))
     return torch.cat(parts)
 
 
@@ -107,20 +102,14 @@ def _pair(
     K2: int,
     samples: int,
     generator: Randomness,
-    index: indexed.Index | None,
 ) -> Tensor:
     reach = sparse_race.PATTERN_REACH if "generator" in moving else None
-    scores = _scores(models["generator"], q, index)
+    scores = candidates.generator_scores(models["generator"], q)
     plan = sparse_race.plan(scores, w, K2, samples=samples, pattern=reach, generator=generator)
     with torch.set_grad_enabled("ranker" in moving):
         s_r = candidates.ranker_scores(models["ranker"], q, plan.ranker_documents)
     s_c = models["generator"].score(q, plan.generator_documents) if "generator" in moving else plan.scores
     return sparse_race.utility(s_c, s_r, plan, alpha)
-
-
-def _scores(model: Scorer, q: Tensor, index: indexed.Index | None) -> GeneratorScores:
-    scores = candidates.generator_scores(model, q)
-    return scores if index is None else index.on(model, scores)
 
 
 def _alone(
@@ -130,7 +119,6 @@ def _alone(
     alpha: Tensor,
     samples: int,
     generator: Randomness,
-    index: indexed.Index | None,
 ) -> Tensor:
-    plan = sparse_alone.plan(_scores(model, q, index), w, alpha, samples=samples, generator=generator)
+    plan = sparse_alone.plan(candidates.generator_scores(model, q), w, alpha, samples=samples, generator=generator)
     return sparse_alone.utility(model.score(q, plan.documents), plan)
