@@ -16,7 +16,7 @@ def test_a_small_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.sparse_speedup == pytest.approx(found.dense_ms / found.sparse_ms)
     assert 20 < found.ranker_items_per_query <= 2 * 21 + scale.CLICKED
     assert [row.items for row in found.recommend_ms] == [200, 2000, 4000]
-    assert all(row.recall is None or 0 <= row.recall <= 1 for row in found.recommend_ms)
+    assert all(row.exact_ms > 0 for row in found.recommend_ms)
     assert 0.8 < found.noise_ratio < 3
     assert math.isfinite(found.dense_ms)
     with pytest.raises(ConfigError, match="at least 10 x 20 items"):

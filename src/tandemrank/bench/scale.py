@@ -1,4 +1,4 @@
-"""Training and retrieval against the number of items: the sparse race beside the dense one, exact retrieval beside an index."""
+"""Training and retrieval against the number of items: the sparse race beside the dense one, exact retrieval."""
 
 import math
 import time
@@ -16,7 +16,6 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.bench.timing import seconds, threads
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, sparse_race
-from tandemrank.policies import retrieval
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import sparse
@@ -29,12 +28,10 @@ NOISE_AT, NOISE_K2 = 20_000, 500  # items and candidates where the noise is meas
 
 @dataclass(frozen=True)
 class Recommended:
-    """The time of `recommend` for one query, and the recall of the index."""
+    """The time of `recommend` for one query."""
 
     items: int
     exact_ms: float
-    index_ms: float | None
-    recall: float | None
 
 
 @dataclass(frozen=True)
@@ -207,12 +204,5 @@ def _g(x: Tensor) -> Tensor:
 
 def _recommended(D: int, K2: int, turns: int, seed: int) -> Recommended:
     pair = _world(D, min(K2, D // 4), 8, seed).pair
-    try:
-        indexed = pair.with_index()
-    except ConfigError:
-        [exact] = seconds([lambda: pair.recommend([3])], 5 * turns, time.process_time)
-        return Recommended(D, 1e3 * exact, None, None)
-    exact, fast = seconds([lambda: pair.recommend([3]), lambda: indexed.recommend([3])], 5 * turns, time.process_time)
-    assert indexed.index is not None
-    recall = retrieval.recall(indexed.index, pair.generator, pair.K2, np.arange(8))
-    return Recommended(D, 1e3 * exact, 1e3 * fast, recall)
+    [exact] = seconds([lambda: pair.recommend([3])], 5 * turns, time.process_time)
+    return Recommended(D, 1e3 * exact)

@@ -2,9 +2,8 @@
 
 The scores of a query are computed alone, in an order of sums that no thread changes, so that a list can be drawn again bit
 by bit; those of recent queries are kept. Over many items, and where the re-ranker is too heavy for all of them, it is asked
-about the candidates alone. A pair with an index serves out of a pool, what the index finds for the query: this is another
-policy than the pair itself, with a digest of its own, and its propensities are those of the pool. A query that the pair does
-not know is answered by its features, where both stages are two towers, or else as the average query.
+about the candidates alone. A query that the pair does not know is answered by its features, where both stages are two towers,
+or else as the average query.
 """
 
 import hashlib
@@ -24,10 +23,8 @@ from tandemrank._base.ids import Id, Vocabulary
 from tandemrank.errors import InputError
 from tandemrank.gradients import single
 from tandemrank.gradients.coarse import Bounded, Coarse
-from tandemrank.policies import retrieval
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
-from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.towers import TwoTowers
 
@@ -35,7 +32,6 @@ Source = Literal["pair", "features", "popular"]
 Row = NDArray[np.float32]
 # Queries that the answer for an unknown one is the average of, at most: of factors, of other models.
 AVERAGE, FEW = 4096, 64
-POOL = 4096  # items that an index is asked for, or four times as many as there are candidates
 PART = 4096  # items that a heavy re-ranker is asked about at once
 KEPT = 256 * 2**20  # bytes of scores of recent queries
 LEAST = -(2**63)  # the integer that stands for a query that nobody named
@@ -64,10 +60,6 @@ class Pair(Protocol):
     def vocabulary(self) -> Vocabulary:
         """The ids of queries and items."""
 
-    @property
-    def index(self) -> Index | None:
-        """Of the generator's items, where it has one."""
-
 
 def digest(pair: Pair) -> str:
     """A name for exactly this pair: a hash of its numbers, sizes and ids."""
@@ -79,8 +71,6 @@ def digest(pair: Pair) -> str:
         for name, tensor in sorted(stage.state_dict().items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(tensor.detach().numpy()).tobytes())
-    if pair.index is not None:
-        found.update(retrieval.content(pair.index))
     return found.hexdigest()[:16]
 
 
@@ -235,20 +225,15 @@ class LivePair:
         self.query_at: dict[Id, int] = {q: place for place, q in enumerate(pair.vocabulary.query_ids.to_list())}
         D, Q = len(self.items), len(self.query_at)
         self.stages = (_Stage(pair.generator, Q, D), _Stage(pair.ranker, Q, D))
-        self.index = pair.index if self.stages[0].Y is not None else None
-        many = is_large(pair.generator, pair.ranker) or self.index is not None
-        self.ranks_candidates = self.K2 < D and many
+        self.ranks_candidates = self.K2 < D and is_large(pair.generator, pair.ranker)
         generator = self.stages[0]
-        if self.ranks_candidates and self.index is None and generator.Y is not None and D > LARGE:
+        if self.ranks_candidates and generator.Y is not None and D > LARGE:
             generator.coarse = Coarse.of(generator.Y)
         self.query_kind, self.item_kind = _kind(pair.vocabulary.query_ids), _kind(pair.vocabulary.item_ids)
         self.takes_features = all(isinstance(s, TwoTowers) and s.queries.columns for s in (pair.generator, pair.ranker))
         self._kept: OrderedDict[Id | None, Scores] = OrderedDict()
-        self._pool = min(D, max(POOL, 4 * self.K2))
         # A query keeps its scores by each stage, or by the first alone, and limits for its clocks.
-        self._room = max(
-            16, KEPT // ((8 if self.ranks_candidates else 12) * (D if self.index is None else 4 * self._pool))
-        )
+        self._room = max(16, KEPT // ((8 if self.ranks_candidates else 12) * D))
         self._crowded = False
         self._lock = threading.Lock()
 
@@ -276,8 +261,6 @@ class LivePair:
         if available is None:
             return self._kept_scores(name, who)
         there = [self.item_at[item] for item in available if item in self.item_at]
-        if self.index is not None:
-            return self._pooled(who, np.unique(np.array(there, np.int64)))
         return self._kept_scores(name, who).only(there)
 
     def _kept_scores(self, name: Id | None, who: Who) -> Scores:
@@ -308,16 +291,9 @@ class LivePair:
 
     def _scores(self, who: Who) -> Scores:
         generator, ranker = self.stages
-        if self.index is not None:
-            near, _ = self.index.top(generator.vector(who)[None], self._pool)
-            return self._pooled(who, np.sort(near[0][near[0] >= 0]).astype(np.int64))
         if self.ranks_candidates and (found := generator.bounded(who)) is not None:
             return Scores(found, None, ranker, who)
         return Scores(generator.row(who), None if self.ranks_candidates else ranker.row(who), ranker, who)
-
-    def _pooled(self, who: Who, documents: NDArray[np.int64]) -> Scores:
-        """Out of some items alone.  Shapes: documents [M], in the order of their numbers."""
-        return Scores(self.stages[0].some(who, documents), None, self.stages[1], who, documents)
 
     def rows(
         self, query_id: Id | None, available: Sequence[Id] | None = None, features: FeatureValues | None = None

@@ -59,8 +59,7 @@ class Methods:
         alone: Alone | None = None,
         run: Callable[..., Trained] | None = None,
     ) -> None:
-        # Without an index: one of the start's embeddings would be of others after the first phase.
-        self.start, self.weights, self.theta, self.config = replace(start, index=None), weights, theta, config
+        self.start, self.weights, self.theta, self.config = start, weights, theta, config
         self.seed, self.coordinates, self.caution = seed, coordinates, caution
         self.criterion, self.watch, self.watch_every = criterion, watch, watch_every
         self.checkpoints, self.resume, self.refine, self.run = checkpoints, resume, refine, run or train

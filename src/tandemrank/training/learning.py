@@ -31,7 +31,6 @@ from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.remembering import excluding
-from tandemrank.policies.retrieval import has_products
 from tandemrank.policies.stacked import Stacked
 from tandemrank.policies.stages import Score, Stages
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
@@ -57,10 +56,6 @@ LOST_SAMPLES = 50  # of the race, for what a pair can lose at worst
 NOT_SHARED = (
     "nothing is trained on top of the posterior (refine = 0), so the engine ray has no training to share out, only the log to "
     "read. Training begins with --set refine=4, two different models, or --set initial=given --set objective=ips."
-)
-NOT_INDEXED = (
-    "the pair to start from has an index, and its generator becomes one with a memory, whose scores are no products: what is "
-    "trained comes without an index."
 )
 
 
@@ -134,7 +129,6 @@ def learn(
     else:
         pair = informed_pair(start.base, parts.train, config.theta, known, K2=K2, K=config.K, seed=seed)
         pair = forgetting(pair, config.memory)
-    index = None if start.policy is None else start.policy.index
     folder = None if checkpoints is None else Path(checkpoints)
     jobs: dict[Score, _Job] = {}
     for score in start.stages.scores:
@@ -143,8 +137,6 @@ def learn(
         each = names or tried(own.generator, own.ranker)
         jobs[score] = _Job(parts, rest, config, own, refine, each, seed, place, resume, engine, progress, under_way)
     job = next(iter(jobs.values()))
-    if index is not None and not has_products(job.pair.generator):
-        say(NOT_INDEXED)
     if (few := few_clicks(parts.train, job.pair.generator, job.pair.ranker, job.methods)) is not None:
         say(few)
     if engine == "ray" and all(one.refine == 0 for one in jobs.values()):
@@ -159,7 +151,7 @@ def learn(
     name = fingerprint([parts.train, parts.held_out, parts.evaluation])
     trained = {
         method: one if method in guarded and guarded[method].kept_production
-        else replace(one, policy=replace(one.policy.indexed_as(index), trained_on=name))
+        else replace(one, policy=replace(one.policy, trained_on=name))
         for method, one in trained.items()
     }  # fmt: skip
     used = data.propensities

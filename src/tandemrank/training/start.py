@@ -293,7 +293,7 @@ def initial_pair(start: Start, log: Feedback, theta: ArrayLike, *, K2: int, K: i
     generator: Scorer
     ranker: Scorer
     if start.policy is not None:
-        return replace(start.policy, K2=K2, K=K, index=None)  # its generator is about to move
+        return replace(start.policy, K2=K2, K=K)
     if start.query_embeddings is not None and start.item_embeddings is not None:
         generator = ranker = from_embeddings(start.query_embeddings, start.item_embeddings, vocabulary)
     elif start.is_towers:
