@@ -147,19 +147,16 @@ def _plain(x: Tensor) -> Row:
 
 
 class Scores:
-    """Both stages' scores of one query: the generator's of all items or of a pool, the re-ranker's of what one asks about.
+    """Both stages' scores of one query: the generator's of all items, the re-ranker's of what one asks about.
 
     `first` is what lists are drawn from: the generator's scores, or bounds of them. `edge` is where the last list of these
-    scores was cut. Shapes: s_c, first [M], of all items or of `documents` [M]; s_r [D] where the pair keeps all of them.
+    scores was cut. Shapes: s_c, first [D]; s_r [D] where the pair keeps all of them.
     """
 
-    __slots__ = ("_stage", "_who", "documents", "edge", "first", "s_r")
+    __slots__ = ("_stage", "_who", "edge", "first", "s_r")
 
-    def __init__(
-        self, first: Row | Bounded, s_r: Row | None, stage: _Stage, who: Who, documents: NDArray[np.int64] | None = None
-    ) -> None:
+    def __init__(self, first: Row | Bounded, s_r: Row | None, stage: _Stage, who: Who) -> None:
         self.first, self.s_r, self._stage, self._who, self.edge = first, s_r, stage, who, single.Edge()
-        self.documents = documents
 
     @property
     def s_c(self) -> Row:
@@ -171,17 +168,8 @@ class Scores:
         """The re-ranker's scores: all of them, or who gives some, by their places in `s_c`."""
         return self._some if self.s_r is None else self.s_r
 
-    def of_items(self, items: Sequence[int]) -> NDArray[np.int64]:
-        """The places in `s_c` of some items, without those that are not in the pool."""
-        found = np.array(items, np.int64)
-        if self.documents is None:
-            return found
-        at = np.minimum(np.searchsorted(self.documents, found), len(self.documents) - 1)
-        there: NDArray[np.int64] = at[self.documents[at] == found]
-        return there
-
     def _some(self, places: NDArray[np.integer]) -> Row:
-        return self._stage.some(self._who, places if self.documents is None else self.documents[places])
+        return self._stage.some(self._who, places)
 
     def remembering(self) -> single.Ranker:
         """Who gives the re-ranker's scores, and asks it about each item once."""
@@ -197,12 +185,8 @@ class Scores:
         return some
 
     def rows(self) -> tuple[Row, Row]:
-        """All of both, -inf outside the pool; dear where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""
-        s_c = self.s_c
-        if self.documents is not None:
-            s_c = np.full(self._stage.D, -np.inf, np.float32)
-            s_c[self.documents] = self.s_c
-        return s_c, self._stage.row(self._who) if self.s_r is None else self.s_r
+        """All of both; dear where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""
+        return self.s_c, self._stage.row(self._who) if self.s_r is None else self.s_r
 
     def only(self, there: list[int]) -> "Scores":
         """Where only some items are available: the others are no candidates."""
