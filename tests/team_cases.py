@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -11,11 +10,9 @@ from safetensors.torch import save_file
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import Vocabulary
-from tandemrank.gradients import cells
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.stages import Known, Stages, build
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import indexed
 from tandemrank.training.config import EarlyStopping, TrainingConfig
 from tandemrank.training.loop import Trained, train
 from tandemrank.training.team import ALONE, Team, Workers
@@ -55,7 +52,6 @@ CASES = {
     "dense": (same_pair, {}, {}),
     "sparse": (same_pair, {"race": "sparse"}, {}),
     "adam": (same_pair, {"query_step": "adam", "minibatch": 7}, {"method": "baseline"}),
-    "indexed": (same_pair, {"race": "indexed"}, {}),
     "one by one": (same_pair, {"minibatch": 1, "race": "sparse", "epochs": 1}, {"method": "stacking"}),
     "paper": (given_pair, {"schedule": "paper", "gradient": "reinforce", "samples": 5}, {}),
     "cross": (cross_pair, {}, {}),
@@ -69,9 +65,7 @@ def trained(name: str, team: Team = ALONE, folder: Path | None = None, resume: b
     w = csr_matrix(0.1 + LIKED.toarray()) if name == "cross" else LIKED
     path = None if folder is None else folder / f"{name}.safetensors"
     config = TrainingConfig(**{"epochs": 2, **switches})
-    # Cells of few items, too, and proposals where clocks for all of them would be cheap.
-    with patch.object(indexed, "FEWEST", 1), patch.object(cells, "EFFORT", 0.0):
-        return train(pair(), w, THETA, config, seed=5, team=team, checkpoint=path, resume=resume, **more)
+    return train(pair(), w, THETA, config, seed=5, team=team, checkpoint=path, resume=resume, **more)
 
 
 def state(found: Trained) -> dict[str, torch.Tensor]:

@@ -14,12 +14,9 @@ def test_a_small_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     found = scale.measure(items=2000, K2=20, queries=4, turns=1)
     assert found.growth_exact == pytest.approx(found.sparse_ms / found.sparse_ms_tenth)
     assert found.sparse_speedup == pytest.approx(found.dense_ms / found.sparse_ms)
-    assert found.growth_index == pytest.approx(found.index.ms / found.index_tenth.ms)
-    assert 0 <= found.index.lost_share < 0.1
-    assert found.index.proposals + found.index.opened > 20
     assert 20 < found.ranker_items_per_query <= 2 * 21 + scale.CLICKED
     assert [row.items for row in found.recommend_ms] == [200, 2000, 4000]
-    assert all(row.recall is None or 0 <= row.recall <= 1 for row in found.recommend_ms)
+    assert all(row.exact_ms > 0 for row in found.recommend_ms)
     assert 0.8 < found.noise_ratio < 3
     assert math.isfinite(found.dense_ms)
     with pytest.raises(ConfigError, match="at least 10 x 20 items"):

@@ -274,25 +274,6 @@ def test_start_from_embeddings_and_from_a_policy(world) -> None:
     )
 
 
-@pytest.mark.parametrize(("how", "is_indexed"), [(GIVEN, True), ({}, False)])
-def test_a_start_with_an_index_trains_and_the_index_is_of_what_came_out(world, tmp_path: Path, how, is_indexed) -> None:
-    """By the posterior its generator has a memory, which no index serves: that is said."""
-    pytest.importorskip("faiss")
-    start = Start(
-        policy=TwoStagePolicy(*[world.production.ranker] * 2, 20, 5, world.task.vocabulary).with_index(probed=7)
-    )
-    config = tr.LearningConfig.model_validate({**how, "candidates": 20, "training": {"epochs": 1}})
-    said: list[str] = []
-    found = learn(world.frame, config, methods=["joint", "independent"], start=start, say=said.append)
-    assert (learning.NOT_INDEXED in said) == (not is_indexed)
-    for trained in found.trained.values():
-        index = trained.policy.index
-        assert (index is not None) == is_indexed
-        assert index is None or index.searcher.nprobe == 7
-        saved = tr.load(trained.policy.save(tmp_path / "pair"))
-        assert saved.recommend().equals(trained.policy.recommend())
-
-
 def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
     config = configured(propensity="frequency", training={"epochs": 3})
     few, methods = world.frame.head(3000), ["joint", "independent"]

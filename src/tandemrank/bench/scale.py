@@ -1,4 +1,4 @@
-"""Training and retrieval against the number of items: the sparse race beside the dense one, exact retrieval beside an index."""
+"""Training and retrieval against the number of items: the sparse race beside the dense one, exact retrieval."""
 
 import math
 import time
@@ -15,11 +15,10 @@ from torch import Tensor
 from tandemrank._base.ids import Vocabulary
 from tandemrank.bench.timing import seconds, threads
 from tandemrank.errors import ConfigError
-from tandemrank.gradients import cells, race, sparse_race
-from tandemrank.policies import retrieval
+from tandemrank.gradients import race, sparse_race
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import indexed, sparse
+from tandemrank.training import sparse
 from tandemrank.training.schedules import Stage
 
 CLICKED, SPREAD = 25, 1.5  # weighted items per query; standard deviation of the scores
@@ -29,35 +28,17 @@ NOISE_AT, NOISE_K2 = 20_000, 500  # items and candidates where the noise is meas
 
 @dataclass(frozen=True)
 class Recommended:
-    """The time of `recommend` for one query, and the recall of the index."""
+    """The time of `recommend` for one query."""
 
     items: int
     exact_ms: float
-    index_ms: float | None
-    recall: float | None
-
-
-@dataclass(frozen=True)
-class Indexed:
-    """Draws by cells at the most items (and, `tenth`, at a tenth of them), on average per query of a minibatch.
-
-    ms: a step, with its share of following the items; build_ms: of the cells of an epoch, once. lost_share: of the arrivals
-    those that caps kept away. proposals and opened: items that were scored, by a proposal or because their cell was opened.
-    """
-
-    ms: float
-    build_ms: float
-    lost_share: float
-    proposals: float
-    opened: float
 
 
 @dataclass(frozen=True)
 class Measured:
     """What `bench scale` prints; times are of one query of a minibatch, in milliseconds of CPU, on one thread.
 
-    growth_exact: a joint training step of both stages at the most items over that at a tenth of them. growth_index: the same
-    with draws by cells of items (`race = indexed`), what follows the items included; index, index_tenth: more of it.
+    growth_exact: a joint training step of both stages at the most items over that at a tenth of them.
     sparse_speedup: the dense race's step over the sparse one's, at the most items. noise_ratio: standard deviation of the
     gradient of the user vectors, sparse over dense. ranker_items_per_query: what the re-ranker is asked in a step. recommend:
     by the number of items.
@@ -69,9 +50,6 @@ class Measured:
     sparse_ms_tenth: float
     dense_ms: float
     growth_exact: float
-    growth_index: float
-    index: Indexed
-    index_tenth: Indexed
     sparse_speedup: float
     noise_ratio: float
     ranker_items_per_query: float
@@ -98,12 +76,8 @@ def measure(items: int = 1_000_000, K2: int = 1000, queries: int = 64, turns: in
     whole, tenth = (_world(D, K2, queries, seed) for D in (items, items // 10))
     few = _world(items, K2, max(1, queries // 16), seed)  # the dense race has [B, D] in memory
     with threads(1):
-        of_all, of_some = indexed.Index(), indexed.Index()
         steps = [_sparse_step(whole), _sparse_step(tenth), _dense_step(few)]
-        steps += [_sparse_step(whole, of_all), _sparse_step(tenth, of_some)]
-        many, fewer, dense, by_cells, by_some = seconds(steps, turns, time.process_time)
-        index = _indexed(whole, of_all, by_cells, turns)
-        index_tenth = _indexed(tenth, of_some, by_some, turns)
+        many, fewer, dense = seconds(steps, turns, time.process_time)
         recommended = tuple(_recommended(D, K2, turns, seed) for D in sorted({SMALL, items // 10, items}))
         noise = _noise_ratio(min(NOISE_AT, items), seed)
     per_query = 1e3 / queries
@@ -115,9 +89,6 @@ def measure(items: int = 1_000_000, K2: int = 1000, queries: int = 64, turns: in
         at_tenth,
         dense_ms,
         at / at_tenth,
-        index.ms / index_tenth.ms,
-        index,
-        index_tenth,
         dense_ms / at,
         noise,
         _asked(whole),
@@ -144,7 +115,7 @@ def _liked(x: NDArray[np.float32], Y: NDArray[np.float32], rng: np.random.Genera
     return np.sort(rng.permutation(best)[:CLICKED])
 
 
-def _sparse_step(world: World, index: indexed.Index | None = None) -> Callable[[], object]:
+def _sparse_step(world: World) -> Callable[[], object]:
     """Value and both gradients of one minibatch, down to the parameters."""
     models: dict[Stage, Scorer] = {"generator": world.pair.generator, "ranker": world.pair.ranker}
     generator = torch.Generator().manual_seed(0)
@@ -152,22 +123,11 @@ def _sparse_step(world: World, index: indexed.Index | None = None) -> Callable[[
     def step() -> None:
         value = sparse.utility(
             models, "pair", ("generator", "ranker"), world.q, world.w, world.theta, world.pair.K2, samples=2,
-            generator=generator, index=index,
+            generator=generator,
         )  # fmt: skip
         _backward(world, value)
 
     return step
-
-
-def _indexed(world: World, index: indexed.Index, step: float, turns: int) -> Indexed:
-    """More of draws by cells, whose step took so many seconds."""
-    items, tally, queries = _items(world.pair.generator), index.tally, world.w.shape[0]
-    known = cells.partition(items)
-    build, follow = seconds(
-        [lambda: cells.partition(items), lambda: cells.follow(known, items)], turns, time.process_time
-    )
-    ms = 1e3 * (step + follow / indexed.FOLLOW) / queries
-    return Indexed(ms, 1e3 * build, tally.lost_share, tally.proposed / tally.queries, tally.opened / tally.queries)
 
 
 def _dense_step(world: World) -> Callable[[], object]:
@@ -244,12 +204,5 @@ def _g(x: Tensor) -> Tensor:
 
 def _recommended(D: int, K2: int, turns: int, seed: int) -> Recommended:
     pair = _world(D, min(K2, D // 4), 8, seed).pair
-    try:
-        indexed = pair.with_index()
-    except ConfigError:
-        [exact] = seconds([lambda: pair.recommend([3])], 5 * turns, time.process_time)
-        return Recommended(D, 1e3 * exact, None, None)
-    exact, fast = seconds([lambda: pair.recommend([3]), lambda: indexed.recommend([3])], 5 * turns, time.process_time)
-    assert indexed.index is not None
-    recall = retrieval.recall(indexed.index, pair.generator, pair.K2, np.arange(8))
-    return Recommended(D, 1e3 * exact, 1e3 * fast, recall)
+    [exact] = seconds([lambda: pair.recommend([3])], 5 * turns, time.process_time)
+    return Recommended(D, 1e3 * exact)

@@ -21,7 +21,6 @@ import numpy as np
 import polars as pl
 
 from tandemrank._base.ids import Vocabulary
-from tandemrank.errors import ConfigError
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import replay
@@ -81,18 +80,13 @@ class Kills:
 
 @dataclass(frozen=True)
 class Large:
-    """Engine alone, D = 1,000,000 x 64, milliseconds: queries that come for the first time, and those kept, both exact.
-
-    `index`: the first time, out of the pool of an index; None where the extra `ann` is not there.
-    """
+    """Engine alone, D = 1,000,000 x 64, milliseconds: queries that come for the first time, and those kept, both exact."""
 
     D: int
     p50_ms: float
     p99_ms: float
     kept_p50_ms: float
     kept_p99_ms: float
-    index_p50_ms: float | None
-    index_p99_ms: float | None
 
 
 @dataclass(frozen=True)
@@ -352,16 +346,10 @@ def _replayed(folder: Path, size: Size) -> float:
 
 
 def large(size: Size, seed: int) -> Large:
-    """A large catalogue: a list for queries that come for the first time, and again; and the first time with an index."""
+    """A large catalogue: a list for queries that come for the first time, and again."""
     big = Size(D=size.million, K2=size.K2, K=size.K, rank=64, queries=size.million_requests + 1)
     pair = random_pair(big, seed)
-    exact = _first_and_kept(pair, size.million_requests)
-    pooled: tuple[float | None, float | None]
-    try:
-        pooled = _first_and_kept(pair.with_index(), size.million_requests)[:2]
-    except ConfigError:
-        pooled = (None, None)
-    return Large(size.million, *exact, *pooled)
+    return Large(size.million, *_first_and_kept(pair, size.million_requests))
 
 
 def _first_and_kept(pair: TwoStagePolicy, requests: int) -> tuple[float, float, float, float]:

@@ -40,7 +40,7 @@ def bench_scale(
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Time of a training step and of a recommendation against the number of items: sparse and dense race, exact and index."""
+    """Time of a training step and of a recommendation against the number of items: sparse and dense race, exact retrieval."""
     from tandemrank.bench import scale
 
     with working("measuring growth with the items"):

@@ -73,7 +73,6 @@ class Point:
     held_out: Number = math.nan
     seconds: Number = math.nan
     watched: dict[str, Number] = field(default_factory=dict)
-    lost_share: Number | None = None
 
     @property
     def ndcg(self) -> float:

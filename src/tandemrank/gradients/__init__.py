@@ -6,7 +6,6 @@
 - `single`: one list and one row of scores at a time, for live answers
 - `products`: factorised scores of very many documents, in blocks: exact retrieval, scores of some with gradients
 - `lazy_race`: candidates out of very many documents without drawing every clock; lists and exposure of one stage
-- `cells`: items in cells of neighbours, by which the lazy race draws without a look at every item
 - `sparse_race`: the race gradient where the re-ranker scores candidates only
 - `sparse_alone`: the same of one stage alone
 - `reinforce`: the paper's gradient, the reference that `race` is held to

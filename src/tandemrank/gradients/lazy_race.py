@@ -109,8 +109,6 @@ def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) ->
     from tandemrank.gradients import _lazy_race_kernel as kernel
     from tandemrank.gradients._products_kernel import BLOCK
 
-    if source.cells is not None:
-        return arrived_by_cells(source, at.log_T, keys, K2)
     # Horizons are late where few of very many are wanted: what little a sample knows of these is doubted.
     shape, capacity = at.log_T.shape, min(source.D, 2 * (K2 + BLOCK))
     docs, filled = room((*shape, capacity), np.int32), np.zeros(shape, np.int64)
@@ -129,35 +127,6 @@ def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) ->
             docs, scores, times, filled, bad,
         )  # fmt: skip
     refuse(bad)
-    return docs, scores, times, filled
-
-
-def arrived_by_cells(source: Source, log_T: NDArray[np.float32], keys: NDArray[np.uint64], K2: int) -> Entries:
-    """All who arrive before the horizons: documents, scores, times [B, U, capacity] and how many there are [B, U].
-
-    Shapes: log_T, keys [B, U].
-    """
-    from tandemrank.gradients import _capped_race_kernel as kernel
-    from tandemrank.gradients._products_kernel import BLOCK
-
-    cells = source.cells
-    assert cells is not None
-    capacity = min(source.D, 2 * (K2 + BLOCK))
-    while True:
-        docs, scores = room((*log_T.shape, capacity), np.int32), room((*log_T.shape, capacity), np.float32)
-        times = room((*log_T.shape, capacity), np.float32)
-        filled, lost, bad = np.zeros(log_T.shape, np.int64), np.zeros(log_T.shape), np.full(source.B, -1, np.int64)
-        proposed, opened = np.zeros(source.B, np.int64), np.zeros(source.B, np.int64)
-        kernel.scan(
-            source.X, source.Y, cells.members, cells.start, cells.mean, cells.variance, cells.covariance,
-            np.float32(cells.z), cells.effort, log_T, keys, chunks(source.B),
-            docs, scores, times, filled, lost, proposed, opened, bad,
-        )  # fmt: skip
-        refuse(bad)
-        if filled.max(initial=0) <= capacity:
-            break
-        capacity = int(filled.max())  # the same once more, with room for all
-    cells.tally.add(filled, lost, proposed, opened)
     return docs, scores, times, filled
 
 

@@ -6,9 +6,8 @@
 [B, D] never exists, but for scores that come as such.
 """
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -23,74 +22,12 @@ from tandemrank.gradients._bridge import chunks, compiling, row_major
 _TILE, _SAMPLE = 64, 4096
 
 
-@dataclass
-class Tally:
-    """What the draws through cells came to: arrivals, and arrivals that caps kept away, as far as proposals met them."""
-
-    arrived: float = 0.0
-    lost: float = 0.0
-    proposed: float = 0.0
-    opened: float = 0.0
-    queries: int = 0
-
-    def add(
-        self,
-        filled: NDArray[np.int64],
-        lost: NDArray[np.float64],
-        proposed: NDArray[np.int64],
-        opened: NDArray[np.int64],
-    ) -> None:
-        """The draws of a batch.  Shapes: filled, lost [B, U]; proposed, opened [B]."""
-        self.arrived += float(filled.sum())
-        self.lost += float(lost.sum())
-        self.proposed += float(proposed.sum())
-        self.opened += float(opened.sum())
-        self.queries += len(filled)
-
-    @property
-    def lost_share(self) -> float:
-        """Of all arrivals that should have been; NaN before any draw."""
-        due = self.arrived + self.lost
-        return self.lost / due if due > 0 else math.nan
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Documents in cells, and what is known of each; caps are `z` standard deviations above the mean, and more where a query's
-    draw costs no more than `effort` proposals.
-
-    Shapes: members [D], the documents cell by cell; start [cells + 1]; mean, variance [cells, F]; covariance [F, F].
-    """
-
-    members: NDArray[np.int32]
-    start: NDArray[np.int64]
-    mean: NDArray[np.float32]
-    variance: NDArray[np.float32]
-    covariance: NDArray[np.float32]
-    z: float
-    effort: float = 0.0
-    tally: Tally = field(default_factory=Tally)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(D, F)."""
-        return len(self.members), self.mean.shape[1]
-
-    @property
-    def count(self) -> int:
-        return len(self.start) - 1
-
-
 @dataclass(frozen=True)
 class Products:
-    """The scores of a factorised generator, s[q, d] = <queries[q], items[d]>.  Shapes: queries [B, F], items [D, F].
-
-    With `cells` of these items draws do not look at every one of them (`lazy_race`).
-    """
+    """The scores of a factorised generator, s[q, d] = <queries[q], items[d]>.  Shapes: queries [B, F], items [D, F]."""
 
     queries: Tensor
     items: Tensor
-    cells: Cells | None = None
 
     def __post_init__(self) -> None:
         x, y = self.queries, self.items
@@ -99,8 +36,6 @@ class Products:
                 f"products need factors [queries, F] and [items, F] with F and items at least 1; "
                 f"got {tuple(x.shape)} and {tuple(y.shape)}."
             )
-        if self.cells is not None and self.cells.shape != tuple(y.shape):
-            raise PolicyError(f"cells of {self.cells.shape} vectors are not those of these items, {tuple(y.shape)}.")
 
 
 GeneratorScores: TypeAlias = Products | Tensor
@@ -116,13 +51,12 @@ class Source:
     X: NDArray[np.float32]
     Y: NDArray[np.float32]
     given: NDArray[np.float32]
-    cells: Cells | None = None
 
     @staticmethod
     def of(scores: GeneratorScores) -> "Source":
         if isinstance(scores, Products):
             X, Y = row_major(scores.queries), row_major(scores.items)
-            return Source(X, Y, np.empty((len(X), 0), np.float32), scores.cells)
+            return Source(X, Y, np.empty((len(X), 0), np.float32))
         if scores.ndim != 2 or scores.shape[1] == 0:
             raise PolicyError(f"scores must be [queries, documents], at least one document; got {tuple(scores.shape)}.")
         given = row_major(scores)

@@ -11,7 +11,7 @@
 - `stages`: which model each stage is: any generator with any re-ranker
 - `memory`: what is remembered of single pairs that were shown; `remembering`: a scorer with a memory
 - `candidates`: a pair whose re-ranker sees candidates only, for any number of items
-- `retrieval`: an index of the items, for `recommend`; what it misses
+- `retrieval`: the items with the highest generator scores, exactly
 - `storage`: saved policies: a folder that is checked before it is believed
 - `two_stage`: `TwoStagePolicy`: both stages as one
 - `vectors`: vectors of queries and items; `prior`: those of a policy that is a factorisation

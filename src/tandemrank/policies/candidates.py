@@ -8,7 +8,7 @@ re-ranker's. `is_large` decides who comes here; small catalogues have the dense 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from tandemrank.gradients import lazy_race, products, race, sparse_race
 from tandemrank.gradients._bridge import check_scores, keys_for
 from tandemrank.gradients.products import GeneratorScores, Source
 from tandemrank.policies import retrieval
-from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import Scorer
 
 LARGE = 20_000  # items from which on training by the sparse race is faster than by the dense one (docs/scale.md)
@@ -40,8 +39,6 @@ class Pair(Protocol):
     def K2(self) -> int: ...
     @property
     def K(self) -> int: ...
-    @property
-    def index(self) -> Index | None: ...
 
 
 def is_large(generator: Scorer, ranker: Scorer) -> bool:
@@ -128,10 +125,6 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
 
     Shapes: q [B]; exclude [B, D], what is not available -> [B, K2].
     """
-    if pair.index is not None:
-        _check_index(pair.index, pair.generator)
-        queries = retrieval.factors_of(pair.generator, q).queries.numpy()
-        return _without(lambda n: pair.index.top(queries, n)[0], pair.K2, exclude)  # type: ignore[union-attr]
     scores = generator_scores(pair.generator, torch.tensor(q))
     large = int(pair.generator.spec()["D"]) > LARGE
 
@@ -140,19 +133,6 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
         return products.top(scores, n)[0] if few is None else few
 
     return _without(best, pair.K2, exclude)
-
-
-_fitting: "WeakKeyDictionary[Scorer, object]" = (
-    WeakKeyDictionary()
-)  # what a generator was when its index was last checked
-
-
-def _check_index(index: Index, generator: Scorer) -> None:
-    """Refuses an index of other embeddings; weights that have moved are known by PyTorch's count of their changes."""
-    now = index.digest, [(x.data_ptr(), x._version) for x in generator.parameters()]
-    if _fitting.get(generator) != now:
-        retrieval.check(index, generator)
-        _fitting[generator] = now
 
 
 def _without(best: Callable[[int], NDArray[np.int32]], n: int, exclude: csr_matrix | None) -> NDArray[np.int32]:

@@ -1,4 +1,4 @@
-"""Saved policies: a folder of `config.json`, `weights.safetensors` and `vocabulary.parquet`; `index.faiss` where it has one.
+"""Saved policies: a folder of `config.json`, `weights.safetensors` and `vocabulary.parquet`.
 
 A folder is taken as it is or refused: every value is checked before it is used, and whatever is wrong with it is one
 `PolicyError`.
@@ -7,7 +7,7 @@ A folder is taken as it is or refused: every value is checked before it is used,
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,16 +20,13 @@ from torch import Tensor
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
-from tandemrank.policies import retrieval
-from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import Scorer
 
 FORMAT = 1
 FILES = ("config.json", "weights.safetensors", "vocabulary.parquet")
-INDEX = "index.faiss"  # beside them, where there is one
 SAVED_POLICY = Kind(
     "saved policy",
-    r"config\.json|weights\.safetensors|vocabulary\.parquet|index\.faiss",
+    r"config\.json|weights\.safetensors|vocabulary\.parquet",
     lambda folder: has_keys(folder / "config.json", "format", "stages"),
 )
 
@@ -45,7 +42,6 @@ class Saved:
     K2: int
     K: int
     vocabulary: Vocabulary
-    index: Index | None = None
     trained_on: str | None = None
 
     def stages(self) -> dict[Stage, Scorer]:
@@ -69,9 +65,6 @@ def save(policy: Saved, path: str | Path) -> Path:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
         _vocabulary_frame(policy.vocabulary).write_parquet(folder / "vocabulary.parquet")
-        if policy.index is not None:
-            retrieval.check(policy.index, policy.generator)
-            retrieval.save(policy.index, folder / INDEX)
     return Path(path)
 
 
@@ -121,7 +114,7 @@ def load(path: str | Path) -> Saved:
         if not os.path.isfile(folder / name):  # unlike Path's it has no names that it refuses
             raise PolicyError(f"{folder} is not a whole saved policy: {name} is missing. Save the policy again.")
     try:
-        saved = _read(folder)
+        return _read(folder)
     except _OtherFormatError:
         raise
     except (
@@ -138,9 +131,6 @@ def load(path: str | Path) -> Saved:
         pl.exceptions.PanicException,
     ) as error:
         raise damaged(folder, error) from error
-    if not os.path.isfile(folder / INDEX):
-        return saved
-    return replace(saved, index=retrieval.load(folder / INDEX, saved.generator))
 
 
 def damaged(folder: str | Path, error: BaseException) -> PolicyError:

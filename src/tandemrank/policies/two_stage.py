@@ -18,9 +18,8 @@ from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, 
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import race
-from tandemrank.policies import candidates, retrieval, storage, tower, towers
+from tandemrank.policies import candidates, storage, tower, towers
 from tandemrank.policies.features import FeatureSource
-from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.storage import Saved
 from tandemrank.policies.towers import TwoTowers
@@ -38,9 +37,7 @@ def default_candidates(D: int, K: int) -> int:
 class TwoStagePolicy:
     """Generator, re-ranker, K2 candidates, K shown. The one-stage policy is the case K2 = D.
 
-    With an `index` (`with_index`) `recommend` and `most_likely` take their candidates from it, and what it misses they do not
-    show; draws, exposures and values never use it. `trained_on`: the name (`logs.feedback.fingerprint`) of the log that it
-    learnt from, which therefore cannot judge it.
+    `trained_on`: the name (`logs.feedback.fingerprint`) of the log that it learnt from, which therefore cannot judge it.
     """
 
     generator: Scorer
@@ -48,7 +45,6 @@ class TwoStagePolicy:
     K2: int
     K: int
     vocabulary: Vocabulary
-    index: Index | None = field(default=None, compare=False, repr=False)
     trained_on: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +114,7 @@ class TwoStagePolicy:
         """
         pairs = None if exclude is None else self._checked(exclude)
         lists = [np.empty((0, self.K), np.int32)]
-        if self.is_large or self.index is not None:
+        if self.is_large:
             lists += [
                 candidates.most_likely(self, part, None if pairs is None else pairs[part]) for part in self.parts(q)
             ]
@@ -303,22 +299,10 @@ class TwoStagePolicy:
 
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
-        return storage.save(
-            Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary, self.index, self.trained_on), path
-        )
-
-    def with_index(self, *, probed: int = retrieval.PROBED) -> "TwoStagePolicy":
-        """The same policy with an index of the generator's items as they are now (extra `ann`); it is saved with the policy."""
-        return replace(self, index=retrieval.build(self.generator, probed=probed))
-
-    def indexed_as(self, old: Index | None) -> "TwoStagePolicy":
-        """The same policy, with an index of its items as they are now if `old` is one and can be made for its generator."""
-        if old is None or not retrieval.has_products(self.generator):
-            return replace(self, index=None)
-        return self.with_index(probed=int(old.searcher.nprobe))
+        return storage.save(Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary, self.trained_on), path)
 
     def copy(self) -> "TwoStagePolicy":
-        """The same policy with weights of its own, which may move: without the index."""
+        """The same policy with weights of its own, which may move."""
         return TwoStagePolicy(
             copy.deepcopy(self.generator), copy.deepcopy(self.ranker), self.K2, self.K, self.vocabulary
         )
@@ -386,8 +370,6 @@ def load(path: str | Path) -> TwoStagePolicy:
     """The policy in the folder `path`; a folder that is damaged or of another version is refused."""
     saved = storage.load(path)
     try:
-        return TwoStagePolicy(
-            saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary, saved.index, saved.trained_on
-        )
+        return TwoStagePolicy(saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary, saved.trained_on)
     except PolicyError as error:
         raise storage.damaged(path, error) from error

@@ -114,8 +114,7 @@ def train(
         loop.end_phase()
         if path is not None and team.is_first and not was_empty:
             rhythm.write(path, loop.identity, loop.checkpoint())
-    # An index of the start's embeddings would be of others now.
-    return Trained(loop.policy.indexed_as(policy.index), tuple(loop.history))
+    return Trained(loop.policy, tuple(loop.history))
 
 
 class _Loop:

@@ -13,7 +13,6 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def train_on_ray(
     if not resume:
         check_target(checkpoint, CHECKPOINT)
         checkpoint.unlink(missing_ok=True)
-    _run(replace(policy, index=None), given, {**switches, "checkpoint": str(checkpoint.resolve())}, progress)
+    _run(policy, given, {**switches, "checkpoint": str(checkpoint.resolve())}, progress)
     return train(policy, *given, **switches, checkpoint=checkpoint, resume=True)
 
 

@@ -37,7 +37,8 @@ def is_sparse(config: TrainingConfig, generator: Scorer, ranker: Scorer) -> bool
     if found and config.gradient == "reinforce":
         raise ConfigError(
             f"gradient = reinforce needs scores of all items by both stages, for at most {candidates.LARGE:,} of them; this "
-            f"policy has {generator.spec()['D']:,}, or a re-ranker that scores candidates only. Leave it out, or give race = dense."
+            f"policy has {generator.spec()['D']:,}, or a re-ranker that scores candidates only. Leave it out, or give "
+            "race = dense."
         )
     if found:
         candidates.check_ranker(ranker)
