@@ -77,7 +77,7 @@ def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[
     """`lost`: the most that a click on a row can cost."""
     if v.shape != log.clicks.shape:
         raise InputError(f"weights are needed for each of {len(log.clicks)} rows; {v.shape} came.")
-    if not counts_impressions(log):
+    if log.weighted:
         raise InputError(
             "impressions with weights are not independent draws of equal size: use the bound over queries for this log."
         )
@@ -86,11 +86,6 @@ def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[
     floor = most * float(np.where(queries[log.query] & (log.shown > 0), lost, 0.0).max(initial=0.0))
     squares = float(np.square(v) @ np.minimum(together, most * clicks))
     return Sums(float(v @ clicks), squares, float(log.impressions[queries].sum()), floor)
-
-
-def counts_impressions(log: Feedback) -> bool:
-    """Whether every impression of a log counts once."""
-    return all(np.array_equal(x, np.round(x)) for x in (log.impressions, log.shown))
 
 
 def lower_bound(sums: Sums, level: float = 0.95) -> float:

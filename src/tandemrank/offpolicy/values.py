@@ -225,7 +225,7 @@ def unit(asked: Independent | None, log: Feedback, sides: Sequence[Judged]) -> I
         return asked
     drawn = any(side.propensity in ("exact", "logged", "fitted") for side in sides)
     anew = not drawn or drawn_anew(log)
-    return "impressions" if anew and impression_bound.counts_impressions(log) else "queries"
+    return "impressions" if anew and not log.weighted else "queries"
 
 
 def with_uncertainty(
@@ -250,7 +250,7 @@ def with_uncertainty(
 
 def few_queries(log: Feedback) -> bool:
     """Whether queries are too few to be a sample of others, so that intervals are over impressions."""
-    return 0 < int((log.impressions > 0).sum()) < FEW_QUERIES and impression_bound.counts_impressions(log)
+    return 0 < int((log.impressions > 0).sum()) < FEW_QUERIES and not log.weighted
 
 
 def over_impressions(sample: Sample, log: Feedback) -> bool:
