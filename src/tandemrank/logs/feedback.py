@@ -39,7 +39,7 @@ FEEDBACK = files.Kind("folder of feedback", r"(sums|queries|items)\.parquet", la
 class Exact:
     """The sums of `Feedback` in limbs (`logs.exact`), where float64 would round them; None of counts, which it does not round.
 
-    A log with weights has those of `impressions` even where all its sums are whole numbers: it knows by them that it has weights.
+    A log with weights has those of `impressions`, even where its sums are whole numbers: by them it knows that it has weights.
 
     Shapes: shown, clicks [3, P]; logged [4, P]; impressions [3, Q].
     """
