@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from tandemrank.errors import ConfigError, InputError
+from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy.bounds import planned_stakes
+from tandemrank.offpolicy.bounds import check_level, planned_stakes
 
 Floats = NDArray[np.float64]
 EXACT = 1e-9  # of the root; the bound is moved down by it
@@ -90,8 +90,7 @@ def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[
 
 def lower_bound(sums: Sums, level: float = 0.95) -> float:
     """The smallest u that the averaged wealth does not speak against; -B where nothing speaks against any."""
-    if not 0 < level < 1:
-        raise ConfigError(f"level must be above 0 and below 1; {level} came.")
+    check_level(level)
     B, threshold = sums.floor, float(np.log(1 / (1 - level)))
     if sums.N <= 0 or not np.isfinite(B):
         return -B

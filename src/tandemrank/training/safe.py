@@ -11,7 +11,7 @@ gradient, for either stage. The weights must be made anew as rho moves.
     smoothing    sum w rho_0 L log(1 + rho / (rho_0 L)) over w >= 0, w rho over w < 0             (Sakhi et al. 2024)
                  w' = w / (1 + rho / (rho_0 L))
     bound        n_q-weighted: sum_q L log(1 + X_q / L), X_q = sum_d w rho n / N: it has the maximum of the lower bound
-                 `bounds.smoothing`;  w' = w / (1 + X_q / L)
+                 the smoothing bound;  w' = w / (1 + X_q / L)
 
 No weight of theirs is larger than w: none of them ever counts a click for more. Zero rows of w are rows like any other:
 the exposure risk has a weight, at most 0, for every document that the pair shows.
@@ -95,7 +95,7 @@ def smoothing(w: Floats, rho: Floats, rho_0: Floats, *, L: float) -> Safe:
 
 
 def bound(w: Floats, rho: Floats, *, L: float, queries: float, N: float) -> Safe:
-    """Trains the lower bound itself: sum_q L log(1 + X_q / L) (N / n) is largest where `bounds.smoothing` is.
+    """Trains the lower bound itself: sum_q L log(1 + X_q / L) (N / n) is largest where the bound is.
 
     X_q = n / N sum_d w[q, d] rho(d), the terms of the bound; n = `queries` in the log, N its impressions. Clicks only: w >= 0.
     """
