@@ -24,7 +24,7 @@ def test_moods_that_a_query_keeps_are_in_the_bound_over_impressions_and_those_of
         low = impression_bound.lower_bound(Sums(X.sum(), np.square(X).sum(), X.size, 1.0))
         above_own += low > own
         above_all += low > 0.05
-        by_query += bounds.betting(Terms(X.sum(1), np.full(QUERIES, float(TIMES)), 1.0)).value > 0.05
+        by_query += bounds.betting(Terms(X.sum(1), np.full(QUERIES, float(TIMES)), 1.0)) > 0.05
     assert above_own <= 0.05 * LOGS
     assert by_query <= 0.05 * LOGS
     assert above_all > 0.1 * LOGS  # other queries would have other moods: that is not what it is about

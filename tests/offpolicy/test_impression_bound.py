@@ -117,7 +117,7 @@ def test_it_holds_and_is_tighter_than_the_bound_over_queries() -> None:
         truth = float(log.impressions @ n_truth) / log.N
         above += found > truth
         new = Estimate(estimators.by_query(w * log.clicks, log), log.impressions)
-        over_queries = bounds.betting(bounds.difference_terms(new, estimators.by_query(log.clicks, log), K), 0.9).value
+        over_queries = bounds.betting(bounds.difference_terms(new, estimators.by_query(log.clicks, log), K), 0.9)
         gain.append(found - over_queries)
         assert found < sums.mean
     assert above <= 20

@@ -51,7 +51,7 @@ def test_a_value_is_its_estimate_with_interval_and_bound() -> None:
     assert (found.value, found.standard_error) == (exact.value, exact.standard_error)
     z = 1.645 * exact.standard_error
     assert found.interval == pytest.approx((exact.value - z, exact.value + z), rel=0.02)
-    assert found.lower_bound == bounds.betting(bounds.value_terms(exact), 0.9).value
+    assert found.lower_bound == bounds.betting(bounds.value_terms(exact), 0.9)
     assert found.lower_bound < found.interval[0]
     assert (found.sample.queries, found.sample.impressions) == (Q, 900)
 
@@ -80,14 +80,14 @@ def test_the_bound_of_a_difference_is_that_of_its_paired_terms_and_has_a_name() 
     clicks = estimators.by_query(rows.clicks, rows)
     wanted = bounds.betting(bounds.difference_terms(a.estimate, clicks, floor=2.0), 0.9)  # two places, two clicks
     found = compare_values(a, live)
-    assert (found.lower_bound, found.bound_method) == (wanted.value, "betting")
-    assert 0 < wanted.value < found.interval[0]
+    assert (found.lower_bound, found.bound_method) == (wanted, "betting")
+    assert 0 < wanted < found.interval[0]
     assert a.bound_method == "betting"
     # A pair that may not be subtracted leaves no bound: only what it is worth without a clip has a ceiling.
     assert compare_values(a, b).lower_bound is compare_values(a, b).bound_method is None
     limited = replace(b, ceiling_terms=replace(b.terms, ceiling=2.2))
     wanted = bounds.betting(bounds.difference_terms(a.estimate, b.estimate, floor=2.2), 0.9)
-    assert compare_values(a, limited).lower_bound == wanted.value
+    assert compare_values(a, limited).lower_bound == wanted
     summary = json.loads(as_json(found.summary()))
     assert (summary["lower_bound"], summary["bound_method"]) == (found.lower_bound, "betting")
 

@@ -102,7 +102,7 @@ def test_of_several_the_best_is_chosen_and_each_bound_counts_them_all() -> None:
     assert best.lower_bound == impression_bound.lower_bound(sums, 1 - 0.05 / 4) < alone.lower_bound
     by_queries = decide({"best": BETTER, "same": SAME}, LOG, **KNOWN, independent="queries").candidates[0]
     terms = values.difference_terms(by_queries.comparison.new, by_queries.comparison.old)
-    assert by_queries.lower_bound == bounds.betting(terms, 1 - 0.05 / 2).value < best.lower_bound
+    assert by_queries.lower_bound == bounds.betting(terms, 1 - 0.05 / 2) < best.lower_bound
     assert "for queries like these" in by_queries.reasons[0]
     assert "all 4 pairs together" in found.why
 
@@ -189,7 +189,7 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     terms = bounds.difference_terms(
         Estimate(value.terms.values / 1.04, value.terms.sizes), live.terms.values, live.terms.ceiling
     )
-    assert careful == pytest.approx(bounds.betting(terms).value)
+    assert careful == pytest.approx(bounds.betting(terms))
     assert careful < plain
     assert excess_exposure(replace(odd, balance_error=0.02)) == 1.0
 

@@ -37,7 +37,9 @@ FEEDBACK = files.Kind("folder of feedback", r"(sums|queries|items)\.parquet", la
 
 @dataclass(frozen=True)
 class Exact:
-    """The sums of `Feedback` in limbs (`logs.exact`), where float64 would round them; None where it does not.
+    """The sums of `Feedback` in limbs (`logs.exact`), where float64 would round them; None of counts, which it does not round.
+
+    A log with weights has those of `impressions`, even where its sums are whole numbers: by them it knows that it has weights.
 
     Shapes: shown, clicks [3, P]; logged [4, P]; impressions [3, Q].
     """
@@ -76,6 +78,12 @@ class Feedback:
     def N(self) -> float:
         """The (weighted) number of impressions."""
         return float(self.impressions.sum())
+
+    @property
+    def weighted(self) -> bool:
+        """Whether some impression counts other than once; whole sums do not rule it out."""
+        whole = all(np.array_equal(x, np.round(x)) for x in (self.impressions, self.shown))
+        return self.exact.impressions is not None or not whole
 
     @property
     def Q(self) -> int:

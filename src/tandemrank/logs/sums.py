@@ -162,6 +162,8 @@ class Tally:
 
     def add(self, shown: Shown) -> None:
         """Counts more impressions."""
+        if shown.weight is not None and (shown.weight == 1).all():
+            shown = replace(shown, weight=None)  # counts, as without a column of weights
         self._add_impressions(shown.query, shown.weight)
         own = shown.key is not None and len(np.unique(shown.key)) == len(shown.key)
         self.anew = own if self.anew is None else self.anew and own
@@ -239,7 +241,7 @@ def renamed(feedback: Feedback, vocabulary: Vocabulary) -> tuple[Sums, CountsOrL
     query = vocabulary.queries(feedback.vocabulary.query_ids)
     item = vocabulary.items(feedback.vocabulary.item_ids)
     key = pack(query[feedback.query], item[feedback.item], feedback.rank)
-    weighted = not all(_counts(x) for x in (feedback.shown, feedback.clicks, feedback.impressions))
+    weighted = feedback.weighted or not all(_counts(x) for x in (feedback.shown, feedback.clicks, feedback.impressions))
     shown, clicks, before = (
         feedback.limbs(name, WEIGHT_LIMBS) if weighted else getattr(feedback, name)
         for name in ("shown", "clicks", "impressions")

@@ -1,13 +1,12 @@
 """Bounds that hold for any number of queries: how much is a pair worth at least, and how much better is it at least?
 
 A bound is about a ratio of expectations, estimated by  sum_q X_q / sum_q n_q  (X_q: a query's sum of IPS terms or of
-differences, n_q: its impressions). Write Y_q = X_q + B n_q >= 0, v = u + B, n_max = max n_q, delta = 1 - level.
+differences, n_q: its impressions). Write Y_q = X_q + B n_q >= 0, v = u + B, n_max = max n_q, delta = 1 - level. By mixture
+betting it is
 
-    betting      the smallest u with  sum_j p_j prod_q (1 + f_j (Y_q / v - n_q) / n_max) <= 1 / delta
-    smoothing    L (exp(mean log(1 + y_q / L) - log(1 / delta) / n) - 1) - B,   y_q = Y_q n / N,  L = sqrt(n)
-    bernstein    empirical Bernstein over cut terms min(y_q, b), the best of J fixed cuts b
+    the smallest u with  sum_j p_j prod_q (1 + f_j (Y_q / v - n_q) / n_max) <= 1 / delta
 
-Assumptions, of all three:
+Assumptions:
  1. Queries are independent, given how often each came. Impressions of one query may depend on each other in any way.
  2. The floor B is known before the clicks are: B = 0 for IPS, clipped or not; the most clicks an impression can get for a
     difference to production. Nothing is assumed of the largest weight.
@@ -15,9 +14,9 @@ Assumptions, of all three:
 Then, whatever the value U_q of each query, the bound is about  U = sum_q n_q U_q / N: the log's queries, each as often as
 it came. Why: at u = U the mean of log(1 + f n_q (U_q - u) / (v n_max)) is at most log(1 + 0), so the expected wealth is at
 most 1 and exceeds 1 / delta with a chance of at most delta (Markov). Betting subtracts u n_q from each term, so that
-different n_q are no noise, and it holds for the population's ratio E[X] / E[n] too if n_max bounds every n_q; smoothing
-and Bernstein are about terms y_q. If all terms have the same expectation given the past, the wealth is a martingale: the
-betting bound then holds at *every* time at once (Ville), and `sequential` uses the same code.
+different n_q are no noise, and it holds for the population's ratio E[X] / E[n] too if n_max bounds every n_q. If all terms
+have the same expectation given the past, the wealth is a martingale: the bound then holds at *every* time at once (Ville),
+and `sequential` uses the same code.
 """
 
 from collections.abc import Callable
@@ -32,13 +31,11 @@ from tandemrank.errors import ConfigError, InputError
 from tandemrank.offpolicy.estimate import Estimate
 
 Floats = NDArray[np.float64]
-Name = Literal["betting", "smoothing", "bernstein"]
 Independent = Literal["impressions", "queries"]
 
 MOST = 0.97  # the largest share of the wealth that is staked
 FRACTIONS = 24
 CENTRE, SPREAD, SPAN = 0.7, 1.0, 30.0  # of the stakes of a planned sample, in multiples of sqrt(2 log(1/delta) / n)
-CUTS = 2.0 ** np.arange(-4, 8)  # of the terms of Bernstein's bound, in multiples of its scale
 BLOCK, CELLS = 8, 2**19  # factors that are multiplied before a logarithm is taken; factors in memory at once
 LONGEST = 35.0  # the logarithm of more terms than there ever will be
 EXACT = 1e-9  # of the root; the bound is moved down by it
@@ -74,7 +71,7 @@ class Terms:
             raise InputError(
                 f"{int(outside.sum())} terms are outside [-{self.floor:g}, {self.ceiling:g}] times their size (first: term "
                 f"{row}, {values[row]:g} of size {sizes[row]:g}). A bound needs limits that always hold; for a value give "
-                f"the IPS or the clipped estimate, for a difference a larger floor."
+                f"the IPS estimate, for a difference a larger floor."
             )
         there = sizes > 0 if times is None else (sizes > 0) & (times > 0)
         for name, x in (("values", values), ("sizes", sizes), ("times", times)):
@@ -99,24 +96,11 @@ class Terms:
         return Terms(-self.values, self.sizes, self.ceiling, self.floor, self.times)
 
 
-@dataclass(frozen=True)
-class Bound:
-    """A number, the side of the truth it is on, the chance that it is, the method, and the terms that it takes one by one."""
-
-    value: float
-    name: Name
-    level: float
-    side: Literal["lower", "upper"] = "lower"
-    over: Independent = "queries"
-
-
-Method = Callable[[Terms, float], Bound]
-
 # --- what is bounded --------------------------------------------------------------------------------------------------
 
 
 def value_terms(estimate: Estimate) -> Terms:
-    """The terms of a pair's value: its IPS (or clipped IPS) estimate, query by query."""
+    """The terms of a pair's value: its IPS estimate, query by query."""
     return Terms(estimate.numerator, estimate.denominator)
 
 
@@ -212,17 +196,17 @@ def log_wealth(terms: Terms, u: float, fractions: Floats) -> Floats:
     return found
 
 
-def betting(terms: Terms, level: float = 0.95, *, stakes: Stakes | None = None) -> Bound:
-    """The mixture-betting bound (module docstring): the smallest u that the averaged wealth does not speak against.
+def betting(terms: Terms, level: float = 0.95, *, stakes: Stakes | None = None) -> float:
+    """The lower bound (module docstring): the smallest u that the averaged wealth does not speak against.
 
     `stakes` must not depend on the values; by default those for a sample of these sizes. It is always below the mean.
     """
-    if _checked(level) and (not len(terms) or not np.isfinite(terms.floor) or terms.mean + terms.floor <= 0):
-        return Bound(-terms.floor, "betting", level)
+    check_level(level)
+    if not len(terms) or not np.isfinite(terms.floor) or terms.mean + terms.floor <= 0:
+        return -terms.floor
     squares, largest = terms.total(np.square(terms.sizes)), float(terms.sizes.max())
     bets = stakes or planned_stakes(squares, level, floor=terms.floor, largest=largest)
-    value = root(lambda u: float(bets.log_mean(log_wealth(terms, u, bets.fractions))), terms.mean, terms.floor, level)
-    return Bound(value, "betting", level)
+    return root(lambda u: float(bets.log_mean(log_wealth(terms, u, bets.fractions))), terms.mean, terms.floor, level)
 
 
 def root(log_mean: Callable[[float], float], guess: float, floor: float, level: float) -> float:
@@ -267,75 +251,15 @@ def terms_needed(
     return float(np.exp(brentq(missing, 0.0, LONGEST))) if missing(0.0) < 0 else 1.0
 
 
-# --- others -----------------------------------------------------------------------------------------------------------
-
-
-def smoothing(terms: Terms, level: float = 0.95, *, L: float | None = None) -> Bound:
-    """Logarithmic smoothing (Sakhi et al. 2024): the bet that stakes v / (v + L), L = sqrt(n) unless told.
-
-    L must not depend on the values. Terms of very different sizes are noise to it.
-    """
-    n, y = _plain(terms)
-    if _checked(level) and (n == 0 or not np.isfinite(terms.floor)):
-        return Bound(-terms.floor, "smoothing", level)
-    L = float(np.sqrt(n)) if L is None else L
-    log_mean = terms.total(np.log1p(y / L)) / n - np.log(1 / (1 - level)) / n
-    return Bound(max(L * float(np.expm1(log_mean)), 0.0) - terms.floor, "smoothing", level)
-
-
-def bernstein(terms: Terms, level: float = 0.95, *, scale: float = 1.0) -> Bound:
-    """Empirical Bernstein (Maurer and Pontil 2009, theorem 11: independent terms) of x = min(y, b) / b, J cuts b.
-
-        b (mean(x) - sqrt(2 var(x) log(2 J / delta) / n) - 7 log(2 J / delta) / (3 (n - 1)))
-
-    Cutting a term that is not negative only lowers its mean. b: multiples of `scale`, a typical term known beforehand.
-    """
-    n, y = _plain(terms)
-    if _checked(level) and (n < 2 or not np.isfinite(terms.floor)):
-        return Bound(-terms.floor, "bernstein", level)
-    log_term = np.log(2 * len(CUTS) / (1 - level))
-    found = 0.0
-    for b in scale * CUTS:
-        x = np.minimum(y, b) / b
-        mean = terms.total(x) / n
-        variance = terms.total(np.square(x - mean)) / (n - 1)
-        found = max(found, b * (mean - np.sqrt(2 * variance * log_term / n) - 7 * log_term / (3 * (n - 1))))
-    return Bound(float(found) - terms.floor, "bernstein", level)
-
-
-METHODS: dict[Name, Method] = {"betting": betting, "smoothing": smoothing, "bernstein": bernstein}
-
-
-def best(terms: Terms, level: float = 0.95, *, among: tuple[Name, ...] = ("betting",)) -> Bound:
-    """The largest of the named lower bounds, each at 1 - delta / m: the price of choosing after looking.
-
-    By default betting alone, fixed beforehand: measured over the distributions of `bench bounds` a choice among m costs
-    more than it finds (docs/decisions.md).
-    """
-    if not among or not set(among) <= set(METHODS):
-        raise ConfigError(f"among must name bounds out of {', '.join(METHODS)}; {', '.join(among) or 'nothing'} came.")
-    part = 1 - (1 - _checked(level)) / len(among)
-    found = max((METHODS[name](terms, part) for name in among), key=lambda bound: bound.value)
-    return Bound(found.value, found.name, level)
-
-
-def upper(terms: Terms, level: float = 0.95, *, method: Method = betting) -> Bound:
+def upper(terms: Terms, level: float = 0.95, *, stakes: Stakes | None = None) -> float:
     """The upper bound by symmetry: infinite unless the terms have a ceiling, as production's clicks have."""
-    found = method(terms.mirrored(), level)
-    return Bound(-found.value, found.name, level, "upper")
+    return -betting(terms.mirrored(), level, stakes=stakes)
 
 
-def interval(terms: Terms, level: float = 0.95, *, method: Method = betting) -> tuple[Bound, Bound]:
+def interval(terms: Terms, level: float = 0.95) -> tuple[float, float]:
     """Both sides together at the level: each misses with half of 1 - level."""
     half = (1 + level) / 2
-    low, high = method(terms, half), upper(terms, half, method=method)
-    return Bound(low.value, low.name, level), Bound(high.value, high.name, level, "upper")
-
-
-def _plain(terms: Terms) -> tuple[float, Floats]:
-    """The number of terms, and y_q = (X_q + B n_q) n / N, whose mean is u + B.  Shapes: -> [n]."""
-    n, N = terms.total(np.ones(len(terms))), terms.total(terms.sizes)
-    return n, np.maximum(terms.values + _times(terms.floor, terms.sizes), 0.0) * (n / N if N > 0 else 0.0)
+    return betting(terms, half), upper(terms, half)
 
 
 def _times(limit: float, sizes: Floats) -> Floats:
@@ -343,7 +267,6 @@ def _times(limit: float, sizes: Floats) -> Floats:
     return np.multiply(limit, sizes, out=np.zeros_like(sizes), where=sizes > 0)
 
 
-def _checked(level: float) -> float:
+def check_level(level: float) -> None:
     if not 0 < level < 1:
-        raise ConfigError(f"level must be above 0 and below 1; {level} came.")
-    return level
+        raise ConfigError(f"level must be above 0 and below 1; got {level}.")

@@ -45,4 +45,4 @@ def certain_difference(new: Value, old: Value, *, level: float) -> float | None:
         sums = certain_sums(new, old)
         return None if sums is None else impression_bound.lower_bound(sums, level)
     terms = certain_terms(new, old)
-    return None if terms is None else bounds.best(terms, level).value
+    return None if terms is None else bounds.betting(terms, level)

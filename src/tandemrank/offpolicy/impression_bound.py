@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from tandemrank.errors import ConfigError, InputError
+from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy.bounds import planned_stakes
+from tandemrank.offpolicy.bounds import check_level, planned_stakes
 
 Floats = NDArray[np.float64]
 EXACT = 1e-9  # of the root; the bound is moved down by it
@@ -77,7 +77,7 @@ def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[
     """`lost`: the most that a click on a row can cost."""
     if v.shape != log.clicks.shape:
         raise InputError(f"weights are needed for each of {len(log.clicks)} rows; {v.shape} came.")
-    if not counts_impressions(log):
+    if log.weighted:
         raise InputError(
             "impressions with weights are not independent draws of equal size: use the bound over queries for this log."
         )
@@ -88,15 +88,9 @@ def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[
     return Sums(float(v @ clicks), squares, float(log.impressions[queries].sum()), floor)
 
 
-def counts_impressions(log: Feedback) -> bool:
-    """Whether every impression of a log counts once."""
-    return all(np.array_equal(x, np.round(x)) for x in (log.impressions, log.shown))
-
-
 def lower_bound(sums: Sums, level: float = 0.95) -> float:
     """The smallest u that the averaged wealth does not speak against; -B where nothing speaks against any."""
-    if not 0 < level < 1:
-        raise ConfigError(f"level must be above 0 and below 1; {level} came.")
+    check_level(level)
     B, threshold = sums.floor, float(np.log(1 / (1 - level)))
     if sums.N <= 0 or not np.isfinite(B):
         return -B

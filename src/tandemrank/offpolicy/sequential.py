@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tandemrank.errors import ConfigError, InputError
 from tandemrank.offpolicy import bounds
-from tandemrank.offpolicy.bounds import Bound, Floats, Stakes, Terms
+from tandemrank.offpolicy.bounds import Floats, Stakes, Terms
 
 Counts = Sequence[int] | NDArray[np.integer]
 
@@ -124,10 +124,9 @@ class TwoArms:
         mirrored = [part.mirrored() for part in parts]
         return _log_wealth(parts, u, self.stakes), _log_wealth(mirrored, -u, self.against)
 
-    def interval(self, level: float = 0.95) -> tuple[Bound, Bound]:
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Holds the difference at every moment of the stream at once, with the given probability."""
-        low, high = self.one_sided((1 + level) / 2)
-        return Bound(low, "betting", level), Bound(high, "betting", level, "upper")
+        return self.one_sided((1 + level) / 2)
 
     def one_sided(self, level: float = 0.95) -> tuple[float, float]:
         """A lower and an upper bound, each of which holds at every moment at once with the given probability, by itself.

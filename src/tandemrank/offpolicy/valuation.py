@@ -32,7 +32,6 @@ from tandemrank.offpolicy.diagnostics import Exposure, diagnose
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
 from tandemrank.offpolicy.folds import query_folds
 from tandemrank.offpolicy.identification import identified
-from tandemrank.offpolicy.impression_bound import counts_impressions
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.names import MODELLED, Asked, Clip, Curve, Estimator
 from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve, row_propensities
@@ -259,7 +258,7 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
         found = replace(found, kind="fitted", reason="the policy that drew the log was fitted to its lists before")
     doubted = estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
     rates = tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds) if doubted else ()
-    against = contradiction(read.whole, theta) if counts_impressions(read.whole) else None
+    against = contradiction(read.whole, theta) if not read.whole.weighted else None
     expected = _expected(read.whole, theta, found, asked)
     return Evidence(read.whole, theta, found, estimator, parts, rates, lists, against, expected)
 

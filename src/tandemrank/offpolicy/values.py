@@ -19,7 +19,7 @@ from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.variety import drawn_anew
 from tandemrank.offpolicy import bounds, impression_bound
-from tandemrank.offpolicy.bounds import Bound, Independent
+from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimate import Estimate
 from tandemrank.offpolicy.estimators import by_query, ips, safe_ratio
@@ -66,7 +66,7 @@ class Value:
     `interval`: over impressions of these queries, or over queries by the bootstrap, as `sample.independent` says (fewer than
     30 queries are no sample of others: over impressions). `over_queries`: the latter in any case.
     `lower_bound`: the value exceeds it with the same probability however short the log is, by the
-    `bound_method` on the IPS terms, whatever the estimator. `verdict`: may it be believed, with `reasons`.
+    IPS terms, whatever the estimator. `verdict`: may it be believed, with `reasons`.
     `estimator` and `propensity`: the kinds that were used, and why. `diagnostics`: what the value rests on; None for
     production, which needs neither. `estimate`: query by query. `terms` of the lower bound; `ceiling_terms`: of the same
     without a clip and with a ceiling, which is what a difference to this side rests on; None where there are none. `weights`:
@@ -84,7 +84,6 @@ class Value:
     standard_error: float
     interval: tuple[float, float]
     lower_bound: float
-    bound_method: bounds.Name
     verdict: Verdict
     reasons: tuple[str, ...]
     propensity: str | None
@@ -104,6 +103,11 @@ class Value:
     estimator: str | None = None
     exposure_variance: float = 0.0
     misfit: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def bound_method(self) -> str:
+        """Of the lower bound, over impressions as over queries."""
+        return "betting"
 
     @property
     def all_query_draws(self) -> tuple[Floats, ...]:
@@ -141,8 +145,8 @@ class Comparison:
 
     `difference`: new less old, in clicks per impression, with its paired `interval`, and that `over_queries`;
     `share_of_wins`: of the draws, where new is ahead; `lower_bound`: the true difference exceeds it with the probability of the
-    level however short the log is, by the
-    `bound_method` on the paired IPS terms; None where the old side has no terms that may be subtracted. `verdict`: the worse
+    level however short the log is, by
+    the paired IPS terms; None where the old side has no terms that may be subtracted. `verdict`: the worse
     of the two sides', with the reasons of both.
     """
 
@@ -153,10 +157,14 @@ class Comparison:
     interval: tuple[float, float]
     share_of_wins: float
     lower_bound: float | None
-    bound_method: bounds.Name | None
     verdict: Verdict
     reasons: tuple[str, ...]
     over_queries: tuple[float, float]
+
+    @property
+    def bound_method(self) -> str | None:
+        """Of the lower bound; None where there is none."""
+        return None if self.lower_bound is None else "betting"
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
@@ -226,7 +234,7 @@ def unit(asked: Independent | None, log: Feedback, sides: Sequence[Judged]) -> I
         return asked
     drawn = any(side.propensity in ("exact", "logged", "fitted") for side in sides)
     anew = not drawn or drawn_anew(log)
-    return "impressions" if anew and impression_bound.counts_impressions(log) else "queries"
+    return "impressions" if anew and not log.weighted else "queries"
 
 
 def with_uncertainty(
@@ -251,7 +259,7 @@ def with_uncertainty(
 
 def few_queries(log: Feedback) -> bool:
     """Whether queries are too few to be a sample of others, so that intervals are over impressions."""
-    return 0 < int((log.impressions > 0).sum()) < FEW_QUERIES and impression_bound.counts_impressions(log)
+    return 0 < int((log.impressions > 0).sum()) < FEW_QUERIES and not log.weighted
 
 
 def over_impressions(sample: Sample, log: Feedback) -> bool:
@@ -263,9 +271,9 @@ def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Samp
     """A side with its interval and its bound.  Shapes: drawn, over queries, model_draws [replicates]."""
     if sample.independent == "impressions":
         sums = impression_bound.value_sums(side.weights, log, most=most_clicks(log))
-        bound = Bound(impression_bound.lower_bound(sums, sample.level), "betting", sample.level, over="impressions")
+        bound = impression_bound.lower_bound(sums, sample.level)
     else:
-        bound = bounds.best(side.terms, sample.level)
+        bound = bounds.betting(side.terms, sample.level)
     error, draws = side.estimate.standard_error, drawn
     if over_impressions(sample, log) and (few_queries(log) or side.estimator in (*WEIGHTED, *REDUCED)):
         unknown = side.exposure_variance + misfit_variance(side.misfit)
@@ -275,7 +283,7 @@ def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Samp
     every = [draws] if model_draws is None else [draws, model_draws]
     low, high = hull(every, sample.level)
     return Value(
-        side.estimate.value, error, (max(low, 0.0), high), max(0.0, bound.value), bound.name, side.verdict,
+        side.estimate.value, error, (max(low, 0.0), high), max(0.0, bound), side.verdict,
         side.reasons, side.propensity, side.propensity_reason, side.diagnostics, side.estimate, side.terms,
         side.ceiling_terms, side.weights, side.old_weights, draws, drawn, sample, log, side.identified, model_draws,
         side.estimator, side.exposure_variance, side.misfit,
@@ -327,21 +335,20 @@ def compare_values(new: Value, old: Value) -> Comparison:
         error,
         interval,
         share_of_wins(draws),
-        None if bound is None else bound.value,
-        None if bound is None else bound.name,
+        bound,
         worst(new.verdict, old.verdict),
         tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
         interval if few_queries(new.log) else hull(every, new.sample.level),
     )
 
 
-def difference_bound(new: Value, old: Value) -> Bound | None:
+def difference_bound(new: Value, old: Value) -> float | None:
     """The lower bound of a difference, by what the two sides take as independent; None where there is none."""
     terms = difference_terms(new, old)
     if terms is None or new.sample.independent == "queries":
-        return None if terms is None else bounds.best(terms, new.sample.level)
+        return None if terms is None else bounds.betting(terms, new.sample.level)
     sums = impression_bound.difference_sums(new.weights, old.old_weights, new.log, most=most_clicks(new.log))
-    return Bound(impression_bound.lower_bound(sums, new.sample.level), "betting", new.sample.level, over="impressions")
+    return impression_bound.lower_bound(sums, new.sample.level)
 
 
 def difference_interval(new: Value, old: Value, queries: NDArray[np.bool_], level: float) -> tuple[float, float]:
@@ -365,8 +372,7 @@ def difference_interval(new: Value, old: Value, queries: NDArray[np.bool_], leve
         queries[new.log.impressions > 0],
         np.inf if new.ceiling_terms is None else new.ceiling_terms.ceiling,
     )
-    found = bounds.interval(bounds.Terms(terms.values[inside], terms.sizes[inside], terms.floor, ceiling), level)
-    return found[0].value, found[1].value
+    return bounds.interval(bounds.Terms(terms.values[inside], terms.sizes[inside], terms.floor, ceiling), level)
 
 
 def difference_terms(new: Value, old: Value) -> bounds.Terms | None:

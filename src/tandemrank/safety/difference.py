@@ -48,7 +48,7 @@ def at_least(new: Value, old: Value, rules: Rules) -> AtLeast:
     terms = certain_terms(new, old, rules.most_clicks)
     if terms is None:
         return AtLeast(None, float("inf"))
-    return AtLeast(bounds.best(terms, rules.each).value, log_needed(terms, rules.at_least, rules.each))
+    return AtLeast(bounds.betting(terms, rules.each), log_needed(terms, rules.at_least, rules.each))
 
 
 def log_needed(terms: bounds.Terms, threshold: float, level: float) -> float:

@@ -198,6 +198,6 @@ class LiveTest:
             return self.arms.one_sided(level)
         terms, stakes = self._credit_terms(), self.arms.stakes
         return (
-            bounds.betting(terms, level, stakes=stakes).value,
-            -bounds.betting(terms.mirrored(), level, stakes=stakes).value,
+            bounds.betting(terms, level, stakes=stakes),
+            -bounds.betting(terms.mirrored(), level, stakes=stakes),
         )

@@ -8,7 +8,6 @@ import numpy as np
 from tandemrank.logs.description import ENOUGH_CLICKS
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.pairs import contradiction
-from tandemrank.offpolicy.impression_bound import counts_impressions
 from tandemrank.offpolicy.verdicts import curve_words
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
@@ -47,5 +46,5 @@ def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:
             f"clicks are few: {clicks:,.0f} for training, and at least {ENOUGH_CLICKS} are needed; with fewer, chance decides "
             "which items were clicked."
         )
-    if counts_impressions(log) and (found := contradiction(log, config.theta)) is not None:
+    if not log.weighted and (found := contradiction(log, config.theta)) is not None:
         yield f"{curve_words(found)}."
