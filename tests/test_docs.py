@@ -12,6 +12,7 @@ from typing import Any, get_args
 import pytest
 import typer
 from pydantic import BaseModel
+from tandemrank.policies.stages import Stages
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -20,7 +21,6 @@ from tandemrank._base.config import resolve, switch_paths
 from tandemrank.cli.main import app
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
-from tandemrank.policies.stages import Stages
 from tandemrank.training.config import EarlyStopping, LearningConfig, Safety, TrainingConfig
 from tandemrank.training.learning import LearnSwitches
 from tandemrank.training.start import StartConfig

@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.beliefs.memory import LARGEST, Noise, memory_of
+from tandemrank.errors import ConfigError, InputError, LogError
 
 THETA = np.array([1.0, 0.5, 0.2])
 

@@ -10,6 +10,8 @@ import torch
 
 import enumeration
 from tandemrank._base.ids import Vocabulary
+from tandemrank.beliefs import item_rate
+from tandemrank.beliefs.model import Belief
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import InputError, LogError
 from tandemrank.gradients import race
@@ -17,8 +19,6 @@ from tandemrank.logs import counting, feedback, sums
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
 from tandemrank.offpolicy.folds import fold_of_queries, query_folds
-from tandemrank.beliefs import item_rate
-from tandemrank.beliefs.model import Belief
 from tandemrank.training import stopping
 from tandemrank.training.weights import RewardWeights, click_weights, direct_weights, doubly_robust_weights
 

@@ -6,10 +6,10 @@ import pytest
 
 import enumeration
 from tandemrank._base.ids import Vocabulary
+from tandemrank.beliefs.model import Belief
 from tandemrank.logs import counting, reading
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.exposure import MostLikely, exposure_lost, exposure_on
-from tandemrank.beliefs.model import Belief
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy

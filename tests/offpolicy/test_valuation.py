@@ -15,6 +15,8 @@ from scipy.sparse import csr_matrix
 
 from random_logs import long_logs, wide_logs
 from tandemrank._base.ids import Vocabulary
+from tandemrank.beliefs import item_rate
+from tandemrank.beliefs.memory import memory_of
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, InputError, LogError, PolicyError, TandemRankError
 from tandemrank.logs import counting, feedback, reading, sums, validation, writing
@@ -23,8 +25,6 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.pairs import contradiction
 from tandemrank.offpolicy import catalogue, diagnostics, estimators, propensities, valuation, values
 from tandemrank.offpolicy.diagnostics import Exposure
-from tandemrank.beliefs import item_rate
-from tandemrank.beliefs.memory import memory_of
 from tandemrank.offpolicy.uncertainty import hull
 from tandemrank.offpolicy.verdicts import Verdict, judge
 from tandemrank.policies.outside import policy_from_scores

@@ -7,22 +7,27 @@ import pytest
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs import counting, sums
+from tandemrank.logs import counting
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import folds, propensities
+from tandemrank.offpolicy import propensities
 from tandemrank.offpolicy.logger import lists_of
-from tandemrank.beliefs import posterior
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
-from tandemrank.training.data import prepare
-from tandemrank.training.weights import RewardWeights, click_weights
+from tandemrank.training.data import TrainingData
+from tandemrank.training.data import prepare as prepare_any
+from tandemrank.training.weights import click_weights
 
 Q, D, K = 6, 8, 3
 THETA = models.examination_curve(K)
 IDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
-CONFIG = LearningConfig(list_length=K, candidates=5, clip="none", initial="given", objective="ips")
+CONFIG = LearningConfig(list_length=K, candidates=5, clip="none", objective="ips")
+
+
+def prepare(log: Feedback, config: LearningConfig, **more: object) -> TrainingData:
+    """Without beliefs, unless they are the objective."""
+    return prepare_any(log, config, needs_beliefs=False, **more)
 
 
 def policy(seed: int = 0) -> TwoStagePolicy:
@@ -65,29 +70,11 @@ def test_fitted_propensities_are_those_of_the_fitted_policy_for_both_parts() -> 
         prepare(used, CONFIG, held_out=held_out)
 
 
-def test_the_doubly_robust_objective_learns_its_reward_model_from_the_other_half_or_the_other_queries() -> None:
-    config = CONFIG.model_copy(update={"objective": "doubly-robust", "propensity": "exact"})
-    halves, held_out = (log(seed=1), log(seed=2)), log(seed=3)
-    train_log = sums.merge(halves)
-    weights = prepare(train_log, config, halves=halves, held_out=held_out, logging_policy=policy()).weights
-    assert isinstance(weights, RewardWeights)
-    for (n, reward), part, rest in zip(weights.parts, halves, halves[::-1], strict=True):
-        assert np.array_equal(n, part.impressions)
-        assert np.array_equal(reward.memory.value, posterior.fit(rest, THETA).memory.value)
-    whole = prepare(train_log, config, held_out=held_out, logging_policy=policy()).weights
-    assert isinstance(whole, RewardWeights)
-    assert len(whole.parts) == folds.QUERY_FOLDS
-    for n, reward in whole.parts:
-        assert not np.isin(reward.memory.query, np.flatnonzero(n)).any()
-    mean = np.asarray(whole.rows(np.arange(Q)).todense()).sum() / np.asarray(weights.rows(np.arange(Q)).todense()).sum()
-    assert mean == pytest.approx(1, abs=0.1)
-
-
-def test_the_posterior_is_fitted_to_what_trains_with_the_logger_as_its_prior() -> None:
+def test_the_beliefs_are_fitted_to_what_trains_with_the_logger_as_their_prior() -> None:
     rng = np.random.default_rng(4)
     scorer = MatrixFactorisation(rng.normal(size=(Q, 2)), rng.normal(size=(D, 2)))
     live = TwoStagePolicy(scorer, scorer, D, K, IDS)
-    config = CONFIG.model_copy(update={"initial": None, "objective": "posterior"})
+    config = CONFIG.model_copy(update={"objective": "beliefs"})
     found = prepare(log(), config, logging_policy=live)
     assert found.posterior is not None
     assert found.posterior.chosen.source == "the vectors of a policy"
@@ -98,13 +85,16 @@ def test_the_posterior_is_fitted_to_what_trains_with_the_logger_as_its_prior() -
     assert alone.posterior is not None
     assert alone.posterior.chosen.source == "the log alone"
     assert prepare(log(), CONFIG, logging_policy=live).posterior is None
+    both = prepare_any(log(), CONFIG, needs_beliefs=True, logging_policy=live)
+    assert both.posterior is not None
+    assert np.array_equal(both.weights.toarray(), prepare(log(), CONFIG, logging_policy=live).weights.toarray())
 
 
 def test_a_log_without_clicks_is_refused() -> None:
     silent = counting.from_impressions([Impressions(p.query, p.items, 0 * p.clicks) for p in impressions()], IDS)
-    for objective in ("posterior", "ips", "doubly-robust"):
+    for objective in ("beliefs", "ips"):
         config = CONFIG.model_copy(update={"objective": objective})
-        with pytest.raises(LogError, match="not enough clicks to learn from: 0 for training"):
+        with pytest.raises(LogError, match="expected more clicks to learn from; got 0 for training"):
             prepare(silent, config, held_out=log(), logging_policy=policy())
 
 

@@ -14,9 +14,8 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import driver as drivers
 from tandemrank.training import schedules
-from tandemrank.training.config import EarlyStopping, TrainingConfig
+from tandemrank.training.config import TrainingConfig
 from tandemrank.training.driver import Methods, check_methods
 from tandemrank.training.history import Progress
 from tandemrank.training.loop import train
@@ -38,7 +37,7 @@ def weights() -> csr_matrix:
 
 
 def driver(config: TrainingConfig = CONFIG, **more) -> Methods:
-    return Methods(start(), weights(), THETA, config, **{"seed": 7, **more})
+    return Methods(start(), None, weights(), THETA, config, **{"seed": 7, **more})
 
 
 def bits(policy: TwoStagePolicy) -> list[torch.Tensor]:
@@ -49,29 +48,28 @@ def same(a: TwoStagePolicy, b: TwoStagePolicy) -> bool:
     return all(torch.equal(x, y) for x, y in zip(bits(a), bits(b), strict=True))
 
 
-@pytest.fixture
-def phases(monkeypatch) -> Counter[str]:
-    """How often each phase is trained."""
-    seen: Counter[str] = Counter()
+class Counting:
+    """Trains, and counts how often each phase is trained."""
 
-    def spy(*arguments, schedule, **options):
-        seen.update(phase.key for phase in schedule)
+    def __init__(self) -> None:
+        self.phases: Counter[str] = Counter()
+
+    def __call__(self, *arguments, schedule, **options):
+        self.phases.update(phase.key for phase in schedule)
         return train(*arguments, schedule=schedule, **options)
 
-    monkeypatch.setattr(drivers, "train", spy)
-    return seen
 
-
-def test_a_stage_alone_is_trained_once_for_all_methods_and_all_K2(phases) -> None:
+def test_a_stage_alone_is_trained_once_for_all_methods_and_all_K2() -> None:
     """Three methods are four phases, not seven; another K2 adds only those of the pair."""
-    asked = driver()
+    counting = Counting()
+    asked = driver(run=counting)
     for method in ALL:
         asked.train(method)
     once = {"ranker alone": 1, "generator for the ranker": 1, "generator alone": 1, "both": 1}
-    assert phases == once
+    assert counting.phases == once
     for method in ALL:
         assert asked.train(method, 12).policy.K2 == 12
-    assert phases == once | {"generator for the ranker": 2, "both": 2}
+    assert counting.phases == once | {"generator for the ranker": 2, "both": 2}
 
 
 def test_a_pair_does_not_depend_on_what_else_is_trained() -> None:
@@ -114,9 +112,8 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("killed_at", range(1, 9))
-def test_interrupted_anywhere_and_resumed_all_methods_end_in_the_same_bits(tmp_path, phases, killed_at) -> None:
+def test_interrupted_anywhere_and_resumed_all_methods_end_in_the_same_bits(tmp_path, killed_at) -> None:
     whole = [driver().train(method) for method in ALL]
-    phases.clear()
     left = killed_at
 
     def kill(state: Progress) -> None:
@@ -154,7 +151,7 @@ def test_a_pair_is_never_worse_than_its_start_on_held_out_clicks(method) -> None
             return float(policy.generator.state_dict()["queries"].abs().sum())  # alone: the further the better
         return float((policy.most_likely() == first).mean())
 
-    config = CONFIG.model_copy(update={"early_stopping": EarlyStopping(), "epochs": 8, "learning_rate": 1.0})
+    config = CONFIG.model_copy(update={"early_stopping": True, "epochs": 8, "learning_rate": 1.0})
     found = driver(config, criterion=criterion).train(method)
     assert criterion(found.policy) >= criterion(start())
     assert same(found.policy, start())
@@ -171,20 +168,20 @@ def test_more_candidates_than_items_or_too_deep_weights_are_refused_before_any_t
 
 def test_methods_by_name() -> None:
     assert check_methods(["joint", "baseline", "joint"]) == ["joint", "baseline"]
-    with pytest.raises(ConfigError, match="a method is one of baseline, independent, stacking, joint; got 'magic'"):
+    with pytest.raises(
+        ConfigError, match="a method is one of beliefs, baseline, independent, stacking, joint; got 'magic'"
+    ):
         check_methods(["magic"])
 
 
-def test_one_stage_for_both_is_trained_once_with_twice_the_draws(phases) -> None:
-    asked = driver(config=CONFIG.model_copy(update={"schedule": "once"}))
-    asked.train("joint")
-    assert phases == {"one for both": 1, "both": 1}
-    once = train(start(), weights(), THETA, CONFIG, schedule=[schedules.ONE_FOR_BOTH], seed=3).policy
-    assert same(replace(once, generator=once.ranker), replace(once, ranker=once.generator))
-    twice = train(
-        start(), weights(), THETA, CONFIG.model_copy(update={"samples": 2 * CONFIG.samples}),
-        schedule=[schedules.RANKER_ALONE], seed=3,
-    ).policy  # fmt: skip
-    assert all(torch.equal(x, y) for x, y in zip(once.ranker.parameters(), twice.ranker.parameters(), strict=True))
-    with pytest.raises(ConfigError, match="schedule = once needs two stages that start from one model"):
-        schedules.schedule_of("joint", "once", once.generator, start().ranker)
+def test_the_beliefs_are_trained_by_nothing() -> None:
+    """They need no start, and have as many candidates as are asked for."""
+    counting = Counting()
+    asked = Methods(None, start(), weights(), THETA, CONFIG, seed=7, run=counting)
+    found = asked.train("beliefs", 12)
+    assert (found.history, found.policy.K2, counting.phases) == ((), 12, {})
+    assert same(found.policy, start())
+    with pytest.raises(ConfigError, match="a method that trains needs a policy to start from"):
+        asked.train("joint")
+    with pytest.raises(ConfigError, match="the method beliefs needs the beliefs of the log"):
+        driver().train("beliefs")

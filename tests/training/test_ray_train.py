@@ -20,9 +20,10 @@ from tandemrank.training.ray_train import check_ready
 
 # One phase: Ray is started once for each.
 SWITCHES = {
-    "initial": "given", "objective": "ips", "candidates": 20,
+    "objective": "ips",
+    "candidates": 20,
     "training": {"schedule": "paper", "epochs": 12, "minibatch": 16},
-}  # fmt: skip
+}
 
 ON_TWO_NODES = """
 import json, os, signal, sys, threading, time
@@ -31,6 +32,7 @@ import ray
 from ray.cluster_utils import Cluster
 import tandemrank as tr
 from tandemrank.training.checkpoint import history_of
+from tandemrank.training.learning import Listener
 from tandemrank.training.start import Start
 
 folder, switches = Path(sys.argv[1]), json.loads(sys.argv[2])
@@ -58,9 +60,11 @@ def kill_a_worker():
         time.sleep(0.001)
 
 threading.Thread(target=kill_a_worker, daemon=True).start()
+production = tr.load(folder / "production")
 learned = tr.learn(
-    folder / "log", tr.LearningConfig.model_validate(switches), start=Start(policy=tr.load(folder / "production")),
-    checkpoints=folder / "checkpoints", engine="ray", progress=lambda method, state: seen.append(state.last.epoch),
+    folder / "log", tr.LearningConfig.model_validate(switches), methods=["joint"], start=Start(policy=production),
+    logging_policy=production, checkpoints=folder / "checkpoints", engine="ray",
+    listener=Listener(epoch=lambda method, state: seen.append(state.last.epoch)),
 )
 learned.policy.save(folder / "pair")
 left = sorted(path.name for path in (folder / "checkpoints").iterdir())
@@ -96,8 +100,14 @@ def test_on_two_nodes_with_a_worker_killed_in_the_middle_of_an_epoch(folder) -> 
     assert found["epochs"] == 12
     assert found["seen"] == sorted(set(found["seen"]))
     assert found["left"] == ["both-K2-20.safetensors"]
-    start = tr.Start(policy=tr.load(folder / "production"))
-    alone = tr.learn(folder / "log", tr.LearningConfig.model_validate(SWITCHES), start=start)
+    live = tr.load(folder / "production")
+    alone = tr.learn(
+        folder / "log",
+        tr.LearningConfig.model_validate(SWITCHES),
+        methods=["joint"],
+        start=tr.Start(policy=live),
+        logging_policy=live,
+    )
     assert found["value"] == pytest.approx(alone.values["joint"].value, rel=1e-3)
     alone.policy.save(folder / "alone")
     ours, theirs = (load_file(folder / name / "weights.safetensors") for name in ("pair", "alone"))
@@ -110,22 +120,18 @@ def test_where_nothing_is_trained_it_says_so(folder, monkeypatch) -> None:
     monkeypatch.setattr(learning, "check_ready", lambda **_: None)
     monkeypatch.setattr(reading, "_on_ray", reading._here)
     said: list[str] = []
-    start = tr.Start(policy=tr.load(folder / "production"))
-    tr.learn(folder / "log", start=start, engine="ray", checkpoints=folder / "checkpoints", say=said.append)
-    assert any("nothing is trained on top of the posterior (refine = 0), so the engine ray" in words for words in said)
+    hear = learning.Listener(note=said.append)
+    tr.learn(folder / "log", engine="ray", listener=hear)
+    assert "nothing is trained, so the engine ray shares out the reading of the log alone." in said
     said.clear()
-    tr.learn(folder / "log", start=start, say=said.append)
+    tr.learn(folder / "log", listener=hear)
     assert not any("engine ray" in words for words in said)
 
 
 def test_what_a_team_cannot_train_is_refused() -> None:
     frame = pl.DataFrame({"query_id": [1], "items": [[1]], "clicks": [[1]]})
     with pytest.raises(ConfigError, match="needs a folder for checkpoints that every node sees"):
-        tr.learn(frame, engine="ray")
-    with pytest.raises(ConfigError, match=r"careful training .* is not shared out by the engine ray"):
-        tr.learn(frame, tr.LearningConfig(safe=True), engine="ray", checkpoints="x")
-    with pytest.raises(ConfigError, match="trees are grown from all of a minibatch at once"):
-        check_ready(trees=True, caution=False, checkpoints="x")
+        tr.learn(frame, methods=["joint"], engine="ray")
     with pytest.raises(ConfigError, match="--engine takes local or ray; got 'spark'"):
         tr.learn(frame, engine="spark", checkpoints="x")
 
@@ -137,4 +143,4 @@ def test_without_ray_train_the_extra_is_named(monkeypatch, missing) -> None:
         monkeypatch.setattr("tandemrank.training.ray_train.connect", lambda: None)
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ConfigError, match=r"needs the extra `cluster`: pip install 'tandemrank\[cluster\]'"):
-        check_ready(trees=False, caution=False, checkpoints="x")
+        check_ready(checkpoints="x")

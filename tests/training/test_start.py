@@ -171,30 +171,3 @@ def test_given_embeddings_from_pandas() -> None:
 def test_refusals_of_embeddings(items, message) -> None:
     with pytest.raises(DataError, match=message):
         start.from_embeddings(QUERIES, items, NAMES)
-
-
-def test_a_size_of_what_training_does_not_start_from_is_refused() -> None:
-    flat = GivenScores(np.zeros((2, 2)))
-    policy = TwoStagePolicy(flat, flat, 2, 1, Vocabulary(pl.Series(["a", "b"]), pl.Series([1, 2])))
-    rank, width = start.StartConfig(rank=5), start.StartConfig(ranker_width=5)
-    with pytest.raises(
-        ConfigError, match="rank is a size of a factorisation of the clicks, but training starts from a policy"
-    ):
-        start.Start(policy, sizes=rank)
-    with pytest.raises(ConfigError, match=r"rank is a size of .* starts from features"):
-        start.Start(item_features=ITEMS, sizes=rank)
-    with pytest.raises(
-        ConfigError, match=r"ranker_width is a size of two towers of features, .* starts from the clicks"
-    ):
-        start.Start(sizes=width)
-    assert start.Start(sizes=rank).sizes.rank == start.Start(item_features=ITEMS, sizes=width).sizes.ranker_width == 5
-
-
-def test_a_stage_that_is_not_named_is_the_one_that_is_given() -> None:
-    """Features beside a policy are for the re-ranker that asks for them; alone they make two towers of an unnamed stage."""
-    scorer = GivenScores(torch.zeros(2, 3))
-    pair = TwoStagePolicy(scorer, scorer, 2, 1, Vocabulary(pl.Series(range(2)), pl.Series(range(3))))
-    features, cross = pl.DataFrame({"item_id": [0, 1, 2], "size": [1.0, 2.0, 3.0]}), start.Stages(ranker="cross")
-    assert start.Start(policy=pair, item_features=features, stages=cross).stages.generator == "factorisation"
-    assert start.Start(item_features=features, stages=cross).stages.generator == "towers"
-    assert start.Start(stages=cross).stages.generator == "factorisation"

@@ -84,7 +84,7 @@ def gradients(name: str, q: torch.Tensor, phase: int, rank: int = 0, size: int =
     return team.seen
 
 
-@pytest.mark.parametrize(("name", "phase"), [("dense", 0), ("sparse", 1), ("sparse", 2), ("cross", 0)])
+@pytest.mark.parametrize(("name", "phase"), [("dense", 0), ("sparse", 1), ("sparse", 2), ("own", 0)])
 def test_the_gradients_of_the_shares_add_up_to_that_of_the_minibatch(name, phase) -> None:
     """Value by value: of the shared parameters and of each query's own, which only its own worker has."""
     q = torch.tensor([3, 8, 1, 30, 22, 5, 17])

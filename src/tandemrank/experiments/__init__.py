@@ -16,6 +16,7 @@
 - `store`: the folder of a grid: claimed, locked, its finished cells
 - `grid`: tables of experiments, resumable, on local processes or on Ray
 - `table`: from finished cells to the table
+- `stage_models`: two models for two stages that know different things
 - `study`: settings, cells and table of the study of two models; `when_joint`: its trainings: when it pays to train stages for
   each other
 - `paper`: Table 1 of the paper

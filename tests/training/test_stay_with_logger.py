@@ -1,4 +1,4 @@
-"""Pairs that stay by what each query was shown: drawn lists, most likely ones, and where too little was shown."""
+"""Policies that keep what each query was shown: drawn lists, most likely ones, and where too little was shown."""
 
 from dataclasses import replace
 
@@ -16,8 +16,9 @@ from tandemrank.policies.memory import Memory
 from tandemrank.policies.remembering import Remembering
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training import stay_with_logger
 from tandemrank.training.parts import Parts
-from tandemrank.training.staying import staying
+from tandemrank.training.stay_with_logger import staying
 
 Q, D = 3, 8
 WORDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
@@ -36,12 +37,12 @@ def test_a_query_stays_by_what_trains_or_if_it_came_only_there_by_what_values() 
     train, held_out = part([0, 0], [[0, 1], [1, 3]]), part([0], [[2, 0]])
     evaluation = part([0, 1], [[6, 7], [5, 4]])
     first = Impressions(np.zeros(0, np.int32), np.zeros((0, 2), np.int32), np.zeros((0, 2), np.uint8))
-    assert Parts((train,), held_out, evaluation, first).shown.tolist() == shown_to_each().tolist()
+    assert Parts(train, held_out, evaluation, first).shown.tolist() == shown_to_each().tolist()
     nothing = replace(
         held_out, **{name: getattr(held_out, name)[:0] for name in ("query", "item", "rank", "shown", "clicks")}
     )
     nothing = replace(nothing, impressions=np.zeros(Q), others=None)
-    assert Parts((train,), nothing, evaluation, first).shown.tolist() == [0, 1, 3, D + 4, D + 5]
+    assert Parts(train, nothing, evaluation, first).shown.tolist() == [0, 1, 3, D + 4, D + 5]
 
 
 def a_pair() -> TwoStagePolicy:
@@ -58,7 +59,7 @@ def test_what_a_query_was_shown_comes_first_and_in_the_order_of_the_pair(remembe
         memory = Memory(np.array([0, 1, 1, 1]), np.zeros(1, np.int32), np.array([500], np.float32), D)
         scorer = Remembering(pair.generator, memory)
         pair = replace(pair, generator=scorer, ranker=scorer)
-    found = staying(pair, shown_to_each(), most=100)
+    found = staying(pair, shown_to_each())
     assert found is not None
     assert found.generator is found.ranker  # one model for both stays one
     wanted = [[0, 3, 2] if remembers else [3, 2, 1], [5, 4, 7], [7, 6, 5]]  # too few were shown: the best of the others
@@ -69,10 +70,12 @@ def test_what_a_query_was_shown_comes_first_and_in_the_order_of_the_pair(remembe
     assert (drawn >= 0).all()
 
 
-def test_what_cannot_remember_does_not_stay() -> None:
-    assert staying(a_pair(), shown_to_each(), most=5) is None  # six pairs were shown
+def test_what_cannot_remember_does_not_stay(monkeypatch) -> None:
+    monkeypatch.setattr(stay_with_logger, "REMEMBERED", 5)
+    assert staying(a_pair(), shown_to_each()) is None  # six pairs were shown
+    monkeypatch.setattr(stay_with_logger, "REMEMBERED", 6)
     other = GivenScores(np.zeros((Q, D), np.float32))
-    kept = staying(replace(a_pair(), ranker=other), shown_to_each(), most=6)
+    kept = staying(replace(a_pair(), ranker=other), shown_to_each())
     assert kept is not None
     assert isinstance(kept.ranker, Remembering)
     assert kept.ranker.base is other
