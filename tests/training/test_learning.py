@@ -211,7 +211,7 @@ def test_methods_that_come_to_one_policy_are_said_to_and_not_compared(world) -> 
 def test_the_gate_keeps_production_where_nothing_is_surely_better(world) -> None:
     """A log of few impressions proves nothing; a long one does."""
     config = tr.LearningConfig(candidates=20, safe=True)
-    few = learn(world.frame.head(400), config, logging_policy=world.production)
+    few = learn(world.frame.head(120), config, logging_policy=world.production)
     gate = few.gates["beliefs"]
     assert gate.kept_production
     assert np.array_equal(few.policy.most_likely(), world.production.most_likely())
@@ -398,7 +398,7 @@ def test_a_list_length_that_is_said_is_the_one_that_is_not_said() -> None:
 def test_the_defaults_come_from_the_log_alone(world) -> None:
     """A configuration that went through JSON decides as the first did."""
     few = world.frame.head(600)
-    config = tr.LearningConfig(propensity="frequency", training=tr.TrainingConfig(epochs=1))
+    config = tr.LearningConfig(propensity="frequency")
     one = learn(few, config)
     other = learn(few, tr.LearningConfig.model_validate_json(config.model_dump_json()))
     assert one.config == other.config
