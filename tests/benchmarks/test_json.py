@@ -1,12 +1,19 @@
 """What a measurement prints with --json: its names are fixed, whatever measures them."""
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
 
+import bounds
+import canaries
+import epoch
+import gradient
+import logs
+import scale
+import serve
 from tandemrank._base.files import as_json
-from tandemrank.bench import bounds, canaries, epoch, gradient, logs, scale, serving
 
 ROW = "method K2 samples ms_per_query relative_error_generator relative_error_ranker scores"
 NAMES = {
@@ -43,10 +50,17 @@ NAMES = {
     },
 }
 FEW = gradient.Effort(reinforce=4, race=64, truth=100, turns=1, batch=8)
-TINY = serving.Size(
+TINY = serve.Size(
     D=60, K2=20, K=5, rank=4, queries=10, latency=5, throughput=80, swaps=1, swap_requests=8, kills=1, kill_seconds=1.3,
     replayed=20, million=200, million_requests=3,
 )  # fmt: skip
+
+
+@cache
+def _served() -> serve.Served:
+    return serve.measure(TINY)
+
+
 MEASURED = {
     "gradient": lambda: gradient.gradient(
         D=30, K=3, weighted=5, K2=(10,), large_D=60, reinforce_samples=5, race_samples=(1,), effort=FEW
@@ -55,8 +69,8 @@ MEASURED = {
     "scale": lambda: scale.measure(items=2000, K2=20, queries=4, turns=1),
     "logs": lambda: logs.reading(2000, queries=20, items=80, turns=1),
     "bounds": lambda: bounds.measure(simulations=2),
-    "canaries": lambda: canaries.measure(canaries=2, impressions=50, bad_pairs=2).summary(),
-    "serve": lambda: serving.measure(TINY).summary(),
+    "canaries": lambda: canaries.measure(canaries=2, impressions=50, bad_pairs=2),
+    "serve": _served,
 }
 
 
@@ -72,3 +86,14 @@ def test_the_names_of_a_measurement(name: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(scale, "NOISE_AT", 2000)
     monkeypatch.setattr(scale, "NOISE_K2", 50)
     assert names_in(json.loads(as_json(MEASURED[name]()))) == NAMES[name]
+
+
+def test_serving_fails_nobody_mixes_nothing_and_loses_nothing() -> None:
+    found = _served()
+    assert (found.swaps.failed, found.swaps.mixed) == (0, 0)
+    assert found.swaps.requests >= TINY.swap_requests
+    assert (found.kills.lost, found.kills.torn, found.kills.double) == (0, 0, 0)
+    assert found.kills.acknowledged > 0
+    assert found.replay_equal == 1
+    assert found.large is not None
+    assert 0 < found.large.kept_p50_ms <= found.large.p99_ms

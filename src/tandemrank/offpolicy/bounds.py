@@ -309,7 +309,7 @@ METHODS: dict[Name, Method] = {"betting": betting, "smoothing": smoothing, "bern
 def best(terms: Terms, level: float = 0.95, *, among: tuple[Name, ...] = ("betting",)) -> Bound:
     """The largest of the named lower bounds, each at 1 - delta / m: the price of choosing after looking.
 
-    By default betting alone, fixed beforehand: measured over the distributions of `bench bounds` a choice among m costs
+    By default betting alone, fixed beforehand: measured over the distributions of `benchmarks/bounds.py` a choice among m costs
     more than it finds (docs/decisions.md).
     """
     if not among or not set(among) <= set(METHODS):
