@@ -5,7 +5,6 @@
 Prints the tables of docs/scale.md and draws cost-model.png. Two minutes of one core; times are of the CPU, on one thread.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+import scale
+from _common import figures_folder, seconds, threads
 from tandemrank._base.files import replacing
-from tandemrank.bench import scale, timing
 from tandemrank.policies.scorers import Scorer
 from tandemrank.training import sparse
 from tandemrank.training.schedules import Stage, View
@@ -69,7 +69,7 @@ def measured(view: View) -> NDArray[np.float64]:
     """Milliseconds per query at each of the sizes."""
     found = []
     for D, K2, samples in SIZES:
-        [taken] = timing.seconds([step(D, K2, samples, view)[0]], TURNS, time.process_time)
+        [taken] = seconds([step(D, K2, samples, view)[0]], TURNS, time.process_time)
         found.append(1e3 * taken / QUERIES)
     return np.array(found)
 
@@ -79,7 +79,7 @@ def adam_per_item() -> float:
     x = torch.nn.Parameter(torch.randn(200_000, F))
     optimiser = torch.optim.Adam([x], 1e-3, fused=True)
     x.grad = torch.randn(200_000, F)
-    [taken] = timing.seconds([optimiser.step], TURNS, time.process_time)
+    [taken] = seconds([optimiser.step], TURNS, time.process_time)
     return 1e3 * taken / 200_000
 
 
@@ -145,7 +145,7 @@ def drawn(times: dict[str, NDArray[np.float64]], laws: dict[str, Law]) -> Figure
 
 
 def main(folder: Path) -> None:
-    with timing.threads(1):
+    with threads(1):
         times = {"a stage alone": measured("generator"), "both stages": measured("pair")}
         adam = adam_per_item()
         rows: dict[View, float] = {view: touched_per_query(view) for view in ("generator", "pair")}
@@ -184,4 +184,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "docs" / "figures")
+    main(figures_folder(__doc__))

@@ -5,7 +5,6 @@
 About a minute on one core.
 """
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import gradient
+from _common import figures_folder, seconds, threads
 from tandemrank._base.files import replacing
-from tandemrank.bench import gradient, timing
 from tandemrank.gradients import race
 
 BLUE, ORANGE, GREY = "#0b63a5", "#d9660b", "#8a8f98"
@@ -24,8 +24,8 @@ def milliseconds(D: int = 3706, K2: int = 1000, samples: int = 1, queries: int =
     """The time of one call of `race.utility` with both gradients on one thread, on peaked scores."""
     of = gradient.world("peaked", D, K=10, weighted=20, seed=0).times(queries)
     generator = torch.Generator().manual_seed(0)
-    with timing.threads(1):
-        (taken,) = timing.seconds(
+    with threads(1):
+        (taken,) = seconds(
             [lambda: race.utility(of.s, of.r, of.w, of.theta, K2, samples=samples, generator=generator)], turns
         )
     return 1e3 * taken
@@ -101,4 +101,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "docs" / "figures")
+    main(figures_folder(__doc__))

@@ -9,9 +9,9 @@ its peers, the same with noisy clicks, the previous default as a row, and the pa
 grid that is not finished gives what it has: its cells are read where there is no table yet.
 """
 
+import argparse
 import json
 import math
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,19 @@ HEADS = {
 
 def main() -> None:
     """One grid into a folder of the docs, or several into one page."""
-    if sys.argv[1] == "--compare":
-        given = dict(argument.split("=", 1) for argument in sys.argv[3:])
-        write_text(Path(sys.argv[2]), page({name: table_in(Path(folder)) for name, folder in given.items()}))
-    else:
-        put(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--compare", type=Path, metavar="PAGE", help="the page to write, from several grids")
+    parser.add_argument("folders", nargs="+", help="a grid and where it goes; with --compare NAME=FOLDER of each grid")
+    asked = parser.parse_args()
+    if asked.compare is None:
+        if len(asked.folders) != 2:
+            parser.error(f"expected two folders, a grid and where it goes; got {len(asked.folders)}")
+        put(*map(Path, asked.folders))
+        return
+    if wrong := [one for one in asked.folders if "=" not in one]:
+        parser.error(f"expected NAME=FOLDER of each grid; got {wrong[0]}")
+    given = dict(one.split("=", 1) for one in asked.folders)
+    write_text(asked.compare, page({name: table_in(Path(folder)) for name, folder in given.items()}))
 
 
 def put(source: Path, target: Path) -> None:

@@ -32,11 +32,10 @@ from unittest import mock
 
 import numpy as np
 import polars as pl
-import two_stage_world as simulator
 from torch import Tensor
-from two_stage_world import Floats, Pair, World
 
 import tandemrank as tr
+import two_stage_world as simulator
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import TandemRankError
 from tandemrank.gradients import race
@@ -44,6 +43,7 @@ from tandemrank.offpolicy.certainty import certain_difference
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.safety.decision import Call, Candidate, decide
+from two_stage_world import Floats, Pair, World
 
 Record = dict[str, Any]  # one line of the file
 WORLDS = 20  # of selection: logs differ by their lists and clicks

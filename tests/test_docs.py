@@ -139,9 +139,9 @@ def command_lines(page: str) -> list[str]:
 def parsed(line: str) -> tuple[str, Any]:
     """The command of a line and its values, as the command line itself parses them; nothing is run."""
     words = shlex.split(re.split(r" [|>&#]", line)[0])[1:]
-    name = " ".join(words[:2]) if words[0] == "bench" else words[0]
+    name = words[0]
     assert name in commands(), f"{line}: there is no such command"
-    return name, commands()[name].make_context(name, words[len(name.split()) :]).params
+    return name, commands()[name].make_context(name, words[1:]).params
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -177,8 +177,8 @@ def test_commands_and_options_in_sentences_exist(page: Path) -> None:
     for said in code(text):
         words = said.split()
         if words[0] == "tandemrank" and len(words) > 1 and words[1].isalpha():
-            name = next((n for n in (" ".join(words[1:3]), words[1]) if n in options), None)
-            assert name or words[1] == "bench", f"{page.name}: {said}"
+            name = words[1]
+            assert name in options, f"{page.name}: {said}"
         else:
             name = words[0] if words[0] in options else None
         if words[0] in ("python", "pip", "kill", "make") or "benchmarks/" in said:

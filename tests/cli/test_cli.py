@@ -477,13 +477,11 @@ def test_help_is_complete() -> None:
 
     group = typer.main.get_command(app)
     commands = dict(group.commands)
-    commands |= {f"bench {n}": c for n, c in commands.pop("bench").commands.items()}
     verbs = {name for name in tandemrank.__all__ if isinstance(getattr(tandemrank, name), FunctionType)}
     assert verbs - {"load"} <= set(commands)  # a command has the name of its verb
     assert set(commands) == {
         "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare", "decide",
             "serve", "seal", "replay", "import", "recommend",
-        "bench gradient", "bench epoch", "bench scale", "bench logs", "bench bounds", "bench serve", "bench canaries",
     }  # fmt: skip
     for name, command in commands.items():
         assert command.help, name

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandemrank.bench import bound_worlds
-from tandemrank.bench import bounds as bench
+import bound_worlds
+import bounds as bench
 from tandemrank.errors import ConfigError, InputError
 from tandemrank.offpolicy import bounds, diagnostics, verdicts
 from tandemrank.offpolicy.bounds import Stakes, Terms

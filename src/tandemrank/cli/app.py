@@ -13,7 +13,3 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-bench_app = typer.Typer(
-    help="Measurements: speed and accuracy of the gradients, a training epoch, reading a log.", no_args_is_help=True
-)
-app.add_typer(bench_app, name="bench")

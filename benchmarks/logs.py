@@ -1,5 +1,8 @@
 """What reading a log costs, checks and all, beside the bare polars group-by of the same files.
 
+    python benchmarks/logs.py [--impressions 10000000] [--seed 0] [--json]
+
+
 Each is measured in a process of its own, so that the peak of its memory is its own; both may use the same threads. They
 take turns, and the faster turn of each counts: a busy moment of the machine should hit neither.
 """
@@ -16,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from _common import not_negative, options, positive, report
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks.models import examination_curve
 from tandemrank.logs import reading as log_reading
@@ -28,7 +32,7 @@ LONGEST_GAP = 10
 
 @dataclass(frozen=True)
 class Measured:
-    """What `bench logs` prints: reading a log over the bare group-by of the same files, in time and memory."""
+    """What is printed: reading a log over the bare group-by of the same files, in time and memory."""
 
     seconds: float
     bare_seconds: float
@@ -147,3 +151,19 @@ def peak_mb() -> float:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+def main() -> None:
+    """Measures and prints."""
+    found = options(__doc__)
+    found.add_argument("--impressions", type=positive, default=10_000_000, help="length of the log, N")
+    found.add_argument("--seed", type=not_negative, default=0)
+    asked = found.parse_args()
+    report(
+        lambda progress: reading(asked.impressions, seed=asked.seed, progress=progress), "impressions written, then read",
+        as_json=asked.json, total=asked.impressions,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

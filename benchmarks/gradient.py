@@ -1,5 +1,8 @@
 """What the race gradient costs and how sharp it is, beside its rivals: the figures of docs/race.md.
 
+    python benchmarks/gradient.py [--json]
+
+
 It is compared with REINFORCE (paper: cand-grad, ranker-grad), for the generator with the credit-assigned policy gradient,
 with PL-Rank-3 in the one-stage case, and with the time of merely drawing exponentials. Everything is measured on one thread
 unless told otherwise; times are medians, and what is compared is measured in turns.
@@ -16,8 +19,9 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank.bench import credit
-from tandemrank.bench.timing import seconds, threads
+import credit
+import pl_rank
+from _common import options, report, seconds, threads
 from tandemrank.gradients import _bridge, race, reinforce
 
 Stage = Literal["generator", "ranker"]
@@ -93,11 +97,9 @@ def by_pl_rank(samples: int) -> Estimate:
     """PL-Rank-3, for the one-stage case: its first gradient, the generator's, is zero."""
 
     def estimate(of: World, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        from tandemrank.bench import _pl_rank_kernel
-
         r, n = of.r.detach().numpy(), len(of.r)
         value, grad = np.zeros(n), np.empty_like(r)
-        _pl_rank_kernel.utility(
+        pl_rank.utility(
             r, _bridge.keys_for(n, generator), of.w.indptr.astype(np.int64), of.w.indices.astype(np.int32), of.w.data,
             of.theta.numpy(), samples, _bridge.chunks(n), value, grad,
         )  # fmt: skip
@@ -182,7 +184,7 @@ class DrawRow:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `bench gradient` prints.
+    """What is printed.
 
     `ratio_generator`, `ratio_ranker`: variance times time of the better REINFORCE over that of the race with its first
     number of samples, the worst case. `one_stage`: K2 = D; `pl_rank_ratio`: the time of PL-Rank-3 over that of the race at
@@ -208,8 +210,17 @@ def measured(methods: Sequence[Method], of: World, K2: int, shape: Shape, effort
     rows = []
     for m, t in zip(methods, seconds(jobs, effort.turns), strict=True):
         errors = relative_errors(m.estimate, of.times(m.batch), truth, m.repeats, generator)
-        of_ranker = errors[1] if m.of_ranker else None
-        rows.append(Row(m.name, K2, m.samples, 1e3 * t / m.batch, errors[0], of_ranker, shape))
+        rows.append(
+            Row(
+                method=m.name,
+                K2=K2,
+                samples=m.samples,
+                ms_per_query=1e3 * t / m.batch,
+                relative_error_generator=errors[0],
+                relative_error_ranker=errors[1] if m.of_ranker else None,
+                scores=shape,
+            )
+        )
     return rows
 
 
@@ -292,3 +303,13 @@ def _draw_row(D: int, K: int, weighted: int, shape: Shape, effort: Effort, seed:
         3 * effort.turns,
     )
     return DrawRow(D, K2, shape, 1e3 * run / n, run / draw)
+
+
+def main() -> None:
+    """Measures and prints."""
+    asked = options(__doc__).parse_args()
+    report(lambda _: gradient(), "measuring the gradients", as_json=asked.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
+import credit
 import enumeration
-from tandemrank.bench import credit
 from worlds import seeded
 
 S, R = [0.3, -0.4, 0.9, 0.1, -0.8], [1.5, 0.2, -1.0, 0.4, 0.6]

@@ -1,4 +1,7 @@
-"""Training and retrieval against the number of items: the sparse race beside the dense one, exact retrieval."""
+"""Training and retrieval against the number of items: the sparse race beside the dense one, exact retrieval.
+
+python benchmarks/scale.py [--items 1000000] [--candidates 1000] [--seed 0] [--json]
+"""
 
 import math
 import time
@@ -12,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from _common import not_negative, options, positive, report, seconds, threads
 from tandemrank._base.ids import Vocabulary
-from tandemrank.bench.timing import seconds, threads
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, sparse_race
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
@@ -36,7 +39,7 @@ class Recommended:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `bench scale` prints; times are of one query of a minibatch, in milliseconds of CPU, on one thread.
+    """What is printed; times are of one query of a minibatch, in milliseconds of CPU, on one thread.
 
     growth_exact: a joint training step of both stages at the most items over that at a tenth of them.
     sparse_speedup: the dense race's step over the sparse one's, at the most items. noise_ratio: standard deviation of the
@@ -83,16 +86,16 @@ def measure(items: int = 1_000_000, K2: int = 1000, queries: int = 64, turns: in
     per_query = 1e3 / queries
     at, at_tenth, dense_ms = many * per_query, fewer * per_query, dense * 1e3 / few.w.shape[0]
     return Measured(
-        items,
-        K2,
-        at,
-        at_tenth,
-        dense_ms,
-        at / at_tenth,
-        dense_ms / at,
-        noise,
-        _asked(whole),
-        recommended,
+        items=items,
+        K2=K2,
+        sparse_ms=at,
+        sparse_ms_tenth=at_tenth,
+        dense_ms=dense_ms,
+        growth_exact=at / at_tenth,
+        sparse_speedup=dense_ms / at,
+        noise_ratio=noise,
+        ranker_items_per_query=_asked(whole),
+        recommend_ms=recommended,
     )
 
 
@@ -143,7 +146,7 @@ def _dense_step(world: World) -> Callable[[], object]:
 def _backward(world: World, value: Tensor) -> None:
     for model in (world.pair.generator, world.pair.ranker):
         model.zero_grad()
-    (-value.mean()).backward()  # type: ignore[no-untyped-call]
+    (-value.mean()).backward()
 
 
 def _asked(world: World) -> float:
@@ -178,14 +181,14 @@ def _query_gradients(
     stages = (world.pair.generator, world.pair.ranker)
     if not is_sparse:
         s = [model(q).detach().requires_grad_() for model in stages]
-        race.utility(s[0], s[1], w, world.theta, world.pair.K2, generator=generator).sum().backward()  # type: ignore[no-untyped-call]
+        race.utility(s[0], s[1], w, world.theta, world.pair.K2, generator=generator).sum().backward()
         return [_g(x) @ _items(model) for x, model in zip(s, stages, strict=True)]
     scores = stages[0].factors(q)
     assert scores is not None
     plan = sparse_race.plan(scores, w, world.pair.K2, generator=generator)
     places = plan.generator_documents, plan.ranker_documents
     s = [model.score(q, at).detach().requires_grad_() for model, at in zip(stages, places, strict=True)]
-    sparse_race.utility(s[0], s[1], plan, world.theta).sum().backward()  # type: ignore[no-untyped-call]
+    sparse_race.utility(s[0], s[1], plan, world.theta).sum().backward()
     return [
         torch.stack([_g(x)[i] @ _items(model)[at[i]] for i in range(len(q))])
         for x, model, at in zip(s, stages, places, strict=True)
@@ -206,3 +209,20 @@ def _recommended(D: int, K2: int, turns: int, seed: int) -> Recommended:
     pair = _world(D, min(K2, D // 4), 8, seed).pair
     [exact] = seconds([lambda: pair.recommend([3])], 5 * turns, time.process_time)
     return Recommended(D, 1e3 * exact)
+
+
+def main() -> None:
+    """Measures and prints."""
+    found = options(__doc__)
+    found.add_argument("--items", type=positive, default=1_000_000, help="items of the largest catalogue, D")
+    found.add_argument("--candidates", type=positive, default=1000, help="candidates of the generator, K2")
+    found.add_argument("--seed", type=not_negative, default=0)
+    asked = found.parse_args()
+    report(
+        lambda _: measure(asked.items, asked.candidates, seed=asked.seed), "measuring growth with the items",
+        as_json=asked.json,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

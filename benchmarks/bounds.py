@@ -1,5 +1,7 @@
 """How often a lower bound is above the truth, and how close it comes: `bound_worlds` simulates logs, the package bounds them.
 
+    python benchmarks/bounds.py [--simulations 1000] [--seed 0] [--json]
+
 1,000 logs of each of six distributions, for the bound over queries and for the bound over impressions.
 """
 
@@ -8,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaincinv
 
-from tandemrank.bench.bound_worlds import BY_QUERY, MEAN, QUERIES, SD, USERS, K, impressions
+from _common import not_negative, options, positive, report
+from bound_worlds import BY_QUERY, MEAN, QUERIES, SD, USERS, K, impressions
 from tandemrank.offpolicy import bounds, impression_bound
 from tandemrank.offpolicy.bounds import Terms
 from tandemrank.offpolicy.impression_bound import Sums
@@ -39,7 +42,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `bench bounds` prints. `example`: the bound that `estimate` would print on the light example, and its name."""
+    """What is printed. `example`: the bound that `estimate` would print on the light example, and its name."""
 
     level: float
     simulations: int
@@ -110,3 +113,16 @@ def measure(*, simulations: int = SIMULATIONS, level: float = LEVEL, seed: int =
         examples=examples,
         rows=rows,
     )
+
+
+def main() -> None:
+    """Measures and prints."""
+    found = options(__doc__)
+    found.add_argument("--simulations", type=positive, default=SIMULATIONS, help="simulated logs of each distribution")
+    found.add_argument("--seed", type=not_negative, default=0)
+    asked = found.parse_args()
+    report(lambda _: measure(simulations=asked.simulations, seed=asked.seed), "simulating logs", as_json=asked.json)
+
+
+if __name__ == "__main__":
+    main()

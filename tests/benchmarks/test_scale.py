@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tandemrank.bench import scale
+import scale
 from tandemrank.errors import ConfigError
 
 

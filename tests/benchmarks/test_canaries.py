@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+import canaries
+from canaries import RATE, K
 from served import pair
-from tandemrank.bench import canaries
-from tandemrank.bench.canaries import RATE, K
 from tandemrank.serving import records
 from tandemrank.serving.live import LivePair
 from tandemrank.serving.records import Settled

@@ -27,6 +27,10 @@ def main() -> None:
     app: Any = Starlette(routes=[Route("/rank", rank, methods=["POST"])])
 
     def listening(port: int) -> None:
-        print(f"tandemrank: http://127.0.0.1:{port} answers with a constant", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"tandemrank: http://127.0.0.1:{port} answers with a constant", file=sys.stderr, flush=True)
 
     run.server(app, run.Address(port=0), listening=listening).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,9 @@
-"""A training epoch over its own matrix products."""
+"""A training epoch over its own matrix products.
+
+    python benchmarks/epoch.py [--json]
+
+The paper's sizes, one thread; the products and the optimiser's steps alone are the floor of any gradient.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +14,8 @@ import torch
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
+from _common import options, report, seconds, threads
 from tandemrank._base.ids import Vocabulary
-from tandemrank.bench.timing import seconds, threads
 from tandemrank.gradients import _bridge, race
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -24,7 +29,7 @@ EPOCHS = 4
 
 @dataclass(frozen=True)
 class Measured:
-    """What `bench epoch` prints: the seconds of an epoch, of its floor, and their ratio.
+    """What is printed: the seconds of an epoch, of its floor, and their ratio.
 
     `weighted_shown`: how many of the K shown items carry weight.
     """
@@ -80,7 +85,17 @@ def epoch(
         )
         run /= EPOCHS
     weighted_shown = _weighted_shown(stages, w, K2, K, generator)
-    return Measured(users, items, K2, samples, on_threads, weighted_shown, run, floor, run / floor)
+    return Measured(
+        users=users,
+        items=items,
+        K2=K2,
+        samples=samples,
+        threads=on_threads,
+        weighted_shown=weighted_shown,
+        seconds=run,
+        floor_seconds=floor,
+        ratio=run / floor,
+    )
 
 
 def floor_epoch(
@@ -127,3 +142,13 @@ def _weighted_shown(
     shown = race.draw(s_c, s_r, K2, K, rows=q.numpy(), keys=_bridge.keys_for(len(q), generator))
     dense = w[q.numpy()].toarray()
     return float((np.take_along_axis(dense, shown.astype(np.int64), 1) != 0).sum(1).mean())
+
+
+def main() -> None:
+    """Measures and prints."""
+    asked = options(__doc__).parse_args()
+    report(lambda _: epoch(), "measuring an epoch", as_json=asked.json)
+
+
+if __name__ == "__main__":
+    main()

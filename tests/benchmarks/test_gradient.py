@@ -8,9 +8,13 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
+import _common
 import enumeration
+import epoch
+import gradient
+import logs
+import pl_rank
 from tandemrank._base.files import as_json
-from tandemrank.bench import _pl_rank_kernel, epoch, gradient, logs, timing
 from tandemrank.experiments.results import from_json
 from tandemrank.gradients import _bridge, race
 from tandemrank.logs import writing
@@ -58,7 +62,7 @@ def test_the_race_is_sharper_than_its_rivals(measured: gradient.Measured) -> Non
 
 def test_threads_are_restored() -> None:
     before = numba.get_num_threads(), torch.get_num_threads()
-    with timing.threads(1):
+    with _common.threads(1):
         assert (numba.get_num_threads(), torch.get_num_threads()) == (1, 1)
     assert (numba.get_num_threads(), torch.get_num_threads()) == before
 
@@ -119,7 +123,7 @@ def test_pl_rank_3_by_enumeration(seed: int) -> None:
     n = 20_000
     weights = csr_matrix(np.tile(np.array(w, np.float32), (n, 1)))
     found, grad = np.zeros(n), np.empty((n, len(r)), np.float32)
-    _pl_rank_kernel.utility(
+    pl_rank.utility(
         np.tile(np.array(r, np.float32), (n, 1)), _bridge.keys_for(n, seeded(seed)), weights.indptr.astype(np.int64),
         weights.indices, weights.data, np.array(theta, np.float32), 2, 1, found, grad,
     )  # fmt: skip

@@ -1,5 +1,8 @@
 """How often a live test is wrong, and how soon it is right: simulated canaries in plain NumPy, where the truth is known.
 
+    python benchmarks/canaries.py [--canaries 1000] [--impressions 2000] [--share 0.5] [--seed 0] [--json]
+
+
 Clicks of an impression are Binomial(K, rate / K); chance gives it to the new pair or to the old. Two questions:
 
     equal pairs           how often is the new one rolled back, if one looks after every single impression?
@@ -8,11 +11,13 @@ Clicks of an impression are Binomial(K, rate / K); chance gives it to the new pa
 The bet is that of `serving.verdict.LiveTest`, which a server asks.
 """
 
-from dataclasses import asdict, dataclass
+import argparse
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from _common import not_negative, options, positive, report
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.sequential import stakes_against_a_loss
 from tandemrank.serving.verdict import LEVEL
@@ -36,10 +41,6 @@ class Canaries:
     rolled_back: float
     rolled_back_after: dict[str, float | None]
 
-    def summary(self) -> dict[str, object]:
-        """As plain names and values."""
-        return asdict(self)
-
 
 def measure(
     *, canaries: int = 1000, impressions: int = 2000, bad_pairs: int = 200, share: float = 0.5, seed: int = 0
@@ -53,7 +54,16 @@ def measure(
     wrong = [float(np.mean([decision == x for decision, _ in ends])) for x in ("roll back", "promote")]
     found = {q: n if np.isfinite(n) else None for q, n in after.items()}
     rolled_back = float(np.mean(np.isfinite(when)))
-    return Canaries(canaries, impressions, share, wrong[0], wrong[1], bad_pairs, rolled_back, found)
+    return Canaries(
+        canaries=canaries,
+        impressions=impressions,
+        share=share,
+        false_rollbacks=wrong[0],
+        false_promotions=wrong[1],
+        bad_pairs=bad_pairs,
+        rolled_back=rolled_back,
+        rolled_back_after=found,
+    )
 
 
 def one(rng: np.random.Generator, new: float, impressions: int, share: float) -> tuple[str, int]:
@@ -84,3 +94,30 @@ def _looks(arm: NDArray[np.int64], clicks: NDArray[np.int64], share: float, sign
     path = np.cumsum(np.log1p(stakes.fractions[:, None] * Z / -(sign * possible).min()), axis=1)
     found: NDArray[np.bool_] = stakes.log_mean(path) > np.log(1 / (1 - LEVEL))
     return found
+
+
+def proportion(text: str) -> float:
+    """Of the new pair: both must answer now and then."""
+    found = float(text)
+    if not 0.01 <= found <= 0.99:
+        raise argparse.ArgumentTypeError(f"expected a share from 0.01 to 0.99; got {text}")
+    return found
+
+
+def main() -> None:
+    """Measures and prints."""
+    found = options(__doc__)
+    found.add_argument("--canaries", type=positive, default=1000, help="simulated canaries of equal pairs")
+    found.add_argument("--impressions", type=positive, default=2000, help="impressions of a canary, each looked at")
+    found.add_argument("--share", type=proportion, default=0.5, help="share of the new pair, 0.01 to 0.99")
+    found.add_argument("--seed", type=not_negative, default=0)
+    asked = found.parse_args()
+    report(
+        lambda _: measure(canaries=asked.canaries, impressions=asked.impressions, share=asked.share, seed=asked.seed),
+        "simulating canaries",
+        as_json=asked.json,
+    )
+
+
+if __name__ == "__main__":
+    main()

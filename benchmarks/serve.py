@@ -1,5 +1,8 @@
 """A live pair over HTTP against the same framework answering a constant, side by side; and what swaps and kills do to it.
 
+    python benchmarks/serve.py [--quick] [--seed 0] [--json]
+
+
 Everything goes to the loopback and is bounded in count. Requests to the two servers take turns, so that a busy moment of the
 machine hits both. The client is one thread with bare sockets: it costs both the same.
 """
@@ -13,14 +16,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import numpy as np
 import polars as pl
 
+from _common import not_negative, options, report
 from tandemrank._base.ids import Vocabulary
+from tandemrank.cli.terminal import note
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import replay
@@ -33,7 +38,7 @@ from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.sealing import Sealer
 
 TOKEN = "a-token-of-the-benchmark"
-CONSTANT = ("-c", "from tandemrank.bench.constant import main; main()")
+CONSTANT = (str(Path(__file__).with_name("constant.py")),)
 CONNECTIONS = 8
 
 
@@ -113,10 +118,6 @@ class Served:
     replay_equal: float
     large: Large | None
 
-    def summary(self) -> dict[str, object]:
-        """As plain names and values."""
-        return asdict(self)
-
 
 def measure(size: Size | None = None, *, seed: int = 0, say: Callable[[object], None] = lambda found: None) -> Served:
     """Everything, in a temporary folder; `say` hears of each part as soon as it is known."""
@@ -132,9 +133,23 @@ def measure(size: Size | None = None, *, seed: int = 0, say: Callable[[object], 
         say(kills := killed(folder, size))
         say(many := large(size, seed) if size.million else None)
         return Served(
-            p50[0] / p50[1], p99[0] / p99[1], rate[0] / rate[1], p50[0], p99[0], rate[0], p50[1], p99[1], rate[1],
-            cpu[0], cpu[1], swaps, kills, size.replayed, equal, many,
-        )  # fmt: skip
+            p50_ratio=p50[0] / p50[1],
+            p99_ratio=p99[0] / p99[1],
+            throughput_ratio=rate[0] / rate[1],
+            p50_ms=p50[0],
+            p99_ms=p99[0],
+            requests_per_second=rate[0],
+            constant_p50_ms=p50[1],
+            constant_p99_ms=p99[1],
+            constant_requests_per_second=rate[1],
+            cpu_ms=cpu[0],
+            constant_cpu_ms=cpu[1],
+            swaps=swaps,
+            kills=kills,
+            replayed=size.replayed,
+            replay_equal=equal,
+            large=many,
+        )
 
 
 def random_pair(size: Size, seed: int) -> TwoStagePolicy:
@@ -364,3 +379,21 @@ def _first_and_kept(pair: TwoStagePolicy, requests: int) -> tuple[float, float, 
             taken[query, turn] = 1000 * (time.perf_counter() - start)
     (first, again), (first_99, again_99) = np.quantile(taken, (0.5, 0.99), axis=0).tolist()
     return first, first_99, again, again_99
+
+
+def main() -> None:
+    """Measures and prints."""
+    found = options(__doc__)
+    found.add_argument("--quick", action="store_true", help="a tenth of everything, and no catalogue of a million")
+    found.add_argument("--seed", type=not_negative, default=0)
+    asked = found.parse_args()
+    quick = Size(latency=400, throughput=1600, swaps=2, swap_requests=1000, kills=2, replayed=10_000, million=0)
+    report(
+        lambda _: measure(quick if asked.quick else Size(), seed=asked.seed, say=lambda part: note(str(part))),
+        "serving, swapping, killing, replaying",
+        as_json=asked.json,
+    )
+
+
+if __name__ == "__main__":
+    main()
