@@ -234,13 +234,13 @@ def values(rho: Floats, rho_0: Floats, one: Feedback, other: Feedback, models: F
             at = rows_of(part, log)
             promised = (rho * reward.matrix(np.arange(Q))[:, :D]).sum(1)
             on_part = on_log[0][at], on_log[1][at], part
-            direct.append(estimators.direct_method(*on_part, direct=promised))
+            direct.append(Estimate(promised * part.impressions, part.impressions.astype(np.float64)))
             r_hat = reward.at(part.query, part.item).mean
             robust.append(estimators.doubly_robust(*on_part, theta=THETA, r_hat=r_hat, direct=promised))
         modelled |= {f"direct_{name}": estimators.pooled(direct), f"robust_{name}": estimators.pooled(robust)}
     return modelled | {
         "ips": estimators.ips(*on_log),
-        "clipped": estimators.clipped(*on_log, minimum=minimum),
+        "clipped": estimators.ips(on_log[0], np.maximum(on_log[1], minimum), log),
         "self_normalised": estimators.self_normalised(*on_log, theta=THETA),
         "beta_ips": estimators.beta_ips(*on_log, theta=THETA),
     }

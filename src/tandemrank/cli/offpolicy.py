@@ -41,13 +41,13 @@ Estimator = Annotated[
     str,
     typer.Option(
         help="auto (beta_ips where propensities are known, ips where they are fitted, doubly_robust where they are counted "
-        "or a --reward is given), doubly_robust, ips, clipped, self_normalised, beta_ips or direct."
+        "or a --reward is given), doubly_robust, ips, self_normalised or beta_ips."
     ),
-]  # fmt: skip
+]
 Reward = Annotated[
     str,
     typer.Option(
-        help="Reward model of doubly_robust and direct, cross-fitted: item-rate (clicks per examination of the item and the "
+        help="Reward model of doubly_robust, cross-fitted: item-rate (clicks per examination of the item and the "
         "query), or posterior (all that the log says, docs/learning.md)."
     ),
 ]

@@ -34,7 +34,7 @@ class Says(Protocol):
 
 
 def _ips(exposure: Exposure, evidence: Says) -> Estimate:
-    return estimators.ips(exposure.rho, evidence.rho_0, evidence.log)  # clipped, if the propensities are
+    return estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
 
 
 def _self_normalised(exposure: Exposure, evidence: Says) -> Estimate:
@@ -42,18 +42,8 @@ def _self_normalised(exposure: Exposure, evidence: Says) -> Estimate:
 
 
 def _beta_ips(exposure: Exposure, evidence: Says) -> Estimate:
-    return estimators.beta_ips(
-        exposure.rho, evidence.rho_0, evidence.log, theta=evidence.theta, total=exposure.total
-    )  # fmt: skip
-
-
-def direct(exposure: Exposure, evidence: Says) -> Estimate:
     rho, rho_0 = exposure.rho, evidence.rho_0
-    parts = []
-    for (part, _), direct in zip(evidence.parts, exposure.direct, strict=True):
-        at = rows_of(part, evidence.log)
-        parts.append(estimators.direct_method(rho[at], rho_0[at], part, direct=direct))
-    return estimators.pooled(parts)
+    return estimators.beta_ips(rho, rho_0, evidence.log, theta=evidence.theta, total=exposure.total)
 
 
 def _doubly_robust(exposure: Exposure, evidence: Says) -> Estimate:
@@ -66,6 +56,8 @@ def _doubly_robust(exposure: Exposure, evidence: Says) -> Estimate:
 
 
 ESTIMATORS: dict[Estimator, Callable[[Exposure, Says], Estimate]] = {
-    "doubly_robust": _doubly_robust, "ips": _ips, "clipped": _ips, "self_normalised": _self_normalised,
-    "beta_ips": _beta_ips, "direct": direct,
-}  # fmt: skip
+    "doubly_robust": _doubly_robust,
+    "ips": _ips,
+    "self_normalised": _self_normalised,
+    "beta_ips": _beta_ips,
+}

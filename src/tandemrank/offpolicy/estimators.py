@@ -32,14 +32,6 @@ def ips(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> Estimate:
     return Estimate(by_query(clicks, feedback), feedback.impressions.astype(np.float64))
 
 
-def clipped(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, minimum: float) -> Estimate:
-    """IPS with propensities raised to a minimum: 1/N sum_i sum_d rho_cr(d) / max(rho_0(d), minimum) c_i(d).
-
-    Never above IPS: less noise for a value that is too small where the clip bites.  Shapes: rho_cr, rho_0 [P].
-    """
-    return ips(rho_cr, np.maximum(rho_0, minimum), feedback)
-
-
 def self_normalised(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, theta: Floats) -> Estimate:
     """IPS over the same sum for the exposure, whose expectation is known: U_hat = sum(theta) * sum(w c) / sum(w e).
 
@@ -141,20 +133,10 @@ def _moments(w: Floats, log: Feedback, theta: Floats, total: Floats | None) -> M
     )
 
 
-def direct_method(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, direct: Floats) -> Estimate:
-    """What a reward model promises: U_hat = 1/N sum_i sum_d rho_cr(d) r_hat(q_i, d), over *all* documents.
-
-    No weights, so little noise; as wrong as the model, and the interval does not know it.
-    Shapes: rho_cr, rho_0 [P], not used; direct [Q], sum_d rho_cr(d) r_hat(q, d) of each query.
-    """
-    check_direct(direct, feedback)
-    return Estimate(direct * feedback.impressions, feedback.impressions.astype(np.float64))
-
-
 def doubly_robust(
     rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, theta: Floats, r_hat: Floats, direct: Floats
 ) -> Estimate:
-    """The direct method, corrected by IPS on what the model gets wrong.
+    """What a reward model promises, corrected by IPS on what it gets wrong.
 
         U_hat = 1/N sum_i [ sum_d rho_cr(d) r_hat(q_i, d)
                             + sum_{d shown} rho_cr(d) / rho_0(d) (c_i(d) - theta_{k(d)} r_hat(q_i, d)) ]
@@ -163,7 +145,8 @@ def doubly_robust(
     Shapes: rho_cr, rho_0, r_hat [P]; theta [K]; direct [Q], sum_d rho_cr(d) r_hat(q, d) of each query.
     """
     check_exposures(rho_cr, rho_0, feedback)
-    check_direct(direct, feedback)
+    if direct.shape != feedback.impressions.shape or not np.isfinite(direct).all():
+        raise InputError(f"direct must have one finite value per query, {feedback.Q}; got the shape {direct.shape}.")
     w = safe_ratio(rho_cr, rho_0, feedback.shown)
     residual = by_query(w * (feedback.clicks - exposure(feedback, theta) * r_hat), feedback)
     return Estimate(direct * feedback.impressions + residual, feedback.impressions.astype(np.float64))
@@ -189,11 +172,6 @@ def sums_by(index: NDArray[np.integer], values: Floats, n: int) -> Floats:
 def safe_ratio(rho_cr: Floats, rho_0: Floats, matters: Floats) -> Floats:
     """rho_cr / rho_0 where a row matters, 0 elsewhere: a propensity of 0 is no harm where nothing was clicked."""
     return np.divide(rho_cr, rho_0, out=np.zeros(len(rho_0)), where=(matters > 0) & (rho_0 > 0))
-
-
-def check_direct(direct: Floats, feedback: Feedback) -> None:
-    if direct.shape != feedback.impressions.shape or not np.isfinite(direct).all():
-        raise InputError(f"direct must have one finite value per query, {feedback.Q}; the shape {direct.shape} came.")
 
 
 def check_exposures(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> None:

@@ -5,6 +5,5 @@ from typing import Literal
 Kind = Literal["logged", "exact", "frequency", "fitted"]
 Asked = Literal["auto"] | Kind
 Clip = Literal["paper", "quantile", "none"] | float
-Estimator = Literal["auto", "doubly_robust", "ips", "clipped", "self_normalised", "beta_ips", "direct"]
-MODELLED: tuple[Estimator, ...] = ("doubly_robust", "direct")  # those that use a reward model
+Estimator = Literal["auto", "doubly_robust", "ips", "self_normalised", "beta_ips"]
 Curve = Literal["reciprocal", "dcg"]

@@ -10,7 +10,7 @@ from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.bounds import Independent
-from tandemrank.offpolicy.names import MODELLED, Asked, Clip, Curve, Estimator
+from tandemrank.offpolicy.names import Asked, Curve, Estimator
 from tandemrank.offpolicy.reward.model import RewardModel
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -24,15 +24,13 @@ class Question:
 
     - `examination`: the curve theta, the chance that a rank is looked at: "reciprocal" 1/k, "dcg" 1/log2(k+1), or a number
       for each rank, as `examine` finds them.
-    - `estimator`: see `offpolicy.estimators`; "direct" and "doubly_robust" use a reward model, cross-fitted. "auto" takes the
+    - `estimator`: see `offpolicy.estimators`; "doubly_robust" uses a reward model, cross-fitted. "auto" takes the
       one with the least measured error (docs/decisions.md): "doubly_robust" where propensities are counted, or a reward model
       or a log for it is given; else "ips" where they are fitted, corrected by what the log shows (`calibration`), and
       "beta_ips" where they are known, exact or logged.
     - `propensity`: "auto" takes the best there is a source for: "exact" if the `logging_policy` is given, "logged" if the
       log has a column of them, "frequency" if the logger always shows the same, or queries are few and their items shown
       often, else "fitted" to the lists of the log.
-    - `clip`: propensities are raised to it: "none", "quantile", "paper", or a number; without it "quantile" for the estimator
-      "clipped" and for fitted propensities, and "none" for the others.
     - `reward_log`: impressions that are not in the log, for the reward model to learn from, in the same vocabulary; without
       it the log itself is cut into folds. Where lists hardly vary frequencies are counted there, and corrected here.
     - `fitted_lists`: lists per query that the `logging_policy` was fitted to, if it was: are they enough?
@@ -49,7 +47,6 @@ class Question:
     estimator: Estimator = "auto"
     propensity: Asked = "auto"
     logging_policy: TwoStagePolicy | None = None
-    clip: Clip | None = None
     reward_log: Feedback | None = None
     samples: int = 20
     replicates: int = 1000
@@ -71,9 +68,9 @@ class Question:
         check_engine(self.engine)
         if not isinstance(self.reward, RewardModel) and self.reward not in REWARDS:
             raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, or a reward model; {self.reward!r} came.")
-        if self.reward != "item-rate" and self.estimator not in ("auto", *MODELLED):
+        if self.reward != "item-rate" and self.estimator not in ("auto", "doubly_robust"):
             raise ConfigError(
-                f"the estimator {self.estimator} uses no reward model: leave `reward` out, or take {' or '.join(MODELLED)}."
+                f"the estimator {self.estimator} uses no reward model: leave `reward` out, or take doubly_robust."
             )
         if self.independent not in (None, *get_args(Independent)):
             raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; {self.independent!r} came.")

@@ -110,12 +110,6 @@ def percentile_interval(draws: Floats, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def hull(draws: Sequence[Floats], level: float) -> tuple[float, float]:
-    """From the lowest to the highest end of several answers' percentile intervals.  Shapes: draws [replicates] each."""
-    ends = np.array([percentile_interval(some, level) for some in draws])
-    return float(ends[:, 0].min()), float(ends[:, 1].max())
-
-
 def share_of_wins(draws: Floats) -> float:
     """The share above 0 of the draws of a difference that say something; NaN if none does.  Shapes: draws [replicates]."""
     known = draws[~np.isnan(draws)]

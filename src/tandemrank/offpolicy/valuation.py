@@ -20,17 +20,16 @@ from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.pairs import Contradiction, contradiction
 from tandemrank.logs.sources import Source
-from tandemrank.logs.variety import CARE_LISTS
 from tandemrank.offpolicy import bounds, estimators, propensities, sensitivity, values
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.calibration import Expected, calibrated, excess, expected_by, expected_of
-from tandemrank.offpolicy.catalogue import ESTIMATORS, direct
+from tandemrank.offpolicy.catalogue import ESTIMATORS
 from tandemrank.offpolicy.diagnostics import Exposure, diagnose
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
 from tandemrank.offpolicy.folds import query_folds
 from tandemrank.offpolicy.identification import identified
 from tandemrank.offpolicy.logger import LISTS, lists_of
-from tandemrank.offpolicy.names import MODELLED, Asked, Clip, Curve, Estimator
+from tandemrank.offpolicy.names import Asked, Curve, Estimator
 from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve, row_propensities
 from tandemrank.offpolicy.question import Question, RewardSource
 from tandemrank.offpolicy.reward import item_rate, posterior
@@ -54,7 +53,6 @@ def estimate(
     estimator: Estimator = "auto",
     propensity: Asked = "auto",
     logging_policy: TwoStagePolicy | None = None,
-    clip: Clip | None = None,
     reward_log: Feedback | None = None,
     samples: int = 20,
     replicates: int = 1000,
@@ -71,7 +69,7 @@ def estimate(
     that the pair was not trained on: on its own training log every pair looks better than it is.
     """
     asked = Question(
-        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
+        examination, estimator, propensity, logging_policy, reward_log, samples, replicates, level, seed, engine,
         fitted_lists, reward, independent,
     )  # fmt: skip
     return estimate_all([policy], log, asked)[0]
@@ -86,7 +84,6 @@ def compare(
     estimator: Estimator = "auto",
     propensity: Asked = "auto",
     logging_policy: TwoStagePolicy | None = None,
-    clip: Clip | None = None,
     reward_log: Feedback | None = None,
     samples: int = 20,
     replicates: int = 1000,
@@ -104,7 +101,7 @@ def compare(
     `log` and the keywords are those of `estimate`.
     """
     asked = Question(
-        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
+        examination, estimator, propensity, logging_policy, reward_log, samples, replicates, level, seed, engine,
         fitted_lists, reward, independent,
     )  # fmt: skip
     return values.compare_values(*estimate_all([new, old], log, asked))
@@ -181,8 +178,7 @@ class Read:
 class Evidence:
     """What a log says, whatever the pair: its curve, its propensities, and parts of it, each with a reward model of others.
 
-    `estimator`: the one that is used. `rates`: the plainest reward model of the same parts, where a logger was fitted to few
-    lists per query, `fitted_lists`. `against_curve`: what the log says against the curve.
+    `estimator`: the one that is used. `fitted_lists`: lists per query that the logger was fitted to. `against_curve`: what the log says against the curve.
     `expected`: what a fitted logger would have shown, to correct its propensities by; `coarser`: these by fewer groups, and
     `excess`: how much more clicked pairs were exposed, both of one pair to value.
     Shapes: theta [K]; rho_0, coarser [P].
@@ -193,7 +189,6 @@ class Evidence:
     propensities: Resolved
     estimator: Estimator
     parts: Models = ()
-    rates: Models = ()
     fitted_lists: float | None = None
     against_curve: Contradiction | None = None
     expected: Expected | None = None
@@ -238,15 +233,14 @@ def _curve(log: Feedback, pairs: Sequence[TwoStagePolicy | MostLikely], asked: Q
 def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None = None) -> Evidence:
     """What the log says by a curve; `models` are reward models that are there already: any will do for any curve."""
     shown = read.lists
-    clip = asked.clip if asked.clip is not None else "quantile" if asked.estimator == "clipped" else "none"
     found = resolve(
-        [read.whole], theta, kind=asked.propensity, clip=clip, logging_policy=asked.logging_policy,
+        [read.whole], theta, kind=asked.propensity, logging_policy=asked.logging_policy,
         lists=None if shown is None else lambda: lists_of([shown]),
         samples=asked.samples if asked.samples > SAMPLES else None,
         seed=derive(asked.seed, "propensities"), beside=asked.reward_log,
     )  # fmt: skip
     estimator = _estimator(asked, found)
-    folds = read.folds if estimator in MODELLED else []
+    folds = read.folds if estimator == "doubly_robust" else []
     parts = (
         tuple((part, _reward(rest, theta, asked, found.logger, read.by_query)) for part, rest in folds)
         if models is None
@@ -256,11 +250,9 @@ def _evidence(read: Read, theta: Floats, asked: Question, models: Models | None 
     lists = read.whole.N / queries if found.kind == "fitted" else asked.fitted_lists
     if found.kind == "exact" and asked.fitted_lists is not None:
         found = replace(found, kind="fitted", reason="the policy that drew the log was fitted to its lists before")
-    doubted = estimator == "doubly_robust" and lists is not None and lists < CARE_LISTS and not found.only_shown
-    rates = tuple((part, item_rate.reward_model(rest, theta)) for part, rest in folds) if doubted else ()
     against = contradiction(read.whole, theta) if not read.whole.weighted else None
     expected = _expected(read.whole, theta, found, asked)
-    return Evidence(read.whole, theta, found, estimator, parts, rates, lists, against, expected)
+    return Evidence(read.whole, theta, found, estimator, parts, lists, against, expected)
 
 
 def _expected(log: Feedback, theta: Floats, found: Resolved, asked: Question) -> Expected | None:
@@ -280,7 +272,7 @@ def _expected(log: Feedback, theta: Floats, found: Resolved, asked: Question) ->
 def _estimator(asked: Question, found: Resolved) -> Estimator:
     """The estimator that is used. A reward model must not promise what lists that hardly vary cannot know: what was never
     shown is worth nothing there."""
-    if found.only_shown and asked.estimator in ("auto", *MODELLED):
+    if found.only_shown and asked.estimator in ("auto", "doubly_robust"):
         return "ips"
     if asked.estimator != "auto":
         return asked.estimator
@@ -310,7 +302,7 @@ def _judged(
     pairs: Sequence[TwoStagePolicy | MostLikely], evidence: Evidence, asked: Question, progress: Tell | None = None
 ) -> list[Judged]:
     """Every pair with its estimate, its diagnostics and its verdict. All see the same races."""
-    seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in (*evidence.parts, *evidence.rates)]
+    seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in evidence.parts]
     found, drawn = [], dict[int, Exposure]()
     for number, pair in enumerate(pairs):
         beside = drawn.get(id(_policy(pair))) if isinstance(pair, MostLikely) else None
@@ -344,7 +336,7 @@ def _calibrated(pair: TwoStagePolicy | MostLikely, exposure: Exposure, evidence:
     more, clip = 1.0, used.clip
     if used.kind == "fitted" and asked.reward_log is not None:
         more = excess(estimators.safe_ratio(exposure.rho, fine, log.shown), fine, log, asked.reward_log, theta)
-    if used.kind == "fitted" and asked.clip is None:  # what was clicked against all odds says that a fit is wrong there
+    if used.kind == "fitted":  # what was clicked against all odds says that a fit is wrong there
         clip = max(clip, propensities.clip_minimum("quantile", fine[log.clicks > 0], log.N))
     return replace(
         evidence, propensities=replace(used, unclipped=(fine,), clip=clip), coarser=np.maximum(coarse, clip), excess=more
@@ -362,15 +354,13 @@ def _doubted(found: Judged) -> Judged:
 
 def judged(exposure: Exposure, evidence: Evidence) -> Judged:
     """One pair, by its exposures."""
-    found, rates = evidence.propensities, exposure.direct[len(evidence.parts) :]
-    exposure = replace(exposure, direct=exposure.direct[: len(evidence.parts)])
-    model = direct(replace(exposure, direct=rates), replace(evidence, parts=evidence.rates)) if len(rates) else None
+    found = evidence.propensities
     diagnostics = diagnose(evidence.log, evidence.rho_0, found.raised[0], exposure, evidence.theta)
     found = replace(found, unclipped=(evidence.excess * found.unclipped[0],))
     evidence = replace(evidence, propensities=found)  # of clicks
     ips = estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
     verdict, reasons = judge(
-        diagnostics, modelled=evidence.estimator == "direct", fitted_lists=evidence.fitted_lists,
+        diagnostics, fitted_lists=evidence.fitted_lists,
         against_curve=evidence.against_curve, over_impressions=values.few_queries(evidence.log),
     )  # fmt: skip
     value = ESTIMATORS[evidence.estimator](exposure, evidence)
@@ -387,5 +377,5 @@ def judged(exposure: Exposure, evidence: Evidence) -> Judged:
     return Judged(
         value, bounds.value_terms(ips), verdict, reasons, diagnostics, found.kind, found.reason,
         values.ceiling_terms(exposure.rho, found.unclipped[0], evidence.log, len(evidence.theta)),
-        weights, unclipped, cases, model, evidence.estimator, unknown, off,
+        weights, unclipped, cases, evidence.estimator, unknown, off,
     )  # fmt: skip

@@ -26,9 +26,9 @@ from tandemrank.offpolicy.identification import Identified
 from tandemrank.offpolicy.uncertainty import (
     FEW_QUERIES,
     bootstrap,
-    hull,
     impression_covariance,
     misfit_variance,
+    percentile_interval,
     share_of_wins,
 )
 from tandemrank.offpolicy.verdicts import Verdict, worst
@@ -37,9 +37,8 @@ Floats = NDArray[np.float64]
 Production = Literal["production"]
 PRODUCTION: Production = "production"  # the policy that drew the log
 NORMAL = 1  # a stream of its own: other draws of the same seed are not these
-# Estimators that are weighted clicks and nothing else (production, too), whose noise over impressions is theirs, and those that
-# take noise away from them. That of others, a reward model alone, is known over queries only.
-WEIGHTED, REDUCED = (None, "ips", "clipped"), ("beta_ips", "self_normalised", "doubly_robust")
+# Weighted clicks and nothing else (production's, too): the noise over impressions is theirs. Other estimators take noise away.
+WEIGHTED = (None, "ips")
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,9 @@ class Value:
     without a clip and with a ceiling, which is what a difference to this side rests on; None where there are none. `weights`:
     rho / rho_0 of the rows of the `log`, and `old_weights` without a clip. `identified`: the worst and the best case of what
     the log never showed.
-    `model_draws`: the same draws for the reward model's answer alone, where the propensities are in doubt: the interval then
-    holds both, since either may be right. None elsewhere.
     `exposure_variance`: of the value, by what is not known of the exposures, and `misfit`: how far it may be off by what is not
     known of a fitted logger; an interval over impressions has both.
-    Shapes: draws [replicates], the values of other samples of impressions or queries; query_draws, model_draws [replicates], of
-    queries; weights, old_weights [P].
+    Shapes: draws [replicates], the values of other samples of impressions or queries; query_draws [replicates], of queries; weights, old_weights [P].
     """
 
     value: float
@@ -98,7 +94,6 @@ class Value:
     sample: Sample
     log: Feedback
     identified: Identified | None = None
-    model_draws: Floats | None = None
     estimator: str | None = None
     exposure_variance: float = 0.0
     misfit: tuple[float, float] = (0.0, 0.0)
@@ -109,14 +104,9 @@ class Value:
         return "betting"
 
     @property
-    def all_query_draws(self) -> tuple[Floats, ...]:
-        """The draws over queries of every answer that may be right.  Shapes: [replicates] each."""
-        return (self.query_draws,) if self.model_draws is None else (self.query_draws, self.model_draws)
-
-    @property
     def over_queries(self) -> tuple[float, float]:
         """The interval that takes queries as a sample."""
-        return hull(self.all_query_draws, self.sample.level)
+        return percentile_interval(self.query_draws, self.sample.level)
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
@@ -186,8 +176,7 @@ class Comparison:
 class Judged:
     """One side before its uncertainty: the estimate, its IPS terms for the lower bound, and what is said of it.
 
-    `ceiling_terms`, the weights, `exposure_variance` and `misfit`: see `Value`. `model`: the reward model's answer, where
-    propensities are in doubt.
+    `ceiling_terms`, the weights, `exposure_variance` and `misfit`: see `Value`.
     """
 
     estimate: Estimate
@@ -201,7 +190,6 @@ class Judged:
     weights: Floats = field(default_factory=lambda: np.zeros(0))
     old_weights: Floats = field(default_factory=lambda: np.zeros(0))
     identified: Identified | None = None
-    model: Estimate | None = None
     estimator: str | None = None
     exposure_variance: float = 0.0
     misfit: tuple[float, float] = (0.0, 0.0)
@@ -247,13 +235,8 @@ def with_uncertainty(
     """The values of several sides on one log, with intervals and bounds, all by the same draws of queries."""
     logged = log.impressions > 0
     sample = Sample(int(logged.sum()), log.N, replicates, level, seed, unit(independent, log, sides))
-    models = [side.model for side in sides if side.model is not None]
-    draws = bootstrap([*(side.estimate for side in sides), *models], logged, replicates=replicates, seed=seed).T
-    of_models = iter(draws[len(sides) :])
-    return tuple(
-        _value(side, drawn, None if side.model is None else next(of_models), sample, log)
-        for side, drawn in zip(sides, draws[: len(sides)], strict=True)
-    )
+    draws = bootstrap([side.estimate for side in sides], logged, replicates=replicates, seed=seed).T
+    return tuple(_value(side, drawn, sample, log) for side, drawn in zip(sides, draws, strict=True))
 
 
 def few_queries(log: Feedback) -> bool:
@@ -266,25 +249,24 @@ def over_impressions(sample: Sample, log: Feedback) -> bool:
     return sample.independent == "impressions" or few_queries(log)
 
 
-def _value(side: Judged, drawn: Floats, model_draws: Floats | None, sample: Sample, log: Feedback) -> Value:
-    """A side with its interval and its bound.  Shapes: drawn, over queries, model_draws [replicates]."""
+def _value(side: Judged, drawn: Floats, sample: Sample, log: Feedback) -> Value:
+    """A side with its interval and its bound.  Shapes: drawn, over queries [replicates]."""
     if sample.independent == "impressions":
         sums = impression_bound.value_sums(side.weights, log, most=most_clicks(log))
         bound = impression_bound.lower_bound(sums, sample.level)
     else:
         bound = bounds.betting(side.terms, sample.level)
     error, draws = side.estimate.standard_error, drawn
-    if over_impressions(sample, log) and (few_queries(log) or side.estimator in (*WEIGHTED, *REDUCED)):
+    if over_impressions(sample, log):
         unknown = side.exposure_variance + misfit_variance(side.misfit)
         error = _impression_error(side.weights, log, error, unknown, weighted=side.estimator in WEIGHTED)
         draws = side.estimate.value + error * _normal(sample)
     drawn = draws if few_queries(log) else drawn  # few are no sample
-    every = [draws] if model_draws is None else [draws, model_draws]
-    low, high = hull(every, sample.level)
+    low, high = percentile_interval(draws, sample.level)
     return Value(
         side.estimate.value, error, (max(low, 0.0), high), max(0.0, bound), side.verdict,
         side.reasons, side.propensity, side.propensity_reason, side.diagnostics, side.estimate, side.terms,
-        side.ceiling_terms, side.weights, side.old_weights, draws, drawn, sample, log, side.identified, model_draws,
+        side.ceiling_terms, side.weights, side.old_weights, draws, drawn, sample, log, side.identified,
         side.estimator, side.exposure_variance, side.misfit,
     )  # fmt: skip
 
@@ -315,18 +297,18 @@ def compare_values(new: Value, old: Value) -> Comparison:
         )
     gap, sides = new.value - old.value, (("new", new), ("old", old))
     bound = difference_bound(new, old)
-    every = [a - b for a in new.all_query_draws for b in old.all_query_draws]
+    over_queries = percentile_interval(new.query_draws - old.query_draws, new.sample.level)
     error = float(np.sqrt(np.square(new.estimate.influence - old.estimate.influence).sum()))
-    draws = every[0]
+    draws = new.query_draws - old.query_draws
     known = {new.estimator, old.estimator}
-    if over_impressions(new.sample, new.log) and (few_queries(new.log) or known <= {*WEIGHTED, *REDUCED}):
+    if over_impressions(new.sample, new.log):
         weights = new.weights - old.weights
         # Of a pair and itself the noise of the races is the same.
         race = new.exposure_variance + old.exposure_variance if weights.any() else 0.0
         race += misfit_variance(new.misfit, old.misfit)
         error = _impression_error(weights, new.log, error, race, weighted=known <= set(WEIGHTED))
         draws = gap + error * _normal(new.sample)
-    interval = hull([draws, *every[1:]], new.sample.level)
+    interval = percentile_interval(draws, new.sample.level)
     return Comparison(
         new,
         old,
@@ -337,7 +319,7 @@ def compare_values(new: Value, old: Value) -> Comparison:
         bound,
         worst(new.verdict, old.verdict),
         tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
-        interval if few_queries(new.log) else hull(every, new.sample.level),
+        interval if few_queries(new.log) else over_queries,
     )
 
 

@@ -33,7 +33,7 @@ from tandemrank.logs.sources import Source
 from tandemrank.logs.variety import drawn_anew
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.certainty import excess_exposure
-from tandemrank.offpolicy.names import Asked, Clip, Curve, Estimator
+from tandemrank.offpolicy.names import Asked, Curve, Estimator
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.sensitivity import steeper
 from tandemrank.offpolicy.valuation import Side, estimate_all
@@ -142,7 +142,6 @@ def decide(
     estimator: Estimator = "auto",
     propensity: Asked = "auto",
     logging_policy: TwoStagePolicy | None = None,
-    clip: Clip | None = None,
     reward_log: Feedback | None = None,
     samples: int = 20,
     replicates: int = 1000,
@@ -167,7 +166,7 @@ def decide(
     if not math.isfinite(at_least):
         raise ConfigError(f"at_least must be a finite number of clicks per impression; {at_least} came.")
     asked = Question(
-        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
+        examination, estimator, propensity, logging_policy, reward_log, samples, replicates, level, seed, engine,
         independent=independent,
     )  # fmt: skip
     everybody: list[Side] = [*sides.values(), against, PRODUCTION]
