@@ -38,12 +38,12 @@ from two_stage_world import Floats, Pair, World
 
 import tandemrank as tr
 from tandemrank._base.ids import Vocabulary
+from tandemrank.decisions.decision import Call, Candidate, decide
 from tandemrank.errors import TandemRankError
 from tandemrank.gradients import race
 from tandemrank.offpolicy.certainty import certain_difference
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.safety.decision import Call, Candidate, decide
 
 Record = dict[str, Any]  # one line of the file
 WORLDS = 20  # of selection: logs differ by their lists and clicks

@@ -16,12 +16,12 @@ PACKAGE = ROOT / "src" / "tandemrank"
 
 # docs/design.md shows the same rooms with what each is for. A room sees only rooms before it.
 ROOMS = [
-    "errors", "_base", "gradients", "logs", "clicks", "policies", "offpolicy", "training", "safety", "serving",
+    "errors", "_base", "gradients", "logs", "clicks", "policies", "offpolicy", "training", "decisions", "serving",
     "experiments", "reports", "bench", "cli",
 ]  # fmt: skip
 # What a room sees, where that is less than all before it.
 ONLY = {
-    "safety": {"errors", "_base", "logs", "clicks", "policies", "offpolicy"},
+    "decisions": {"errors", "_base", "logs", "clicks", "policies", "offpolicy"},
     "serving": {"errors", "_base", "gradients", "logs", "clicks", "policies", "offpolicy"},
 }
 LONGEST_CHAIN = 13  # modules, from the command line down to the errors

@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 _HOME = {
     # verbs
     "compare": "offpolicy.valuation",
-    "decide": "safety.decision",
+    "decide": "decisions.decision",
     "estimate": "offpolicy.valuation",
     "evaluate": "experiments.evaluation",
     "examine": "clicks.examination",
@@ -43,7 +43,7 @@ _HOME = {
     "TrainingConfig": "training.config",
     # results
     "Comparison": "offpolicy.values",
-    "Decision": "safety.decision",
+    "Decision": "decisions.decision",
     "Evaluation": "experiments.evaluation",
     "ExaminationCurve": "clicks.examination",
     "Learned": "training.results",
@@ -51,7 +51,7 @@ _HOME = {
     "Value": "offpolicy.values",
 }
 _PACKAGES = (
-    "clicks", "errors", "experiments", "gradients", "logs", "offpolicy", "policies", "reports", "safety", "serving",
+    "clicks", "errors", "experiments", "gradients", "logs", "offpolicy", "policies", "reports", "decisions", "serving",
     "training",
 )  # fmt: skip
 
@@ -59,6 +59,7 @@ __all__ = sorted([*_HOME, *_PACKAGES, "__version__"])
 
 if TYPE_CHECKING:
     from tandemrank import clicks as clicks
+    from tandemrank import decisions as decisions
     from tandemrank import errors as errors
     from tandemrank import experiments as experiments
     from tandemrank import gradients as gradients
@@ -66,12 +67,13 @@ if TYPE_CHECKING:
     from tandemrank import offpolicy as offpolicy
     from tandemrank import policies as policies
     from tandemrank import reports as reports
-    from tandemrank import safety as safety
     from tandemrank import serving as serving
     from tandemrank import training as training
     from tandemrank._base.ids import Vocabulary as Vocabulary
     from tandemrank.clicks.examination import ExaminationCurve as ExaminationCurve
     from tandemrank.clicks.examination import examine as examine
+    from tandemrank.decisions.decision import Decision as Decision
+    from tandemrank.decisions.decision import decide as decide
     from tandemrank.experiments.cells import GridConfig as GridConfig
     from tandemrank.experiments.config import ExperimentConfig as ExperimentConfig
     from tandemrank.experiments.evaluation import Evaluation as Evaluation
@@ -88,8 +90,6 @@ if TYPE_CHECKING:
     from tandemrank.policies.towers import TwoTowers as TwoTowers
     from tandemrank.policies.two_stage import TwoStagePolicy as TwoStagePolicy
     from tandemrank.policies.two_stage import load as load
-    from tandemrank.safety.decision import Decision as Decision
-    from tandemrank.safety.decision import decide as decide
     from tandemrank.serving.engine import Server as Server
     from tandemrank.training.config import LearningConfig as LearningConfig
     from tandemrank.training.config import TrainingConfig as TrainingConfig

@@ -1,5 +1,5 @@
 """What a log says at least of a difference, for whoever acts on it: the bound, with the new side divided by what its weights
-find too much. The gate of `safety` and that of careful training are this one."""
+find too much. The gate of `decisions` and that of careful training are this one."""
 
 import numpy as np
 

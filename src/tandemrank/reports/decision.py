@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from tandemrank import __version__
 from tandemrank._base.files import write_text
+from tandemrank.decisions.decision import Call, Candidate, Decision, guessed
+from tandemrank.decisions.segments import SegmentDifference
 from tandemrank.reports import style
 from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, table_of
 from tandemrank.reports.words import bracket, decimal, label, listed, signed
-from tandemrank.safety.decision import Call, Candidate, Decision, guessed
-from tandemrank.safety.segments import SegmentDifference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

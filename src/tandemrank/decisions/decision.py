@@ -27,6 +27,10 @@ from numpy.typing import ArrayLike
 from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks.models import examination_curve
+from tandemrank.decisions import canary, difference, segments
+from tandemrank.decisions.canary import Canary
+from tandemrank.decisions.difference import Rules
+from tandemrank.decisions.segments import SegmentDifference, Segments
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
@@ -42,10 +46,6 @@ from tandemrank.offpolicy.values import most_clicks as places_of
 from tandemrank.offpolicy.verdicts import CARE_MISSING, CONTRADICTS, SEEN, Verdict, misfit_words
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.safety import canary, difference, segments
-from tandemrank.safety.canary import Canary
-from tandemrank.safety.difference import Rules
-from tandemrank.safety.segments import SegmentDifference, Segments
 
 ABOUT: dict[Independent, str] = {"impressions": "on this log's impressions", "queries": "for queries like these"}
 STEEPNESS = (0.5, 1.5)  # of the curves that a log is asked by which cannot tell which is right

@@ -11,6 +11,8 @@ import pytest
 import tandemrank
 from tandemrank._base.files import as_json
 from tandemrank._base.ids import Vocabulary
+from tandemrank.decisions import canary, decision, difference, segments
+from tandemrank.decisions.decision import Call, decide
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.offpolicy import bounds, impression_bound, values
 from tandemrank.offpolicy.certainty import excess_exposure
@@ -20,8 +22,6 @@ from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import decision as pages
-from tandemrank.safety import canary, decision, difference, segments
-from tandemrank.safety.decision import Call, decide
 
 Q, D, K, K2 = 150, 8, 3, 6
 THETA = 1 / np.arange(1, K + 1)

@@ -25,8 +25,8 @@ from tandemrank.cli.terminal import print_json, show
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tandemrank.decisions.decision import Decision
     from tandemrank.policies.two_stage import TwoStagePolicy
-    from tandemrank.safety.decision import Decision
 
 Policies = Annotated[list[Path] | None, typer.Option("--policy", help="Saved pair that may ship. May be repeated.")]
 AllScores = Annotated[
@@ -81,9 +81,9 @@ def decide(
     With several pairs every bound is corrected for their number, so the best of them may be taken. Give a log that no pair
     was trained on.
     """
-    load_first("safety.decision")
+    load_first("decisions.decision")
+    from tandemrank.decisions import decision
     from tandemrank.policies import two_stage
-    from tandemrank.safety import decision
 
     sizes = Sizes(candidates, list_length, logs)
     sizes.refuse_unused(*(scores or []), against)
