@@ -41,9 +41,7 @@ from tandemrank.logs.counting import from_impressions, split_impressions
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy import estimators, propensities
-from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.estimators import Floats
-from tandemrank.offpolicy.folds import rows_of
+from tandemrank.offpolicy.estimators import Estimate, Floats, rows_of
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.reward import item_rate, posterior

@@ -24,7 +24,7 @@ ONLY = {
     "decisions": {"errors", "_base", "logs", "clicks", "policies", "offpolicy"},
     "serving": {"errors", "_base", "gradients", "logs", "clicks", "policies", "offpolicy"},
 }
-LONGEST_CHAIN = 13  # modules, from the command line down to the errors
+LONGEST_CHAIN = 15  # modules, from the command line down to the errors
 LONGEST_MODULE = 400  # lines
 
 

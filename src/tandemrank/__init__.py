@@ -42,7 +42,7 @@ _HOME = {
     "StartConfig": "training.start",
     "TrainingConfig": "training.config",
     # results
-    "Comparison": "offpolicy.values",
+    "Comparison": "offpolicy.comparison",
     "Decision": "decisions.decision",
     "Evaluation": "experiments.evaluation",
     "ExaminationCurve": "clicks.examination",
@@ -80,9 +80,9 @@ if TYPE_CHECKING:
     from tandemrank.experiments.evaluation import evaluate as evaluate
     from tandemrank.logs.validation import Validation as Validation
     from tandemrank.logs.validation import validate as validate
+    from tandemrank.offpolicy.comparison import Comparison as Comparison
     from tandemrank.offpolicy.valuation import compare as compare
     from tandemrank.offpolicy.valuation import estimate as estimate
-    from tandemrank.offpolicy.values import Comparison as Comparison
     from tandemrank.offpolicy.values import Value as Value
     from tandemrank.policies.scorers import GivenScores as GivenScores
     from tandemrank.policies.scorers import MatrixFactorisation as MatrixFactorisation

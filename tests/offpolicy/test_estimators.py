@@ -16,7 +16,7 @@ from tandemrank.gradients import race
 from tandemrank.logs import counting, feedback, sums
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
-from tandemrank.offpolicy.folds import fold_of_queries, query_folds
+from tandemrank.offpolicy.estimators import fold_of_queries, query_folds
 from tandemrank.offpolicy.reward import item_rate
 from tandemrank.offpolicy.reward.model import Belief
 from tandemrank.training import stopping

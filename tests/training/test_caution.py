@@ -204,7 +204,7 @@ def test_learn_with_caution_says_what_it_cost_and_keeps_production_where_nothing
     [(None, 0.1, True), (-0.1, 0.1, True), (0.0, 0.1, True), (0.1, 0.1, False), (0.1, 0.0, True)],
 )
 def test_a_pair_passes_the_gate_by_a_bound_and_an_interval_above_nothing_alone(monkeypatch, bound, low, kept) -> None:
-    monkeypatch.setattr(gate, "certain_difference", lambda *_, **__: bound)
+    monkeypatch.setattr(gate, "sure_difference", lambda *_, **__: bound)
     monkeypatch.setattr(gate, "compare_values", lambda *_: SimpleNamespace(over_queries=(low, 0.2)))
     value = SimpleNamespace(sample=SimpleNamespace(level=0.95))
     assert gate.guard(value, value, value, Safety(), lost=0.1).kept_production is kept

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy.estimate import Estimate, Floats
+from tandemrank.offpolicy.estimators import Estimate, Floats
 
 RESAMPLED = 2**22  # queries drawn at once by the bootstrap: 32 MB
 FEW_QUERIES = 30  # fewer are no sample of others

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import propensities
-from tandemrank.offpolicy.folds import query_folds
+from tandemrank.offpolicy.estimators import query_folds
 from tandemrank.offpolicy.logger import Lists
 from tandemrank.offpolicy.propensities import Resolved
 from tandemrank.offpolicy.reward import featured, posterior

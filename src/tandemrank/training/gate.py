@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tandemrank.offpolicy.certainty import certain_difference
-from tandemrank.offpolicy.values import Comparison, Value, compare_values
+from tandemrank.offpolicy.comparison import Comparison, compare_values, sure_difference
+from tandemrank.offpolicy.values import Value
 from tandemrank.training.caution import SafeObjective
 from tandemrank.training.config import Safety
 from tandemrank.training.schedules import Method
@@ -51,7 +51,7 @@ def guard(careful: Value, plain: Value, production: Value, safety: Safety, *, lo
 
     `lost`: the exposure that the careful pair takes from production's items.
     """
-    sure, plainly = (certain_difference(one, production, level=production.sample.level) for one in (careful, plain))
+    sure, plainly = (sure_difference(one, production, level=production.sample.level) for one in (careful, plain))
     others_too = compare_values(careful, production).over_queries[0] > 0  # the bound is about these impressions
     passes = not safety.gate or (sure is not None and sure > 0 and others_too)
     return Guarded(

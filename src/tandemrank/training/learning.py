@@ -22,11 +22,11 @@ from tandemrank.errors import ConfigError
 from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.feedback import fingerprint
 from tandemrank.logs.sources import Source
+from tandemrank.offpolicy.comparison import by_frequency
 from tandemrank.offpolicy.estimators import check_exposures
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_lost
-from tandemrank.offpolicy.frequency import by_frequency
 from tandemrank.offpolicy.logger import LISTS, lists_of
-from tandemrank.offpolicy.propensities import check_curve, fitted_policy, row_propensities
+from tandemrank.offpolicy.propensities import FittedLogger, check_curve, fitted_policy, row_propensities
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value
@@ -389,10 +389,9 @@ def _valued(
     reward = None if parts.held_out.N or is_fitted else data.posterior  # it has seen all that a model may see here
     times = parts.times
     asked = Question(
-        examination=config.theta, estimator="ips" if is_fitted else "auto",
-        propensity="exact" if is_fitted else used.kind, logging_policy=used.logger,
+        examination=config.theta, estimator="ips" if is_fitted else "auto", propensity=used.kind,
+        logging_policy=FittedLogger(used.logger, float(times[times > 0].mean())) if is_fitted and used.logger else used.logger,
         reward_log=parts.seen, reward="item-rate" if reward is None else reward, seed=seed,
-        fitted_lists=float(times[times > 0].mean()) if is_fitted else None,
         independent=None if config.safe is None else config.safe.gate_independent,
     )  # fmt: skip
     return estimate_all([*policies, PRODUCTION], parts.evaluation, asked, progress)

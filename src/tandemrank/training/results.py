@@ -3,10 +3,10 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tandemrank.offpolicy.frequency import FrequencyGroup
-from tandemrank.offpolicy.names import Kind
+from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
+from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.reward.posterior import Posterior
-from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
+from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choice import Choice
 from tandemrank.training.config import LearningConfig

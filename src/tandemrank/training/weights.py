@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank.logs.feedback import Feedback, exposure
-from tandemrank.offpolicy.estimators import Floats, check_exposures, safe_ratio
-from tandemrank.offpolicy.folds import rows_of
+from tandemrank.offpolicy.estimators import Floats, check_exposures, rows_of, safe_ratio
 from tandemrank.offpolicy.reward.model import RewardModel
 
 
