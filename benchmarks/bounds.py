@@ -14,7 +14,7 @@ from _common import not_negative, options, positive, report
 from bound_worlds import BY_QUERY, MEAN, QUERIES, SD, USERS, K, impressions
 from tandemrank.offpolicy import bounds, impression_bound
 from tandemrank.offpolicy.bounds import Terms
-from tandemrank.offpolicy.impression_bound import Sums
+from tandemrank.offpolicy.impression_bound import ImpressionSums
 
 LEVEL, SIMULATIONS = 0.95, 1000
 
@@ -74,7 +74,10 @@ def impression_coverage(name: str, *, simulations: int = SIMULATIONS, level: flo
     """The bound over impressions on one distribution: of the difference to production on the log's own impressions."""
     rng = np.random.default_rng([seed, 100 + list(USERS).index(name)])
     logs = impressions(rng, USERS[name], simulations)
-    sums = [Sums(total, squares, logs.N, float(K)) for total, squares in zip(logs.total, logs.squares, strict=True)]
+    sums = [
+        ImpressionSums(total, squares, logs.N, float(K))
+        for total, squares in zip(logs.total, logs.squares, strict=True)
+    ]
     values = np.array([impression_bound.lower_bound(one, level) for one in sums])
     return Coverage(
         distribution=name,

@@ -32,6 +32,9 @@ from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
+from tandemrank.beliefs import item_rate, posterior
+from tandemrank.beliefs.model import Belief, RewardModel
+from tandemrank.beliefs.vectors import Vectors, vectors_of
 from tandemrank.clicks.models import position_based
 from tandemrank.clicks.simulation import simulate
 from tandemrank.experiments.config import ExperimentConfig
@@ -41,17 +44,11 @@ from tandemrank.logs.counting import from_impressions, split_impressions
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy import estimators, propensities
-from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.estimators import Floats
-from tandemrank.offpolicy.folds import rows_of
+from tandemrank.offpolicy.estimators import Estimate, Floats, rows_of
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
-from tandemrank.beliefs import item_rate, posterior
-from tandemrank.beliefs.model import Belief, RewardModel
-from tandemrank.policies.prior import vectors_of
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.policies.vectors import Vectors
 from tandemrank.training.config import LearningConfig
 
 Q, D, K, K2 = 200, 120, 5, 30
@@ -234,13 +231,13 @@ def values(rho: Floats, rho_0: Floats, one: Feedback, other: Feedback, models: F
             at = rows_of(part, log)
             promised = (rho * reward.matrix(np.arange(Q))[:, :D]).sum(1)
             on_part = on_log[0][at], on_log[1][at], part
-            direct.append(estimators.direct_method(*on_part, direct=promised))
+            direct.append(Estimate(promised * part.impressions, part.impressions.astype(np.float64)))
             r_hat = reward.at(part.query, part.item).mean
             robust.append(estimators.doubly_robust(*on_part, theta=THETA, r_hat=r_hat, direct=promised))
         modelled |= {f"direct_{name}": estimators.pooled(direct), f"robust_{name}": estimators.pooled(robust)}
     return modelled | {
         "ips": estimators.ips(*on_log),
-        "clipped": estimators.clipped(*on_log, minimum=minimum),
+        "clipped": estimators.ips(on_log[0], np.maximum(on_log[1], minimum), log),
         "self_normalised": estimators.self_normalised(*on_log, theta=THETA),
         "beta_ips": estimators.beta_ips(*on_log, theta=THETA),
     }

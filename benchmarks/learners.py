@@ -27,18 +27,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from tandemrank.training.informed import scorer_of
 
 from tandemrank._base.config import validated
 from tandemrank._base.files import write_json
 from tandemrank._base.random import derive
+from tandemrank.beliefs import posterior
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import Evaluation, evaluate
 from tandemrank.experiments.trainer import Trainer, simulate_log
 from tandemrank.experiments.world import World, build_world, impressions, load_task, start_policy
 from tandemrank.logs import counting
-from tandemrank.beliefs import posterior
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training.informed import scorer_of
 
 LEARNERS: dict[str, dict[str, object]] = {
     "given, ips": {"initial": "given", "objective": "ips"},

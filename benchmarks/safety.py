@@ -37,12 +37,12 @@ from torch import Tensor
 import tandemrank as tr
 import two_stage_world as simulator
 from tandemrank._base.ids import Vocabulary
+from tandemrank.decisions.decision import Call, PolicyDecision, decide
 from tandemrank.errors import TandemRankError
 from tandemrank.gradients import race
-from tandemrank.offpolicy.certainty import certain_difference
+from tandemrank.offpolicy.comparison import sure_difference
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.safety.decision import Call, Candidate, decide
 from two_stage_world import Floats, Pair, World
 
 Record = dict[str, Any]  # one line of the file
@@ -111,7 +111,7 @@ def exposure_once(s_c: Tensor, s_r: Tensor, alpha: Tensor, K2: int, **how: Any) 
     return MADE[key]
 
 
-def by_queries(found: tuple[Candidate, ...]) -> str | None:
+def by_queries(found: tuple[PolicyDecision, ...]) -> str | None:
     """What the same decision would ship by the bound over queries."""
     sure = []
     for one in found:
@@ -119,7 +119,7 @@ def by_queries(found: tuple[Candidate, ...]) -> str | None:
             replace(x, sample=replace(x.sample, independent="queries"))
             for x in (one.comparison.new, one.comparison.old)
         )
-        if (certain_difference(new, old, level=1 - 0.05 / len(found)) or -1.0) > 0 and one.comparison.interval[0] > 0:
+        if (sure_difference(new, old, level=1 - 0.05 / len(found)) or -1.0) > 0 and one.comparison.interval[0] > 0:
             sure.append(one)
     return max(sure, key=lambda one: one.comparison.difference).name if sure else None
 

@@ -16,12 +16,12 @@ PACKAGE = ROOT / "src" / "tandemrank"
 
 # docs/design.md shows the same rooms with what each is for. A room sees only rooms before it.
 ROOMS = [
-    "errors", "_base", "gradients", "logs", "clicks", "policies", "beliefs", "offpolicy", "training", "safety", "serving",
+    "errors", "_base", "gradients", "logs", "clicks", "policies", "beliefs", "offpolicy", "training", "decisions", "serving",
     "experiments", "reports", "cli",
 ]  # fmt: skip
 # What a room sees, where that is less than all before it.
 ONLY = {
-    "safety": {"errors", "_base", "logs", "clicks", "policies", "beliefs", "offpolicy"},
+    "decisions": {"errors", "_base", "logs", "clicks", "policies", "beliefs", "offpolicy"},
     "serving": {"errors", "_base", "gradients", "logs", "clicks", "policies", "beliefs", "offpolicy"},
 }
 LONGEST_CHAIN = 20  # modules, from the command line down to the errors

@@ -56,13 +56,13 @@ def test_add_a_scorer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_add_an_estimator() -> None:
     """Its test is `test_a_new_estimator_needs_a_function_and_a_name`; here that the files and names are there."""
-    from tandemrank.offpolicy import catalogue, estimators, valuation
+    from tandemrank.offpolicy import estimators, evidence
 
     recipe = re.search(r"^## Add an estimator\n.*?(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
     assert recipe is not None
-    for name in ("Estimator", "ESTIMATORS", "Evidence"):
+    for name in ("Estimator", "ESTIMATORS", "LogEvidence"):
         assert f"`{name}`" in recipe[0]
-        assert hasattr(valuation if name == "Evidence" else catalogue, name)
+        assert hasattr(evidence, name)
     assert hasattr(estimators, "Estimate")
 
 

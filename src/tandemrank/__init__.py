@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 _HOME = {
     # verbs
     "compare": "offpolicy.valuation",
-    "decide": "safety.decision",
+    "decide": "decisions.decision",
     "estimate": "offpolicy.valuation",
     "evaluate": "experiments.evaluation",
     "examine": "clicks.examination",
@@ -40,8 +40,8 @@ _HOME = {
     "Start": "training.start",
     "TrainingConfig": "training.config",
     # results
-    "Comparison": "offpolicy.values",
-    "Decision": "safety.decision",
+    "Comparison": "offpolicy.comparison",
+    "Decision": "decisions.decision",
     "Evaluation": "experiments.evaluation",
     "ExaminationCurve": "clicks.examination",
     "Learned": "training.results",
@@ -49,15 +49,26 @@ _HOME = {
     "Value": "offpolicy.values",
 }
 _PACKAGES = (
-    "beliefs", "clicks", "errors", "experiments", "gradients", "logs", "offpolicy", "policies", "reports", "safety", "serving",
+    "beliefs",
+    "clicks",
+    "decisions",
+    "errors",
+    "experiments",
+    "gradients",
+    "logs",
+    "offpolicy",
+    "policies",
+    "reports",
+    "serving",
     "training",
-)  # fmt: skip
+)
 
 __all__ = sorted([*_HOME, *_PACKAGES, "__version__"])
 
 if TYPE_CHECKING:
     from tandemrank import beliefs as beliefs
     from tandemrank import clicks as clicks
+    from tandemrank import decisions as decisions
     from tandemrank import errors as errors
     from tandemrank import experiments as experiments
     from tandemrank import gradients as gradients
@@ -65,29 +76,28 @@ if TYPE_CHECKING:
     from tandemrank import offpolicy as offpolicy
     from tandemrank import policies as policies
     from tandemrank import reports as reports
-    from tandemrank import safety as safety
     from tandemrank import serving as serving
     from tandemrank import training as training
     from tandemrank._base.ids import Vocabulary as Vocabulary
     from tandemrank.clicks.examination import ExaminationCurve as ExaminationCurve
     from tandemrank.clicks.examination import examine as examine
+    from tandemrank.decisions.decision import Decision as Decision
+    from tandemrank.decisions.decision import decide as decide
     from tandemrank.experiments.cells import GridConfig as GridConfig
     from tandemrank.experiments.config import ExperimentConfig as ExperimentConfig
     from tandemrank.experiments.evaluation import Evaluation as Evaluation
     from tandemrank.experiments.evaluation import evaluate as evaluate
     from tandemrank.logs.validation import Validation as Validation
     from tandemrank.logs.validation import validate as validate
+    from tandemrank.offpolicy.comparison import Comparison as Comparison
     from tandemrank.offpolicy.valuation import compare as compare
     from tandemrank.offpolicy.valuation import estimate as estimate
-    from tandemrank.offpolicy.values import Comparison as Comparison
     from tandemrank.offpolicy.values import Value as Value
     from tandemrank.policies.scorers import GivenScores as GivenScores
     from tandemrank.policies.scorers import MatrixFactorisation as MatrixFactorisation
     from tandemrank.policies.towers import TwoTowers as TwoTowers
     from tandemrank.policies.two_stage import TwoStagePolicy as TwoStagePolicy
     from tandemrank.policies.two_stage import load as load
-    from tandemrank.safety.decision import Decision as Decision
-    from tandemrank.safety.decision import decide as decide
     from tandemrank.serving.engine import Server as Server
     from tandemrank.training.config import LearningConfig as LearningConfig
     from tandemrank.training.config import TrainingConfig as TrainingConfig

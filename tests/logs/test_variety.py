@@ -1,7 +1,6 @@
 """Whether the lists of a query vary, against every two lists of it one by one."""
 
 from itertools import combinations
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -88,7 +87,6 @@ def test_lists_of_a_sharp_policy_are_known_by_their_keys_to_be_drawn_anew(keys) 
     assert log.anew == variety.drawn_anew(log) == (keys == "own")
     assert sums.merge([log, reading.read(frame)]).anew == (keys == "own")
     assert not sums.merge([log, reading.read(frame.drop("key", strict=False))]).anew
-    side = SimpleNamespace(propensity="logged")
-    assert values.unit(None, log, [side]) == ("impressions" if keys == "own" else "queries")
+    assert values.unit_of(log, "logged") == ("impressions" if keys == "own" else "queries")
     fixed = reading.read(frame.with_columns(items=pl.lit(list(range(K)))))
     assert not variety.drawn_anew(fixed)  # always one list: keys or not, nothing was drawn

@@ -234,10 +234,10 @@ def test_the_verdict_sees_what_a_bound_cannot() -> None:
     wrong = [world for world in worlds if bounds.betting(Terms(world.terms, world.sizes)) > world.value]
     assert all(world.truth > 1.05 * world.value for world in worlds)
     fine = diagnostics.Diagnostics(100, 2000, 800, 2000, 1000, 5.0, 0.01, 0.0, 0.0, 0.0, 0.0, 1.0, 0.01)
-    assert verdicts.judge(fine, modelled=False)[0] == "trust it"
+    assert verdicts.judge(fine)[0] == "trust it"
     for world in worlds:
         seen = replace(fine, balance=world.balance, balance_error=world.balance_error)
-        verdict, reasons = verdicts.judge(seen, modelled=False)
+        verdict, reasons = verdicts.judge(seen)
         assert verdict != "trust it"
         assert "the propensities do not fit the log" in reasons[0]
     assert len(wrong) > 0  # without the verdict the user would be misled
@@ -246,8 +246,8 @@ def test_the_verdict_sees_what_a_bound_cannot() -> None:
 def test_a_pair_with_much_of_the_weight_is_a_reason_for_care_unless_queries_are_few() -> None:
     """One constant query: its first item has a third of all that is examined, and was shown often."""
     found = diagnostics.Diagnostics(1, 2000, 800, 2000, 1000, 5.0, 0.34, 0.0, 0.0, 0.0, 0.0, 1.0, 0.01)
-    assert verdicts.judge(found, modelled=False, over_impressions=True)[0] == "trust it"
-    verdict, reasons = verdicts.judge(replace(found, queries=100), modelled=False)
+    assert verdicts.judge(found, over_impressions=True)[0] == "trust it"
+    verdict, reasons = verdicts.judge(replace(found, queries=100))
     assert verdict == "use with care"
     assert "34% of all weight" in reasons[0]
 

@@ -13,7 +13,7 @@ from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import calibration, valuation
 from tandemrank.offpolicy.calibration import Expected
-from tandemrank.offpolicy.propensities import frequency_propensity, row_propensities
+from tandemrank.offpolicy.propensities import FittedLogger, frequency_propensity, row_propensities
 from tandemrank.policies.outside import policy_from_scores
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -143,9 +143,11 @@ def test_a_right_fit_is_left_as_it_is_and_a_wrong_one_is_put_right() -> None:
     )
     truth = simulator.value_by_query(world, np.arange(30), wanted, wanted, 20, 5, samples=400, seed=2)
     times = np.bincount(log.query, minlength=30)
-    ask = {"examination": world.theta, "propensity": "exact", "estimator": "ips", "samples": 20, "replicates": 100}
+    ask = {"examination": world.theta, "estimator": "ips", "samples": 20, "replicates": 100}
     off = {
-        (name, fitted): valuation.estimate(new, frame, logging_policy=of, fitted_lists=fitted, **ask).value
+        (name, fitted): valuation.estimate(
+            new, frame, logging_policy=FittedLogger(of, fitted) if fitted else of, **ask
+        ).value
         / float(truth @ times / times.sum())
         - 1
         for name, of in (("right", right), ("flat", flat))

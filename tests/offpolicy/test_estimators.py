@@ -18,7 +18,7 @@ from tandemrank.gradients import race
 from tandemrank.logs import counting, feedback, sums
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
-from tandemrank.offpolicy.folds import fold_of_queries, query_folds
+from tandemrank.offpolicy.estimators import fold_of_queries, query_folds
 from tandemrank.training import stopping
 from tandemrank.training.weights import RewardWeights, click_weights, direct_weights, doubly_robust_weights
 
@@ -89,23 +89,6 @@ def test_doubly_robust_is_unbiased_whatever_the_reward_model(r_hat: list[float])
         plain = [estimators.ips(on_rows(RHO_CR, log), on_rows(RHO_0, log), log).value for log, _ in logs]
         errors = [np.dot(np.square(np.array(x) - TRUTH), chances) for x in (values, plain)]
         assert errors[0] < 0.85 * errors[1]
-
-
-def test_direct_method_is_exact_with_the_true_relevance() -> None:
-    log = log_of([(0, 1)], [(0, 0)])
-    found = estimators.direct_method(on_rows(RHO_CR, log), on_rows(RHO_0, log), log, direct=np.array([TRUTH]))
-    assert found.value == pytest.approx(TRUTH, rel=1e-12)
-    with pytest.raises(InputError, match="one finite value per query, 1"):
-        estimators.direct_method(on_rows(RHO_CR, log), on_rows(RHO_0, log), log, direct=np.ones(2))
-
-
-def test_clipped_is_ips_until_the_clip_bites_and_less_after() -> None:
-    log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
-    rho_cr, rho_0 = on_rows([0.5, 0.3, 0.7], log), on_rows([0.4, 0.8, 0.2], log)
-    plain = estimators.ips(rho_cr, rho_0, log).value
-    assert estimators.clipped(rho_cr, rho_0, log, minimum=0.2).value == plain
-    by_hand = (0.5 / 0.4 + (0.7 / 0.3 + 0.5 / 0.4) + 0.7 / 0.3) / 3
-    assert estimators.clipped(rho_cr, rho_0, log, minimum=0.3).value == pytest.approx(by_hand)
 
 
 def test_doubly_robust_by_hand_and_its_edges() -> None:

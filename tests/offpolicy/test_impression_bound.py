@@ -77,7 +77,9 @@ def test_sums_say_no_more_than_impressions_do() -> None:
     # An impression that loses all it can: there the inequality is an equality, 1 - f.
     stakes = bounds.planned_stakes(1, 0.95, floor=K)
     worst = stakes.log_mean(np.log1p(-stakes.fractions) - stakes.fractions / K * 0.7)
-    assert impression_bound.log_wealth(impression_bound.Sums(-K, K * K, 1.0, K), 0.95)(0.7) == pytest.approx(worst)
+    assert impression_bound.log_wealth(impression_bound.ImpressionSums(-K, K * K, 1.0, K), 0.95)(0.7) == pytest.approx(
+        worst
+    )
     value = impression_bound.value_sums(w, log, most=K)
     assert (value.floor, value.total) == (0.0, pytest.approx(((v + 1) * shown.clicks).sum()))
 
@@ -138,14 +140,14 @@ def test_it_holds_for_a_pair_that_is_worse_on_short_logs() -> None:
 
 
 def test_edges_and_what_is_refused() -> None:
-    nothing = impression_bound.Sums(0.0, 0.0, 0.0, 3.0)
+    nothing = impression_bound.ImpressionSums(0.0, 0.0, 0.0, 3.0)
     assert impression_bound.lower_bound(nothing) == -3.0
-    no_clicks = impression_bound.Sums(0.0, 0.0, 100.0, 3.0)
+    no_clicks = impression_bound.ImpressionSums(0.0, 0.0, 100.0, 3.0)
     assert -3.0 <= impression_bound.lower_bound(no_clicks) < 0
-    lost = impression_bound.Sums(-300.0, 900.0, 100.0, 3.0)
+    lost = impression_bound.ImpressionSums(-300.0, 900.0, 100.0, 3.0)
     assert impression_bound.lower_bound(lost) == -3.0
     for floor in (0.0, 0.2, 1.0, 50.0):  # always below the mean, and closer with a longer log
-        sums = impression_bound.Sums(40.0, 60.0, 100.0, floor)
+        sums = impression_bound.ImpressionSums(40.0, 60.0, 100.0, floor)
         found = [impression_bound.lower_bound(sums.times(longer)) for longer in (1.0, 10.0, 1000.0)]
         assert -floor <= found[0] < found[1] < found[2] < sums.mean
         assert found[2] > 0.37

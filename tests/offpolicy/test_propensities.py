@@ -82,7 +82,7 @@ def test_what_has_no_source_is_refused_with_what_to_do() -> None:
         resolve([log()], THETA, kind="exact")
     with pytest.raises(LogError, match="no column `propensities`"):
         resolve([log()], THETA, kind="logged")
-    with pytest.raises(ConfigError, match="one of auto, logged, exact, frequency, fitted; 'guessed' came"):
+    with pytest.raises(ConfigError, match="one of auto, logged, exact, frequency, fitted; got 'guessed'"):
         resolve([log()], THETA, kind="guessed")
     for clip in ("much", -0.1, float("nan")):
         with pytest.raises(ConfigError, match="clip must be paper, quantile, none, or a number"):

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,10 +15,12 @@ from tandemrank.errors import InputError
 from tandemrank.logs import counting
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import bounds, estimators, values
+from tandemrank.offpolicy import bounds, estimators, valuation, values
+from tandemrank.offpolicy.comparison import compare_values
 from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.uncertainty import exposure_variance, impression_covariance, misfit, misfit_variance
-from tandemrank.offpolicy.values import Judged, Value, compare_values
+from tandemrank.offpolicy.values import Value
 from tandemrank.offpolicy.verdicts import MEANINGS, Verdict, worst
 
 Q = 40
@@ -33,15 +36,27 @@ def log(seed: int = 0) -> Feedback:
     )
 
 
-def side(rows: Feedback, factor: float, verdict: Verdict = Verdict.TRUST) -> Judged:
+QUESTION = Question(replicates=500, level=0.9, seed=1, independent="queries")
+
+
+def given(rows: Feedback, estimate: Estimate, verdict: Verdict = Verdict.TRUST, **more: Any) -> Value:
+    sample = valuation.sample_of(rows, QUESTION, "exact")
+    terms = bounds.value_terms(estimate)
+    own = {"verdict": verdict, "reasons": ("because",), "propensity": "exact", "sample": sample}
+    return Value(log=rows, estimate=estimate, terms=terms, **own, **more)
+
+
+def side(rows: Feedback, factor: float, verdict: Verdict = Verdict.TRUST) -> Value:
     n = rows.impressions
-    estimate = Estimate(factor * estimators.by_query(rows.clicks, rows) + 0.1 * n, n)
-    return Judged(estimate, bounds.value_terms(estimate), verdict, ("because",), propensity="exact")
+    return given(rows, Estimate(factor * estimators.by_query(rows.clicks, rows) + 0.1 * n, n), verdict)
 
 
-def valued(*sides: Judged, rows: Feedback | None = None, **options: float) -> tuple[Value, ...]:
-    chosen = {"replicates": 500, "level": 0.9, "seed": 1, "independent": "queries"} | options
-    return values.with_uncertainty(sides, rows or log(), **chosen)
+def live_of(rows: Feedback) -> Value:
+    return values.production(rows, valuation.sample_of(rows, QUESTION, None))
+
+
+def valued(*sides: Value, **options: Any) -> tuple[Value, ...]:
+    return values.with_uncertainty([replace(one, sample=replace(one.sample, **options)) for one in sides])
 
 
 def test_a_value_is_its_estimate_with_interval_and_bound() -> None:
@@ -58,7 +73,7 @@ def test_a_value_is_its_estimate_with_interval_and_bound() -> None:
 
 def test_a_difference_is_paired_query_by_query_and_draw_by_draw() -> None:
     rows = log()
-    a, b, live = valued(side(rows, 2.0), side(rows, 1.5), values.production(rows))
+    a, b, live = valued(side(rows, 2.0), side(rows, 1.5), live_of(rows))
     found = compare_values(a, b)
     assert found.difference == pytest.approx(0.5 * live.value)
     # Half of production's clicks and nothing else, so the error is half of production's too.
@@ -76,7 +91,7 @@ def test_a_difference_is_paired_query_by_query_and_draw_by_draw() -> None:
 
 def test_the_bound_of_a_difference_is_that_of_its_paired_terms_and_has_a_name() -> None:
     rows = log()
-    a, b, live = valued(side(rows, 2.0), side(rows, 1.5), values.production(rows))
+    a, b, live = valued(side(rows, 2.0), side(rows, 1.5), live_of(rows))
     clicks = estimators.by_query(rows.clicks, rows)
     wanted = bounds.betting(bounds.difference_terms(a.estimate, clicks, floor=2.0), 0.9)  # two places, two clicks
     found = compare_values(a, live)
@@ -97,8 +112,7 @@ def test_draws_without_an_answer_are_neither_wins_nor_losses() -> None:
     rows = log()
     n = np.zeros(Q + 3)
     n[:2] = 1.0  # two queries in forty carry all weight: e^-2 of the draws have neither
-    more, less = (Judged(Estimate(x * n, n), bounds.Terms(x * n, n), Verdict.TRUST, ()) for x in (2.0, 1.0))
-    a, b = valued(more, less, rows=rows)
+    a, b = valued(*(given(rows, Estimate(x * n, n)) for x in (2.0, 1.0)))
     assert 0.05 < np.isnan(a.draws).mean() < 0.25
     found = compare_values(a, b)
     assert (found.share_of_wins, compare_values(b, a).share_of_wins) == (1.0, 0.0)
@@ -113,7 +127,7 @@ def test_values_of_other_draws_cannot_be_compared() -> None:
         valued(side(rows, 1.0), seed=2),
         valued(side(rows, 1.0), replicates=600),
         valued(side(rows, 1.0), level=0.8),
-        valued(side(longer, 1.0), rows=longer),
+        valued(side(longer, 1.0)),
     ]
     for other in others:
         with pytest.raises(InputError, match="both values must come from the same log and the same draws"):
@@ -122,7 +136,7 @@ def test_values_of_other_draws_cannot_be_compared() -> None:
 
 def test_the_worse_verdict_decides_and_production_never_does() -> None:
     rows = log()
-    trusted, care, live = valued(side(rows, 2.0), side(rows, 1.0, Verdict.CARE), values.production(rows))
+    trusted, care, live = valued(side(rows, 2.0), side(rows, 1.0, Verdict.CARE), live_of(rows))
     careful = replace(care, diagnostics="some")
     assert compare_values(trusted, careful).verdict == compare_values(careful, trusted).verdict == Verdict.CARE
     assert compare_values(careful, trusted).reasons == ("new: because",)
@@ -135,27 +149,25 @@ def test_the_worse_verdict_decides_and_production_never_does() -> None:
 
 def test_the_summary_is_plain_json() -> None:
     rows = log()
-    a, live = valued(side(rows, 2.0), values.production(rows))
+    a, live = valued(side(rows, 2.0), live_of(rows))
     found = json.loads(as_json(compare_values(a, live).summary()))
     assert found["old"]["verdict"] == "as the log shows it"
     assert (found["new"]["value"], found["share_of_wins"]) == (a.value, 1.0)
     assert found["new"]["propensity"] == "exact"
 
 
-def weighted(rows: Feedback, weights: np.ndarray, estimator: str | None = "ips", race: float = 0.0) -> Judged:
+def weighted(rows: Feedback, weights: np.ndarray, estimator: str | None = "ips", race: float = 0.0) -> Value:
     """Weighted clicks, by impression."""
     estimate = Estimate(estimators.by_query(weights * rows.clicks, rows), rows.impressions)
-    return Judged(
-        estimate, bounds.value_terms(estimate), Verdict.TRUST, (), propensity="exact", weights=weights,
-        old_weights=weights, estimator=estimator, exposure_variance=race,
-    )  # fmt: skip
+    own = {"weights": weights, "old_weights": weights, "estimator": estimator, "exposure_variance": race}
+    return given(rows, estimate, **own)
 
 
 def test_an_interval_over_impressions_has_their_noise_and_that_of_the_races() -> None:
     rows = log()
     w = np.random.default_rng(2).gamma(1.0, 1.0, len(rows.query))
     one, noisy, live = valued(
-        weighted(rows, w), weighted(rows, w, race=0.03**2), values.production(rows), independent="impressions"
+        weighted(rows, w), weighted(rows, w, race=0.03**2), live_of(rows), independent="impressions"
     )
     error = float(np.sqrt(impression_covariance([w], rows, most=2.0)[0, 0]))
     assert one.standard_error == pytest.approx(error)
@@ -174,8 +186,8 @@ def test_an_interval_over_impressions_has_their_noise_and_that_of_the_races() ->
     assert compare_values(noisy, noisy).interval == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(("estimator", "least"), [("ips", False), ("beta_ips", True), ("direct", None)])
-def test_what_takes_noise_away_has_the_least_of_both_and_a_model_alone_that_over_queries(estimator, least) -> None:
+@pytest.mark.parametrize(("estimator", "least"), [("ips", False), ("beta_ips", True)])
+def test_what_takes_noise_away_has_the_least_of_both(estimator, least) -> None:
     rows = log()
     w = np.random.default_rng(2).gamma(0.2, 5.0, len(rows.query))
     side = replace(weighted(rows, w, estimator), estimate=Estimate(rows.impressions * 0.5, rows.impressions))

@@ -16,10 +16,10 @@ from tandemrank.errors import ConfigError
 from tandemrank.logs import counting
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.bounds import value_terms
+from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.estimators import Estimate
-from tandemrank.offpolicy.frequency import FrequencyGroup
-from tandemrank.offpolicy.values import Comparison, Sample, Value
+from tandemrank.offpolicy.values import Sample, Value
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -37,21 +37,27 @@ RESTS = Diagnostics(
     largest_share=0.1, clipped=0.0, unsupported=0.123, lost_at_generator=0.1, lost_at_ranker=0.023, balance=0.98,
     balance_error=0.01,
 )  # fmt: skip
-NOTHING = Estimate(np.zeros(0), np.zeros(0))
 SHOWN = Impressions(np.zeros(1, np.int32), np.zeros((1, 1), np.int32), np.zeros((1, 1), np.uint8))
 LOG = counting.from_impressions([SHOWN], Vocabulary(pl.Series([1]), pl.Series([1])))
-SAMPLE = Sample(90, 1000.0, 1000, 0.95, 0, "queries")
+SAMPLE = Sample(queries=90, impressions=1000.0, replicates=1000, level=0.95, seed=0, independent="queries")
 
 
 def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half: float = 0.1) -> Value:
     """A value with its interval on both sides."""
-    interval = size - half, size + half
-    reasons = ("because <of> this",)
-    terms = value_terms(NOTHING)
+    estimate = Estimate(np.array([size]), np.ones(1))
     return Value(
-        size, 0.05, interval, size - 0.3, "betting", verdict, reasons, None, "", rests, NOTHING, terms, terms,
-        *[np.zeros(0)] * 4, SAMPLE, LOG,
-    )  # fmt: skip
+        log=LOG,
+        sample=SAMPLE,
+        estimate=estimate,
+        terms=value_terms(estimate),
+        ceiling_terms=value_terms(estimate),
+        verdict=verdict,
+        reasons=("because <of> this",),
+        diagnostics=rests,
+        standard_error=0.05,
+        interval=(size - half, size + half),
+        lower_bound=size - 0.3,
+    )
 
 
 JOINT, BASELINE = value(1.2, TRUST), value(1.1, CANNOT)
@@ -62,17 +68,16 @@ def gap(
     method: str, against: str, size: float, verdict: Verdict = TRUST, new: Value = JOINT, old: Value = LIVE
 ) -> Difference:
     found = Comparison(
-        new,
-        old,
-        size,
-        0.05,
-        (size - 0.1, size + 0.1),
-        0.9,
-        size - 0.2,
-        "betting",
-        verdict,
-        (),
-        (size - 0.3, size + 0.3),
+        new=new,
+        old=old,
+        difference=size,
+        standard_error=0.05,
+        interval=(size - 0.1, size + 0.1),
+        over_queries=(size - 0.3, size + 0.3),
+        share_of_wins=0.9,
+        lower_bound=size - 0.2,
+        verdict=verdict,
+        reasons=(),
     )
     return Difference(method, against, found)
 
@@ -130,7 +135,9 @@ def test_sentences_say_who_is_ahead_and_what_cannot_be_said() -> None:
 
 
 def test_nobody_is_said_to_be_harmed_by_a_value_that_is_refused() -> None:
-    group = FrequencyGroup(1, 2, 90, 100.0, 0.2, 0.5, -0.3, (-0.4, -0.2))
+    group = FrequencyGroup(
+        least=1, most=2, queries=90, impressions=100.0, new=0.2, old=0.5, difference=-0.3, interval=(-0.4, -0.2)
+    )
     harmed = "is worse than production for queries that came 1 to 2 times"
     said = training.sentences(replace(LEARNED, by_frequency={"joint": (group,), "baseline": (group,)}))
     assert [sentence.split(" ", 1)[0] for sentence in said if harmed in sentence] == ["Joint"]

@@ -7,7 +7,7 @@
 - `progress`: how far a long job is, on standard error
 - `logs`: import, validate, examine
 - `offpolicy`: estimate, compare
-- `safety`: decide
+- `decisions`: decide
 - `training`: learn
 - `policies`: recommend
 - `serving`: serve, replay, seal

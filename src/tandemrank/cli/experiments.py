@@ -137,7 +137,7 @@ def learn_live(log: "pl.DataFrame", live: "TwoStagePolicy", seed: int) -> "TwoSt
 
 def decide_live(new: "TwoStagePolicy", live: "TwoStagePolicy", log: "pl.DataFrame", seed: int) -> _Called:
     """The gate, on impressions that no training saw."""
-    from tandemrank.safety import decision
+    from tandemrank.decisions import decision
 
     found = decision.decide({"new": new}, log, against=live, seed=seed)
     [one] = found.candidates

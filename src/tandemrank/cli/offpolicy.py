@@ -1,10 +1,12 @@
-"""The commands estimate and compare."""
+"""The commands estimate and compare, and the options of a question, which they share with decide."""
 
+import inspect
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -41,13 +43,13 @@ Estimator = Annotated[
     str,
     typer.Option(
         help="auto (beta_ips where propensities are known, ips where they are fitted, doubly_robust where they are counted "
-        "or a --reward is given), doubly_robust, ips, clipped, self_normalised, beta_ips or direct."
+        "or a --reward is given), doubly_robust, ips, self_normalised or beta_ips."
     ),
-]  # fmt: skip
+]
 Reward = Annotated[
     str,
     typer.Option(
-        help="Reward model of doubly_robust and direct, cross-fitted: item-rate (clicks per examination of the item and the "
+        help="Reward model of doubly_robust, cross-fitted: item-rate (clicks per examination of the item and the "
         "query), or posterior (all that the log says, docs/learning.md)."
     ),
 ]
@@ -74,19 +76,62 @@ Candidates = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class QuestionOptions:
+    """The options that ask a log: those of every command that takes a `Question`."""
+
+    propensity: Propensity = "auto"
+    logging_policy: LoggingPolicy = None
+    estimator: Estimator = "auto"
+    reward: Reward = "item-rate"
+    curve: Curve = None
+    independent: UnitOption = None
+    engine: Engine = "local"
+    seed: Seed = 0
+
+    def question(self, **more: Any) -> "Question":
+        """What they ask; files are read."""
+        from tandemrank.offpolicy.question import Question
+        from tandemrank.policies import two_stage
+
+        return Question(
+            examination=read_curve_option(self.curve) or "reciprocal",
+            estimator=self.estimator,  # type: ignore[arg-type]  # refused by name if it is none
+            reward=self.reward,  # type: ignore[arg-type]
+            propensity=self.propensity,  # type: ignore[arg-type]
+            logging_policy=None if self.logging_policy is None else two_stage.load(self.logging_policy),
+            seed=self.seed,
+            engine=self.engine,  # type: ignore[arg-type]
+            independent=self.independent,  # type: ignore[arg-type]
+            **more,
+        )
+
+
+def asks(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has the options of a question, and gets them together as `asked`."""
+    shared = inspect.signature(QuestionOptions).parameters
+    own = {name: x for name, x in inspect.signature(command).parameters.items() if name != "asked"}
+
+    @wraps(command)
+    def run(**options: Any) -> None:
+        asked = QuestionOptions(**{name: options.pop(name) for name in shared})
+        command(asked=asked, **options)
+
+    every = [x.replace(kind=inspect.Parameter.KEYWORD_ONLY) for x in (*own.values(), *shared.values())]
+    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    run.__annotations__ = {x.name: x.annotation for x in every}
+    return run
+
+
 @app.command()
+@asks
 def estimate(
+    asked: QuestionOptions,
     logs: Log,
     policy: Policy = None,
     scores: Scores = None,
-    propensity: Propensity = "auto",
-    logging_policy: LoggingPolicy = None,
-    estimator: Estimator = "auto",
-    reward: Reward = "item-rate",
     list_length: ListLength = None,
     candidates: Candidates = None,
-    curve: Curve = None,
-    independent: UnitOption = None,
     lists: Annotated[
         str,
         typer.Option(help="What is shown: sampled (lists drawn from the pair) or most-likely (as `recommend` gives)."),
@@ -99,8 +144,6 @@ def estimate(
             "against its steepness.",
         ),
     ] = False,
-    engine: Engine = "local",
-    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Estimates what a pair would be worth if it were live (off-policy): value, interval, diagnostics and a verdict.
@@ -112,14 +155,15 @@ def estimate(
     from tandemrank.offpolicy.sensitivity import read_curve_interval
     from tandemrank.offpolicy.valuation import estimate_all, sensitivity_of
 
+    curve = asked.curve
     if curve_interval and curve in (None, "reciprocal", "dcg"):
         raise ConfigError(
             "--curve-interval needs --curve, a JSON file of `tandemrank examine --json` with its interval."
         )
     if lists not in ("sampled", "most-likely") or (curve_interval and lists != "sampled"):
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
-    question = _question(propensity, logging_policy, estimator, reward, curve, independent, engine, seed)
-    sizes = Sizes(candidates, list_length, logs)
+    question = asked.question()
+    sizes = ScoredSizes(candidates, list_length, logs)
     sizes.refuse_unused(scores)
     pair = pair_of(policy, scores, sizes)
     with working("reading the log and valuing the pair"):
@@ -132,21 +176,15 @@ def estimate(
 
 
 @app.command()
+@asks
 def compare(
+    asked: QuestionOptions,
     logs: Log,
     policy: Policy = None,
     scores: Scores = None,
     against: Against = "production",
-    propensity: Propensity = "auto",
-    logging_policy: LoggingPolicy = None,
-    estimator: Estimator = "auto",
-    reward: Reward = "item-rate",
     list_length: ListLength = None,
     candidates: Candidates = None,
-    curve: Curve = None,
-    independent: UnitOption = None,
-    engine: Engine = "local",
-    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Compares a pair with production, or with another pair: the paired difference in clicks per impression.
@@ -154,47 +192,21 @@ def compare(
     Give a log that neither was trained on: on its own training log every pair looks better than it is.
     """
     load_first("offpolicy.valuation")
-    from tandemrank.offpolicy.valuation import estimate_all
-    from tandemrank.offpolicy.values import compare_values
+    from tandemrank.offpolicy.valuation import compare as compared
 
-    question = _question(propensity, logging_policy, estimator, reward, curve, independent, engine, seed)
-    sizes = Sizes(candidates, list_length, logs)
+    question = asked.question()
+    sizes = ScoredSizes(candidates, list_length, logs)
     sizes.refuse_unused(scores, against)
-    sides = [pair_of(policy, scores, sizes), other_side(against, sizes)]
+    new, old = pair_of(policy, scores, sizes), other_side(against, sizes)
     with working("reading the log and comparing"):
-        found = compare_values(*estimate_all(sides, logs, question))
+        found = compared(new, old, logs, question)
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
     of_new = {"propensity": found.new.propensity, "propensity_reason": found.new.propensity_reason}
     print_summary(found.summary() if as_json else brief | found.summary() | brief | of_new, as_json)
 
 
-def _question(
-    propensity: str,
-    logging_policy: Path | None,
-    estimator: str,
-    reward: str,
-    curve: str | None,
-    independent: str | None,
-    engine: str,
-    seed: int,
-) -> "Question":
-    from tandemrank.offpolicy.question import Question
-    from tandemrank.policies import two_stage
-
-    return Question(
-        examination=read_curve_option(curve) or "reciprocal",
-        estimator=estimator,  # type: ignore[arg-type]  # refused by name if it is none
-        reward=reward,  # type: ignore[arg-type]
-        propensity=propensity,  # type: ignore[arg-type]
-        logging_policy=None if logging_policy is None else two_stage.load(logging_policy),
-        seed=seed,
-        engine=engine,  # type: ignore[arg-type]
-        independent=independent,  # type: ignore[arg-type]
-    )
-
-
 @dataclass(frozen=True)
-class Sizes:
+class ScoredSizes:
     """K2 and K of systems that are given by their scores, as asked for or by the log."""
 
     candidates: int | None
@@ -219,7 +231,7 @@ class Sizes:
             )
 
 
-def pair_of(policy: Path | None, scores: Path | None, sizes: Sizes) -> "TwoStagePolicy":
+def pair_of(policy: Path | None, scores: Path | None, sizes: ScoredSizes) -> "TwoStagePolicy":
     """The pair that is asked about."""
     from tandemrank.policies import outside, two_stage
 
@@ -230,7 +242,7 @@ def pair_of(policy: Path | None, scores: Path | None, sizes: Sizes) -> "TwoStage
     return outside.policy_from_scores(cast(Path, scores), K2=sizes.candidates, K=sizes.places)
 
 
-def other_side(against: str, sizes: Sizes) -> "Side":
+def other_side(against: str, sizes: ScoredSizes) -> "Side":
     """The other side: production, a saved pair, or any system by its scores."""
     from tandemrank.offpolicy.values import PRODUCTION
 

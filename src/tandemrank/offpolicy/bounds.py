@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from tandemrank.errors import ConfigError, InputError
-from tandemrank.offpolicy.estimate import Estimate
+from tandemrank.offpolicy.estimators import Estimate
 
 Floats = NDArray[np.float64]
 Independent = Literal["impressions", "queries"]

@@ -6,6 +6,16 @@ all that is wasted); what the real re-ranker wastes beyond it, by preferring suc
 **Balance** is sum(w e) / sum(rho_cr), w = rho_cr / rho_0 and e the logged examination: 1 up to noise if the propensities
 are right and the log has support (rho_0 > 0 wherever rho_cr > 0), less by what has none. Its error is over queries; few queries
 are no sample, and of one it would be 0, so theirs is over what was shown, sum(w^2 e theta) in the numerator.
+
+**Identified** is what can be said where the log has no support: the worst and the best case of what was never shown.
+
+    worst = U_hat                                               every item that a query was never shown is worth nothing
+    best  = U_hat + 1/N sum_q n_q sum_{d never shown} rho(d)    an examination of it is always a click
+
+A deterministic log identifies a policy's value only on what it showed: the value is in between, whatever the other items are
+(partial identification, Manski 2003). Where the logger varies, IPS counts what it could have shown but did not, too, so the
+range is wider than it need be, and still right. Clicks are at most one per examination; nothing else is assumed of relevance.
+Another estimator than IPS may find a value beyond an end: the range is then as wide as both.
 """
 
 from dataclasses import dataclass
@@ -16,27 +26,11 @@ from numpy.typing import NDArray
 from tandemrank.errors import PolicyError
 from tandemrank.logs import feedback
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy.estimate import Estimate
+from tandemrank.offpolicy.estimators import Estimate, Exposure
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Exposure:
-    """Exposures of a pair on a log.
-
-    Shapes: rho [P], of each row; total, supported [Q], over all items and over logged pairs; random [Q], the supported
-    share if candidates were shown in random order; direct [folds, Q], sum_d rho r_hat; error [P], the standard error of rho
-    by its races, None where it has none.
-    """
-
-    rho: Floats
-    total: Floats
-    supported: Floats
-    random: Floats
-    direct: Floats
-    error: Floats | None = None
+Z95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -74,10 +68,8 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
     if all_exposure <= 0:
         raise PolicyError("the pair shows nothing to any query of the log. Check that its scores are of these queries.")
     balance = Estimate(np.bincount(log.query, we, log.Q).astype(np.float64), n * exposure.total)
-    unsupported, shuffled = (
-        max(0.0, 1 - float((n * x).sum()) / all_exposure)
-        for x in (exposure.supported, exposure.total * exposure.random)
-    )
+    unsupported = max(0.0, 1 - float((n * exposure.supported).sum()) / all_exposure)
+    shuffled = max(0.0, 1 - float((n * exposure.total * exposure.random).sum()) / all_exposure)
     generator = min(unsupported, shuffled)
     queries = int((n > 0).sum())
     over_shown = float(np.sqrt((w * we * theta[log.rank]).sum())) / all_exposure
@@ -95,4 +87,41 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
         lost_at_ranker=unsupported - generator,
         balance=balance.value,
         balance_error=balance.standard_error if queries >= FEW_QUERIES else over_shown,
+    )
+
+
+@dataclass(frozen=True)
+class Identified:
+    """The value in the worst and in the best case, and an interval that holds all that is between, with both cases' noise.
+
+    `missing`: the exposure per impression that nothing is known about.
+    """
+
+    worst: float
+    best: float
+    interval: tuple[float, float]
+    missing: float
+
+    @property
+    def words(self) -> str:
+        """As a sentence for the reasons of a verdict."""
+        low, high = self.interval
+        return (
+            f"whatever the items that were never shown are worth, its value is from {self.worst:.3g} to {self.best:.3g} clicks "
+            f"per impression (95%: {low:.3g} to {high:.3g})"
+        )
+
+
+def identified(ips: Estimate, exposure: Exposure, log: Feedback, *, value: float) -> Identified:
+    """The range of a pair's value, by its IPS estimate, the exposure that the log never showed, and the value that is given."""
+    n = log.impressions.astype(np.float64)
+    missing = n * np.maximum(exposure.total - exposure.supported, 0.0)
+    best = Estimate(ips.numerator + missing, ips.denominator)
+    low, high = ips.interval(Z95)[0], best.interval(Z95)[1]
+    total = float(n.sum())
+    return Identified(
+        worst=min(ips.value, value),
+        best=max(best.value, value),
+        interval=(max(min(low, value), 0.0), max(high, value)),
+        missing=float(missing.sum()) / total if total > 0 else 0.0,
     )

@@ -3,23 +3,76 @@
     U_hat = 1/N sum_i sum_d rho_cr(d) / rho_0(d) c_i(d)          (paper: cltr-obj-2s; one stage: cltr-obj; K = 1: opl-obj)
 
 Every estimator takes `(rho_cr, rho_0, feedback)`, exposures aligned with the rows of the feedback, and returns an
-`Estimate`. Clicks enter only through sums, so the cost does not depend on the length of the log. `catalogue.ESTIMATORS` gives
-them their names for users; `training.weights` has the same estimators as weights of the documents.
+`Estimate`. Clicks enter only through sums, so the cost does not depend on the length of the log. `evidence.ESTIMATORS` gives
+them their names for users; `training.weights` has the same estimators as weights of the documents. Parts of a log by query,
+for cross-fitting, are here too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base import random
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import InputError, LogError
 from tandemrank.logs.feedback import Feedback, exposure
-from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.folds import QUERY_FOLDS, fold_of_queries
 
 Floats = NDArray[np.float64]
+Estimator = Literal["auto", "doubly_robust", "ips", "self_normalised", "beta_ips"]
+QUERY_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A ratio of sums over queries, sum_q numerator[q] / sum_q denominator[q]: every estimator here is one.
+
+    Shapes: numerator, denominator [Q].
+    """
+
+    numerator: Floats
+    denominator: Floats
+
+    @property
+    def value(self) -> float:
+        """The estimate itself; NaN where the log says nothing at all."""
+        total = float(self.denominator.sum())
+        return float(self.numerator.sum()) / total if total > 0 else float("nan")
+
+    @property
+    def standard_error(self) -> float:
+        """By the residuals of the ratio (delta method), queries independent."""
+        return float(np.sqrt(np.square(self.influence).sum()))
+
+    @property
+    def influence(self) -> Floats:
+        """What each query adds to the error of the ratio, to first order.  Shapes: -> [Q]."""
+        residual: Floats = self.numerator - self.value * self.denominator
+        total = float(self.denominator.sum())
+        return residual / total if total > 0 else np.full_like(residual, np.nan)
+
+    def interval(self, z: float = 1.96) -> tuple[float, float]:
+        """The normal interval value +- z standard errors."""
+        return self.value - z * self.standard_error, self.value + z * self.standard_error
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Exposures of a pair on a log.
+
+    Shapes: rho [P], of each row; total, supported [Q], over all items and over logged pairs; random [Q], the supported
+    share if candidates were shown in random order; direct [folds, Q], sum_d rho r_hat; error [P], the standard error of rho
+    by its races, None where it has none.
+    """
+
+    rho: Floats
+    total: Floats
+    supported: Floats
+    random: Floats
+    direct: Floats
+    error: Floats | None = None
 
 
 def ips(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> Estimate:
@@ -31,14 +84,6 @@ def ips(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> Estimate:
     check_exposures(rho_cr, rho_0, feedback)
     clicks = feedback.clicks * safe_ratio(rho_cr, rho_0, feedback.clicks)
     return Estimate(by_query(clicks, feedback), feedback.impressions.astype(np.float64))
-
-
-def clipped(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, minimum: float) -> Estimate:
-    """IPS with propensities raised to a minimum: 1/N sum_i sum_d rho_cr(d) / max(rho_0(d), minimum) c_i(d).
-
-    Never above IPS: less noise for a value that is too small where the clip bites.  Shapes: rho_cr, rho_0 [P].
-    """
-    return ips(rho_cr, np.maximum(rho_0, minimum), feedback)
 
 
 def self_normalised(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, theta: Floats) -> Estimate:
@@ -125,7 +170,9 @@ def best_beta(found: Moments, use: NDArray[np.bool_]) -> float:
 
 def _moments(w: Floats, log: Feedback, theta: Floats, total: Floats | None) -> Moments:
     """Shapes: w [P], rho_cr / rho_0; theta [K]; total [Q] -> [Q] each."""
-    K, n, seen = len(theta), log.impressions.astype(np.float64), exposure(log, theta)
+    K = len(theta)
+    n = log.impressions.astype(np.float64)
+    seen = exposure(log, theta)
     ranks = log.query.astype(np.int64) * K + log.rank
     X, Y = (sums_by(ranks, w * x, log.Q * K).reshape(log.Q, K) for x in (log.clicks, seen))
     squares = w * w * theta[log.rank]
@@ -133,29 +180,19 @@ def _moments(w: Floats, log: Feedback, theta: Floats, total: Floats | None) -> M
     several = np.maximum(n, 1)
     Z = np.full(log.Q, float(theta.sum())) if total is None else total
     return Moments(
-        X.sum(1),
-        Y.sum(1) - n * Z,
-        n,
-        Z,
-        factor * (by_query(squares * log.clicks, log) - (X * Y).sum(1) / several),
-        factor * (by_query(squares * seen, log) - np.square(Y).sum(1) / several),
+        clicks=X.sum(1),
+        surplus=Y.sum(1) - n * Z,
+        n=n,
+        total=Z,
+        covariance=factor * (by_query(squares * log.clicks, log) - (X * Y).sum(1) / several),
+        variance=factor * (by_query(squares * seen, log) - np.square(Y).sum(1) / several),
     )
-
-
-def direct_method(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, direct: Floats) -> Estimate:
-    """What a reward model promises: U_hat = 1/N sum_i sum_d rho_cr(d) r_hat(q_i, d), over *all* documents.
-
-    No weights, so little noise; as wrong as the model, and the interval does not know it.
-    Shapes: rho_cr, rho_0 [P], not used; direct [Q], sum_d rho_cr(d) r_hat(q, d) of each query.
-    """
-    check_direct(direct, feedback)
-    return Estimate(direct * feedback.impressions, feedback.impressions.astype(np.float64))
 
 
 def doubly_robust(
     rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, theta: Floats, r_hat: Floats, direct: Floats
 ) -> Estimate:
-    """The direct method, corrected by IPS on what the model gets wrong.
+    """What a reward model promises, corrected by IPS on what it gets wrong.
 
         U_hat = 1/N sum_i [ sum_d rho_cr(d) r_hat(q_i, d)
                             + sum_{d shown} rho_cr(d) / rho_0(d) (c_i(d) - theta_{k(d)} r_hat(q_i, d)) ]
@@ -164,7 +201,8 @@ def doubly_robust(
     Shapes: rho_cr, rho_0, r_hat [P]; theta [K]; direct [Q], sum_d rho_cr(d) r_hat(q, d) of each query.
     """
     check_exposures(rho_cr, rho_0, feedback)
-    check_direct(direct, feedback)
+    if direct.shape != feedback.impressions.shape or not np.isfinite(direct).all():
+        raise InputError(f"direct must have one finite value per query, {feedback.Q}; got the shape {direct.shape}.")
     w = safe_ratio(rho_cr, rho_0, feedback.shown)
     residual = by_query(w * (feedback.clicks - exposure(feedback, theta) * r_hat), feedback)
     return Estimate(direct * feedback.impressions + residual, feedback.impressions.astype(np.float64))
@@ -187,16 +225,11 @@ def safe_ratio(rho_cr: Floats, rho_0: Floats, matters: Floats) -> Floats:
     return np.divide(rho_cr, rho_0, out=np.zeros(len(rho_0)), where=(matters > 0) & (rho_0 > 0))
 
 
-def check_direct(direct: Floats, feedback: Feedback) -> None:
-    if direct.shape != feedback.impressions.shape or not np.isfinite(direct).all():
-        raise InputError(f"direct must have one finite value per query, {feedback.Q}; the shape {direct.shape} came.")
-
-
 def check_exposures(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> None:
     for name, rho in (("rho_cr", rho_cr), ("rho_0", rho_0)):
         if rho.shape != feedback.query.shape:
             raise InputError(
-                f"{name} must have one value per row of the feedback, {len(feedback.query)}, not {rho.shape}."
+                f"{name} must have one value per row of the feedback, {len(feedback.query)}; got {rho.shape}."
             )
         if not np.isfinite(rho).all() or (rho < 0).any():
             raise InputError(
@@ -205,11 +238,43 @@ def check_exposures(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> None:
     bad = (feedback.clicks > 0) & (rho_0 <= 0)
     if bad.any():
         row = int(np.argmax(bad))
-        query, item = (
-            feedback.vocabulary.query_ids[int(feedback.query[row])],
-            feedback.vocabulary.item_ids[int(feedback.item[row])],
-        )
+        query = feedback.vocabulary.query_ids[int(feedback.query[row])]
+        item = feedback.vocabulary.item_ids[int(feedback.item[row])]
         raise LogError(
             f"{int(bad.sum())} clicked items have propensity 0 (first: query {query}, item {item}). "
             f"The log was not drawn from this policy; use frequency propensities or check the ids."
         )
+
+
+# --- cross-fitting ----------------------------------------------------------------------------------------------------
+
+
+def query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
+    """Parts of a log by query, each with the rest: sums cannot be split by impression."""
+    fold_of = fold_of_queries(log.Q, seed)
+    return [(_of_queries(log, fold_of == fold), _of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
+
+
+def fold_of_queries(Q: int, seed: int) -> NDArray[np.int64]:
+    """The fold of each query, by its position and the seed alone.  Shapes: -> [Q]."""
+    keys = random.random_keys(seed, random.Stream.FOLDS, np.arange(Q))
+    return (random.uniforms(keys) * QUERY_FOLDS).astype(np.int64)
+
+
+def _of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
+    """The sums of some queries alone.  Shapes: chosen [Q]."""
+    rows = chosen[log.query]
+    columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}
+    logged, others = (None if x is None else x[rows] for x in (log.logged, log.others))
+    return replace(log, **columns, logged=logged, others=others, impressions=np.where(chosen, log.impressions, 0.0))
+
+
+def rows_of(part: Feedback, log: Feedback) -> NDArray[np.int64]:
+    """Where the rows of a part are among those of the whole log.  Shapes: -> [P of the part]."""
+    ranks = 1 + max(int(x.rank.max(initial=0)) for x in (part, log))
+    part_key, log_key = (
+        (x.query.astype(np.int64) * x.D + x.item) * ranks + x.rank  # in the order of the rows
+        for x in (part, log)
+    )
+    at: NDArray[np.int64] = np.searchsorted(log_key, part_key)
+    return at

@@ -16,7 +16,7 @@ from torch import Tensor
 from tandemrank._base.ids import positions_of
 from tandemrank.gradients import race
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy.diagnostics import Exposure
+from tandemrank.offpolicy.estimators import Exposure
 from tandemrank.policies import candidates
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -79,7 +79,11 @@ def exposure_on(
     here = positions_of(policy.vocabulary.item_ids, log.vocabulary.item_ids, "item", missing="mark")[log.item]
     there = positions_of(log.vocabulary.item_ids, policy.vocabulary.item_ids, "item", missing="mark")
     once = ((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) & (here >= 0)
-    (rho, error), (total, supported, random) = np.zeros((2, len(log.query))), np.zeros((3, log.Q))
+    rho = np.zeros(len(log.query))
+    error = np.zeros(len(log.query))
+    total = np.zeros(log.Q)
+    supported = np.zeros(log.Q)
+    random = np.zeros(log.Q)
     direct = np.zeros((len(rewards), log.Q))
     generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
@@ -97,7 +101,8 @@ def exposure_on(
             found = _of_fixed(found, policy.most_likely(q), at, theta[: policy.K], worth)
         else:
             found = how(policy, q, at, curve, worth, samples, generator)
-        rho[rows], error[rows] = (np.where(here[rows] >= 0, x, 0.0) for x in (found.rho, found.error))
+        rho[rows] = np.where(here[rows] >= 0, found.rho, 0.0)
+        error[rows] = np.where(here[rows] >= 0, found.error, 0.0)
         total[part] = found.total
         supported[part] = np.bincount(at[0], np.where(once[rows], found.rho, 0.0), len(part))
         random[part] = np.bincount(at[0], np.where(once[rows], found.shuffled, 0.0), len(part))
@@ -105,7 +110,14 @@ def exposure_on(
         direct[:, part] = found.direct
         if progress:
             progress(first + len(part), len(logged))
-    return Exposure(rho, total, supported, drawn.random if shares and drawn else random, direct, error)
+    return Exposure(
+        rho=rho,
+        total=total,
+        supported=supported,
+        random=drawn.random if shares and drawn else random,
+        direct=direct,
+        error=error,
+    )
 
 
 def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> int:
@@ -117,7 +129,7 @@ def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> in
 
 
 @dataclass(frozen=True)
-class _Found:
+class _BatchExposure:
     """Of a batch: exposures of logged pairs, by the pair and with its candidates in random order, and the sums over all items.
 
     `error`: the standard error of rho.  Shapes: rho, error, shuffled [n]; total, shuffled_total [B]; direct [folds, B].
@@ -166,14 +178,21 @@ def _of_everything(
     worth: Sequence[Worth],
     samples: int,
     g: torch.Generator,
-) -> _Found:
+) -> _BatchExposure:
     s_c, s_r = policy.plain_scores(q)
     (every, error), (shuffled, _) = (
         [x.double().numpy() for x in race.exposure(s_c, s, curve, policy.K2, samples=n, generator=g)]
         for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
     )
     direct = np.array([(every * one.of_all()).sum(1) for one in worth]).reshape(len(worth), len(q))
-    return _Found(every[at], error[at], shuffled[at], every.sum(1), shuffled.sum(1), direct)
+    return _BatchExposure(
+        rho=every[at],
+        error=error[at],
+        shuffled=shuffled[at],
+        total=every.sum(1),
+        shuffled_total=shuffled.sum(1),
+        direct=direct,
+    )
 
 
 def _of_candidates(
@@ -184,7 +203,7 @@ def _of_candidates(
     worth: Sequence[Worth],
     samples: int,
     g: torch.Generator,
-) -> _Found:
+) -> _BatchExposure:
     """The same where the re-ranker is asked about candidates only: exposures of the logged pairs, the sums as they must be, and
     the direct part by drawn lists."""
     D = len(policy.vocabulary.item_ids)
@@ -200,16 +219,31 @@ def _of_candidates(
     for fold, one in enumerate(worth):
         gain = one.of(rows, lists) @ curve.double().numpy()
         direct[fold] = gain.reshape(len(q), samples).mean(1)
-    return _Found(found.rho[inverse], found.error[inverse], found.shuffled[inverse], total, total, direct)
+    return _BatchExposure(
+        rho=found.rho[inverse],
+        error=found.error[inverse],
+        shuffled=found.shuffled[inverse],
+        total=total,
+        shuffled_total=total,
+        direct=direct,
+    )
 
 
-def _nothing(B: int, n: int) -> _Found:
+def _nothing(B: int, n: int) -> _BatchExposure:
     """Of a batch of B queries and n logged pairs."""
-    of_pairs, of_queries = np.zeros(n), np.zeros(B)
-    return _Found(of_pairs, of_pairs, of_pairs, of_queries, of_queries, np.zeros((0, B)))
+    return _BatchExposure(
+        rho=np.zeros(n),
+        error=np.zeros(n),
+        shuffled=np.zeros(n),
+        total=np.zeros(B),
+        shuffled_total=np.zeros(B),
+        direct=np.zeros((0, B)),
+    )
 
 
-def _of_fixed(found: _Found, lists: NDArray[np.int32], at: At, theta: Floats, worth: Sequence[Worth]) -> _Found:
+def _of_fixed(
+    found: _BatchExposure, lists: NDArray[np.int32], at: At, theta: Floats, worth: Sequence[Worth]
+) -> _BatchExposure:
     """The same of lists that are always shown: theta_k of the item at rank k.  Shapes: lists [B, K]; theta [K]."""
     lists = lists[:, : len(theta)]
     rho = (lists[at[0]] == at[1][:, None]) @ theta

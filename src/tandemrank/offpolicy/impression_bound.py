@@ -37,7 +37,7 @@ EXACT = 1e-9  # of the root; the bound is moved down by it
 
 
 @dataclass(frozen=True)
-class Sums:
+class ImpressionSums:
     """All that the bound needs: sum X, S, N, and the floor B."""
 
     total: float
@@ -50,19 +50,19 @@ class Sums:
         """sum X / N; NaN of nothing."""
         return self.total / self.N if self.N > 0 else float("nan")
 
-    def times(self, longer: float) -> "Sums":
+    def times(self, longer: float) -> "ImpressionSums":
         """Those of a log so many times as long, if it goes on like this."""
-        return Sums(longer * self.total, longer * self.squares, longer * self.N, self.floor)
+        return ImpressionSums(longer * self.total, longer * self.squares, longer * self.N, self.floor)
 
 
-def value_sums(weights: Floats, log: Feedback, *, most: float) -> Sums:
+def value_sums(weights: Floats, log: Feedback, *, most: float) -> ImpressionSums:
     """The sums of a value. `most` clicks of an impression.  Shapes: weights [P], rho / rho_0 of the rows of the log."""
     return _sums(weights, np.zeros_like(weights), log, most, np.ones(log.Q, np.bool_))
 
 
 def difference_sums(
     new: Floats, old: Floats, log: Feedback, *, most: float, queries: NDArray[np.bool_] | None = None
-) -> Sums:
+) -> ImpressionSums:
     """The sums of a difference. `most` clicks of an impression; each can cost what the old side's largest weight is.
 
     `queries`: those that count, by default all.
@@ -73,7 +73,7 @@ def difference_sums(
     return _sums(new - old, old, log, most, np.ones(log.Q, np.bool_) if queries is None else queries)
 
 
-def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[np.bool_]) -> Sums:
+def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[np.bool_]) -> ImpressionSums:
     """`lost`: the most that a click on a row can cost."""
     if v.shape != log.clicks.shape:
         raise InputError(f"weights are needed for each of {len(log.clicks)} rows; {v.shape} came.")
@@ -85,10 +85,10 @@ def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[
     together = np.inf if log.others is None else clicks + np.where(queries[log.query], log.others, 0.0)
     floor = most * float(np.where(queries[log.query] & (log.shown > 0), lost, 0.0).max(initial=0.0))
     squares = float(np.square(v) @ np.minimum(together, most * clicks))
-    return Sums(float(v @ clicks), squares, float(log.impressions[queries].sum()), floor)
+    return ImpressionSums(float(v @ clicks), squares, float(log.impressions[queries].sum()), floor)
 
 
-def lower_bound(sums: Sums, level: float = 0.95) -> float:
+def lower_bound(sums: ImpressionSums, level: float = 0.95) -> float:
     """The smallest u that the averaged wealth does not speak against; -B where nothing speaks against any."""
     check_level(level)
     B, threshold = sums.floor, float(np.log(1 / (1 - level)))
@@ -102,7 +102,7 @@ def lower_bound(sums: Sums, level: float = 0.95) -> float:
     return max(float(found) - EXACT * scale, -B)
 
 
-def log_wealth(sums: Sums, level: float) -> Callable[[float], float]:
+def log_wealth(sums: ImpressionSums, level: float) -> Callable[[float], float]:
     """The logarithm of what the averaged bets against u have at least made of 1: it falls with u, below 0 at the mean."""
     stakes = planned_stakes(sums.N, level, floor=sums.floor)
     g = stakes.fractions / max(sums.floor, 1.0)

@@ -83,7 +83,7 @@ def fit(
     if any(rank < 1 for rank in ranks) or prior < 0 or epochs < 1:
         raise ConfigError(f"expected ranks >= 1, prior >= 0, epochs >= 1; {ranks}, {prior}, {epochs} came.")
     Q, D, K = len(vocabulary.query_ids), len(vocabulary.item_ids), lists.items.shape[1]
-    job, generator = _Fit(lists, D, seed), torch.Generator().manual_seed(seed)
+    job, generator = _LoggerFit(lists, D, seed), torch.Generator().manual_seed(seed)
     best = alone = job.optimise([torch.from_numpy(np.log(job.counts + 0.5)).float()], 0.0, epochs)
     for rank in ranks:
         tastes = [0.1 * torch.randn(n, rank, generator=generator) for n in (Q, D)]
@@ -169,7 +169,7 @@ def _sorted(lists: Lists, chosen: NDArray[np.bool_], place: NDArray[np.int64]) -
     return Lists(lists.query[order], lists.items[order])
 
 
-class _Fit:
+class _LoggerFit:
     """One fit: lists in batches, those that are held out, and the chances of the items to stand for all."""
 
     def __init__(self, lists: Lists, D: int, seed: int) -> None:

@@ -9,7 +9,7 @@ makes a click count for much; clipping raises all below a minimum to it, for les
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,13 @@ from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.logs.variety import fixed_queries, hardly_varies, shows_nothing_else
 from tandemrank.offpolicy.logger import Lists, fit
-from tandemrank.offpolicy.names import Asked, Clip, Kind
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
+Kind = Literal["logged", "exact", "frequency", "fitted"]
+Asked = Literal["auto"] | Kind
+Clip = Literal["paper", "quantile", "none"] | float
 
 # One clicked row in a thousand counts for less than it says. Training's results rest on this share; and of a value, over six
 # simulated worlds, it never raised the error, where one in a hundred made it up to 0.8% too low and the error 10% larger.
@@ -32,17 +34,24 @@ SAMPLES = 50  # of the race, for propensities that come from a policy
 # Races of all queries together, where there are many: the noise of each averages out. Clicks are divided by what they find, so
 # a few are not enough: with 16 that makes a value some 0.5% too high.
 RACES, LEAST = 320_000, 16
-
-
 OFTEN = 50.0  # showings per pair from which on frequencies of few queries are better known than any model of the logger
 FITTED_LEAST = 1e-9  # of a fitted propensity: what was shown can be, though its fitted chance be 0 in single precision
+
+
+@dataclass(frozen=True)
+class FittedLogger:
+    """A logging policy that was fitted to lists of the same logger before, with how many lists per query that were."""
+
+    policy: TwoStagePolicy
+    lists: float
 
 
 @dataclass(frozen=True)
 class Resolved:
     """The propensities of one or more parts of a log, from one source, and the minimum to which they are raised.
 
-    `kind` is the source, `reason` says why it was taken, `logger` is the policy they come from (exact, fitted).
+    `kind` is the source, `reason` says why it was taken, `logger` is the policy they come from (exact, fitted), `fitted_lists`
+    how many lists per query it was fitted to, None where it is known.
     `only_shown`: nothing is known of what a query was never shown, since lists hardly vary and these are frequencies, or since
     the lists never left their items, whatever the propensities.
     Shapes: unclipped: of each part [P], its rows.
@@ -54,6 +63,7 @@ class Resolved:
     reason: str
     logger: TwoStagePolicy | None = None
     only_shown: bool = False
+    fitted_lists: float | None = None
 
     @cached_property
     def rho_0(self) -> tuple[Floats, ...]:
@@ -73,7 +83,7 @@ def resolve(
     kind: Asked = "auto",
     clip: Clip = "none",
     clip_quantile: float = CLIP_QUANTILE,
-    logging_policy: TwoStagePolicy | None = None,
+    logging_policy: TwoStagePolicy | FittedLogger | None = None,
     lists: Callable[[], Lists] | None = None,
     samples: int | None = None,
     seed: int = 0,
@@ -84,22 +94,20 @@ def resolve(
     """Propensities of every row of every part, by the kind that is asked for; `auto` takes the best there is a source for.
 
     The first part decides, the source and the clip: the others (what is held out, what is valued) only follow. `lists` reads
-    the shown lists of the log; it is called only if a logging policy has to be fitted to them. Without `rows` the source is
-    found and no propensity: a reward model needs none. `only_clicked`: those of the first part are wanted where it has clicks.
-    `beside`: other impressions of the same vocabulary, among which frequencies are counted where lists hardly vary.
+    the shown lists of the log; it is called only if a logging policy has to be fitted to them, and none was before. Without
+    `rows` the source is found and no propensity: a reward model needs none. `only_clicked`: those of the first part are wanted
+    where it has clicks. `beside`: other impressions of the same vocabulary, among which frequencies are counted where lists
+    hardly vary.
     Shapes: theta [K].
     """
     for part in parts:
         check_curve(part, theta)
     chosen, reason = choose_propensity(kind, parts[0], logging_policy)
-    logger = logging_policy if chosen == "exact" else None
+    logger = logging_policy if chosen == "exact" and isinstance(logging_policy, TwoStagePolicy) else None
+    fitted_lists = None
     if chosen == "fitted":
-        if lists is None:
-            raise ConfigError(
-                f"fitted propensities need the lists of the log, and sums of it have none (propensity = {kind}). Give the "
-                "log itself, or the policy that drew it, or propensity = frequency."
-            )
-        logger = fitted_policy(lists(), parts[0].vocabulary, seed=seed)
+        found = _fitted_before(logging_policy) or _fitted_now(parts[0], lists, kind, seed)
+        logger, fitted_lists = found.policy, found.lists
     used = parts if rows else ()
     only_shown = knows_only_shown(chosen, parts[0])
     rho_0 = tuple(
@@ -118,7 +126,29 @@ def resolve(
     clicked = rho_0[0][parts[0].clicks > 0] if rows else np.zeros(0)
     minimum = clip_minimum(clip, clicked, sum(part.N for part in parts), quantile=clip_quantile)
     minimum = max(minimum, FITTED_LEAST) if chosen == "fitted" else minimum
-    return Resolved(rho_0, minimum, chosen, reason, logger, only_shown)
+    return Resolved(
+        unclipped=rho_0,
+        clip=minimum,
+        kind=chosen,
+        reason=reason,
+        logger=logger,
+        only_shown=only_shown,
+        fitted_lists=fitted_lists,
+    )
+
+
+def _fitted_before(logging_policy: TwoStagePolicy | FittedLogger | None) -> FittedLogger | None:
+    return logging_policy if isinstance(logging_policy, FittedLogger) else None
+
+
+def _fitted_now(log: Feedback, lists: Callable[[], Lists] | None, kind: Asked, seed: int) -> FittedLogger:
+    if lists is None:
+        raise ConfigError(
+            f"fitted propensities need the lists of the log, and sums of it have none (propensity = {kind}). Give the "
+            "log itself, or the policy that drew it, or propensity = frequency."
+        )
+    queries = max(int((log.impressions > 0).sum()), 1)
+    return FittedLogger(fitted_policy(lists(), log.vocabulary, seed=seed), log.N / queries)
 
 
 def fitted_policy(lists: Lists, vocabulary: Vocabulary, *, seed: int = 0) -> TwoStagePolicy:
@@ -138,10 +168,14 @@ def check_curve(log: Feedback, theta: Floats) -> None:
         )
 
 
-def choose_propensity(wanted: Asked, log: Feedback, logging_policy: TwoStagePolicy | None) -> tuple[Kind, str]:
+def choose_propensity(
+    wanted: Asked, log: Feedback, logging_policy: TwoStagePolicy | FittedLogger | None
+) -> tuple[Kind, str]:
     """Which propensities to use, and why: for `auto` the best that there is a source for."""
     if wanted not in ("auto", *get_args(Kind)):
-        raise ConfigError(f"propensity must be one of auto, {', '.join(get_args(Kind))}; {wanted!r} came.")
+        raise ConfigError(f"propensity must be one of auto, {', '.join(get_args(Kind))}; got {wanted!r}.")
+    if isinstance(logging_policy, FittedLogger) and wanted in ("auto", "fitted"):
+        return "fitted", "the policy that drew the log was fitted to its lists before"
     if wanted != "auto":
         return wanted, "as asked"
     if logging_policy is not None:
@@ -276,7 +310,7 @@ def clip_minimum(asked: Clip, clicked: Floats, N: float, *, quantile: float = CL
     if asked == "none":
         return 0.0
     if isinstance(asked, str) or not 0 <= asked < np.inf:
-        raise ConfigError(f"clip must be paper, quantile, none, or a number from 0 on; {asked!r} came.")
+        raise ConfigError(f"clip must be paper, quantile, none, or a number from 0 on; got {asked!r}.")
     return float(asked)
 
 
@@ -288,6 +322,6 @@ def paper_clip(N: float) -> float:
 def quantile_clip(rho_0: Floats, share: float) -> float:
     """The clip that touches the given share of the propensities above 0.  Shapes: rho_0 [P]."""
     if not 0 <= share <= 1:
-        raise ConfigError(f"expected a share from 0 to 1 of the propensities to clip; {share} came.")
+        raise ConfigError(f"expected a share from 0 to 1 of the propensities to clip; got {share}.")
     positive = rho_0[rho_0 > 0]
     return float(np.quantile(positive, share)) if len(positive) else 0.0

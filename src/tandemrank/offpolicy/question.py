@@ -1,7 +1,8 @@
-"""How a log is asked about a pair: the switches of `estimate`, `compare` and `decide`, refused by name where they are wrong."""
+"""`Question`: how a log is asked about a policy. `estimate`, `compare` and `decide`, functions and commands, share it."""
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
 
 from numpy.typing import ArrayLike
 
@@ -11,31 +12,31 @@ from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.bounds import Independent
-from tandemrank.offpolicy.names import MODELLED, Asked, Clip, Curve, Estimator
+from tandemrank.offpolicy.estimators import Estimator
+from tandemrank.offpolicy.propensities import Asked, FittedLogger
 from tandemrank.policies.two_stage import TwoStagePolicy
 
+Curve = Literal["reciprocal", "dcg"]
 RewardSource = Literal["posterior", "item-rate"] | RewardModel
 REWARDS = ("posterior", "item-rate")
+LOWEST_LEVEL, HIGHEST_LEVEL = 0.5, 0.999999
 
 
 @dataclass(frozen=True)
 class Question:
-    """How to ask: the keywords of `estimate` and `compare`.
+    """How to ask a log: the argument that `estimate`, `compare` and `decide` share; each takes its fields as keywords, too.
 
     - `examination`: the curve theta, the chance that a rank is looked at: "reciprocal" 1/k, "dcg" 1/log2(k+1), or a number
       for each rank, as `examine` finds them.
-    - `estimator`: see `offpolicy.estimators`; "direct" and "doubly_robust" use a reward model, cross-fitted. "auto" takes the
+    - `estimator`: see `offpolicy.estimators`; "doubly_robust" uses a reward model, cross-fitted. "auto" takes the
       one with the least measured error (docs/decisions.md): "doubly_robust" where propensities are counted, or a reward model
       or a log for it is given; else "ips" where they are fitted, corrected by what the log shows (`calibration`), and
       "beta_ips" where they are known, exact or logged.
     - `propensity`: "auto" takes the best there is a source for: "exact" if the `logging_policy` is given, "logged" if the
       log has a column of them, "frequency" if the logger always shows the same, or queries are few and their items shown
-      often, else "fitted" to the lists of the log.
-    - `clip`: propensities are raised to it: "none", "quantile", "paper", or a number; without it "quantile" for the estimator
-      "clipped" and for fitted propensities, and "none" for the others.
+      often, else "fitted" to the lists of the log. A `logging_policy` that was fitted before is a `FittedLogger`.
     - `reward_log`: impressions that are not in the log, for the reward model to learn from, in the same vocabulary; without
       it the log itself is cut into folds. Where lists hardly vary frequencies are counted there, and corrected here.
-    - `fitted_lists`: lists per query that the `logging_policy` was fitted to, if it was: are they enough?
     - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
     - `independent`: what a bound takes one by one: "impressions", the default where every list was drawn anew, for a bound
       about the log's own impressions; "queries" for one about other queries like them, whatever the impressions of one have
@@ -48,15 +49,13 @@ class Question:
     examination: Curve | ArrayLike = "reciprocal"
     estimator: Estimator = "auto"
     propensity: Asked = "auto"
-    logging_policy: TwoStagePolicy | None = None
-    clip: Clip | None = None
+    logging_policy: TwoStagePolicy | FittedLogger | None = None
     reward_log: Feedback | None = None
     samples: int = 20
     replicates: int = 1000
     level: float = 0.95
     seed: int = 0
     engine: Engine = "local"
-    fitted_lists: float | None = None
     reward: RewardSource = "item-rate"
     independent: Independent | None = None
 
@@ -66,19 +65,29 @@ class Question:
             object.__setattr__(self, "examination", check_examination(self.examination))
         elif self.examination not in get_args(Curve):
             raise ConfigError(
-                f"examination must be {' or '.join(get_args(Curve))}, or a number for each rank; {self.examination!r} came."
+                f"examination must be {' or '.join(get_args(Curve))}, or a number for each rank; got {self.examination!r}."
             )
         check_engine(self.engine)
         if not isinstance(self.reward, RewardModel) and self.reward not in REWARDS:
-            raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, or a reward model; {self.reward!r} came.")
-        if self.reward != "item-rate" and self.estimator not in ("auto", *MODELLED):
+            raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, or a reward model; got {self.reward!r}.")
+        if self.reward != "item-rate" and self.estimator not in ("auto", "doubly_robust"):
             raise ConfigError(
-                f"the estimator {self.estimator} uses no reward model: leave `reward` out, or take {' or '.join(MODELLED)}."
+                f"the estimator {self.estimator} uses no reward model: leave `reward` out, or take doubly_robust."
             )
         if self.independent not in (None, *get_args(Independent)):
-            raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; {self.independent!r} came.")
-        if self.samples < 1 or self.replicates < 100 or not 0 < self.level < 1:
-            raise ConfigError(
-                f"needed: samples >= 1, replicates >= 100, 0 < level < 1; got {self.samples}, {self.replicates}, "
-                f"{self.level}."
-            )
+            raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; got {self.independent!r}.")
+        for name, least in (("samples", 1), ("replicates", 100), ("seed", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or value < least:
+                raise ConfigError(f"{name} must be a whole number, {least} or more; got {value!r}.")
+        # Beyond these a share of 1 - level, divided among several policies and sides, is lost in rounding.
+        if not isinstance(self.level, Real) or not LOWEST_LEVEL <= self.level <= HIGHEST_LEVEL:
+            raise ConfigError(f"level must be a number from {LOWEST_LEVEL} to {HIGHEST_LEVEL}; got {self.level!r}.")
+
+    @classmethod
+    def of(cls, question: "Question | None", switches: dict[str, Any]) -> "Question":
+        """The question with some of its fields as keywords."""
+        names = {field.name for field in fields(cls)}
+        if unknown := sorted(switches.keys() - names):
+            raise ConfigError(f"unknown keyword {unknown[0]!r}; a question has {', '.join(sorted(names))}.")
+        return replace(question or cls(), **switches)

@@ -63,7 +63,7 @@ class Wealth:
 
 
 @dataclass(frozen=True)
-class Share:
+class ShareCounts:
     """Counts of impressions while the new pair had this share of the traffic.  Shapes: counts [2, K + 1], new first."""
 
     share: float
@@ -82,7 +82,7 @@ class TwoArms:
 
     most: int
     centre: float = 0.0
-    shares: tuple[Share, ...] = ()
+    shares: tuple[ShareCounts, ...] = ()
     stakes: Stakes = field(default_factory=bounds.spread_stakes)
     against: Stakes = field(default_factory=bounds.spread_stakes)
 
@@ -98,7 +98,7 @@ class TwoArms:
         counts = np.stack([self._counted(arm) for arm in (new, old)])
         kept = [s for s in self.shares if s.share != share]
         before = [s.counts for s in self.shares if s.share == share]
-        return replace(self, shares=(*kept, Share(share, sum(before, start=counts))))
+        return replace(self, shares=(*kept, ShareCounts(share, sum(before, start=counts))))
 
     @property
     def impressions(self) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy.estimate import Estimate, Floats
+from tandemrank.offpolicy.estimators import Estimate, Floats
 
 RESAMPLED = 2**22  # queries drawn at once by the bootstrap: 32 MB
 FEW_QUERIES = 30  # fewer are no sample of others
@@ -108,12 +108,6 @@ def percentile_interval(draws: Floats, level: float) -> tuple[float, float]:
         return float("nan"), float("nan")
     low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
-
-
-def hull(draws: Sequence[Floats], level: float) -> tuple[float, float]:
-    """From the lowest to the highest end of several answers' percentile intervals.  Shapes: draws [replicates] each."""
-    ends = np.array([percentile_interval(some, level) for some in draws])
-    return float(ends[:, 0].min()), float(ends[:, 1].max())
 
 
 def share_of_wins(draws: Floats) -> float:

@@ -53,19 +53,18 @@ def worst(*verdicts: Verdict) -> Verdict:
 def judge(
     found: Diagnostics,
     *,
-    modelled: bool,
     fitted_lists: float | None = None,
     against_curve: Contradiction | None = None,
     over_impressions: bool = False,
 ) -> tuple[Verdict, tuple[str, ...]]:
-    """The verdict and its reasons: the worst that is found decides. `modelled`: the value is a reward model's alone.
+    """The verdict and its reasons: the worst that is found decides.
 
     `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known. `against_curve`: what the log
     says against the examination curve. `over_impressions`: so is the interval, since queries are few.
     """
     refusals = [*_refusals(found), *_fitted(fitted_lists, REFUSE_LISTS)]
     cautions = [
-        *_cautions(found, modelled=modelled, over_impressions=over_impressions),
+        *_cautions(found, over_impressions=over_impressions),
         *_fitted(fitted_lists, CARE_LISTS),
     ]
     curve = () if against_curve is None else (curve_words(against_curve),)
@@ -96,7 +95,7 @@ def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:
     ]
 
 
-def _cautions(found: Diagnostics, *, modelled: bool, over_impressions: bool) -> list[tuple[bool, str]]:
+def _cautions(found: Diagnostics, *, over_impressions: bool) -> list[tuple[bool, str]]:
     """What makes an interval too narrow, and whether it holds."""
     largest = f"one (query, item) pair carries {found.largest_share:.0%} of all weight"
     clipped = f"{found.clipped:.0%} of the propensities are clipped, so the value is too low"
@@ -110,7 +109,6 @@ def _cautions(found: Diagnostics, *, modelled: bool, over_impressions: bool) -> 
         # Of few queries a pair may have much of the exposure itself, and be shown often.
         (found.largest_share > CARE_LARGEST and not over_impressions, largest),
         (found.clipped > CARE_CLIPPED, clipped),
-        (modelled, "the interval does not include the error of the reward model"),
     ]
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from tandemrank import __version__
 from tandemrank._base.files import write_text
+from tandemrank.decisions.decision import Call, Decision, PolicyDecision, guessed
+from tandemrank.decisions.segments import SegmentDifference
 from tandemrank.reports import style
 from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, table_of
 from tandemrank.reports.words import bracket, decimal, label, listed, signed
-from tandemrank.safety.decision import Call, Candidate, Decision, guessed
-from tandemrank.safety.segments import SegmentDifference
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +73,7 @@ def text(decision: Decision) -> "RichTable":
     return out
 
 
-def segment_table(decision: Decision, candidate: Candidate) -> "RichTable":
+def segment_table(decision: Decision, candidate: PolicyDecision) -> "RichTable":
     """The segments of one pair for a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -100,7 +100,7 @@ def _segment_cells(one: SegmentDifference) -> list[str]:
     ]  # fmt: skip
 
 
-def _numbers(one: Candidate) -> tuple[str, str, str]:
+def _numbers(one: PolicyDecision) -> tuple[str, str, str]:
     found = one.comparison
     bound = "–" if one.lower_bound is None else signed(one.lower_bound)
     return signed(found.difference), bracket(*found.interval, signed), bound
@@ -132,7 +132,7 @@ def html(decision: Decision, *, command: str = "") -> str:
     return page(escape(title), sections, __version__)
 
 
-def _tiles(decision: Decision, one: Candidate) -> str:
+def _tiles(decision: Decision, one: PolicyDecision) -> str:
     """Today, what is promised, and what is sure: the three numbers that a meeting remembers."""
     new, old = one.comparison.new.value, one.comparison.old.value
     boxes = [(f"{label(decision.against)}, now", decimal(old), "clicks per impression")]
@@ -184,11 +184,11 @@ def _pairs(decision: Decision) -> str:
     return f'{table_of([f"<tr>{head}</tr>"], lines, "Every pair")}<ul class="methods">{reasons}</ul>'
 
 
-def _chip(one: Candidate) -> str:
+def _chip(one: PolicyDecision) -> str:
     return f'<span class="chip" style="--c: var(--{COLOURS[one.call]})">{escape(one.name)}</span>'
 
 
-def _segments(decision: Decision, candidate: Candidate) -> str:
+def _segments(decision: Decision, candidate: PolicyDecision) -> str:
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in SEGMENT_HEADS)
     lines = []
     for one in candidate.segments:
@@ -201,7 +201,7 @@ def _segments(decision: Decision, candidate: Candidate) -> str:
 
 
 @style.styled
-def segments_figure(decision: Decision, candidate: Candidate) -> "Figure":
+def segments_figure(decision: Decision, candidate: PolicyDecision) -> "Figure":
     """The difference in every segment of a pair: a dot and its interval; those that are surely worse in their own colour."""
     found = candidate.segments[::-1]
     figure, axes = style.panels(1, 1, 0.9 + 0.3 * len(found))

@@ -17,7 +17,7 @@ from tandemrank import __version__
 from tandemrank._base.config import switch_help, switch_values
 from tandemrank._base.files import Kind, write_json, write_text
 from tandemrank.errors import ConfigError
-from tandemrank.offpolicy.frequency import FrequencyGroup
+from tandemrank.offpolicy.comparison import FrequencyGroup
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import CARE_QUERIES, Verdict
 from tandemrank.reports import style

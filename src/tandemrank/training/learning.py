@@ -21,8 +21,8 @@ from tandemrank.errors import ConfigError
 from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.feedback import fingerprint
 from tandemrank.logs.sources import Source
+from tandemrank.offpolicy.comparison import by_frequency
 from tandemrank.offpolicy.estimators import check_exposures
-from tandemrank.offpolicy.frequency import by_frequency
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, row_propensities
 from tandemrank.policies.remembering import excluding

@@ -5,9 +5,9 @@ from itertools import combinations
 from typing import Any
 
 from tandemrank.beliefs.posterior import Posterior
-from tandemrank.offpolicy.frequency import FrequencyGroup
-from tandemrank.offpolicy.names import Kind
-from tandemrank.offpolicy.values import PRODUCTION, Comparison, Value, compare_values
+from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
+from tandemrank.offpolicy.propensities import Kind
+from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choice import Choice
 from tandemrank.training.config import LearningConfig

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tandemrank._base.random import derive
-from tandemrank.offpolicy.certainty import certain_difference
+from tandemrank.offpolicy.comparison import compare_values, sure_difference
 from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
-from tandemrank.offpolicy.values import PRODUCTION, Value, compare_values
+from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.data import TrainingData
@@ -123,7 +123,7 @@ class Valuer:
         )
 
     def _gate(self, learned: Value, production: Value, policy: TwoStagePolicy, live: TwoStagePolicy) -> Gate:
-        sure = certain_difference(learned, production, level=production.sample.level)
+        sure = sure_difference(learned, production, level=production.sample.level)
         others_too = compare_values(learned, production).over_queries[0] > 0  # the bound is about these impressions
         passes = sure is not None and sure > 0 and others_too
         seed = derive(self.seed, "lost") % 2**32
@@ -151,16 +151,17 @@ class Valuer:
         is_fitted = used.kind == "fitted"  # then values are plain IPS, without a reward model
         # With a held-out part it has seen less than a model may see here.
         reward = None if self.parts.held_out.N or is_fitted else self.data.posterior
+        logger: TwoStagePolicy | FittedLogger | None = used.logger
+        if is_fitted and used.logger is not None:
+            logger = FittedLogger(used.logger, float(times[times > 0].mean()))
         question = Question(
             examination=self.config.theta,
             estimator="ips" if is_fitted else "auto",
-            # A policy that was fitted to the log is used as the one that drew it: sums have no lists to fit another to.
-            propensity="exact" if is_fitted else used.kind,
-            logging_policy=used.logger,
+            propensity=used.kind,
+            logging_policy=logger,
             reward_log=self.parts.seen,
             reward="item-rate" if reward is None else reward,
             seed=derive(self.seed, "value") % 2**32,
-            fitted_lists=float(times[times > 0].mean()) if is_fitted else None,
         )
         return estimate_all(
             [*policies, PRODUCTION],

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.frequency import by_frequency
+from tandemrank.offpolicy.comparison import by_frequency
+from tandemrank.offpolicy.estimators import Estimate
 
 
 def test_groups_by_hand() -> None:

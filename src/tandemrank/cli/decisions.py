@@ -9,24 +9,22 @@ from tandemrank.cli.app import app
 from tandemrank.cli.offpolicy import (
     Against,
     Candidates,
-    Estimator,
     ListLength,
     Log,
-    LoggingPolicy,
-    Propensity,
-    Sizes,
-    UnitOption,
+    QuestionOptions,
+    ScoredSizes,
+    asks,
     other_side,
     pair_of,
 )
-from tandemrank.cli.options import Curve, Engine, Json, Seed, command_line, read_curve_option
+from tandemrank.cli.options import Json, command_line
 from tandemrank.cli.progress import load_first, working
 from tandemrank.cli.terminal import print_json, show
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tandemrank.decisions.decision import Decision
     from tandemrank.policies.two_stage import TwoStagePolicy
-    from tandemrank.safety.decision import Decision
 
 Policies = Annotated[list[Path] | None, typer.Option("--policy", help="Saved pair that may ship. May be repeated.")]
 AllScores = Annotated[
@@ -39,7 +37,9 @@ AllScores = Annotated[
 
 
 @app.command()
+@asks
 def decide(
+    asked: QuestionOptions,
     logs: Log,
     policy: Policies = None,
     scores: AllScores = None,
@@ -50,7 +50,6 @@ def decide(
     level: Annotated[
         float, typer.Option(help="Confidence level: the chance that nothing worse is called ship.")
     ] = 0.95,
-    independent: UnitOption = None,
     segment: Annotated[
         str | None,
         typer.Option(
@@ -65,15 +64,9 @@ def decide(
         ),
     ] = None,
     risk: Annotated[float, typer.Option(help="Share of production's clicks that a canary may lose at worst.")] = 0.01,
-    propensity: Propensity = "auto",
-    logging_policy: LoggingPolicy = None,
-    estimator: Estimator = "auto",
     list_length: ListLength = None,
     candidates: Candidates = None,
-    curve: Curve = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML page for the meeting to this path.")] = None,
-    engine: Engine = "local",
-    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Decides whether a pair is surely better than production; exit code 0: ship, 3: canary, 4: do not ship.
@@ -81,32 +74,24 @@ def decide(
     With several pairs every bound is corrected for their number, so the best of them may be taken. Give a log that no pair
     was trained on.
     """
-    load_first("safety.decision")
-    from tandemrank.policies import two_stage
-    from tandemrank.safety import decision
+    load_first("decisions.decision")
+    from tandemrank.decisions import decision
 
-    sizes = Sizes(candidates, list_length, logs)
+    sizes = ScoredSizes(candidates, list_length, logs)
     sizes.refuse_unused(*(scores or []), against)
     sides = _sides(policy or [], scores or [], sizes)
-    drew = None if logging_policy is None else two_stage.load(logging_policy)
+    question = asked.question(level=level)
     with working("reading the log and deciding"):
         found = decision.decide(
             sides,
             logs,
+            question,
             against=other_side(against, sizes),
             at_least=at_least,
-            level=level,
-            independent=independent,  # type: ignore[arg-type]
             segment=segment,
             query_features=query_features,
             most_clicks=most_clicks,
             risk=risk,
-            examination=read_curve_option(curve) or "reciprocal",
-            estimator=estimator,  # type: ignore[arg-type]  # refused by name if it is none
-            propensity=propensity,  # type: ignore[arg-type]
-            logging_policy=drew,
-            seed=seed,
-            engine=engine,  # type: ignore[arg-type]
         )
     if report is not None:
         from tandemrank.reports import decision as pages
@@ -137,12 +122,12 @@ def _print(found: "Decision", report: Path | None) -> None:
         show(f"report: {report}")
 
 
-def _sides(policies: list[Path], scores: list[Path], sizes: Sizes) -> "dict[str, TwoStagePolicy]":
+def _sides(policies: list[Path], scores: list[Path], sizes: ScoredSizes) -> "dict[str, TwoStagePolicy]":
     """The pairs by their paths."""
     if not policies and not scores:
         raise ConfigError("give at least one pair: --policy, a saved pair, or --scores, a Parquet of scores.")
     names = [str(path) for path in (*policies, *scores)]
     if len(set(names)) < len(names):
-        raise ConfigError(f"every pair once; {max(names, key=names.count)} came twice.")
+        raise ConfigError(f"expected every pair once; got {max(names, key=names.count)} twice.")
     saved = {str(path): pair_of(path, None, sizes) for path in policies}
     return saved | {str(path): pair_of(None, path, sizes) for path in scores}

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.sources import Source, batches, describe
-from tandemrank.offpolicy.estimate import Estimate
-from tandemrank.offpolicy.values import Value, difference_interval
+from tandemrank.offpolicy.comparison import difference_interval
+from tandemrank.offpolicy.estimators import Estimate
+from tandemrank.offpolicy.values import Value
 from tandemrank.policies.features import FeatureSource, table
 
 SEVERAL, NONE = "(several)", "(none)"
@@ -31,7 +32,7 @@ class Segments:
     of_query: NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SegmentDifference:
     """New less old in one segment; the intervals of a table are bounds and hold all together.
 
@@ -80,8 +81,16 @@ def differences(new: Value, old: Value, segments: Segments, level: float) -> tup
         a, b = (Estimate(x.estimate.numerator[rows], x.estimate.denominator[rows]) for x in (new, old))
         queries, gap = int((b.denominator > 0).sum()), a.value - b.value
         low, high = difference_interval(new, old, rows, 1 - (1 - level) / len(there))
-        N = float(b.denominator.sum())
-        found.append(SegmentDifference(name, queries, N, a.value, b.value, gap, (min(low, gap), max(high, gap))))
+        one = SegmentDifference(
+            segment=name,
+            queries=queries,
+            impressions=float(b.denominator.sum()),
+            new=a.value,
+            old=b.value,
+            difference=gap,
+            interval=(min(low, gap), max(high, gap)),
+        )
+        found.append(one)
     return tuple(sorted(found, key=lambda one: -one.impressions))
 
 

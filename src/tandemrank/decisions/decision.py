@@ -20,32 +20,30 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks.models import examination_curve
+from tandemrank.decisions import canary, difference, segments
+from tandemrank.decisions.canary import Canary
+from tandemrank.decisions.difference import Rules
+from tandemrank.decisions.segments import SegmentDifference, Segments
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
 from tandemrank.logs.variety import drawn_anew
 from tandemrank.offpolicy.bounds import Independent
-from tandemrank.offpolicy.certainty import excess_exposure
-from tandemrank.offpolicy.names import Asked, Clip, Curve, Estimator
+from tandemrank.offpolicy.comparison import Comparison, compare_values, excess_exposure
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.sensitivity import steeper
 from tandemrank.offpolicy.valuation import Side, estimate_all
-from tandemrank.offpolicy.values import PRODUCTION, Comparison, Sample, Value, compare_values
+from tandemrank.offpolicy.values import PRODUCTION, Sample, Value
 from tandemrank.offpolicy.values import most_clicks as places_of
 from tandemrank.offpolicy.verdicts import CARE_MISSING, CONTRADICTS, SEEN, Verdict, misfit_words
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.safety import canary, difference, segments
-from tandemrank.safety.canary import Canary
-from tandemrank.safety.difference import Rules
-from tandemrank.safety.segments import SegmentDifference, Segments
 
 ABOUT: dict[Independent, str] = {"impressions": "on this log's impressions", "queries": "for queries like these"}
 STEEPNESS = (0.5, 1.5)  # of the curves that a log is asked by which cannot tell which is right
@@ -69,8 +67,8 @@ class Call(StrEnum):
         return {Call.SHIP: 0, Call.CANARY: 3, Call.DO_NOT: 4}[self]
 
 
-@dataclass(frozen=True)
-class Candidate:
+@dataclass(frozen=True, kw_only=True)
+class PolicyDecision:
     """One pair before the meeting: the call, the reasons, the most decisive first, and what they rest on.
 
     `lower_bound` of the difference at `bound_level`, which counts how many pairs were looked at; None without one.
@@ -100,7 +98,7 @@ class Candidate:
         return own | {"worse_segments": worse, "comparison": self.comparison.summary()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Decision:
     """What to do, with which pair (None: with none), why, and every pair that was looked at."""
 
@@ -112,7 +110,7 @@ class Decision:
     level: float
     independent: Independent
     segment_column: str | None
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PolicyDecision, ...]
 
     @property
     def exit_code(self) -> int:
@@ -129,67 +127,75 @@ class Decision:
 def decide(
     policies: TwoStagePolicy | Mapping[str, TwoStagePolicy],
     log: Source | Feedback,
+    question: Question | None = None,
     *,
     against: Side = PRODUCTION,
     at_least: float = 0.0,
-    level: float = 0.95,
-    independent: Independent | None = None,
     segment: str | None = None,
     query_features: FeatureSource | None = None,
     most_clicks: float | None = None,
     risk: float = RISK,
-    examination: Curve | ArrayLike = "reciprocal",
-    estimator: Estimator = "auto",
-    propensity: Asked = "auto",
-    logging_policy: TwoStagePolicy | None = None,
-    clip: Clip | None = None,
-    reward_log: Feedback | None = None,
-    samples: int = 20,
-    replicates: int = 1000,
-    seed: int = 0,
-    engine: Engine = "local",
+    **switches: Any,
 ) -> Decision:
-    """Ship, canary or do not: a pair, or the best of several by name, against production or another pair.
+    """Ship, canary or do not: a policy, or the best of several by name, against production or another policy.
 
-    `at_least`: clicks per impression that the new pair must be better by. `independent`: what the bound takes one by one. By
-    default impressions, where every list was drawn anew: the bound is about the log's own impressions. "queries": it is
-    about other queries like these, and a query's impressions may have anything in common, even one drawn list.
-    `segment`: a column of `query_features`, or of the log, by whose values the difference is told too. `most_clicks` that an
-    impression can get, if it is less than the list is long: the smaller, the tighter the bound; it must be known, not read
-    off the log. `risk`: the share of production's clicks that a canary may lose at worst. The other keywords are those of
-    `estimate`. Ask a log that no pair was trained on.
+    `at_least`: clicks per impression that the new policy must be better by. `segment`: a column of `query_features`, or of the
+    log, by whose values the difference is told too. `most_clicks` that an impression can get, if it is less than the list is
+    long: the smaller, the tighter the bound; it must be known, not read off the log. `risk`: the share of production's clicks
+    that a canary may lose at worst. How to ask the log is a `Question`, or its fields as keywords, as in `estimate`: `level` is
+    the chance that nothing worse is called ship. Ask a log that no policy was trained on.
     """
+    asked = Question.of(question, switches)
     sides = {"new": policies} if isinstance(policies, TwoStagePolicy) else dict(policies)
-    if not sides or (most_clicks is not None and not most_clicks > 0):
-        raise ConfigError(f"give at least one pair, and most_clicks above 0; {len(sides)} and {most_clicks} came.")
-    if not 0 < risk < 1:
-        raise ConfigError(f"risk must be above 0 and below 1, a share of production's clicks; {risk} came.")
-    if not math.isfinite(at_least):
-        raise ConfigError(f"at_least must be a finite number of clicks per impression; {at_least} came.")
-    asked = Question(
-        examination, estimator, propensity, logging_policy, clip, reward_log, samples, replicates, level, seed, engine,
-        independent=independent,
-    )  # fmt: skip
+    _check(sides, at_least, most_clicks, risk)
     everybody: list[Side] = [*sides.values(), against, PRODUCTION]
     *new, old, live = estimate_all(everybody, log, asked)
     varies = drawn_anew(live.log)
-    if not varies and isinstance(examination, str):
+    if not varies and isinstance(asked.examination, str):
         others = [_under(everybody, live.log, asked, steepness) for steepness in STEEPNESS]
     else:
         others = []
     named = PRODUCTION if against == PRODUCTION else "the other pair"
-    rules = Rules(at_least, level, len(sides), most_clicks, risk, named, varies)
+    rules = Rules(
+        at_least=at_least,
+        level=asked.level,
+        policies=len(sides),
+        most_clicks=most_clicks,
+        risk=risk,
+        against=named,
+        varies=varies,
+    )
     parts = _segments(segment, query_features, log, live.log.vocabulary)
     candidates = tuple(
         _candidate(name, value, old, live, rules, parts, [(curve[n], curve[-2]) for curve in others])
         for n, (name, value) in enumerate(zip(sides, new, strict=True))
     )
     call, chosen = _choice(candidates)
-    why = f"{chosen.name}: {chosen.reasons[0]}"
-    column = None if parts is None else parts.column
-    picked = None if call == Call.DO_NOT else chosen.name
-    unit = live.sample.independent
-    return Decision(call, picked, why, rules.against, at_least, level, unit, column, candidates)
+    return Decision(
+        call=call,
+        chosen=None if call == Call.DO_NOT else chosen.name,
+        why=f"{chosen.name}: {chosen.reasons[0]}",
+        against=rules.against,
+        at_least=at_least,
+        level=asked.level,
+        independent=live.sample.independent,
+        segment_column=None if parts is None else parts.column,
+        candidates=candidates,
+    )
+
+
+def _check(sides: Mapping[str, TwoStagePolicy], at_least: float, most_clicks: float | None, risk: float) -> None:
+    if not sides:
+        raise ConfigError("expected at least one policy to decide about; got none.")
+    for name, policy in sides.items():
+        if not isinstance(policy, TwoStagePolicy):
+            raise ConfigError(f"expected a TwoStagePolicy as {name}; got {policy!r}. Load a saved policy first.")
+    if most_clicks is not None and not most_clicks > 0:
+        raise ConfigError(f"most_clicks must be above 0; got {most_clicks}.")
+    if not 0 < risk < 1:
+        raise ConfigError(f"risk must be above 0 and below 1, a share of production's clicks; got {risk}.")
+    if not math.isfinite(at_least):
+        raise ConfigError(f"at_least must be a finite number of clicks per impression; got {at_least}.")
 
 
 def _segments(
@@ -204,7 +210,7 @@ def _segments(
     return segments.segments_of_log(log, column, vocabulary)
 
 
-def _choice(candidates: tuple[Candidate, ...]) -> tuple[Call, Candidate]:
+def _choice(candidates: tuple[PolicyDecision, ...]) -> tuple[Call, PolicyDecision]:
     """The best call, and of the pairs with that call the one with the largest estimate: all of them are safe."""
     call = min((one.call for one in candidates), key=list(Call).index)
     of_call = [one for one in candidates if one.call == call]
@@ -226,30 +232,46 @@ def _candidate(
     rules: Rules,
     parts: Segments | None,
     others: list[tuple[Value, Value]],
-) -> Candidate:
+) -> PolicyDecision:
     """`others`: both sides by other curves, where the log cannot tell which is right: the least of the bounds is the bound."""
     comparison, sure = compare_values(new, old), difference.at_least(new, old, rules)
     for one in others:
         sure = min(sure, difference.at_least(*one, rules), key=lambda x: -np.inf if x.bound is None else x.bound)
     call, reason = _call(comparison, sure.bound, rules)
     gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
-    reasons, trial = [reason, *([UNCHECKED] if others else []), *_segment_words(gaps)], None
+    reasons = [reason, *([UNCHECKED] if others else []), *_segment_words(gaps)]
+    trial = None
     if call == Call.CANARY:
         trial = _trial(comparison, sure.bound, live, rules)
         reasons.append(canary_words(trial))
     if sure.bound is None or not sure.bound > rules.at_least:
         reasons.append(_needed_words(sure.log_needed, new.sample))
     reasons += rests_on(new)
-    return Candidate(name, call, tuple(reasons), comparison, sure.bound, rules.each, sure.log_needed, trial, gaps)
+    return PolicyDecision(
+        name=name,
+        call=call,
+        reasons=tuple(reasons),
+        comparison=comparison,
+        lower_bound=sure.bound,
+        bound_level=rules.each,
+        log_needed=sure.log_needed,
+        canary=trial,
+        segments=gaps,
+    )
 
 
 def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rules) -> Canary:
     """The canary of a pair; a bound that is not believed limits nothing."""
     worst = -live.value if bound is None or guessed(comparison.new, varies=rules.varies) else bound
     return canary.plan(
-        comparison.difference, worst, live.estimate, at_least=rules.at_least,
-        most=rules.most_clicks or places_of(live.log), level=rules.level, risk=rules.risk,
-    )  # fmt: skip
+        comparison.difference,
+        worst,
+        live.estimate,
+        at_least=rules.at_least,
+        most=rules.most_clicks or places_of(live.log),
+        level=rules.level,
+        risk=rules.risk,
+    )
 
 
 def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Call, str]:
@@ -262,8 +284,8 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
         if bound is None
         else f"it is at least {bound:+.3g} {ABOUT[new.sample.independent]} with {rules.level:.0%} certainty"
     )
-    if rules.pairs > 1:
-        sure += f", all {rules.pairs} pairs together"
+    if rules.policies > 1:
+        sure += f", all {rules.policies} pairs together"
     if new.diagnostics is not None and excess_exposure(new.diagnostics) - 1 > CARE_MISSING:
         return Call.DO_NOT, (f"{misfit_words(new.diagnostics)}. Neither value nor bound can be believed")
     if bound is not None and bound > rules.at_least:

@@ -11,17 +11,17 @@ import pytest
 import tandemrank
 from tandemrank._base.files import as_json
 from tandemrank._base.ids import Vocabulary
+from tandemrank.decisions import canary, decision, difference, segments
+from tandemrank.decisions.decision import Call, decide
 from tandemrank.errors import ConfigError, InputError, LogError
-from tandemrank.offpolicy import bounds, impression_bound, values
-from tandemrank.offpolicy.certainty import excess_exposure
+from tandemrank.offpolicy import bounds, comparison, impression_bound
+from tandemrank.offpolicy.comparison import excess_exposure
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.sequential import TwoArms
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import decision as pages
-from tandemrank.safety import canary, decision, difference, segments
-from tandemrank.safety.decision import Call, decide
 
 Q, D, K, K2 = 150, 8, 3, 6
 THETA = 1 / np.arange(1, K + 1)
@@ -101,7 +101,7 @@ def test_of_several_the_best_is_chosen_and_each_bound_counts_them_all() -> None:
     sums = impression_bound.difference_sums(new.weights, live.weights, live.log, most=K)
     assert best.lower_bound == impression_bound.lower_bound(sums, 1 - 0.05 / 4) < alone.lower_bound
     by_queries = decide({"best": BETTER, "same": SAME}, LOG, **KNOWN, independent="queries").candidates[0]
-    terms = values.difference_terms(by_queries.comparison.new, by_queries.comparison.old)
+    terms = comparison.difference_terms(by_queries.comparison.new, by_queries.comparison.old)
     assert by_queries.lower_bound == bounds.betting(terms, 1 - 0.05 / 2) < best.lower_bound
     assert "for queries like these" in by_queries.reasons[0]
     assert "all 4 pairs together" in found.why
@@ -178,7 +178,9 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     [value, live] = [
         x for one in decide(BETTER, LOG, **KNOWN).candidates for x in (one.comparison.new, one.comparison.old)
     ]
-    rules = difference.Rules(0.0, 0.95, 1, None, 0.01, "production", True)
+    rules = difference.Rules(
+        at_least=0.0, level=0.95, policies=1, most_clicks=None, risk=0.01, against="production", varies=True
+    )
     odd = replace(value.diagnostics, balance=1.04, balance_error=0.01)
     free = [difference.at_least(x, live, rules).bound for x in (value, replace(value, diagnostics=odd))]
     assert free[1] < free[0]
@@ -340,9 +342,9 @@ def test_what_comes_out_is_plain_json_and_a_page() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at least one pair"):
+    with pytest.raises(ConfigError, match="at least one policy"):
         decide({}, LOG)
-    with pytest.raises(ConfigError, match="independent must be impressions or queries; 'users' came"):
+    with pytest.raises(ConfigError, match="independent must be impressions or queries; got 'users'"):
         decide(BETTER, LOG, independent="users")
     feedback = tandemrank.logs.reading.read(LOG)
     with pytest.raises(ConfigError, match="sums of a log have no columns"):

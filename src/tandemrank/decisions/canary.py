@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tandemrank.offpolicy import bounds
-from tandemrank.offpolicy.estimate import Estimate
+from tandemrank.offpolicy.estimators import Estimate
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # of the traffic: what people set
 
@@ -44,9 +44,8 @@ def plan(
     share = max((p for p in SHARES if p * lost <= risk), default=SHARES[0])
     sd = np.sqrt(click_variance(live, most) * (1 / share + 1 / (1 - share)))
     floor = max(value / share, (most - value) / (1 - share))
-    needed = bounds.terms_needed(
-        difference, sd, null=at_least, floor=floor, level=level, stakes=bounds.spread_stakes()
-    )  # fmt: skip
+    stakes = bounds.spread_stakes()
+    needed = bounds.terms_needed(difference, sd, null=at_least, floor=floor, level=level, stakes=stakes)
     return Canary(share, float(np.ceil(needed)), share * lost)
 
 
