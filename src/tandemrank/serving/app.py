@@ -19,8 +19,10 @@ from starlette.routing import Route
 
 from tandemrank import __version__
 from tandemrank.errors import TandemRankError
-from tandemrank.serving import asking, explain, messages, openapi, run
-from tandemrank.serving.asking import (
+from tandemrank.serving import explain, messages, openapi, requests, run
+from tandemrank.serving.access import POLICY, Access
+from tandemrank.serving.bucket import Copied
+from tandemrank.serving.requests import (
     LOG,
     SEAL,
     TICK,
@@ -28,14 +30,12 @@ from tandemrank.serving.asking import (
     Context,
     Guard,
     Handler,
-    Lane,
+    RankPath,
     Receive,
     Reply,
     Send,
     parsed,
 )
-from tandemrank.serving.bucket import Copied
-from tandemrank.serving.limits import POLICY, Access
 from tandemrank.serving.service import Service, Settings
 
 # --- changing who answers ---------------------------------------------------------------------------------------------
@@ -219,11 +219,12 @@ async def _life(context: Context) -> AsyncIterator[None]:
 class Application(Starlette):
     """Knows all its paths, and looks them up; what it has no path for is Starlette's to answer."""
 
-    def __init__(self, paths: dict[tuple[str, str], Guard | Lane], **options: Any) -> None:
+    def __init__(self, paths: dict[tuple[str, str], Guard | RankPath], **options: Any) -> None:
         super().__init__(
             routes=[Route(path, guard, methods=[method]) for (method, path), guard in paths.items()], **options
         )
         self.paths = paths
+        self.router.redirect_slashes = False  # it would send whoever asks to whatever Host says
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -234,11 +235,11 @@ class Application(Starlette):
 def application(context: Context) -> Application:
     """The ASGI application of a service."""
     admin = {"/pairs": pairs, "/split": split, "/rollback": rollback}
-    telling: dict[str, Handler] = {"/feedback": asking.feedback, "/explain": explained}
+    telling: dict[str, Handler] = {"/feedback": requests.feedback, "/explain": explained}
     watching: dict[str, Handler] = {"/status": status, "/metrics": metrics, "/openapi.json": description}
     health: dict[str, Handler] = {"/healthz": healthz, "/readyz": readyz}
-    paths: dict[tuple[str, str], Guard | Lane] = {
-        ("POST", asking.PATH): Lane(context),
+    paths: dict[tuple[str, str], Guard | RankPath] = {
+        ("POST", requests.PATH): RankPath(context),
         **{("POST", path): Guard(found, context) for path, found in telling.items()},
         **{("POST", path): Guard(found, context, admin=True) for path, found in admin.items()},
         **{("GET", path): Guard(found, context) for path, found in watching.items()},
