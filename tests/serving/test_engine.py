@@ -213,40 +213,6 @@ def test_prices_by_candidates_are_those_by_all_items(monkeypatch) -> None:
     assert price._view(live, 11, None, THETA, 0).count.sum() == pytest.approx(D)  # two stand for all
 
 
-def test_a_pair_with_an_index_serves_out_of_its_pool_with_the_propensities_of_that(tmp_path, monkeypatch) -> None:
-    pytest.importorskip("faiss")
-    monkeypatch.setattr(live_module, "POOL", 5)
-    rng = np.random.default_rng(0)
-    stages = [MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(40, 3))) for _ in range(2)]
-    ids = Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series([f"i{d}" for d in range(40)]))
-    made = replace(TwoStagePolicy(stages[0], stages[1], 1, 1, ids).with_index(probed=12), K2=3, K=K)
-    live = LivePair(made)
-    assert live.digest not in {digest(replace(made, index=None)), digest(replace(made, index=pair_index(made, 1)))}
-    pool = live.scores(11).documents
-    assert len(pool) == 12 < 40
-    assert pool.tolist() == sorted(made.index.top(stages[0].queries[1:2].detach().numpy(), 12)[0][0].tolist())
-    log = Recorder(tmp_path, Propensities(THETA, 1000))
-    server = Server(live, recorder=log)
-    few = [f"i{d}" for d in range(40) if d not in pool][:5]
-    answers = [server.rank(11, items=few if n % 3 == 0 else None) for n in range(30)]
-    assert {item for n, a in enumerate(answers) for item in a.items if n % 3} <= {f"i{d}" for d in pool}
-    assert {item for a in answers[::3] for item in a.items} <= set(few)
-    [sealed] = log.seal(everything=True)
-    log.close()
-    dense = LivePair(replace(made, index=None))
-    for row in pl.read_parquet(sealed.path).iter_rows(named=True):
-        available = [f"i{d}" for d in pool] if row["available"] is None else few
-        s_c, s_r = tensors(dense, 11, available)
-        rho, error = Exploration().exposure(s_c, s_r, torch.tensor(THETA), 3, samples=3000, seed=1)
-        at = [live.item_at[item] for item in row["items"]]
-        assert np.all(np.abs(rho[at] - row["propensities"]) <= 5 * np.hypot(error[at], row["propensity_errors"]) + 1e-6)
-    assert replay.replay([tmp_path], [live]).equal == 30
-
-
-def pair_index(made: TwoStagePolicy, probed: int):
-    return made.with_index(probed=probed).index
-
-
 def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
     """sqrt((1 - e)^2 se_pair^2 + e^2 se_uniform^2): what many estimates scatter by, not more."""
     s_c, s_r = tensors(LivePair(pair()), 11)

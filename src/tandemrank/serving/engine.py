@@ -199,8 +199,6 @@ def drawn(live: LivePair, asked: Question, how: Exploration, key: int) -> tuple[
     """The list of one pair: a function of the pair, the question and the key."""
     scores, items = live.scores(asked.query_id, asked.features, asked.available), live.items
     found = how.draw_one(scores.first, scores.ranker, live.K2, live.K, key, edge=scores.edge)[: asked.K].tolist()
-    if scores.documents is not None:
-        return tuple([items[scores.documents[d]] for d in found if d >= 0])
     return tuple([items[d] for d in found if d >= 0])
 
 

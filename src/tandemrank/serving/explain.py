@@ -66,7 +66,7 @@ def _of_pair(live: LivePair, query_id: Id | None, features: FeatureValues | None
     rows = {int(d): n for n, d in enumerate(looked.documents)}
     found = tuple(
         Candidate(
-            live.items[d if scores.documents is None else int(scores.documents[d])], float(s_c[d]),
+            live.items[d], float(s_c[d]),
             int((s_c > s_c[d]).sum()) + 1, float(looked.s_r[rows[d]]), place.get(d), float(looked.rho[rows[d]]),
         )
         for d in dict.fromkeys([*place, *map(int, most)])

@@ -2,9 +2,8 @@
 
 The scores of a query are computed alone, in an order of sums that no thread changes, so that a list can be drawn again bit
 by bit; those of recent queries are kept. Over many items, and where the re-ranker is too heavy for all of them, it is asked
-about the candidates alone. A pair with an index serves out of a pool, what the index finds for the query: this is another
-policy than the pair itself, with a digest of its own, and its propensities are those of the pool. A query that the pair does
-not know is answered by its features, where both stages are two towers, or else as the average query.
+about the candidates alone. A query that the pair does not know is answered by its features, where both stages are two
+towers, or else as the average query.
 """
 
 import hashlib
@@ -24,10 +23,8 @@ from tandemrank._base.ids import Id, Vocabulary
 from tandemrank.errors import InputError
 from tandemrank.gradients import single
 from tandemrank.gradients.coarse import Bounded, Coarse
-from tandemrank.policies import retrieval
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
-from tandemrank.policies.retrieval import Index
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.towers import TwoTowers
 
@@ -35,7 +32,6 @@ Source = Literal["pair", "features", "popular"]
 Row = NDArray[np.float32]
 # Queries that the answer for an unknown one is the average of, at most: of factors, of other models.
 AVERAGE, FEW = 4096, 64
-POOL = 4096  # items that an index is asked for, or four times as many as there are candidates
 PART = 4096  # items that a heavy re-ranker is asked about at once
 KEPT = 256 * 2**20  # bytes of scores of recent queries
 LEAST = -(2**63)  # the integer that stands for a query that nobody named
@@ -64,10 +60,6 @@ class Pair(Protocol):
     def vocabulary(self) -> Vocabulary:
         """The ids of queries and items."""
 
-    @property
-    def index(self) -> Index | None:
-        """Of the generator's items, where it has one."""
-
 
 def digest(pair: Pair) -> str:
     """A name for exactly this pair: a hash of its numbers, sizes and ids."""
@@ -79,8 +71,6 @@ def digest(pair: Pair) -> str:
         for name, tensor in sorted(stage.state_dict().items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(tensor.detach().numpy()).tobytes())
-    if pair.index is not None:
-        found.update(retrieval.content(pair.index))
     return found.hexdigest()[:16]
 
 
@@ -157,19 +147,20 @@ def _plain(x: Tensor) -> Row:
 
 
 class Scores:
-    """Both stages' scores of one query: the generator's of all items or of a pool, the re-ranker's of what one asks about.
+    """Both stages' scores of one query: the generator's of all items, the re-ranker's of what one asks about.
 
     `first` is what lists are drawn from: the generator's scores, or bounds of them. `edge` is where the last list of these
-    scores was cut. Shapes: s_c, first [M], of all items or of `documents` [M]; s_r [D] where the pair keeps all of them.
+    scores was cut. Shapes: s_c, first [D]; s_r [D] where the pair keeps all of them.
     """
 
-    __slots__ = ("_stage", "_who", "documents", "edge", "first", "s_r")
+    __slots__ = ("_stage", "_who", "edge", "first", "s_r")
 
-    def __init__(
-        self, first: Row | Bounded, s_r: Row | None, stage: _Stage, who: Who, documents: NDArray[np.int64] | None = None
-    ) -> None:
-        self.first, self.s_r, self._stage, self._who, self.edge = first, s_r, stage, who, single.Edge()
-        self.documents = documents
+    def __init__(self, first: Row | Bounded, s_r: Row | None, stage: _Stage, who: Who) -> None:
+        self.first = first
+        self.s_r = s_r
+        self.edge = single.Edge()
+        self._stage = stage
+        self._who = who
 
     @property
     def s_c(self) -> Row:
@@ -178,20 +169,11 @@ class Scores:
 
     @property
     def ranker(self) -> Row | single.Ranker:
-        """The re-ranker's scores: all of them, or who gives some, by their places in `s_c`."""
+        """The re-ranker's scores: all of them, or who gives some."""
         return self._some if self.s_r is None else self.s_r
 
-    def of_items(self, items: Sequence[int]) -> NDArray[np.int64]:
-        """The places in `s_c` of some items, without those that are not in the pool."""
-        found = np.array(items, np.int64)
-        if self.documents is None:
-            return found
-        at = np.minimum(np.searchsorted(self.documents, found), len(self.documents) - 1)
-        there: NDArray[np.int64] = at[self.documents[at] == found]
-        return there
-
-    def _some(self, places: NDArray[np.integer]) -> Row:
-        return self._stage.some(self._who, places if self.documents is None else self.documents[places])
+    def _some(self, items: NDArray[np.integer]) -> Row:
+        return self._stage.some(self._who, items)
 
     def remembering(self) -> single.Ranker:
         """Who gives the re-ranker's scores, and asks it about each item once."""
@@ -207,12 +189,8 @@ class Scores:
         return some
 
     def rows(self) -> tuple[Row, Row]:
-        """All of both, -inf outside the pool; dear where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""
-        s_c = self.s_c
-        if self.documents is not None:
-            s_c = np.full(self._stage.D, -np.inf, np.float32)
-            s_c[self.documents] = self.s_c
-        return s_c, self._stage.row(self._who) if self.s_r is None else self.s_r
+        """All of both; slow where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""
+        return self.s_c, self._stage.row(self._who) if self.s_r is None else self.s_r
 
     def only(self, there: list[int]) -> "Scores":
         """Where only some items are available: the others are no candidates."""
@@ -235,20 +213,15 @@ class LivePair:
         self.query_at: dict[Id, int] = {q: place for place, q in enumerate(pair.vocabulary.query_ids.to_list())}
         D, Q = len(self.items), len(self.query_at)
         self.stages = (_Stage(pair.generator, Q, D), _Stage(pair.ranker, Q, D))
-        self.index = pair.index if self.stages[0].Y is not None else None
-        many = is_large(pair.generator, pair.ranker) or self.index is not None
-        self.ranks_candidates = self.K2 < D and many
+        self.ranks_candidates = self.K2 < D and is_large(pair.generator, pair.ranker)
         generator = self.stages[0]
-        if self.ranks_candidates and self.index is None and generator.Y is not None and D > LARGE:
+        if self.ranks_candidates and generator.Y is not None and D > LARGE:
             generator.coarse = Coarse.of(generator.Y)
         self.query_kind, self.item_kind = _kind(pair.vocabulary.query_ids), _kind(pair.vocabulary.item_ids)
         self.takes_features = all(isinstance(s, TwoTowers) and s.queries.columns for s in (pair.generator, pair.ranker))
         self._kept: OrderedDict[Id | None, Scores] = OrderedDict()
-        self._pool = min(D, max(POOL, 4 * self.K2))
         # A query keeps its scores by each stage, or by the first alone, and limits for its clocks.
-        self._room = max(
-            16, KEPT // ((8 if self.ranks_candidates else 12) * (D if self.index is None else 4 * self._pool))
-        )
+        self._room = max(16, KEPT // ((8 if self.ranks_candidates else 12) * D))
         self._crowded = False
         self._lock = threading.Lock()
 
@@ -276,8 +249,6 @@ class LivePair:
         if available is None:
             return self._kept_scores(name, who)
         there = [self.item_at[item] for item in available if item in self.item_at]
-        if self.index is not None:
-            return self._pooled(who, np.unique(np.array(there, np.int64)))
         return self._kept_scores(name, who).only(there)
 
     def _kept_scores(self, name: Id | None, who: Who) -> Scores:
@@ -308,16 +279,9 @@ class LivePair:
 
     def _scores(self, who: Who) -> Scores:
         generator, ranker = self.stages
-        if self.index is not None:
-            near, _ = self.index.top(generator.vector(who)[None], self._pool)
-            return self._pooled(who, np.sort(near[0][near[0] >= 0]).astype(np.int64))
         if self.ranks_candidates and (found := generator.bounded(who)) is not None:
             return Scores(found, None, ranker, who)
         return Scores(generator.row(who), None if self.ranks_candidates else ranker.row(who), ranker, who)
-
-    def _pooled(self, who: Who, documents: NDArray[np.int64]) -> Scores:
-        """Out of some items alone.  Shapes: documents [M], in the order of their numbers."""
-        return Scores(self.stages[0].some(who, documents), None, self.stages[1], who, documents)
 
     def rows(
         self, query_id: Id | None, available: Sequence[Id] | None = None, features: FeatureValues | None = None

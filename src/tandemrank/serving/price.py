@@ -135,15 +135,14 @@ def _view(live: LivePair, q: Id, shown: pl.DataFrame | None, theta: Sequence[flo
     items = [] if shown is None else [live.item_at[item] for item in shown["items"] if item in live.item_at]
     listed = best.draw_one(row, ranker, live.K2, len(theta), 0)
     others = np.random.default_rng(derive(seed, "price", "others", q)).permutation(M)[:OTHERS]
-    at = np.unique(np.concatenate([listed[listed >= 0], scores.of_items(items), others])).astype(np.int64)
+    at = np.unique(np.concatenate([listed[listed >= 0], items, others])).astype(np.int64)
 
     def of_some(how: Exploration) -> Floats:
         return how.exposure_of(row, ranker, at, curve, live.K2, **options(how))[0]
 
     count = np.where(np.isin(at, others), M / len(others), 0.0)
     equal = np.full(len(at), float(np.sum(theta[:M])) / M)
-    documents = at if scores.documents is None else scores.documents[at]
-    return _View(documents, of_some(best), equal, count, of_some)
+    return _View(at, of_some(best), equal, count, of_some)
 
 
 class _Row(NamedTuple):

@@ -113,12 +113,9 @@ class Propensities:
         scores, values = live.scores(i.query_id, i.features, i.available), np.zeros((len(shown), 2))
         s_c = scores.s_c
         for n, d in enumerate(shown):
-            at = d if scores.documents is None else int(np.searchsorted(scores.documents, d))
-            if scores.documents is not None and (at == len(scores.documents) or scores.documents[at] != d):
-                continue  # the other pair showed it; this one has it not in its pool
             seed = derive(0, "served propensities", live.items[d], *place) % 2**63
             rho, error = how.exposure_of(
-                s_c, scores.ranker, np.array([at]), theta, live.K2, samples=self.samples, seed=seed
+                s_c, scores.ranker, np.array([d]), theta, live.K2, samples=self.samples, seed=seed
             )
             values[n] = rho[0], error[0]
         return _Exposed(np.array(shown, np.int64), values[:, 0], values[:, 1])
@@ -143,10 +140,7 @@ class Propensities:
         if not live.ranks_candidates:
             return Team(*live.rows(i.query_id, i.available, i.features), live.item_at, live.items, live.K2)
         scores = live.scores(i.query_id, i.features, i.available)
-        if scores.documents is None:
-            return Team(scores.s_c, scores.remembering(), live.item_at, live.items, live.K2)
-        items = [live.items[d] for d in scores.documents]
-        return Team(scores.s_c, scores.remembering(), {item: n for n, item in enumerate(items)}, items, live.K2)
+        return Team(scores.s_c, scores.remembering(), live.item_at, live.items, live.K2)
 
     def _live(self, digest: str) -> LivePair:
         if digest not in self._pairs:
