@@ -67,7 +67,7 @@ def _model(found: BaseModel) -> Reply:
 
 async def healthz(request: Asked, context: Context) -> Response:
     """The process is alive."""
-    return Reply({"status": "alive"})
+    return Reply({"status": "alive", "log": context.service.log_state})
 
 
 async def readyz(request: Asked, context: Context) -> Response:
@@ -79,6 +79,7 @@ async def metrics(request: Asked, context: Context) -> Response:
     """For Prometheus."""
     if context.service.recorder is not None:
         context.metrics.unsynced.set(context.service.recorder.unsynced)
+        context.metrics.log_failing.set(bool(context.service.recorder.failing))
     return Reply(context.metrics.text(), media=b"text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -105,6 +106,7 @@ async def status(request: Asked, context: Context) -> Response:
             "tallies": service.tallies(),
             "events": service.outcomes.fates,
             "unlogged": service.server.unlogged,
+            "log": service.log_state,
             "running": test is not None,
             "verdict": None if verdict is None else asdict(verdict),
             "history": [] if test is None else [asdict(point) for point in test.history],
@@ -163,6 +165,7 @@ async def _sealing(context: Context) -> None:
                 context.metrics.sealed.inc(sealed.impressions)
                 context.metrics.set_aside.inc(sealed.set_aside)
                 context.metrics.late.inc(sealed.late)
+                context.metrics.damaged.inc(sealed.damaged)
         except (TandemRankError, OSError) as error:
             context.metrics.seal_failures.inc()
             LOG.error("no segment was made: %s", error)

@@ -148,8 +148,10 @@ def answered(body: bytes, context: Context) -> bytes:
         return orjson.dumps(_noted(context.service.server.rank(query_id, unit=unit), context).message())
     if b'"requests"' in body[:100]:
         batch = messages.RankBatch.model_validate_json(body)
-        return orjson.dumps({"answers": [_ranked(one, context) for one in batch.requests]})
-    return orjson.dumps(_ranked(messages.RankRequest.model_validate_json(body), context))
+        found = context.service.server.rank_all([one.arguments() for one in batch.requests])
+        return orjson.dumps({"answers": [_noted(one, context).message() for one in found]})
+    asked_for = messages.RankRequest.model_validate_json(body)
+    return orjson.dumps(_noted(context.service.server.rank(**asked_for.arguments()), context).message())
 
 
 def plain(body: bytes) -> tuple[int | str, str | None] | None:
@@ -170,13 +172,6 @@ def plain(body: bytes) -> tuple[int | str, str | None] | None:
     if type(query_id) is str and 0 < len(query_id) <= messages.TEXT:
         return query_id, unit
     return None
-
-
-def _ranked(asked: messages.RankRequest, context: Context) -> dict[str, object]:
-    found = context.service.server.rank(
-        asked.query_id, K=asked.K, items=asked.items, features=asked.query_features, unit=asked.unit
-    )
-    return _noted(found, context).message()
 
 
 def _noted(found: Ranked, context: Context) -> Ranked:
