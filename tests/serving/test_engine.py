@@ -155,11 +155,11 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
         server.feedback(found.impression_id, [Event(found.items[n % 2])])
     log.seal(everything=True)
     log.close()
-    [wanted] = explain.explain(single(plain), 11, None, Exploration())
+    [wanted] = explain.explain(single(plain), 11, None, Exploration(), THETA)
     wanted_prices = price.price_list(plain, THETA, log=[tmp_path]).strategies
     live, asked = counted(made, monkeypatch)
     assert live.ranks_candidates
-    [found] = explain.explain(single(live), 11, None, Exploration())
+    [found] = explain.explain(single(live), 11, None, Exploration(), THETA)
     assert max(asked) < 12
     by_item = {c.item: c for c in wanted.candidates}
     assert [c.item for c in found.candidates if c.place] == [c.item for c in wanted.candidates if c.place]
@@ -328,6 +328,44 @@ def test_replay_draws_every_list_again(tmp_path, how) -> None:
     for where, message in (("empty", "no segment"), ("nowhere", "cannot read")):
         with pytest.raises(LogError, match=message):
             replay.replay([tmp_path / where], [pair()])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"available": "[" * 5000}, {"available": '[["i1"]]'}, {"available": '{"a": {"b": 1}}'}, {"available": "[1.5]"},
+        {"features": "{" * 5000}, {"features": '{"age": {"b": [1]}}'}, {"features": '{"age": [1]}'}, {"features": "[1]"},
+        {"mixture": "[" * 5000}, {"mixture": '[["x", {"a": 1}]]'}, {"mixture": "[[[1], 2]]"}, {"mixture": "7"},
+        {"mixture": "[]"}, {"items": [[["i1"]]]}, {"items": [[1.5]]}, {"query_id": [[1]]}, {"query_id": [{"a": 1}]},
+        {"query_id": [1.5]}, {"key": [-1]}, {"strategy": "uniform:9"}, {"policy": "nobody"}, {"places": [99]},
+    ],
+    ids=lambda columns: next(iter(columns.items()))[0] + str(next(iter(columns.values())))[:12],
+)  # fmt: skip
+def test_replay_refuses_what_is_no_row_of_a_served_log(tmp_path, columns) -> None:
+    log = Recorder(tmp_path, Propensities(2))
+    server = Server(pair(), recorder=log)
+    server.rank(10, features={"age": 3.0})
+    [sealed] = log.seal(everything=True)
+    log.close()
+    frame = pl.read_parquet(sealed.path)
+    changed = {name: pl.Series([x] if isinstance(x, str) else x) for name, x in columns.items()}
+    frame.with_columns(**changed).write_parquet(sealed.path)
+    with pytest.raises(LogError) as refused:
+        replay.replay([tmp_path], [pair()])
+    assert "segment-0" in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+def test_replay_refuses_a_damaged_segment(tmp_path) -> None:
+    log = Recorder(tmp_path, Propensities(2))
+    Server(pair(), recorder=log).rank(10)
+    [sealed] = log.seal(everything=True)
+    log.close()
+    content = bytearray(sealed.path.read_bytes())
+    content[40] ^= 1
+    sealed.path.write_bytes(content)
+    with pytest.raises(LogError, match="is damaged"):
+        replay.replay([tmp_path], [pair()])
 
 
 def test_available_items_and_strangers(tmp_path) -> None:

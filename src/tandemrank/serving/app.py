@@ -120,7 +120,7 @@ async def explained(request: Asked, context: Context) -> Response:
     asked: messages.ExplainRequest = await parsed(request, context, messages.ExplainRequest)
     server = context.service.server
     found = await asyncio.to_thread(
-        explain.explain, server.traffic, asked.query_id, asked.query_features, server.exploration
+        explain.explain, server.traffic, asked.query_id, asked.query_features, server.exploration, server.theta
     )
     return Reply({"pairs": [asdict(one) for one in found]})
 

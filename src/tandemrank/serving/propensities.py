@@ -23,7 +23,7 @@ from tandemrank.serving import exploration, interleaving
 from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.interleaving import Team
 from tandemrank.serving.live import LivePair, as_kind, features_text
-from tandemrank.serving.records import Arm, Impression, Traffic
+from tandemrank.serving.records import Arm, Impression, Mode, Traffic
 
 Floats = NDArray[np.float64]
 LEAST = 1e-12  # the smallest propensity that a log takes
@@ -79,7 +79,7 @@ class Propensities:
         if any(len(digest) != DIGEST for digest, _ in i.mixture):
             raise InputError(f"expected digests of {DIGEST} digits, got {i.mixture}.")
         live = [self._live(digest) for digest, _ in i.mixture]
-        mode = "single" if len(live) == 1 else "interleave" if i.interleaved else "split"
+        mode: Mode = "single" if len(live) == 1 else "interleave" if i.interleaved else "split"
         traffic = Traffic(tuple(Arm(one, share) for one, (_, share) in zip(live, i.mixture, strict=True)), mode)
         named = [traffic.name] if mode == "interleave" else [one.digest for one in live]
         if i.policy not in named:
