@@ -13,8 +13,9 @@ import pytest
 
 from served import K2, Clock, Q, local, pair, saved
 from tandemrank.cli.serving import seal as seal_command
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import reading, validation
+from tandemrank.serving import replay
 from tandemrank.serving.live import LivePair
 from tandemrank.serving.records import steady_clock
 
@@ -349,3 +350,15 @@ def test_sealing_holds_one_journal_at_a_time(folder, tmp_path) -> None:
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert peaks[1] < 1.6 * peaks[0]
+
+
+def test_a_folder_that_parquet_cannot_name_is_refused_before_anything_is_logged(folder, tmp_path) -> None:
+    strange = tmp_path / os.fsdecode(b"log\xff")
+    with pytest.raises(InputError, match="UTF-8"), local(folder, log=strange):
+        pass
+    strange.mkdir()
+    (strange / "segment-0-000000.parquet").write_bytes(b"")
+    with pytest.raises(InputError, match="UTF-8"):
+        seal_command(strange, folder, everything=True)
+    with pytest.raises(InputError, match="UTF-8"):
+        replay.replay([strange], [pair()])

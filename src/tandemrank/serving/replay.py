@@ -12,7 +12,7 @@ from tandemrank._base import buckets, checksum
 from tandemrank._base.files import plain
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import sources
-from tandemrank.serving import engine, exploration
+from tandemrank.serving import engine, exploration, sealing
 from tandemrank.serving.live import LivePair, Pair
 from tandemrank.serving.records import Arm, Mode, Question, StoredId, Traffic
 
@@ -94,7 +94,7 @@ def _segments(path: str | Path) -> Sequence[str | Path]:
     if isinstance(path, str) and buckets.is_url(path):
         found = list(sources.paths(path))
         return found if found == [path] else [p for p in found if PurePath(p).match("segment-*.parquet")]
-    folder = Path(path)
+    folder = sealing.in_utf8(path)
     return sorted(folder.glob("segment-*.parquet")) if folder.is_dir() else [folder]
 
 

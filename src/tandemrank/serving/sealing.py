@@ -13,6 +13,7 @@ impression that is still open has a click in it; one that was damaged goes to `.
 """
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tandemrank._base import checksum
 from tandemrank._base.files import Kind, replacing
 from tandemrank._base.ids import Id
-from tandemrank.errors import OutputError
+from tandemrank.errors import InputError, OutputError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
 from tandemrank.serving.records import LATEST, WINDOW, Impression, L, StoredId, steady_clock
@@ -63,6 +64,15 @@ def finished(folder: Path) -> list[LogFile]:
     segments = files(folder, SEGMENTS)  # before the journals: one that is sealed meanwhile waits
     waiting = {(x.replica, x.number) for x in files(folder, JOURNAL)}
     return [x for x in segments if (x.replica, x.number) not in waiting]
+
+
+def in_utf8(path: str | Path) -> Path:
+    """The path, if Parquet files can be written and read there."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"expected a path in UTF-8, got {os.fsencode(path)!r}. Rename it, or give another.") from error
+    return Path(path)
 
 
 def next_number(folder: Path, replica: str) -> int:
@@ -131,7 +141,7 @@ class Sealer(Generic[L]):
         clock: Callable[[], float] | None = None,
         features: Mapping[str, FeatureValues] | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder = in_utf8(folder)
         self.window = window
         self.clock = clock or steady_clock()
         self._propensities = propensities
