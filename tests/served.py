@@ -16,7 +16,7 @@ from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving.app import Context, application
 from tandemrank.serving.client import started
-from tandemrank.serving.limits import Access, Limits
+from tandemrank.serving.access import Access, Limits
 from tandemrank.serving.service import Service, Settings
 
 Q, D, K2, K = 6, 12, 6, 3

@@ -22,7 +22,7 @@ from tandemrank.serving.live import LivePair, digest
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event, Impression, single, split
-from tandemrank.serving.sealing import Sealer, join_clicks
+from tandemrank.serving.sealing import Click, Sealer, join_clicks
 
 Q, D, K2, K = 4, 6, 4, 2
 THETA = [1.0, 0.5]
@@ -105,7 +105,7 @@ def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exa
     asked: list[int] = []
     score = heavy.score
     monkeypatch.setattr(heavy, "score", lambda q, items: (asked.append(items.shape[1]), score(q, items))[1])
-    log = Recorder(tmp_path, Propensities(THETA, 1000))
+    log = Recorder(tmp_path, Propensities(1000))
     server = Server(live, recorder=log, exploration=how)
     for n in range(20):
         server.rank(11, items=["i1", "i2", "i5"] if n % 4 == 0 else None)
@@ -148,18 +148,18 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
     monkeypatch.setattr(price, "SAMPLES", 500)
     monkeypatch.setattr(explain, "FEW", 500)
     made = steep(40)
-    log = Recorder(tmp_path, Propensities(THETA, 50))
+    log = Recorder(tmp_path, Propensities(50))
     plain, server = LivePair(made), Server(made, recorder=log, seed=0)
     for n in range(40):
         found = server.rank(10 + n % Q)
         server.feedback(found.impression_id, [Event(found.items[n % 2])])
     log.seal(everything=True)
     log.close()
-    [wanted] = explain.explain(single(plain), 11, None, Exploration())
+    [wanted] = explain.explain(single(plain), 11, None, Exploration(), THETA)
     wanted_prices = price.price_list(plain, THETA, log=[tmp_path]).strategies
     live, asked = counted(made, monkeypatch)
     assert live.ranks_candidates
-    [found] = explain.explain(single(live), 11, None, Exploration())
+    [found] = explain.explain(single(live), 11, None, Exploration(), THETA)
     assert max(asked) < 12
     by_item = {c.item: c for c in wanted.candidates}
     assert [c.item for c in found.candidates if c.place] == [c.item for c in wanted.candidates if c.place]
@@ -181,7 +181,7 @@ def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkey
     found = []
     for name in ("plain", "heavy"):
         live, asked = (LivePair(made), set()) if name == "plain" else counted(made, monkeypatch)
-        log = Recorder(tmp_path / name, Propensities(THETA, 300))
+        log = Recorder(tmp_path / name, Propensities(300))
         server = Server(other, recorder=log, seed=0, exploration=how)
         server.swap(split(other, live, 0.5, salt="s", mode="interleave"))
         for n in range(30):
@@ -243,7 +243,7 @@ def test_names_of_strategies_are_read_back() -> None:
 
 def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
     clock = Clock()
-    log = Recorder(tmp_path, Propensities(THETA, 500), clock=clock)
+    log = Recorder(tmp_path, Propensities(500), clock=clock)
     server = Server(pair(), recorder=log, seed=3)
     answers = [server.rank(10 + n % Q) for n in range(40)]
     assert {len(a.items) for a in answers} == {K}
@@ -272,17 +272,29 @@ def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
 def test_a_click_in_time_is_not_late_as_well() -> None:
     """A user who comes back and clicks again has clicked once, in time; only who clicked late alone is late."""
     shown = [
-        Impression(name, 100.0, 11, ("i1", "i2"), "p", "trained", 0, 2, None, (("p", 1.0),)) for name in ("a", "b")
+        Impression(
+            id=name,
+            time=100.0,
+            query_id=11,
+            items=("i1", "i2"),
+            policy="p",
+            strategy="trained",
+            key=0,
+            places=2,
+            available=None,
+            mixture=(("p", 1.0),),
+            theta=(1.0, 0.5),
+        )
+        for name in ("a", "b")
     ]
     rows = [("a", "i1", 105.0), ("a", "i1", 500.0), ("a", "i2", 110.0), ("b", "i1", 110.1), ("b", "i1", 300.0)]
-    events = [{"impression": name, "item": item, "type": "click", "time": at} for name, item, at in rows]
-    assert join_clicks(shown, events, 10.0) == ({"a": {"i1", "i2"}}, 1, 0)
+    assert join_clicks(shown, [Click(*row) for row in rows], 10.0) == ({"a": {"i1", "i2"}}, 1, 0)
 
 
 def test_a_propensity_does_not_depend_on_who_else_was_asked(tmp_path) -> None:
     rows = []
     for name, queries in (("alone", [11]), ("many", [10, 12, 11, 13])):
-        log = Recorder(tmp_path / name, Propensities(THETA))
+        log = Recorder(tmp_path / name, Propensities())
         server = Server(pair(), recorder=log, exploration=Exploration("deterministic"))
         for q in queries:
             server.rank(q)
@@ -294,7 +306,7 @@ def test_a_propensity_does_not_depend_on_who_else_was_asked(tmp_path) -> None:
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_replay_draws_every_list_again(tmp_path, how) -> None:
-    log = Recorder(tmp_path, Propensities(THETA, 2))
+    log = Recorder(tmp_path, Propensities(2))
     server = Server(pair(), recorder=log, exploration=how)
     for n in range(30):
         server.rank(10 + n % Q, K=1 + n % 2, items=["i1", "i2", "i5", "never"] if n % 3 == 0 else None)
@@ -316,6 +328,44 @@ def test_replay_draws_every_list_again(tmp_path, how) -> None:
     for where, message in (("empty", "no segment"), ("nowhere", "cannot read")):
         with pytest.raises(LogError, match=message):
             replay.replay([tmp_path / where], [pair()])
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"available": "[" * 5000}, {"available": '[["i1"]]'}, {"available": '{"a": {"b": 1}}'}, {"available": "[1.5]"},
+        {"features": "{" * 5000}, {"features": '{"age": {"b": [1]}}'}, {"features": '{"age": [1]}'}, {"features": "[1]"},
+        {"mixture": "[" * 5000}, {"mixture": '[["x", {"a": 1}]]'}, {"mixture": "[[[1], 2]]"}, {"mixture": "7"},
+        {"mixture": "[]"}, {"items": [[["i1"]]]}, {"items": [[1.5]]}, {"query_id": [[1]]}, {"query_id": [{"a": 1}]},
+        {"query_id": [1.5]}, {"key": [-1]}, {"strategy": "uniform:9"}, {"policy": "nobody"}, {"places": [99]},
+    ],
+    ids=lambda columns: next(iter(columns.items()))[0] + str(next(iter(columns.values())))[:12],
+)  # fmt: skip
+def test_replay_refuses_what_is_no_row_of_a_served_log(tmp_path, columns) -> None:
+    log = Recorder(tmp_path, Propensities(2))
+    server = Server(pair(), recorder=log)
+    server.rank(10, features={"age": 3.0})
+    [sealed] = log.seal(everything=True)
+    log.close()
+    frame = pl.read_parquet(sealed.path)
+    changed = {name: pl.Series([x] if isinstance(x, str) else x) for name, x in columns.items()}
+    frame.with_columns(**changed).write_parquet(sealed.path)
+    with pytest.raises(LogError) as refused:
+        replay.replay([tmp_path], [pair()])
+    assert "segment-0" in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+def test_replay_refuses_a_damaged_segment(tmp_path) -> None:
+    log = Recorder(tmp_path, Propensities(2))
+    Server(pair(), recorder=log).rank(10)
+    [sealed] = log.seal(everything=True)
+    log.close()
+    content = bytearray(sealed.path.read_bytes())
+    content[40] ^= 1
+    sealed.path.write_bytes(content)
+    with pytest.raises(LogError, match="is damaged"):
+        replay.replay([tmp_path], [pair()])
 
 
 def test_available_items_and_strangers(tmp_path) -> None:
@@ -341,27 +391,27 @@ def test_available_items_and_strangers(tmp_path) -> None:
 
 
 def test_after_a_kill_the_next_process_has_every_impression_and_says_what_was_torn(tmp_path, capsys) -> None:
-    log = Recorder(tmp_path, Propensities(THETA), sync_seconds=0)
+    log = Recorder(tmp_path, Propensities(), sync_seconds=0)
     server = Server(pair(), recorder=log)
     answers = [server.rank(10) for _ in range(5)]
     log.close()  # as a killed process leaves it: nothing sealed
     with (tmp_path / "journal-0-000000.bin").open("ab") as file:
         file.write(b"\x40\x00\x00\x00torn")
-    later = Recorder(tmp_path, Propensities(THETA))
+    later = Recorder(tmp_path, Propensities())
     with pytest.raises(OutputError, match="which is not loaded"):
         later.seal(everything=True)
     after = Server(pair(), recorder=later)
     after.feedback(answers[0].impression_id, [Event(answers[0].items[1])])
     sealed = later.seal(everything=True)
-    assert [(s.impressions, s.clicks, s.dropped) for s in sealed] == [(5, 1, 8)]
-    assert "journal-0-000000.bin ends in 8 bytes that are no record" in capsys.readouterr().err
+    assert [(s.impressions, s.clicks, s.damaged, s.dropped) for s in sealed] == [(5, 1, 1, 8)]
+    assert "has 1 records that cannot be used and 8 bytes that are in no record" in capsys.readouterr().err
     assert not list(tmp_path.glob("journal-0-000000.bin"))
     later.close()
 
 
 @pytest.mark.parametrize("when", ["while it is written", "before the journal goes", "before events go"])
 def test_no_segment_is_half_written_and_none_is_made_twice(tmp_path, monkeypatch, when) -> None:
-    log = Recorder(tmp_path, Propensities(THETA, 2))
+    log = Recorder(tmp_path, Propensities(2))
     server = Server(pair(), recorder=log)
     found = [server.rank(11) for _ in range(3)]
     server.feedback(found[1].impression_id, [Event(found[1].items[0])])
@@ -386,12 +436,12 @@ def test_no_segment_is_half_written_and_none_is_made_twice(tmp_path, monkeypatch
     frame = pl.read_parquet(tmp_path / "*.parquet")
     assert sorted(frame["impression_key"]) == sorted(x.impression_id for x in found)
     assert frame["clicks"].list.sum().sum() == 1
-    Sealer(tmp_path, Propensities(THETA, 2)).seal(everything=True)
+    Sealer(tmp_path, Propensities(2)).seal(everything=True)
     assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith(".")) == ["segment-0-000000.parquet"]
 
 
 def test_without_room_for_the_next_journal_the_one_that_there_is_goes_on(tmp_path, monkeypatch) -> None:
-    log = Recorder(tmp_path, Propensities(THETA, 2))
+    log = Recorder(tmp_path, Propensities(2))
     server = Server(pair(), recorder=log)
     assert server.rank(11).logged
 
@@ -410,8 +460,7 @@ def test_without_room_for_the_next_journal_the_one_that_there_is_goes_on(tmp_pat
 def test_replicas_write_side_by_side_and_each_may_hear_the_clicks_of_the_other(tmp_path) -> None:
     clock = Clock()
     logs = {
-        name: Recorder(tmp_path, Propensities(THETA, 5), replica=name, clock=clock, window=100.0)
-        for name in ("a", "b", "a-b")
+        name: Recorder(tmp_path, Propensities(5), replica=name, clock=clock, window=100.0) for name in ("a", "b", "a-b")
     }
     servers = {name: Server(pair(), recorder=log) for name, log in logs.items()}
     first = servers["a"].rank(11)
@@ -430,7 +479,7 @@ def test_replicas_write_side_by_side_and_each_may_hear_the_clicks_of_the_other(t
     logs["a"].close()  # ended: whoever seals next has what these left
     assert [(s.impressions, s.clicks) for s in logs["b"].seal()] == [(1, 1)]
     logs["b"].close()
-    assert not Sealer(tmp_path, Propensities(THETA)).seal(everything=True)
+    assert not Sealer(tmp_path, Propensities()).seal(everything=True)
     assert sorted(p.suffix for p in tmp_path.iterdir() if not p.name.startswith(".")) == [".parquet"] * 2
     found = reading.read(tmp_path / "*.parquet")
     assert (found.N, found.clicks.sum()) == (2, 2)
@@ -440,7 +489,7 @@ def test_replicas_write_side_by_side_and_each_may_hear_the_clicks_of_the_other(t
 
 def test_a_journal_waits_for_the_clicks_of_its_last_impression(tmp_path) -> None:
     clock = Clock()
-    log = Recorder(tmp_path, Propensities(THETA, 5), clock=clock, window=100.0)
+    log = Recorder(tmp_path, Propensities(5), clock=clock, window=100.0)
     server = Server(pair(), recorder=log)
     server.rank(11)
     clock.now += 60
@@ -455,12 +504,12 @@ def test_a_journal_waits_for_the_clicks_of_its_last_impression(tmp_path) -> None
 
 def test_a_replica_that_runs_is_left_alone_and_one_that_ended_is_sealed_by_others(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(recorder, "PATIENCE", 0.0)
-    one, other = (Recorder(tmp_path, Propensities(THETA, 5), replica=name) for name in ("one", "other"))
+    one, other = (Recorder(tmp_path, Propensities(5), replica=name) for name in ("one", "other"))
     with pytest.raises(OutputError, match="under the name 'one'"):
         Recorder(tmp_path, Propensities(), replica="one")
     ranked = Server(pair(), recorder=one).rank(11)
     lost = Server(pair(5), recorder=other)
-    stranger = Sealer(tmp_path, Propensities(THETA, 5))
+    stranger = Sealer(tmp_path, Propensities(5))
     assert stranger.seal(everything=True) == []
     lost.rank(11)
     other.close()
@@ -476,11 +525,11 @@ def test_a_replica_that_runs_is_left_alone_and_one_that_ended_is_sealed_by_other
 
 
 def test_a_full_disk_does_not_stop_answers(tmp_path, monkeypatch) -> None:
-    log = Recorder(tmp_path, Propensities(THETA))
+    log = Recorder(tmp_path, Propensities())
     server = Server(pair(), recorder=log)
     server.rank(10)
 
-    def full(payload: bytes) -> None:
+    def full(*payloads: bytes) -> None:
         raise OutputError("No space left on device")
 
     monkeypatch.setattr(log._journal, "append", full)
@@ -503,7 +552,7 @@ def test_digests_tell_pairs_apart() -> None:
 
 
 def test_journals_turn_over(tmp_path) -> None:
-    log = Recorder(tmp_path, Propensities(THETA), rotate=200)
+    log = Recorder(tmp_path, Propensities(), rotate=200)
     server = Server(pair(), recorder=log)
     for _ in range(6):
         server.rank(10)

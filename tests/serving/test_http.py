@@ -53,7 +53,7 @@ def test_a_list_a_batch_and_their_clicks(folder, tmp_path) -> None:
 
 def test_health_and_readiness_and_metrics(folder, tmp_path) -> None:
     with local(folder, log=tmp_path) as server:
-        assert server.get("/healthz").json() == {"status": "alive"}
+        assert server.get("/healthz").json() == {"status": "alive", "log": "ok"}
         assert server.get("/readyz").json() == {"status": "ready"}
         server.context.ready = False
         assert server.get("/readyz").status_code == 503
@@ -70,7 +70,7 @@ def test_a_full_disk_is_counted_and_answers_go_on(folder, tmp_path, monkeypatch)
     with local(folder, log=tmp_path) as server:
         from tandemrank.errors import OutputError
 
-        def full(payload: bytes) -> None:
+        def full(*payloads: bytes) -> None:
             raise OutputError("No space left on device")
 
         monkeypatch.setattr(server.context.service.recorder._journal, "append", full)

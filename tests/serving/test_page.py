@@ -1,8 +1,11 @@
 """The page for people, in a real browser: every panel is filled, a query is tried, a canary started and rolled back by hand."""
 
 import asyncio
+import json
 import os
 import queue
+import shutil
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -138,5 +141,21 @@ def test_the_page_without_a_browser(tmp_path) -> None:
         found = server.post("/explain", {"query_id": 11}, admin=True).json()["pairs"]
         assert found[0]["folder"] == "pair-0"
         assert [c["place"] for c in found[0]["candidates"]][:3] == [1, 2, 3]
-        assert sum(c["exposure"] for c in found[0]["candidates"]) == pytest.approx(1 + 1 / 2 + 1 / 3, abs=1e-3)
+        total = found[0]["others_exposure"] + sum(c["exposure"] for c in found[0]["candidates"])
+        assert total == pytest.approx(1 + 1 / 2 + 1 / 3, abs=1e-3)
         assert server.post("/explain", {"query_id": "x"}, admin=True).status_code == 422
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_chart_of_a_test_is_as_high_as_its_interval() -> None:
+    """Differences beyond 2 clicks per impression are drawn where they are, not at the edge of the panel."""
+    source = (Path(app.__file__).parent / "static" / "page.js").read_text(encoding="utf-8")
+    chart = source[source.index("function chartRange") : source.index("function showVerdict")]
+    points = [
+        {"impressions": 10 * 2**n, "difference": 4.5, "low": 4.5 - 10 / 2**n, "high": 4.5 + 10 / 2**n} for n in range(8)
+    ]
+    command = f"{chart}\nconsole.log(JSON.stringify(chartRange({json.dumps(points)})))"
+    found = subprocess.run(["node", "-e", command], capture_output=True, text=True, check=True)
+    low, high = json.loads(found.stdout)
+    assert low < points[4]["low"] < points[4]["high"] < high
+    assert low > points[0]["low"]  # the first ones, as wide as lists are long, do not make the rest a line

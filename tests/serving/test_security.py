@@ -2,16 +2,20 @@
 
 import asyncio
 import json
+import os
+import shutil
 import socket
 from contextlib import nullcontext
 
 import pytest
+from httpx import Headers
 
 from served import TOKEN, K, local, saved
 from tandemrank.errors import ConfigError
-from tandemrank.serving import limits
-from tandemrank.serving.limits import Access, Limits, is_loopback
+from tandemrank.serving import access as limits
+from tandemrank.serving.access import Access, Limits, is_loopback
 from tandemrank.serving.run import read_token
+from tandemrank.serving.service import Settings
 
 ADMIN = [("/pairs", {"folder": "pair-1"}), ("/split", {"policy": "x", "share": 0.5}), ("/rollback", {})]
 
@@ -179,7 +183,6 @@ def raw(url: str, data: bytes) -> bytes:
 def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, tmp_path) -> None:
     """On a real socket, with the time shortened: connections that wait are ended by the server, not by us."""
     from tandemrank.serving import app, run
-    from tandemrank.serving.service import Settings
 
     bounded = Limits(seconds=0.2, head=2000)
     ports: asyncio.Queue[int] = asyncio.Queue()
@@ -217,7 +220,6 @@ def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, 
 
 def test_connections_are_limited_and_it_listens_on_the_loopback_unless_told(folder, tmp_path) -> None:
     from tandemrank.serving import app, run
-    from tandemrank.serving.service import Settings
 
     assert run.Address().host == "127.0.0.1"
     ports: asyncio.Queue[int] = asyncio.Queue()
@@ -278,3 +280,142 @@ def test_neither_journal_nor_metrics_have_features(folder, tmp_path) -> None:
         everything = b"".join(path.read_bytes() for path in tmp_path.iterdir()) + server.get("/metrics").content
         assert b"61.25" not in everything
         assert b"atlantis" not in everything
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:18080@evil.com", "[::1].evil.com", "[::1]evil", "[::1", "localhost.evil.com", "127.0.0.1:80:90",
+        "127.0.0.1:x", "localhost:", "user@localhost", "localhost/x", "", " localhost", "127.0.0.1\t", "0x7f.1",
+    ],
+)  # fmt: skip
+def test_a_host_is_parsed_strictly(folder, tmp_path, host) -> None:
+    access = Access("127.0.0.1", TOKEN)
+    with pytest.raises(limits.Refused, match=r"127\.0\.0\.1 and localhost only"):
+        access.check(limits.headers_of([(b"host", host.encode())]), admin=False)
+
+
+def test_what_must_be_said_once_is_refused_twice(folder, tmp_path) -> None:
+    with local(folder, log=tmp_path) as server:
+        for name, values in (
+            ("host", ("evil.example", "localhost")),
+            ("host", ("localhost", "localhost")),
+            ("authorization", ("Bearer x", f"Bearer {TOKEN}")),
+            ("content-type", ("text/plain", "application/json")),
+        ):
+            twice = [(name, value) for value in values]
+            for path in ("/rank", "/rollback", "/healthz"):
+                method = "GET" if path == "/healthz" else "POST"
+                found = server.call(method, path, None if path == "/healthz" else {}, headers=Headers(twice))
+                assert found.status_code == 400, (name, path)
+                assert name in found.json()["error"]
+
+
+def test_nobody_is_sent_elsewhere(folder, tmp_path) -> None:
+    with local(folder, log=tmp_path) as server:
+        for method, path in (("POST", "/rank/"), ("GET", "/status/"), ("GET", "/healthz/"), ("POST", "/pairs/")):
+            found = server.call(method, path, headers={"Host": "evil.example"})
+            assert (found.status_code, found.headers.get("location")) == (404, None)
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:81", "http://127.0.0.1.evil.com"])
+def test_calls_from_pages_of_other_origins_change_nothing(folder, tmp_path, origin) -> None:
+    calls = [
+        ("/rank", {"query_id": 11}),
+        ("/feedback", {"impression_id": "x", "events": [{"item": "i1"}]}),
+        ("/explain", {}),
+        *ADMIN,
+    ]
+    with local(folder, log=tmp_path) as server:
+        for path, body in calls:
+            found = server.post(path, body, admin=True, headers={"Origin": origin, "Host": "127.0.0.1"})
+            assert found.status_code == 403, path
+        assert server.context.service.outcomes.fates["unknown"] == 0
+        for good in ("http://127.0.0.1", "https://127.0.0.1", "HTTP://127.0.0.1"):
+            found = server.post("/rank", {"query_id": 11}, headers={"Origin": good, "Host": "127.0.0.1"})
+            assert found.status_code == 200
+        for path in ("/status", "/"):
+            assert server.call("GET", path, headers={"Origin": "http://127.0.0.1", "Host": "127.0.0.1"}).is_success
+
+
+def test_a_saved_policy_whose_files_are_links_to_outside_is_refused(tmp_path) -> None:
+    elsewhere = saved(tmp_path / "elsewhere", 1) / "pair-1"
+    inside = saved(tmp_path / "pairs", 0)
+    (inside / "linked").mkdir()
+    for file in elsewhere.iterdir():
+        (inside / "linked" / file.name).symlink_to(file)
+    (inside / "near").mkdir()
+    for file in (inside / "pair-0").iterdir():
+        (inside / "near" / file.name).symlink_to(file)  # stays in the folder
+    with local(inside, log=tmp_path / "log") as server:
+        found = server.post("/pairs", {"folder": "linked"}, admin=True)
+        assert found.status_code == 422
+        assert "leads out of the folder" in found.json()["error"]
+        assert str(tmp_path) not in found.text
+        assert server.get("/status").json()["folders"] == ["near", "pair-0"]
+        assert server.post("/pairs", {"folder": "near"}, admin=True).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "a" * 300, "é" * 200, "a/" * 120 + "b", "\ud800"])
+def test_a_name_that_no_file_can_have_is_a_refusal(folder, tmp_path, name) -> None:
+    with local(folder, log=tmp_path) as server:
+        found = server.call(
+            "POST", "/pairs", content=json.dumps({"folder": name}).encode(),
+            headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+        )  # fmt: skip
+        assert found.status_code in (400, 422)
+        assert found.json().keys() == {"error"}
+
+
+def test_names_that_are_not_utf_8_are_left_out(tmp_path) -> None:
+    folder = saved(tmp_path / "pairs", 0)
+    strange = os.fsdecode(b"\xff\xfe")
+    (folder / "pair-0").rename(folder / "first")
+    for name in ("pair-0", strange):
+        shutil.copytree(folder / "first", folder / name)
+    with local(folder, log=tmp_path / "log") as server:
+        assert server.get("/status").json()["folders"] == ["first", "pair-0"]
+
+
+@pytest.mark.parametrize(
+    "line", [b"GET /healthz\r\n\r\n", b"GET /healthz HTTP/0.9\r\n\r\n", b"GET /healthz HTTP/2.0\r\n\r\n"]
+)
+def test_other_versions_of_http_are_refused(line) -> None:
+    from tandemrank.serving import run
+
+    class Transport:
+        def __init__(self) -> None:
+            self.sent = b""
+
+        def get_extra_info(self, name: str) -> None:
+            return None
+
+        def write(self, data: bytes) -> None:
+            self.sent += data
+
+        def is_closing(self) -> bool:
+            return False
+
+        def close(self) -> None:
+            pass
+
+    async def go() -> bytes:
+        async def app(scope, receive, send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"answered"})
+
+        config = run.server(app, run.Address(port=0)).config
+        config.load()
+        transport = Transport()
+        connection = config.http_protocol_class(config, run.uvicorn.server.ServerState(), {})
+        connection.connection_made(transport)
+        connection.data_received(line)
+        if connection.timeout_keep_alive_task is not None:
+            connection.timeout_keep_alive_task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return transport.sent
+
+    found = asyncio.run(go())
+    assert found.startswith(b"HTTP/1.1 400")
+    assert b"answered" not in found

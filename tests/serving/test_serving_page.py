@@ -9,7 +9,7 @@ import pytest
 
 from served import saved
 from tandemrank.serving import messages
-from tandemrank.serving.limits import Limits
+from tandemrank.serving.access import Limits
 from tandemrank.serving.metrics import Metrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")

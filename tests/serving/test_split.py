@@ -1,6 +1,7 @@
 """Two pairs at once: sticky shares, propensities of the mixture by enumeration, lists drawn again, features."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,8 @@ from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy, extended
 from tandemrank.serving import records, replay
 from tandemrank.serving.engine import Server
-from tandemrank.serving.live import LivePair, logged_id
+from tandemrank.serving.exploration import Exploration
+from tandemrank.serving.live import LivePair, features_key, logged_id
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event
@@ -54,7 +56,7 @@ def test_a_unit_keeps_its_pair_and_shares_are_kept() -> None:
 
 @pytest.mark.parametrize("mode", ["split", "interleave"])
 def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp_path, mode) -> None:
-    log = Recorder(tmp_path, Propensities(THETA, 400))
+    log = Recorder(tmp_path, Propensities(400))
     server = Server(pair(0), recorder=log)
     old, new = server.live, LivePair(pair(1, first=2))
     server.swap(records.split(old, new, 0.25 if mode == "split" else 0.5, salt="s", mode=mode))
@@ -122,7 +124,7 @@ def test_a_stranger_with_features_gets_what_the_extended_pair_gives() -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
-    log = Recorder(tmp_path, Propensities(THETA, 5))
+    log = Recorder(tmp_path, Propensities(5))
     server = Server(two_towers(), recorder=log, log_features=asked)
     server.rank(features={"age": 61.25, "land": "b"})
     server.rank(11)
@@ -130,7 +132,7 @@ def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
     assert (b"61.25" in journal.read_bytes()) is asked
     log.close()
     # The next process does not have them in memory.
-    later = Recorder(tmp_path, Propensities(THETA, 5))
+    later = Recorder(tmp_path, Propensities(5))
     Server(two_towers(), recorder=later)
     [sealed] = later.seal(everything=True)
     later.close()
@@ -141,7 +143,7 @@ def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
 
 
 def test_the_same_process_knows_the_features(tmp_path) -> None:
-    log = Recorder(tmp_path, Propensities(THETA, 5))
+    log = Recorder(tmp_path, Propensities(5))
     server = Server(two_towers(), recorder=log)
     for age in (61.25, 61.25, 20.0):
         server.rank(features={"age": age})
@@ -152,10 +154,38 @@ def test_the_same_process_knows_the_features(tmp_path) -> None:
     assert replay.replay([tmp_path], [two_towers()]).without_features == 3
 
 
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("mode", ["single", "interleave"])
+def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, asked, mode) -> None:
+    log = Recorder(tmp_path, Propensities(2000))
+    server = Server(two_towers(), recorder=log, log_features=asked, exploration=Exploration("temperature", 0.2))
+    if mode == "interleave":
+        server.swap(records.split(server.live, LivePair(replace(two_towers(), K2=K2 - 1)), 0.5, salt="s", mode=mode))
+    views = [{"age": 20.0, "land": "a"}, {"age": 80.0, "land": "b"}]
+    shown = {server.rank(99, features=views[n % 2]).impression_id: n % 2 for n in range(60)}
+    [sealed] = log.seal(everything=True)
+    log.close()
+    live = server.live
+    found: list[dict[str, set[float]]] = [{}, {}]
+    for row in pl.read_parquet(sealed.path).iter_rows(named=True):
+        assert row["query_id"] == 99
+        view = shown[row["impression_key"]]
+        for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
+            found[view].setdefault(item, set()).add(rho)
+            if mode == "single":
+                s_c, s_r = (5 * s.astype(float) for s in live.rows(99, None, views[view]))
+                one = [float(item == other) for other in live.items]
+                exact = enumeration.utility(s_c.tolist(), s_r.tolist(), one, THETA, K2)[0]
+                assert abs(rho - exact) <= 5 * error + 1e-5
+    assert all(len(values) == 1 for view in found for values in view.values())
+    both = set(found[0]) & set(found[1])
+    assert both
+    assert all(found[0][item] != found[1][item] for item in both)
+
+
 def test_ids_of_strangers_have_the_kind_of_the_pairs() -> None:
-    for features in (None, {"age": 1.0}):
-        assert isinstance(logged_id(None, features, int, b"x"), int)
-        assert isinstance(logged_id(None, features, str, b"x"), str)
-    assert logged_id(None, {"a": 1.0, "b": 2}, int, b"x") == logged_id(None, {"b": 2, "a": 1.0}, int, b"x")
-    assert logged_id(None, {"a": 1.0}, int, b"x") != logged_id(None, {"a": 1.0}, int, b"y")
-    assert logged_id(3, {"a": 1.0}, int) == 3
+    for key in (None, features_key({"age": 1.0}, b"x")):
+        assert isinstance(logged_id(key, int), int)
+        assert isinstance(logged_id(key, str), str)
+    assert features_key({"a": 1.0, "b": 2}, b"x") == features_key({"b": 2, "a": 1.0}, b"x")
+    assert features_key({"a": 1.0}, b"x") != features_key({"a": 1.0}, b"y")

@@ -7,7 +7,7 @@ from served import Clock, local, pair, saved
 from tandemrank.serving import records
 from tandemrank.serving.live import LivePair, digest
 from tandemrank.serving.outcomes import Outcomes
-from tandemrank.serving.records import Settled
+from tandemrank.serving.records import Event, Impression, Settled, Shown
 from tandemrank.serving.verdict import LiveTest
 
 K = 3
@@ -181,3 +181,46 @@ def test_outcomes_are_settled_in_order_and_memory_is_bounded(tmp_path) -> None:
         clock.now += 200
         service.tick()
         assert server.post("/feedback", body).json()["unknown"] == 1
+
+
+@pytest.mark.parametrize("teams", [None, (0, 1, 0)])
+def test_an_outcome_is_settled_once(teams) -> None:
+    """By its age, and not once more where there is no room for it."""
+    heard: list[Settled] = []
+    outcomes = Outcomes(window=100, settle=10, most=2, heard=heard.append)
+    now = split(mode="split" if teams is None else "interleave")
+
+    def show(name: str, time: float) -> None:
+        impression = Impression(
+            id=name, time=time, query_id=11, items=("i1", "i2", "i3"), policy="p", strategy="trained", key=0, places=K,
+            available=None, mixture=(("p", 1.0),), theta=(1.0, 0.5, 0.3),
+        )  # fmt: skip
+        outcomes.shown(Shown(impression, now.by_name, 1, teams, None))
+
+    show("a", 0.0)
+    assert outcomes.event("a", Event("i2"), 1.0) == "counted"
+    assert outcomes.settle(11.0) == 1
+    show("b", 12.0)
+    show("c", 13.0)  # no room for "a"
+    show("d", 14.0)  # nor for "b", which was not settled
+    assert [settled.ranks for settled in heard] == [(1,), ()]
+    assert outcomes.tallies[NEW.digest].impressions == 2
+    assert outcomes.tallies[NEW.digest].clicks == 1
+    assert outcomes.settle(200.0) == 2
+    assert len(heard) == 4
+
+
+@pytest.mark.parametrize("mode", ["split", "interleave"])
+def test_what_was_shown_once_stays_shown(mode) -> None:
+    """The wealth of the bet may fall again; what it was at its peak decides, and the p-value is that of the peak."""
+    test, rng = LiveTest(split(mode=mode), K, usual=0.5), np.random.default_rng(0)
+    for settled in impressions(rng, 400, old=1.5, new=0.3, mode=mode):
+        test.hear(settled)
+    peak = test.verdict()
+    assert peak.decision == "roll back"
+    for settled in impressions(rng, 4000, old=0.3, new=1.5, mode=mode):
+        test.hear(settled)
+    now = test.verdict()
+    assert test._evidence()[1] < 0 < -np.log(peak.p_worse)
+    assert (now.p_worse, now.decision) == (peak.p_worse, "roll back")
+    assert now.difference > 0

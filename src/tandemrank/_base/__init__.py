@@ -3,6 +3,7 @@
 - `ids`: outside ids and inside positions
 - `random`: seeds that are derived, random keys, the streams of one seed
 - `files`: writing in one piece; never over what we did not write
+- `checksum`: a checksum inside a Parquet file
 - `buckets`: files at a URL, read and written
 - `config`: configuration from a preset, a TOML file and single switches
 - `sparse`: sparse matrices in one form

@@ -107,10 +107,21 @@ def serve(
     if on_cluster and replica != "0":
         raise ConfigError("--replica names one process; with --engine ray each replica has a name of its own.")
     settings = Settings(
-        pair, log=log, bucket=bucket, pairs=pairs, exploration=how, replica=replica, theta=_theta(curve, pair), window=window,
-        settle=settle, sync_seconds=0.0 if fsync_every_request else 1.0, level=level, rollback=rollback,
-        promote=promote, log_features=log_features,
-    )  # fmt: skip
+        pair,
+        log=log,
+        bucket=bucket,
+        pairs=pairs,
+        exploration=how,
+        replica=replica,
+        theta=read_curve_option(curve) or "reciprocal",
+        window=window,
+        settle=settle,
+        sync_seconds=0.0 if fsync_every_request else 1.0,
+        level=level,
+        rollback=rollback,
+        promote=promote,
+        log_features=log_features,
+    )
     token = run.read_token(token_file, host)
     address = run.Address(host, port, token)
 
@@ -159,20 +170,6 @@ def _say(words: str) -> None:
     print(f"tandemrank: {words}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _theta(curve: str | None, pair: Path) -> tuple[float, ...] | None:
-    """The examination curve for the propensities; None is the default one."""
-    from tandemrank.clicks.models import examination_curve
-
-    found: Any = read_curve_option(curve)
-    if found is None or found == "reciprocal":
-        return None
-    if isinstance(found, str):
-        from tandemrank.policies.two_stage import load
-
-        return tuple(float(x) for x in examination_curve(load(pair).K, found))
-    return tuple(float(x) for x in found)
-
-
 def _price(pair: Path, how: Any, logs: list[str], curve: str | None, as_json: bool) -> None:
     from tandemrank.clicks.models import examination_curve
     from tandemrank.policies.two_stage import load
@@ -180,7 +177,7 @@ def _price(pair: Path, how: Any, logs: list[str], curve: str | None, as_json: bo
     from tandemrank.serving.live import LivePair
 
     live = LivePair(load(pair), name=str(pair))
-    theta = _theta(curve, pair) or tuple(float(x) for x in examination_curve(live.K))
+    theta = examination_curve(live.K, read_curve_option(curve) or "reciprocal").tolist()
     with working("pricing exploration"):
         found = price.price_list(live, theta, asked=how, log=logs)
     print_summary(found, as_json)

@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 import polars as pl
 
-from tandemrank._base import buckets
+from tandemrank._base import buckets, checksum
 from tandemrank._base.files import plain
 from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
 from tandemrank.errors import ConfigError, InputError, LogError
@@ -106,6 +106,9 @@ def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | Pan
                 continue
             try:
                 with buckets.local(path) as here:
+                    if form == "Parquet" and here.is_file() and (damage := checksum.problem(here)):
+                        yield str(path), form, LogError(damage)
+                        continue
                     yield str(path), form, _opened(here, form)
             except OSError as error:  # what is at a URL does not come
                 yield str(path), form, LogError(f"cannot be read: {error}.")
@@ -201,6 +204,11 @@ def _paths(path: str | Path) -> Sequence[str | Path]:
             f"{str(path)[:200]}: cannot be looked at: {getattr(error, 'strerror', None) or error}."
         ) from error
     if not paths:
+        if (folder := Path(path)).is_dir() and any(folder.glob("journal-*-*.bin")):
+            raise LogError(
+                f"{path} has journals of a served log and no segment yet. A server that runs makes segments by itself; after "
+                f"its end make them: tandemrank seal {path} --pairs PAIRS --everything."
+            )
         raise LogError(
             f"expected a file of Parquet, CSV or JSON lines, or a folder or pattern that has some; nothing is at {path}."
         )

@@ -20,10 +20,10 @@ With one (the extra `serve`):
 - `service`: pairs that come and go, the verdict, the log, in one process
 - `library`: the folder that pairs may be loaded from
 - `messages`, `openapi`: what goes over the wire, and its description
-- `limits`: what a stranger may ask for
+- `access`: what a stranger may ask for
 - `metrics`: for monitoring
 - `explain`: what each live pair makes of a query
-- `asking`: lists and clicks over HTTP; around every handler: who may, and failures as answers
+- `requests`: lists and clicks over HTTP; around every handler: access, and failures as answers
 - `app`: the HTTP interface, and the page for people (`static/`)
 - `run`: listens on one address, within limits
 - `replicas`: several processes on a Ray cluster

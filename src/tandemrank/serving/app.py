@@ -19,8 +19,10 @@ from starlette.routing import Route
 
 from tandemrank import __version__
 from tandemrank.errors import TandemRankError
-from tandemrank.serving import asking, explain, messages, openapi, run
-from tandemrank.serving.asking import (
+from tandemrank.serving import explain, messages, openapi, requests, run
+from tandemrank.serving.access import POLICY, Access
+from tandemrank.serving.bucket import Copied
+from tandemrank.serving.requests import (
     LOG,
     SEAL,
     TICK,
@@ -28,14 +30,12 @@ from tandemrank.serving.asking import (
     Context,
     Guard,
     Handler,
-    Lane,
+    RankPath,
     Receive,
     Reply,
     Send,
     parsed,
 )
-from tandemrank.serving.bucket import Copied
-from tandemrank.serving.limits import POLICY, Access
 from tandemrank.serving.service import Service, Settings
 
 # --- changing who answers ---------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def _model(found: BaseModel) -> Reply:
 
 async def healthz(request: Asked, context: Context) -> Response:
     """The process is alive."""
-    return Reply({"status": "alive"})
+    return Reply({"status": "alive", "log": context.service.log_state})
 
 
 async def readyz(request: Asked, context: Context) -> Response:
@@ -79,6 +79,7 @@ async def metrics(request: Asked, context: Context) -> Response:
     """For Prometheus."""
     if context.service.recorder is not None:
         context.metrics.unsynced.set(context.service.recorder.unsynced)
+        context.metrics.log_failing.set(bool(context.service.recorder.failing))
     return Reply(context.metrics.text(), media=b"text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -105,6 +106,7 @@ async def status(request: Asked, context: Context) -> Response:
             "tallies": service.tallies(),
             "events": service.outcomes.fates,
             "unlogged": service.server.unlogged,
+            "log": service.log_state,
             "running": test is not None,
             "verdict": None if verdict is None else asdict(verdict),
             "history": [] if test is None else [asdict(point) for point in test.history],
@@ -118,7 +120,7 @@ async def explained(request: Asked, context: Context) -> Response:
     asked: messages.ExplainRequest = await parsed(request, context, messages.ExplainRequest)
     server = context.service.server
     found = await asyncio.to_thread(
-        explain.explain, server.traffic, asked.query_id, asked.query_features, server.exploration
+        explain.explain, server.traffic, asked.query_id, asked.query_features, server.exploration, server.theta
     )
     return Reply({"pairs": [asdict(one) for one in found]})
 
@@ -163,6 +165,7 @@ async def _sealing(context: Context) -> None:
                 context.metrics.sealed.inc(sealed.impressions)
                 context.metrics.set_aside.inc(sealed.set_aside)
                 context.metrics.late.inc(sealed.late)
+                context.metrics.damaged.inc(sealed.damaged)
         except (TandemRankError, OSError) as error:
             context.metrics.seal_failures.inc()
             LOG.error("no segment was made: %s", error)
@@ -219,11 +222,12 @@ async def _life(context: Context) -> AsyncIterator[None]:
 class Application(Starlette):
     """Knows all its paths, and looks them up; what it has no path for is Starlette's to answer."""
 
-    def __init__(self, paths: dict[tuple[str, str], Guard | Lane], **options: Any) -> None:
+    def __init__(self, paths: dict[tuple[str, str], Guard | RankPath], **options: Any) -> None:
         super().__init__(
             routes=[Route(path, guard, methods=[method]) for (method, path), guard in paths.items()], **options
         )
         self.paths = paths
+        self.router.redirect_slashes = False  # it would send whoever asks to whatever Host says
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answers one request."""
@@ -234,11 +238,11 @@ class Application(Starlette):
 def application(context: Context) -> Application:
     """The ASGI application of a service."""
     admin = {"/pairs": pairs, "/split": split, "/rollback": rollback}
-    telling: dict[str, Handler] = {"/feedback": asking.feedback, "/explain": explained}
+    telling: dict[str, Handler] = {"/feedback": requests.feedback, "/explain": explained}
     watching: dict[str, Handler] = {"/status": status, "/metrics": metrics, "/openapi.json": description}
     health: dict[str, Handler] = {"/healthz": healthz, "/readyz": readyz}
-    paths: dict[tuple[str, str], Guard | Lane] = {
-        ("POST", asking.PATH): Lane(context),
+    paths: dict[tuple[str, str], Guard | RankPath] = {
+        ("POST", requests.PATH): RankPath(context),
         **{("POST", path): Guard(found, context) for path, found in telling.items()},
         **{("POST", path): Guard(found, context, admin=True) for path, found in admin.items()},
         **{("GET", path): Guard(found, context) for path, found in watching.items()},

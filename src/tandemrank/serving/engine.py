@@ -10,19 +10,31 @@ A query that the pair does not know gets the answer for its features, or for the
 import os
 import struct
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tandemrank._base.ids import Id
 from tandemrank._base.random import random_keys
+from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import InputError, OutputError, PolicyError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import interleaving, records
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.live import LivePair, Pair, as_kind, logged_id
-from tandemrank.serving.records import Event, Fate, Impression, Log, Question, Ranked, Shown, Traffic, Watcher
+from tandemrank.serving.live import LivePair, Pair, as_kind, features_key, logged_id
+from tandemrank.serving.records import (
+    Event,
+    Fate,
+    Impression,
+    Log,
+    Question,
+    Ranked,
+    Shown,
+    Traffic,
+    Watcher,
+    steady_clock,
+)
 
 KEYS = 6  # the stream of one seed that decides the lists of a server
 BLOCK = 128  # pieces of chance that are fetched from the system at once
@@ -48,6 +60,14 @@ class Chance:
             return found[0]
 
 
+class _Drawn(NamedTuple):
+    """A list before it goes out."""
+
+    impression: Impression
+    source: str
+    shown: Shown
+
+
 class Server:
     """Answers queries with the pairs that are live, draws lists by a strategy, and has impressions and events recorded.
 
@@ -62,17 +82,24 @@ class Server:
         exploration: Exploration | None = None,
         recorder: Log[LivePair] | None = None,
         seed: int | None = None,
+        theta: str | Sequence[float] = "reciprocal",
         log_features: bool = False,
         clock: Callable[[], float] | None = None,
         watcher: Watcher | None = None,
     ) -> None:
         live = pair if isinstance(pair, LivePair) else LivePair(pair)
-        self.exploration, self.recorder, self.seed = exploration or Exploration(), recorder, seed
-        self.clock = clock or (time.time if recorder is None else recorder.clock)
-        self.log_features, self.watcher = log_features, watcher
-        self._secret = b"" if log_features else os.urandom(32)
-        self._count, self._lock, self._chance = 0, threading.Lock(), Chance()
+        self.exploration = exploration or Exploration()
+        self.recorder = recorder
+        self.seed = seed
+        self.theta = tuple(float(x) for x in examination_curve(live.K, theta))
+        self.clock = clock or (steady_clock() if recorder is None else recorder.clock)
+        self.log_features = log_features
+        self.watcher = watcher
         self.unlogged = 0
+        self._secret = b"" if log_features else os.urandom(32)
+        self._count = 0
+        self._lock = threading.Lock()
+        self._chance = Chance()
         self._traffic = records.single(live)
         if recorder is not None:
             recorder.know(live)
@@ -121,7 +148,23 @@ class Server:
         unit: str | None = None,
     ) -> Ranked:
         """A list for the query; K of its places, at most the pair's; only of `items`, where those are given."""
-        now = self._traffic
+        return self._given_out(self._traffic, [self._drawn(self._traffic, query_id, K, items, features, unit)])[0]
+
+    def rank_all(self, requests: Sequence[Mapping[str, Any]]) -> list[Ranked]:
+        """Lists for several queries, each by the arguments of `rank`: all of them, or a refusal that leaves no trace."""
+        now, names = self._traffic, ("query_id", "K", "items", "features", "unit")
+        return self._given_out(now, [self._drawn(now, *(asked.get(name) for name in names)) for asked in requests])
+
+    def _drawn(
+        self,
+        now: Traffic[LivePair],
+        query_id: Id | None,
+        K: int | None,
+        items: Sequence[Id] | None,
+        features: FeatureValues | None,
+        unit: str | None,
+    ) -> "_Drawn":
+        """A list that nobody has seen yet, and that nothing remembers."""
         live = now.first
         K = live.K if K is None else K
         if not 1 <= K <= live.K:
@@ -132,19 +175,36 @@ class Server:
         arm = 0 if now.mode == "single" else now.choose(f"impression {key}" if unit is None else f"unit {unit}")
         shown, teams = answer(now, arm, Question(query, features or None, available, K, key), self.exploration)
         sources = [a.live.source(query, features) for a in now.arms]
-        logged_as = logged_id(query, features, live.query_kind, self._secret) if query is None else query
-        policy, by_features = now.arms[arm].live.digest if teams is None else now.name, "features" in sources
+        named = features_key(features, self._secret) if features else None
+        by_features = "features" in sources
         found = Impression(
-            name, self.clock(), logged_as, shown, policy, self.exploration.name, key, K, available, now.mixture,
-            by_features, features if by_features else None,
-        )  # fmt: skip
-        logged = self._record(found)
-        if self.watcher is not None:
-            self.watcher.shown(Shown(found, now.by_name, arm, teams, unit))
-        unknown = () if available is None else tuple(
-            i for i in available if not any(i in a.live.item_at for a in now.arms)
-        )  # fmt: skip
-        return Ranked(name, shown, policy, sources[arm], logged, unknown)
+            id=name,
+            time=self.clock(),
+            query_id=logged_id(named, live.query_kind) if query is None else query,
+            items=shown,
+            policy=now.arms[arm].live.digest if teams is None else now.name,
+            strategy=self.exploration.name,
+            key=key,
+            places=K,
+            available=available,
+            mixture=now.mixture,
+            theta=self.theta,
+            features_key=named if by_features else None,
+            features=dict(features) if features and by_features else None,
+        )
+        return _Drawn(found, sources[arm], Shown(found, now.by_name, arm, teams, unit))
+
+    def _given_out(self, now: Traffic[LivePair], drawn: Sequence["_Drawn"]) -> list[Ranked]:
+        """Has lists recorded, and gives them out."""
+        logged = self._record([one.impression for one in drawn])
+        answers = []
+        for found, source, shown in drawn:
+            if self.watcher is not None:
+                self.watcher.shown(shown)
+            known = found.available or ()
+            unknown = tuple(i for i in known if not any(i in a.live.item_at for a in now.arms))
+            answers.append(Ranked(found.id, found.items, found.policy, source, logged, unknown))
+        return answers
 
     def feedback(self, impression_id: str, events: Sequence[Event]) -> bool:
         """Records events of an impression; the same event twice counts once. Returns whether they were recorded."""
@@ -163,14 +223,14 @@ class Server:
         watcher = self.watcher
         return recorded, [] if watcher is None else [watcher.event(impression_id, e, now) for e in events]
 
-    def _record(self, impression: Impression) -> bool:
+    def _record(self, impressions: Sequence[Impression]) -> bool:
         if self.recorder is None:
             return False
         try:
-            self.recorder.impression(impression, features=self.log_features)
-        except OutputError:  # the journal has said so aloud; the answer goes out, and is counted as unlogged
+            self.recorder.impressions(impressions, features=self.log_features)
+        except OutputError:  # the recorder has said so aloud; the answers go out, and are counted as unlogged
             with self._lock:
-                self.unlogged += 1
+                self.unlogged += len(impressions)
             return False
         return True
 

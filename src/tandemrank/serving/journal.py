@@ -1,9 +1,10 @@
 """An append-only journal that survives `kill -9`: every record is framed, checksummed, and on disk within a second.
 
-    record = length (4 bytes) | crc32 of the payload (4 bytes) | payload
+    record = magic (4 bytes) | length (4 bytes) | crc32 of length and payload (4 bytes) | payload
 
-A process that dies while it writes leaves at most one torn record at the end; `read` drops it and says so. A journal is
-written by one process at a time (a lock), and is never changed where it was written before.
+A process that dies while it writes leaves at most one torn record at the end. Behind whatever is torn or damaged `read` goes on
+with the next whole record, which the magic finds: no byte of it is in any UTF-8 text. A journal is a new file, written by the
+process that made it, and never changed where it was written before.
 """
 
 import os
@@ -19,124 +20,143 @@ from pathlib import Path
 
 from tandemrank.errors import OutputError
 
-HEADER = struct.Struct("<II")
+MAGIC = b"\xff\xf5\xfe\xf6"
+HEADER = struct.Struct("<4sII")
 LONGEST = 2**24  # bytes of a record
+BEGINNING = 2**16  # bytes in which the first record of a journal ends, nearly always
 SYNC_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """The whole records of a journal, and how many bytes of a torn or damaged end were dropped."""
+    """The whole records of a journal; how many bytes are in none of them, and in how many places these are."""
 
     records: tuple[bytes, ...]
-    dropped: int
+    dropped: int = 0
+    gaps: int = 0
 
 
-def read(path: str | Path, *, most: int | None = None) -> Recovered:
-    """Every whole record of a journal, in order, up to its end or to the first that is not whole; or the first few."""
+def framed(payload: bytes) -> bytes:
+    """A record as it is written."""
+    if len(payload) > LONGEST:
+        raise OutputError(f"a record of {len(payload)} bytes is longer than the {LONGEST} that a journal takes.")
+    return HEADER.pack(MAGIC, len(payload), zlib.crc32(payload, len(payload))) + payload
+
+
+def read(path: str | Path) -> Recovered:
+    """Every whole record of a journal, in order."""
+    content = _content(path, -1)
+    records: list[bytes] = []
+    dropped = gaps = end = 0
+    for at, payload in _whole_records(content):
+        dropped += at - end
+        gaps += at > end
+        end = at + HEADER.size + len(payload)
+        records.append(payload)
+    return Recovered(tuple(records), dropped + len(content) - end, gaps + (len(content) > end))
+
+
+def first_record(path: str | Path) -> bytes | None:
+    """The first whole record of the first bytes of a journal, if there is one."""
+    return next((payload for _, payload in _whole_records(_content(path, BEGINNING))), None)
+
+
+def _content(path: str | Path, size: int) -> bytes:
     try:
-        if most is None:
-            content = Path(path).read_bytes()
-        else:
-            with Path(path).open("rb") as file:
-                content = file.read(most * (HEADER.size + LONGEST))
+        with Path(path).open("rb") as file:
+            return file.read(size)
     except OSError as error:
         raise OutputError(f"cannot read the journal {path}: {error.strerror}.") from error
-    records: list[bytes] = []
-    at = 0
-    while at + HEADER.size <= len(content) and (most is None or len(records) < most):
-        length, crc = HEADER.unpack_from(content, at)
-        payload = content[at + HEADER.size : at + HEADER.size + length]
-        if length > LONGEST or len(payload) < length or zlib.crc32(payload) != crc:
-            break
-        records.append(payload)
-        at += HEADER.size + length
-    return Recovered(tuple(records), len(content) - at)
+
+
+def _whole_records(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Where each whole record begins, and what is in it."""
+    at = content.find(MAGIC)
+    while 0 <= at <= len(content) - HEADER.size:
+        _, length, crc = HEADER.unpack_from(content, at)
+        end = at + HEADER.size + length
+        payload = content[at + HEADER.size : end] if length <= LONGEST and end <= len(content) else None
+        if payload is not None and zlib.crc32(payload, length) == crc:
+            yield at, payload
+            at = content.find(MAGIC, end)
+        else:
+            at = content.find(MAGIC, at + 1)
 
 
 class Journal:
-    """A journal that is open for appending; a new file, or one that a process before left, whose torn end is cut off.
+    """A new journal that is open for appending.
 
-    `sync_seconds`: a thread has everything on disk this often; 0 has every record there before `append` returns.
-    `size` is how many bytes were written.
-    `alarm` hears, once, that the disk no longer takes records; they are refused from then on until one can be written.
+    `sync_seconds`: a thread has everything on disk this often; 0 has every record there before `append` returns. The first
+    record always is: a disk that takes no more is found before anybody relies on it. `size` is how many bytes were written.
+    `broken` says why the file can no longer be relied on, and is empty while it can; `alarm` hears of it at once.
     """
 
     def __init__(
         self, path: str | Path, *, sync_seconds: float = SYNC_SECONDS, alarm: Callable[[str], None] | None = None
     ) -> None:
         self.path = Path(path)
-        self.sync_seconds, self._alarm = sync_seconds, alarm or shout
-        self._lock, self._wake, self._closed = threading.Lock(), threading.Event(), False
-        self._broken = False
+        self.sync_seconds = sync_seconds
+        self.size = 0
+        self.synced = 0
+        self.broken = ""
+        self._alarm = alarm or shout
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
             raise OutputError(f"cannot write the journal {path}: {error.strerror}. Give another folder.") from error
-        if not _locked(self._file):
-            os.close(self._file)
-            raise OutputError(f"{path} is being written by another process. Give each its own name.")
-        found = read(self.path)
-        self.recovered, self.size = found, os.fstat(self._file).st_size - found.dropped
-        if found.dropped:
-            os.ftruncate(self._file, self.size)
-        self._synced = self.size
-        os.fsync(self._file)
         self._thread = threading.Thread(target=self._keep_synced, name="journal", daemon=True)
         if sync_seconds > 0:
             self._thread.start()
 
     @property
-    def synced(self) -> int:
-        """Bytes that are surely on disk."""
-        return self._synced
+    def is_usable(self) -> bool:
+        """Whether a record that is written here will be found: the disk took the others, and the file has a name."""
+        return not self.broken and os.fstat(self._file).st_nlink > 0
 
-    def append(self, payload: bytes) -> None:
-        """Writes one record; what cannot be written is refused with an `OutputError` and leaves no trace."""
-        if len(payload) > LONGEST:
-            raise OutputError(f"a record of {len(payload)} bytes is longer than the {LONGEST} that a journal takes.")
-        record = HEADER.pack(len(payload), zlib.crc32(payload)) + payload
+    def append(self, *payloads: bytes) -> None:
+        """Writes records, all or none; what cannot be written is refused with an `OutputError` and leaves no trace."""
+        data = framed(payloads[0]) if len(payloads) == 1 else b"".join(map(framed, payloads))
         with self._lock:
             if self._closed:
                 raise OutputError(f"the journal {self.path} is closed.")
             try:
-                if (written := os.write(self._file, record)) < len(record):
-                    _write_all(self._file, record[written:])
-                if self.sync_seconds == 0:
+                if (written := os.write(self._file, data)) < len(data):
+                    _write_all(self._file, data[written:])
+                if self.sync_seconds == 0 or self.synced == 0:
                     os.fsync(self._file)
+                    self.synced = self.size + len(data)
             except OSError as error:
-                self._give_up(error)
-            self.size += len(record)
-            self._broken = False
-            if self.sync_seconds == 0:
-                self._synced = self.size
+                self._take_back(error)
+            self.size += len(data)
 
-    def _give_up(self, error: OSError) -> None:
-        """Takes back a record that was written in part, and says so, the first time aloud."""
+    def _take_back(self, error: OSError) -> None:
+        """Of records that were written in part nothing stays; where that fails the file is not used any more."""
         try:
             os.ftruncate(self._file, self.size)
-        finally:
-            if not self._broken:
-                self._broken = True
-                self._alarm(f"the journal {self.path} takes no more records: {error.strerror}. Answers go on unlogged.")
+        except OSError as again:
+            self.broken = again.strerror or str(again)
         raise OutputError(
-            f"cannot write to the journal {self.path}: {error.strerror}. Make room on the disk."
+            f"cannot write to the journal {self.path}: {error.strerror}. Make room on the disk, or replace it."
         ) from error
 
     def sync(self) -> None:
-        """Has everything that was written on disk."""
+        """Has everything that was written on disk; where the system refuses, nobody knows what is there, and it is told."""
         size = self.size
-        if size > self._synced:
+        if size == self.synced or self.broken:
+            return
+        try:
             os.fsync(self._file)
-            self._synced = size
+            self.synced = size
+        except OSError as error:
+            self.broken = error.strerror or str(error)
+            self._alarm(f"the journal {self.path} cannot be synced to disk: {self.broken}. The next one begins.")
 
     def _keep_synced(self) -> None:
         while not self._wake.wait(self.sync_seconds):
-            try:
-                self.sync()
-            except OSError as error:
-                self._alarm(f"the journal {self.path} cannot be synced to disk: {error.strerror}.")
+            self.sync()
 
     def close(self) -> None:
         """Has everything on disk and lets go of the file; a second call does nothing."""
@@ -147,10 +167,7 @@ class Journal:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        try:
-            self.sync()
-        except OSError as error:
-            self._alarm(f"the journal {self.path} cannot be synced to disk: {error.strerror}.")
+        self.sync()
         os.close(self._file)
 
 

@@ -21,15 +21,15 @@ class Library:
 
     def load(self, name: str) -> LivePair:
         """The pair in the folder of that name, warm."""
-        live = LivePair(load(self._inside(name)), name=name)
+        live = LivePair(load(self._inside(name)), name=_text(name))
         live.warm()
         return live
 
     def names(self) -> list[str]:
         """The folders that hold a saved pair, at most two levels down."""
         found = [p.parent for depth in ("*", "*/*", "*/*/*") for p in self.folder.glob(f"{depth}/config.json")]
-        inside = [p for p in found if p.resolve().is_relative_to(self.folder)]
-        return sorted(str(p.relative_to(self.folder)) for p in inside)
+        names = sorted(str(p.relative_to(self.folder)) for p in found if self._stays_inside(p))
+        return [name for name in names if name == _text(name)]  # another could not be asked for
 
     def find(self, digests: set[str]) -> list[LivePair]:
         """The pairs with these digests, as far as they are there."""
@@ -39,7 +39,7 @@ class Library:
             if not wanted:
                 break
             try:
-                live = LivePair(load(self._inside(name)), name=name)
+                live = LivePair(load(self._inside(name)), name=_text(name))
             except PolicyError:
                 continue
             if live.digest in wanted:
@@ -52,10 +52,23 @@ class Library:
             raise PolicyError("a path has no null bytes.")
         try:
             path = (self.folder / name).resolve()
-        except (OSError, RuntimeError) as error:
+            if not path.is_relative_to(self.folder) or path == self.folder:
+                raise PolicyError(f"{name[:60]!r} is not below the folder of pairs.")
+            if not path.is_dir():
+                raise PolicyError(f"there is no saved pair {name[:60]!r} in the folder of pairs.")
+            if not self._stays_inside(path):
+                raise PolicyError(f"a file of {name[:60]!r} is a link that leads out of the folder of pairs. Copy it.")
+        except (OSError, RuntimeError, ValueError) as error:  # a name too long, a circle of links
+            if isinstance(error, PolicyError):
+                raise
             raise PolicyError(f"{name[:60]!r} is not a path.") from error
-        if not path.is_relative_to(self.folder) or path == self.folder:
-            raise PolicyError(f"{name[:60]!r} is not below the folder of pairs.")
-        if not path.is_dir():
-            raise PolicyError(f"there is no saved pair {name[:60]!r} in the folder of pairs.")
         return path
+
+    def _stays_inside(self, path: Path) -> bool:
+        """Whether a folder and all that is in it are in the folder of pairs, wherever links lead."""
+        return all(p.resolve().is_relative_to(self.folder) for p in (path, *path.rglob("*")))
+
+
+def _text(path: object) -> str:
+    """A path as text that every encoding of Unicode takes, whatever bytes it has."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")

@@ -2,8 +2,8 @@
 
 The scores of a query are computed alone, in an order of sums that no thread changes, so that a list can be drawn again bit
 by bit; those of recent queries are kept. Over many items, and where the re-ranker is too heavy for all of them, it is asked
-about the candidates alone. A query that the pair does not know is answered by its features, where both stages are two towers,
-or else as the average query.
+about the candidates alone. A query that the pair does not know is answered by its features, where both stages are two
+towers, or else as the average query.
 """
 
 import hashlib
@@ -156,7 +156,11 @@ class Scores:
     __slots__ = ("_stage", "_who", "edge", "first", "s_r")
 
     def __init__(self, first: Row | Bounded, s_r: Row | None, stage: _Stage, who: Who) -> None:
-        self.first, self.s_r, self._stage, self._who, self.edge = first, s_r, stage, who, single.Edge()
+        self.first = first
+        self.s_r = s_r
+        self.edge = single.Edge()
+        self._stage = stage
+        self._who = who
 
     @property
     def s_c(self) -> Row:
@@ -165,11 +169,11 @@ class Scores:
 
     @property
     def ranker(self) -> Row | single.Ranker:
-        """The re-ranker's scores: all of them, or who gives some, by their places in `s_c`."""
+        """The re-ranker's scores: all of them, or who gives some."""
         return self._some if self.s_r is None else self.s_r
 
-    def _some(self, places: NDArray[np.integer]) -> Row:
-        return self._stage.some(self._who, places)
+    def _some(self, items: NDArray[np.integer]) -> Row:
+        return self._stage.some(self._who, items)
 
     def remembering(self) -> single.Ranker:
         """Who gives the re-ranker's scores, and asks it about each item once."""
@@ -185,7 +189,7 @@ class Scores:
         return some
 
     def rows(self) -> tuple[Row, Row]:
-        """All of both; dear where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""
+        """All of both; slow where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""
         return self.s_c, self._stage.row(self._who) if self.s_r is None else self.s_r
 
     def only(self, there: list[int]) -> "Scores":
@@ -297,31 +301,32 @@ def _kind(ids: pl.Series) -> type[int] | type[str]:
     return int if ids.dtype.is_integer() else str
 
 
-def as_kind(value: Id, kind: type[int] | type[str], what: str) -> Id:
+def as_kind(value: Id, kind: type[int] | type[str], what: str, *, least: int = LEAST + 1) -> Id:
     """An id as the pair has them: "17" is 17 where ids are integers, 17 is "17" where they are strings."""
     if isinstance(value, kind) and not isinstance(value, bool):
-        if isinstance(value, int) and not LEAST < value < 2**63:
-            raise InputError(f"{what} ids are integers of 64 bits; {value} came.")
+        if isinstance(value, int) and not least <= value < 2**63:
+            raise InputError(f"expected {what} ids that are integers of 64 bits, got {value}.")
         return value
     if kind is str:
         return str(value)
     text = str(value)
     if text.removeprefix("-").isdecimal() and text.isascii() and str(int(text[:20])) == text:
         return as_kind(int(text), kind, what)
-    raise InputError(f"{what} ids of this pair are integers; {text[:60]!r} came.")
+    raise InputError(f"expected {what} ids that are integers, as this pair has them; got {text[:60]!r}.")
 
 
-def logged_id(
-    query_id: Id | None, features: FeatureValues | None, kind: type[int] | type[str], secret: bytes = b""
-) -> Id:
-    """The id that a query has in the log: its own, or one that its features decide, or that of nobody.
+def features_key(features: FeatureValues, secret: bytes = b"") -> str:
+    """A name of features; with a secret, up to 64 bytes, nobody can find the features of a name by trying some."""
+    return hashlib.blake2b(features_text(features).encode(), digest_size=8, key=secret).hexdigest()
 
-    With a secret, up to 64 bytes, nobody can find the features of an id by trying some.
-    """
-    if query_id is not None:
-        return query_id
-    if not features:
+
+def features_text(features: FeatureValues) -> str:
+    """Features as text, the same in whatever order they are."""
+    return json.dumps({name: features[name] for name in sorted(features)})
+
+
+def logged_id(key: str | None, kind: type[int] | type[str]) -> Id:
+    """The id in the log of a query that has none: one that the key of its features decides, or that of nobody."""
+    if key is None:
         return LEAST if kind is int else "unknown"
-    text = json.dumps({name: features[name] for name in sorted(features)})
-    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8, key=secret).digest(), "little")
-    return LEAST + 1 + number % 2**62 if kind is int else f"features-{number:016x}"
+    return LEAST + 1 + int(key, 16) % 2**62 if kind is int else f"features-{key}"

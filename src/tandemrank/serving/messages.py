@@ -1,6 +1,6 @@
 """What goes over the wire: requests, held to their limits, and answers. OpenAPI is made of these."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -30,6 +30,16 @@ class RankRequest(Message):
         None, description="Places, at most the pair's."
     )
     items: Annotated[list[Id], Field(max_length=ITEMS)] | None = Field(None, description="Only these are available.")
+
+    def arguments(self) -> dict[str, Any]:
+        """As the engine takes them."""
+        return {
+            "query_id": self.query_id,
+            "K": self.K,
+            "items": self.items,
+            "features": self.query_features,
+            "unit": self.unit,
+        }
 
 
 class ExplainRequest(Message):
@@ -144,3 +154,4 @@ class Health(Message):
     """Whether it is well."""
 
     status: str
+    log: str | None = Field(None, description='"ok", "none" where nothing is logged, or why the log takes no records.')

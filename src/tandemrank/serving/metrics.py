@@ -44,6 +44,8 @@ class Metrics:
         kept.register(self.seconds)
         self.impressions = Counter("tandemrank_impressions_total", "Lists shown, by pair.", ["policy"], registry=kept)
         self.unlogged = Counter("tandemrank_unlogged_total", "Lists that the log could not take.", registry=kept)
+        self.log_failing = Gauge("tandemrank_log_failing", "1 while the log takes no records.", registry=kept)
+        self.damaged = Counter("tandemrank_damaged_records_total", "Records that could not be used.", registry=kept)
         self.events = Counter("tandemrank_events_total", "Events by what became of them.", ["fate"], registry=kept)
         self.share = Gauge("tandemrank_share", "Share of the traffic of a pair.", ["policy"], registry=kept)
         self.swaps = Counter("tandemrank_swaps_total", "Changes of who answers.", registry=kept)

@@ -43,12 +43,15 @@ _NOTHING: frozenset[Id] = frozenset()
 
 
 class _Pending:
-    """An answer and its clicks; most have none, and a set of their own would be dear."""
+    """An answer, since when it waits, and its clicks; most have none, and a set of their own would be dear."""
 
-    __slots__ = ("clicked", "settled", "shown")
+    __slots__ = ("clicked", "settled", "shown", "since")
 
     def __init__(self, shown: Shown) -> None:
-        self.shown, self.clicked, self.settled = shown, _NOTHING, False
+        self.shown = shown
+        self.since = shown.impression.time
+        self.clicked = _NOTHING
+        self.settled = False
 
 
 class Outcomes:
@@ -76,6 +79,7 @@ class Outcomes:
         """An answer went out."""
         with self._lock:
             self._pending[shown.impression.id] = found = _Pending(shown)
+            self._not_after(found.since)
             self._in_order.append(found)
             self._open.append(found)
             while len(self._in_order) > self.most:
@@ -98,7 +102,8 @@ class Outcomes:
             return "unknown"
         if event.item not in found.shown.impression.items:
             return "unmatched"
-        if (now if event.time is None else event.time) > found.shown.impression.time + self.window:
+        since, heard = (found.since, now) if event.time is None else (found.shown.impression.time, event.time)
+        if heard > since + self.window:
             return "late"
         if event.item in found.clicked:
             return "repeated"
@@ -114,11 +119,19 @@ class Outcomes:
         """Settles what is old enough, and forgets what can get no more clicks; returns how many were settled."""
         count = 0
         with self._lock:
-            while self._open and self._open[0].shown.impression.time + self.settle_after <= now:
+            self._not_after(now)
+            while self._open and self._open[0].since + self.settle_after <= now:
                 count += self._settle_one(self._open.popleft())
-            while self._in_order and self._in_order[0].shown.impression.time + self.window < now:
+            while self._in_order and self._in_order[0].since + self.window < now:
                 self._forget_oldest()
         return count
+
+    def _not_after(self, now: float) -> None:
+        """Nothing waits since a time to come: a clock that leapt ahead and back must not keep those behind it waiting."""
+        for found in reversed(self._in_order):
+            if found.since <= now:
+                break
+            found.since = now
 
     def _forget_oldest(self) -> _Pending:
         found = self._in_order.popleft()

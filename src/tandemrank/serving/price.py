@@ -18,7 +18,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from tandemrank._base import buckets
+from tandemrank._base import buckets, checksum
 from tandemrank._base.ids import Id
 from tandemrank._base.random import derive
 from tandemrank.errors import LogError
@@ -83,6 +83,8 @@ def _clicked(paths: Sequence[str | Path], live: LivePair) -> pl.DataFrame:
     """The impressions of a log with propensities, an item a row, of queries that the pair knows."""
     try:
         frame = pl.concat([_read(path) for path in sources.paths(list(paths))])
+    except LogError:
+        raise
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         raise LogError(
             f"cannot price by {', '.join(map(str, paths))}: {str(error).splitlines()[0]}. Expected Parquet files with "
@@ -96,6 +98,8 @@ def _clicked(paths: Sequence[str | Path], live: LivePair) -> pl.DataFrame:
 
 def _read(path: str | Path) -> pl.DataFrame:
     with buckets.local(path) as here:
+        if damage := checksum.problem(Path(here)):
+            raise LogError(f"{path} {damage}")
         return pl.read_parquet(here, glob=False, columns=["query_id", "items", "clicks", "propensities"])
 
 
@@ -135,7 +139,7 @@ def _view(live: LivePair, q: Id, shown: pl.DataFrame | None, theta: Sequence[flo
     items = [] if shown is None else [live.item_at[item] for item in shown["items"] if item in live.item_at]
     listed = best.draw_one(row, ranker, live.K2, len(theta), 0)
     others = np.random.default_rng(derive(seed, "price", "others", q)).permutation(M)[:OTHERS]
-    at = np.unique(np.concatenate([listed[listed >= 0], np.array(items, np.int64), others])).astype(np.int64)
+    at = np.unique(np.concatenate([listed[listed >= 0], items, others])).astype(np.int64)
 
     def of_some(how: Exploration) -> Floats:
         return how.exposure_of(row, ranker, at, curve, live.K2, **options(how))[0]

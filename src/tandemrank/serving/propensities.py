@@ -2,12 +2,13 @@
 
     rho_0(d) = sum over pairs of share * rho_pair(d),        or that of the draft, where lists were interleaved
 
-One race per (pair, query, strategy, places, available items), from a seed that depends on these alone: a propensity does not
-depend on who else was asked.
+One race per (pair, query, strategy, places, available items, features), from a seed that depends on these alone: a propensity
+does not depend on who else was asked.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,17 +18,17 @@ from numpy.typing import NDArray
 from tandemrank._base.ids import Id
 from tandemrank._base.random import derive
 from tandemrank.clicks.models import examination_curve
-from tandemrank.errors import OutputError
+from tandemrank.errors import InputError, OutputError
 from tandemrank.serving import exploration, interleaving
 from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.interleaving import Team
-from tandemrank.serving.live import LivePair
-from tandemrank.serving.records import Impression
+from tandemrank.serving.live import LivePair, as_kind, features_text
+from tandemrank.serving.records import Arm, Impression, Mode, Traffic
 
 Floats = NDArray[np.float64]
 LEAST = 1e-12  # the smallest propensity that a log takes
 SAMPLES = 100  # of the race
-
+DIGEST = 16  # characters of a pair's digest
 
 Place = tuple[Any, ...]
 
@@ -41,15 +42,22 @@ class _Exposed(NamedTuple):
 
 
 def _place(i: Impression) -> Place:
-    """What the exposure depends on beside the pair."""
-    return i.query_id, i.strategy, i.places, i.available
+    """What the exposure depends on beside the pair and the examination curve."""
+    asked = i.query_id, i.strategy, i.places, i.available
+    return asked if i.features is None else (*asked, features_text(i.features))
+
+
+@lru_cache(maxsize=1024)
+def _is_curve(theta: tuple[float, ...], places: int) -> bool:
+    examination_curve(places, theta)  # refuses what is none
+    return True
 
 
 class Propensities:
     """Computes them for pairs that it knows."""
 
-    def __init__(self, theta: Sequence[float] | None = None, samples: int = SAMPLES) -> None:
-        self._theta, self.samples = theta, samples
+    def __init__(self, samples: int = SAMPLES) -> None:
+        self.samples = samples
         self._pairs: dict[str, LivePair] = {}
 
     @property
@@ -65,10 +73,27 @@ class Propensities:
         """Pairs whose impressions are all sealed."""
         self._pairs = {digest: live for digest, live in self._pairs.items() if digest not in digests}
 
-    def theta(self, places: int) -> list[float]:
-        """The examination curve of a list of so many places."""
-        curve = examination_curve(places) if self._theta is None else np.asarray(self._theta[:places])
-        return [float(x) for x in curve]
+    def check(self, impression: Impression) -> None:
+        """Refuses an impression that its pairs cannot have given: other ids, more items than places, items of nobody."""
+        i = impression
+        if any(len(digest) != DIGEST for digest, _ in i.mixture):
+            raise InputError(f"expected digests of {DIGEST} digits, got {i.mixture}.")
+        live = [self._live(digest) for digest, _ in i.mixture]
+        mode: Mode = "single" if len(live) == 1 else "interleave" if i.interleaved else "split"
+        traffic = Traffic(tuple(Arm(one, share) for one, (_, share) in zip(live, i.mixture, strict=True)), mode)
+        named = [traffic.name] if mode == "interleave" else [one.digest for one in live]
+        if i.policy not in named:
+            raise InputError(f"expected the policy {' or '.join(named)}, got {i.policy[:60]!r}.")
+        exploration.parse(i.strategy)
+        _is_curve(i.theta, i.places)
+        if as_kind(i.query_id, live[0].query_kind, "query", least=-(2**63)) != i.query_id:
+            raise InputError("expected a query id of the pair's kind.")
+        if i.places > live[0].K or len(i.items) > i.places or len(set(i.items)) < len(i.items):
+            raise InputError(f"expected up to {live[0].K} items, each once, got {len(i.items)} at {i.places} places.")
+        there = None if i.available is None else set(i.available)
+        for item in i.items:
+            if not any(item in one.item_at for one in live) or not (there is None or item in there):
+                raise InputError(f"expected an item that a pair knows and that was available, got {item!r}.")
 
     def of(self, impressions: Sequence[Impression]) -> list[tuple[list[float], list[float]]]:
         """rho_0 of every shown item of each impression, and its standard error."""
@@ -77,7 +102,8 @@ class Propensities:
         drafted: dict[Place, tuple[float, float]] = {}
         for i in impressions:
             for digest, _ in i.mixture if not i.interleaved else ():
-                shown.setdefault((digest, *_place(i)), set()).update(self._positions(self._live(digest), i))
+                place = (digest, i.theta, *_place(i))
+                shown.setdefault(place, set()).update(self._positions(self._live(digest), i))
         rows = []
         for i in impressions:
             rho, error = self._drafted(i, drafted) if i.interleaved else self._mixed(i, found, shown)
@@ -93,47 +119,50 @@ class Propensities:
         rho, variance = np.zeros(len(i.items)), np.zeros(len(i.items))
         for digest, share in i.mixture:
             live = self._live(digest)
-            place = (digest, *_place(i))
+            place = (digest, i.theta, *_place(i))
             if place not in found:
-                found[place] = self._exposed(live, i, sorted(shown[place]), place)
+                found[place] = self._exposed(live, i, np.array(sorted(shown[place]), np.int64))
             there = np.array([item in live.item_at for item in i.items], np.bool_)
             at = np.searchsorted(found[place].documents, self._positions(live, i))
             rho[there] += share * found[place].rho[at]
             variance[there] += np.square(share * found[place].error[at])
         return rho, np.sqrt(variance)
 
-    def _exposed(self, live: LivePair, i: Impression, shown: Sequence[int], place: Place) -> _Exposed:
-        """Of all items by one race; where the re-ranker is asked about candidates alone, of each that was shown."""
-        theta, how = torch.tensor(self.theta(i.places), dtype=torch.float32), exploration.parse(i.strategy)
+    def _exposed(self, live: LivePair, i: Impression, shown: NDArray[np.int64]) -> _Exposed:
+        """Of what was shown: by one race, or where the re-ranker is asked about candidates alone by one for each."""
+        theta = torch.tensor(i.theta[: i.places], dtype=torch.float32)
+        how = exploration.parse(i.strategy)
+        place = (live.digest, *_place(i))
         if not live.ranks_candidates:
             both = [torch.from_numpy(s)[None] for s in live.rows(i.query_id, i.available, i.features)]
             seed = derive(0, "served propensities", *place) % 2**63
             rho, error = how.exposure(both[0], both[1], theta, live.K2, samples=self.samples, seed=seed)
-            return _Exposed(np.arange(len(rho)), rho, error)
+            return _Exposed(shown, rho[shown], error[shown])
         scores, values = live.scores(i.query_id, i.features, i.available), np.zeros((len(shown), 2))
         s_c = scores.s_c
-        for n, d in enumerate(shown):
+        for n, d in enumerate(shown.tolist()):
             seed = derive(0, "served propensities", live.items[d], *place) % 2**63
             rho, error = how.exposure_of(
                 s_c, scores.ranker, np.array([d]), theta, live.K2, samples=self.samples, seed=seed
             )
             values[n] = rho[0], error[0]
-        return _Exposed(np.array(shown, np.int64), values[:, 0], values[:, 1])
+        return _Exposed(shown, values[:, 0], values[:, 1])
 
     def _drafted(self, i: Impression, found: dict[Place, tuple[float, float]]) -> tuple[Floats, Floats]:
         digests = tuple(digest for digest, _ in i.mixture)
-        wanted = [item for item in i.items if (*digests, item, *_place(i)) not in found]
+        curve = np.array(i.theta[: i.places])
+        known = (i.theta, *digests, *_place(i))
+        wanted = [item for item in i.items if (item, *known) not in found]
         if wanted:
-            teams = [self._team(self._live(digest), i) for digest in digests]
+            one, other = (self._team(self._live(digest), i) for digest in digests)
             # An item at a time, each with a seed of its own: what else was shown must not change its propensity.
             for item in wanted:
-                place = (*digests, item, *_place(i))
+                seed = derive(0, "drafted propensities", *digests, item, *_place(i))
                 rho, error = drafted_exposure(
-                    (teams[0], teams[1]), [item], np.array(self.theta(i.places)), exploration.parse(i.strategy),
-                    samples=self.samples, seed=derive(0, "drafted propensities", *place),
-                )  # fmt: skip
-                found[place] = float(rho[0]), float(error[0])
-        values = np.array([found[(*digests, item, *_place(i))] for item in i.items]).reshape(-1, 2)
+                    (one, other), [item], curve, exploration.parse(i.strategy), samples=self.samples, seed=seed
+                )
+                found[(item, *known)] = float(rho[0]), float(error[0])
+        values = np.array([found[(item, *known)] for item in i.items]).reshape(-1, 2)
         return values[:, 0], values[:, 1]
 
     def _team(self, live: LivePair, i: Impression) -> Team:

@@ -6,18 +6,16 @@ write into one folder, each under its own name.
 
 import json
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Generic
 
-from tandemrank._base.ids import Id
 from tandemrank.errors import InputError, OutputError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal, sealing
 from tandemrank.serving.journal import Journal
-from tandemrank.serving.records import WINDOW, Event, Impression, L
+from tandemrank.serving.records import WINDOW, Event, Impression, L, steady_clock
 from tandemrank.serving.sealing import Exposure, Sealed, Sealer
 
 try:  # of the extra `serve`: several times as fast
@@ -32,16 +30,18 @@ def _dumps(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-ROTATE = 64 * 2**20  # bytes of a journal before the next one begins
-REMEMBERED = 100_000  # queries known by features alone that are kept in memory until their impressions are sealed
+ROTATE = (
+    16 * 2**20
+)  # bytes of a journal before the next one begins; as much is in memory while it is sealed, several times
+REMEMBERED = 100_000  # features that are kept in memory until the impressions they decided are sealed
 PATIENCE = 5.0  # seconds; a process that seals looks whether a replica has ended
 
 
 class Recorder(Generic[L]):
     """Writes a served log into a folder, under the name of one replica.
 
-    `clock` tells the time, seconds since 1970; tests give their own. A journal that a process before left is taken up; the next
-    one has the number after all that are there, and at least `first`.
+    `clock` tells the time, seconds since 1970; tests give their own. The first journal has the number after all that are there,
+    and at least `first`. `failing` says why the log takes no records now, and is empty while it does.
     """
 
     def __init__(
@@ -53,16 +53,19 @@ class Recorder(Generic[L]):
         window: float = WINDOW,
         sync_seconds: float = journal.SYNC_SECONDS,
         rotate: int = ROTATE,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         first: int = 0,
     ) -> None:
         if not replica or not all(c.isascii() and (c.isalnum() or c in "-_") for c in replica):
             raise InputError(f"the name of a replica is letters, digits, - and _; got {replica!r}.")
-        self.folder, self.replica = Path(folder), replica
-        self.rotate, self.clock = rotate, clock
+        self.folder = Path(folder)
+        self.replica = replica
+        self.rotate = rotate
+        self.clock = clock or steady_clock()
+        self.failing = ""
         self._sync_seconds = sync_seconds
-        self._features: dict[Id, FeatureValues] = {}
-        self._sealer = Sealer(folder, propensities, window=window, clock=clock, features=self._features)
+        self._features: dict[str, FeatureValues] = {}
+        self._sealer = Sealer(folder, propensities, window=window, clock=self.clock, features=self._features)
         self._lock = threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -74,10 +77,9 @@ class Recorder(Generic[L]):
             raise OutputError(
                 f"{folder} is being written by another process under the name {replica!r}. Give each its own."
             )
-        kinds = (sealing.JOURNAL, sealing.SEGMENTS, sealing.EVENTS)
-        named = [x.number for what in kinds for x in sealing.files(self.folder, what, replica)]
-        self._number = max(first, max(named, default=-1) + 1)
+        self._number = max(first, sealing.next_number(self.folder, replica))
         self._journal = self._open(self._number)
+        self._turn_at = rotate
 
     def _open(self, number: int) -> Journal:
         path = self.folder / f"journal-{self.replica}-{number:06d}.bin"
@@ -95,37 +97,64 @@ class Recorder(Generic[L]):
         """Lets go of pairs that are not among these digests and that no journal names."""
         self._sealer.forget(keep, replica=self.replica)
 
-    def impression(self, found: Impression, *, features: bool = False) -> None:
-        """Records an answer, with the query's features if asked; an `OutputError` where the disk does not take it."""
-        if found.uses_features and found.features is not None:
-            if len(self._features) >= REMEMBERED:
-                self._features.pop(next(iter(self._features)))
-            self._features[sealing.id_of(found.query_id)] = found.features
-        self._append({"impression": found.record(features=features)})
+    def impressions(self, found: Sequence[Impression], *, features: bool = False) -> None:
+        """Records answers, all or none, with the queries' features if asked; an `OutputError` where the disk takes none."""
+        for one in found:
+            if one.features_key is not None and one.features is not None:
+                if len(self._features) >= REMEMBERED:
+                    self._features.pop(next(iter(self._features)))
+                self._features[one.features_key] = one.features
+        self._append([{"impression": one.record(features=features)} for one in found])
 
     def events(self, impression_id: str, events: Sequence[Event]) -> None:
         """Records events of an impression, in any order, any number of times."""
         now = self.clock()
-        for event in events:
-            filled = {**asdict(event), "time": now if event.time is None else event.time}
-            self._append({"event": {"impression": impression_id, **filled}})
+        self._append(
+            [
+                {"event": {"impression": impression_id, **asdict(e), "time": now if e.time is None else e.time}}
+                for e in events
+            ]
+        )
 
     @property
     def unsynced(self) -> int:
         """Bytes of the journal that are not surely on disk yet."""
         return self._journal.size - self._journal.synced
 
-    def _append(self, record: dict[str, Any]) -> None:
-        payload = _dumps(record)
+    def _append(self, records: Sequence[dict[str, Any]]) -> None:
+        payloads = [_dumps(record) for record in records]
         with self._lock:
-            if self._journal.size > self.rotate:
+            try:
+                self._usable_journal().append(*payloads)
+                self.failing = ""
+            except OutputError as error:
+                if not self.failing:
+                    journal.shout(f"the log takes no records: {error} Answers go on unlogged.")
+                self.failing = str(error)
+                raise
+
+    def _usable_journal(self) -> Journal:
+        """The journal, or the next one: where this is long, and that cannot be opened, it goes on."""
+        if not self._journal.is_usable:
+            self._turn_over()
+        elif self._journal.size > self._turn_at:
+            try:
                 self._turn_over()
-            self._journal.append(payload)
+            except OutputError as error:
+                self._turn_at = self._journal.size + self.rotate // 8
+                journal.shout(f"{self._journal.path} goes on, as the next one cannot be begun: {error}")
+        return self._journal
 
     def _turn_over(self) -> None:
-        """The next journal; where the disk has no room for it, the one that there is goes on."""
-        before, self._journal = self._journal, self._open(self._number + 1)
+        """The next journal; where it cannot be begun, the one that there is stays."""
+        if not sealing.lock_path(self.folder, self.replica).exists() and self.folder.is_dir():
+            journal.let_go(self._name)  # the folder was removed, and is there again
+            self._name = journal.hold(sealing.lock_path(self.folder, self.replica))
+        opened = self._open(self._number + 1)
+        before = self._journal
+        self._journal = opened
         self._number += 1
+        self._turn_at = self.rotate
         before.close()
 
     def seal(self, *, everything: bool = False) -> list[Sealed]:

@@ -10,10 +10,13 @@ so that it counts for the estimate of every pair.
 """
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from pydantic import Field
 
 from tandemrank._base.ids import Id
 from tandemrank.errors import ConfigError
@@ -21,6 +24,25 @@ from tandemrank.policies.features import FeatureValues
 
 Mode = Literal["single", "split", "interleave"]
 WINDOW = 1800.0  # seconds after an impression in which a click counts
+LATEST = 1e11  # seconds since 1970
+StoredId = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str  # as a log has it
+
+
+def steady_clock(
+    wall: Callable[[], float] = time.time, passing: Callable[[], float] | None = None
+) -> Callable[[], float]:
+    """The time, seconds since 1970, that never leaps: the wall clock's when this is called, and what has passed since.
+
+    `passing` counts seconds; by default it is the system's own count, where it can through times of sleep. A window that a
+    leaping clock closes, or never closes, would cost clicks.
+    """
+    passed = passing or _passed
+    begun = wall() - passed()
+    return lambda: begun + passed()
+
+
+def _passed() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class Named(Protocol):
@@ -124,24 +146,26 @@ class Question(NamedTuple):
 
 
 class Impression(NamedTuple):
-    """One answer, with what is needed to draw it again.
+    """One answer, with what is needed to draw it again, and to compute the propensities of what it shows.
 
     `policy` is the digest of the pair that answered, or of both where their lists were interleaved; `mixture` has the share of
-    every pair. `features` stay in memory only, unless they are asked for.
+    every pair. `theta` is the examination curve of the server. `features_key` names the features that decided, None where none
+    did; `features` themselves stay in memory only, unless they are asked for.
     """
 
     id: str
-    time: float
-    query_id: Id | None
-    items: tuple[Id, ...]
+    time: Annotated[float, Field(ge=0, le=LATEST)]
+    query_id: StoredId
+    items: tuple[StoredId, ...]
     policy: str
     strategy: str
-    key: int
-    places: int
-    available: tuple[Id, ...] | None
-    mixture: tuple[tuple[str, float], ...]
-    uses_features: bool = False
-    features: FeatureValues | None = None
+    key: Annotated[int, Field(ge=0, lt=2**64)]
+    places: Annotated[int, Field(ge=1)]
+    available: tuple[StoredId, ...] | None
+    mixture: Annotated[tuple[tuple[str, float], ...], Field(min_length=1, max_length=2)]
+    theta: tuple[float, ...]
+    features_key: str | None = None
+    features: dict[str, float | str | None] | None = None
 
     @property
     def interleaved(self) -> bool:
@@ -150,12 +174,10 @@ class Impression(NamedTuple):
 
     def record(self, *, features: bool) -> dict[str, object]:
         """By the names of its fields, as the journal has it; its features only if asked."""
-        name, time, query_id, items, policy, strategy, key, places, available, mixture, uses_features, known = self
-        return {
-            "id": name, "time": time, "query_id": query_id, "items": items, "policy": policy, "strategy": strategy,
-            "key": key, "places": places, "available": available, "mixture": mixture, "uses_features": uses_features,
-            "features": known if features else None,
-        }  # fmt: skip
+        found = self._asdict()
+        if not features:
+            found["features"] = None
+        return found
 
 
 @dataclass(frozen=True)
@@ -184,11 +206,7 @@ class Ranked(NamedTuple):
 
     def message(self) -> dict[str, object]:
         """As it goes over the wire."""
-        impression_id, items, policy, source, logged, unknown = self
-        return {
-            "impression_id": impression_id, "items": items, "policy": policy, "source": source, "logged": logged,
-            "unknown": unknown,
-        }  # fmt: skip
+        return self._asdict()
 
 
 class Shown(NamedTuple):
@@ -233,8 +251,8 @@ class Log(Protocol[L]):
     def know(self, live: L) -> None:
         """A pair whose impressions will come."""
 
-    def impression(self, found: Impression, *, features: bool = False) -> None:
-        """An answer went out."""
+    def impressions(self, found: Sequence[Impression], *, features: bool = False) -> None:
+        """Answers go out."""
 
     def events(self, impression_id: str, events: Sequence[Event]) -> None:
         """Events of an impression came."""

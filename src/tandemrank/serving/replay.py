@@ -1,24 +1,26 @@
 """Draws every list of a served log again, from the pairs, the query and the key, and compares: an audit of what was shown."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
 import polars as pl
+from pydantic import ConfigDict, TypeAdapter
 
-from tandemrank._base import buckets
+from tandemrank._base import buckets, checksum
 from tandemrank._base.files import plain
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import sources
-from tandemrank.serving import engine, exploration
+from tandemrank.serving import engine, exploration, sealing
 from tandemrank.serving.live import LivePair, Pair
-from tandemrank.serving.records import Arm, Mode, Question, Traffic
+from tandemrank.serving.records import Arm, Mode, Question, StoredId, Traffic
 
-COLUMNS = (
-    "query_id", "items", "policy", "strategy", "key", "places", "available", "mixture", "uses_features", "features",
-)  # fmt: skip
+# What columns of text have, as JSON.
+STRICT = ConfigDict(strict=True, allow_inf_nan=False)
+MIXTURE = TypeAdapter(tuple[tuple[str, float], ...], config=STRICT)
+AVAILABLE = TypeAdapter(tuple[StoredId, ...], config=STRICT)
+FEATURES = TypeAdapter(dict[str, float | str | None], config=STRICT)
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,9 @@ def policies(paths: Sequence[str | Path]) -> set[str]:
     return {digest for mixture, path in found for digest, _ in _mixture(mixture, path)}
 
 
-def _mixture(text: str, path: object) -> list[tuple[str, float]]:
-    try:
-        return [(str(digest), float(share)) for digest, share in json.loads(text)]
-    except (ValueError, TypeError) as error:
-        raise LogError(f"{path}: a row has a mixture that is not one ({error}).") from error
+def _mixture(text: str, path: object) -> tuple[tuple[str, float], ...]:
+    found: tuple[tuple[str, float], ...] = _json("mixture", text, MIXTURE, path)
+    return found
 
 
 def segments(paths: Sequence[str | Path]) -> list[str | Path]:
@@ -94,28 +94,34 @@ def _segments(path: str | Path) -> Sequence[str | Path]:
     if isinstance(path, str) and buckets.is_url(path):
         found = list(sources.paths(path))
         return found if found == [path] else [p for p in found if PurePath(p).match("segment-*.parquet")]
-    folder = Path(path)
+    folder = sealing.in_utf8(path)
     return sorted(folder.glob("segment-*.parquet")) if folder.is_dir() else [folder]
 
 
 def _read(path: str | Path) -> pl.DataFrame:
     try:
         with buckets.local(path) as here:
+            if damage := checksum.problem(Path(here)):
+                raise LogError(f"{path} {damage}")
             frame = pl.read_parquet(here, glob=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise LogError(
             f"cannot read {path}: {str(error).splitlines()[0]}. Expected a segment of a served log."
         ) from error
-    if missing := [c for c in COLUMNS if c not in frame.columns]:
-        raise LogError(f"{path}: expected the columns {', '.join(COLUMNS)}; {', '.join(missing)} is not there.")
+    if missing := [c for c in TYPES if c not in frame.columns]:
+        raise LogError(f"{path}: expected the columns {', '.join(TYPES)}; {', '.join(missing)} is not there.")
     for name, (words, holds) in TYPES.items():
         if not holds(frame[name]):
-            raise LogError(f"{path}: expected {words} as {name}; {frame[name].dtype} came, or a value that is none.")
-    return frame.select(COLUMNS)
+            raise LogError(f"{path}: expected {words} as {name}, got {frame[name].dtype}, or a value that is missing.")
+    return frame.select(*TYPES)
 
 
 def _texts(x: pl.Series) -> bool:
     return x.dtype == pl.String and not x.has_nulls()
+
+
+def _are_ids(kind: Any) -> bool:
+    return bool(kind.is_integer() or kind == pl.String)
 
 
 def _numbers_from(least: int) -> Callable[[pl.Series], bool]:
@@ -123,7 +129,8 @@ def _numbers_from(least: int) -> Callable[[pl.Series], bool]:
 
 
 TYPES: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
-    "items": ("lists of ids", lambda x: isinstance(x.dtype, pl.List) and not x.has_nulls()),
+    "query_id": ("ids", lambda x: _are_ids(x.dtype) and not x.has_nulls()),
+    "items": ("lists of ids", lambda x: isinstance(x.dtype, pl.List) and _are_ids(x.dtype.inner) and not x.has_nulls()),
     "key": ("integers from 0", _numbers_from(0)),
     "places": ("integers from 1", _numbers_from(1)),
     "uses_features": ("truth values", lambda x: x.dtype == pl.Boolean and not x.has_nulls()),
@@ -135,7 +142,8 @@ TYPES: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
 def _draw_again(row: dict[str, Any], live: dict[str, LivePair], path: str | Path) -> tuple[int | str, ...]:
     """The list of one impression, drawn from its key."""
     mixture = _mixture(row["mixture"], path)
-    available, features = (_json(row[name], kind, path) for name, kind in (("available", list), ("features", dict)))
+    available = None if row["available"] is None else _json("available", row["available"], AVAILABLE, path)
+    features = None if row["features"] is None else _json("features", row["features"], FEATURES, path)
     digests = [digest for digest, _ in mixture]
     if missing := [digest for digest in digests if digest not in live]:
         raise LogError(f"{path} has impressions of the pair {missing[0]}, which was not given. Give its folder too.")
@@ -151,20 +159,16 @@ def _draw_again(row: dict[str, Any], live: dict[str, LivePair], path: str | Path
     if row["places"] > now.arms[0].live.K:
         raise LogError(f"{path}: a row has {row['places']} places, and its pair {now.arms[0].live.K}.")
     arm = 0 if interleaved else digests.index(row["policy"])
-    asked = Question(
-        row["query_id"], features, None if available is None else tuple(available), row["places"], row["key"]
-    )
-    return engine.answer(now, arm, asked, how)[0]
-
-
-def _json(text: str | None, kind: Any, path: str | Path) -> Any:
-    """Available items, or features, of a row."""
-    if text is None:
-        return None
+    asked = Question(row["query_id"], features, available, row["places"], row["key"])
     try:
-        found = json.loads(text)
+        return engine.answer(now, arm, asked, how)[0]
+    except InputError as error:
+        raise LogError(f"{path}: a row cannot be drawn again: {error}") from error
+
+
+def _json(name: str, text: str, kind: TypeAdapter[Any], path: object) -> Any:
+    """What a column of text has."""
+    try:
+        return kind.validate_json(text)
     except ValueError as error:
-        raise LogError(f"{path}: a row has available items or features that are no JSON ({error}).") from error
-    if not isinstance(found, kind) or not all(isinstance(x, int | str) for x in found):
-        raise LogError(f"{path}: available items are a list of ids, features a table by name; {text[:60]!r} came.")
-    return found
+        raise LogError(f"{path}: a row has {name} of another shape: {text[:60]!r}.") from error

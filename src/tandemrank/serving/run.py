@@ -17,7 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tandemrank.errors import ConfigError
-from tandemrank.serving.limits import Limits, is_loopback
+from tandemrank.serving.access import Limits, is_loopback
 
 SWITCH = 0.0005  # seconds after which a thread that makes segments lets the answers go on
 
@@ -77,6 +77,12 @@ class BoundedConnection(HttpToolsProtocol):
         self.head += len(name) + len(value)
         if self.head > self.limits.head:
             raise ValueError("the head of the request is too long")
+
+    def on_headers_complete(self) -> None:
+        """Refuses versions that have no heads, or other ones."""
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            raise ValueError("expected HTTP/1.1")
+        super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """The request is whole: from here on it is ours to be quick."""

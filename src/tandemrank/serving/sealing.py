@@ -5,62 +5,80 @@ policy, timestamp`, and beside these `propensity_errors` (Monte-Carlo), `mixture
 with which every list can be drawn again (`replay`). A click counts if it comes within the window after its impression,
 whichever replica heard of it.
 
-One process seals at a time (a lock of the folder). A sealed journal is renamed, so that no one seals it again, and goes when
-no impression that is still open has a click in it:
+One process seals at a time (a lock of the folder), and holds one journal at a time in memory, beside the clicks that another
+journal has than that of their impression. A sealed journal is renamed, so that no one seals it again, and goes when no
+impression that is still open has a click in it; one that was damaged goes to `.set-aside`, as it is:
 
     journal-REPLICA-NUMBER.bin  ->  segment-REPLICA-NUMBER.parquet, events-REPLICA-NUMBER.bin  ->  segment
 """
 
 import json
+import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol
+from typing import Annotated, Any, Generic, NamedTuple, Protocol
 
 import numpy as np
 import polars as pl
+from pydantic import BaseModel, ConfigDict, Field
 
+from tandemrank._base import checksum
 from tandemrank._base.files import Kind, replacing
 from tandemrank._base.ids import Id
-from tandemrank.errors import OutputError
+from tandemrank.errors import InputError, OutputError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
-from tandemrank.serving.records import WINDOW, Impression, L
+from tandemrank.serving.records import LATEST, WINDOW, Impression, L, StoredId, steady_clock
 
 SEGMENT = Kind("segment of a served log")
 ASIDE = ".set-aside"
 JOURNAL, EVENTS, SEGMENTS = "journal", "events", "segment"
 
 
-class Named(NamedTuple):
-    """What the name of a file of a served log says."""
+class LogFile(NamedTuple):
+    """A file of a served log, and what its name says."""
 
     path: Path
     replica: str
     number: int
 
 
-def files(folder: Path, what: str, replica: str | None = None) -> list[Named]:
+def files(folder: Path, what: str, replica: str | None = None) -> list[LogFile]:
     """The journals, segments or events of a folder, of all replicas or of one, in the order of their numbers."""
     found = [x for path in folder.glob(f"{what}-*-*") if (x := named(path, what)) and replica in (None, x.replica)]
     return sorted(found, key=lambda x: (x.replica, x.number))
 
 
-def named(path: Path, what: str) -> Named | None:
+def named(path: Path, what: str) -> LogFile | None:
     """What the name of a journal, segment or events says; None for any other."""
     name, _, number = path.stem.removeprefix(f"{what}-").rpartition("-")
     ours = path.stem.startswith(f"{what}-") and bool(name) and number.isdecimal()
-    return Named(path, name, int(number)) if ours else None
+    return LogFile(path, name, int(number)) if ours else None
 
 
-def finished(folder: Path) -> list[Named]:
+def finished(folder: Path) -> list[LogFile]:
     """Segments that nobody will make again: those whose journals are gone. One that a kill left beside its journal is not."""
     segments = files(folder, SEGMENTS)  # before the journals: one that is sealed meanwhile waits
     waiting = {(x.replica, x.number) for x in files(folder, JOURNAL)}
     return [x for x in segments if (x.replica, x.number) not in waiting]
+
+
+def in_utf8(path: str | Path) -> Path:
+    """The path, if Parquet files can be written and read there."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"expected a path in UTF-8, got {os.fsencode(path)!r}. Rename it, or give another.") from error
+    return Path(path)
+
+
+def next_number(folder: Path, replica: str) -> int:
+    """After all numbers that a replica has used, as far as their files are there."""
+    places = (folder, JOURNAL), (folder, SEGMENTS), (folder, EVENTS), (folder / ASIDE, JOURNAL)
+    return max((x.number + 1 for place, what in places for x in files(place, what, replica)), default=0)
 
 
 def lock_path(folder: Path, replica: str) -> Path:
@@ -70,18 +88,21 @@ def lock_path(folder: Path, replica: str) -> Path:
 
 @dataclass(frozen=True)
 class Sealed:
-    """A segment that was written: where it is, its impressions and clicks, and events that came late or for nothing.
+    """What became of a journal: its segment, impressions and clicks there, and events that came late or for nothing.
 
-    `set_aside`: impressions whose propensity is not known, since a process that died alone knew the features of the query.
-    `dropped`: bytes of a torn or damaged end of the journal.
+    `path` is None where nothing is left to write. `set_aside`: impressions whose propensity is not known, since a process that
+    died alone knew the features of the query. `empty`: answers that showed nothing, of which there is no row. `damaged`:
+    records that cannot be used, `dropped`: bytes that are in none; where either is there the journal stays, in `.set-aside`.
     """
 
-    path: Path
+    path: Path | None
     impressions: int
     clicks: int
     late: int
     unmatched: int
     set_aside: int = 0
+    empty: int = 0
+    damaged: int = 0
     dropped: int = 0
 
 
@@ -98,6 +119,9 @@ class Exposure(Protocol[L]):
     def forget(self, digests: set[str]) -> None:
         """Pairs whose impressions are all sealed."""
 
+    def check(self, impression: Impression) -> None:
+        """Refuses an impression that those pairs cannot have given, with an `InputError`."""
+
     def of(self, impressions: Sequence[Impression]) -> list[tuple[list[float], list[float]]]:
         """rho_0 of every shown item of each impression, and its standard error."""
 
@@ -105,7 +129,7 @@ class Exposure(Protocol[L]):
 class Sealer(Generic[L]):
     """Makes segments in the folder of a served log.
 
-    `features`: those of queries that are known by features alone, as far as this process has them in memory.
+    `features`: those that decided answers, by their keys, as far as this process has them in memory.
     """
 
     def __init__(
@@ -114,11 +138,14 @@ class Sealer(Generic[L]):
         propensities: Exposure[L],
         *,
         window: float = WINDOW,
-        clock: Callable[[], float] = time.time,
-        features: Mapping[Id, FeatureValues] | None = None,
+        clock: Callable[[], float] | None = None,
+        features: Mapping[str, FeatureValues] | None = None,
     ) -> None:
-        self.folder, self.window, self.clock = Path(folder), window, clock
-        self._propensities, self._features = propensities, {} if features is None else features
+        self.folder = in_utf8(folder)
+        self.window = window
+        self.clock = clock or steady_clock()
+        self._propensities = propensities
+        self._features = {} if features is None else features
         self._sealing = threading.Lock()
 
     def know(self, live: L) -> None:
@@ -135,8 +162,12 @@ class Sealer(Generic[L]):
             self._propensities.forget(idle - self._named(replica))
 
     def _named(self, replica: str | None) -> set[str]:
-        read = [_records(found.path).impressions for found in self._ours(replica, None)]
-        return {digest for impressions in read for i in impressions for digest, _ in i.mixture}
+        return {
+            digest
+            for found in self._ours(replica, None)
+            for i in _records(found.path).impressions
+            for digest, _ in i.mixture
+        }
 
     def seal(
         self, *, everything: bool = False, replica: str | None = None, open_number: int | None = None
@@ -156,7 +187,7 @@ class Sealer(Generic[L]):
                 return []
             return self._seal(ours, everything)
 
-    def _ours(self, replica: str | None, open_number: int | None) -> list[Named]:
+    def _ours(self, replica: str | None, open_number: int | None) -> list[LogFile]:
         """Journals that nobody writes any more: listed first, so that a replica that starts after it is not among them."""
         listed = files(self.folder, JOURNAL)
         ended = {name: name == replica or self._has_ended(name) for name in {found.replica for found in listed}}
@@ -166,127 +197,227 @@ class Sealer(Generic[L]):
         with journal.held(lock_path(self.folder, replica)) as free:
             return free
 
-    def _seal(self, ours: Sequence[Named], everything: bool) -> list[Sealed]:
+    def _seal(self, ours: Sequence[LogFile], everything: bool) -> list[Sealed]:
         # After `ours`: whatever a click in them is of was written before, so it is read here.
-        read = {found: _records(found.path) for found in (*files(self.folder, JOURNAL), *files(self.folder, EVENTS))}
-        events: dict[str, list[dict[str, Any]]] = {}
-        for content in read.values():
-            for event in content.events:
-                events.setdefault(event["impression"], []).append(event)
-        done: dict[Named, Named] = {}
-        sealed, waiting, problem = [], set(), None
+        everywhere = [*files(self.folder, JOURNAL), *files(self.folder, EVENTS)]
+        elsewhere = _Elsewhere.of(everywhere)
+        done: dict[LogFile, LogFile] = {}
+        sealed: list[Sealed] = []
+        waiting: set[str] = set()
+        problem: OutputError | None = None
         for found in ours:
-            impressions, dropped = read[found].impressions, read[found].dropped
-            last = max((i.time for i in impressions), default=-np.inf)
-            if found.replica in waiting or (not everything and last + self.window > self.clock()):
+            content = _records(found.path)
+            if found.replica in waiting or not (everything or self._is_ripe(content.impressions)):
                 waiting.add(found.replica)  # later ones are later still
                 continue
-            own = [event for i in impressions for event in events.get(i.id, ())]
             try:
-                sealed += [replace(self._segment(found, impressions, own), dropped=dropped)] if impressions else []
+                one = self._segment(found, content, elsewhere)
             except OutputError as error:  # a pair that is not there: what others left must not wait for it
                 waiting.add(found.replica)
                 problem = error
                 continue
-            done[found] = self._set_down(found)
-            if dropped:
+            done[found] = self._set_down(found, damaged=one.damaged > 0)
+            if content.impressions or one.damaged:
+                sealed.append(one)
+            if one.damaged:
                 journal.shout(
-                    f"{found.path} ends in {dropped} bytes that are no record, torn by a kill or damaged: dropped."
+                    f"{found.path} has {one.damaged} records that cannot be used and {one.dropped} bytes that are in no "
+                    f"record, torn by a kill or damaged; all others are sealed. It is kept in {self.folder / ASIDE}."
                 )
-        self._clean(read, done)
+        self._clean(everywhere, done, elsewhere)
         if problem is not None:
             raise problem
         return sealed
 
-    def _set_down(self, found: Named) -> Named:
+    def _is_ripe(self, impressions: Sequence[Impression]) -> bool:
+        """Whether no impression can get more clicks. A time further ahead than the window is that of a clock that leapt."""
+        now = self.clock()
+        last = max((i.time for i in impressions if i.time <= now + self.window), default=-np.inf)
+        return bool(last + self.window <= now)
+
+    def _may_be_ripe(self, path: Path) -> bool:
+        """Whether a journal may be complete, without reading it: its first impression is as old as the window."""
+        payload = journal.first_record(path)
+        try:
+            first = None if payload is None else _parsed(payload)
+        except ValueError:
+            return True
+        return not isinstance(first, Impression) or self._is_ripe([first])
+
+    def _set_down(self, found: LogFile, *, damaged: bool) -> LogFile:
         """A sealed journal under another name: a process that dies from here on does not have it sealed once more."""
+        if damaged:
+            (self.folder / ASIDE).mkdir(exist_ok=True)
+            with suppress(FileExistsError):  # of a process that died right here
+                (self.folder / ASIDE / found.path.name).hardlink_to(found.path)
         path = found.path.with_name(f"{EVENTS}-{found.replica}-{found.number:06d}.bin")
         found.path.rename(path)
         return found._replace(path=path)
 
-    def _clean(self, read: Mapping[Named, "_Content"], done: Mapping[Named, Named]) -> None:
+    def _clean(self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], elsewhere: "_Elsewhere") -> None:
         """Removes sealed journals that have no event of an impression that is not sealed."""
-        is_sealed = {found: found in done or found.path.name.startswith(EVENTS) for found in read}
-        waiting = {i.id for found, content in read.items() if not is_sealed[found] for i in content.impressions}
-        for found, content in read.items():
-            if is_sealed[found] and not any(event["impression"] in waiting for event in content.events):
+        is_sealed = {found: found in done or found.path.name.startswith(EVENTS) for found in everywhere}
+        open_ids: set[str] = set()
+        if any(is_sealed[found] and elsewhere.named[found] for found in everywhere):
+            open_journals = [found for found in everywhere if not is_sealed[found]]
+            open_ids = {i.id for found in open_journals for i in _records(found.path).impressions}
+        for found in everywhere:
+            if is_sealed[found] and not elsewhere.named[found] & open_ids:
                 with suppress(FileNotFoundError):
                     done.get(found, found).path.unlink()
 
-    def _may_be_ripe(self, path: Path) -> bool:
-        """Whether a journal may be complete, without reading it: its first impression is as old as the window."""
-        for payload in journal.read(path, most=1).records:
-            first = json.loads(payload).get("impression")
-            return first is None or bool(first["time"] + self.window <= self.clock())
-        return True
-
-    def _segment(self, found: Named, impressions: Sequence[Impression], events: Sequence[dict[str, Any]]) -> Sealed:
-        features = [self._known_features(i) for i in impressions]
-        lost = [i.uses_features and found is None for i, found in zip(impressions, features, strict=True)]
-        whole = [i._replace(features=f) for i, f, gone in zip(impressions, features, lost, strict=True) if not gone]
-        kept = [i for i, gone in zip(impressions, lost, strict=True) if not gone]
-        clicked, late, unmatched = join_clicks(impressions, events, self.window)
+    def _segment(self, found: LogFile, content: "_Content", elsewhere: "_Elsewhere") -> Sealed:
+        good, damaged = self._usable(content.impressions)
+        shown = [i for i in good if i.items]
+        whole = [i._replace(features=self._known_features(i)) for i in shown]
+        lost = [i.features_key is not None and i.features is None for i in whole]
+        kept = [i for i, gone in zip(shown, lost, strict=True) if not gone]
+        aside = [i for i, gone in zip(shown, lost, strict=True) if gone]
+        events = [*content.clicks, *(click for i in shown for click in elsewhere.clicks.get(i.id, ()))]
+        clicked, late, unmatched = join_clicks(shown, events, self.window)
         path = self.folder / f"segment-{found.replica}-{found.number:06d}.parquet"
-        if aside := [i for i, gone in zip(impressions, lost, strict=True) if gone]:
+        if aside:
             (self.folder / ASIDE).mkdir(exist_ok=True)
-            with replacing(self.folder / ASIDE / path.name, SEGMENT) as temporary:
-                wide(aside, clicked, [([], [])] * len(aside)).write_parquet(temporary, compression="zstd")
+            self._write(self.folder / ASIDE / path.name, wide(aside, clicked, [([], [])] * len(aside)))
         if kept:
-            with replacing(path, SEGMENT) as temporary:
-                wide(kept, clicked, self._propensities.of(whole)).write_parquet(temporary, compression="zstd")
-        counted = sum(len(clicked.get(i.id, ())) for i in kept)
-        return Sealed(path, len(kept), counted, late, unmatched, len(aside))
+            rho = self._propensities.of([i for i, gone in zip(whole, lost, strict=True) if not gone])
+            self._write(path, wide(kept, clicked, rho))
+        return Sealed(
+            path=path if kept else None,
+            impressions=len(kept),
+            clicks=sum(len(clicked.get(i.id, ())) for i in kept),
+            late=late,
+            unmatched=unmatched,
+            set_aside=len(aside),
+            empty=len(good) - len(shown),
+            damaged=damaged + content.damaged,
+            dropped=content.dropped,
+        )
 
-    def _known_features(self, i: Impression) -> FeatureValues | None:
-        return i.features or self._features.get(id_of(i.query_id)) if i.uses_features else None
+    def _usable(self, impressions: Sequence[Impression]) -> tuple[list[Impression], int]:
+        """Impressions that can be right, each once, and how many others there are."""
+        found: dict[str, Impression] = {}
+        for i in impressions:
+            with suppress(ValueError):
+                self._propensities.check(i)
+                found.setdefault(i.id, i)
+        return list(found.values()), len(impressions) - len(found)
+
+    def _write(self, path: Path, frame: pl.DataFrame) -> None:
+        with replacing(path, SEGMENT) as temporary:
+            checksum.write_parquet(frame, temporary)
+
+    def _known_features(self, i: Impression) -> dict[str, Any] | None:
+        if i.features_key is None or i.features is not None:
+            return i.features
+        found = self._features.get(i.features_key)
+        return None if found is None else dict(found)
 
 
-def id_of(query_id: Id | None) -> Id:
-    """The id of a query in the log."""
-    return "unknown" if query_id is None else query_id
+class Click(NamedTuple):
+    """A click on an item of an impression."""
+
+    impression: str
+    item: Id
+    time: float
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _EventRecord(_Strict):
+    impression: str
+    item: StoredId
+    type: str
+    value: float | None
+    time: Annotated[float, Field(ge=0, le=LATEST)]
+
+
+class _Record(_Strict):
+    """What a journal's record has: one of the two."""
+
+    impression: Impression | None = None
+    event: _EventRecord | None = None
+
+
+def _parsed(payload: bytes) -> Impression | Click | None:
+    """What a record has; None for an event that is no click. Refuses another shape with a `ValueError`."""
+    record = _Record.model_validate_json(payload)
+    event = record.event
+    if (record.impression is None) == (event is None):
+        raise ValueError("expected an impression or an event")
+    if event is None:
+        return record.impression
+    return Click(event.impression, event.item, event.time) if event.type == "click" else None
 
 
 class _Content(NamedTuple):
-    """The impressions and the events of a journal, and how many bytes of its end are no record."""
+    """The impressions and clicks of a journal; how many records cannot be used, and how many bytes are in none."""
 
     impressions: list[Impression]
-    events: list[dict[str, Any]]
+    clicks: list[Click]
+    damaged: int
     dropped: int
 
 
 def _records(path: Path) -> _Content:
-    impressions, events, found = [], [], journal.read(path)
+    found = journal.read(path)
+    impressions: list[Impression] = []
+    clicks: list[Click] = []
+    damaged = found.gaps
     for payload in found.records:
-        record = json.loads(payload)
-        if "impression" in record:
-            values = record["impression"]
-            values["items"] = tuple(values["items"])
-            values["available"] = None if values["available"] is None else tuple(values["available"])
-            values["mixture"] = tuple((str(digest), float(share)) for digest, share in values["mixture"])
-            impressions.append(Impression(**values))
-        else:
-            events.append(record["event"])
-    return _Content(impressions, events, found.dropped)
+        try:
+            one = _parsed(payload)
+        except ValueError:
+            damaged += 1
+            continue
+        if isinstance(one, Impression):
+            impressions.append(one)
+        elif one is not None:
+            clicks.append(one)
+    return _Content(impressions, clicks, damaged, found.dropped)
+
+
+@dataclass
+class _Elsewhere:
+    """Clicks that another file has than that of their impression, by impression; and which impressions a file names so."""
+
+    clicks: dict[str, list[Click]] = field(default_factory=dict)
+    named: dict[LogFile, set[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, everywhere: Iterable[LogFile]) -> "_Elsewhere":
+        """Reads all files, one after the other."""
+        found = cls()
+        for file in everywhere:
+            content = _records(file.path)
+            own = {i.id for i in content.impressions}
+            away = [click for click in content.clicks if click.impression not in own]
+            found.named[file] = {click.impression for click in away}
+            for click in away:
+                found.clicks.setdefault(click.impression, []).append(click)
+        return found
 
 
 def join_clicks(
-    impressions: Iterable[Impression], events: Iterable[dict[str, Any]], window: float
+    impressions: Iterable[Impression], clicks: Iterable[Click], window: float
 ) -> tuple[dict[str, set[Id]], int, int]:
     """The clicked items of each impression, and how many distinct clicks came too late, or for an item that it did not show."""
     shown = {i.id: i for i in impressions}
     clicked: dict[str, set[Id]] = {}
     late: set[tuple[str, Id]] = set()
     unmatched: set[tuple[str, Id]] = set()
-    for event in events:
-        if event["type"] != "click" or event["impression"] not in shown:
+    for name, item, time in clicks:
+        of = shown.get(name)
+        if of is None:
             continue
-        of, item = shown[event["impression"]], event["item"]
         if item not in of.items:
-            unmatched.add((of.id, item))
-        elif event["time"] > of.time + window:
-            late.add((of.id, item))
+            unmatched.add((name, item))
+        elif time > of.time + window:
+            late.add((name, item))
         else:
-            clicked.setdefault(of.id, set()).add(item)
+            clicked.setdefault(name, set()).add(item)
     late -= {(name, item) for name, items in clicked.items() for item in items}
     return clicked, len(late), len(unmatched)
 
@@ -308,17 +439,18 @@ def wide(
     return pl.DataFrame(
         {
             "impression_key": [i.id for i in impressions],
-            "query_id": [id_of(i.query_id) for i in impressions],
+            "query_id": [i.query_id for i in impressions],
             "items": [list(i.items) for i in impressions],
             "clicks": [[int(item in clicked.get(i.id, ())) for item in i.items] for i in impressions],
-            "propensities": [rho for rho, _ in propensities],
-            "propensity_errors": [error for _, error in propensities],
+            "propensities": pl.Series([rho for rho, _ in propensities], dtype=pl.List(pl.Float64)),
+            "propensity_errors": pl.Series([error for _, error in propensities], dtype=pl.List(pl.Float64)),
             "policy": [i.policy for i in impressions],
             "strategy": [i.strategy for i in impressions],
             "key": pl.Series([i.key for i in impressions], dtype=pl.UInt64),
             "places": [i.places for i in impressions],
-            "uses_features": [i.uses_features for i in impressions],
+            "uses_features": [i.features_key is not None for i in impressions],
             "mixture": [json.dumps(i.mixture) for i in impressions],
+            "theta": [json.dumps(i.theta) for i in impressions],
             **optional,
             "timestamp": pl.from_epoch(pl.Series([round(i.time * 1e6) for i in impressions]), time_unit="us"),
         }

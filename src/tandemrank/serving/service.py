@@ -7,7 +7,6 @@ live, and then one value is replaced.
 import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -44,7 +43,7 @@ class Settings:
     pairs: Path | None = None
     exploration: Exploration = field(default_factory=Exploration)
     replica: str = "0"
-    theta: tuple[float, ...] | None = None
+    theta: str | tuple[float, ...] = "reciprocal"
     window: float = WINDOW
     settle: float = outcomes.SETTLE
     samples: int = propensities.SAMPLES
@@ -67,8 +66,10 @@ class Change:
 class Service:
     """One process that answers."""
 
-    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.time) -> None:
-        self.settings, self.clock, self.started = settings, clock, clock()
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or records.steady_clock()
+        self.started = self.clock()
         self.library = Library(settings.pairs or settings.pair.resolve().parent)
         live = self.library.load(self.library.name_of(settings.pair))
         self.loaded: dict[str, LivePair] = {live.digest: live}
@@ -78,9 +79,15 @@ class Service:
         self.recorder = None if settings.log is None else self._recorder(settings.log)
         self.outcomes = Outcomes(window=settings.window, settle=settings.settle, heard=self._hear)
         self.server = Server(
-            live, exploration=settings.exploration, recorder=self.recorder, seed=settings.seed,
-            log_features=settings.log_features, clock=clock, watcher=self.outcomes,
-        )  # fmt: skip
+            live,
+            exploration=settings.exploration,
+            recorder=self.recorder,
+            seed=settings.seed,
+            theta=settings.theta,
+            log_features=settings.log_features,
+            clock=self.clock,
+            watcher=self.outcomes,
+        )
         self.test: LiveTest | None = None
         self.last: Verdict | None = None
         self.changes: list[Change] = []
@@ -92,7 +99,7 @@ class Service:
     def _recorder(self, folder: Path) -> Recorder[LivePair]:
         s = self.settings
         return Recorder(
-            folder, Propensities(s.theta, s.samples), replica=s.replica, window=s.window, sync_seconds=s.sync_seconds,
+            folder, Propensities(s.samples), replica=s.replica, window=s.window, sync_seconds=s.sync_seconds,
             clock=self.clock, first=0 if self.bucket is None else self.bucket.next_number(s.replica),
         )  # fmt: skip
 
@@ -245,6 +252,11 @@ class Service:
         if self.bucket is None or self.recorder is None:
             return Copied(0)
         return self.bucket.copy(self.recorder.folder)
+
+    @property
+    def log_state(self) -> str:
+        """ "ok", "none" where nothing is logged, or why the log takes no records."""
+        return "none" if self.recorder is None else self.recorder.failing or "ok"
 
     def close(self) -> None:
         """Everything on disk."""

@@ -10,7 +10,7 @@ from tandemrank._base.random import derive
 from tandemrank.offpolicy.comparison import compare_values, sure_difference
 from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
 from tandemrank.offpolicy.logger import lists_of
-from tandemrank.offpolicy.propensities import fitted_policy
+from tandemrank.offpolicy.propensities import FittedLogger, fitted_policy
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value

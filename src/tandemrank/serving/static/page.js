@@ -118,6 +118,15 @@ function showClicks() {
   put(svg, "text", three(most), {x: 295, y: 10, "text-anchor": "end"});
 }
 
+// What the chart of a test shows: every difference, and the intervals of its later half. The first ones are as wide as lists
+// are long; they go beyond the panel.
+function chartRange(points) {
+  const later = points.slice(Math.floor(points.length / 2));
+  const ends = [...points.map(p => p.difference), ...later.flatMap(p => [p.low, p.high])];
+  const low = Math.min(...ends), high = Math.max(...ends), room = 0.05 * (high - low || 1);
+  return [low - room, high + room];
+}
+
 function showVerdict() {
   const v = last.verdict, svg = empty($("history"));
   $("words").textContent = v ? (last.running ? "" : "last test: ") + v.words : "no test: one pair answers";
@@ -126,9 +135,9 @@ function showVerdict() {
     `${v.impressions_new} impressions of the new pair, ${v.impressions_old} of the old` : "";
   const points = last.history;
   if (points.length < 2) return;
-  const ends = points.flatMap(p => [p.low, p.high]), low = Math.max(-2, Math.min(...ends)), high = Math.min(2, Math.max(...ends));
+  const [low, high] = chartRange(points);
   const lastN = points[points.length - 1].impressions;
-  const x = p => 5 + 290 * p.impressions / lastN, y = u => 110 - 100 * (Math.min(high, Math.max(low, u)) - low) / (high - low || 1);
+  const x = p => 5 + 290 * p.impressions / lastN, y = u => 110 - 100 * (Math.min(high, Math.max(low, u)) - low) / (high - low);
   put(svg, "polygon", null, {class: "band", points: [...points.map(p => `${x(p)},${y(p.high)}`), ...points.slice().reverse().map(p => `${x(p)},${y(p.low)}`)].join(" ")});
   put(svg, "polyline", null, {class: "line", points: points.map(p => `${x(p)},${y(p.difference)}`).join(" ")});
   if (low < 0 && high > 0) put(svg, "line", null, {class: "axis", x1: 5, x2: 295, y1: y(0), y2: y(0)});
@@ -140,7 +149,7 @@ function showAnswers(found) {
   const place = empty($("answers"));
   for (const pair of found.pairs) {
     const part = put(place, "div"), table = put(part, "table");
-    put(part, "p", `${pair.candidates_total} items, ${pair.K2} candidates`);
+    put(part, "p", `${pair.candidates_total} items, ${pair.K2} candidates; exposure of all others: ${three(pair.others_exposure)}`);
     part.prepend(put(part, "h2", `${pair.folder} (${pair.source})`));
     const head = put(put(table, "thead"), "tr");
     for (const name of ["item", "generator", "its rank", "re-ranker", "place", "exposure"]) put(head, "th", name);

@@ -2,7 +2,8 @@
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable, MutableMapping
+import re
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,6 +22,7 @@ HEADERS = [
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 ]
+ONCE = (b"host", b"origin", b"authorization", b"content-type", b"content-length")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Access:
         if not self.token.isascii() or any(c.isspace() for c in self.token):
             raise ConfigError("a token is printable ASCII without spaces; another came.")
 
-    def check(self, headers: dict[bytes, bytes], *, admin: bool) -> None:
+    def check(self, headers: dict[bytes, bytes], *, admin: bool, open_to_all: bool = False) -> None:
         """Refuses whoever may not."""
         if is_loopback(self.host):
             # A page on the web that has its own name point to this machine is refused by the name it uses.
@@ -78,15 +80,39 @@ class Access:
                 raise Refused(421, "this server answers for 127.0.0.1 and localhost only.")
             if not admin:
                 return
+        if open_to_all:
+            return
         given = headers.get(b"authorization", b"")
         if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
             raise Refused(401, "this needs the token: Authorization: Bearer TOKEN.")
 
 
+# An IPv6 address in brackets, or a name; then perhaps a port, and nothing else.
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
+
+
 @lru_cache(maxsize=256)
 def _names_this_machine(host: str) -> bool:
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return is_loopback(name.lower())
+    found = HOST.fullmatch(host)
+    return found is not None and is_loopback((found[1] or found[2]).lower())
+
+
+def headers_of(given: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; one that must be there once at most, and is there twice, is refused: which of them counts?"""
+    found = dict(given)
+    if len(found) != len(given):
+        names = [name for name, _ in given]
+        for name in ONCE:
+            if names.count(name) > 1:
+                raise Refused(400, f"expected one header {name.decode()}, got {names.count(name)}.")
+    return found
+
+
+def check_origin(headers: dict[bytes, bytes]) -> None:
+    """Refuses what a page of another origin has a browser send; other programs send no such header."""
+    scheme, _, rest = headers[b"origin"].lower().partition(b"://")
+    if scheme not in (b"http", b"https") or not rest or rest != headers.get(b"host", b"").lower():
+        raise Refused(403, "this is from a page of another origin. A proxy in front must pass Host on as it is.")
 
 
 async def read_body(headers: dict[bytes, bytes], receive: Receive, limits: Limits) -> bytes:

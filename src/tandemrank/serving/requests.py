@@ -1,7 +1,7 @@
-"""Asking, and what is around every handler: who may, how large, and failures as answers that never say where in the code.
+"""Requests: what is around every handler (access, size, failures as answers that never say where in the code), lists, events.
 
-Every list passes through `Lane`, in as few steps as there can be: a plain question, an id and perhaps a unit, is read as it is,
-and anything else, right or wrong, by the model of the message, whose words a refusal has.
+Every list passes through `RankPath`, in as few steps as there can be: a plain question, an id and perhaps a unit, is read as it
+is, and anything else, right or wrong, by the model of the message, whose words a refusal has.
 """
 
 import logging
@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from tandemrank.errors import InputError, TandemRankError
 from tandemrank.serving import messages
-from tandemrank.serving.limits import HEADERS, Access, Limits, Refused, read_body
+from tandemrank.serving.access import HEADERS, Access, Limits, Refused, check_origin, headers_of, read_body
 from tandemrank.serving.metrics import Metrics
 from tandemrank.serving.records import Event, Ranked
 from tandemrank.serving.service import Busy, Service
@@ -99,9 +99,10 @@ class Guard:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         try:
-            headers = dict(scope["headers"])
-            if not self.open_to_all:
-                self.context.access.check(headers, admin=self.admin)
+            headers = headers_of(scope["headers"])
+            self.context.access.check(headers, admin=self.admin, open_to_all=self.open_to_all)
+            if scope["method"] == "POST" and b"origin" in headers:
+                check_origin(headers)
             if self.admin and not self.context.alone:
                 raise Refused(409, ONE_OF_SEVERAL)
             reply = await self.handler(Asked(headers, receive), self.context)
@@ -111,7 +112,7 @@ class Guard:
         await reply(scope, receive, send)
 
 
-class Lane:
+class RankPath:
     """`POST /rank`, an ASGI application of its own: a guard, its handler and its answer in one."""
 
     def __init__(self, context: Context) -> None:
@@ -121,8 +122,10 @@ class Lane:
         """Answers one request."""
         start, context = perf_counter(), self.context
         try:
-            headers = dict(scope["headers"])
+            headers = headers_of(scope["headers"])
             context.access.check(headers, admin=False)
+            if b"origin" in headers:
+                check_origin(headers)
             if not context.ready:
                 raise Refused(503, "not ready: the pair is being warmed.")
             content = answered(await read_body(headers, receive, context.limits), context)
@@ -145,8 +148,10 @@ def answered(body: bytes, context: Context) -> bytes:
         return orjson.dumps(_noted(context.service.server.rank(query_id, unit=unit), context).message())
     if b'"requests"' in body[:100]:
         batch = messages.RankBatch.model_validate_json(body)
-        return orjson.dumps({"answers": [_ranked(one, context) for one in batch.requests]})
-    return orjson.dumps(_ranked(messages.RankRequest.model_validate_json(body), context))
+        found = context.service.server.rank_all([one.arguments() for one in batch.requests])
+        return orjson.dumps({"answers": [_noted(one, context).message() for one in found]})
+    asked_for = messages.RankRequest.model_validate_json(body)
+    return orjson.dumps(_noted(context.service.server.rank(**asked_for.arguments()), context).message())
 
 
 def plain(body: bytes) -> tuple[int | str, str | None] | None:
@@ -167,13 +172,6 @@ def plain(body: bytes) -> tuple[int | str, str | None] | None:
     if type(query_id) is str and 0 < len(query_id) <= messages.TEXT:
         return query_id, unit
     return None
-
-
-def _ranked(asked: messages.RankRequest, context: Context) -> dict[str, object]:
-    found = context.service.server.rank(
-        asked.query_id, K=asked.K, items=asked.items, features=asked.query_features, unit=asked.unit
-    )
-    return _noted(found, context).message()
 
 
 def _noted(found: Ranked, context: Context) -> Ranked:
