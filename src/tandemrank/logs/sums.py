@@ -20,7 +20,7 @@ from tandemrank.logs.impressions import Shown
 from tandemrank.logs.keys import ITEM_BITS, QUERY_BITS, RANK_BITS, check_number, pack, push
 
 CountsOrLimbs = NDArray[Any]  # int64 [n], where they are counts; else int64 [limbs, n]
-Company = tuple[NDArray[np.int64], NDArray[np.int64]]  # keys of clicks, and the other clicks of their lists
+Clicked = tuple[NDArray[np.int64], NDArray[np.int64]]  # keys of clicks, and the other clicks of their lists
 
 PENDING = 2**24  # shown items that wait for one sort: 128 MB of keys
 
@@ -58,26 +58,27 @@ def _starts(key: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def clicks_beside(shown: Shown) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where a click is that is not alone in its list, and how many others there are.  Shapes: -> [n], [n]."""
+    """Where the clicks are, and how many others each has in its list.  Shapes: -> [n], [n]."""
     clicked = np.flatnonzero(shown.click)
     row = np.searchsorted(np.cumsum(shown.length), clicked, side="right")
-    others = np.bincount(row, minlength=len(shown.query))[row] - 1
-    return clicked[others > 0], others[others > 0]
+    return clicked, np.bincount(row, minlength=len(shown.query))[row] - 1
 
 
-def count_items(key: NDArray[np.int64], company: Sequence[Company] = ()) -> Sums:
-    """Sums of items with weight 1, from keys whose last bit is the click. Shapes: key [m]."""
-    key = pl.Series(key).sort().to_numpy()  # numpy's own sort is four times slower on some processors with AVX-512
-    starts = _starts(key >> 1)
-    shown = np.diff(starts, append=len(key))
-    clicks = _runs(key & 1, starts)
-    found, others = key[starts] >> 1, np.zeros(len(starts), dtype=np.int64)
-    if company:
-        # In the order of the keys, so that neighbours are looked up where the last one was: eight times faster.
-        rows = _sorted({"key": np.concatenate([at for at, _ in company]), "beside": np.concatenate([n for _, n in company])})
-        first = _starts(rows["key"])
-        others[np.searchsorted(found, rows["key"][first])] = _runs(rows["beside"], first)
-    return Sums(found, shown, clicks, None, others)
+def count_items(key: NDArray[np.int64], clicked: Clicked) -> Sums:
+    """Sums of items with weight 1: those shown, and those clicked with the other clicks of their lists. Shapes: key [m]."""
+    # Numpy's own sort is four times slower on some processors with AVX-512. In one thread: others read ahead.
+    key = pl.Series(key).sort(multithreaded=False).to_numpy()
+    starts = _starts(key)
+    found = key[starts]
+    rows = _sorted({"key": clicked[0], "others": clicked[1]})
+    first = _starts(rows["key"])
+    # In the order of the keys, so that each is looked up near the last one: eight times faster.
+    place = np.searchsorted(found, rows["key"][first])
+    clicks = np.zeros(len(found), dtype=np.int64)
+    clicks[place] = np.diff(first, append=len(rows["key"]))
+    others = np.zeros(len(found), dtype=np.int64)
+    others[place] = _runs(rows["others"], first)
+    return Sums(found, np.diff(starts, append=len(key)), clicks, None, others)
 
 
 def sum_rows(parts: Sequence[Rows]) -> Sums:
@@ -120,8 +121,7 @@ def _in_order(part: Sums) -> Sums:
     if (part.key[1:] > part.key[:-1]).all():
         return part
     order = pl.Series(part.key).arg_sort().to_numpy()
-    columns = {name: None if x is None else x[..., order] for name, x in vars(part).items()}
-    return Sums(**columns)
+    return replace(part, **{name: x[..., order] for name, x in vars(part).items() if x is not None})
 
 
 def _joined(parts: Sequence[Sums]) -> Sums:
@@ -161,8 +161,8 @@ def _check_propensities(has: Sequence[bool]) -> None:
 
 
 def _sorted(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The columns in the order of the key. Polars sorts all at once, with threads: half the time of numpy's argsort."""
-    rows = pl.DataFrame(columns).sort("key")
+    """The columns in the order of the key. Polars sorts all at once: half the time of numpy's argsort."""
+    rows = pl.DataFrame(columns).sort("key", multithreaded=False)
     return {name: rows[name].to_numpy() for name in columns}
 
 
@@ -176,7 +176,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.keys: list[NDArray[np.int64]] = []  # waiting, those of weight 1 without propensities: a sort counts them
-        self.company: list[Company] = []  # of the clicks among them
+        self.clicked: list[Clicked] = []  # of the clicks among them
         self.rows: list[Rows] = []  # waiting, those with weights or propensities
         self.parts: list[Sums] = []
         self.anew: bool | None = None  # of lists that were counted: whether each has a key of its own
@@ -191,9 +191,7 @@ class Tally:
         key = pack(np.repeat(shown.query, shown.length), shown.item, shown.rank)
         at, beside = clicks_beside(shown)
         if shown.weight is None and shown.propensity is None:
-            self.company.append((key[at], beside))
-            key <<= 1
-            key |= shown.click
+            self.clicked.append((key[at], beside))
             self.keys.append(key)
         else:
             weight = None if shown.weight is None else np.repeat(shown.weight, shown.length)
@@ -220,18 +218,21 @@ class Tally:
 
     def flush(self) -> None:
         """Sorts and sums what is waiting."""
-        sums = [count_items(np.concatenate(self.keys), self.company)] if self.keys else []
-        sums += [sum_rows(self.rows)] if self.rows else []
-        self.keys, self.company, self.rows = [], [], []
+        sums = []
+        if self.keys:
+            at, others = (np.concatenate(column) for column in zip(*self.clicked, strict=True))
+            sums.append(count_items(np.concatenate(self.keys), (at, others)))
+        if self.rows:
+            sums.append(sum_rows(self.rows))
+        self.keys, self.clicked, self.rows = [], [], []
         for part in sums:
             push(self.parts, part, lambda one: len(one.key), total)
 
     def feedback(self, vocabulary: Vocabulary) -> Feedback:
         """All that was counted, with `vocabulary` naming the positions."""
         self.flush()
-        sums = (
-            self.parts[0] if len(self.parts) == 1 else total(self.parts or [count_items(np.zeros(0, dtype=np.int64))])
-        )
+        nothing = np.zeros(0, dtype=np.int64)
+        sums = total(self.parts or [count_items(nothing, (nothing, nothing))])
         Q = len(vocabulary.query_ids)
         impressions: CountsOrLimbs = np.pad(self.impressions, (0, Q - len(self.impressions)))
         if self.weights.shape[1]:
