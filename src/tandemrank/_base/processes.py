@@ -1,16 +1,39 @@
-"""Worker processes: one thread each, none that outlives the process that started it; one process at a time in a folder."""
+"""Worker processes: one thread each, none that outlives the process that started it; one process at a time in a folder.
+
+And a thread that works ahead of the one that uses what it makes.
+"""
 
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import connection, parent_process
 from pathlib import Path
+from typing import TypeVar, cast
 
 from tandemrank.errors import JobError
 
 THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+Item = TypeVar("Item")
+
+
+def ahead(items: Generator[Item], ready: int = 2) -> Iterator[Item]:
+    """The same items in the same order, made by a thread while the one before is in use; so many lie ready at most."""
+    end = object()
+    maker = ThreadPoolExecutor(1)
+    try:
+        waiting = deque(maker.submit(next, items, end) for _ in range(ready))
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(maker.submit(next, items, end))
+            yield cast("Item", item)
+    finally:
+        maker.shutdown(cancel_futures=True)
+        items.close()
 
 
 @contextmanager

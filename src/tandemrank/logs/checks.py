@@ -14,6 +14,7 @@ from tandemrank.logs.impressions import Shown
 from tandemrank.logs.keys import RANK_BITS
 from tandemrank.logs.schema import KEY, LONG, NO_ROWS, WIDE, Problem, is_long, problem, problem_unless, schema_problems
 
+FEW_RANKS = 16  # up to so many, comparing all ranks of a list is faster than sorting it
 DAY = 86_400.0  # clocks and time zones may differ by so many seconds
 
 
@@ -196,11 +197,14 @@ def _repeated(length: NDArray[np.int64], values: NDArray[np.integer]) -> NDArray
     """The impressions in which a value comes twice. Shapes: length [n]; values [m]."""
     if not len(values):
         return np.zeros(0, dtype=np.int64)
-    if (length == length[0]).all():
-        ordered = np.sort(values.reshape(len(length), -1), axis=1)
-        return np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
-    key = np.repeat(np.arange(len(length)), length) * (int(values.max()) + 1) + values
-    key.sort()
+    K = int(length[0])
+    if K <= FEW_RANKS and (length == K).all():  # every rank against every later one: whole columns at once
+        column = np.ascontiguousarray(values.reshape(-1, K).T)
+        repeated = np.zeros(len(length), dtype=np.bool_)
+        for k in range(1, K):
+            repeated |= (column[k:] == column[:-k]).any(axis=0)
+        return np.flatnonzero(repeated)
+    key = np.sort(np.repeat(np.arange(len(length)), length) * (int(values.max()) + 1) + values)
     return np.unique(key[1:][key[1:] == key[:-1]] // (int(values.max()) + 1))
 
 
@@ -208,8 +212,11 @@ def _flatten_wide(frame: pl.DataFrame) -> _Flat:
     """The lists of a wide batch in one row."""
     length = frame["items"].list.len().cast(pl.Int64).to_numpy()
     flat = {c: frame[c].explode(empty_as_null=False) for c in ("items", "clicks", "propensities") if c in frame.columns}
-    start = np.repeat(np.cumsum(length) - length, length)
-    rank = (np.arange(len(start)) - start).astype(np.int16)
+    if len(length) and (length == length[0]).all():
+        rank = np.tile(np.arange(length[0], dtype=np.int16), len(length))
+    else:
+        start = np.repeat(np.cumsum(length) - length, length)
+        rank = (np.arange(len(start)) - start).astype(np.int16)
     weight = frame["weight"].cast(pl.Float64) if "weight" in frame.columns else None
     return _Flat(
         False,

@@ -11,7 +11,7 @@ from tandemrank.errors import LogError
 
 Part = TypeVar("Part")
 
-QUERY_BITS, ITEM_BITS, RANK_BITS = 27, 26, 9  # one bit is left, for the click
+QUERY_BITS, ITEM_BITS, RANK_BITS = 27, 26, 9
 
 
 def pack(query: NDArray[np.integer], item: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[np.int64]:

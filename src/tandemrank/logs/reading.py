@@ -3,7 +3,7 @@
 A log is read once; its cost in memory is that of its distinct (query, item, rank).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tandemrank._base import cluster
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.ids import Vocabulary, same_ids
+from tandemrank._base.processes import ahead
 from tandemrank.errors import JobError, LogError
 from tandemrank.logs.checks import examine
 from tandemrank.logs.counting import check_shares, tally
@@ -149,7 +150,7 @@ def _here(
     names, lists = IdRegistry(how.vocabulary), list[Impressions]()
     missing = max(how.lists - before, 0)
 
-    def parts() -> Iterator[Shown]:
+    def parts() -> Generator[Shown]:
         done, name, propensities = 0, "nothing", None
         for piece in batches(source, how.batch, impressions=known):
             if piece.frame is None or piece.found:
@@ -167,13 +168,21 @@ def _here(
                 lists.append(shown.table(missing - done))
             done += len(shown.query)
             yield shown
-            if progress:
-                progress(done)
         if not done:
             raise _EmptyError(name)
 
-    found = tally(parts(), names.vocabulary, how.shares, how.seed, before)
+    found = tally(_heard(ahead(parts()), progress), names.vocabulary, how.shares, how.seed, before)
     return _Found(found, joined(lists)) if how.vocabulary is not None else _in_order(_Found(found, joined(lists)))
+
+
+def _heard(parts: Iterator[Shown], progress: Progress | None) -> Iterator[Shown]:
+    """The same impressions; `progress` hears of them when they are counted."""
+    done = 0
+    for shown in parts:
+        yield shown
+        done += len(shown.query)
+        if progress:
+            progress(done)
 
 
 def _in_order(found: _Found) -> _Found:
