@@ -25,8 +25,7 @@ def test_what_goes_wrong_is_raised_after_what_went_right() -> None:
 
     heard = []
     with pytest.raises(ValueError, match="the second"):
-        for n in ahead(numbers()):
-            heard.append(n)
+        heard.extend(ahead(numbers()))
     assert heard == [1]
 
 

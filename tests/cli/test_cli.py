@@ -66,19 +66,27 @@ def test_simulate_writes_the_log_and_the_policy(simulated) -> None:
 
 def test_simulate_learn_evaluate_from_the_shell(simulated, tmp_path, capsys, monkeypatch) -> None:
     folder, _ = simulated
-    train = ["learn", "--logs", str(folder / "log"), "--start", str(folder / "production"), "--candidates", "30"]
-    code, out, err = call(capsys, monkeypatch, *train, "--epochs", "15", "--out", str(tmp_path / "pair"), "--json")
+    train = [
+        "learn",
+        "--logs",
+        str(folder / "log"),
+        "--logging-policy",
+        str(folder / "production"),
+        "--candidates",
+        "30",
+    ]
+    code, out, err = call(capsys, monkeypatch, *train, "--out", str(tmp_path / "pair"), "--json")
     assert code == 0, err
     summary = json.loads(out)
     assert summary["log"]["impressions"] == 20000
     assert sorted(p.name for p in (tmp_path / "pair").iterdir()) == [
         ".tandemrank",
+        "beliefs",
         "config.json",
-        "joint",
         "report.html",
         "summary.json",
     ]
-    assert {p.name for p in (tmp_path / "pair" / "joint").iterdir()} >= {"policy", "history.json"}
+    assert {p.name for p in (tmp_path / "pair" / "beliefs").iterdir()} >= {"policy", "history.json"}
     assert json.loads((tmp_path / "pair" / "summary.json").read_text()) == summary
     policies = ["--policy", summary["methods"][0]["policy"], "--policy", str(folder / "production")]
     code, out, err = call(capsys, monkeypatch, "evaluate", *policies, *SMALL, "--logs", str(folder / "log"), "--json")
@@ -142,8 +150,8 @@ def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, cap
     folder, _ = simulated
     run = [
         "learn",
-        "--set",
-        "initial=given",
+        "--method",
+        "joint",
         "--set",
         "objective=ips",
         "--logs",
@@ -152,8 +160,8 @@ def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, cap
         str(folder / "production"),
         "--candidates",
         "30",
-        "--epochs",
-        "4",
+        "--set",
+        "epochs=4",
     ]
     code, *_ = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "whole"))
     assert code == 0
@@ -175,58 +183,59 @@ def test_an_interrupted_training_resumes_from_the_shell(simulated, tmp_path, cap
     assert a.read_bytes() == b.read_bytes()
 
 
-def test_the_rank_that_was_used_is_recorded(simulated, tmp_path, capsys, monkeypatch) -> None:
-    """Not the one that was asked for, where the log has no room for it; and every switch by its plain name."""
-    folder, _ = simulated
-    run = ["learn", "--logs", str(folder / "log"), "--propensity", "frequency", "--rank", "5000", "--set", "epochs=1"]
-    code, _, err = call(capsys, monkeypatch, *run, "--candidates", "30", "--out", str(tmp_path / "own"))
-    assert code == 2
-    assert "rank = 5000 is a size of a factorisation of the clicks, but training starts from the posterior" in err
-    run += ["--set", "initial=given"]
-    code, out, err = call(capsys, monkeypatch, *run, "--candidates", "30", "--out", str(tmp_path / "own"))
-    assert code == 0, err
-    switches = json.loads((tmp_path / "own" / "config.json").read_text())
-    policy = json.loads((tmp_path / "own" / "joint" / "policy" / "config.json").read_text())
-    assert str(switches["rank"]) in json.dumps(policy)
-    assert switches["rank"] <= 50
-    assert f"{switches['rank']} dimensions" in out
-    assert (switches["epochs"], switches["list_length"], switches["generator_width"]) == (1, 10, None)
-    code, _, err = call(capsys, monkeypatch, *run, "--set", "ranker_width=8", "--out", str(tmp_path / "refused"))
-    assert code == 2
-    assert "ranker_width is a size of two towers of features" in err
-
-
 def test_learn_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, monkeypatch) -> None:
     """No start, no propensities, no ratings: a table a person reads, a pair for each method, one report."""
     folder, _ = simulated
-    run = ["learn", "--logs", str(folder / "log"), "--method", "joint", "--method", "baseline", "--candidates", "30"]
-    run += ["--epochs", "2", "--objective", "doubly-robust", "--out", str(tmp_path / "own")]
+    run = ["learn", "--logs", str(folder / "log"), "--method", "beliefs", "--method", "baseline", "--candidates", "30"]
+    run += ["--set", "epochs=2", "--out", str(tmp_path / "own")]
     code, out, err = call(capsys, monkeypatch, *run)
     assert code == 0, err
-    assert re.search(r"Production\s+\d\.\d+.*\n\s*Joint\s+\d\.\d+.*\n\s*Baseline\s+\d\.\d+", out)
+    assert re.search(r"Production\s+\d\.\d+.*\n\s*Beliefs\s+\d\.\d+.*\n\s*Baseline\s+\d\.\d+", out)
     assert "propensities: fitted (the log has none" in out
-    assert "start: the posterior of the log, with its memory, both stages" in out
+    assert "training started from the clicks of the log" in out
+    assert "From these clicks alone a policy was trained, of two stages" in " ".join(out.split())
     page = (tmp_path / "own" / "report.html").read_text()
     assert "tandemrank learn --logs" in page
-    for method in ("joint", "baseline"):
+    for method in ("beliefs", "baseline"):
         assert (tmp_path / "own" / method / "policy" / "config.json").exists()
     code, _, err = call(capsys, monkeypatch, *run)
     assert code == 2
     assert "exists. Give another --out, or --resume" in err
 
 
-def test_learn_with_features_of_two_sizes(simulated, tmp_path, capsys, monkeypatch) -> None:
+def test_learn_by_default_trains_nothing_and_says_so(simulated, tmp_path, capsys, monkeypatch) -> None:
+    """No "Joint", no learning curves, no switches of training, and K2 = D is called one stage."""
+    folder, _ = simulated
+    run = ["learn", "--logs", str(folder / "log"), "--logging-policy", str(folder / "production")]
+    code, out, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "own"))
+    assert code == 0, err
+    assert "joint" not in out.lower()
+    words = " ".join(out.split())
+    assert "of one stage, since all 100 items are candidates." in words
+    assert "Nothing was trained beyond the beliefs." in words
+    assert "cannot be told apart" not in out
+    page = (tmp_path / "own" / "report.html").read_text()
+    for word in ("Joint", "Learning curves", "epochs", "learning_rate", "both stages learn together"):
+        assert word not in page, word
+    assert sorted(path.name for path in (tmp_path / "own").iterdir() if path.is_dir()) == ["beliefs"]
+    code, _, err = call(capsys, monkeypatch, *run, "--set", "epochs=3", "--out", str(tmp_path / "no"))
+    assert code == 2
+    assert "epochs would have no effect: nothing is trained" in err
+    assert not (tmp_path / "no").exists()
+
+
+def test_learn_with_features(simulated, tmp_path, capsys, monkeypatch) -> None:
     folder, _ = simulated
     log = pl.read_parquet(folder / "log")
     items = log["items"].explode().unique().sort()
     pl.DataFrame({"item_id": items, "x": range(len(items))}).write_parquet(tmp_path / "items.parquet")
-    run = ["learn", "--logs", str(folder / "log"), "--item-features", str(tmp_path / "items.parquet"), "--epochs", "1"]
-    run += ["--generator-width", "4", "--ranker-dimension", "9", "--propensity", "frequency", "--json"]
+    run = ["learn", "--logs", str(folder / "log"), "--item-features", str(tmp_path / "items.parquet")]
+    run += ["--set", "epochs=1", "--propensity", "frequency", "--json"]
     code, out, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "towers"))
     assert code == 0, err
     assert json.loads(out)["switches"]["candidates"] == len(items)  # all of them, where they are fewer than 500
     stages = json.loads((tmp_path / "towers" / "joint" / "policy" / "config.json").read_text())["stages"]
-    assert (stages["generator"]["sizes"]["width"], stages["ranker"]["sizes"]["dimension"]) == (4, 9)
+    assert (stages["generator"]["sizes"]["width"], stages["ranker"]["sizes"]["dimension"]) == (32, 64)
     pl.DataFrame({"item_id": items[1:], "x": range(len(items) - 1)}).write_parquet(tmp_path / "items.parquet")
     code, _, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "other"))
     assert code == 2
@@ -235,7 +244,7 @@ def test_learn_with_features_of_two_sizes(simulated, tmp_path, capsys, monkeypat
         capsys, monkeypatch, *run, "--start", str(folder / "production"), "--out", str(tmp_path / "other")
     )
     assert code == 2
-    assert "starts from one thing only; a policy and features came" in err
+    assert "starts from one thing only; got a policy and features" in err
     code, _, err = call(capsys, monkeypatch, *run[:3], "--candidates", "5000", "--out", str(tmp_path / "other"))
     assert code == 2
     assert f"5000 candidates, but there are only {len(items)} items" in err
@@ -413,13 +422,13 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
             "baseline, independent, stacking, joint; got 'magic'",
         ),
         (
-            ["learn", "--logs", "x.parquet", "--objective", "magic"],
+            ["learn", "--logs", "x.parquet", "--set", "objective=magic"],
             2,
-            "objective: input should be 'posterior', 'doubly-robust' or 'ips'",
+            "objective: input should be 'beliefs' or 'ips'",
         ),
         (["learn", "--logs", "x.parquet", "--propensity", "magic"], 2, "propensity: input should be 'auto'"),
         (["learn", "--logs", "absent.parquet"], 2, "absent.parquet"),
-        (["learn", "--logs", "x.parquet", "--item-embeddings", "y.parquet"], 2, "those of one came"),
+        (["learn", "--logs", "x.parquet", "--item-embeddings", "y.parquet"], 2, "got those of one"),
         (["evaluate", "--policy", "absent"], 2, "is not a whole saved policy"),
         (["learn"], 2, "--logs"),
         (["validate", "absent.parquet"], 2, "absent.parquet"),

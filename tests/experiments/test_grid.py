@@ -157,8 +157,6 @@ def command(folder: Path, *more: str) -> list[str]:
         "--set",
         "epochs=4",
         "--set",
-        "initial=given",
-        "--set",
         "objective=ips",
     ]
     return [*run, *sizes, *grid_of, *more]

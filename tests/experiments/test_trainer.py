@@ -24,7 +24,7 @@ SMALL = {
     "queries": 200,
     "items": 120,
     "rank": 10,
-    "learning": {"candidates": 30, "initial": "given", "objective": "ips", "training": {"epochs": 25, "minibatch": 64}},
+    "learning": {"candidates": 30, "objective": "ips", "training": {"epochs": 25, "minibatch": 64}},
 }
 
 
@@ -47,7 +47,7 @@ def trainer(config, world) -> Trainer:
 def stopped(world) -> Trainer:
     """Training that ends by held-out clicks."""
     switches = {**SMALL["learning"], "training": {**SMALL["learning"]["training"], "early_stopping": True}}
-    config = validated(ExperimentConfig, {**SMALL, "learning": {"initial": "given", "objective": "ips", **switches}})
+    config = validated(ExperimentConfig, {**SMALL, "learning": {"objective": "ips", **switches}})
     return Trainer(world, config, simulate_log(world, config, 20_000, 0), 0)
 
 
@@ -179,7 +179,7 @@ def test_seeds_are_functions_of_their_coordinates() -> None:
 def test_the_paper_preset_is_the_papers_reading() -> None:
     paper = resolve(ExperimentConfig, preset=PRESETS["paper"]).learning
     assert (paper.propensity, paper.clip) == ("frequency", "paper")
-    assert (paper.training.gradient, paper.training.samples, paper.training.early_stopping) == ("reinforce", 300, None)
+    assert (paper.training.gradient, paper.training.samples, paper.training.early_stopping) == ("reinforce", 300, False)
     assert (paper.training.schedule, paper.training.rank_weights) == ("paper", "examination")
 
 

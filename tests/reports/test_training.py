@@ -84,7 +84,7 @@ def gap(
 
 def trained(*phases: tuple[str, list[float]]) -> Trained:
     """A pair whose phases have these judgements."""
-    scorer = GivenScores(np.zeros((2, 60)))
+    scorer = GivenScores(np.full((2, 60), float(len(phases))))
     pair = TwoStagePolicy(scorer, scorer, 50, 10, Vocabulary(pl.Series([1, 2]), pl.Series(range(60))))
     epochs = [Epoch(name, n + 1, 1.0, x, 0.1, {}) for name, judged in phases for n, x in enumerate(judged)]
     return Trained(pair, tuple(epochs))
@@ -159,7 +159,7 @@ def test_the_page_is_whole_and_says_every_number() -> None:
     assert "tandemrank learn --logs &#x27;a &lt;b&gt;&#x27;" in page
     for text in (
         "1.200", "+0.400 [+0.300, +0.500]", "12.3%", "1,234", "fitted: there are none", "3,250", "<code>epochs</code>",
-        "picks 50 candidates", "shows 10 of them", "750 said when to stop",
+        "picks 50 of 60 items", "The list has 10 places", "750 chose or said when to stop",
     ):  # fmt: skip
         assert text in page, text
     titles = ["What it is worth", "Clicks per impression", "What the numbers rest on", "Learning curves", "The log",

@@ -42,8 +42,10 @@ class Log:
     seconds: float = 0.0
 
 
-def simulate_log(world: World, config: ExperimentConfig, N: int, seed: int, methods: Sequence[Method]) -> Log:
-    """A log of N impressions of the production policy, its weights and its held-out part."""
+def simulate_log(
+    world: World, config: ExperimentConfig, N: int, seed: int, methods: Sequence[Method] = ("joint",)
+) -> Log:
+    """A log of N impressions of the production policy, its weights and its held-out part; beliefs where a method uses them."""
     learning = config.learning
     train_log, held_out = counting.parts_of(
         impressions(world, N, seed),
