@@ -435,7 +435,7 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["compare", "--logs", "x", "--policy", "absent", "--against", "nowhere"], 2, "absent"),
         (["decide", "--logs", "x"], 2, "give at least one pair"),
         (["estimate", "--logs", "x", "--policy", "absent", "--curve-interval"], 2, "--curve-interval needs --curve"),
-        (["decide", "--logs", "x", "--policy", "absent", "--policy", "absent"], 2, "absent came twice"),
+        (["decide", "--logs", "x", "--policy", "absent", "--policy", "absent"], 2, "got absent twice"),
         (["estimate", "--logs", "absent.parquet", "--scores", "absent.parquet"], 2, "absent.parquet"),
         (["nonsense"], 2, "nonsense"),
     ],

@@ -346,6 +346,26 @@ def test_what_is_refused() -> None:
         decide({}, LOG)
     with pytest.raises(ConfigError, match="independent must be impressions or queries; got 'users'"):
         decide(BETTER, LOG, independent="users")
+    for wrong, words in (
+        ({"level": 1e-320}, "level must be a number from 0.5 to 0.999999; got 1e-320"),
+        ({"level": 1 - 1e-16}, "level must be a number"),
+        ({"at_least": "much"}, "at_least must be a number of clicks per impression, at most 1,000,000 .*; got 'much'"),
+        ({"at_least": 1e300}, "got 1e"),
+        ({"most_clicks": float("nan")}, "most_clicks must be a finite number above 0; got nan"),
+        ({"risk": 0.0}, "risk must be above 0 and below 1"),
+        ({"samples": 2.5}, "samples must be a whole number, 1 or more; got 2.5"),
+        (
+            {"logging_policy": "production"},
+            "logging_policy must be a TwoStagePolicy or a FittedLogger; got 'production'",
+        ),
+        ({"reward_log": "log.parquet"}, "reward_log must be Feedback"),
+        ({"query_features": LOG}, "give segment"),
+        ({"against": None}, 'a side is a TwoStagePolicy or "production"; got None'),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            decide(BETTER, LOG.head(50), **wrong)
+    with pytest.raises(ConfigError, match="expected a TwoStagePolicy as new; got 'pair'"):
+        decide({"new": "pair"}, LOG)
     feedback = tandemrank.logs.reading.read(LOG)
     with pytest.raises(ConfigError, match="sums of a log have no columns"):
         decide(BETTER, feedback, **KNOWN, segment="kind")
