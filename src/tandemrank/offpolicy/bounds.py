@@ -60,10 +60,10 @@ class Terms:
         values, sizes = np.asarray(self.values, np.float64), np.asarray(self.sizes, np.float64)
         times = None if self.times is None else np.asarray(self.times, np.float64)
         if values.ndim != 1 or any(x.shape != values.shape for x in (sizes, times) if x is not None):
-            raise InputError(f"terms need one size for each value; values {values.shape} and sizes {sizes.shape} came.")
+            raise InputError(f"terms need one size for each value; got values {values.shape} and sizes {sizes.shape}.")
         for name, x in (("values", values), ("sizes", sizes), ("times", times)):
             if x is not None and not (np.isfinite(x).all() and (name == "values" or (x >= 0).all())):
-                raise InputError(f"{name} of terms must be finite, sizes and times not negative; they are not.")
+                raise InputError(f"{name} of terms must be finite, sizes and times not negative; got others.")
         slack = 1e-9 * (1 + np.abs(values))
         outside = (values < -_times(self.floor, sizes) - slack) | (values > _times(self.ceiling, sizes) + slack)
         if outside.any():
@@ -121,7 +121,7 @@ def difference_terms(new: Estimate, old: Estimate | Floats, floor: float) -> Ter
     """
     numerator = old.numerator if isinstance(old, Estimate) else np.asarray(old, np.float64)
     if numerator.shape != new.numerator.shape:
-        raise InputError(f"both sides need the same queries; {new.numerator.shape} and {numerator.shape} came.")
+        raise InputError(f"both sides need the same queries; got {new.numerator.shape} and {numerator.shape}.")
     if isinstance(old, Estimate) and not np.array_equal(old.denominator, new.denominator):
         raise InputError("both sides need the same impressions; give IPS estimates of one log.")
     return Terms(new.numerator - numerator, new.denominator, floor)
