@@ -282,8 +282,10 @@ def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rule
 
 def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Call, str]:
     """The call and the reason that decided it."""
-    new, gap, (low, high) = comparison.new, comparison.difference, comparison.over_queries
-    least, by = (f"{rules.at_least:+.3g}", f" by {rules.at_least:+.3g}") if rules.at_least else ("0", "")
+    new, gap = comparison.new, comparison.difference
+    low, high = comparison.over_queries
+    least = f"{rules.at_least:+.3g}" if rules.at_least else "0"
+    by = f" by {least}" if rules.at_least else ""
     promise = f"it promises {gap:+.3g} clicks per impression over {rules.against}"
     sure = (
         "no bound of it is known"

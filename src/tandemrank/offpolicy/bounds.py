@@ -35,8 +35,12 @@ Independent = Literal["impressions", "queries"]
 
 MOST = 0.97  # the largest share of the wealth that is staked
 FRACTIONS = 24
-CENTRE, SPREAD, SPAN = 0.7, 1.0, 30.0  # of the stakes of a planned sample, in multiples of sqrt(2 log(1/delta) / n)
-BLOCK, CELLS = 8, 2**19  # factors that are multiplied before a logarithm is taken; factors in memory at once
+# Of the stakes of a planned sample, in multiples of sqrt(2 log(1/delta) / n):
+CENTRE = 0.7
+SPREAD = 1.0
+SPAN = 30.0
+BLOCK = 8  # factors that are multiplied before a logarithm is taken
+CELLS = 2**19  # factors in memory at once
 LONGEST = 35.0  # the logarithm of more terms than there ever will be
 EXACT = 1e-9  # of the root; the bound is moved down by it
 
@@ -219,7 +223,9 @@ def root(log_mean: Callable[[float], float], guess: float, floor: float, level: 
     found = above(at)
     sign = 1 if found > 0 else -1
     while (found > 0) == (sign > 0):
-        before, at, step = at, at + sign * step, 2 * step
+        before = at
+        at += sign * step
+        step *= 2
         if step > 2**9:  # v would be 0, or without end
             return -floor
         found = above(at)

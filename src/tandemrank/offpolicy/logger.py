@@ -54,7 +54,8 @@ class Fitted:
 
 def lists_of(parts: Iterable[Impressions | Lists], *, limit: int = LISTS) -> Lists:
     """The first lists of impressions that come in parts; no more parts are taken than are needed."""
-    query, items, n = [], [], 0
+    query, items = [], []
+    n = 0
     for part in parts:
         query.append(part.query.astype(np.int64))
         items.append(part.items.astype(np.int64))
@@ -82,8 +83,10 @@ def fit(
     """
     if any(rank < 1 for rank in ranks) or prior < 0 or epochs < 1:
         raise ConfigError(f"expected ranks >= 1, prior >= 0, epochs >= 1; got {ranks}, {prior}, {epochs}.")
-    Q, D, K = len(vocabulary.query_ids), len(vocabulary.item_ids), lists.items.shape[1]
-    job, generator = _LoggerFit(lists, D, seed), torch.Generator().manual_seed(seed)
+    Q, D = len(vocabulary.query_ids), len(vocabulary.item_ids)
+    K = lists.items.shape[1]
+    job = _LoggerFit(lists, D, seed)
+    generator = torch.Generator().manual_seed(seed)
     best = alone = job.optimise([torch.from_numpy(np.log(job.counts + 0.5)).float()], 0.0, epochs)
     for rank in ranks:
         tastes = [0.1 * torch.randn(n, rank, generator=generator) for n in (Q, D)]
