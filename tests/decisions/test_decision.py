@@ -178,9 +178,7 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     [value, live] = [
         x for one in decide(BETTER, LOG, **KNOWN).candidates for x in (one.comparison.new, one.comparison.old)
     ]
-    rules = difference.Rules(
-        at_least=0.0, level=0.95, policies=1, most_clicks=None, risk=0.01, against="production", varies=True
-    )
+    rules = RULES
     odd = replace(value.diagnostics, balance=1.04, balance_error=0.01)
     free = [difference.at_least(x, live, rules).bound for x in (value, replace(value, diagnostics=odd))]
     assert free[1] < free[0]
@@ -194,6 +192,40 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     assert careful == pytest.approx(bounds.betting(terms))
     assert careful < plain
     assert excess_exposure(replace(odd, balance_error=0.02)) == 1.0
+
+
+RULES = difference.Rules(
+    at_least=0.0, level=0.95, policies=1, most_clicks=None, risk=0.01, against="production", varies=True
+)
+
+
+@pytest.mark.parametrize(("balance", "believed"), [(1.04, True), (1.06, False), (1.5, False), (2.0, False)])
+def test_more_than_five_percent_too_much_exposure_is_no_base_for_a_call(balance: float, believed: bool) -> None:
+    found = decide(BETTER, LOG, **KNOWN).candidates[0].comparison
+    odd = replace(found.new.diagnostics, balance=balance, balance_error=0.001)
+    call, reason = decision._call(replace(found, new=replace(found.new, diagnostics=odd)), 0.1, RULES)
+    assert call == (Call.SHIP if believed else Call.DO_NOT)
+    assert ("Neither value nor bound can be believed" in reason) is not believed
+
+
+@pytest.mark.parametrize(
+    ("asked", "high", "gap", "call", "words"),
+    [
+        (0.0, 0.02, 0.01, Call.CANARY, "more than 0, but"),
+        (0.03, 0.02, 0.01, Call.DO_NOT, "it is no better by +0.03: it promises +0.01"),
+        (0.02, 0.02, 0.01, Call.DO_NOT, "it is no better by +0.02"),
+        (0.0, 0.0, -0.01, Call.DO_NOT, "it is no better: it promises -0.01"),
+        (-0.03, -0.01, -0.02, Call.CANARY, "more than -0.03, but"),
+        (0.0, 0.02, 0.0, Call.DO_NOT, "nothing says that it is better"),
+        (0.01, 0.02, 0.005, Call.DO_NOT, "nothing says that it is better by +0.01"),
+    ],
+)
+def test_no_better_is_no_better_than_asked(asked: float, high: float, gap: float, call: Call, words: str) -> None:
+    found = decide(BETTER, LOG, **KNOWN).candidates[0].comparison
+    known = replace(found, difference=gap, over_queries=(-0.05, high))
+    said = decision._call(known, -0.1, replace(RULES, at_least=asked))
+    assert said[0] == call
+    assert words in said[1]
 
 
 def deterministic(N: int, seed: int = 0) -> pl.DataFrame:
@@ -346,6 +378,26 @@ def test_what_is_refused() -> None:
         decide({}, LOG)
     with pytest.raises(ConfigError, match="independent must be impressions or queries; got 'users'"):
         decide(BETTER, LOG, independent="users")
+    for wrong, words in (
+        ({"level": 1e-320}, "level must be a number from 0.5 to 0.999999; got 1e-320"),
+        ({"level": 1 - 1e-16}, "level must be a number"),
+        ({"at_least": "much"}, "at_least must be a number of clicks per impression, at most 1,000,000 .*; got 'much'"),
+        ({"at_least": 1e300}, "got 1e"),
+        ({"most_clicks": float("nan")}, "most_clicks must be a finite number above 0; got nan"),
+        ({"risk": 0.0}, "risk must be above 0 and below 1"),
+        ({"samples": 2.5}, "samples must be a whole number, 1 or more; got 2.5"),
+        (
+            {"logging_policy": "production"},
+            "logging_policy must be a TwoStagePolicy or a FittedLogger; got 'production'",
+        ),
+        ({"reward_log": "log.parquet"}, "reward_log must be Feedback"),
+        ({"query_features": LOG}, "give segment"),
+        ({"against": None}, 'a side is a TwoStagePolicy or "production"; got None'),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            decide(BETTER, LOG.head(50), **wrong)
+    with pytest.raises(ConfigError, match="expected a TwoStagePolicy as new; got 'pair'"):
+        decide({"new": "pair"}, LOG)
     feedback = tandemrank.logs.reading.read(LOG)
     with pytest.raises(ConfigError, match="sums of a log have no columns"):
         decide(BETTER, feedback, **KNOWN, segment="kind")

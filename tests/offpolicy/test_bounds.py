@@ -185,6 +185,16 @@ def test_edges_nothing_zero_one_and_huge() -> None:
     assert bounds.betting(Terms(np.full(1000, 0.5), ones(1000))) == pytest.approx(0.5, rel=0.01)
 
 
+def test_terms_may_leave_their_limits_by_rounding_and_by_no_more() -> None:
+    assert len(Terms(np.array([-1e-10, 2.0 + 1e-10]), ones(2), 0.0, 2.0)) == 2
+    for value in (-1e-8, 2.0 + 1e-8):
+        with pytest.raises(InputError, match="1 terms are outside"):
+            Terms(np.array([value]), ones(1), 0.0, 2.0)
+    assert len(Terms(np.array([1e6 + 1e-4]), np.array([1e6]), 0.0, 1.0)) == 1  # as large numbers round
+    with pytest.raises(InputError, match="1 terms are outside"):
+        Terms(np.array([1e6 + 1e-2]), np.array([1e6]), 0.0, 1.0)
+
+
 def test_what_is_refused() -> None:
     with pytest.raises(InputError, match=r"1 terms are outside \[-0, inf\].*first: term 1, -1 of size 1"):
         Terms(np.array([1.0, -1.0]), ones(2))

@@ -45,6 +45,20 @@ def test_the_correction_of_each_group_by_hand(monkeypatch: pytest.MonkeyPatch) -
     assert found == pytest.approx(np.where(log.item <= 1, 0.1 * first, 0.4 * second))
 
 
+def test_a_group_is_as_the_fit_has_it_for_five_examinations_and_nothing_is_exposed_above_the_first_rank() -> None:
+    words, theta = vocabulary(1, 2), np.array([0.8])
+    log = sums_of([0] * 20, [[0]] * 20, words)  # examined 16 times
+    expected = Expected(sums_of([0], [[0]], words), np.array([0.1]), np.array([2.0]), np.ones(1, bool))
+    one = np.ones(1)
+    found = calibration.calibrated(np.array([0.1]), one, log, theta, expected, one)
+    assert found == pytest.approx([0.1 * (16 + 5) / (2 + 5)])
+    high = calibration.calibrated(np.array([0.5]), one, log, theta, expected, one)  # by the ratio it would be 1.5
+    assert high.tolist() == [0.8]
+    short = replace(log, shown=np.zeros(1))
+    low = calibration.calibrated(np.array([1e-12]), one, short, theta, expected, one)
+    assert low.tolist() == [calibration.TINY]
+
+
 def test_all_pairs_of_the_queries_get_what_their_impressions_have_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
     """By enumeration: scores of 2, 1 and 0 for the items of each query, lists of one; and some of the queries are enough."""
     log = sums_of([0, 0, 1, 3], [[0], [1], [1], [2]], vocabulary(4, 3))

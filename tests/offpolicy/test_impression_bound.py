@@ -156,7 +156,7 @@ def test_edges_and_what_is_refused() -> None:
     R, p, _, _ = world(0)
     log, _ = draw(R, p, 50, np.random.default_rng(0))
     ones = np.ones(len(log.clicks))
-    with pytest.raises(InputError, match="weights are needed for each of"):
+    with pytest.raises(InputError, match="expected weights of each of"):
         impression_bound.value_sums(ones[:1], log, most=K)
     with pytest.raises(InputError, match="both sides need weights of the same rows"):
         impression_bound.difference_sums(ones[:1], ones, log, most=K)

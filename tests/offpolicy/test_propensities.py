@@ -104,6 +104,19 @@ def test_the_first_part_decides_the_source_and_the_clip() -> None:
     assert resolve([used, held_out], THETA, clip="paper", logging_policy=policy()).clip == 10 / np.sqrt(800)
 
 
+def test_the_quantile_is_of_the_propensities_above_nothing() -> None:
+    known = np.linspace(0.1, 1, 10)
+    some = np.concatenate([np.zeros(90), known])
+    assert propensities.quantile_clip(some, 0.5) == np.quantile(known, 0.5)
+    assert propensities.quantile_clip(np.zeros(3), 0.5) == 0.0
+    assert propensities.quantile_clip(known, 0.0) == 0.1
+    assert propensities.quantile_clip(known, 1.0) == 1.0
+
+
+def test_few_queries_have_fifty_races_each_and_many_no_fewer_than_sixteen() -> None:
+    assert [propensities.races_for(n) for n in (0, 1, 6_400, 10_000, 20_000, 10**7)] == [50, 50, 50, 32, 16, 16]
+
+
 def test_clips_and_their_one_default_quantile() -> None:
     rho_0 = np.linspace(0.01, 1, 1000)
     for clip, wanted in (("paper", 0.1), ("none", 0.0), (0.3, 0.3), ("quantile", 0.011)):

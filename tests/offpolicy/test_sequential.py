@@ -28,6 +28,21 @@ def test_the_wealth_of_a_stream_is_that_of_the_sample_in_any_batches() -> None:
     assert whole.p_value < 1e-3
 
 
+def test_the_peak_is_that_of_the_best_moment_within_a_batch_and_over_batches() -> None:
+    """Terms that speak for a while and then against: the p-value stays where it was best, however the terms came in batches."""
+    up, down = np.full(20, 1.0), np.full(60, -0.3)
+    best = Wealth(null=0.1, floor=0.5).update(up)
+    assert best.p_value < 1e-2
+    in_one = Wealth(null=0.1, floor=0.5).update(np.concatenate([up, down]))
+    in_two = best.update(down)
+    now = float(in_one.stakes.log_mean(in_one.log_wealth))
+    assert now < best.peak - 1  # it has lost again
+    assert in_one.peak == pytest.approx(best.peak)
+    assert in_two.peak == best.peak
+    assert in_one.p_value == pytest.approx(np.exp(-best.peak))
+    assert Wealth(null=0.1, floor=0.5).update(down).p_value == 1.0
+
+
 def test_a_true_null_is_rarely_rejected_at_any_time() -> None:
     """1,000 streams that are looked at after every term; the peak remembers the best moment."""
     rng = np.random.default_rng(1)
@@ -104,9 +119,9 @@ def test_edges_nothing_yet_no_clicks_and_what_is_refused() -> None:
     assert -10 < low < 0 < high < 10
     assert nothing.update([], [], 0.1).impressions == (0, 0)
     assert nothing.update([], [], 0.1).interval() == (-10, 10)
-    with pytest.raises(InputError, match="expected 0 to 10 clicks per impression; 11 to 11 came"):
+    with pytest.raises(InputError, match="expected 0 to 10 clicks per impression; got 11 to 11"):
         nothing.update([11], [], 0.1)
-    with pytest.raises(ConfigError, match="share of the new pair"):
+    with pytest.raises(ConfigError, match="share of the new policy"):
         nothing.update([1], [0], 1.0)
     with pytest.raises(ConfigError, match="0 <= centre <= most"):
         TwoArms(2, 3.0)

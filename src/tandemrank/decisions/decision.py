@@ -20,6 +20,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ UNCHECKED = (
     "the examination curve is assumed, and a log without variety cannot check it: the bound is the least by this curve, one "
     "half as steep and one half as steep again. Give a curve that was measured (--curve) for a tighter one"
 )
+MOST_ASKED = 1e6  # clicks per impression: no list has as many places
 RISK = 0.01  # of production's clicks that a canary may lose at worst
 
 
@@ -190,18 +192,22 @@ def _check(sides: Mapping[str, TwoStagePolicy], at_least: float, most_clicks: fl
     for name, policy in sides.items():
         if not isinstance(policy, TwoStagePolicy):
             raise ConfigError(f"expected a TwoStagePolicy as {name}; got {policy!r}. Load a saved policy first.")
-    if most_clicks is not None and not most_clicks > 0:
-        raise ConfigError(f"most_clicks must be above 0; got {most_clicks}.")
-    if not 0 < risk < 1:
-        raise ConfigError(f"risk must be above 0 and below 1, a share of production's clicks; got {risk}.")
-    if not math.isfinite(at_least):
-        raise ConfigError(f"at_least must be a finite number of clicks per impression; got {at_least}.")
+    if not isinstance(at_least, Real) or not abs(at_least) <= MOST_ASKED:
+        raise ConfigError(
+            f"at_least must be a number of clicks per impression, at most {MOST_ASKED:,.0f} either way; got {at_least!r}."
+        )
+    if most_clicks is not None and not (isinstance(most_clicks, Real) and 0 < most_clicks < math.inf):
+        raise ConfigError(f"most_clicks must be a finite number above 0; got {most_clicks!r}.")
+    if not isinstance(risk, Real) or not 0 < risk < 1:
+        raise ConfigError(f"risk must be above 0 and below 1, a share of production's clicks; got {risk!r}.")
 
 
 def _segments(
     column: str | None, table: FeatureSource | None, log: Source | Feedback, vocabulary: Vocabulary
 ) -> Segments | None:
     if column is None:
+        if table is not None:
+            raise ConfigError("query_features has the column of the segments: give segment, its name, too.")
         return None
     if table is not None:
         return segments.segments_of_table(table, column, vocabulary)
@@ -276,8 +282,10 @@ def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rule
 
 def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Call, str]:
     """The call and the reason that decided it."""
-    new, gap, (low, high) = comparison.new, comparison.difference, comparison.over_queries
-    least, by = (f"{rules.at_least:+.3g}", f" by {rules.at_least:+.3g}") if rules.at_least else ("0", "")
+    new, gap = comparison.new, comparison.difference
+    low, high = comparison.over_queries
+    least = f"{rules.at_least:+.3g}" if rules.at_least else "0"
+    by = f" by {least}" if rules.at_least else ""
     promise = f"it promises {gap:+.3g} clicks per impression over {rules.against}"
     sure = (
         "no bound of it is known"

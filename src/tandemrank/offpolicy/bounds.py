@@ -35,8 +35,12 @@ Independent = Literal["impressions", "queries"]
 
 MOST = 0.97  # the largest share of the wealth that is staked
 FRACTIONS = 24
-CENTRE, SPREAD, SPAN = 0.7, 1.0, 30.0  # of the stakes of a planned sample, in multiples of sqrt(2 log(1/delta) / n)
-BLOCK, CELLS = 8, 2**19  # factors that are multiplied before a logarithm is taken; factors in memory at once
+# Of the stakes of a planned sample, in multiples of sqrt(2 log(1/delta) / n):
+CENTRE = 0.7
+SPREAD = 1.0
+SPAN = 30.0
+BLOCK = 8  # factors that are multiplied before a logarithm is taken
+CELLS = 2**19  # factors in memory at once
 LONGEST = 35.0  # the logarithm of more terms than there ever will be
 EXACT = 1e-9  # of the root; the bound is moved down by it
 
@@ -60,10 +64,10 @@ class Terms:
         values, sizes = np.asarray(self.values, np.float64), np.asarray(self.sizes, np.float64)
         times = None if self.times is None else np.asarray(self.times, np.float64)
         if values.ndim != 1 or any(x.shape != values.shape for x in (sizes, times) if x is not None):
-            raise InputError(f"terms need one size for each value; values {values.shape} and sizes {sizes.shape} came.")
+            raise InputError(f"terms need one size for each value; got values {values.shape} and sizes {sizes.shape}.")
         for name, x in (("values", values), ("sizes", sizes), ("times", times)):
             if x is not None and not (np.isfinite(x).all() and (name == "values" or (x >= 0).all())):
-                raise InputError(f"{name} of terms must be finite, sizes and times not negative; they are not.")
+                raise InputError(f"{name} of terms must be finite, sizes and times not negative; got others.")
         slack = 1e-9 * (1 + np.abs(values))
         outside = (values < -_times(self.floor, sizes) - slack) | (values > _times(self.ceiling, sizes) + slack)
         if outside.any():
@@ -121,7 +125,7 @@ def difference_terms(new: Estimate, old: Estimate | Floats, floor: float) -> Ter
     """
     numerator = old.numerator if isinstance(old, Estimate) else np.asarray(old, np.float64)
     if numerator.shape != new.numerator.shape:
-        raise InputError(f"both sides need the same queries; {new.numerator.shape} and {numerator.shape} came.")
+        raise InputError(f"both sides need the same queries; got {new.numerator.shape} and {numerator.shape}.")
     if isinstance(old, Estimate) and not np.array_equal(old.denominator, new.denominator):
         raise InputError("both sides need the same impressions; give IPS estimates of one log.")
     return Terms(new.numerator - numerator, new.denominator, floor)
@@ -219,7 +223,9 @@ def root(log_mean: Callable[[float], float], guess: float, floor: float, level: 
     found = above(at)
     sign = 1 if found > 0 else -1
     while (found > 0) == (sign > 0):
-        before, at, step = at, at + sign * step, 2 * step
+        before = at
+        at += sign * step
+        step *= 2
         if step > 2**9:  # v would be 0, or without end
             return -floor
         found = above(at)

@@ -32,8 +32,10 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 Floats = NDArray[np.float64]
 
 PAIRS = 2_000_000  # of query and item that are looked at, all of some queries: 100 MB
-# Where lists are drawn: queries that are enough, lists of each, and lists in all, which few queries have more of.
-QUERIES, LISTS, DRAWN = 3_000, 20, 40_000
+# Where lists are drawn:
+QUERIES = 3_000  # that are enough
+LISTS = 20  # of each
+DRAWN = 40_000  # in all, of which few queries have more each
 GROUPS = 20  # of the fitted propensity, and of the exposure by the pair, where the log is long enough
 EACH = 400  # shown items per group, or groups are fewer
 PRIOR = 5.0  # examinations for which a group is as the fit has it

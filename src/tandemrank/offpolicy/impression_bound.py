@@ -69,14 +69,14 @@ def difference_sums(
     Shapes: new, old [P], the weights rho / rho_0 of the rows of the log; of production 1; queries [Q].
     """
     if new.shape != old.shape:
-        raise InputError(f"both sides need weights of the same rows; {new.shape} and {old.shape} came.")
+        raise InputError(f"both sides need weights of the same rows; got {new.shape} and {old.shape}.")
     return _sums(new - old, old, log, most, np.ones(log.Q, np.bool_) if queries is None else queries)
 
 
 def _sums(v: Floats, lost: Floats, log: Feedback, most: float, queries: NDArray[np.bool_]) -> ImpressionSums:
     """`lost`: the most that a click on a row can cost."""
     if v.shape != log.clicks.shape:
-        raise InputError(f"weights are needed for each of {len(log.clicks)} rows; {v.shape} came.")
+        raise InputError(f"expected weights of each of {len(log.clicks)} rows; got {v.shape}.")
     if log.weighted:
         raise InputError(
             "impressions with weights are not independent draws of equal size: use the bound over queries for this log."

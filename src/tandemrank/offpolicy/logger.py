@@ -54,7 +54,8 @@ class Fitted:
 
 def lists_of(parts: Iterable[Impressions | Lists], *, limit: int = LISTS) -> Lists:
     """The first lists of impressions that come in parts; no more parts are taken than are needed."""
-    query, items, n = [], [], 0
+    query, items = [], []
+    n = 0
     for part in parts:
         query.append(part.query.astype(np.int64))
         items.append(part.items.astype(np.int64))
@@ -81,9 +82,11 @@ def fit(
     the precision of the tastes. Adam on batches of queries.  Shapes: lists.query [n], lists.items [n, K].
     """
     if any(rank < 1 for rank in ranks) or prior < 0 or epochs < 1:
-        raise ConfigError(f"expected ranks >= 1, prior >= 0, epochs >= 1; {ranks}, {prior}, {epochs} came.")
-    Q, D, K = len(vocabulary.query_ids), len(vocabulary.item_ids), lists.items.shape[1]
-    job, generator = _LoggerFit(lists, D, seed), torch.Generator().manual_seed(seed)
+        raise ConfigError(f"expected ranks >= 1, prior >= 0, epochs >= 1; got {ranks}, {prior}, {epochs}.")
+    Q, D = len(vocabulary.query_ids), len(vocabulary.item_ids)
+    K = lists.items.shape[1]
+    job = _LoggerFit(lists, D, seed)
+    generator = torch.Generator().manual_seed(seed)
     best = alone = job.optimise([torch.from_numpy(np.log(job.counts + 0.5)).float()], 0.0, epochs)
     for rank in ranks:
         tastes = [0.1 * torch.randn(n, rank, generator=generator) for n in (Q, D)]
@@ -181,7 +184,7 @@ class _LoggerFit:
         used, held_out = _sorted(lists, shows & ~apart, place), _sorted(lists, shows & apart, place)
         if not (used.items >= 0).any():
             raise LogError(
-                f"expected lists with items to fit the logging policy to; {len(lists.query)} lists came, and what is not "
+                f"expected lists with items to fit the logging policy to; got {len(lists.query)} lists, and what is not "
                 f"held out of them shows nothing. Give a longer log, or its propensities."
             )
         self.counts = np.bincount(used.items[used.items >= 0], minlength=D)

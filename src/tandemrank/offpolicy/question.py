@@ -74,6 +74,13 @@ class Question:
             raise ConfigError(
                 f"the estimator {self.estimator} uses no reward model: leave `reward` out, or take doubly_robust."
             )
+        if not isinstance(self.logging_policy, TwoStagePolicy | FittedLogger | None):
+            raise ConfigError(
+                f"logging_policy must be a TwoStagePolicy or a FittedLogger; got {self.logging_policy!r}. Load a saved policy "
+                "first."
+            )
+        if not isinstance(self.reward_log, Feedback | None):
+            raise ConfigError(f"reward_log must be Feedback, as `logs.read` gives it; got {self.reward_log!r}.")
         if self.independent not in (None, *get_args(Independent)):
             raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; got {self.independent!r}.")
         for name, least in (("samples", 1), ("replicates", 100), ("seed", 0)):

@@ -32,7 +32,7 @@ class CurveInterval:
     level: float
 
     def __post_init__(self) -> None:
-        """Refuses an interval that is none."""
+        """Refuses what is not an interval."""
         lengths = {len(x) for x in (self.theta, self.low, self.high)}
         ordered = len(lengths) == 1 and bool(((self.low <= self.theta) & (self.theta <= self.high)).all())
         if not ordered or not (self.low > 0).all() or not 0 < self.level < 1:
@@ -62,8 +62,8 @@ def read_curve_interval(path: str | Path) -> CurveInterval:
         ) from error
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(
-            f"{path}: expected JSON with theta, low, high and level, as `tandemrank examine --json` prints; something else "
-            f"came ({error})."
+            f"{path}: expected JSON with theta, low, high and level, as `tandemrank examine --json` prints; got something "
+            f"else ({error})."
         ) from error
     return CurveInterval(theta, low, high, level)
 

@@ -42,13 +42,13 @@ class Wealth:
     def __post_init__(self) -> None:
         """Refuses a null that no term can be below."""
         if not self.null + self.floor > 0:
-            raise ConfigError(f"null must be above -floor; {self.null} and the floor {self.floor} came.")
+            raise ConfigError(f"null must be above -floor; got {self.null} and the floor {self.floor}.")
 
     def update(self, terms: Floats) -> "Wealth":
         """The wealth after more terms, in their order: O(F) per term.  Shapes: terms [n]."""
         terms = np.asarray(terms, np.float64)
         if not np.isfinite(terms).all() or (terms < -self.floor).any():
-            raise InputError(f"terms must be finite and at least {-self.floor:g}; {terms.min(initial=0):g} came.")
+            raise InputError(f"terms must be finite and at least {-self.floor:g}; got {terms.min(initial=0):g}.")
         if not len(terms):
             return self
         gain = (terms - self.null) / (self.null + self.floor)
@@ -89,12 +89,12 @@ class TwoArms:
     def __post_init__(self) -> None:
         """The centre is a possible number of clicks."""
         if self.most < 1 or not 0 <= self.centre <= self.most:
-            raise ConfigError(f"needed: most >= 1, 0 <= centre <= most; {self.most} and {self.centre} came.")
+            raise ConfigError(f"expected most >= 1 and 0 <= centre <= most; got {self.most} and {self.centre}.")
 
     def update(self, new: Counts, old: Counts, share: float) -> "TwoArms":
         """More impressions, by the clicks that each got; `share`: the chance of the new pair.  Shapes: new [n], old [m]."""
         if not 0 < share < 1:
-            raise ConfigError(f"the share of the new pair must be above 0 and below 1; {share} came.")
+            raise ConfigError(f"the share of the new policy must be above 0 and below 1; got {share}.")
         counts = np.stack([self._counted(arm) for arm in (new, old)])
         kept = [s for s in self.shares if s.share != share]
         before = [s.counts for s in self.shares if s.share == share]
@@ -156,7 +156,7 @@ class TwoArms:
     def _counted(self, arm: Counts) -> NDArray[np.int64]:
         clicks = np.asarray(arm, np.int64)
         if clicks.min(initial=0) < 0 or clicks.max(initial=0) > self.most:
-            raise InputError(f"expected 0 to {self.most} clicks per impression; {clicks.min()} to {clicks.max()} came.")
+            raise InputError(f"expected 0 to {self.most} clicks per impression; got {clicks.min()} to {clicks.max()}.")
         return np.bincount(clicks, minlength=self.most + 1).astype(np.int64)
 
 

@@ -52,7 +52,9 @@ def impression_covariance(weights: Sequence[Floats], log: Feedback, *, most: flo
     stands for what is not known: how its impressions differ is counted together with how queries do.
     Shapes: m weights of [P] -> [m, m].
     """
-    w, c, n = np.stack(weights), log.clicks, log.impressions
+    w = np.stack(weights)
+    c = log.clicks
+    n = log.impressions
     pair = np.cumsum((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) - 1
     clicks, pair_clicks = np.bincount(log.query, c, log.Q), np.bincount(pair, c)
     X, of_pair = (

@@ -12,7 +12,9 @@ CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
 CARE_SAMPLE, REFUSE_SAMPLE = 300.0, 30.0
 # Of what was examined, so little is left that single weights decide; an interval knows those that met a click alone.
 CARE_EFFECTIVE = 0.01
-CARE_QUERIES, CARE_LARGEST, CARE_CLIPPED = FEW_QUERIES, 0.1, 0.05
+CARE_QUERIES = FEW_QUERIES
+CARE_LARGEST = 0.1
+CARE_CLIPPED = 0.05
 CONTRADICTS = "the log contradicts the examination curve"
 SUM_OF_THETA = 0.1  # so close to sum_k theta_k a wrong balance is likely that of P(item at position)
 

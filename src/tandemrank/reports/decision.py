@@ -79,10 +79,8 @@ def segment_table(decision: Decision, candidate: PolicyDecision) -> "RichTable":
     from rich.table import Table
     from rich.text import Text
 
-    out = Table(
-        title=f"{candidate.name} by {decision.segment_column}", title_justify="left", box=SIMPLE_HEAD, show_edge=False,
-        pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, title_justify="left")
+    out.title = f"{candidate.name} by {decision.segment_column}"
     for head in SEGMENT_HEADS:
         out.add_column(head, justify="left" if head in ("segment", "") else "right")
     for one in candidate.segments:
@@ -95,9 +93,15 @@ SEGMENT_HEADS = ("segment", "queries", "impressions", "new", "old", "difference"
 
 def _segment_cells(one: SegmentDifference) -> list[str]:
     return [
-        one.segment, f"{one.queries:,}", f"{one.impressions:,.0f}", decimal(one.new), decimal(one.old),
-        signed(one.difference), bracket(*one.interval, signed), "worse" if one.worse else "",
-    ]  # fmt: skip
+        one.segment,
+        f"{one.queries:,}",
+        f"{one.impressions:,.0f}",
+        decimal(one.new),
+        decimal(one.old),
+        signed(one.difference),
+        bracket(*one.interval, signed),
+        "worse" if one.worse else "",
+    ]
 
 
 def _numbers(one: PolicyDecision) -> tuple[str, str, str]:

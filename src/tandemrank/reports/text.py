@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tandemrank.experiments.results import Figure, Mean, PeerRow, Table
+from tandemrank.experiments.results import Difference, Figure, Mean, PeerRow, Table
 from tandemrank.reports.sentences import MEASURES, PEERS_NOTE, headline, interval_note, what_was_run
 from tandemrank.reports.words import bracket, closely, count, decimal, label, switches
 
@@ -93,33 +93,35 @@ def peer_lines(
     return named, lines
 
 
-def _peer_difference_lines(table: Table) -> list[list[str]]:
+def _difference_line(d: Difference, *more: str) -> list[str]:
+    interval = bracket(d.low, d.high, closely) or "–"
     return [
-        [
-            f"{label(d.method)} − {label(d.against)}", "new" if d.figure == "ndcg_new" else "all", f"{d.K2}", count(d.N),
-            closely(d.mean), bracket(d.low, d.high, closely) or "–", f"{d.runs or '–'}",
-        ]
-        for d in table.peer_differences
-    ]  # fmt: skip
+        f"{label(d.method)} − {label(d.against)}",
+        *more,
+        f"{d.K2}",
+        count(d.N),
+        closely(d.mean),
+        interval,
+        f"{d.runs or '–'}",
+    ]
+
+
+def _peer_difference_lines(table: Table) -> list[list[str]]:
+    return [_difference_line(d, "new" if d.figure == "ndcg_new" else "all") for d in table.peer_differences]
 
 
 def _difference_lines(table: Table) -> list[list[str]]:
-    return [
-        [
-            f"{label(d.method)} − {label(d.against)}", f"{d.K2}", count(d.N), closely(d.mean),
-            bracket(d.low, d.high, closely) or "–", f"{d.runs or '–'}",
-        ]
-        for d in table.differences
-    ]  # fmt: skip
+    return [_difference_line(d) for d in table.differences]
 
 
 def _figure_lines(table: Table) -> list[list[str]]:
-    return [
-        [label(row.method), f"{row.K2}", count(row.N), f"{row.runs or '–'}",
-         *(decimal(row.mean(figure)) for figure in (*list(MEASURES)[2:], "generator_alone", "ranker_alone")),
-         decimal(row.seconds_mean, 1)]
-        for row in table.rows
-    ]  # fmt: skip
+    figures = (*list(MEASURES)[2:], "generator_alone", "ranker_alone")
+    lines = []
+    for row in table.rows:
+        found = [decimal(row.mean(figure)) for figure in figures]
+        runs = f"{row.runs or '–'}"
+        lines.append([label(row.method), f"{row.K2}", count(row.N), runs, *found, decimal(row.seconds_mean, 1)])
+    return lines
 
 
 def text(table: Table) -> "RichTable":
@@ -127,10 +129,9 @@ def text(table: Table) -> "RichTable":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
 
-    out = RichTable(
-        title=f"NDCG@{table.K} with 95% intervals", title_justify="left", caption_justify="left",
-        box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+    out = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, title_justify="left")
+    out.title = f"NDCG@{table.K} with 95% intervals"
+    out.caption_justify = "left"
     fill = _one_setting if len(table.settings) == 1 else _settings
     fill(table, out)
     return out
