@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tandemrank._base.ids import Id
 from tandemrank._base.random import derive
@@ -28,6 +29,7 @@ from tandemrank.serving.records import Arm, Impression, Mode, Traffic
 Floats = NDArray[np.float64]
 LEAST = 1e-12  # the smallest propensity that a log takes
 SAMPLES = 100  # of the race
+KEPT = 64 * 2**20  # bytes of exposures of recent queries
 DIGEST = 16  # characters of a pair's digest
 
 Place = tuple[Any, ...]
@@ -58,6 +60,7 @@ class Propensities:
 
     def __init__(self, samples: int = SAMPLES) -> None:
         self.samples = samples
+        self._kept: dict[Place, tuple[Floats, Floats]] = {}
         self._pairs: dict[str, LivePair] = {}
 
     @property
@@ -72,6 +75,7 @@ class Propensities:
     def forget(self, digests: set[str]) -> None:
         """Pairs whose impressions are all sealed."""
         self._pairs = {digest: live for digest, live in self._pairs.items() if digest not in digests}
+        self._kept = {}
 
     def check(self, impression: Impression) -> None:
         """Refuses an impression that its pairs cannot have given: other ids, more items than places, items of nobody."""
@@ -134,9 +138,7 @@ class Propensities:
         how = exploration.parse(i.strategy)
         place = (live.digest, *_place(i))
         if not live.ranks_candidates:
-            both = [torch.from_numpy(s)[None] for s in live.rows(i.query_id, i.available, i.features)]
-            seed = derive(0, "served propensities", *place) % 2**63
-            rho, error = how.exposure(both[0], both[1], theta, live.K2, samples=self.samples, seed=seed)
+            rho, error = self._of_all(live, i, theta)
             return _Exposed(shown, rho[shown], error[shown])
         scores, values = live.scores(i.query_id, i.features, i.available), np.zeros((len(shown), 2))
         s_c = scores.s_c
@@ -147,6 +149,20 @@ class Propensities:
             )
             values[n] = rho[0], error[0]
         return _Exposed(shown, values[:, 0], values[:, 1])
+
+    def _of_all(self, live: LivePair, i: Impression, theta: Tensor) -> tuple[Floats, Floats]:
+        """Of all items by one race; those of the last queries are kept, as the next journal has many of them again."""
+        place = (live.digest, *_place(i))
+        if (found := self._kept.get((i.theta, *place))) is not None:
+            return found
+        s_c, s_r = (torch.from_numpy(s)[None] for s in live.rows(i.query_id, i.available, i.features))
+        seed = derive(0, "served propensities", *place) % 2**63
+        how = exploration.parse(i.strategy)
+        found = how.exposure(s_c, s_r, theta, live.K2, samples=self.samples, seed=seed)
+        self._kept[(i.theta, *place)] = found
+        if len(self._kept) * found[0].nbytes * 2 > KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        return found
 
     def _drafted(self, i: Impression, found: dict[Place, tuple[float, float]]) -> tuple[Floats, Floats]:
         digests = tuple(digest for digest, _ in i.mixture)
