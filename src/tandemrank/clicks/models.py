@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tandemrank._base.files import regular
 from tandemrank.errors import ConfigError
 
 SMALLEST = 1e-6  # of what is looked at at all: what is rarer gives one click the weight of a million
@@ -63,7 +64,7 @@ def read_curve(path: str | Path) -> tuple[float, ...]:
     """The curve in a JSON file: what `tandemrank examine --json` prints, or a list of numbers, rank 1 first."""
     expected = f"{path}: expected JSON with `theta`, a list of numbers, as `tandemrank examine --json` prints"
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(regular(path).read_text(encoding="utf-8"))
         theta = [float(x) for x in (found["theta"] if isinstance(found, dict) else found)]
     except OSError as error:
         raise ConfigError(f"{expected}; it cannot be read ({error.strerror}).") from error
