@@ -58,7 +58,7 @@ COMMANDS = {
 }
 
 
-class Hang(Exception):
+class HangError(Exception):
     """A call took too long."""
 
 
@@ -127,7 +127,7 @@ def ended(arguments: list[str]) -> str | None:
     """What is wrong with how a call ends, None for nothing."""
 
     def late(*_: object) -> None:
-        raise Hang
+        raise HangError
 
     signal.signal(signal.SIGALRM, late)
     signal.alarm(SECONDS)
@@ -140,7 +140,7 @@ def ended(arguments: list[str]) -> str | None:
             main()
     except SystemExit as end:
         return None if end.code in (None, 0, 1, 2, 3, 4) else f"exit code {end.code}"
-    except Hang:
+    except HangError:
         return f"hangs: {traceback.format_exc().splitlines()[-4:-2]}"
     except BaseException:
         lines = traceback.format_exc().splitlines()

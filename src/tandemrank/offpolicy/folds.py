@@ -14,7 +14,7 @@ QUERY_FOLDS = 5
 def query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
     """Parts of a log by query, each with the rest: sums cannot be parted by impression."""
     fold_of = fold_of_queries(log.Q, seed)
-    return [(_of_queries(log, fold_of == fold), _of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
+    return [(of_queries(log, fold_of == fold), of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
 
 
 def fold_of_queries(Q: int, seed: int) -> NDArray[np.int64]:
@@ -23,7 +23,7 @@ def fold_of_queries(Q: int, seed: int) -> NDArray[np.int64]:
     return (random.uniforms(keys) * QUERY_FOLDS).astype(np.int64)
 
 
-def _of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
+def of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
     """The sums of some queries alone.  Shapes: chosen [Q]."""
     rows = chosen[log.query]
     columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}

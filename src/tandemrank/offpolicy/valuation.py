@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tandemrank._base.cluster import Engine
+from tandemrank._base.ids import positions_of
 from tandemrank._base.random import derive
 from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError
@@ -27,7 +28,7 @@ from tandemrank.offpolicy.calibration import Expected, calibrated, excess, expec
 from tandemrank.offpolicy.catalogue import ESTIMATORS, direct
 from tandemrank.offpolicy.diagnostics import Exposure, diagnose
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
-from tandemrank.offpolicy.folds import query_folds
+from tandemrank.offpolicy.folds import of_queries, query_folds
 from tandemrank.offpolicy.identification import identified
 from tandemrank.offpolicy.impression_bound import counts_impressions
 from tandemrank.offpolicy.logger import LISTS, lists_of
@@ -122,10 +123,11 @@ def estimate_all(
     if wrong := [side for side in sides if not isinstance(side, TwoStagePolicy | MostLikely) and side != PRODUCTION]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; {wrong[0]!r} came. Load a saved pair first.')
     pairs = [side for side in sides if isinstance(side, TwoStagePolicy | MostLikely)]
-    read = _read(log, question)
+    read = _of_known_queries(_read(log, question), pairs, question)
     theta = _curve(read.whole, pairs, question)
     judged = iter(_judged(pairs, _evidence(read, theta, question), question, progress)) if pairs else iter(())
     found = [values.production(read.whole) if side == PRODUCTION else next(judged) for side in sides]
+    found = [one if read.left_out is None else replace(one, reasons=(*one.reasons, read.left_out)) for one in found]
     return _with_uncertainty(found, read.whole, question)
 
 
@@ -141,9 +143,10 @@ def sensitivity_of(
     The log is read and its logging policy is fitted once. Logged propensities stay as they are: they are the logger's.
     """
     question = replace(question, examination=curve.theta)
-    read = _read(log, question)
+    read = _of_known_queries(_read(log, question), [policy], question)
     first = _evidence(read, curve.theta, question)
     [judged] = _judged([policy], first, question)
+    judged = judged if read.left_out is None else replace(judged, reasons=(*judged.reasons, read.left_out))
     [value] = _with_uncertainty([judged], read.whole, question)
     known = first.propensities
     again = replace(
@@ -162,6 +165,7 @@ def sensitivity_of(
     return value, Sensitivity(interval, float(shifted.std()), table)
 
 
+MOST_UNKNOWN = 0.5  # of the impressions, by queries that a policy does not know
 Models = tuple[tuple[Feedback, RewardModel], ...]  # parts of a log, each with a reward model of others
 
 
@@ -170,12 +174,14 @@ class Read:
     """A log: all of it, parts of it with what a reward model may learn from, never the part itself, and its first lists.
 
     `by_query`: the parts have no query in common, so a model knows of the queries it judges nothing but their items.
+    `left_out`: how many impressions are left out since a policy does not know their query, in words.
     """
 
     whole: Feedback
     folds: list[tuple[Feedback, Feedback]]
     lists: Impressions | None
     by_query: bool = False
+    left_out: str | None = None
 
 
 @dataclass(frozen=True)
@@ -225,6 +231,27 @@ def _read(log: Source | Feedback, asked: Question) -> Read:
     learnt = whole if isinstance(asked.reward, RewardModel) else asked.reward_log
     by_query = isinstance(log, Feedback) and learnt is None
     return Read(whole, folds if learnt is None else [(whole, learnt)], lists, by_query)
+
+
+def _of_known_queries(read: Read, pairs: Sequence[TwoStagePolicy | MostLikely], asked: Question) -> Read:
+    """The log without the queries that a policy does not know, if these are few: else nothing fits, and it is refused later."""
+    log = read.whole
+    known = np.ones(log.Q, dtype=np.bool_)
+    for policy in [*map(_policy, pairs), *([] if asked.logging_policy is None else [asked.logging_policy])]:
+        known &= positions_of(policy.vocabulary.query_ids, log.vocabulary.query_ids, "query", missing="mark") >= 0
+    gone = float(log.impressions[~known].sum())
+    if not 0 < gone <= MOST_UNKNOWN * log.N:
+        return read
+    lists = read.lists
+    if lists is not None:
+        there = known[lists.query]
+        lists = Impressions(lists.query[there], lists.items[there], lists.clicks[there])
+    first = log.vocabulary.query_ids[int(np.argmax(~known & (log.impressions > 0)))]
+    words = (
+        f"{gone:,.0f} of {log.N:,.0f} impressions are left out: a policy does not know their query (first: {first!r})"
+    )
+    folds = [(of_queries(part, known), of_queries(rest, known)) for part, rest in read.folds]
+    return replace(read, whole=of_queries(log, known), folds=folds, lists=lists, left_out=words)
 
 
 def _curve(log: Feedback, pairs: Sequence[TwoStagePolicy | MostLikely], asked: Question) -> Floats:

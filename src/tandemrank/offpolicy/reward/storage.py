@@ -1,6 +1,7 @@
 """Saved reward models: a folder of `model.json` and `arrays.safetensors`."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ def save(model: RewardModel, path: str | Path) -> Path:
         (folder / "model.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
         arrays = {name: np.ascontiguousarray(array) for name, array in model.arrays().items()}
         save_file(arrays, folder / "arrays.safetensors")
+        shutil.copymode(folder / "model.json", folder / "arrays.safetensors")  # safetensors lets nobody else read it
     return Path(path)
 
 
