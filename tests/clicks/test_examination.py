@@ -300,3 +300,11 @@ def test_lists_of_one_item_have_no_curve_and_it_is_said() -> None:
     log = pl.DataFrame({"query_id": [1, 1, 2], "items": [[3], [4], [3]], "clicks": [[1], [0], [1]]})
     with pytest.raises(LogError, match=r"have one item each.*its curve is 1, the default"):
         examination.examine(log)
+
+
+def test_more_ranks_than_a_log_may_have_are_refused() -> None:
+    log = pl.DataFrame({"query_id": [1, 1], "items": [[1, 2], [2, 1]], "clicks": [[1, 0], [1, 0]]})
+    with pytest.raises(ConfigError, match=r"expected K from 1 to 512 ranks, .* got 9999999999999999999999"):
+        examination.examine(log, 9999999999999999999999)
+    with pytest.raises(ConfigError, match="at most 512 ranks; got 100,000"):
+        models.check_examination([0.5] * 100_000)

@@ -552,6 +552,27 @@ def test_bad_scores_are_refused_by_name(frame: pl.DataFrame, message: str) -> No
         policy_from_scores(frame, 2, 1)
 
 
+def test_a_query_that_the_pair_does_not_know_is_left_out_and_counted() -> None:
+    large = world(20)
+    log = large.log(400, 1)
+    few = large.take(np.arange(19))
+    known = [log.impressions[:19].sum(), log.impressions[19]]
+    value = valuation.estimate(few.new, log, examination=THETA, propensity="frequency", estimator="ips")
+    gone = (
+        f"{known[1]:.0f} of {sum(known):.0f} impressions are left out: a policy does not know their query (first: 19)"
+    )
+    assert value.reasons[-1] == gone
+    without = replace(
+        log,
+        **{name: getattr(log, name)[log.query < 19] for name in ("query", "item", "rank", "shown", "clicks", "others")},
+        impressions=np.where(np.arange(20) < 19, log.impressions, 0.0),
+    )
+    alone = valuation.estimate(few.new, without, examination=THETA, propensity="frequency", estimator="ips")
+    assert value.value == alone.value
+    gain = valuation.compare(few.new, "production", log, examination=THETA, propensity="frequency", estimator="ips")
+    assert any(gone in reason for reason in gain.reasons)
+
+
 def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
     small = world(20)
     log = small.log(200, 1)

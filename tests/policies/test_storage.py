@@ -49,6 +49,20 @@ def test_it_is_the_same_after_loading(saved) -> None:
         assert policy.recommend(["a"])["items"].list.len().to_list() == [2]
 
 
+def test_every_file_may_be_read_by_those_who_may_read_the_others(saved) -> None:
+    for folder in saved.values():
+        assert len({file.stat().st_mode for file in folder.iterdir()}) == 1
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path) -> None:
+    scorer = MatrixFactorisation(NUMBERS[:Q], NUMBERS[Q:])
+    with torch.no_grad():
+        scorer.items[1, 1] = torch.nan
+    with pytest.raises(PolicyError, match="not finite"):
+        TwoStagePolicy(scorer, scorer, 4, 2, IDS).save(tmp_path / "pair")
+    assert not list(tmp_path.iterdir())
+
+
 # --- what is damaged: each changes one thing of a whole folder --------------------------------------------------------
 
 

@@ -274,3 +274,30 @@ def test_drawn_lists_in_outside_ids_depend_on_the_seed_alone() -> None:
     assert all(len(set(items)) == 3 for items in drawn["items"])
     with pytest.raises(PolicyError, match="drawn lists take no pairs to exclude"):
         pair.recommend(["a"], sample=True, exclude=csr_matrix((2, 5)))
+
+
+def test_arrays_of_every_make_are_taken_and_ids_are_distinct() -> None:
+    rng = np.random.default_rng(0)
+    items, queries = rng.normal(size=(5, 2)), rng.normal(size=(3, 2))
+    ids = Vocabulary(pl.Series(range(3)), pl.Series(range(5)))
+    makes = (
+        items[::-1].copy()[::-1],
+        np.asfortranarray(items),
+        items.tolist(),
+        torch.tensor(items, requires_grad=True),
+    )
+    lists = []
+    for made in makes:
+        scorer = MatrixFactorisation(queries[::-1], made)
+        policy = TwoStagePolicy(scorer, scorer, 5, 2, ids)
+        lists.append(policy.recommend()["items"].to_list())
+        drawn = [policy.recommend(sample=True, seed=seed)["items"].to_list() for seed in (3, np.int64(3))]
+        assert drawn[0] == drawn[1]
+        scores = GivenScores((queries @ items.T)[::-1, ::-1])
+        assert TwoStagePolicy(scores, scores, 5, 2, ids).recommend()["items"].list.len().to_list() == [2] * 3
+    assert all(found == lists[0] for found in lists)
+    for wrong in ([7, 7, 8], [1.5, 2.0, 3.0], [1, None, 2]):
+        with pytest.raises(InputError, match="item_ids: expected"):
+            Vocabulary(pl.Series(range(3)), pl.Series(wrong))
+    with pytest.raises(PolicyError, match="expected scores as an array of numbers"):
+        GivenScores([["a", "b"]])

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from tandemrank._base.files import regular
 from tandemrank.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -137,7 +138,7 @@ def _no_such(name: str, paths: dict[str, tuple[str, ...]]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(regular(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, or numbers and nesting beyond what Python reads

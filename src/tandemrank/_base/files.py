@@ -10,12 +10,14 @@ A result that is replaced as a whole (a policy, a log) is known by what is in it
 bit (a grid, a training) is marked when it is claimed (`claim`), and files in it are ours by their names.
 """
 
+import errno
 import glob
 import json
 import math
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 import time
@@ -76,7 +78,7 @@ def _relative_paths(folder: Path) -> Iterator[str]:
 def has_keys(path: Path, *keys: str) -> bool:
     """Whether a file is a JSON object with these keys: a `check` for kinds that have a `config.json`."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(regular(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(value, dict) and set(keys) <= value.keys()
@@ -108,6 +110,25 @@ def check_target(path: str | Path, kind: Kind | None = None, inputs: Iterable[ob
                 f"{path} exists and is not a {kind.name} of ours: {objection}. Give another path, or remove it yourself."
             )
     return real
+
+
+def regular(path: str | Path) -> Path:
+    """The path of a file that can be read to its end; an `OSError` in words for anything else.
+
+    A pipe or a device would be waited for without end, and no reader of tables takes a name that is not UTF-8.
+    """
+    try:
+        os.fspath(path).encode()
+        kind = os.stat(path).st_mode
+    except UnicodeEncodeError:
+        raise OSError(errno.EILSEQ, "its name is not UTF-8; rename it") from None
+    except ValueError:
+        raise OSError(errno.EINVAL, "a path has no null bytes") from None
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    if not stat.S_ISREG(kind):
+        raise OSError(errno.EINVAL, "it is a pipe or a device; write what it gives to a file")
+    return Path(path)
 
 
 def plain(path: Any) -> Any:
@@ -208,6 +229,8 @@ def _system_reason(error: BaseException) -> str | None:
         return error.strerror or str(error)
     if isinstance(error, ValueError) and "null byte" in str(error):
         return "a path has no null bytes"
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return "its name is not UTF-8"
     passed_on = _OS_ERROR.search(str(error))
     return os.strerror(int(passed_on[1])) if passed_on else None
 

@@ -28,6 +28,11 @@ def id_series(name: str, ids: Ids) -> pl.Series:
         raise InputError(f"{name}: expected a list of integers or of strings; {str(ids)[:60]} came.") from error
 
 
+def _are_ids(ids: pl.Series) -> bool:
+    """Whether a column may hold ids; one without a value may be of any type."""
+    return not len(ids) or ids.dtype.is_integer() or ids.dtype in (pl.String, pl.Categorical, pl.Enum)
+
+
 def plain_ids(ids: pl.Series) -> pl.Series:
     """Ids as 64-bit integers or strings; null where an integer is too large."""
     return ids.cast(pl.Int64, strict=False) if ids.dtype.is_integer() else ids.cast(pl.String)
@@ -49,7 +54,7 @@ def positions_of(
     if not len(wanted):
         return np.empty(0, np.int64)
     for side in (ids, wanted) if len(ids) else (wanted,):
-        if not (side.dtype.is_integer() or side.dtype in (pl.String, pl.Categorical, pl.Enum)):
+        if not _are_ids(side):
             raise InputError(
                 f"{what} ids are integers or strings; {side.dtype} came (first: {side[0]!r}). Convert them."
             )
@@ -100,6 +105,24 @@ class Vocabulary:
 
     query_ids: pl.Series
     item_ids: pl.Series
+
+    def __post_init__(self) -> None:
+        """Refuses ids that name nothing, or two things."""
+        for name in ("query_ids", "item_ids"):
+            given = getattr(self, name)
+            ids = given if isinstance(given, pl.Series) else id_series(name, given)
+            if not _are_ids(ids):
+                raise InputError(f"{name}: expected integers or strings; got {ids.dtype}. Convert them.")
+            if ids.null_count():
+                raise InputError(
+                    f"{name}: expected an id at every place; got null at {int(ids.is_null().arg_max() or 0)}."
+                )
+            if ids.n_unique() < len(ids):
+                twice = ids.filter(ids.is_duplicated())
+                raise InputError(
+                    f"{name}: expected each id once; got {twice[0]!r} more than once. Leave out the copies."
+                )
+            object.__setattr__(self, name, ids)
 
     def queries(self, ids: pl.Series, owner: str | None = None) -> NDArray[np.int64]:
         """Positions of query ids; `owner` says in a message whose vocabulary this is."""

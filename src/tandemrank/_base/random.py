@@ -33,7 +33,7 @@ def random_keys(seed: int, stream: int, numbers: ArrayLike) -> NDArray[np.uint64
 
     Different streams of one seed are independent of each other. Shapes: numbers [n] -> [n].
     """
-    start = np.array([seed % 2**64, (stream + 1) * int(GOLDEN) % 2**64], dtype=np.uint64)
+    start = np.array([int(seed) % 2**64, (stream + 1) * int(GOLDEN) % 2**64], dtype=np.uint64)
     base = mix(mix(start[:1]) + start[1:])
     return mix(base + GOLDEN * np.asarray(numbers).astype(np.uint64))
 

@@ -143,20 +143,19 @@ MOST_PROBLEMS, MOST_RANKS, MOST_POLICIES = 8, 10, 5  # so that what is said of a
 
 def print_validation(found: "Validation", mended: "Fixed | None") -> None:
     """What is wrong with a log, what it is and can answer, on a screen."""
-    from rich.markup import escape
     from rich.table import Table
 
     if found.problems:
         problems = Table("file", "column", "rows", "count", "problem", title="problems", title_justify="left")
         for p in found.problems[:MOST_PROBLEMS]:
             rows = ", ".join(map(str, p.rows)) or "all"
-            problems.add_row(escape(p.file), p.column, rows, f"{p.count:,}" if p.count else "", escape(p.message))
+            problems.add_row(p.file, p.column, rows, f"{p.count:,}" if p.count else "", p.message)
         show(problems)
         if (more := len(found.problems) - MOST_PROBLEMS) > 0:
             show(f"and {more} more: --json lists all")
     plain = Table(show_header=False, box=None)
     for name, text in _described(found):
-        plain.add_row(name, escape(text))
+        plain.add_row(name, text)
     show(plain)
     questions = Table("question", "", "why", title="what this log can answer", title_justify="left")
     for answer in found.answers:

@@ -49,7 +49,7 @@ def _bar(words: str) -> "Bar":
 
     # Narrow enough for eighty columns; the time left is that of all epochs, a phase may well end before.
     columns = (
-        TextColumn("{task.description}"), BarColumn(bar_width=12),
+        TextColumn("{task.description}", markup=False), BarColumn(bar_width=12),
         TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=True),
     )  # fmt: skip
     bar = Progress(*columns, console=Console(stderr=True), transient=True)

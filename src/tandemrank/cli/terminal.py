@@ -11,13 +11,21 @@ if TYPE_CHECKING:
 def show(value: Any) -> None:
     """To standard output: text as it is, a rich renderable as a table."""
     if isinstance(value, str):
-        print(value)  # noqa: T201
+        print(printable(value))  # noqa: T201
         return
     from rich.console import Console
 
-    console = Console()
-    console = Console(width=max(console.width, 100)) if not console.is_terminal else console
-    console.print(value)
+    # Without markup: what is printed has paths and ids in it, and `[/b]` may be a part of one.
+    console = Console(markup=False)
+    console = Console(markup=False, width=max(console.width, 100)) if not console.is_terminal else console
+    with console.capture() as captured:
+        console.print(value)
+    print(printable(captured.get()), end="")  # noqa: T201
+
+
+def printable(text: str) -> str:
+    """Text that every terminal takes: what is not Unicode, as in names of files that are not UTF-8, as its number."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def note(words: str) -> None:

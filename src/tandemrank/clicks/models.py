@@ -12,8 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tandemrank._base.files import regular
 from tandemrank.errors import ConfigError
 
+MOST_RANKS = 512  # of a list in a log
 SMALLEST = 1e-6  # of what is looked at at all: what is rarer gives one click the weight of a million
 
 
@@ -63,7 +65,7 @@ def read_curve(path: str | Path) -> tuple[float, ...]:
     """The curve in a JSON file: what `tandemrank examine --json` prints, or a list of numbers, rank 1 first."""
     expected = f"{path}: expected JSON with `theta`, a list of numbers, as `tandemrank examine --json` prints"
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(regular(path).read_text(encoding="utf-8"))
         theta = [float(x) for x in (found["theta"] if isinstance(found, dict) else found)]
     except OSError as error:
         raise ConfigError(f"{expected}; it cannot be read ({error.strerror}).") from error
@@ -86,6 +88,10 @@ def check_examination(theta: ArrayLike) -> NDArray[np.float64]:
         raise ConfigError(f"expected an examination curve, one number per rank; {str(theta)[:60]} came.") from error
     if checked.ndim != 1 or not len(checked):
         raise ConfigError(f"expected an examination curve, one number per rank; shape {checked.shape} came.")
+    if len(checked) > MOST_RANKS:
+        raise ConfigError(
+            f"expected an examination curve of at most {MOST_RANKS} ranks; got {len(checked):,}. Leave out the last ones."
+        )
     bad = np.flatnonzero(~(((checked >= SMALLEST) | (checked == 0)) & (checked <= 1)))
     if len(bad) and 0 < checked[bad[0]] < SMALLEST:
         raise ConfigError(

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 import pooch
 
-from tandemrank._base.files import replacing
+from tandemrank._base.files import regular, replacing
 from tandemrank.errors import ConfigError, DataError, DownloadError
 from tandemrank.experiments.ratings import Task, assemble
 
@@ -133,7 +133,7 @@ def _file(path: Path, names: Iterable[str]) -> tuple[str, bytes] | None:
             for member in (found for file in names for found in (*path.glob(file), *path.glob(f"*/{file}"))):
                 return member.name, member.read_bytes()
         else:
-            with zipfile.ZipFile(path) as archive:
+            with zipfile.ZipFile(regular(path)) as archive:
                 for entry in archive.namelist():
                     if (file := entry.rsplit("/", 1)[-1]) in names:
                         return file, archive.read(entry)

@@ -4,7 +4,6 @@ The relevance `R` of the paper's click model (label click-model) is 1 where the 
 also where nobody rated.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.files import regular
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, DataError
 
@@ -96,10 +96,10 @@ def _read(source: str | Path | pl.DataFrame, columns: dict[str, str], where: str
 
 def _scan(path: Path) -> pl.LazyFrame:
     """A CSV or Parquet file as a lazy frame. CSV columns stay text, so that a bad value can be named with its row."""
-    if not os.path.isfile(path):
-        raise DataError(
-            f"{path} is {'a folder' if os.path.isdir(path) else 'not there'}. Expected a .csv or .parquet file."
-        )
+    try:
+        regular(path)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}. Expected a .csv or .parquet file.") from error
     if path.suffix.lower() == ".csv":
         return pl.scan_csv(path, infer_schema=False, glob=False)
     if path.suffix.lower() == ".parquet":

@@ -160,7 +160,7 @@ def _wide_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
 def _long_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
     """Nulls, times in the future, positions out of range, impressions of two queries or policies."""
     found = _nulls(frame) + _future_times(frame)
-    position = frame["position"]
+    position = frame["position"].cast(pl.Int64, strict=False)  # the limit may be beyond what a byte holds
     right = position.is_between(1, limit).fill_null(True)
     found += problem_unless(
         right, position, "position", f"positions from 1 to {limit}, the ranks of the examination curve"

@@ -11,6 +11,7 @@ may go on. Rows are counted from 0 in their file; a CSV's header is not counted.
 after the other as they are read, and are then read as those here are.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import numpy as np
 import polars as pl
 
 from tandemrank._base import buckets, checksum
-from tandemrank._base.files import plain
+from tandemrank._base.files import plain, regular
 from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
@@ -109,9 +110,9 @@ def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | Pan
                     if form == "Parquet" and here.is_file() and (damage := checksum.problem(here)):
                         yield str(path), form, LogError(damage)
                         continue
-                    yield str(path), form, _opened(here, form)
+                    yield str(path), form, _opened(regular(here), form)
             except OSError as error:  # what is at a URL does not come
-                yield str(path), form, LogError(f"cannot be read: {error}.")
+                yield str(path), form, LogError(f"cannot be read: {error.strerror or error}.")
 
 
 def _form(path: str | Path) -> str | None:
@@ -172,6 +173,13 @@ def _inside(folder: Path) -> list[Path]:
     return sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts))
 
 
+def _matching(pattern: str) -> list[Path]:
+    """What a pattern names: folders, and files with the ending of a log, or all files where none has one."""
+    found = [Path(p) for p in sorted(glob(pattern, recursive=True))]
+    logs = [p for p in found if p.is_dir() or _form(p)]
+    return logs or found
+
+
 def _at_url(url: str) -> list[str]:
     """The files at a URL, by the same rules."""
     try:
@@ -195,8 +203,9 @@ def _paths(path: str | Path) -> Sequence[str | Path]:
         if isinstance(path, str) and buckets.is_url(path):
             paths = _at_url(path)
         else:
-            there = [Path(path)] if Path(path).exists() else [Path(p) for p in sorted(glob(str(path), recursive=True))]
-            paths = [p for f in there for p in (_inside(f) if f.is_dir() else [f])]
+            there = [Path(path)] if os.path.lexists(path) else _matching(str(path))
+            # A pattern may name a folder and what is in it.
+            paths = list(dict.fromkeys(p for f in there for p in (_inside(f) if f.is_dir() else [f])))
     except InputError:
         raise
     except (OSError, ValueError, re.error) as error:  # a name too long, a folder that may not be read
@@ -234,6 +243,8 @@ def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool) -> It
         return
     if not every_column:
         data = data.select(c for c in (LONG if is_long(schema.names()) else (*WIDE, KEY)) if c in schema)
+    arrays = [c for c, t in schema.items() if isinstance(t, pl.Array) and c in (*WIDE, *LONG)]  # as NumPy's become
+    data = data.with_columns(pl.col(arrays).arr.to_list())
     pieces: Iterator[pl.DataFrame] = data.collect_batches(chunk_size=batch, maintain_order=True)
     types: dict[str, type[pl.DataType]] = {}
     for frame in _uncut(pieces) if is_long(schema.names()) else pieces:

@@ -4,6 +4,7 @@ One pass in batches, in the memory that reading the log takes. The description i
 each counted once whatever its weight.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from tandemrank.logs.description import Answer, Columns, Description, answers, d
 from tandemrank.logs.id_registry import IdRegistry
 from tandemrank.logs.impressions import Shown
 from tandemrank.logs.parts import CLICK_LOG, write_part
+from tandemrank.logs.repeats import TOGETHER
 from tandemrank.logs.schema import NO_ROWS
 from tandemrank.logs.sources import Batch, Source, batches, describe
 
@@ -162,7 +164,8 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
     """
     given = [source] if isinstance(source, str | Path) else source if isinstance(source, list | tuple) else []
     given = [plain(p) for p in given]
-    if any(isinstance(p, str | Path) and Path(path).resolve().is_relative_to(Path(p).resolve()) for p in given):
+    real = Path(os.path.realpath(path))  # unlike `resolve` it takes links that lead round in a circle
+    if any(isinstance(p, str | Path) and real.is_relative_to(os.path.realpath(p)) for p in given):
         raise ConfigError(f"expected another path for the clean copy; {path} is the log itself, or in its folder.")
     survey, names = _Survey(), IdRegistry(None)
     impressions, rows = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
@@ -172,6 +175,11 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
             if piece.frame is None:
                 raise LogError(f"{describe(piece, piece.found[0])} This cannot be mended by leaving out impressions.")
             survey.meet(piece)
+            if parted := [problem for problem in piece.found if problem.message == TOGETHER]:
+                raise LogError(
+                    f"{describe(piece, parted[0])} This cannot be mended by leaving out impressions, of each of which a "
+                    "part would stay; `tandemrank import --from long` puts their rows together."
+                )
             found, left, shown = split_good_rows(piece.frame, piece.found, names, K)
             run = impressions_of(piece.frame)
             survey.usable += 0 if shown is None else len(shown.query)

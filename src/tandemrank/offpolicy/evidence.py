@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.ids import positions_of
 from tandemrank._base.random import derive
 from tandemrank.beliefs import item_rate, posterior
 from tandemrank.beliefs.model import RewardModel
@@ -24,13 +25,14 @@ from tandemrank.logs.pairs import Contradiction, contradiction
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import estimators, propensities
 from tandemrank.offpolicy.calibration import Expected, expected_by, expected_of
-from tandemrank.offpolicy.estimators import Estimate, Estimator, Exposure, query_folds, rows_of
+from tandemrank.offpolicy.estimators import Estimate, Estimator, Exposure, of_queries, query_folds, rows_of
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import SAMPLES, FittedLogger, Resolved, resolve, row_propensities
 from tandemrank.offpolicy.question import Question
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
+MOST_UNKNOWN = 0.5  # of the impressions, by queries that a policy does not know
 Models = tuple[tuple[Feedback, RewardModel], ...]  # parts of a log, each with a reward model of others
 
 
@@ -39,12 +41,36 @@ class ReadLog:
     """A log: all of it, parts of it with what a reward model may learn from, never the part itself, and its first lists.
 
     `by_query`: the parts have no query in common, so a model knows of the queries it judges nothing but their items.
+    `left_out`: how many impressions are left out since a policy does not know their query, in words.
     """
 
     whole: Feedback
     folds: list[tuple[Feedback, Feedback]]
     lists: Impressions | None
     by_query: bool = False
+    left_out: str | None = None
+
+    def of_known_queries(self, policies: Sequence[TwoStagePolicy]) -> "ReadLog":
+        """Without the queries that a policy does not know, if these are few; where they are many it is refused later."""
+        log = self.whole
+        known = np.ones(log.Q, dtype=np.bool_)
+        for policy in policies:
+            known &= positions_of(policy.vocabulary.query_ids, log.vocabulary.query_ids, "query", missing="mark") >= 0
+        gone = float(log.impressions[~known].sum())
+        if not 0 < gone <= MOST_UNKNOWN * log.N:
+            return self
+        lists = self.lists
+        if lists is not None:
+            there = known[lists.query]
+            lists = Impressions(lists.query[there], lists.items[there], lists.clicks[there])
+        first = log.vocabulary.query_ids[int(np.argmax(~known & (log.impressions > 0)))]
+        return ReadLog(
+            of_queries(log, known),
+            [(of_queries(part, known), of_queries(rest, known)) for part, rest in self.folds],
+            lists,
+            self.by_query,
+            f"{gone:,.0f} of {log.N:,.0f} impressions are left out: a policy does not know their query (first: {first!r})",
+        )
 
 
 @dataclass(frozen=True)

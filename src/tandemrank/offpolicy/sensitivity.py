@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from tandemrank._base.files import regular
 from tandemrank.errors import ConfigError
 from tandemrank.offpolicy.uncertainty import percentile_interval
 
@@ -53,7 +54,7 @@ class CurveInterval:
 def read_curve_interval(path: str | Path) -> CurveInterval:
     """The curve in a JSON file of `tandemrank examine --json`, with its interval."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(regular(path).read_text(encoding="utf-8"))
         theta, low, high = (np.array(found[name], np.float64) for name in ("theta", "low", "high"))
         level = float(found["level"])
     except OSError as error:

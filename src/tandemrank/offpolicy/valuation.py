@@ -80,7 +80,7 @@ def estimate_all(
     if wrong := [side for side in sides if not isinstance(side, Shown) and side != PRODUCTION]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; got {wrong[0]!r}. Load a saved policy first.')
     shown = [side for side in sides if isinstance(side, Shown)]
-    read = read_log(log, question)
+    read = read_log(log, question).of_known_queries(_policies(shown, question))
     if not shown:
         sample = sample_of(read.whole, question, None)
         return with_uncertainty([production(read.whole, sample) for _ in sides])
@@ -88,9 +88,8 @@ def estimate_all(
     evidence = gather(read, theta, question)
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
-    return with_uncertainty(
-        [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
-    )
+    found = [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
+    return with_uncertainty([_saying(one, read.left_out) for one in found])
 
 
 def sensitivity_of(
@@ -101,11 +100,11 @@ def sensitivity_of(
     The log is read and its logging policy is fitted once. Logged propensities stay as they are: they are the logger's.
     """
     question = replace(question, examination=curve.theta)
-    read = read_log(log, question)
+    read = read_log(log, question).of_known_queries(_policies([policy], question))
     first = gather(read, curve.theta, question)
     known = first.propensities
     sample = sample_of(read.whole, question, known.kind)
-    [value] = with_uncertainty(_valued([policy], first, question, sample))
+    [value] = with_uncertainty([_saying(one, read.left_out) for one in _valued([policy], first, question, sample)])
     logger: TwoStagePolicy | FittedLogger | None = known.logger
     if known.logger is not None and known.fitted_lists is not None:
         logger = FittedLogger(known.logger, known.fitted_lists)
@@ -140,6 +139,18 @@ def sample_of(log: Feedback, question: Question, propensity: str | None) -> Samp
 
 def _policy(side: Shown) -> TwoStagePolicy:
     return side.policy if isinstance(side, MostLikely) else side
+
+
+def _policies(sides: Sequence[Shown], asked: Question) -> list[TwoStagePolicy]:
+    """All that must know a query: the sides, and the logging policy."""
+    logger = asked.logging_policy
+    drew = logger.policy if isinstance(logger, FittedLogger) else logger
+    return [*map(_policy, sides), *([] if drew is None else [drew])]
+
+
+def _saying(value: Value, words: str | None) -> Value:
+    """The value with one more thing to know."""
+    return value if words is None else replace(value, reasons=(*value.reasons, words))
 
 
 def _valued(

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tandemrank._base.files import regular
 from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
 from tandemrank._base.ids import plain_ids, positions_of
 from tandemrank.errors import DataError
@@ -102,7 +103,7 @@ def frame_of(source: FeatureSource, called: str) -> tuple[pl.DataFrame, str]:
     name = str(source) if isinstance(source, str | Path) else called
     try:
         if isinstance(source, str | Path):
-            return pl.read_parquet(source, glob=False), name
+            return pl.read_parquet(regular(source), glob=False), name
         if isinstance(source, pl.DataFrame | pl.LazyFrame):
             return source.lazy().collect(), name
         return _from_pandas(source, name), name

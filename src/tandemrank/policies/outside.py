@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.files import regular
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import PolicyError
 from tandemrank.policies.scorers import GivenScores
@@ -25,7 +26,7 @@ def policy_from_scores(
     """
     name = "the frame" if isinstance(scores, pl.DataFrame) else str(scores)
     try:
-        frame = scores if isinstance(scores, pl.DataFrame) else pl.read_parquet(scores, glob=False)
+        frame = scores if isinstance(scores, pl.DataFrame) else pl.read_parquet(regular(scores), glob=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise PolicyError(f"{name} cannot be read as Parquet: {error}. Is it whole?") from error
     _check_scores(frame, name)

@@ -95,6 +95,15 @@ class Scorer(nn.Module, ABC):
                 )
 
 
+def _floats(values: ArrayLike | Tensor, what: str) -> NDArray[np.float32]:
+    """Numbers row by row in memory, whatever they come as: lists, arrays in any order, tensors with a gradient."""
+    try:
+        found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        return np.ascontiguousarray(found, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise PolicyError(f"expected {what} as an array of numbers; got {type(values).__name__} ({error}).") from error
+
+
 class MatrixFactorisation(Scorer):
     """The paper's model: score(q, d) = <queries[q], items[d]>.  Shapes: queries [Q, F], items [D, F]."""
 
@@ -104,8 +113,8 @@ class MatrixFactorisation(Scorer):
     def __init__(self, queries: ArrayLike | Tensor, items: ArrayLike | Tensor) -> None:
         super().__init__()
         # Row by row in memory, as a checkpoint gives them back: a resumed training is then the same bit by bit.
-        self.queries = nn.Parameter(torch.as_tensor(np.asarray(queries), dtype=torch.float32).contiguous())
-        self.items = nn.Parameter(torch.as_tensor(np.asarray(items), dtype=torch.float32).contiguous())
+        self.queries = nn.Parameter(torch.from_numpy(_floats(queries, "embeddings")))
+        self.items = nn.Parameter(torch.from_numpy(_floats(items, "embeddings")))
         if self.queries.ndim != 2 or self.items.ndim != 2 or self.queries.shape[1] != self.items.shape[1]:
             raise PolicyError(
                 f"embeddings must be [queries, F] and [items, F]; got {tuple(self.queries.shape)} and "
@@ -146,7 +155,7 @@ class GivenScores(Scorer):
         if issparse(scores):
             scores = canonical_csr(scores)
         else:
-            dense = np.asarray(scores, np.float32)
+            dense = _floats(scores, "scores")
             if dense.ndim != 2:
                 raise PolicyError(f"scores must be [queries, items]; got the shape {dense.shape}.")
             Q, D = dense.shape

@@ -6,6 +6,7 @@ A folder is taken as it is or refused: every value is checked before it is used,
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,10 +61,13 @@ def save(policy: Saved, path: str | Path) -> Path:
         "stages": {stage: {"kind": m.kind, "sizes": m.spec()} for stage, m in stages.items()},
         **({} if policy.trained_on is None else {"trained_on": policy.trained_on}),
     }
+    for m in stages.values():
+        m.check()  # what could not be loaded again is not written
     with replacing(path, SAVED_POLICY) as folder:
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
+        shutil.copymode(folder / "config.json", folder / "weights.safetensors")  # safetensors lets nobody else read it
         _vocabulary_frame(policy.vocabulary).write_parquet(folder / "vocabulary.parquet")
     return Path(path)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tandemrank._base.files import regular
 from tandemrank.errors import LogError
 
 MOST_NAMES = 10  # of events, in a note
@@ -27,6 +28,7 @@ def read(path: Path) -> pl.DataFrame:
     """A file of JSON lines, a JSON array, CSV or Parquet, by its ending."""
     kind = path.suffix.lower()
     try:
+        regular(path)
         if kind == ".parquet":
             return pl.read_parquet(path, glob=False)
         if kind == ".csv":
