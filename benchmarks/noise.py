@@ -7,14 +7,18 @@ ratio of the variances, summed over the numbers of the users' vectors. About two
 """
 
 import argparse
+import sys
+from pathlib import Path
 
 import numpy as np
 import torch
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import race_oracle
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.trainer import simulate_log
 from tandemrank.experiments.world import build_world, load_task, start_policy
-from tandemrank.gradients import _bridge, _race_tensor
+from tandemrank.gradients import _bridge
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.loop import train
 from tandemrank.training.schedules import BOTH
@@ -24,7 +28,7 @@ USERS, ROUNDS, SAMPLES = 32, 25, 8
 
 def main() -> None:
     """Trains, draws, prints."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="synthetic")
     parser.add_argument("--impressions", type=int, default=100_000)
     parser.add_argument("--candidates", type=int, default=500)
@@ -38,15 +42,15 @@ def main() -> None:
     depth = int(np.clip(200 * len(q) / w.nnz, 20, 100))
     with torch.no_grad():
         s, r = (stage(torch.as_tensor(q[:USERS])) for stage in (pair.generator, pair.ranker))
-    vectors = [stage.items.detach().double() for stage in (pair.generator, pair.ranker)]  # type: ignore[union-attr]
+    vectors = [stage.items.detach().double() for stage in (pair.generator, pair.ranker)]
     weights, flat = torch.from_numpy(w[q[:USERS]].toarray()), torch.ones(depth)
     for name, scores, candidates in (("pair", s, K2), ("one stage alone", r, r.shape[1])):
         generator, drawn = torch.Generator().manual_seed(0), []
         for _ in range(ROUNDS):
             keys = _bridge.keys_for(USERS, generator)
-            p, density, _, gain, slope, _ = _race_tensor.race(scores, r, weights, flat, candidates, SAMPLES, keys)
+            p, density, _, gain, slope, _ = race_oracle.race(scores, r, weights, flat, candidates, SAMPLES, keys)
             drawn += list(zip(density * gain, p * slope, strict=True))
-        balanced = [_race_tensor.balance(scores, r, candidates, flat, *pair_of) for pair_of in drawn]
+        balanced = [race_oracle.balance(scores, r, candidates, flat, *pair_of) for pair_of in drawn]
         for stage in range(2) if candidates < r.shape[1] else (1,):
             before, after = (
                 torch.stack([x[stage].double() @ vectors[stage] for x in found]).var(0).sum()

@@ -1,8 +1,7 @@
 """Random numbers as a function of a seed and of coordinates, never of a global state.
 
 One home for seeds that are derived, for 64-bit keys, for the streams of one seed, and for splitmix64, whose constants
-every implementation takes from here: `mix` for NumPy, `gradients._race_draw_kernel` for compiled code. That of the tensor
-path of the race (`gradients._race_tensor`) stays apart, in signed words that wrap, since torch has no unsigned ones.
+every implementation takes from here: `mix` for NumPy, `gradients._race_draw_kernel` for compiled code.
 """
 
 import hashlib

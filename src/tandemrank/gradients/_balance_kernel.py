@@ -1,6 +1,6 @@
 """The known sum of a gradient: adding a number to all scores of a stage changes no list, so the sum over documents is noise.
 
-docs/race.md has the reasons; `race_tensor` has the same for whole arrays.
+docs/race.md has the reasons; `tests/race_oracle.py` has the same for whole arrays.
 """
 
 import numpy as np

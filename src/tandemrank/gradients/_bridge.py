@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError, PolicyError
 
 Weights: TypeAlias = Tensor | csr_matrix
-Implementation = Literal["kernel", "tensor"]
 
 
 class Keys(Protocol):
@@ -51,13 +50,12 @@ def keys_for(queries: int, generator: Randomness) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True)
 class Problem:
-    """What both implementations need beside the scores."""
+    """What the race needs beside the scores."""
 
     theta: Tensor
     K2: int
     samples: int
     keys: NDArray[np.uint64]
-    compiled: bool
 
     @staticmethod
     def checked(
@@ -67,7 +65,6 @@ class Problem:
         K2: int,
         samples: int,
         generator: Randomness,
-        implementation: Implementation | None,
     ) -> "Problem":
         if s_c.ndim != 2 or s_c.shape != s_r.shape or s_c.shape[1] == 0:
             raise PolicyError(
@@ -80,8 +77,7 @@ class Problem:
             raise ConfigError(f"theta must be a list of finite examination probabilities, one a rank; got {theta}.")
         if K2 < 1 or samples < 1:
             raise ConfigError(f"K2 and samples must be at least 1; got K2 = {K2}, samples = {samples}.")
-        compiled = (s_c.device.type == "cpu") if implementation is None else implementation == "kernel"
-        return Problem(theta.detach(), int(K2), int(samples), keys_for(len(s_c), generator), compiled)
+        return Problem(theta.detach(), int(K2), int(samples), keys_for(len(s_c), generator))
 
 
 def check_scores(scores: Tensor, stage: str) -> None:

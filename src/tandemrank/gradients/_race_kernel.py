@@ -1,7 +1,6 @@
 """The race on the CPU: one query and one sample at a time, everything that depends on a document vectorised.
 
-`race` has the mathematics and the tensor path with the same law; this file has the same steps as compiled loops. For a
-query and a sample
+`race` has the mathematics, `tests/race_oracle.py` the same steps on whole arrays. For a query and a sample
 
 1. and 2. `draw` of `_race_draw_kernel` runs both races: the candidates, the last of them, `l`, the first document that just
    missed, `x`, and the first K + 1 arrivals of the second race;

@@ -7,9 +7,8 @@ integrate out in closed form: an unbiased estimate of value, exposure and both g
 
 Equations: 2stage-true-utility and cltr-obj-2s (value), cand-grad and ranker-grad (gradients), eq:propensity_def (K2 = D).
 
-Two implementations of one law: the compiled kernel (`_race_kernel`, the default on the CPU) and the tensor path
-(`_race_tensor`), which runs on any device. Both take their clocks from the same counter-based random
-numbers, so a seed means the same everywhere, and neither threads nor the split of a batch change a result.
+Clocks come from counter-based random numbers, so neither threads nor the split of a batch change a result. The same law as
+whole arrays, readable, is the reference that the compiled kernel is tested against (`tests/race_oracle.py`).
 """
 
 from typing import TypeAlias
@@ -22,7 +21,6 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError
 from tandemrank.gradients._bridge import (
-    Implementation,
     Problem,
     Randomness,
     Solution,
@@ -45,7 +43,6 @@ def utility(
     *,
     samples: int = 1,
     generator: Randomness,
-    implementation: Implementation | None = None,
 ) -> Tensor:
     """Two-stage utility of each query, differentiable in both stages' scores.
 
@@ -56,11 +53,10 @@ def utility(
     "a candidate, but never shown"; weights may be negative.
     Shapes: s_c, s_r [B, D]; w [B, D], a tensor or a scipy CSR matrix; theta [K] -> [B].
     """
-    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
+    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator)
     w = checked_weights(w, s_c)
-    solve = _kernel_utility if problem.compiled else _tensor_utility
     wanted = (_needs_gradient(s_c), _needs_gradient(s_r))
-    return differentiable(s_c, s_r, lambda s, r: solve(s, r, w, problem, wanted))
+    return differentiable(s_c, s_r, lambda s, r: _utility(s, r, w, problem, wanted))
 
 
 def _needs_gradient(scores: Tensor) -> bool:
@@ -76,7 +72,6 @@ def exposure(
     samples: int,
     generator: torch.Generator,
     documents: csr_matrix | None = None,
-    implementation: Implementation | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The exposure of each document and its standard error.
 
@@ -87,7 +82,7 @@ def exposure(
     Shapes: s_c, s_r [B, D]; theta [K] -> two of [B, D], or of [nnz] where `documents`, a CSR pattern [B, D], is given.
     The standard error is NaN for one sample. A list of one out of everything needs none: rho(d) = theta_1 softmax(s_r)_d.
     """
-    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, implementation)
+    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator)
     if documents is not None and not isinstance(documents, csr_matrix):
         raise ConfigError(
             f"documents must be a CSR matrix; {type(documents).__name__} came. Its entries are the order."
@@ -96,9 +91,7 @@ def exposure(
         raise ConfigError(f"documents must have the shape of the scores, {tuple(s_c.shape)}, not {documents.shape}.")
     if len(theta) == 1 and s_c.shape[1] <= K2:
         return _of_the_first(s_c.detach(), s_r.detach(), theta, documents)
-    row, moments, totals = (_kernel_moments if problem.compiled else _tensor_moments)(
-        s_c.detach(), s_r.detach(), documents, problem
-    )
+    row, moments, totals = _moments(s_c.detach(), s_r.detach(), documents, problem)
     mean, error = ratio_estimate(moments, totals[:, row], _places_filled(s_c, s_r, problem)[row], samples)
     shape = s_c.shape if documents is None else row.shape
     # Scaling up the mean of few samples can pass the largest examination, which no exposure does.
@@ -180,7 +173,7 @@ def _places_filled(s_c: Tensor, s_r: Tensor, problem: Problem) -> Tensor:
     return total.where(~(available & (s_r == -torch.inf)).any(1), torch.nan)
 
 
-def _kernel_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
+def _utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
     from tandemrank.gradients import _race_kernel
 
     s, r, weights = row_major(s_c), row_major(s_r), sparse(w)
@@ -209,7 +202,7 @@ def _pairs(documents: csr_matrix | None, B: int, D: int) -> tuple[NDArray[np.int
     return documents.indptr.astype(np.int64), documents.indices.astype(np.int32)
 
 
-def _kernel_moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
+def _moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
     """The row of each pair, and the sums over the samples of (rho, rho^2, rho S) [3, nnz] and of (S, S^2) [2, B]."""
     from tandemrank.gradients import _race_kernel
 
@@ -223,36 +216,3 @@ def _kernel_moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, prob
         )  # fmt: skip
     rows = np.repeat(np.arange(len(s)), np.diff(indptr))
     return rows, torch.from_numpy(moments), torch.from_numpy(totals)
-
-
-def _tensor_race(s_c: Tensor, s_r: Tensor, w: Tensor, problem: Problem) -> tuple[Tensor, ...]:
-    from tandemrank.gradients import _race_tensor
-
-    return _race_tensor.race(s_c, s_r, w, problem.theta, problem.K2, problem.samples, problem.keys)
-
-
-def _tensor_utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
-    from tandemrank.gradients import _race_tensor
-
-    dense = w.to(s_c) if isinstance(w, Tensor) else torch.from_numpy(w.toarray()).to(s_c)
-    p, density, _, gain, slope, value = _tensor_race(s_c, s_r, dense, problem)
-    grad_c, grad_r = _race_tensor.balance(
-        s_c, s_r, problem.K2, problem.theta, (density * gain).mean(0), (p * slope).mean(0)
-    )
-    wants_c, wants_r = wanted
-    return value.mean(0), grad_c if wants_c else None, grad_r if wants_r else None
-
-
-def _tensor_moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
-    """As `_kernel_moments`."""
-    p, _, examination, *_ = _tensor_race(s_c, s_r, torch.zeros_like(s_c), problem)
-    rho = (p * examination).double()
-    S = rho.sum(-1)
-    indptr, indices = _pairs(documents, *s_c.shape)
-    rows = np.repeat(np.arange(len(s_c)), np.diff(indptr))
-    rho, S_of_pair = rho[:, rows, indices], S[:, rows]
-    return (
-        rows,
-        torch.stack([rho.sum(0), (rho**2).sum(0), (rho * S_of_pair).sum(0)]),
-        torch.stack([S.sum(0), (S**2).sum(0)]),
-    )

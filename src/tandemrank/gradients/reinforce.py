@@ -45,7 +45,7 @@ def utility(
     """
     if baseline and samples < 2:
         raise ConfigError(f"the mean-of-others baseline needs at least 2 samples; got {samples}.")
-    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator, "kernel")
+    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator)
     w = checked_weights(w, s_c)
     wants = s_c.requires_grad and s_c.shape[1] > K2, s_r.requires_grad
     return differentiable(s_c, s_r, lambda s, r: _solve(s, r, w, problem, baseline, wants))

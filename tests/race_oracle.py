@@ -1,4 +1,4 @@
-"""The race as whole arrays [S, B, D] on any torch device: the law of `_race_kernel`, from the same clocks.
+"""The race as whole arrays [S, B, D]: the law of `gradients._race_kernel`, from the same clocks, in torch.
 
 The readable one of the two, and the reference for the other: sorts where the kernel selects, and treats every document
 alike where the kernel skips what cannot matter.
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tandemrank._base.random import GOLDEN, MIX
+from tandemrank.gradients._balance_kernel import TYPICAL_DOCUMENTS, TYPICAL_STEPS
 
 
 def _stream(key: Tensor, number: Tensor) -> Tensor:
@@ -30,7 +31,7 @@ def _shift(z: Tensor, n: int) -> Tensor:
 
 
 def log_clocks(keys: NDArray[np.uint64], samples: int, D: int, stage: int, like: Tensor) -> Tensor:
-    """log E with E ~ Exp(1) for each sample, query and document: the clocks of `_race_kernel`, on any device.
+    """log E with E ~ Exp(1) for each sample, query and document: the clocks of `_race_kernel`.
 
     Shapes: keys [B] -> [S, B, D]; stage 0 is the candidates' race, 1 the shown list's.
     """
@@ -135,8 +136,6 @@ def typical_time(scores: Tensor, chance: Tensor, target: float, documents: int, 
 
 def balance(s_c: Tensor, s_r: Tensor, K2: int, theta: Tensor, grad_c: Tensor, grad_r: Tensor) -> tuple[Tensor, Tensor]:
     """Takes out of each gradient its sum over the documents; as `_balance_kernel.balance`.  Shapes: all [B, D]."""
-    from tandemrank.gradients._balance_kernel import TYPICAL_DOCUMENTS, TYPICAL_STEPS
-
     places = float(theta.abs().sum() / theta.abs().max()) if bool((theta != 0).any()) else 1.0
 
     def at_typical_time(scores: Tensor, chance: Tensor, target: float) -> tuple[Tensor, Tensor]:
@@ -154,3 +153,21 @@ def balance(s_c: Tensor, s_r: Tensor, K2: int, theta: Tensor, grad_c: Tensor, gr
     grad_c = torch.where(two_stages, less_its_sum(grad_c, pattern), grad_c)
     chance = torch.where(two_stages, chance, available)
     return grad_c, less_its_sum(grad_r, chance * at_typical_time(s_r, chance, places)[1])
+
+
+def utility(
+    s_c: Tensor, s_r: Tensor, w: Tensor, theta: Tensor, K2: int, samples: int, keys: NDArray[np.uint64]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Value [B] and both gradients [B, D], as of `race.utility`."""
+    p, density, _, gain, slope, value = race(s_c, s_r, w, theta, K2, samples, keys)
+    return value.mean(0), *balance(s_c, s_r, K2, theta, (density * gain).mean(0), (p * slope).mean(0))
+
+
+def exposure(s_c: Tensor, s_r: Tensor, theta: Tensor, K2: int, samples: int, keys: NDArray[np.uint64]) -> Tensor:
+    """The mean of the samples [B, D], scaled to its sum where that is known: all available candidates can be shown."""
+    p, _, examination, *_ = race(s_c, s_r, torch.zeros_like(s_c), theta, K2, samples, keys)
+    rho, available = (p * examination).mean(0), s_c > -torch.inf
+    total = torch.stack([theta[: min(int(n), K2)].sum() for n in available.sum(1)])
+    known = (total > 0) & ~(available & (s_r == -torch.inf)).any(1)
+    scale = torch.where(known, total / rho.sum(1), 1.0)
+    return (scale[:, None] * rho).clamp(max=float(theta.max()))
