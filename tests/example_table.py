@@ -59,7 +59,6 @@ def example(K2s: tuple[int, ...] = (50, 100), Ns: tuple[int, ...] = (10_000, 100
         "switches": {"propensity": "exact", "list_length": 10, "threshold": None, "minibatch": 256, "early_stopping": True},
         "switch_help": {"propensity": "how propensities are known", "minibatch": "queries per minibatch"},
         "rows": rows, "references": references, "differences": differences, "curves": curves, "paper": [],
-        "peers": [], "peer_differences": [],
     }  # fmt: skip
 
 

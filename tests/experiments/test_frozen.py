@@ -20,7 +20,7 @@ from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 # tandemrank table --set queries=150 --set items=120 --set rank=8 --candidates 20,40 --impressions 3000 --runs 2
-# --methods baseline,independent,joint --set objective=ips, the cells of K2 = 20 and the first run. NDCG, and expected clicks per list.
+# --methods baseline,independent,joint --set objective=ips, the cells of K2 = 20 and the first run: NDCG, and clicks per list.
 PUBLISHED = {"baseline": (0.7245, 1.8809), "independent": (0.6845, 1.7554), "joint": (0.7195, 1.8432)}
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +12,9 @@ import pytest
 
 from example_grid import TINY, figures
 from tandemrank.errors import ConfigError
-from tandemrank.experiments import cells, grid, store
-from tandemrank.experiments.cells import GridConfig, PeerCell
-from tandemrank.experiments.grid import Job
-from tandemrank.experiments.peers import PEERS
+from tandemrank.experiments import grid
+from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.results import FIGURES, GridState, Table, from_json, read_table
-from tandemrank.reports import experiment, text
 
 
 def test_the_table_has_a_row_for_every_cell(whole: Table) -> None:
@@ -73,63 +69,6 @@ def test_every_run_has_a_log_of_its_own(config) -> None:
     assert [finished.cell.run for (finished,) in found] == [0, 1, 0]
     users = [finished.users for (finished,) in found]
     assert repr(users[0]) == repr(users[2]) != repr(users[1])
-
-
-def test_peers_come_on_top_of_a_finished_grid(config, whole, whole_folder, tmp_path, monkeypatch) -> None:
-    """Its cells stay; each peer has one cell per log, and Joint is compared with the best, of all items and of new ones."""
-    few = tuple(peer for peer in PEERS if peer.name in ("production", "popularity", "ridge autoencoder"))
-    monkeypatch.setattr(cells, "PEERS", few)  # the others need libraries, and time
-    monkeypatch.setattr(grid, "check_libraries", lambda: None)
-    folder = Path(shutil.copytree(whole_folder, tmp_path / "grid"))
-    asked = config.model_copy(update={"peers": True})
-    with store.opened(asked, folder, resume=True) as mine:
-        assert grid._missing(mine) == [Job(4000, 0), Job(2000, 0)]
-        for job in grid._missing(mine):
-            grid.run_job(asked.model_dump_json(), str(folder), job.N, job.run, grid._done(mine))
-    table = grid.run(asked, folder, resume=True)
-    assert figures(table) == figures(whole)
-    assert {(row.peer, row.N) for row in table.peers} == {(p.name, N) for p in few for N in (2000, 4000)}
-    assert all(0 < row.of(f).mean <= 1 and row.seconds_mean > 0 for row in table.peers for f in ("ndcg", "ndcg_new"))
-    assert len(table.peer_differences) == 8  # K2, N, figure
-    for gap in table.peer_differences:
-        rows = [row for row in table.peers if row.N == gap.N]
-        best = max(rows, key=lambda row: row.of(gap.figure).mean)
-        ours = table.row("joint", gap.setting).mean(gap.figure)
-        assert (gap.against, gap.kind) == (best.peer, "users")
-        assert gap.mean == pytest.approx(ours - best.of(gap.figure).mean, abs=1e-5)
-    (folder / "cells" / "peer-popularity-N-2000-run-0" / "users.parquet").unlink()
-    with store.opened(asked, folder, resume=True) as mine:
-        assert grid._missing(mine) == [Job(2000, 0)]
-    assert read_table(folder / "table.json") == table
-    assert "| Ridge autoencoder |" in text.markdown(table)
-    assert "Peers on the same logs" in experiment.html(table)
-
-
-def test_peers_are_tuned_in_the_first_run_alone(config, tmp_path, monkeypatch) -> None:
-    """Jobs of the first run come before all others, and these get what it chose."""
-    few = tuple(peer for peer in PEERS if peer.name in ("popularity", "ridge autoencoder"))
-    monkeypatch.setattr(cells, "PEERS", few)
-    monkeypatch.setattr(grid, "check_libraries", lambda: None)
-    small = {"methods": ("independent",), "candidates": (10,), "impressions": (2000,), "runs": 3, "references": False}
-    asked, waves = config.model_copy(update={**small, "peers": True}), []
-
-    def in_this_process(mine, missing, jobs, look) -> None:
-        waves.append([job.run for job in missing])
-        for job in missing:
-            grid.run_job(asked.model_dump_json(), str(mine.folder), *job, grid._done(mine), grid._chosen(mine))
-
-    monkeypatch.setattr(grid, "_on_processes", in_this_process)
-    table = grid.run(asked, tmp_path / "grid")
-    assert waves == [[0], [1, 2]]
-    with store.opened(asked, tmp_path / "grid", resume=True) as mine:
-        found = mine.peers()
-    assert len(found) == 6
-    for cell, record in found.items():
-        first = found[cell._replace(run=0)]
-        assert (record.setting, record.new_setting) == (first.setting, first.new_setting)
-        assert (record.tuning_seconds > 0) == (cell.run == 0)
-    for row in table.peers:
-        assert row.tuning_seconds == found[PeerCell(row.peer, 2000, 0)].tuning_seconds
 
 
 def test_more_candidates_than_items_are_refused_before_anything_is_run(config, tmp_path) -> None:
@@ -243,7 +182,6 @@ from tandemrank._base.files import as_json
 from tandemrank.experiments import cells, grid, store
 from tandemrank.experiments.cells import GridConfig
 from tandemrank.experiments.grid import Job
-from tandemrank.experiments.peers import PEERS
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 cluster.add_node(num_cpus=1)

@@ -47,7 +47,7 @@ def _grid(
     from tandemrank._base.cluster import check_engine
     from tandemrank._base.files import write_text
     from tandemrank.experiments import grid
-    from tandemrank.reports import experiment, sentences, text
+    from tandemrank.reports import experiment, text
 
     with resumable(), grid_progress() as progress:
         table = grid.run(
@@ -66,9 +66,6 @@ def _grid(
         print_json(table)
     else:
         show(text.text(table))
-        if table.peers:
-            show(text.peers_text(table))
-            show("\n".join(sentences.peer_headline(table)))
         show(f"report: {path.resolve()}")
 
 
@@ -202,10 +199,6 @@ def table(
     references: Annotated[
         bool, typer.Option(help="Rows to compare with: random, popularity, production, full information.")
     ] = True,
-    peers: Annotated[
-        bool,
-        typer.Option("--peers", help="Also known recommenders, tuned on held-out clicks of the same logs."),
-    ] = False,
     jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.", min=1)] = None,
     engine: Annotated[
         str, typer.Option(help="local (processes) or ray (RAY_ADDRESS, else a local cluster).")
@@ -227,10 +220,10 @@ def table(
     experiment = experiment_config(preset, config, switches, data=data)
     if preset == "stages":
         elsewhere = engine != "local" or jobs is not None
-        if methods != METHODS or candidates is not None or peers or not references or elsewhere:
+        if methods != METHODS or candidates is not None or not references or elsewhere:
             raise ConfigError(
                 "--preset stages has its own methods, candidates and rivals, and runs in one process: leave --methods, "
-                "--candidates, --peers, --no-references, --jobs and --engine out."
+                "--candidates, --no-references, --jobs and --engine out."
             )
         _study(experiment, out, as_json, impressions=impressions, runs=runs, resume=resume, seed=seed)
         return
@@ -245,7 +238,6 @@ def table(
         "impressions": _sizes(impressions, "100000,320000,1000000" if whole else "30000,100000"),
         "runs": runs or (25 if whole else 3),
         "references": references,
-        "peers": peers,
         "seed": seed,
     }
     _grid(validated(GridConfig, values), out, as_json, engine=engine, jobs=jobs, resume=resume)

@@ -9,8 +9,6 @@
 - `simulated_log`: such a log as files
 - `evaluation`: NDCG, recall, expected clicks; paired differences of policies
 - `trainer`: a log ready for training, three ways to learn from it, and the references
-- `peers`: what a practitioner would pick instead
-- `tuning`: peers on the log of a world, tuned on held-out clicks
 - `cells`: what a grid is made of
 - `results`: what experiments come to, as types, and as JSON
 - `store`: the folder of a grid: claimed, locked, its finished cells

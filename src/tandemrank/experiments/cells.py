@@ -1,11 +1,10 @@
-"""What a grid is made of: its switches, its cells and those of the peers."""
+"""What a grid is made of: its switches and its cells."""
 
 from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from tandemrank.experiments.config import ExperimentConfig
-from tandemrank.experiments.peers import PEERS
 from tandemrank.policies.two_stage import CANDIDATES
 from tandemrank.training.config import LARGEST
 from tandemrank.training.schedules import Method
@@ -29,9 +28,6 @@ class GridConfig(BaseModel):
     )
     references: bool = Field(
         default=True, description="rows to compare with: random, popularity, production, full information"
-    )
-    peers: bool = Field(
-        default=False, description="known recommenders on the same logs, tuned on held-out clicks (extra `peers`)"
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="the seed that every other seed is derived from")
 
@@ -65,29 +61,4 @@ def cells(config: GridConfig) -> list[Cell]:
         for N in sorted(config.impressions, reverse=True)
         for K2 in config.candidates
         for method in config.methods
-    ]
-
-
-class PeerCell(NamedTuple):
-    """The coordinates of one peer: it has no candidates."""
-
-    peer: str
-    N: int
-    run: int
-
-    @property
-    def name(self) -> str:
-        """The name of its record."""
-        return f"peer-{self.peer.replace(' + ', '-').replace(' ', '-')}-N-{self.N}-run-{self.run}"
-
-
-def peer_cells(config: GridConfig) -> list[PeerCell]:
-    """The cells of all peers, in the order of `cells`; none unless they are asked for."""
-    if not config.peers:
-        return []
-    return [
-        PeerCell(peer.name, N, run)
-        for run in range(config.runs)
-        for N in sorted(config.impressions, reverse=True)
-        for peer in PEERS
     ]

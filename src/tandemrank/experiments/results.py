@@ -154,50 +154,6 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PeerRecord:
-    """A peer on one log: NDCG, the settings that held-out clicks of the first run chose for either figure, seconds to fit and
-    to tune (0 where the first run did)."""
-
-    peer: str
-    N: int
-    run: int
-    ndcg: Mean
-    ndcg_new: Mean = UNKNOWN
-    setting: dict[str, Number]
-    new_setting: dict[str, Number]
-    seconds: Number
-    tuning_seconds: Number
-
-    def of(self, figure: NdcgFigure) -> Mean:
-        """The figure of that name."""
-        return self.ndcg if figure == "ndcg" else self.ndcg_new
-
-
-@dataclass(frozen=True, kw_only=True)
-class PeerRow:
-    """A peer on logs of one length: means over its runs, intervals as in `Row`; it was tuned once."""
-
-    peer: str
-    N: int
-    runs: int = 0
-    ndcg_mean: Number = math.nan
-    ndcg_low: Number = math.nan
-    ndcg_high: Number = math.nan
-    ndcg_new_mean: Number = math.nan
-    ndcg_new_low: Number = math.nan
-    ndcg_new_high: Number = math.nan
-    seconds_mean: Number = math.nan
-    tuning_seconds: Number = math.nan
-    ndcg_runs: tuple[Number, ...] = ()
-    ndcg_new_runs: tuple[Number, ...] = ()
-
-    def of(self, figure: NdcgFigure) -> Mean:
-        """A figure with its interval."""
-        mean, low, high = (float(getattr(self, f"{figure}_{end}")) for end in ("mean", "low", "high"))
-        return Mean(mean, low, high, self.runs)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Difference:
     """NDCG of `method` less that of `against`, paired over the runs, or over the users of one run."""
 
@@ -261,8 +217,6 @@ class Table:
     rows: tuple[Row, ...] = ()
     references: tuple[Reference, ...] = ()
     differences: tuple[Difference, ...] = ()
-    peers: tuple[PeerRow, ...] = ()
-    peer_differences: tuple[Difference, ...] = ()
     curves: tuple[Curve, ...] = ()
     paper: tuple[PaperRow, ...] = ()
 

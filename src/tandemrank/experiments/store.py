@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from tandemrank._base.files import MARK, Kind, as_json, check_target, claim, replacing, write_json, write_text
 from tandemrank._base.processes import alone_in
 from tandemrank.errors import ConfigError
-from tandemrank.experiments.cells import Cell, GridConfig, PeerCell, cells, peer_cells
-from tandemrank.experiments.results import FIGURES, NdcgFigure, PeerRecord, Record, Reference, from_json
+from tandemrank.experiments.cells import Cell, GridConfig, cells
+from tandemrank.experiments.results import FIGURES, NdcgFigure, Record, Reference, from_json
 
 # All that a grid's folder holds, its reports included.
 GRID = Kind(
@@ -48,10 +48,10 @@ class Users:
 
 @dataclass(frozen=True)
 class Finished:
-    """A cell as it comes from its training, or from a peer: the record and its users."""
+    """A cell as it comes from its training: the record and its users."""
 
-    cell: Cell | PeerCell
-    record: Record | PeerRecord
+    cell: Cell
+    record: Record
     users: Users
 
 
@@ -61,7 +61,6 @@ class Store:
     def __init__(self, config: GridConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
         self._read: dict[Cell, Record] = {}
-        self._peers: dict[PeerCell, PeerRecord] = {}
 
     def records(self) -> dict[Cell, Record]:
         """The finished cells, in the grid's order."""
@@ -70,14 +69,7 @@ class Store:
                 self._read[cell] = found
         return {cell: self._read[cell] for cell in cells(self.config) if cell in self._read}
 
-    def peers(self) -> dict[PeerCell, PeerRecord]:
-        """The finished cells of peers, in the grid's order."""
-        for cell in peer_cells(self.config):
-            if cell not in self._peers and (found := read_peer(self.folder, cell)) is not None:
-                self._peers[cell] = found
-        return {cell: self._peers[cell] for cell in peer_cells(self.config) if cell in self._peers}
-
-    def users(self, cell: Cell | PeerCell, figure: NdcgFigure = "ndcg") -> Floats:
+    def users(self, cell: Cell, figure: NdcgFigure = "ndcg") -> Floats:
         """NDCG of every user in a finished cell."""
         return _users(self.folder, cell, figure)
 
@@ -130,13 +122,13 @@ def _claim(config: GridConfig, folder: Path, resume: bool, anew: bool) -> None:
 
 
 def _switches(text: str) -> dict[str, Any]:
-    """What the cells of a configuration depend on; nothing where it is none. Peers come on top, or not."""
+    """What the cells of a configuration depend on; nothing where it is none."""
     try:
         GridConfig.model_validate_json(text)
         found: dict[str, Any] = json.loads(text)
     except ValueError:
         return {}
-    return {name: value for name, value in found.items() if name != "peers"}
+    return found
 
 
 def _clear(folder: Path) -> None:
@@ -193,25 +185,16 @@ NEEDED = tuple(figure for figure in FIGURES if figure != "ndcg_new")  # there ma
 
 def read_cell(folder: Path, cell: Cell) -> Record | None:
     """The record of a finished cell; None where it is not there, or not whole."""
-    record = _read(folder, cell, Record)
+    record = _read(folder, cell)
     if record is None or (record.method, record.K2, record.N, record.run) != cell:
         return None
     return record if all(math.isfinite(record.of(figure).mean) for figure in NEEDED) else None
 
 
-def read_peer(folder: Path, cell: PeerCell) -> PeerRecord | None:
-    """The same of a peer."""
-    record = _read(folder, cell, PeerRecord)
-    return None if record is None or (record.peer, record.N, record.run) != cell else record
-
-
-Kept = TypeVar("Kept", Record, PeerRecord)
-
-
-def _read(folder: Path, cell: Cell | PeerCell, kind: type[Kept]) -> Kept | None:
+def _read(folder: Path, cell: Cell) -> Record | None:
     """The record of a cell, if it agrees with its users."""
     try:
-        record = from_json(kind, (folder / "cells" / cell.name / "record.json").read_bytes())
+        record = from_json(Record, (folder / "cells" / cell.name / "record.json").read_bytes())
         users = _users(folder, cell, "ndcg")
     except DAMAGED:
         return None
@@ -220,7 +203,7 @@ def _read(folder: Path, cell: Cell | PeerCell, kind: type[Kept]) -> Kept | None:
     return record if whole else None
 
 
-def _users(folder: Path, cell: Cell | PeerCell, figure: NdcgFigure) -> Floats:
+def _users(folder: Path, cell: Cell, figure: NdcgFigure) -> Floats:
     values = pl.read_parquet(folder / "cells" / cell.name / "users.parquet")[figure]
     return values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
 

@@ -1,8 +1,6 @@
 """From finished cells to the table: means over runs, paired differences, the switches."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +9,7 @@ from scipy.stats import t as student
 from tandemrank import __version__
 from tandemrank._base.config import switch_help, switch_values
 from tandemrank.experiments import paper
-from tandemrank.experiments.cells import Cell, GridConfig, PeerCell
+from tandemrank.experiments.cells import Cell, GridConfig
 from tandemrank.experiments.evaluation import difference
 from tandemrank.experiments.results import (
     FIGURES,
@@ -19,8 +17,6 @@ from tandemrank.experiments.results import (
     Difference,
     Mean,
     NdcgFigure,
-    PeerRecord,
-    PeerRow,
     Record,
     Reference,
     Row,
@@ -29,7 +25,7 @@ from tandemrank.experiments.results import (
 )
 
 Floats = NDArray[np.float64]
-UsersOf = Callable[[Cell | PeerCell, NdcgFigure], Floats]
+UsersOf = Callable[[Cell, NdcgFigure], Floats]
 
 
 def rows_of(records: Iterable[Record]) -> tuple[Row, ...]:
@@ -53,31 +49,10 @@ def _row(group: list[Record]) -> Row:
     )  # fmt: skip
 
 
-def _over(group: Sequence[Record] | Sequence[PeerRecord], figure: NdcgFigure) -> Mean:
+def _over(group: Sequence[Record], figure: NdcgFigure) -> Mean:
     """A figure of some runs: with the interval over runs, over the users where there is one run."""
     means = [record.of(figure) for record in group]
     return over_runs(np.array([one.mean for one in means])) if len(means) > 1 else means[0]
-
-
-def peer_rows_of(records: Iterable[PeerRecord]) -> tuple[PeerRow, ...]:
-    """One row for each (peer, N): means over the runs so far, the shortest logs first."""
-    groups: dict[tuple[str, int], list[PeerRecord]] = {}
-    for record in records:
-        groups.setdefault((record.peer, record.N), []).append(record)
-    return tuple(_peer_row(group) for group in groups.values())
-
-
-def _peer_row(group: list[PeerRecord]) -> PeerRow:
-    found, new = _over(group, "ndcg"), _over(group, "ndcg_new")
-    return PeerRow(
-        peer=group[0].peer, N=group[0].N, runs=len(group),
-        ndcg_mean=found.mean, ndcg_low=found.low, ndcg_high=found.high,
-        ndcg_new_mean=new.mean, ndcg_new_low=new.low, ndcg_new_high=new.high,
-        seconds_mean=float(np.mean([record.seconds for record in group])),
-        tuning_seconds=max(record.tuning_seconds for record in group),
-        ndcg_runs=tuple(record.ndcg.mean for record in group),
-        ndcg_new_runs=tuple(record.ndcg_new.mean for record in group),
-    )  # fmt: skip
 
 
 def over_runs(values: Floats) -> Mean:
@@ -99,35 +74,9 @@ def differences(config: GridConfig, records: Mapping[Cell, Record], users: Users
     return tuple(found)
 
 
-def peer_differences(
-    config: GridConfig, records: Mapping[Cell, Record], peers: Mapping[PeerCell, PeerRecord], users: UsersOf
-) -> tuple[Difference, ...]:
-    """The first method less the best peer in every setting, of all items and of new ones.
-
-    The best peer is the one with the highest mean by the truth, which none of the others knows: a choice in its favour.
-    """
-    found = []
-    for N in config.impressions:
-        for figure in get_args(NdcgFigure):
-            best = _best_peer([record for record in peers.values() if record.N == N], figure)
-            for K2 in config.candidates if best else ():
-                pairs = [(Cell(config.methods[0], K2, N, run), PeerCell(best, N, run)) for run in range(config.runs)]
-                pairs = [(a, b) for a, b in pairs if a in records and b in peers]
-                if pairs:
-                    both = [(records[a], peers[b]) for a, b in pairs]
-                    found.append(_difference(both, pairs[0], best, users, figure))
-    return tuple(found)
-
-
-def _best_peer(records: list[PeerRecord], figure: NdcgFigure) -> str:
-    """The peer with the highest mean; "" where there is none."""
-    rows = [row for row in peer_rows_of(records) if math.isfinite(row.of(figure).mean)]
-    return max(rows, key=lambda row: row.of(figure).mean).peer if rows else ""
-
-
 def _difference(
-    both: Sequence[tuple[Record, Record | PeerRecord]],
-    first: tuple[Cell, Cell | PeerCell],
+    both: Sequence[tuple[Record, Record]],
+    first: tuple[Cell, Cell],
     against: str,
     users: UsersOf,
     figure: NdcgFigure = "ndcg",
@@ -149,7 +98,6 @@ def table_of(
     world: World,
     records: Mapping[Cell, Record],
     references: tuple[Reference, ...],
-    peers: Mapping[PeerCell, PeerRecord],
     users: UsersOf,
     command: str,
 ) -> Table:
@@ -165,8 +113,6 @@ def table_of(
         rows=rows_of(records.values()),
         references=references,
         differences=differences(config, records, users),
-        peers=peer_rows_of(peers.values()),
-        peer_differences=peer_differences(config, records, peers, users),
         curves=tuple(record.curve for record in records.values()),
         paper=tuple(row for row in paper.ROWS if world.data == "ml-1m" and (row.method, row.K2, row.N) in asked),
     )

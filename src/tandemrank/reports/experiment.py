@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandemrank._base import files
-from tandemrank.experiments.results import Difference, Mean, Setting, Table
-from tandemrank.reports import curves, figures, text
+from tandemrank.experiments.results import Mean, Setting, Table
+from tandemrank.reports import curves, figures
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
-from tandemrank.reports.sentences import MEASURES, PEERS_NOTE, headline, interval_note, what_was_run
+from tandemrank.reports.sentences import MEASURES, headline, interval_note, what_was_run
 from tandemrank.reports.style import slots
 from tandemrank.reports.words import ABOUT, bracket, closely, count, decimal, label, signed, switches
 
@@ -37,7 +37,6 @@ def html(table: Table) -> str:
         f"<header><h1>{title}</h1><p>{escape(what_was_run(table))}</p>{_methods(table)}</header>",
         section("Who is ahead", _tiles(table) + (f'<ul class="headline">{sentences}</ul>' if sentences else "")),
         section(f"NDCG@{table.K} of every method", grid + _measures(table)),
-        _peers(table),
         *_figures(table),
         _seconds(table),
         switches_of(switches(table.switches, table.switch_help)),
@@ -131,30 +130,6 @@ def _measures(table: Table) -> str:
     body = f"<details><summary>All measures of every setting</summary>{body}</details>" if several else body
     full = any(reference.name == "full information" for reference in table.references)
     return body + (f'<p class="note">{FULL_INFORMATION}</p>' if full else "") if lines else ""
-
-
-def _peers(table: Table) -> str:
-    """Known recommenders on the same logs, and what Joint is ahead of the best one."""
-    if not table.peers:
-        return ""
-    heads, lines = text.peer_lines(table)
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    rows = [line(escape(name), (f"<td>{escape(value)}</td>" for value in values)) for name, *values in lines]
-    body = table_of([f"<tr>{head}</tr>"], rows, "Peers: NDCG of all items, of new items, seconds")
-    gaps = "".join(f"<li>{escape(_gap(d))}</li>" for d in table.peer_differences)
-    return section(
-        "Peers on the same logs",
-        f'<div class="dense">{body}</div><p class="note">{escape(PEERS_NOTE)}</p>'
-        + (f"<ul>{gaps}</ul>" if gaps else ""),
-    )
-
-
-def _gap(d: Difference) -> str:
-    items = "new items" if d.figure == "ndcg_new" else "all items"
-    where = f"K2 = {d.K2:,}, N = {count(d.N)}, {items}"
-    return (
-        f"{where}: {label(d.method)} − {label(d.against)} {closely(d.mean)} {bracket(d.low, d.high, closely)}".strip()
-    )
 
 
 FULL_INFORMATION = (

@@ -1,7 +1,6 @@
 """What the table of an experiment says, in sentences that every form of the report shares."""
 
 import math
-from dataclasses import replace
 
 from tandemrank.experiments.results import Difference, Figure, Table
 from tandemrank.reports.words import bracket, closely, duration, label, listed
@@ -39,19 +38,7 @@ def what_was_run(table: Table) -> str:
 
 def headline(table: Table) -> list[str]:
     """Who is ahead, by how much and how surely: a sentence for each comparison."""
-    return _methods(table) + peer_headline(table)
-
-
-def peer_headline(table: Table) -> list[str]:
-    """Joint and the best peer of each setting: a sentence for all items, one for new ones."""
-    sentences = []
-    for figure, words in (("ndcg", "NDCG of all items"), ("ndcg_new", "NDCG of new items")):
-        entries = [d for d in table.peer_differences if d.figure == figure and math.isfinite(d.mean)]
-        if entries:
-            peers = listed(sorted({entry.against for entry in entries}))
-            sentence = _many_settings([replace(entry, against="the best peer") for entry in entries])
-            sentences.append(f"{words}: {sentence[:-1]} ({peers}).")
-    return sentences
+    return _methods(table)
 
 
 SAME = 1e-9  # of NDCG: below it two methods gave the same lists, and what is left is rounding
@@ -99,14 +86,7 @@ def _many_settings(entries: list[Difference]) -> str:
 
 def interval_note(table: Table) -> str:
     """What the intervals of the differences are over."""
-    kinds = {entry.kind for entry in (*table.differences, *table.peer_differences)}
+    kinds = {entry.kind for entry in table.differences}
     over_runs = "Intervals are over runs: other logs, other starts."
     over_users = "Intervals are over the users of one run: the chance of another log or another start is not in them."
     return " ".join(text for kind, text in (("runs", over_runs), ("users", over_users)) if kind in kinds)
-
-
-PEERS_NOTE = (
-    "Peers are known recommenders on the same logs. Each is tuned on a held-out 15% of the impressions of the first run, also "
-    "whether clicked items come first, and has a setting of its own for new items; then it learns from the whole log. Joint is "
-    "compared with the peer that is best by the truth, a choice in the peer's favour. Seconds: of a fit, and of the tuning."
-)

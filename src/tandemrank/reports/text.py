@@ -1,11 +1,11 @@
 """The table of an experiment as Markdown and for a terminal."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tandemrank.experiments.results import Difference, Figure, Mean, PeerRow, Table
-from tandemrank.reports.sentences import MEASURES, PEERS_NOTE, headline, interval_note, what_was_run
+from tandemrank.experiments.results import Difference, Figure, Mean, Table
+from tandemrank.reports.sentences import MEASURES, headline, interval_note, what_was_run
 from tandemrank.reports.words import bracket, closely, count, decimal, label, switches
 
 if TYPE_CHECKING:
@@ -26,11 +26,6 @@ def markdown(table: Table) -> str:
         parts += ["## Paired differences", _block(heads, _difference_lines(table)), interval_note(table)]
     if any(math.isfinite(row.ndcg_new_mean) for row in table.rows):
         parts += [f"## NDCG@{table.K} of new items, those the user has not clicked", _block(*_new_grid(table))]
-    if table.peers:
-        parts += ["## Peers", _block(*peer_lines(table)), PEERS_NOTE]
-    if table.peer_differences:
-        heads = ["difference", "items", "K2", "N", "mean", "95% interval", "runs"]
-        parts += [_block(heads, _peer_difference_lines(table))]
     names = ["expected NDCG", "recall@K2", "clicks", "overlap", "generator alone", "re-ranker alone", "seconds"]
     parts += ["## All figures", _block(["method", "K2", "N", "runs", *names], _figure_lines(table))]
     explained = switches(table.switches, table.switch_help)
@@ -73,41 +68,16 @@ def _new_grid(table: Table) -> tuple[list[str], list[list[str]]]:
     return heads, lines
 
 
-def peer_lines(
-    table: Table,
-    write: Callable[[Mean], str] = _with_interval,
-    heads: Sequence[str] = ("all items", "new items", "seconds"),
-) -> tuple[list[str], list[list[str]]]:
-    """The peers: heads and lines of text, for each length of the log NDCG of all items, of new ones, and seconds."""
-    lengths = sorted({row.N for row in table.peers})
-    named = ["peer", *(f"N={count(N)}: {what}" for N in lengths for what in heads)]
-    found = {(row.peer, row.N): row for row in table.peers}
-    lines = []
-    for peer in dict.fromkeys(row.peer for row in table.peers):
-        line = [label(peer)]
-        for N in lengths:
-            row = found.get((peer, N), PeerRow(peer=peer, N=N))
-            seconds = f"{decimal(row.seconds_mean, 1)} + {decimal(row.tuning_seconds, 1)}"
-            line += [write(row.of("ndcg")), write(row.of("ndcg_new")), seconds]
-        lines.append(line)
-    return named, lines
-
-
-def _difference_line(d: Difference, *more: str) -> list[str]:
+def _difference_line(d: Difference) -> list[str]:
     interval = bracket(d.low, d.high, closely) or "–"
     return [
         f"{label(d.method)} − {label(d.against)}",
-        *more,
         f"{d.K2}",
         count(d.N),
         closely(d.mean),
         interval,
         f"{d.runs or '–'}",
     ]
-
-
-def _peer_difference_lines(table: Table) -> list[list[str]]:
-    return [_difference_line(d, "new" if d.figure == "ndcg_new" else "all") for d in table.peer_differences]
 
 
 def _difference_lines(table: Table) -> list[list[str]]:
@@ -134,18 +104,6 @@ def text(table: Table) -> "RichTable":
     out.caption_justify = "left"
     fill = _one_setting if len(table.settings) == 1 else _settings
     fill(table, out)
-    return out
-
-
-def peers_text(table: Table) -> "RichTable":
-    """The peers for a terminal: NDCG of all items and of new ones, without intervals, and seconds."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-
-    heads, lines = peer_lines(table, lambda value: decimal(value.mean), ("all", "new", "seconds"))
-    out = RichTable(*heads, title="Peers on the same logs", title_justify="left", box=SIMPLE_HEAD, show_edge=False)
-    for line in lines:
-        out.add_row(*line)
     return out
 
 
