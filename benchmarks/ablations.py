@@ -12,8 +12,7 @@ from pathlib import Path
 from tandemrank._base.config import resolve
 from tandemrank._base.files import write_json, write_text
 from tandemrank.experiments import grid
-from tandemrank.experiments.cells import GridConfig
-from tandemrank.experiments.config import PRESETS, ExperimentConfig
+from tandemrank.experiments.config import PRESETS, ExperimentConfig, GridConfig
 
 # The first of each group is the default. REINFORCE gets the epochs that take about as long as the default's training.
 GROUPS: dict[str, dict[str, list[str]]] = {

@@ -19,8 +19,7 @@ from typer.testing import CliRunner
 import tandemrank
 from tandemrank._base.config import resolve, switch_paths
 from tandemrank.cli.main import app
-from tandemrank.experiments.cells import GridConfig
-from tandemrank.experiments.config import PRESETS, ExperimentConfig
+from tandemrank.experiments.config import PRESETS, ExperimentConfig, GridConfig
 from tandemrank.training.config import EarlyStopping, LearningConfig, Safety, TrainingConfig
 from tandemrank.training.learning import LearnSwitches
 from tandemrank.training.start import StartConfig

@@ -14,9 +14,8 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.cli import experiments, training
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid
-from tandemrank.experiments.cells import GridConfig
-from tandemrank.experiments.config import ExperimentConfig
-from tandemrank.experiments.simulated_log import write_simulated_log
+from tandemrank.experiments.config import ExperimentConfig, GridConfig
+from tandemrank.experiments.world import write_simulated_log
 from tandemrank.logs import feedback, validation, writing
 from tandemrank.logs.counting import from_impressions
 from tandemrank.logs.impressions import Impressions

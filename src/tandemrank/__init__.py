@@ -83,8 +83,8 @@ if TYPE_CHECKING:
     from tandemrank.clicks.examination import examine as examine
     from tandemrank.decisions.decision import Decision as Decision
     from tandemrank.decisions.decision import decide as decide
-    from tandemrank.experiments.cells import GridConfig as GridConfig
     from tandemrank.experiments.config import ExperimentConfig as ExperimentConfig
+    from tandemrank.experiments.config import GridConfig as GridConfig
     from tandemrank.experiments.evaluation import Evaluation as Evaluation
     from tandemrank.experiments.evaluation import evaluate as evaluate
     from tandemrank.logs.validation import Validation as Validation

@@ -7,7 +7,7 @@ import pytest
 from example_grid import TINY
 from tandemrank._base.config import validated
 from tandemrank.experiments import grid, store
-from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.config import GridConfig
 from tandemrank.experiments.results import Table, read_table
 
 

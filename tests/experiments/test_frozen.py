@@ -13,7 +13,7 @@ from tandemrank._base.config import validated
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.experiments import grid
-from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.config import GridConfig
 from tandemrank.logs import writing
 from tandemrank.policies import two_stage
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation

@@ -13,7 +13,7 @@ import pytest
 from example_grid import TINY, figures
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid
-from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments.config import GridConfig
 from tandemrank.experiments.results import FIGURES, GridState, Table, from_json, read_table
 
 
@@ -179,8 +179,8 @@ import ray
 from ray.cluster_utils import Cluster
 from tandemrank._base.config import validated
 from tandemrank._base.files import as_json
-from tandemrank.experiments import cells, grid, store
-from tandemrank.experiments.cells import GridConfig
+from tandemrank.experiments import config, grid, store
+from tandemrank.experiments.config import GridConfig
 from tandemrank.experiments.grid import Job
 
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

@@ -14,7 +14,7 @@ from example_grid import figures
 from tandemrank._base import processes
 from tandemrank.errors import ConfigError, JobError, OutputError
 from tandemrank.experiments import grid, store
-from tandemrank.experiments.cells import GridConfig, cells
+from tandemrank.experiments.config import GridConfig, cells
 from tandemrank.experiments.grid import Job
 from tandemrank.experiments.results import Table
 from tandemrank.experiments.store import Clock, Store

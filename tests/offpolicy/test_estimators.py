@@ -19,7 +19,7 @@ from tandemrank.logs import counting, feedback, sums
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
 from tandemrank.offpolicy.estimators import fold_of_queries, query_folds
-from tandemrank.training import stopping
+from tandemrank.training import history
 from tandemrank.training.weights import RewardWeights, click_weights, direct_weights, doubly_robust_weights
 
 THETA = [1.0, 0.5]
@@ -280,7 +280,7 @@ def test_standard_error_is_that_of_a_mean_over_queries() -> None:
 def test_held_out_dcg_by_hand() -> None:
     log = log_of([(0, 1), (2, 0)], [(1, 0), (0, 1)])
     rho_0 = on_rows([0.4, 0.8, 0.2], log)
-    judge = stopping.held_out_dcg(rho_0, log, np.array(THETA))
+    judge = history.held_out_dcg(rho_0, log, np.array(THETA))
     clicks_of, seen = {0: 2.0, 1: 0.0, 2: 0.0}, {0: 1.5, 1: 0.5, 2: 1.0}
     rho = {0: 0.4, 1: 0.8, 2: 0.2}
     second = 1 / np.log2(3)
@@ -303,7 +303,7 @@ def test_held_out_dcg_is_one_where_everything_is_relevant() -> None:
     log = counting.from_impressions(parts, Vocabulary(pl.Series(range(20)), pl.Series(range(12))))
     rho_0 = np.full(len(log.query), theta.sum() / 12)
     lists = np.stack([rng.permutation(12)[:3] for _ in range(20)]).astype(np.int32)
-    assert stopping.held_out_dcg(rho_0, log, theta)(np.arange(20), lists) == pytest.approx(1, abs=0.05)
+    assert history.held_out_dcg(rho_0, log, theta)(np.arange(20), lists) == pytest.approx(1, abs=0.05)
 
 
 def test_edges_no_clicks_and_propensity_zero() -> None:

@@ -12,8 +12,7 @@ from own_models import OwnNetwork
 from tandemrank._base.ids import Vocabulary
 from tandemrank.experiments.stage_models import FeatureWeights, Stacked, scaled
 from tandemrank.policies import towers
-from tandemrank.policies.memory import Memory
-from tandemrank.policies.remembering import Remembering
+from tandemrank.policies.memory import Memory, Remembering
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 
 NUMBERS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)

@@ -16,7 +16,7 @@ from example_table import example, one_setting, page, typed
 from tandemrank._base.files import as_json
 from tandemrank.errors import DataError, OutputError
 from tandemrank.experiments.results import Table, from_json, read_table
-from tandemrank.reports import curves, experiment, figures, style, text
+from tandemrank.reports import experiment, figures, style, text
 from tandemrank.reports.page import DARK
 from tandemrank.reports.sentences import headline, interval_note
 from tandemrank.reports.words import switches
@@ -290,7 +290,7 @@ def test_learning_curves_without_a_judgement() -> None:
         for number, epoch in enumerate(curve["history"]):
             epoch["held_out"] = math.nan
             epoch["watched"] = epoch["watched"] if number % 2 else {}
-    found = curves.learning_curves(typed(table))
+    found = figures.learning_curves(typed(table))
     assert len(found.axes) == len(table["rows"])
     assert all(math.isfinite(y) for axis in found.axes for y in axis.lines[0].get_ydata())
     html = html_of(table)

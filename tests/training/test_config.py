@@ -4,8 +4,7 @@ import pytest
 
 from tandemrank._base.config import resolve, switch_help, switch_paths, switch_values, validated
 from tandemrank.errors import ConfigError
-from tandemrank.experiments.cells import GridConfig
-from tandemrank.experiments.config import PRESETS, ExperimentConfig
+from tandemrank.experiments.config import PRESETS, ExperimentConfig, GridConfig
 from tandemrank.training.config import LearningConfig, TrainingConfig
 
 MODELS = [TrainingConfig, LearningConfig, ExperimentConfig, GridConfig]

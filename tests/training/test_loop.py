@@ -14,7 +14,7 @@ from tandemrank.experiments.stage_models import Stacked
 from tandemrank.gradients import race
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import loop, stopping
+from tandemrank.training import history, loop
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.history import Progress
 from tandemrank.training.loop import Trained, _Loop, train
@@ -303,7 +303,7 @@ def test_a_phase_stops_after_its_patience_and_restores_the_best_weights() -> Non
     trained, seen = stopped([0.0, 0.1, 0.5, 0.9, 0.2, 0.1, 0.4, 0.0, 0.1, 9.0])
     assert [e.held_out for e in trained.history] == [0.0, 0.1, 0.5, 0.9, 0.2, 0.1, 0.4, 0.0, 0.1]
     assert same(state(trained.policy.ranker), seen[6])
-    assert stopping.chosen_epochs(trained.history) == {BOTH.name: 6}
+    assert history.chosen_epochs(trained.history) == {BOTH.name: 6}
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_no_phase_ends_worse_than_it_began_on_held_out_clicks(judgements) -> Non
     trained, _ = stopped([*judgements, 9.0])
     assert same(state(trained.policy.ranker), state(start().ranker))
     assert same(state(trained.policy.generator), state(start().generator))
-    assert stopping.chosen_epochs(trained.history) == {BOTH.name: 0}
+    assert history.chosen_epochs(trained.history) == {BOTH.name: 0}
     assert len(trained.history) == 8
 
 
@@ -346,13 +346,13 @@ def test_a_resumed_phase_remembers_how_good_its_start_was(tmp_path, killed_after
 def test_fewer_epochs_than_the_window_of_the_judgement_can_still_be_chosen() -> None:
     trained, seen = stopped([0.5, 0.6, 0.7, 0.8], epochs=3)
     assert same(state(trained.policy.ranker), seen[3])
-    assert stopping.chosen_epochs(trained.history) == {BOTH.name: 3}
+    assert history.chosen_epochs(trained.history) == {BOTH.name: 3}
 
 
 def test_held_out_clicks_that_no_list_meets_choose_nothing() -> None:
     trained, seen = stopped([float("nan")] * 4, epochs=3)
     assert same(state(trained.policy.ranker), seen[3])
-    assert stopping.chosen_epochs(trained.history) == {BOTH.name: 3}
+    assert history.chosen_epochs(trained.history) == {BOTH.name: 3}
 
 
 def test_what_all_queries_share_goes_slower() -> None:
@@ -372,7 +372,7 @@ def test_without_early_stopping_all_epochs_are_had_and_a_criterion_is_refused() 
     config = TrainingConfig(epochs=4)
     trained = train(start(), weights(), THETA, config, schedule=[BOTH])
     assert len(trained.history) == 4
-    assert stopping.chosen_epochs(trained.history) == {BOTH.name: 4}
+    assert history.chosen_epochs(trained.history) == {BOTH.name: 4}
     with pytest.raises(ConfigError, match="early stopping needs a criterion"):
         train(start(), weights(), THETA, config, criterion=lambda _: 0.0)
     with pytest.raises(ConfigError, match="early stopping needs a criterion"):
@@ -411,7 +411,7 @@ def test_an_interrupted_training_ends_in_bit_identical_weights(tmp_path, method,
     """More epochs than the window of the judgement has, so that the best weights matter and are in the checkpoint."""
     config = TrainingConfig(epochs=7, minibatch=10, early_stopping=True)
     whole = train(one_start(), weights(), THETA, config, method=method, criterion=judged, seed=5)
-    chosen = stopping.chosen_epochs(whole.history)
+    chosen = history.chosen_epochs(whole.history)
     assert 5 in chosen.values()
 
     def kill(progress: Progress) -> None:

@@ -12,8 +12,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.verdicts import is_outside
-from tandemrank.policies.memory import Memory
-from tandemrank.policies.remembering import Remembering
+from tandemrank.policies.memory import Memory, Remembering
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import stay_with_logger

@@ -13,7 +13,7 @@ import numpy as np
 
 from tandemrank.beliefs.posterior import Posterior
 from tandemrank.beliefs.space import FLAT
-from tandemrank.policies.remembering import Remembering
+from tandemrank.policies.memory import Remembering
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 
 # The best lists do not depend on it, drawn ones come near them: docs/learning.md. Drawn by the log-odds alone, an item would be

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, positions_of, same_ids
 from tandemrank.errors import InputError
-from tandemrank.policies.remembering import base_of
+from tandemrank.policies.memory import base_of
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 

@@ -85,7 +85,7 @@ def demo(
     With --live: three rounds of serving, clicking, learning, deciding and testing live, in about three minutes.
     """
     from tandemrank._base.config import validated
-    from tandemrank.experiments.cells import GridConfig
+    from tandemrank.experiments.config import GridConfig
 
     if live:
         if jobs is not None:
@@ -166,7 +166,7 @@ def _study(
 ) -> None:
     """The study of two models: its table, its figure."""
     from tandemrank._base.files import write_text
-    from tandemrank.experiments import study, when_joint
+    from tandemrank.experiments import study
     from tandemrank.reports import stages, style
 
     whole = experiment.data != "synthetic"
@@ -175,9 +175,9 @@ def _study(
     lengths = _sizes(impressions, "1000000" if whole else "100000")
     if len(lengths) != 1 or lengths[0] < 1:
         raise ConfigError(f"--preset stages takes one length of the log, at least 1; got {impressions!r}.")
-    config = when_joint.study_config(experiment, impressions=lengths[0], runs=runs or (10 if whole else 3), seed=seed)
+    config = study.study_config(experiment, impressions=lengths[0], runs=runs or (10 if whole else 3), seed=seed)
     with resumable(), working("trainings that are finished", len(study.cells(config))) as progress:
-        table = when_joint.run(config, out, command=command_line(), resume=resume, progress=progress)
+        table = study.run(config, out, command=command_line(), resume=resume, progress=progress)
     write_text(out / "table.md", stages.markdown(table))
     write_text(out / "gains.svg", style.svg(stages.gains(table), "Joint less the best other pair, by setting"))
     if as_json:
@@ -215,7 +215,7 @@ def table(
     The whole table: tandemrank table --data ml-1m.zip --candidates 500,1000,1500 --impressions 100000,320000,1000000 --runs 25
     """
     from tandemrank._base.config import validated
-    from tandemrank.experiments.cells import GridConfig
+    from tandemrank.experiments.config import GridConfig
 
     experiment = experiment_config(preset, config, switches, data=data)
     if preset == "stages":
@@ -260,7 +260,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Draws a click log of the experiment's production policy: OUT/log (Parquet) and OUT/production (the policy)."""
-    from tandemrank.experiments.simulated_log import write_simulated_log
+    from tandemrank.experiments.world import write_simulated_log
 
     experiment = experiment_config(preset, config, switches, data=data, impressions=impressions)
     with working("impressions drawn", experiment.impressions) as progress:

@@ -4,21 +4,17 @@
 - `ratings`: ratings become a `Task`
 - `movielens`: MovieLens, read or downloaded
 - `datasets`: data sets by name or path
-- `config`: the experiment's switches and presets
-- `world`: a task, its production policy and the clicks on its lists
-- `simulated_log`: such a log as files
+- `config`: the experiment's switches and presets, and the cells of a grid
+- `world`: a task, its production policy and the clicks on its lists, also as files
 - `evaluation`: NDCG, recall, expected clicks; paired differences of policies
-- `trainer`: a log ready for training, three ways to learn from it, and the references
-- `cells`: what a grid is made of
+- `trainer`: a log ready for training, the methods that learn from it, and the references
 - `results`: what experiments come to, as types, and as JSON
 - `store`: the folder of a grid: claimed, locked, its finished cells
 - `grid`: tables of experiments, resumable, on local processes or on Ray
-- `table`: from finished cells to the table
+- `table`: from finished cells to the table; Table 1 of the paper
 - `stage_models`: two models for two stages that know different things
-- `study`: settings, cells and table of the study of two models; `when_joint`: its trainings: when it pays to train stages for
-  each other
-- `paper`: Table 1 of the paper
-- `live_loop`: the circle: a server, users over HTTP, training, the gate, a live verdict
+- `study`: when it pays to train such stages for each other
+- `live_loop`: the live loop: a server, users over HTTP, learning, the gate, a live verdict
 """
 
 from tandemrank._base.lazy import modules_of

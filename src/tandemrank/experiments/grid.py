@@ -24,7 +24,7 @@ from tandemrank._base.files import write_json
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, JobError
 from tandemrank.experiments import results, store
-from tandemrank.experiments.cells import Cell, GridConfig, cells
+from tandemrank.experiments.config import Cell, GridConfig, cells
 from tandemrank.experiments.ratings import Task
 from tandemrank.experiments.results import GridState, Point, Record, Reference, Table
 from tandemrank.experiments.store import Clock, Finished, Store, Users

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tandemrank._base.files import MARK, Kind, as_json, check_target, claim, replacing, write_json, write_text
 from tandemrank._base.processes import alone_in
 from tandemrank.errors import ConfigError
-from tandemrank.experiments.cells import Cell, GridConfig, cells
+from tandemrank.experiments.config import Cell, GridConfig, cells
 from tandemrank.experiments.results import FIGURES, NdcgFigure, Record, Reference, from_json
 
 # All that a grid's folder holds, its reports included.

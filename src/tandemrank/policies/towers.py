@@ -10,21 +10,179 @@ say how far one step of Adam moves an embedding: the same learning rate then ser
 and what features explain is learnt from them, before each query and item learns it for itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from tandemrank._base.ids import Vocabulary, plain_ids
+from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
 from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.gradients import products
 from tandemrank.gradients.products import Products
 from tandemrank.policies import features
-from tandemrank.policies.features import FeatureSource
+from tandemrank.policies.features import Encoder, Features, FeatureSource
 from tandemrank.policies.scorers import Scorer
-from tandemrank.policies.tower import Sizes, Tower, check_categories, tower_of
+
+PACE, OWN = 16.0, 0.3  # the fixed factors, for the default learning rates of `training`
+START = 0.1  # standard deviation of the scores before training: the policy starts near the uniform one
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The size of a tower: rows, hidden units, length of the embedding, whether rows have something of their own."""
+
+    rows: int
+    width: int
+    dimension: int
+    ids: bool
+
+
+class Tower(nn.Module):
+    """One side: the features of its rows as buffers, and the weights; all zero until they are set.
+
+    Shapes: numeric [n, F], category [n, C]; first [F, width], table [categories, width], second [width, dimension],
+    own [n, dimension].
+    """
+
+    numeric: Tensor
+    category: Tensor
+
+    def __init__(self, encoder: Encoder, sizes: Sizes) -> None:
+        super().__init__()
+        if min(sizes.width, sizes.dimension) < 1:
+            raise ConfigError(
+                f"expected a width and a dimension of 1 or more; {sizes.width} and {sizes.dimension} came."
+            )
+        self.encoder, self.sizes = encoder, sizes
+        self.columns = len(encoder.numeric) + len(encoder.categorical)
+        n, width, dimension = sizes.rows, sizes.width, sizes.dimension
+        F, C = len(encoder.numeric), len(encoder.categorical)
+        self.register_buffer("numeric", torch.zeros(n, F))
+        self.register_buffer("category", torch.zeros(n, C, dtype=torch.int64))
+        self.first = nn.Parameter(torch.zeros(F, width))
+        self.first_bias = nn.Parameter(torch.zeros(width))
+        self.table = nn.Parameter(torch.zeros(int(offsets_of(encoder)[-1]), width))
+        self.second = nn.Parameter(torch.zeros(width, dimension))
+        self.second_bias = nn.Parameter(torch.zeros(dimension))
+        self.own = nn.Parameter(torch.zeros(n, dimension)) if sizes.ids else None
+
+    def forward(self, rows: Tensor | None = None) -> Tensor:
+        """The embeddings of some rows, or of all.  Shapes: rows [B] -> [B, dimension]."""
+        chosen: Tensor | slice = slice(None) if rows is None else rows
+        out = self._from_features(self.numeric[chosen], self.category[chosen])
+        return out if self.own is None else out + (OWN if self.columns else 1.0) * self.own[chosen]
+
+    def of_stranger(self, values: Mapping[str, object]) -> Tensor:
+        """The embedding of somebody known by features alone, by the names of the columns; what is not given is missing.
+
+        Shapes: -> [1, dimension].
+        """
+        names = [*(c.name for c in self.encoder.numeric), *(c.name for c in self.encoder.categorical)]
+        if not self.columns or (strange := [name for name in values if name not in names]):
+            came = strange[0] if self.columns else "no column"
+            raise DataError(f"the features are {', '.join(names) or 'none'}; {came!r} came. Give those alone.")
+        numbers = {
+            c.name: pl.Series([_number(c.name, values.get(c.name))], dtype=pl.Float64) for c in self.encoder.numeric
+        }
+        texts = {c.name: pl.Series([_text(values.get(c.name))], dtype=pl.String) for c in self.encoder.categorical}
+        frame = pl.DataFrame({self.encoder.id_column: [0], **numbers, **texts})
+        found = features.encode(self.encoder, frame, frame[self.encoder.id_column])
+        category = torch.from_numpy(found.categorical + offsets_of(self.encoder)[:-1])
+        return self._from_features(torch.from_numpy(found.numeric), category)
+
+    def _from_features(self, numeric: Tensor, category: Tensor) -> Tensor:
+        hidden = numeric @ self.first
+        if category.shape[1]:
+            # Adds up its gradient in one order, whatever the threads: training is the same bit by bit.
+            hidden = hidden + functional.embedding_bag(category, self.table, mode="sum")
+        hidden = torch.relu(hidden / max(self.columns, 1) ** 0.5 + self.first_bias)
+        out: Tensor = hidden @ self.second * (PACE / self.sizes.width) + self.second_bias
+        return out
+
+
+def _number(column: str, value: object) -> float | None:
+    """A number, or missing; refuses text, and what is too large to be one."""
+    if value is None or (isinstance(value, int | float) and abs(value) < features.LARGEST):
+        return None if value is None else float(value)
+    raise DataError(
+        f"the feature {column} is a number below {features.LARGEST:g} in size, or null; {value!r:.60} came."
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def check_categories(tower: Tower) -> None:
+    """Refuses codes that the tables of a tower do not have."""
+    offsets, codes = offsets_of(tower.encoder), tower.category.numpy()
+    if len(codes) and ((codes < offsets[:-1]) | (codes >= offsets[1:])).any():
+        raise PolicyError(f"{tower.encoder.id_column}: categories out of range")
+
+
+def tower_of(
+    source: FeatureSource | None,
+    id_column: str,
+    names: pl.Series,
+    *,
+    width: int,
+    dimension: int,
+    ids: bool,
+    generator: torch.Generator,
+) -> Tower:
+    """One tower before training, of all ids `names`; without a table they are known by their ids alone."""
+    frame = None if source is None else features.read(source, id_column)
+    encoder = Encoder(id_column) if frame is None else features.fit(frame, id_column)
+    tower = Tower(encoder, Sizes(len(names), width, dimension, ids))
+    if frame is not None:
+        set_rows(tower, slice(None), features.encode(encoder, frame, names))
+        _initialise(tower, generator)
+    return tower
+
+
+def offsets_of(encoder: Encoder) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where the rows of each categorical column begin in the table: code 0 of a column is its first row."""
+    return np.cumsum([0, *(len(column.values) + 1 for column in encoder.categorical)])
+
+
+def set_rows(tower: Tower, rows: Any, found: Features) -> None:
+    """Puts encoded features into the buffers."""
+    tower.numeric[rows] = torch.from_numpy(found.numeric)
+    tower.category[rows] = torch.from_numpy(found.categorical + offsets_of(tower.encoder)[:-1])
+
+
+def _initialise(tower: Tower, generator: torch.Generator) -> None:
+    """Random weights such that hidden units have mean square 1 and scores the standard deviation START."""
+    spread = (START / tower.sizes.dimension**0.5) ** 0.5  # of an embedding's entry: score variance = dimension spread^4
+    scales = ((tower.first, 2**0.5), (tower.table, 2**0.5), (tower.second, spread * tower.sizes.width**0.5 / PACE))
+    with torch.no_grad():
+        for weight, scale in scales:
+            weight.copy_(scale * torch.randn(weight.shape, generator=generator))
+        tower.table[torch.from_numpy(offsets_of(tower.encoder)[:-1])] = 0  # what is missing or never seen says nothing
+
+
+def extended(tower: Tower, frame: pl.DataFrame | None, ids: pl.Series) -> Tower:
+    """The tower for all of `ids`, of which its own are the first; the rows in `frame` take their features from there.
+
+    What was learnt stays; a new id has nothing but its features.  Shapes: ids [n].
+    """
+    what = tower.encoder.id_column.removesuffix("_id")
+    larger = Tower(tower.encoder, replace(tower.sizes, rows=len(ids)))
+    weights = larger.state_dict()
+    for name, t in tower.state_dict().items():
+        weights[name][: len(t)] = t  # whatever has a row for each id is longer now, the rest is as it was
+    if frame is not None:
+        if not tower.columns:
+            raise PolicyError(f"this policy was trained without {what} features, so it cannot score a new {what}.")
+        wanted = frame[tower.encoder.id_column]
+        rows = torch.tensor(positions_of(ids, wanted, what))
+        set_rows(larger, rows, features.encode(tower.encoder, frame, wanted))
+    return larger
 
 
 class TwoTowers(Scorer):

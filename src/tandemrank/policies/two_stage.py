@@ -18,7 +18,7 @@ from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, 
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import race
-from tandemrank.policies import candidates, storage, tower, towers
+from tandemrank.policies import candidates, storage, towers
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.storage import Saved
@@ -328,7 +328,7 @@ def extended(
     queries, query_ids = towers.more_rows(query_features, "query_id", old.query_ids)
     items, item_ids = towers.more_rows(item_features, "item_id", old.item_ids)
     generator, ranker = (
-        TwoTowers(tower.extended(s.queries, queries, query_ids), tower.extended(s.items, items, item_ids))
+        TwoTowers(towers.extended(s.queries, queries, query_ids), towers.extended(s.items, items, item_ids))
         for s in stages
     )
     return replace(policy, generator=generator, ranker=ranker, vocabulary=Vocabulary(query_ids, item_ids))

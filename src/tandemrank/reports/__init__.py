@@ -6,10 +6,9 @@
 - `experiment`: the report of an experiment, a page
 - `text`: the same as Markdown and for a terminal
 - `sentences`: what the table of an experiment says
-- `figures`: its figures
-- `curves`: learning curves, and what held-out clicks predicted
+- `figures`: its figures: learning curves, and what held-out clicks predicted, too
 - `decision`: ship, canary or do not: the page for the meeting
-- `live_loop`: the circle: clicks over time, and every round
+- `live_loop`: the live loop: clicks over time, and every round
 - `stages`: the study of two models
 - `training`: the report of a training from an own log
 """

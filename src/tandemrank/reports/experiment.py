@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tandemrank._base import files
 from tandemrank.experiments.results import Mean, Setting, Table
-from tandemrank.reports import curves, figures
+from tandemrank.reports import figures
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
 from tandemrank.reports.sentences import MEASURES, headline, interval_note, what_was_run
 from tandemrank.reports.style import slots
@@ -152,7 +152,7 @@ def _seconds(table: Table) -> str:
 
 def figures_of(table: Table) -> "list[tuple[str, Callable[[Table], Figure], str]]":
     """The figures that the table has something for: title, what draws it, caption."""
-    K, judged, chosen = table.K, curves.judged_epochs(table), curves.chosen_curves(table)
+    K, judged, chosen = table.K, figures.judged_epochs(table), figures.chosen_curves(table)
     gap = sum(abs(point.held_out - point.true) for point in judged) / max(len(judged), 1)
     recall = any(math.isfinite(row.recall_at_K2_mean) for row in table.rows)
     drawn: list[tuple[object, str, Callable[[Table], Figure], str]] = [
@@ -165,10 +165,10 @@ def figures_of(table: Table) -> "list[tuple[str, Callable[[Table], Figure], str]
          f"NDCG@{K} against the length of the log, with 95% intervals; dashed: references."),
         (len({K2 for K2, _ in table.settings}) > 1, "More candidates", figures.against_K2,
          f"NDCG@{K} against the number of candidates, with 95% intervals; dashed: references."),
-        (chosen, "Learning curves", curves.learning_curves,
+        (chosen, "Learning curves", figures.learning_curves,
          f"K2 = {chosen.K2 if chosen else 0}, up to five runs, the first one strong. Solid: true NDCG@{K}, which no training "
          "sees." + (" Dotted: the judgement on held-out clicks, which decides when to stop." if judged else "")),
-        (judged, "Predicted and true", curves.predicted,
+        (judged, "Predicted and true", figures.predicted,
          f"NDCG@{K} as predicted from held-out clicks alone, against the truth, epoch by epoch. The mean distance is "
          f"{gap:.3f} over {len(judged):,} epochs; a perfect prediction is on the diagonal."),
         (recall, "How the two stages share the work", figures.stages,

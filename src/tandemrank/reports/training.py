@@ -24,9 +24,8 @@ from tandemrank.reports import style
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
 from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches
 from tandemrank.training.config import TrainingConfig
-from tandemrank.training.history import Epoch
+from tandemrank.training.history import Epoch, chosen_epochs
 from tandemrank.training.results import Difference, Learned, are_same_policy
-from tandemrank.training.stopping import chosen_epochs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

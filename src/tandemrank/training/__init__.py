@@ -4,17 +4,16 @@
 - `config`: the switches
 - `parts`: an own log in its parts: for training, for stopping, for valuing
 - `data`: what a log says, ready for training: propensities, beliefs, weights
-- `weights`: what training maximises, as weights of the documents; `ranks`: the weights of the ranks
+- `weights`: what training maximises: weights of the documents, and of the ranks
 - `start`: where training starts without ratings
 - `schedules`: the methods as data; whether a phase begins from the mean of both stages
 - `driver`: runs the phases of a method, each with its seed and checkpoint; a stage that is trained alone is trained once
 - `loop`: the loop; `sparse`: the objective of a minibatch over very many items; `steps`: how parameters move
-- `history`: how a training went, and where it stands; `stopping`: when to stop, by held-out clicks
+- `history`: how a training went, where it stands, and when to stop, by held-out clicks
 - `checkpoint`: where a training stands, on disk
 - `team`: who trains which queries, one process or several; `ray_train`: several, on a Ray cluster
-- `choice`: the method that held-out clicks choose, and a word where clicks are few
 - `valuing`: what was learned, valued; the gate; `stay_with_logger`: policies that keep what each query was shown
-- `results`: what `learn` gives, as types
+- `results`: what `learn` gives, as types; the method that held-out clicks choose
 """
 
 from tandemrank._base.lazy import modules_of

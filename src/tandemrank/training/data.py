@@ -1,6 +1,6 @@
 """What a log says, ready for training: propensities, beliefs, weights of the documents, and the held-out judgement."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,12 +11,15 @@ from tandemrank.beliefs import posterior
 from tandemrank.beliefs.posterior import Posterior
 from tandemrank.beliefs.vectors import Vectors, vectors_of
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs.description import ENOUGH_CLICKS
 from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.pairs import contradiction
 from tandemrank.offpolicy import propensities
 from tandemrank.offpolicy.logger import Lists
 from tandemrank.offpolicy.propensities import Resolved
+from tandemrank.offpolicy.verdicts import curve_words
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import stopping
+from tandemrank.training import history
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.loop import Criterion
 from tandemrank.training.weights import Weights, belief_weights, click_weights
@@ -49,7 +52,7 @@ class TrainingData:
             raise ConfigError("early stopping needs held-out clicks: give `prepare` a held-out part.")
         q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
         show = lists or (lambda policy: (q, policy.most_likely(q)))
-        judge = stopping.held_out_dcg(self.propensities.rho_0[1], self.held_out, config.theta)
+        judge = history.held_out_dcg(self.propensities.rho_0[1], self.held_out, config.theta)
         return lambda policy: judge(*show(policy))
 
 
@@ -99,3 +102,14 @@ def prepare(
     by_clicks = config.objective == "ips"
     weights = click_weights(used.rho_0[0], train_log) if by_clicks else belief_weights(train_log, beliefs)
     return TrainingData(weights, held_out, used, beliefs)
+
+
+def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:
+    """What to know of a log before training on it: clicks that are too few, a curve that it contradicts."""
+    if (clicks := float(log.clicks.sum())) < ENOUGH_CLICKS:
+        yield (
+            f"clicks are few: {clicks:,.0f} for training, and at least {ENOUGH_CLICKS} are needed; with fewer, chance decides "
+            "which items were clicked."
+        )
+    if not log.weighted and (found := contradiction(log, config.theta)) is not None:
+        yield f"{curve_words(found)}."

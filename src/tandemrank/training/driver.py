@@ -21,9 +21,8 @@ from tandemrank.training import checkpoint as checkpoints
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.history import Epoch, Progress
 from tandemrank.training.loop import Criterion, Trained, Watch, train
-from tandemrank.training.ranks import check_depth
 from tandemrank.training.schedules import UNTRAINED, Method, Phase, schedule_of
-from tandemrank.training.weights import Weights
+from tandemrank.training.weights import Weights, check_depth
 
 Alone: TypeAlias = dict[
     tuple[Phase, int, str], Trained

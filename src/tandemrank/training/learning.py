@@ -25,19 +25,18 @@ from tandemrank.offpolicy.comparison import by_frequency
 from tandemrank.offpolicy.estimators import check_exposures
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, row_propensities
-from tandemrank.policies.remembering import excluding
+from tandemrank.policies.memory import excluding
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training import valuing
-from tandemrank.training.choice import AUTO, Choice, before_training, choose
 from tandemrank.training.config import EVALUATION_SHARE, HELD_OUT_SHARE, LearningConfig
-from tandemrank.training.data import TrainingData, prepare
+from tandemrank.training.data import TrainingData, before_training, prepare
 from tandemrank.training.driver import Methods, check_methods
 from tandemrank.training.history import Progress
 from tandemrank.training.loop import Trained
 from tandemrank.training.loop import train as train_here
 from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.ray_train import check_ready, train_on_ray
-from tandemrank.training.results import Learned, differences_of
+from tandemrank.training.results import AUTO, Choice, Learned, choose, differences_of
 from tandemrank.training.schedules import UNTRAINED, Method
 from tandemrank.training.start import Start, initial_policy
 from tandemrank.training.weights import Weights, WithoutPairs

@@ -30,13 +30,11 @@ from tandemrank.training import checkpoint as checkpoints
 from tandemrank.training import sparse
 from tandemrank.training.checkpoint import Checkpoint, with_prefix
 from tandemrank.training.config import PATIENCE, TrainingConfig
-from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.ranks import check_depth, rank_weights
+from tandemrank.training.history import SMOOTH, Best, Epoch, Progress
 from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of, stages_of
 from tandemrank.training.steps import minibatch_size, optimisers_of, own_tensors
-from tandemrank.training.stopping import SMOOTH, Best
 from tandemrank.training.team import ALONE, Share, Team
-from tandemrank.training.weights import SparseWeights, Weights
+from tandemrank.training.weights import SparseWeights, Weights, check_depth, rank_weights
 
 Tell = Callable[[Progress], None]
 Criterion = Callable[[TwoStagePolicy], float]  # a judgement on held-out clicks, higher is better

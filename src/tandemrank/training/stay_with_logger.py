@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from tandemrank.beliefs.scorer import REMEMBERED
 from tandemrank.offpolicy.values import Value
 from tandemrank.offpolicy.verdicts import is_outside
-from tandemrank.policies.memory import memory_from
-from tandemrank.policies.remembering import remembering
+from tandemrank.policies.memory import memory_from, remembering
 from tandemrank.policies.towers import TwoTowers
 from tandemrank.policies.two_stage import TwoStagePolicy
 

@@ -6,7 +6,7 @@ import torch
 
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race
-from tandemrank.training.ranks import rank_weights
+from tandemrank.training.weights import rank_weights
 
 THETA = torch.tensor([1.0, 0.5, 0.3])
 

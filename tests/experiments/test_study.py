@@ -10,10 +10,9 @@ import pytest
 from tandemrank._base.config import resolve
 from tandemrank._base.files import write_json
 from tandemrank.errors import ConfigError
-from tandemrank.experiments import study, when_joint
+from tandemrank.experiments import study
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
-from tandemrank.experiments.study import Cell, CellRecord, StudyConfig, cells, table_of
-from tandemrank.experiments.when_joint import study_config
+from tandemrank.experiments.study import Cell, CellRecord, StudyConfig, cells, study_config, table_of
 from tandemrank.reports import stages, style
 from tandemrank.training import driver
 
@@ -128,41 +127,41 @@ def test_a_study_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
             if len(trained) == 3:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(when_joint, "_trained", fake)
+    monkeypatch.setattr(study, "_trained", fake)
     with pytest.raises(KeyboardInterrupt):
-        when_joint.run(config(), tmp_path / "study")
+        study.run(config(), tmp_path / "study")
     with pytest.raises(ConfigError, match="holds this study already"):
-        when_joint.run(config(), tmp_path / "study")
+        study.run(config(), tmp_path / "study")
     with pytest.raises(ConfigError, match="holds a study with other switches"):
-        when_joint.run(config(seed=1), tmp_path / "study", resume=True)
-    when_joint.run(config(), tmp_path / "study", resume=True)
+        study.run(config(seed=1), tmp_path / "study", resume=True)
+    study.run(config(), tmp_path / "study", resume=True)
     assert sorted(trained) == sorted(cell.name for cell in cells(config()))
     assert json.loads((tmp_path / "study" / "table.json").read_text())["settings"]
     with pytest.raises(ConfigError, match="exists and is not a study of the stages"):
-        when_joint.run(config(), Path(__file__).parent)
+        study.run(config(), Path(__file__).parent)
 
 
 @pytest.mark.parametrize("damaged", [None, b"", b"\xff\xfe"])
 def test_cells_of_a_study_that_cannot_be_told_are_refused(tmp_path, monkeypatch, damaged) -> None:
     monkeypatch.setattr(study, "SETTINGS", (FIRST, SECOND))
-    monkeypatch.setattr(when_joint, "_trained", lambda _, missing: ((cell, record(0.5)) for cell in missing))
+    monkeypatch.setattr(study, "_trained", lambda _, missing: ((cell, record(0.5)) for cell in missing))
     heard: list[int] = []
-    when_joint.run(config(), tmp_path / "study", progress=heard.append)
+    study.run(config(), tmp_path / "study", progress=heard.append)
     assert heard == list(range(len(cells(config())) + 1))
     path = tmp_path / "study" / "config.json"
     path.unlink() if damaged is None else path.write_bytes(damaged)
     with pytest.raises(ConfigError, match=r"missing or damaged|other switches"):
-        when_joint.run(config(), tmp_path / "study", resume=True)
+        study.run(config(), tmp_path / "study", resume=True)
 
 
 def test_too_few_items_are_refused_before_anything_is_trained(tmp_path) -> None:
     with pytest.raises(ConfigError, match="up to 500 candidates, but there are only 60 items"):
-        when_joint.run(config(), tmp_path / "study")
+        study.run(config(), tmp_path / "study")
     assert not (tmp_path / "study").exists()
 
 
 def test_one_cell_of_a_small_world_is_trained() -> None:
-    [(cell, found)] = when_joint._trained(config(), [Cell(FIRST.name, "stacking", "stacked", 0)])
+    [(cell, found)] = study._trained(config(), [Cell(FIRST.name, "stacking", "stacked", 0)])
     assert cell.method == "stacking"
     assert 0 < found.ndcg < 1
     assert found.clicked_per_query > 1
@@ -175,7 +174,7 @@ def test_settings_with_a_stage_in_common_train_it_alone_once(monkeypatch) -> Non
     other = replace(FIRST, name="two stages", world=(("production_candidates", 20), ("production_generator_rank", 3)))
     first = replace(FIRST, stages={**FIRST.stages, "generator_rank": 2}, K2=20)
     settings = {one.name: one for one in (first, replace(SECOND, K2=20), small, other)}
-    monkeypatch.setattr(when_joint, "BY_NAME", settings)
+    monkeypatch.setattr(study, "BY_NAME", settings)
     trained: list[str] = []
     original = driver.Methods._phase
 
@@ -188,7 +187,7 @@ def test_settings_with_a_stage_in_common_train_it_alone_once(monkeypatch) -> Non
 
     monkeypatch.setattr(driver.Methods, "_phase", spy)
     asked = [Cell(name, "independent", "off", 0) for name in settings]
-    found = [record for _, record in when_joint._trained(config(), asked)]
+    found = [record for _, record in study._trained(config(), asked)]
     alone = "generator among K2", "ranker alone", "generator alone"
     # The rank 50 of SECOND is that of `small`; the generators of rank 2 are one, too; the other log shares nothing.
     assert [trained.count(key) for key in alone] == [3, 3, 3]

@@ -14,8 +14,7 @@ import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.policies import two_stage
-from tandemrank.policies.memory import Memory
-from tandemrank.policies.remembering import Remembering, excluding
+from tandemrank.policies.memory import Memory, Remembering, excluding
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
