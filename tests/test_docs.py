@@ -12,7 +12,6 @@ from typing import Any, get_args
 import pytest
 import typer
 from pydantic import BaseModel
-from tandemrank.policies.stages import Stages
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -20,16 +19,15 @@ import tandemrank
 from tandemrank._base.config import resolve, switch_paths
 from tandemrank.cli.main import app
 from tandemrank.experiments.config import PRESETS, ExperimentConfig, GridConfig
-from tandemrank.training.config import EarlyStopping, LearningConfig, Safety, TrainingConfig
-from tandemrank.training.learning import LearnSwitches
-from tandemrank.training.start import StartConfig
+from tandemrank.experiments.stage_models import Stages
+from tandemrank.training.config import LearningConfig, TrainingConfig
 from test_architecture import ROOMS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAPER = ROOT.parent / "shared" / "paper" / "two-stage-cltr.tex"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "docs/results/README.md"]
 UsageError = typer.BadParameter.__bases__[0]  # whatever the command line does not take
-CONFIGS = [ExperimentConfig, LearningConfig, StartConfig, Stages, TrainingConfig, EarlyStopping, Safety, GridConfig]
+CONFIGS = [ExperimentConfig, LearningConfig, Stages, TrainingConfig, GridConfig]
 
 
 def read(name: str) -> str:
@@ -150,7 +148,7 @@ def test_every_command_line_is_one_that_the_command_line_takes(page: Path) -> No
             name, values = parsed(line)
         except UsageError as error:
             raise AssertionError(f"{page.name}: {line}: {error.format_message()}") from error
-        known = switch_paths(LearnSwitches if name == "learn" else ExperimentConfig)
+        known = switch_paths(LearningConfig if name == "learn" else ExperimentConfig)
         for switch in values.get("switches") or ():
             assert switch.partition("=")[0] in known, f"{page.name}: {line}: there is no switch {switch}"
 
@@ -269,10 +267,7 @@ def in_words(value: object) -> str:
 def preset(config: type[BaseModel], name: str) -> BaseModel:
     experiment = resolve(ExperimentConfig, preset=PRESETS[name])
     learning = experiment.learning
-    parts = (
-        experiment, learning, StartConfig(), Stages(), learning.training, EarlyStopping(), Safety(),
-        GridConfig(experiment=experiment),
-    )  # fmt: skip
+    parts = (experiment, learning, Stages(), learning.training, GridConfig(experiment=experiment))
     return next(part for part in parts if isinstance(part, config))
 
 

@@ -35,7 +35,7 @@ _HOME = {
     "Vocabulary": "_base.ids",
     # configurations
     "ExperimentConfig": "experiments.config",
-    "GridConfig": "experiments.cells",
+    "GridConfig": "experiments.config",
     "LearningConfig": "training.config",
     "Start": "training.start",
     "TrainingConfig": "training.config",
