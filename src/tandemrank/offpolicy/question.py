@@ -77,8 +77,8 @@ class Question:
             )
         if self.independent not in (None, *get_args(Independent)):
             raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; {self.independent!r} came.")
-        if self.samples < 1 or self.replicates < 100 or not 0 < self.level < 1:
+        if self.samples < 1 or self.replicates < 100 or not 0.01 <= self.level < 1:
             raise ConfigError(
-                f"needed: samples >= 1, replicates >= 100, 0 < level < 1; got {self.samples}, {self.replicates}, "
+                f"needed: samples >= 1, replicates >= 100, 0.01 <= level < 1; got {self.samples}, {self.replicates}, "
                 f"{self.level}."
             )
