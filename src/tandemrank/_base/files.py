@@ -91,6 +91,7 @@ def check_target(path: str | Path, kind: Kind | None = None, inputs: Iterable[ob
     is a file in a folder of ours.
     """
     with _reporting(path):
+        os.fspath(path).encode()  # what writes tables takes no other name
         real = Path(os.path.realpath(path))
         for source in _real_inputs(inputs):
             if real == source or real in source.parents:

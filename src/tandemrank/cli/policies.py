@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandemrank._base.files import Kind, replacing
+from tandemrank._base.files import Kind, regular, replacing
 from tandemrank.cli.app import app
 from tandemrank.cli.options import Json
 from tandemrank.cli.terminal import print_json, show
@@ -79,14 +79,16 @@ def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
     """Ids by name, of the type that the pair's have, or those of a file."""
     import polars as pl
 
+    from tandemrank._base.ids import id_series
+
     if asked.endswith(".parquet"):
         try:
-            return pl.read_parquet(asked, columns=["query_id"])["query_id"]
+            return pl.read_parquet(regular(asked), columns=["query_id"])["query_id"]
         except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise ConfigError(
                 f"cannot read the queries in {asked}: expected Parquet with a column query_id."
             ) from error
-    found = pl.Series("query_id", [part.strip() for part in asked.split(",")])
+    found = id_series("query_id", [part.strip() for part in asked.split(",")])
     if not vocabulary.query_ids.dtype.is_integer():
         return found
     numbers = found.cast(pl.Int64, strict=False)

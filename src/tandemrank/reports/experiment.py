@@ -147,7 +147,8 @@ def _seconds(table: Table) -> str:
         values = (_td(Mean() if row is None else Mean(row.seconds_mean), digits=1) for row in rows)
         lines.append(line(_chip(table, method), values))
     body = table_of(_setting_heads(table), lines, "Seconds per training")
-    return section("Seconds per training", f'<div class="narrow">{body}</div>')
+    note = "<p>The first training on a machine also compiles its kernels, which are kept on disk from then on.</p>"
+    return section("Seconds per training", f'{note}<div class="narrow">{body}</div>')
 
 
 def figures_of(table: Table) -> "list[tuple[str, Callable[[Table], Figure], str]]":
