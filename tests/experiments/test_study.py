@@ -12,7 +12,7 @@ from tandemrank._base.files import write_json
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import study
 from tandemrank.experiments.config import PRESETS, ExperimentConfig
-from tandemrank.experiments.study import Cell, CellRecord, StudyConfig, cells, study_config, table_of
+from tandemrank.experiments.study import CellRecord, StudyCell, StudyConfig, cells, study_config, table_of
 from tandemrank.reports import stages, style
 from tandemrank.training import driver
 
@@ -30,7 +30,7 @@ def record(ndcg: float, **more: float) -> CellRecord:
     return CellRecord(ndcg=ndcg, clicked_per_query=20.0, seconds=1.0, **known)
 
 
-def put(folder: Path, cell: Cell, found: CellRecord) -> None:
+def put(folder: Path, cell: StudyCell, found: CellRecord) -> None:
     (folder / "cells").mkdir(parents=True, exist_ok=True)
     write_json(folder / "cells" / f"{cell.name}.json", found)
 
@@ -42,7 +42,7 @@ def test_the_most_telling_cells_come_first_and_every_cell_once() -> None:
     assert (len(different), len(alike)) == (5, 9)
     assert len(found) == len({cell.name for cell in found}) == 14 * 4 * runs + 5 * 2 * runs + 3 * 2 * few
     assert found[:4] == [
-        Cell(FIRST.name, method, "off", 0) for method in ("joint", "stacking", "independent", "baseline")
+        StudyCell(FIRST.name, method, "off", 0) for method in ("joint", "stacking", "independent", "baseline")
     ]
     assert {cell.score for cell in found[8 * 4 * few :][: 5 * 2 * few]} == {"stacked"}
     start = 14 * 4 * few + 5 * 2 * few
@@ -69,10 +69,10 @@ def test_every_method_has_all_runs_and_the_score_where_the_stages_know_different
 def test_the_table_is_that_of_the_cells_that_are_there(tmp_path) -> None:
     """Two runs of Joint and Stacking, one of Independent: each rival on its own runs, the best one first."""
     for run, (joint, stacking) in enumerate([(0.5, 0.4), (0.7, 0.62)]):
-        put(tmp_path, Cell(FIRST.name, "joint", "off", run), record(joint))
-        put(tmp_path, Cell(FIRST.name, "stacking", "off", run), record(stacking))
-    put(tmp_path, Cell(FIRST.name, "independent", "off", 0), record(0.3, ranker_alone=0.45))
-    (tmp_path / "cells" / f"{Cell(FIRST.name, 'baseline', 'off', 0).name}.json").write_text("{")
+        put(tmp_path, StudyCell(FIRST.name, "joint", "off", run), record(joint))
+        put(tmp_path, StudyCell(FIRST.name, "stacking", "off", run), record(stacking))
+    put(tmp_path, StudyCell(FIRST.name, "independent", "off", 0), record(0.3, ranker_alone=0.45))
+    (tmp_path / "cells" / f"{StudyCell(FIRST.name, 'baseline', 'off', 0).name}.json").write_text("{")
     table = table_of(config(), tmp_path)
     [found] = table.settings
     assert {line.name: line.ndcg_runs for line in found.lines} == {
@@ -96,7 +96,7 @@ def test_the_figure_has_a_row_per_setting_and_both_joints_in_it(tmp_path) -> Non
         (0, "off", "joint", 0.5), (1, "off", "joint", 0.7), (0, "off", "stacking", 0.4), (1, "off", "stacking", 0.5),
         (0, "stacked", "stacking", 0.45), (1, "stacked", "stacking", 0.6), (0, "stacked", "joint", 0.55),
     ):  # fmt: skip
-        put(tmp_path, Cell(FIRST.name, method, score, run), record(ndcg))
+        put(tmp_path, StudyCell(FIRST.name, method, score, run), record(ndcg))
     [axis] = stages.gains(table_of(config(), tmp_path)).axes
     assert [tick.get_text() for tick in axis.get_yticklabels()] == [
         f"{FIRST.name}\nover stacking with the score, n = 2 (1 with the score)"
@@ -108,9 +108,9 @@ def test_the_figure_has_a_row_per_setting_and_both_joints_in_it(tmp_path) -> Non
 @pytest.mark.parametrize(("generator", "ranker", "best"), [(0.4, 0.35, 0.4), (0.4, 0.6, 0.6), (0.4, float("nan"), 0.4)])
 def test_a_single_stage_is_the_better_of_both_models_trained_for_rank(tmp_path, generator, ranker, best) -> None:
     """Not what the generator shows that was trained for a place among the K2."""
-    put(tmp_path, Cell(FIRST.name, "joint", "off", 0), record(0.9))
+    put(tmp_path, StudyCell(FIRST.name, "joint", "off", 0), record(0.9))
     found = record(0.3, generator_alone=0.8, ranker_alone=ranker, generator_for_rank=generator)
-    put(tmp_path, Cell(FIRST.name, "independent", "off", 0), found)
+    put(tmp_path, StudyCell(FIRST.name, "independent", "off", 0), found)
     [setting] = table_of(config(), tmp_path).settings
     assert next(line.ndcg.mean for line in setting.lines if line.name == "single stage") == best
 
@@ -120,7 +120,7 @@ def test_a_study_goes_on_where_it_stopped(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(study, "SETTINGS", (FIRST, SECOND))
     trained: list[str] = []
 
-    def fake(_: StudyConfig, missing: list[Cell]):
+    def fake(_: StudyConfig, missing: list[StudyCell]):
         for cell in missing:
             trained.append(cell.name)
             yield cell, record(0.5)
@@ -161,7 +161,7 @@ def test_too_few_items_are_refused_before_anything_is_trained(tmp_path) -> None:
 
 
 def test_one_cell_of_a_small_world_is_trained() -> None:
-    [(cell, found)] = study._trained(config(), [Cell(FIRST.name, "stacking", "stacked", 0)])
+    [(cell, found)] = study._trained(config(), [StudyCell(FIRST.name, "stacking", "stacked", 0)])
     assert cell.method == "stacking"
     assert 0 < found.ndcg < 1
     assert found.clicked_per_query > 1
@@ -186,7 +186,7 @@ def test_settings_with_a_stage_in_common_train_it_alone_once(monkeypatch) -> Non
         return found
 
     monkeypatch.setattr(driver.Methods, "_phase", spy)
-    asked = [Cell(name, "independent", "off", 0) for name in settings]
+    asked = [StudyCell(name, "independent", "off", 0) for name in settings]
     found = [record for _, record in study._trained(config(), asked)]
     alone = "generator among K2", "ranker alone", "generator alone"
     # The rank 50 of SECOND is that of `small`; the generators of rank 2 are one, too; the other log shares nothing.

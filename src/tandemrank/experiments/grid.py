@@ -27,7 +27,7 @@ from tandemrank.experiments import results, store
 from tandemrank.experiments.config import Cell, GridConfig, cells
 from tandemrank.experiments.ratings import Task
 from tandemrank.experiments.results import GridState, Point, Record, Reference, Table
-from tandemrank.experiments.store import Clock, Finished, Store, Users
+from tandemrank.experiments.store import CellUsers, Clock, Finished, Store
 from tandemrank.experiments.table import rows_of, table_of
 from tandemrank.experiments.trainer import Outcome, Trainer, references, simulate_log
 from tandemrank.experiments.world import World, build_world, load_task, logged_users
@@ -107,9 +107,9 @@ def _done(mine: Store) -> frozenset[str]:
     return frozenset(cell.name for cell in mine.records())
 
 
-def _world(config: GridConfig, seconds: float) -> results.World:
+def _world(config: GridConfig, seconds: float) -> results.WorldFacts:
     task = _task(config.model_dump_json())
-    return results.World(
+    return results.WorldFacts(
         data=task.name,
         queries=task.Q,
         items=task.D,
@@ -182,7 +182,7 @@ def _finished(cell: Cell, outcome: Outcome) -> Finished:
         seconds=outcome.seconds,
         history=tuple(Point(**epoch._asdict()) for epoch in outcome.history),
     )
-    return Finished(cell, record, Users(_rounded(found.ndcg), _rounded(found.ndcg_new)))
+    return Finished(cell, record, CellUsers(_rounded(found.ndcg), _rounded(found.ndcg_new)))
 
 
 def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:

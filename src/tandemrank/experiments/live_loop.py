@@ -36,7 +36,7 @@ Stage = Literal["log", "canary"]
 Learn = Callable[[pl.DataFrame, TwoStagePolicy, int], TwoStagePolicy]
 
 
-class Gate(Protocol):
+class GateAnswer(Protocol):
     """What the gate says: `call` is "ship", "canary" or "do not"."""
 
     @property
@@ -52,7 +52,7 @@ class Gate(Protocol):
         """Of the traffic, for the new pair."""
 
 
-Decide = Callable[[TwoStagePolicy, TwoStagePolicy, pl.DataFrame, int], Gate]
+Decide = Callable[[TwoStagePolicy, TwoStagePolicy, pl.DataFrame, int], GateAnswer]
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ class _Rounds:
             return Round(number, gate.call, gate.why, None, None, None, None, "", "old", before, None)
         return self._canary(number, pair, gate, before)
 
-    def _canary(self, number: int, pair: TwoStagePolicy, gate: Gate, before: float) -> Round:
+    def _canary(self, number: int, pair: TwoStagePolicy, gate: GateAnswer, before: float) -> Round:
         name = f"round-{number}"
         pair.save(self.folder / "pairs" / name)
         new = self.client.call("POST", "/pairs", {"folder": name})["policy"]

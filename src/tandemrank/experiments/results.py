@@ -154,7 +154,7 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class NdcgDifference:
     """NDCG of `method` less that of `against`, paired over the runs, or over the users of one run."""
 
     K2: int
@@ -192,7 +192,7 @@ class PaperRow:
 
 
 @dataclass(frozen=True)
-class World:
+class WorldFacts:
     """What an experiment ran on, how long and where."""
 
     data: str = "its data"
@@ -211,12 +211,12 @@ class Table:
     title: str = "Results"
     command: str = ""
     version: str = ""
-    world: World = World()
+    world: WorldFacts = WorldFacts()
     switches: dict[str, JsonValue] = field(default_factory=dict)
     switch_help: dict[str, str] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     references: tuple[Reference, ...] = ()
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[NdcgDifference, ...] = ()
     curves: tuple[Curve, ...] = ()
     paper: tuple[PaperRow, ...] = ()
 

@@ -39,7 +39,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Users:
+class CellUsers:
     """NDCG of every user, of all items and of new ones (NaN where nothing is relevant)."""
 
     ndcg: tuple[float, ...]
@@ -52,7 +52,7 @@ class Finished:
 
     cell: Cell
     record: Record
-    users: Users
+    users: CellUsers
 
 
 class Store:

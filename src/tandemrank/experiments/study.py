@@ -28,7 +28,7 @@ from tandemrank.experiments.evaluation import ndcg
 from tandemrank.experiments.results import Mean, Number, from_json
 from tandemrank.experiments.stage_models import Stages
 from tandemrank.experiments.table import over_runs
-from tandemrank.experiments.trainer import Log, Trainer, simulate_log
+from tandemrank.experiments.trainer import Trainer, TrainerLog, simulate_log
 from tandemrank.experiments.world import World, build_world, load_task
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -76,7 +76,7 @@ SETTINGS: tuple[Setting, ...] = (
 BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
-class Cell(NamedTuple):
+class StudyCell(NamedTuple):
     """One training: a setting, what trains it, a run."""
 
     setting: str
@@ -173,7 +173,7 @@ PLAIN, WITH_SCORE = ORDER[:4], ORDER[4:]
 FEW = 3  # runs of a setting before another has more, and all of what is there for a sign alone
 
 
-def cells(config: StudyConfig) -> list[Cell]:
+def cells(config: StudyConfig) -> list[StudyCell]:
     """All of them, the most telling first: a few runs of every setting; where the stages know different things all runs, also
     with the generator's score; all other runs; the score where both stages are factorisations, a few runs at the first K2."""
     different = tuple(one for one in SETTINGS if one.question != "rank")
@@ -184,7 +184,7 @@ def cells(config: StudyConfig) -> list[Cell]:
         (SETTINGS, runs, PLAIN), (alike, FEW, WITH_SCORE),
     )  # fmt: skip
     found = [
-        Cell(setting.name, method, score, run)
+        StudyCell(setting.name, method, score, run)
         for settings, most, methods in order
         for run in range(min(most, runs))
         for setting in settings
@@ -198,7 +198,7 @@ def length(config: StudyConfig, setting: Setting) -> int:
     return max(round(config.impressions * setting.share), 1)
 
 
-def read_cell(folder: Path, cell: Cell) -> CellRecord | None:
+def read_cell(folder: Path, cell: StudyCell) -> CellRecord | None:
     """The record of a finished cell; None where it is not there, or not whole."""
     try:
         found = from_json(CellRecord, (folder / "cells" / f"{cell.name}.json").read_bytes())
@@ -218,18 +218,18 @@ def table_of(config: StudyConfig, folder: Path, command: str = "") -> StudyTable
     )  # fmt: skip
 
 
-def _result(config: StudyConfig, setting: Setting, records: dict[Cell, CellRecord]) -> SettingResult | None:
+def _result(config: StudyConfig, setting: Setting, records: dict[StudyCell, CellRecord]) -> SettingResult | None:
     """A setting over the runs that are there; a rival that has fewer than Joint is compared on those."""
     values: dict[str, dict[int, float]] = {}
     for score, method in ORDER:
-        own = {run: records.get(Cell(setting.name, method, score, run)) for run in range(config.runs)}
+        own = {run: records.get(StudyCell(setting.name, method, score, run)) for run in range(config.runs)}
         values[_label(method, score)] = {run: record.ndcg for run, record in own.items() if record is not None}
     values[SINGLE] = {run: _single(setting, run, records) for run in values["independent"]}
     values = {name: found for name, found in values.items() if found}
     gains = [gain for joint in ("joint", "joint with the score") for gain in _gains(joint, values)]
     if not gains:
         return None
-    first = records[Cell(setting.name, "joint", "off", min(values["joint"]))]
+    first = records[StudyCell(setting.name, "joint", "off", min(values["joint"]))]
     lines = tuple(Line(name, _over(list(found.values())), found) for name, found in values.items())
     return SettingResult(
         setting.name, setting.question, setting.K2, length(config, setting), setting.stages, first.clicked_per_query, lines,
@@ -252,9 +252,9 @@ def _gains(joint: str, values: dict[str, dict[int, float]]) -> list[Gain]:
     return sorted(found, key=lambda gain: gain.difference.mean)
 
 
-def _single(setting: Setting, run: int, records: dict[Cell, CellRecord]) -> float:
+def _single(setting: Setting, run: int, records: dict[StudyCell, CellRecord]) -> float:
     """The better of the two models alone, each trained for rank, and scoring everything."""
-    own = records[Cell(setting.name, "independent", "off", run)]
+    own = records[StudyCell(setting.name, "independent", "off", run)]
     return float(np.nanmax([own.generator_for_rank, own.ranker_alone]))
 
 
@@ -332,7 +332,7 @@ def _as_text(config: StudyConfig) -> str:
     return f'{{{head}, "experiment": {config.experiment.model_dump_json()}}}\n'
 
 
-def _trained(config: StudyConfig, missing: list[Cell]) -> Iterator[tuple[Cell, CellRecord]]:
+def _trained(config: StudyConfig, missing: list[StudyCell]) -> Iterator[tuple[StudyCell, CellRecord]]:
     """Every cell that is missing; what shares a world, a log, a stage that was trained alone or a start is made once."""
 
     @lru_cache(maxsize=KEPT)
@@ -340,7 +340,7 @@ def _trained(config: StudyConfig, missing: list[Cell]) -> Iterator[tuple[Cell, C
         return build_world(task, _with(config.experiment, dict(switches)), derive(config.seed, "run", run))
 
     @lru_cache(maxsize=KEPT)
-    def log_of(run: int, switches: tuple[tuple[str, int], ...], N: int) -> tuple[Log, Alone]:
+    def log_of(run: int, switches: tuple[tuple[str, int], ...], N: int) -> tuple[TrainerLog, Alone]:
         return (
             simulate_log(world_of(run, switches), config.experiment, N, derive(config.seed, "run", run), ("joint",)),
             {},

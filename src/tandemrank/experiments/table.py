@@ -14,15 +14,15 @@ from tandemrank.experiments.evaluation import difference
 from tandemrank.experiments.results import (
     FIGURES,
     UNKNOWN,
-    Difference,
     Mean,
+    NdcgDifference,
     NdcgFigure,
     PaperRow,
     Record,
     Reference,
     Row,
     Table,
-    World,
+    WorldFacts,
 )
 
 # Table 1 of the paper: NDCG@10, means of 25 runs.
@@ -76,7 +76,7 @@ def over_runs(values: Floats) -> Mean:
     return Mean(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
 
 
-def differences(config: GridConfig, records: Mapping[Cell, Record], users: UsersOf) -> tuple[Difference, ...]:
+def differences(config: GridConfig, records: Mapping[Cell, Record], users: UsersOf) -> tuple[NdcgDifference, ...]:
     """Joint less each other method in every setting: paired over the runs, over the users where there is one run."""
     found = []
     for N in config.impressions:
@@ -95,14 +95,14 @@ def _difference(
     against: str,
     users: UsersOf,
     figure: NdcgFigure = "ndcg",
-) -> Difference:
+) -> NdcgDifference:
     """Of the records of every run; of the users of the first, where there is one."""
     cell = first[0]
     if len(both) > 1:
         gap = over_runs(np.array([x.of(figure).mean - y.of(figure).mean for x, y in both]))
     else:
         gap = difference(users(cell, figure), users(first[1], figure))
-    return Difference(
+    return NdcgDifference(
         K2=cell.K2, N=cell.N, method=cell.method, against=against, figure=figure, runs=len(both),
         mean=gap.mean, low=gap.low, high=gap.high, kind="runs" if len(both) > 1 else "users",
     )  # fmt: skip
@@ -110,7 +110,7 @@ def _difference(
 
 def table_of(
     config: GridConfig,
-    world: World,
+    world: WorldFacts,
     records: Mapping[Cell, Record],
     references: tuple[Reference, ...],
     users: UsersOf,

@@ -30,7 +30,7 @@ from tandemrank.training.schedules import UNTRAINED, Method
 
 
 @dataclass(frozen=True)
-class Log:
+class TrainerLog:
     """A simulated log of N impressions, ready for training, the pairs clicked in it, and the seconds that all methods share.
 
     Shapes: clicked [Q, D].
@@ -44,7 +44,7 @@ class Log:
 
 def simulate_log(
     world: World, config: ExperimentConfig, N: int, seed: int, methods: Sequence[Method] = ("joint",)
-) -> Log:
+) -> TrainerLog:
     """A log of N impressions of the production policy, its weights and its held-out part; beliefs where a method uses them."""
     learning = config.learning
     train_log, held_out = counting.parts_of(
@@ -64,7 +64,7 @@ def simulate_log(
         lists=lambda: logger.lists_of(impressions(world, N, seed)),
     )
     seconds = time.perf_counter() - since
-    return Log(found, N, pairs_of(train_log, "clicked") + pairs_of(held_out, "clicked"), seconds)
+    return TrainerLog(found, N, pairs_of(train_log, "clicked") + pairs_of(held_out, "clicked"), seconds)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Trainer:
         self,
         world: World,
         config: ExperimentConfig,
-        log: Log,
+        log: TrainerLog,
         seed: int,
         checkpoints: Path | None = None,
         *,

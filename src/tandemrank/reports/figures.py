@@ -228,7 +228,7 @@ def judged_epochs(table: Table) -> list[Judged]:
     return [point for point in found if math.isfinite(point.held_out) and math.isfinite(point.true)]
 
 
-class Chosen(NamedTuple):
+class ChosenEpoch(NamedTuple):
     """Which learning curves are shown: of the smallest K2, the shortest and the longest log."""
 
     K2: int
@@ -236,20 +236,20 @@ class Chosen(NamedTuple):
     methods: list[str]
 
 
-def chosen_curves(table: Table) -> Chosen | None:
+def chosen_curves(table: Table) -> ChosenEpoch | None:
     """The curves to show; None where there are none."""
     curves = [curve for curve in table.curves if curve.history]
     if not curves:
         return None
     K2 = min(curve.K2 for curve in curves)
     Ns = sorted({curve.N for curve in curves if curve.K2 == K2})
-    return Chosen(K2, sorted({Ns[0], Ns[-1]}), list(dict.fromkeys(c.method for c in curves if c.K2 == K2)))
+    return ChosenEpoch(K2, sorted({Ns[0], Ns[-1]}), list(dict.fromkeys(c.method for c in curves if c.K2 == K2)))
 
 
 @styled
 def learning_curves(table: Table) -> "Figure":
     """True NDCG (solid) and the judgement on held-out clicks (dotted), if any, by epoch; phases follow one another."""
-    chosen = chosen_curves(table) or Chosen(0, [], [])
+    chosen = chosen_curves(table) or ChosenEpoch(0, [], [])
     figure, axes = panels(len(chosen.Ns), len(chosen.methods), 0.5 + 2.5 * len(chosen.Ns), sharey="row")
     for row, N in zip(axes, chosen.Ns, strict=True):
         for axis, method in zip(row, chosen.methods, strict=True):

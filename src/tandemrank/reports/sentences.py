@@ -2,7 +2,7 @@
 
 import math
 
-from tandemrank.experiments.results import Difference, Figure, Table
+from tandemrank.experiments.results import Figure, NdcgDifference, Table
 from tandemrank.reports.words import bracket, closely, duration, label, listed
 
 MEASURES: dict[Figure, tuple[str, str]] = {
@@ -63,7 +63,7 @@ def _methods(table: Table) -> list[str]:
     return sentences
 
 
-def _one_setting(entry: Difference) -> str:
+def _one_setting(entry: NdcgDifference) -> str:
     a, b, bounds = label(entry.method), label(entry.against), bracket(entry.low, entry.high, closely)
     return {
         "ahead": f"{a} is ahead of {b} by {abs(entry.mean):.4f} NDCG {bounds}.",
@@ -73,7 +73,7 @@ def _one_setting(entry: Difference) -> str:
     }[entry.verdict]
 
 
-def _many_settings(entries: list[Difference]) -> str:
+def _many_settings(entries: list[NdcgDifference]) -> str:
     verdicts, values = [entry.verdict for entry in entries], [entry.mean for entry in entries]
     others = {"behind": "behind in", "level": "not to be told apart in", "unknown": "without an interval in"}
     rest = "".join(f", {words} {verdicts.count(name)}" for name, words in others.items() if name in verdicts)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tandemrank.experiments.results import Difference, Figure, Mean, Table
+from tandemrank.experiments.results import Figure, Mean, NdcgDifference, Table
 from tandemrank.reports.sentences import MEASURES, headline, interval_note, what_was_run
 from tandemrank.reports.words import bracket, closely, count, decimal, label, switches
 
@@ -68,7 +68,7 @@ def _new_grid(table: Table) -> tuple[list[str], list[list[str]]]:
     return heads, lines
 
 
-def _difference_line(d: Difference) -> list[str]:
+def _difference_line(d: NdcgDifference) -> list[str]:
     interval = bracket(d.low, d.high, closely) or "–"
     return [
         f"{label(d.method)} − {label(d.against)}",

@@ -1,5 +1,4 @@
-"""How a training went, where it stands, and when to stop: the judgement on held-out clicks, smoothed over epochs.
-"""
+"""How a training went, where it stands, and when to stop: the judgement on held-out clicks, smoothed over epochs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

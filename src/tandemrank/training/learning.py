@@ -56,7 +56,7 @@ class Listener:
 
 
 @dataclass(frozen=True)
-class Plan:
+class LearningPlan:
     """What `learn` is asked for. `chooses`: the methods are tried, and held-out clicks choose one."""
 
     log: Source
@@ -113,7 +113,7 @@ def learn(
     files by tasks and trains on all nodes of a cluster, which must all see files and checkpoints.
     """
     plan = _plan(
-        Plan(
+        LearningPlan(
             log=log,
             config=config or LearningConfig(),
             methods=(),
@@ -139,7 +139,7 @@ def learn(
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def _plan(plan: Plan, methods: Sequence[str] | None) -> Plan:
+def _plan(plan: LearningPlan, methods: Sequence[str] | None) -> LearningPlan:
     """The plan with its methods; refuses what cannot be done, and switches without effect."""
     usual: Method = "joint" if plan.start.is_features else UNTRAINED
     asked = [usual] if methods is None else list(methods)
@@ -159,7 +159,7 @@ def _plan(plan: Plan, methods: Sequence[str] | None) -> Plan:
     return plan
 
 
-def refuse_without_effect(plan: Plan) -> None:
+def refuse_without_effect(plan: LearningPlan) -> None:
     """Refuses switches that would be accepted and ignored."""
     config, defaults = plan.config, LearningConfig()
     given = [name for name in config.training.model_fields_set if _differs(config.training, defaults.training, name)]
@@ -189,7 +189,7 @@ def _differs(config: object, defaults: object, name: str) -> bool:
     return bool(getattr(config, name) != getattr(defaults, name))
 
 
-def _resolved(plan: Plan, parts: Parts) -> Plan:
+def _resolved(plan: LearningPlan, parts: Parts) -> LearningPlan:
     """The plan with what the log decides: K, the longest list; K2, at most all items."""
     config, D = plan.config, len(parts.vocabulary.item_ids)
     K = config.list_length or parts.list_length
@@ -211,7 +211,7 @@ def _resolved(plan: Plan, parts: Parts) -> Plan:
 # --- the five steps ---------------------------------------------------------------------------------------------------
 
 
-def read(plan: Plan) -> Parts:
+def read(plan: LearningPlan) -> Parts:
     """The log in its parts; its first lists are kept where a logging policy may have to be fitted to them."""
     config = plan.config
     unknown = plan.logging_policy is None
@@ -227,7 +227,7 @@ def read(plan: Plan) -> Parts:
     )
 
 
-def believe(plan: Plan, parts: Parts) -> TrainingData:
+def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
     """What the log says: its propensities, the beliefs, and the weights of the documents."""
     plan.listener.stage("what the log says: its propensities and its beliefs")
     needs_beliefs = UNTRAINED in plan.methods or (plan.trains and plan.config.objective == "beliefs")
@@ -247,7 +247,7 @@ def believe(plan: Plan, parts: Parts) -> TrainingData:
     return data
 
 
-def build(plan: Plan, parts: Parts, data: TrainingData) -> tuple[TrainingData, Built]:
+def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[TrainingData, Built]:
     """Both stages before training, without the pairs that must not be shown, whose weights do not count either."""
     config, beliefs, start = plan.config, None, None
     K2 = config.candidates or config.K
@@ -279,7 +279,7 @@ def believed_policy(start: Start, parts: Parts, data: TrainingData, *, K2: int, 
     return TwoStagePolicy(scorer, scorer, K2, K, parts.vocabulary)
 
 
-def train(plan: Plan, data: TrainingData, built: Built) -> tuple[dict[Method, Trained], Choice | None]:
+def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Method, Trained], Choice | None]:
     """Every method; where held-out clicks choose, the one that they prefer."""
     if plan.engine == "ray" and not plan.trains:
         plan.listener.note("nothing is trained, so the engine ray shares out the reading of the log alone.")
@@ -303,7 +303,7 @@ def train(plan: Plan, data: TrainingData, built: Built) -> tuple[dict[Method, Tr
 
 
 def value(
-    plan: Plan, parts: Parts, data: TrainingData, trained: dict[Method, Trained], choice: Choice | None
+    plan: LearningPlan, parts: Parts, data: TrainingData, trained: dict[Method, Trained], choice: Choice | None
 ) -> Learned:
     """What every policy is worth on the part that nothing before has seen, beside production."""
     found = valuing.Valuer(plan.config, parts, data, plan.logging_policy, plan.seed, plan.listener.stage).all(trained)
