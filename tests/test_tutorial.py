@@ -16,7 +16,7 @@ import pytest
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {  # the first and the last heading of what is run, and how many outputs it has
     "own-logs.md": ("# From your own log to a decision", None, 8),
-    "decisions.md": ("## From two saved pairs to a decision", "## Bounds of a log", 1),
+    "decisions.md": ("## From two saved policies to a decision", "## Bounds of a log", 1),
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Two methods that are nearly equal: on another CPU the other one may be ahead, and the words change.
