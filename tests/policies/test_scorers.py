@@ -1,19 +1,23 @@
-"""Every scorer that can be saved conforms."""
+"""Every scorer that can be saved conforms; what is special to some."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from scipy.sparse import csr_matrix
 
 from conformance import check_ranker, check_scorer
 from own_models import OwnNetwork
 from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import PolicyError
 from tandemrank.experiments.stage_models import FeatureWeights, Stacked, scaled
 from tandemrank.policies import towers
 from tandemrank.policies.memory import Memory, Remembering
-from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer, low_rank
+from tandemrank.policies.two_stage import TwoStagePolicy
 
 NUMBERS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
 
@@ -60,3 +64,31 @@ def test_a_re_ranker_of_candidates_conforms(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_it_conforms(name: str, tmp_path: Path) -> None:
     check_scorer(EXAMPLES[name](), tmp_path)
+
+
+def test_a_stacked_re_ranker_is_handed_the_score_of_its_own_pair() -> None:
+    """Also of a copy and of another generator; the pair that it came from keeps its own."""
+    users, items = NUMBERS[:6], NUMBERS[6:14]
+    generator, stacked = MatrixFactorisation(users, items), Stacked(MatrixFactorisation(0 * users, items))
+    with torch.no_grad():
+        stacked.weight.fill_(3)
+    ids = Vocabulary(pl.Series(range(6)), pl.Series(range(8)))
+    pair = TwoStagePolicy(generator, stacked, 4, 2, ids)
+    other = replace(pair, generator=MatrixFactorisation(-users, items))
+    copied = pair.copy()
+    with torch.no_grad():
+        copied.generator.queries.mul_(2)
+    q = torch.arange(6)
+    for one, factor in ((pair, 3), (other, -3), (copied, 6)):
+        assert torch.allclose(one.ranker(q), factor * generator(q))
+    with pytest.raises(PolicyError, match="generator"):
+        TwoStagePolicy(pair.ranker, generator, 4, 2, ids)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_low_rank_is_the_best_approximation_up_to_a_constant_of_each_query(rank: int) -> None:
+    scorer, q = MatrixFactorisation(NUMBERS[:6], NUMBERS[6:14]), torch.arange(6)
+    full = scorer(q).detach().numpy().astype(np.float64)
+    U, S, Vt = np.linalg.svd(full - full.mean(1, keepdims=True))
+    found = low_rank(scorer, rank)(q).detach().numpy()
+    assert found == pytest.approx(U[:, :rank] * S[:rank] @ Vt[:rank], abs=1e-5)
