@@ -59,6 +59,7 @@ class Feedback:
     has the digits that float64 has no room for, so that merging is exact; where a column was changed it counts, as it is.
     `others`: clicks on other items of the same lists, summed over the row's clicks; weights do not enter. None where nobody
     counted them. `anew`: every impression has a random key of its own, as a server writes them: its list was drawn for it.
+    `heaviest`: the largest weight of an impression; there are at least N / heaviest of them.
     Shapes: query, item, rank, shown, clicks, logged, others [P]; impressions [Q].
     """
 
@@ -73,6 +74,7 @@ class Feedback:
     exact: Exact = Exact()
     others: NDArray[np.float64] | None = None
     anew: bool = False
+    heaviest: float = 1.0
 
     @property
     def N(self) -> float:
@@ -147,6 +149,7 @@ def save(feedback: Feedback, path: str | Path) -> Path:
     rows |= {k: v for name in ("shown", "clicks", "logged") for k, v in _limb_columns(feedback.exact, name).items()}
     queries = {"query_id": feedback.vocabulary.query_ids, "impressions": feedback.impressions}
     queries |= _limb_columns(feedback.exact, "impressions")
+    queries |= {"heaviest": np.full(feedback.Q, feedback.heaviest)}
     with files.replacing(path, FEEDBACK) as folder:
         folder.mkdir()
         pl.DataFrame(rows).write_parquet(folder / "sums.parquet", compression="zstd", compression_level=1)
@@ -179,11 +182,14 @@ def load(path: str | Path) -> Feedback:
         kept = {n: _limbs(queries if n == "impressions" else sums, n) for n in LIMBS}
         vocabulary = Vocabulary(_ids(queries, "query_id"), _ids(items, "item_id"))
         impressions = _column(queries, "impressions", pl.Float64)
+        heaviest = float(_column(queries, "heaviest", pl.Float64).max(initial=0.0)) or 1.0
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, LogError) as error:
         raise LogError(
             f"{path} is not saved feedback, or it is damaged: {error}. Build it from the log again."
         ) from error
-    feedback = Feedback(vocabulary, **({"logged": None} | columns), impressions=impressions, exact=Exact(**kept))
+    feedback = Feedback(
+        vocabulary, **({"logged": None} | columns), impressions=impressions, exact=Exact(**kept), heaviest=heaviest
+    )
     for positions, size in ((feedback.query, feedback.Q), (feedback.item, feedback.D), (feedback.rank, 2**9)):
         if len(positions) and not (positions.min() >= 0 and positions.max() < size):
             raise LogError(f"{path} is damaged: its sums name positions without an id. Build it from the log again.")

@@ -191,8 +191,11 @@ def _in_order(found: _Found) -> _Found:
     final = Vocabulary(met.query_ids.sort(), met.item_ids.sort())
     if same_ids(final, met):
         return found
-    moved = [(*renamed(feedback, final), feedback.anew) for feedback in found.parts]
-    parts = tuple(replace(unpacked(total([sums]), final, shown), anew=anew) for sums, shown, anew in moved)
+    moved = [(*renamed(feedback, final), feedback) for feedback in found.parts]
+    parts = tuple(
+        replace(unpacked(total([sums]), final, shown), anew=before.anew, heaviest=before.heaviest)
+        for sums, shown, before in moved
+    )
     return _Found(parts, found.first.in_vocabulary(met, final))
 
 

@@ -180,6 +180,7 @@ class Tally:
         self.rows: list[Rows] = []  # waiting, those with weights or propensities
         self.parts: list[Sums] = []
         self.anew: bool | None = None  # of lists that were counted: whether each has a key of its own
+        self.heaviest = 0.0  # the largest weight of an impression
         self.impressions = np.zeros(0, dtype=np.int64)
         self.weights = np.zeros((WEIGHT_LIMBS, 0), dtype=np.int64)
 
@@ -190,6 +191,8 @@ class Tally:
         self._add_impressions(shown.query, shown.weight)
         own = shown.key is not None and len(np.unique(shown.key)) == len(shown.key)
         self.anew = own if self.anew is None else self.anew and own
+        heaviest = 1.0 if shown.weight is None else float(shown.weight.max(initial=0.0))
+        self.heaviest = max(self.heaviest, heaviest if len(shown.query) else 0.0)
         key = pack(np.repeat(shown.query, shown.length), shown.item, shown.rank)
         at, beside = clicks_beside(shown)
         if shown.weight is None and shown.propensity is None:
@@ -240,7 +243,7 @@ class Tally:
         if self.weights.shape[1]:
             weights = np.pad(self.weights, ((0, 0), (0, Q - self.weights.shape[1])))
             impressions = exact.carried(weights + exact.split(impressions, WEIGHT_LIMBS))
-        return replace(unpacked(sums, vocabulary, impressions), anew=bool(self.anew))
+        return replace(unpacked(sums, vocabulary, impressions), anew=bool(self.anew), heaviest=self.heaviest or 1.0)
 
 
 def unpacked(sums: Sums, vocabulary: Vocabulary, impressions: CountsOrLimbs) -> Feedback:
@@ -306,7 +309,8 @@ def merge(feedbacks: Sequence[Feedback]) -> Feedback:
         together: CountsOrLimbs = exact.carried(np.sum(impressions, axis=0))
     else:
         together = np.sum(impressions, axis=0)
-    return replace(unpacked(total(sums), vocabulary, together), anew=all(f.anew for f in feedbacks if f.N))
+    anew, heaviest = all(f.anew for f in feedbacks if f.N), max((f.heaviest for f in feedbacks if f.N), default=1.0)
+    return replace(unpacked(total(sums), vocabulary, together), anew=anew, heaviest=heaviest)
 
 
 def _union(ids: Sequence[pl.Series], column: str, bits: int) -> pl.Series:

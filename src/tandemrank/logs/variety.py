@@ -19,19 +19,19 @@ CARE_LISTS, REFUSE_LISTS = 50, 10
 
 def fixed_queries(feedback: Feedback) -> float | None:
     """The share of queries with one and the same list, of those that came twice or more; None where none did."""
-    repeated = feedback.impressions >= 2
+    repeated = feedback.impressions / feedback.heaviest >= 2
     return float(always_the_same(feedback)[repeated].mean()) if repeated.any() else None
 
 
 def items_in_common(feedback: Feedback) -> float | None:
     """The mean of `common` over the impressions of queries that came twice or more; None where none did."""
-    n = feedback.impressions
+    n = feedback.impressions / feedback.heaviest
     new = (np.diff(feedback.query, prepend=-1) != 0) | (np.diff(feedback.item, prepend=-1) != 0)
     if not len(new) or not (n >= 2).any():
         return None
-    times = np.add.reduceat(feedback.shown, np.flatnonzero(new))
+    times = np.add.reduceat(feedback.shown, np.flatnonzero(new)) / feedback.heaviest
     again = np.bincount(feedback.query[new], times * np.maximum(times - 1, 0), feedback.Q)
-    shown = np.bincount(feedback.query, feedback.shown, feedback.Q)
+    shown = np.bincount(feedback.query, feedback.shown / feedback.heaviest, feedback.Q)
     repeated = (n >= 2) & (shown > 0)
     if not repeated.any():
         return None

@@ -127,7 +127,7 @@ def calibrated(
     theta [K] -> [P].
     """
     used = expected.queries[log.query]
-    side = max(int(np.clip(np.sqrt(log.shown[used].sum() / EACH), 1, GROUPS)) // coarser, 1)
+    side = max(int(np.clip(np.sqrt(log.shown[used].sum() / (EACH * log.heaviest)), 1, GROUPS)) // coarser, 1)
     group = np.zeros(len(log.query), np.int64)
     of_expected = np.zeros(len(expected.rho_0), np.int64)
     for own, others in ((rho_0, expected.rho_0), (rho, expected_rho)):
@@ -135,7 +135,8 @@ def calibrated(
         group = group * side + np.searchsorted(edges, own)
         of_expected = of_expected * side + np.searchsorted(edges, others)
     seen = np.bincount(group[used], exposure(log, theta)[used], side**2)
-    ratio = (seen + PRIOR) / (np.bincount(of_expected, expected.exposure, side**2) + PRIOR)
+    prior = PRIOR * log.heaviest
+    ratio = (seen + prior) / (np.bincount(of_expected, expected.exposure, side**2) + prior)
     found: Floats = np.clip(rho_0 * ratio[group], TINY, float(theta.max()))
     return found
 

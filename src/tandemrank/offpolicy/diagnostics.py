@@ -18,7 +18,7 @@ range is wider than it need be, and still right. Clicks are at most one per exam
 Another estimator than IPS may find a value beyond an end: the range is then as wide as both.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ class Diagnostics:
     """What the number rests on.
 
     `effective_sample_size` (sum(w e))^2 / sum(w^2 e), in examined items; on policy it is `examined`, all of them.
+    Of impressions with weights both are at least so many: sums over `heaviest`, the largest weight of an impression.
     `largest_weight` of a logged pair, `largest_share` of one pair in sum(w e), `clipped` the share of what was shown whose
     propensity was raised. `unsupported` = `lost_at_generator` + `lost_at_ranker`, shares of the new pair's exposure.
     """
@@ -55,6 +56,11 @@ class Diagnostics:
     lost_at_ranker: float
     balance: float
     balance_error: float
+    heaviest: float = 1.0
+
+    def summary(self) -> dict[str, object]:
+        """As plain names and values; of the log, not of the value, is the weight."""
+        return {name: value for name, value in asdict(self).items() if name != "heaviest"}
 
 
 def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: Exposure, theta: Floats) -> Diagnostics:
@@ -72,13 +78,15 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
     shuffled = max(0.0, 1 - float((n * exposure.total * exposure.random).sum()) / all_exposure)
     generator = min(unsupported, shuffled)
     queries = int((n > 0).sum())
-    over_shown = float(np.sqrt((w * we * theta[log.rank]).sum())) / all_exposure
+    # Of a log with weights there are fewer impressions than they add up to.
+    over_shown = float(np.sqrt(log.heaviest * (w * we * theta[log.rank]).sum())) / all_exposure
+    effective = all_weight**2 / float((w * we).sum()) if all_weight > 0 else 0.0
     return Diagnostics(
         queries=queries,
         impressions=log.N,
         clicks=float(log.clicks[w > 0].sum()),
-        examined=float(e.sum()),
-        effective_sample_size=all_weight**2 / float((w * we).sum()) if all_weight > 0 else 0.0,
+        examined=float(e.sum()) / log.heaviest,
+        effective_sample_size=effective / log.heaviest,
         largest_weight=float(w.max(initial=0.0)),
         largest_share=float(np.bincount(pair, we).max()) / all_weight if all_weight > 0 else 0.0,
         clipped=float(log.shown[raised].sum() / max(log.shown.sum(), 1.0)),
@@ -87,6 +95,7 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
         lost_at_ranker=unsupported - generator,
         balance=balance.value,
         balance_error=balance.standard_error if queries >= FEW_QUERIES else over_shown,
+        heaviest=log.heaviest,
     )
 
 

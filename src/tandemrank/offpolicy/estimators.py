@@ -133,7 +133,7 @@ class Moments:
     """What beta* is made of, of each query: X, S = Y - Z n, n, Z, and of impressions within it Cov(X, Y) and Var(Y), times n.
 
     Sums do not say which documents were shown together, so covariances are those within a rank, added up: another beta,
-    and a good one. Shapes: [Q] each.
+    and a good one. `weight`: the largest of an impression.  Shapes: [Q] each.
     """
 
     clicks: Floats
@@ -142,6 +142,7 @@ class Moments:
     total: Floats
     covariance: Floats
     variance: Floats
+    weight: float = 1.0
 
 
 def best_beta(found: Moments, use: NDArray[np.bool_]) -> float:
@@ -156,9 +157,9 @@ def best_beta(found: Moments, use: NDArray[np.bool_]) -> float:
     if N <= 0 or exposed <= 0:
         return 0.0
     U = float(found.clicks[use].sum()) / N
-    once = found.n < 2
-    top = np.where(once, (found.clicks - U * found.n) * found.surplus, found.covariance)[use]
-    bottom = np.where(once, np.square(found.surplus), found.variance)[use]
+    once = found.n / found.weight < 2
+    top = np.where(once, (found.clicks - U * found.n) * found.surplus / found.weight, found.covariance)[use]
+    bottom = np.where(once, np.square(found.surplus) / found.weight, found.variance)[use]
     spread = float(bottom.sum())
     if spread <= 1e-12 * exposed:
         return 0.0
@@ -176,8 +177,9 @@ def _moments(w: Floats, log: Feedback, theta: Floats, total: Floats | None) -> M
     ranks = log.query.astype(np.int64) * K + log.rank
     X, Y = (sums_by(ranks, w * x, log.Q * K).reshape(log.Q, K) for x in (log.clicks, seen))
     squares = w * w * theta[log.rank]
-    factor = np.where(n >= 2, n / np.maximum(n - 1, 1), 0.0)  # as in a sample variance
-    several = np.maximum(n, 1)
+    times = n / log.heaviest
+    factor = np.where(times >= 2, times / np.maximum(times - 1, 1), 0.0)  # as in a sample variance
+    several = np.maximum(n, log.heaviest)
     Z = np.full(log.Q, float(theta.sum())) if total is None else total
     return Moments(
         clicks=X.sum(1),
@@ -186,6 +188,7 @@ def _moments(w: Floats, log: Feedback, theta: Floats, total: Floats | None) -> M
         total=Z,
         covariance=factor * (by_query(squares * log.clicks, log) - (X * Y).sum(1) / several),
         variance=factor * (by_query(squares * seen, log) - np.square(Y).sum(1) / several),
+        weight=log.heaviest,
     )
 
 

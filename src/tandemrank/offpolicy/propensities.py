@@ -148,7 +148,7 @@ def _fitted_now(log: Feedback, lists: Callable[[], Lists] | None, kind: Asked, s
             "log itself, or the policy that drew it, or propensity = frequency."
         )
     queries = max(int((log.impressions > 0).sum()), 1)
-    return FittedLogger(fitted_policy(lists(), log.vocabulary, seed=seed), log.N / queries)
+    return FittedLogger(fitted_policy(lists(), log.vocabulary, seed=seed), log.N / log.heaviest / queries)
 
 
 def fitted_policy(lists: Lists, vocabulary: Vocabulary, *, seed: int = 0) -> TwoStagePolicy:
@@ -205,7 +205,7 @@ def knows_only_shown(kind: Kind, log: Feedback) -> bool:
 def shown_often(log: Feedback) -> float | None:
     """Showings per pair of query and item where queries are few and their frequencies well known, else None."""
     queries, pairs = int((log.impressions > 0).sum()), len(np.unique(log.query * np.int64(log.D) + log.item))
-    each = float(log.shown.sum()) / max(pairs, 1)
+    each = float(log.shown.sum()) / log.heaviest / max(pairs, 1)
     return each if 0 < queries < FEW_QUERIES and each >= OFTEN else None
 
 

@@ -7,7 +7,7 @@ default about these queries: what other impressions of them would have given (`u
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -129,7 +129,7 @@ class Value:
         if self.identified is not None:
             found |= {"worst_case": self.identified.worst, "best_case": self.identified.best}
         if self.diagnostics is not None:
-            found |= asdict(self.diagnostics)
+            found |= self.diagnostics.summary()
         return found
 
 

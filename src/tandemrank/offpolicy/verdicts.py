@@ -169,7 +169,7 @@ def misfit_words(found: Diagnostics) -> str:
             f"{said}, and {found.unsupported:.0%} goes to items that the query was never shown. They are too large, as P(item "
             "in the list) is, or belong to another examination curve (--curve)"
         )
-    examined = found.examined / found.impressions
+    examined = found.examined * found.heaviest / found.impressions
     is_sum_of_theta = abs(found.balance - examined) <= max(3 * found.balance_error, SUM_OF_THETA * examined)
     asks = ". Did you log P(item at position)? A propensity is its sum over positions, each times theta"
     return f"{said}{asks}" if is_sum_of_theta else said
