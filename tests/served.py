@@ -14,9 +14,9 @@ import polars as pl
 from tandemrank._base.ids import Vocabulary
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.serving.access import Access, Limits
 from tandemrank.serving.app import Context, application
 from tandemrank.serving.client import started
-from tandemrank.serving.access import Access, Limits
 from tandemrank.serving.service import Service, Settings
 
 Q, D, K2, K = 6, 12, 6, 3
