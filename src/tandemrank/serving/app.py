@@ -20,13 +20,12 @@ from starlette.routing import Route
 from tandemrank import __version__
 from tandemrank.errors import TandemRankError
 from tandemrank.serving import explain, messages, requests, run
+from tandemrank.serving.access import POLICY, Access
 from tandemrank.serving.log_files import Copied
 from tandemrank.serving.requests import (
     LOG,
-    POLICY,
     SEAL,
     TICK,
-    Access,
     Context,
     Guard,
     Handler,
