@@ -11,7 +11,7 @@ from tandemrank.experiments.world import build_world, load_task, start_policy
 from tandemrank.logs import validation
 from tandemrank.reports import live_loop as pages
 from tandemrank.serving import replay
-from tandemrank.serving.library import Library
+from tandemrank.serving.service import PolicyFolder
 
 SIZE = Size(queries=40, items=60, candidates=20, rank=3, rounds=2, log=600, canary=2000)
 
@@ -53,7 +53,7 @@ def test_its_log_is_fit_has_everything_and_is_drawn_again(turned) -> None:
     assert validation.validate(log).fit
     rows = sum(pl.read_parquet(f).height for f in log.glob("segment-*.parquet"))
     assert found.impressions - SIZE.log // 4 <= rows <= found.impressions
-    again = replay.replay([log], Library(folder / "pairs").find(replay.policies([log])))
+    again = replay.replay([log], PolicyFolder(folder / "pairs").find(replay.policies([log])))
     assert again.equal == again.impressions == rows
 
 

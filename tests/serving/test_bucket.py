@@ -13,14 +13,13 @@ from tandemrank.cli.serving import seal
 from tandemrank.errors import ConfigError, LogError, OutputError
 from tandemrank.logs import reading, validation
 from tandemrank.serving import replay
-from tandemrank.serving.bucket import Bucket
 from tandemrank.serving.engine import Server
-from tandemrank.serving.live import LivePair
-from tandemrank.serving.price import price_list
+from tandemrank.serving.exploration_cost import exploration_costs
+from tandemrank.serving.live_policy import LivePolicy
+from tandemrank.serving.log_files import Bucket, finished
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event
-from tandemrank.serving.sealing import finished
 
 MEMORY = fsspec.filesystem("memory")
 
@@ -63,8 +62,10 @@ def test_two_machines_make_one_log_whose_sums_are_the_same_bits(tmp_path, url) -
     assert reading.read([f"{url}/{path.name}" for path in paths]).N == 16
     assert validation.validate(url).fit
     assert replay.replay([url], [pair()]) == replay.replay([together], [pair()])
-    assert replay.policies([url]) == {LivePair(pair()).digest}
-    prices = [price_list(LivePair(pair()), (1.0, 0.5, 0.3), log=[place], queries=2) for place in (url, together)]
+    assert replay.policies([url]) == {LivePolicy(pair()).digest}
+    prices = [
+        exploration_costs(LivePolicy(pair()), (1.0, 0.5, 0.3), log=[place], queries=2) for place in (url, together)
+    ]
     assert prices[0] == prices[1]
 
 

@@ -14,11 +14,12 @@ from tandemrank.gradients import race
 from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import explain, exploration, price, recorder, replay
-from tandemrank.serving import live as live_module
+from tandemrank.serving import explain, exploration, recorder, replay
+from tandemrank.serving import exploration_cost as price
+from tandemrank.serving import live_policy as live_module
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.live import LivePair, digest
+from tandemrank.serving.live_policy import LivePolicy, digest
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event, Impression, single, split
@@ -46,7 +47,7 @@ class Clock:
         return self.now
 
 
-def tensors(live: LivePair, query: int, available: list[str] | None = None) -> tuple[torch.Tensor, ...]:
+def tensors(live: LivePolicy, query: int, available: list[str] | None = None) -> tuple[torch.Tensor, ...]:
     return tuple(torch.from_numpy(s)[None] for s in live.rows(query, available))
 
 
@@ -57,7 +58,7 @@ def exact_exposure(s_c: np.ndarray, s_r: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_exposure_of_every_strategy_by_enumeration(how) -> None:
-    live = LivePair(pair())
+    live = LivePolicy(pair())
     s_c, s_r = tensors(live, 11)
     rho, error = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=20_000, seed=1)
     a, b = (s.double().numpy()[0].tolist() for s in (s_c, s_r))
@@ -76,7 +77,7 @@ def test_exposure_of_every_strategy_by_enumeration(how) -> None:
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_lists_are_drawn_as_often_as_their_exposure_says(how) -> None:
-    live = LivePair(pair(1))
+    live = LivePolicy(pair(1))
     s_c, s_r = tensors(live, 12)
     n = 20_000
     lists = how.draw(s_c, s_r, K2, K, np.random.default_rng(0).integers(2**63, size=n).astype(np.uint64))
@@ -101,7 +102,7 @@ def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exa
     heavy = Heavy(plain.ranker.queries.detach(), plain.ranker.items.detach())
     made = TwoStagePolicy(plain.generator, heavy, K2, K, plain.vocabulary)
     monkeypatch.setattr(live_module, "MatrixFactorisation", type(None))  # by `score`, not by its factors
-    live = LivePair(made)
+    live = LivePolicy(made)
     asked: list[int] = []
     score = heavy.score
     monkeypatch.setattr(heavy, "score", lambda q, items: (asked.append(items.shape[1]), score(q, items))[1])
@@ -115,7 +116,7 @@ def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exa
     log.close()
     wanted = {}
     for available in (None, ("i1", "i2", "i5")):
-        s_c, s_r = tensors(LivePair(plain), 11, available)
+        s_c, s_r = tensors(LivePolicy(plain), 11, available)
         wanted[available] = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=5000, seed=1)
     frame = pl.read_parquet(sealed.path)
     for row in frame.filter(pl.col("query_id") == 11).iter_rows(named=True):
@@ -125,13 +126,13 @@ def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exa
     assert replay.replay([tmp_path], [live]).equal == 21
 
 
-def counted(made: TwoStagePolicy, monkeypatch) -> tuple[LivePair, set[int]]:
+def counted(made: TwoStagePolicy, monkeypatch) -> tuple[LivePolicy, set[int]]:
     """The pair with a heavy re-ranker, and the items that it is asked about."""
     heavy, asked = Heavy(made.ranker.queries.detach(), made.ranker.items.detach()), set[int]()
     score = heavy.score
     monkeypatch.setattr(live_module, "MatrixFactorisation", type(None))
     monkeypatch.setattr(heavy, "score", lambda q, items: (asked.update(items.flatten().tolist()), score(q, items))[1])
-    return LivePair(TwoStagePolicy(made.generator, heavy, made.K2, made.K, made.vocabulary)), asked
+    return LivePolicy(TwoStagePolicy(made.generator, heavy, made.K2, made.K, made.vocabulary)), asked
 
 
 def steep(D: int) -> TwoStagePolicy:
@@ -149,14 +150,14 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
     monkeypatch.setattr(explain, "FEW", 500)
     made = steep(40)
     log = Recorder(tmp_path, Propensities(50))
-    plain, server = LivePair(made), Server(made, recorder=log, seed=0)
+    plain, server = LivePolicy(made), Server(made, recorder=log, seed=0)
     for n in range(40):
         found = server.rank(10 + n % Q)
         server.feedback(found.impression_id, [Event(found.items[n % 2])])
     log.seal(everything=True)
     log.close()
     [wanted] = explain.explain(single(plain), 11, None, Exploration(), THETA)
-    wanted_prices = price.price_list(plain, THETA, log=[tmp_path]).strategies
+    wanted_prices = price.exploration_costs(plain, THETA, log=[tmp_path]).strategies
     live, asked = counted(made, monkeypatch)
     assert live.ranks_candidates
     [found] = explain.explain(single(live), 11, None, Exploration(), THETA)
@@ -167,7 +168,7 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
         assert replace(c, exposure=0) == replace(by_item[c.item], exposure=0)
         assert c.exposure == pytest.approx(by_item[c.item].exposure, abs=0.1)  # few samples of the other
     asked.clear()
-    prices = price.price_list(live, THETA, log=[tmp_path]).strategies
+    prices = price.exploration_costs(live, THETA, log=[tmp_path]).strategies
     assert len(asked) <= 12 + Q * 3  # those that stand for all others are asked about, too
     for one, other in zip(prices, wanted_prices, strict=True):
         for name in ("kept", "clicks", "effective_best"):
@@ -177,10 +178,10 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkeypatch, how) -> None:
     """Interleaved with another pair: the propensities are those by all items."""
-    made, other = steep(40), LivePair(replace(steep(40), K2=K2 - 1))
+    made, other = steep(40), LivePolicy(replace(steep(40), K2=K2 - 1))
     found = []
     for name in ("plain", "heavy"):
-        live, asked = (LivePair(made), set()) if name == "plain" else counted(made, monkeypatch)
+        live, asked = (LivePolicy(made), set()) if name == "plain" else counted(made, monkeypatch)
         log = Recorder(tmp_path / name, Propensities(300))
         server = Server(other, recorder=log, seed=0, exploration=how)
         server.swap(split(other, live, 0.5, salt="s", mode="interleave"))
@@ -203,10 +204,10 @@ def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkey
 
 def test_prices_by_candidates_are_those_by_all_items(monkeypatch) -> None:
     monkeypatch.setattr(price, "SAMPLES", 4000)
-    plain = LivePair(pair(2))
-    wanted = price.price_list(plain, THETA).strategies
+    plain = LivePolicy(pair(2))
+    wanted = price.exploration_costs(plain, THETA).strategies
     live, _ = counted(pair(2), monkeypatch)
-    for one, other in zip(price.price_list(live, THETA).strategies, wanted, strict=True):
+    for one, other in zip(price.exploration_costs(live, THETA).strategies, wanted, strict=True):
         for name in ("kept", "effective_best", "effective_other"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), abs=0.02), (one.strategy, name)
     monkeypatch.setattr(price, "OTHERS", 2)
@@ -215,7 +216,7 @@ def test_prices_by_candidates_are_those_by_all_items(monkeypatch) -> None:
 
 def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
     """sqrt((1 - e)^2 se_pair^2 + e^2 se_uniform^2): what many estimates scatter by, not more."""
-    s_c, s_r = tensors(LivePair(pair()), 11)
+    s_c, s_r = tensors(LivePolicy(pair()), 11)
     how, theta = Exploration("uniform", 0.3), torch.tensor(THETA)
     found = [how.exposure(s_c, s_r, theta, K2, samples=50, seed=seed) for seed in range(200)]
     scatter = np.std([rho for rho, _ in found], axis=0)
@@ -225,7 +226,7 @@ def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_no_strategy_shows_what_is_not_available(how) -> None:
-    live = LivePair(pair())
+    live = LivePolicy(pair())
     s_c, s_r = tensors(live, 11, ["i1", "i2", "i5"])
     lists = how.draw(s_c, s_r, K2, K, np.arange(200, dtype=np.uint64))
     assert set(lists.ravel().tolist()) <= {1, 2, 5}
@@ -262,7 +263,7 @@ def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
     feedback = reading.read(tmp_path / "*.parquet")
     assert (feedback.N, feedback.clicks.sum()) == (40, 10)
     row = pl.read_parquet(sealed.path).row(0, named=True)
-    live = LivePair(pair())
+    live = LivePolicy(pair())
     exact = exact_exposure(*(s.astype(float).tolist() for s in live.rows(row["query_id"])))
     for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
         assert abs(rho - exact[live.item_at[item]]) <= 5 * error + 1e-6
@@ -517,7 +518,7 @@ def test_a_replica_that_runs_is_left_alone_and_one_that_ended_is_sealed_by_other
         one.seal(everything=True)
     [sealed] = tmp_path.glob("*.parquet")  # and yet its own is sealed
     assert pl.read_parquet(sealed)["impression_key"].to_list() == [ranked.impression_id]
-    stranger.know(LivePair(pair(5)))
+    stranger.know(LivePolicy(pair(5)))
     assert [(s.path.name, s.impressions) for s in stranger.seal(everything=True)] == [
         ("segment-other-000000.parquet", 1)
     ]

@@ -13,7 +13,7 @@ from tandemrank.errors import JobError
 from tandemrank.logs import reading, validation
 from tandemrank.serving import replay
 from tandemrank.serving.client import Client
-from tandemrank.serving.live import digest
+from tandemrank.serving.live_policy import digest
 
 
 @pytest.fixture(scope="module")
@@ -200,8 +200,8 @@ def test_the_description_names_every_call(folder, tmp_path) -> None:
 
 
 def test_a_price_list(folder, tmp_path) -> None:
-    from tandemrank.serving import price
-    from tandemrank.serving.live import LivePair
+    from tandemrank.serving import exploration_cost as price
+    from tandemrank.serving.live_policy import LivePolicy
 
     theta = [1.0, 0.5, 1 / 3]
     with local(folder, log=tmp_path) as server:
@@ -213,7 +213,7 @@ def test_a_price_list(folder, tmp_path) -> None:
                     "/feedback", {"impression_id": found["impression_id"], "events": [{"item": found["items"][0]}]}
                 )
         server.context.service.seal(everything=True)
-    found = price.price_list(LivePair(pair()), theta, log=[tmp_path])
+    found = price.exploration_costs(LivePolicy(pair()), theta, log=[tmp_path])
     by_name = {p.strategy: p for p in found.strategies}
     assert found.impressions == 120
     assert by_name["deterministic"].kept == pytest.approx(1)

@@ -8,17 +8,17 @@ import pytest
 import enumeration
 from tandemrank.serving import interleaving
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.interleaving import Team, draft
+from tandemrank.serving.interleaving import DraftTeam, draft
 from tandemrank.serving.propensities import drafted_exposure as exposure
 
 D, K = 5, 3
 THETA = np.array([1.0, 0.6, 0.3])
 
 
-def team(seed: int, K2: int, items: str = "abcde") -> Team:
+def team(seed: int, K2: int, items: str = "abcde") -> DraftTeam:
     rng = np.random.default_rng(seed)
     s_c, s_r = (rng.normal(size=len(items)).astype(np.float32) for _ in range(2))
-    return Team(s_c, s_r, {x: n for n, x in enumerate(items)}, items, K2)
+    return DraftTeam(s_c, s_r, {x: n for n, x in enumerate(items)}, items, K2)
 
 
 def plackett_luce(scores: dict[str, float], length: int) -> dict[tuple[str, ...], float]:
@@ -33,7 +33,7 @@ def plackett_luce(scores: dict[str, float], length: int) -> dict[tuple[str, ...]
     return found
 
 
-def lists(t: Team, places: int, T: float = 1.0, flat: bool = False) -> dict[tuple[str, ...], float]:
+def lists(t: DraftTeam, places: int, T: float = 1.0, flat: bool = False) -> dict[tuple[str, ...], float]:
     """Every shown list of a pair with its probability, by enumeration of candidates in their order and of lists."""
     s_c, s_r = ({x: 0.0 if flat else float(s[n]) / T for x, n in t.item_at.items()} for s in (t.s_c, t.s_r))
     found: dict[tuple[str, ...], float] = {}

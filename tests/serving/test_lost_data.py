@@ -16,7 +16,7 @@ from tandemrank.cli.serving import seal as seal_command
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import reading, validation
 from tandemrank.serving import replay
-from tandemrank.serving.live import LivePair
+from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.records import steady_clock
 
 YEAR = 365 * 86400.0
@@ -55,7 +55,7 @@ def how_exposed(theta) -> dict[str, tuple[float, float]]:
 
     from tandemrank.serving.exploration import Exploration
 
-    live = LivePair(pair())
+    live = LivePolicy(pair())
     s_c, s_r = (torch.from_numpy(s)[None] for s in live.rows(11))
     rho, error = Exploration().exposure(s_c, s_r, torch.tensor(theta), K2, samples=3000, seed=9)
     return {item: (rho[d], error[d]) for d, item in enumerate(live.items)}
@@ -92,7 +92,7 @@ def test_a_clock_that_leaps_stops_neither_the_verdict_nor_the_log(folder, tmp_pa
         for _ in range(2):
             clock.now += 11
             service.tick()
-        assert service.tallies()[LivePair(pair()).digest]["impressions"] == 3
+        assert service.tallies()[LivePolicy(pair()).digest]["impressions"] == 3
         clock.now += 200
         assert sum(s.impressions for s in service.seal()) == 3
 

@@ -13,7 +13,7 @@ import pytest
 from served import TOKEN, local, pair, saved
 from tandemrank.errors import JobError
 from tandemrank.logs import reading
-from tandemrank.serving import replay, replicas
+from tandemrank.serving import replay, run
 from tandemrank.serving.client import Client
 from tandemrank.serving.run import Address
 
@@ -128,15 +128,15 @@ def test_replicas_answer_when_every_proxy_knows_the_way(host) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         at = Address(host, server.server_port)
         NotThereYet.left = 0
-        assert not replicas.proxies_answer(details(a="HEALTHY"), at)  # one node has a replica, and no proxy yet
-        assert not replicas.proxies_answer(details(a="HEALTHY", b="STARTING"), at)
-        assert not replicas.proxies_answer({"applications": {}, "proxies": {}}, at)
-        assert replicas.proxies_answer(details(a="HEALTHY", b="HEALTHY", c="UNHEALTHY"), at)
+        assert not run.proxies_answer(details(a="HEALTHY"), at)  # one node has a replica, and no proxy yet
+        assert not run.proxies_answer(details(a="HEALTHY", b="STARTING"), at)
+        assert not run.proxies_answer({"applications": {}, "proxies": {}}, at)
+        assert run.proxies_answer(details(a="HEALTHY", b="HEALTHY", c="UNHEALTHY"), at)
         NotThereYet.left = 1
-        assert not replicas.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)
-        assert replicas.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)
+        assert not run.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)
+        assert run.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)
         server.shutdown()
-    assert replicas.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)  # out of reach: Ray's word
+    assert run.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)  # out of reach: Ray's word
 
 
 def test_what_would_reach_one_of_several_is_refused_to_those_who_have_the_token(tmp_path) -> None:

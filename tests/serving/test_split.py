@@ -17,7 +17,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy, extended
 from tandemrank.serving import records, replay
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.live import LivePair, features_key, logged_id
+from tandemrank.serving.live_policy import LivePolicy, features_key, logged_id
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event
@@ -33,14 +33,14 @@ def pair(seed: int = 0, *, first: int = 0, K: int = K, queries: list | None = No
     return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
 
 
-def exact(live: LivePair, q: int) -> dict[str, float]:
+def exact(live: LivePolicy, q: int) -> dict[str, float]:
     s_c, s_r = (s.astype(float).tolist() for s in live.rows(q))
     one = [[float(d == e) for e in range(D)] for d in range(D)]
     return {item: enumeration.utility(s_c, s_r, one[d], THETA, K2)[0] for d, item in enumerate(live.items)}
 
 
 def test_a_unit_keeps_its_pair_and_shares_are_kept() -> None:
-    old, new = LivePair(pair(0)), LivePair(pair(1))
+    old, new = LivePolicy(pair(0)), LivePolicy(pair(1))
     split = records.split(old, new, 0.3, salt="x")
     arms = [split.choose(f"user {n}") for n in range(20_000)]
     assert arms == [split.choose(f"user {n}") for n in range(20_000)]
@@ -58,7 +58,7 @@ def test_a_unit_keeps_its_pair_and_shares_are_kept() -> None:
 def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp_path, mode) -> None:
     log = Recorder(tmp_path, Propensities(400))
     server = Server(pair(0), recorder=log)
-    old, new = server.live, LivePair(pair(1, first=2))
+    old, new = server.live, LivePolicy(pair(1, first=2))
     server.swap(records.split(old, new, 0.25 if mode == "split" else 0.5, salt="s", mode=mode))
     answers = [server.rank(11, unit=f"u{n % 7}" if n % 2 else None) for n in range(60)]
     stuck = {}
@@ -95,8 +95,8 @@ def test_a_pair_that_does_not_fit_is_refused_and_the_old_one_stays() -> None:
     server = Server(pair(0))
     for wrong in (pair(1, K=1), pair(1, queries=["a", "b", "c", "d"])):
         with pytest.raises(PolicyError):
-            server.swap(records.single(LivePair(wrong)))
-    assert server.rank(10).policy == server.live.digest == LivePair(pair(0)).digest
+            server.swap(records.single(LivePolicy(wrong)))
+    assert server.rank(10).policy == server.live.digest == LivePolicy(pair(0)).digest
 
 
 def two_towers() -> TwoStagePolicy:
@@ -111,7 +111,7 @@ def two_towers() -> TwoStagePolicy:
 
 
 def test_a_stranger_with_features_gets_what_the_extended_pair_gives() -> None:
-    live = LivePair(two_towers())
+    live = LivePolicy(two_towers())
     new = pl.DataFrame({"query_id": [99], "age": [61.0], "land": ["b"]})
     wanted = extended(two_towers(), query_features=new).plain_scores([Q])
     for found, other in zip(live.rows(99, None, {"age": 61.0, "land": "b"}), wanted, strict=True):
@@ -160,7 +160,7 @@ def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, ask
     log = Recorder(tmp_path, Propensities(2000))
     server = Server(two_towers(), recorder=log, log_features=asked, exploration=Exploration("temperature", 0.2))
     if mode == "interleave":
-        server.swap(records.split(server.live, LivePair(replace(two_towers(), K2=K2 - 1)), 0.5, salt="s", mode=mode))
+        server.swap(records.split(server.live, LivePolicy(replace(two_towers(), K2=K2 - 1)), 0.5, salt="s", mode=mode))
     views = [{"age": 20.0, "land": "a"}, {"age": 80.0, "land": "b"}]
     shown = {server.rank(99, features=views[n % 2]).impression_id: n % 2 for n in range(60)}
     [sealed] = log.seal(everything=True)

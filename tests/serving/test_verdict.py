@@ -5,13 +5,12 @@ import pytest
 
 from served import Clock, local, pair, saved
 from tandemrank.serving import records
-from tandemrank.serving.live import LivePair, digest
-from tandemrank.serving.outcomes import Outcomes
-from tandemrank.serving.records import Event, Impression, Settled, Shown
-from tandemrank.serving.verdict import LiveTest
+from tandemrank.serving.live_policy import LivePolicy, digest
+from tandemrank.serving.records import Event, Impression, Settled, ShownList
+from tandemrank.serving.verdict import LiveTest, Outcomes
 
 K = 3
-OLD, NEW = LivePair(pair(0)), LivePair(pair(1))
+OLD, NEW = LivePolicy(pair(0)), LivePolicy(pair(1))
 
 
 def split(share: float = 0.5, mode: str = "split") -> records.Traffic:
@@ -195,7 +194,7 @@ def test_an_outcome_is_settled_once(teams) -> None:
             id=name, time=time, query_id=11, items=("i1", "i2", "i3"), policy="p", strategy="trained", key=0, places=K,
             available=None, mixture=(("p", 1.0),), theta=(1.0, 0.5, 0.3),
         )  # fmt: skip
-        outcomes.shown(Shown(impression, now.by_name, 1, teams, None))
+        outcomes.shown(ShownList(impression, now.by_name, 1, teams, None))
 
     show("a", 0.0)
     assert outcomes.event("a", Event("i2"), 1.0) == "counted"

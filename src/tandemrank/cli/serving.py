@@ -90,7 +90,7 @@ def serve(
     if not 0 < level < 1:
         raise ConfigError(f"--level is above 0 and below 1; got {level}.")
     if dry_run:
-        _price(pair, how, logs or [], curve, as_json)
+        _cost(pair, how, logs or [], curve, as_json)
         return
     if logs:
         raise ConfigError("--logs is for --dry-run. To serve and log, give --log.")
@@ -142,15 +142,15 @@ def serve(
 def _on_cluster(settings: "Settings", address: "Address", count: int, seal_seconds: float) -> None:
     """Replicas answer, on whatever nodes; the folders must be there on all of them."""
     from tandemrank.serving import app as application
-    from tandemrank.serving import replicas
-    from tandemrank.serving.bucket import Bucket
-    from tandemrank.serving.library import Library
+    from tandemrank.serving import run
+    from tandemrank.serving.log_files import Bucket
+    from tandemrank.serving.service import PolicyFolder
 
     if address.port == 0:
         raise ConfigError(
             "--port 0 takes a free port of one machine; with --engine ray give one that is free on every node."
         )
-    library = Library(settings.pairs or settings.pair.resolve().parent)
+    library = PolicyFolder(settings.pairs or settings.pair.resolve().parent)
     library.load(library.name_of(settings.pair))  # what is wrong with it is said here, not by a replica
     if settings.bucket is not None:
         Bucket(settings.bucket).next_number("")  # nor is this
@@ -160,26 +160,26 @@ def _on_cluster(settings: "Settings", address: "Address", count: int, seal_secon
     def build(name: str) -> "Starlette":
         return application.replica(replace(found, replica=name), address, seal=seal_seconds)
 
-    replicas.deploy(build, address, count)
+    run.deploy(build, address, count)
     written = "" if log is None else f", log in {log}"
     _say(f"http://{address.host}:{address.port} answers with {pair} from {count} replicas{written}")
-    replicas.stay()
+    run.stay()
 
 
 def _say(words: str) -> None:
     print(f"tandemrank: {words}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _price(pair: Path, how: Any, logs: list[str], curve: str | None, as_json: bool) -> None:
+def _cost(pair: Path, how: Any, logs: list[str], curve: str | None, as_json: bool) -> None:
     from tandemrank.clicks.models import examination_curve
     from tandemrank.policies.two_stage import load
-    from tandemrank.serving import price
-    from tandemrank.serving.live import LivePair
+    from tandemrank.serving import exploration_cost
+    from tandemrank.serving.live_policy import LivePolicy
 
-    live = LivePair(load(pair), name=str(pair))
+    live = LivePolicy(load(pair), name=str(pair))
     theta = examination_curve(live.K, read_curve_option(curve) or "reciprocal").tolist()
     with working("pricing exploration"):
-        found = price.price_list(live, theta, asked=how, log=logs)
+        found = exploration_cost.exploration_costs(live, theta, asked=how, log=logs)
     print_summary(found, as_json)
 
 
@@ -194,10 +194,10 @@ def replay(
     Exit code 0: all equal; 1: the first difference is shown.
     """
     from tandemrank.serving import replay as replays
-    from tandemrank.serving.library import Library
+    from tandemrank.serving.service import PolicyFolder
 
     with working("lists drawn again") as progress:
-        live = Library(pairs).find(replays.policies([log]))
+        live = PolicyFolder(pairs).find(replays.policies([log]))
         found = replays.replay([log], live, progress=progress)
     print_summary(found, as_json)
     if found.first is not None:
@@ -219,16 +219,16 @@ def seal(
     as_json: Json = False,
 ) -> None:
     """Makes segments of the journals that ended servers left; a running one does it by itself, and is left alone."""
-    from tandemrank.serving.bucket import Bucket
-    from tandemrank.serving.library import Library
+    from tandemrank.serving.log_files import Bucket
     from tandemrank.serving.propensities import Propensities
     from tandemrank.serving.sealing import Sealer
+    from tandemrank.serving.service import PolicyFolder
 
     if not os.path.isdir(log):
         raise LogError(f"there is no folder {log}. Expected that of a served log, with journals in it.")
     copies = None if bucket is None else Bucket(bucket)
     sealer = Sealer(log, Propensities(), window=window)
-    for live in Library(pairs).find(sealer.missing()):
+    for live in PolicyFolder(pairs).find(sealer.missing()):
         sealer.know(live)
     with working("computing propensities"):
         found = sealer.seal(everything=everything)

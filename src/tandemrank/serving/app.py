@@ -19,17 +19,17 @@ from starlette.routing import Route
 
 from tandemrank import __version__
 from tandemrank.errors import TandemRankError
-from tandemrank.serving import explain, messages, openapi, requests, run
+from tandemrank.serving import explain, messages, requests, run
 from tandemrank.serving.access import POLICY, Access
-from tandemrank.serving.bucket import Copied
+from tandemrank.serving.log_files import Copied
 from tandemrank.serving.requests import (
     LOG,
     SEAL,
     TICK,
-    Asked,
     Context,
     Guard,
     Handler,
+    HttpRequest,
     RankPath,
     Receive,
     Reply,
@@ -41,19 +41,19 @@ from tandemrank.serving.service import Service, Settings
 # --- changing who answers ---------------------------------------------------------------------------------------------
 
 
-async def pairs(request: Asked, context: Context) -> Response:
+async def pairs(request: HttpRequest, context: Context) -> Response:
     """Loads a pair; the answers go on meanwhile."""
     asked: messages.PairRequest = await parsed(request, context, messages.PairRequest)
     return _model(await asyncio.to_thread(context.service.load, asked.folder))
 
 
-async def split(request: Asked, context: Context) -> Response:
+async def split(request: HttpRequest, context: Context) -> Response:
     """Gives a loaded pair a share."""
     asked: messages.SplitRequest = await parsed(request, context, messages.SplitRequest)
     return _model(context.service.split(asked.policy, asked.share, asked.mode))
 
 
-async def rollback(request: Asked, context: Context) -> Response:
+async def rollback(request: HttpRequest, context: Context) -> Response:
     """Back to the old pair."""
     return _model(context.service.rollback())
 
@@ -65,17 +65,17 @@ def _model(found: BaseModel) -> Reply:
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
-async def healthz(request: Asked, context: Context) -> Response:
+async def healthz(request: HttpRequest, context: Context) -> Response:
     """The process is alive."""
     return Reply({"status": "alive", "log": context.service.log_state})
 
 
-async def readyz(request: Asked, context: Context) -> Response:
+async def readyz(request: HttpRequest, context: Context) -> Response:
     """It is warm."""
     return Reply({"status": "ready"}) if context.ready else Reply({"error": "not ready: warming."}, 503)
 
 
-async def metrics(request: Asked, context: Context) -> Response:
+async def metrics(request: HttpRequest, context: Context) -> Response:
     """For Prometheus."""
     if context.service.recorder is not None:
         context.metrics.unsynced.set(context.service.recorder.unsynced)
@@ -83,12 +83,12 @@ async def metrics(request: Asked, context: Context) -> Response:
     return Reply(context.metrics.text(), media=b"text/plain; version=0.0.4; charset=utf-8")
 
 
-async def description(request: Asked, context: Context) -> Response:
+async def description(request: HttpRequest, context: Context) -> Response:
     """OpenAPI."""
-    return Reply(openapi.document(__version__))
+    return Reply(messages.document(__version__))
 
 
-async def status(request: Asked, context: Context) -> Response:
+async def status(request: HttpRequest, context: Context) -> Response:
     """Pairs, shares, outcomes, latency, the verdict with its history."""
     service = context.service
     verdict, test = service.verdict(), service.test
@@ -115,7 +115,7 @@ async def status(request: Asked, context: Context) -> Response:
     )
 
 
-async def explained(request: Asked, context: Context) -> Response:
+async def explained(request: HttpRequest, context: Context) -> Response:
     """What each live pair makes of a query."""
     asked: messages.ExplainRequest = await parsed(request, context, messages.ExplainRequest)
     server = context.service.server
@@ -137,7 +137,7 @@ def page(path: str) -> Handler:
     name, media = STATIC[path]
     content = (Path(__file__).parent / "static" / name).read_bytes()
 
-    async def give(request: Asked, context: Context) -> Response:
+    async def give(request: HttpRequest, context: Context) -> Response:
         reply = Reply(content, media=media)
         reply.headers["content-security-policy"] = POLICY
         return reply

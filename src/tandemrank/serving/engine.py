@@ -22,15 +22,15 @@ from tandemrank.errors import InputError, OutputError, PolicyError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import interleaving, records
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.live import LivePair, Pair, as_kind, features_key, logged_id
+from tandemrank.serving.live_policy import LivePolicy, ServablePolicy, as_kind, features_key, logged_id
 from tandemrank.serving.records import (
     Event,
     Fate,
     Impression,
-    Log,
-    Question,
+    LogWriter,
     Ranked,
-    Shown,
+    RankQuestion,
+    ShownList,
     Traffic,
     Watcher,
     steady_clock,
@@ -65,7 +65,7 @@ class _Drawn(NamedTuple):
 
     impression: Impression
     source: str
-    shown: Shown
+    shown: ShownList
 
 
 class Server:
@@ -77,17 +77,17 @@ class Server:
 
     def __init__(
         self,
-        pair: Pair | LivePair,
+        pair: ServablePolicy | LivePolicy,
         *,
         exploration: Exploration | None = None,
-        recorder: Log[LivePair] | None = None,
+        recorder: LogWriter[LivePolicy] | None = None,
         seed: int | None = None,
         theta: str | Sequence[float] = "reciprocal",
         log_features: bool = False,
         clock: Callable[[], float] | None = None,
         watcher: Watcher | None = None,
     ) -> None:
-        live = pair if isinstance(pair, LivePair) else LivePair(pair)
+        live = pair if isinstance(pair, LivePolicy) else LivePolicy(pair)
         self.exploration = exploration or Exploration()
         self.recorder = recorder
         self.seed = seed
@@ -105,16 +105,16 @@ class Server:
             recorder.know(live)
 
     @property
-    def live(self) -> LivePair:
+    def live(self) -> LivePolicy:
         """The pair that was there first, or the only one."""
         return self._traffic.arms[0].live
 
     @property
-    def traffic(self) -> Traffic[LivePair]:
+    def traffic(self) -> Traffic[LivePolicy]:
         """Who answers now."""
         return self._traffic
 
-    def swap(self, new: Traffic[LivePair]) -> None:
+    def swap(self, new: Traffic[LivePolicy]) -> None:
         """Others answer from now on; requests under way end with those they began with."""
         for arm in new.arms:
             self.check_fits(arm.live)
@@ -122,7 +122,7 @@ class Server:
                 self.recorder.know(arm.live)
         self._traffic = new
 
-    def check_fits(self, live: LivePair) -> None:
+    def check_fits(self, live: LivePolicy) -> None:
         """Refuses a pair that does not answer the same questions: another length of lists, or another kind of ids."""
         now = self.live
         if live.K != now.K:
@@ -157,7 +157,7 @@ class Server:
 
     def _drawn(
         self,
-        now: Traffic[LivePair],
+        now: Traffic[LivePolicy],
         query_id: Id | None,
         K: int | None,
         items: Sequence[Id] | None,
@@ -173,7 +173,7 @@ class Server:
         available = None if items is None else tuple(dict.fromkeys(as_kind(i, live.item_kind, "item") for i in items))
         key, name = self._chance.take() if self.seed is None else self._seeded()
         arm = 0 if now.mode == "single" else now.choose(f"impression {key}" if unit is None else f"unit {unit}")
-        shown, teams = answer(now, arm, Question(query, features or None, available, K, key), self.exploration)
+        shown, teams = answer(now, arm, RankQuestion(query, features or None, available, K, key), self.exploration)
         sources = [a.live.source(query, features) for a in now.arms]
         named = features_key(features, self._secret) if features else None
         by_features = "features" in sources
@@ -192,9 +192,9 @@ class Server:
             features_key=named if by_features else None,
             features=dict(features) if features and by_features else None,
         )
-        return _Drawn(found, sources[arm], Shown(found, now.by_name, arm, teams, unit))
+        return _Drawn(found, sources[arm], ShownList(found, now.by_name, arm, teams, unit))
 
-    def _given_out(self, now: Traffic[LivePair], drawn: Sequence["_Drawn"]) -> list[Ranked]:
+    def _given_out(self, now: Traffic[LivePolicy], drawn: Sequence["_Drawn"]) -> list[Ranked]:
         """Has lists recorded, and gives them out."""
         logged = self._record([one.impression for one in drawn])
         answers = []
@@ -244,7 +244,7 @@ class Server:
 
 
 def answer(
-    now: Traffic[LivePair], arm: int, asked: Question, how: Exploration
+    now: Traffic[LivePolicy], arm: int, asked: RankQuestion, how: Exploration
 ) -> tuple[tuple[Id, ...], tuple[int, ...] | None]:
     """The list that goes out, and the team of each place where it is interleaved."""
     if now.mode != "interleave":
@@ -255,7 +255,7 @@ def answer(
     return tuple(shown), tuple(teams)
 
 
-def drawn(live: LivePair, asked: Question, how: Exploration, key: int) -> tuple[Id, ...]:
+def drawn(live: LivePolicy, asked: RankQuestion, how: Exploration, key: int) -> tuple[Id, ...]:
     """The list of one pair: a function of the pair, the question and the key."""
     scores, items = live.scores(asked.query_id, asked.features, asked.available), live.items
     found = how.draw_one(scores.first, scores.ranker, live.K2, live.K, key, edge=scores.edge)[: asked.K].tolist()

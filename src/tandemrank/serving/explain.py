@@ -12,7 +12,7 @@ from tandemrank._base.ids import Id
 from tandemrank.gradients.single import Ranker
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.live import LivePair, Scores, Source, as_kind
+from tandemrank.serving.live_policy import LivePolicy, Scores, Source, as_kind
 from tandemrank.serving.records import Traffic
 
 SHOWN, SAMPLES = 20, 50
@@ -20,7 +20,7 @@ FEW = 10  # samples of the race, where each asks a heavy re-ranker about K2 item
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ExplainedItem:
     """An item: its scores, its rank by the generator, its place in the most likely list, and its exposure."""
 
     item: Id
@@ -43,12 +43,12 @@ class Explained:
     source: Source
     candidates_total: int
     K2: int
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ExplainedItem, ...]
     others_exposure: float
 
 
 def explain(
-    traffic: Traffic[LivePair],
+    traffic: Traffic[LivePolicy],
     query_id: Id | None,
     features: FeatureValues | None,
     how: Exploration,
@@ -60,7 +60,7 @@ def explain(
 
 
 def _of_pair(
-    live: LivePair, query_id: Id | None, features: FeatureValues | None, how: Exploration, theta: Tensor
+    live: LivePolicy, query_id: Id | None, features: FeatureValues | None, how: Exploration, theta: Tensor
 ) -> Explained:
     query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
     scores = live.scores(query, features)
@@ -78,7 +78,7 @@ def _of_pair(
     most = documents[np.argsort(-rho, kind="stable")[:SHOWN]]
     row = {int(d): n for n, d in enumerate(documents)}
     found = tuple(
-        Candidate(
+        ExplainedItem(
             item=live.items[d],
             generator=float(s_c[d]),
             generator_rank=generator_rank[d],

@@ -61,7 +61,7 @@ def draft(lists: tuple[Sequence[Id], Sequence[Id]], K: int, coins: int) -> tuple
 
 
 @dataclass(frozen=True)
-class Team:
+class DraftTeam:
     """One side of a draft: its scores, or who gives some of the re-ranker's; their items; how many candidates it has.
 
     Shapes: s_c, s_r [D].
@@ -83,7 +83,13 @@ class Team:
 
 
 def exposure(
-    teams: tuple[Team, Team], items: Sequence[Id], theta: Floats, *, uniform: float = 0.0, samples: int, seed: int
+    teams: tuple[DraftTeam, DraftTeam],
+    items: Sequence[Id],
+    theta: Floats,
+    *,
+    uniform: float = 0.0,
+    samples: int,
+    seed: int,
 ) -> tuple[Floats, Floats]:
     """rho of some items under the draft, and its Monte-Carlo standard error; with chance `uniform` a team has equal scores.
 
@@ -129,7 +135,7 @@ class _Race:
     available have equal scores.
     """
 
-    team: Team
+    team: DraftTeam
     docs: NDArray[np.int64]
     T: Floats
     t: Floats
@@ -156,7 +162,7 @@ class _Race:
         return float(-np.expm1(-self.lambda_[d] * T)) if self.lambda_[d] > 0 else 0.0
 
 
-def _race(team: Team, uniform: float, rng: np.random.Generator) -> _Race:
+def _race(team: DraftTeam, uniform: float, rng: np.random.Generator) -> _Race:
     is_flat, s_c = uniform > 0 and rng.random() < uniform, team.s_c.astype(np.float64)
     lambda_ = np.exp(np.where(s_c == -np.inf, s_c, 0.0) if is_flat else s_c)
     with np.errstate(divide="ignore"):

@@ -1,8 +1,10 @@
-"""What goes over the wire: requests, held to their limits, and answers. OpenAPI is made of these."""
+"""What goes over the wire: requests, held to their limits, and answers; and its description, OpenAPI 3.1, made of these."""
 
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.json_schema import models_json_schema
 
 ITEMS, FEATURES, EVENTS, BATCH, TEXT = 10_000, 200, 1000, 256, 256  # the most of each
 
@@ -155,3 +157,75 @@ class Health(Message):
 
     status: str
     log: str | None = Field(None, description='"ok", "none" where nothing is logged, or why the log takes no records.')
+
+
+@dataclass(frozen=True)
+class HttpCall:
+    """One call: what it takes and gives, who may make it, and which statuses it has beside 200."""
+
+    method: str
+    path: str
+    words: str
+    takes: tuple[type[BaseModel], ...] = ()
+    gives: tuple[type[BaseModel], ...] = ()
+    admin: bool = False
+    statuses: tuple[int, ...] = field(default_factory=tuple)
+    media: str = "application/json"
+
+
+BODY = (400, 408, 413, 415, 422)
+CALLS = [
+    HttpCall("post", "/rank", "A list, or a batch of lists.", (RankRequest, RankBatch), (RankAnswer, RankAnswers),
+         statuses=(*BODY, 503)),
+    HttpCall("post", "/feedback", "Events of an impression: idempotent, in any order.", (FeedbackRequest,),
+         (FeedbackAnswer,), statuses=BODY),
+    HttpCall("post", "/pairs", "Loads a pair from the allowed folder.", (PairRequest,), (PairAnswer,), admin=True,
+         statuses=(*BODY, 409)),
+    HttpCall("post", "/split", "Gives a loaded pair a share of the traffic.", (SplitRequest,), (TrafficAnswer,),
+         admin=True, statuses=(*BODY, 409)),
+    HttpCall("post", "/rollback", "Back to the old pair.", (), (TrafficAnswer,), admin=True, statuses=(400, 409, 422)),
+    HttpCall("post", "/explain", "Candidates, scores and exposure of a query, by pair.", (ExplainRequest,), statuses=BODY),
+    HttpCall("get", "/status", "Pairs, shares, outcomes, latency, the verdict.", admin=False),
+    HttpCall("get", "/healthz", "The process is alive.", gives=(Health,)),
+    HttpCall("get", "/readyz", "It is warm and answers.", gives=(Health,), statuses=(503,)),
+    HttpCall("get", "/metrics", "For Prometheus.", media="text/plain"),
+    HttpCall("get", "/openapi.json", "This description."),
+]  # fmt: skip
+
+
+def document(version: str) -> dict[str, Any]:
+    """The whole description."""
+    models = sorted({x for call in CALLS for x in (*call.takes, *call.gives)} | {ErrorAnswer}, key=lambda x: x.__name__)
+    _, schemas = models_json_schema([(x, "validation") for x in models], ref_template="#/components/schemas/{model}")
+    paths: dict[str, Any] = {}
+    for call in CALLS:
+        paths.setdefault(call.path, {})[call.method] = _operation(call)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "TandemRank", "version": version, "description": "A pair of ranking stages, live."},
+        "paths": paths,
+        "components": {"schemas": schemas["$defs"], "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+    }
+
+
+def _operation(call: HttpCall) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "summary": call.words,
+        "operationId": call.path.strip("/").replace(".", "_") or "page",
+        "responses": {"200": {"description": "Done.", "content": {call.media: {"schema": _schema(call.gives)}}}},
+    }
+    for status in sorted({*call.statuses, 401, 421}):
+        error = {"application/json": {"schema": _schema((ErrorAnswer,))}}
+        found["responses"][str(status)] = {"description": "Refused.", "content": error}
+    if call.takes:
+        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": _schema(call.takes)}}}
+    if call.admin:
+        found["security"] = [{"token": []}]
+    return found
+
+
+def _schema(models: tuple[type[BaseModel], ...]) -> dict[str, Any]:
+    named = [{"$ref": f"#/components/schemas/{model.__name__}"} for model in models]
+    if not named:
+        return {}
+    return named[0] if len(named) == 1 else {"anyOf": named}

@@ -22,8 +22,8 @@ from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import InputError, OutputError
 from tandemrank.serving import exploration, interleaving
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.interleaving import Team
-from tandemrank.serving.live import LivePair, as_kind, features_text
+from tandemrank.serving.interleaving import DraftTeam
+from tandemrank.serving.live_policy import LivePolicy, as_kind, features_text
 from tandemrank.serving.records import Arm, Impression, Mode, Traffic
 
 Floats = NDArray[np.float64]
@@ -61,14 +61,14 @@ class Propensities:
     def __init__(self, samples: int = SAMPLES) -> None:
         self.samples = samples
         self._kept: dict[Place, tuple[Floats, Floats]] = {}
-        self._pairs: dict[str, LivePair] = {}
+        self._pairs: dict[str, LivePolicy] = {}
 
     @property
     def known(self) -> set[str]:
         """The digests of the pairs that it knows."""
         return set(self._pairs)
 
-    def know(self, live: LivePair) -> None:
+    def know(self, live: LivePolicy) -> None:
         """Another pair; one that it knows stays as it is."""
         self._pairs.setdefault(live.digest, live)
 
@@ -114,7 +114,7 @@ class Propensities:
             rows.append((rho.clip(LEAST, 1.0).tolist(), error.tolist()))
         return rows
 
-    def _positions(self, live: LivePair, i: Impression) -> list[int]:
+    def _positions(self, live: LivePolicy, i: Impression) -> list[int]:
         return [live.item_at[item] for item in i.items if item in live.item_at]
 
     def _mixed(
@@ -132,7 +132,7 @@ class Propensities:
             variance[there] += np.square(share * found[place].error[at])
         return rho, np.sqrt(variance)
 
-    def _exposed(self, live: LivePair, i: Impression, shown: NDArray[np.int64]) -> _Exposed:
+    def _exposed(self, live: LivePolicy, i: Impression, shown: NDArray[np.int64]) -> _Exposed:
         """Of what was shown: by one race, or where the re-ranker is asked about candidates alone by one for each."""
         theta = torch.tensor(i.theta[: i.places], dtype=torch.float32)
         how = exploration.parse(i.strategy)
@@ -150,7 +150,7 @@ class Propensities:
             values[n] = rho[0], error[0]
         return _Exposed(shown, values[:, 0], values[:, 1])
 
-    def _of_all(self, live: LivePair, i: Impression, theta: Tensor) -> tuple[Floats, Floats]:
+    def _of_all(self, live: LivePolicy, i: Impression, theta: Tensor) -> tuple[Floats, Floats]:
         """Of all items by one race; those of the last queries are kept, as the next journal has many of them again."""
         place = (live.digest, *_place(i))
         if (found := self._kept.get((i.theta, *place))) is not None:
@@ -181,13 +181,13 @@ class Propensities:
         values = np.array([found[(item, *known)] for item in i.items]).reshape(-1, 2)
         return values[:, 0], values[:, 1]
 
-    def _team(self, live: LivePair, i: Impression) -> Team:
+    def _team(self, live: LivePolicy, i: Impression) -> DraftTeam:
         if not live.ranks_candidates:
-            return Team(*live.rows(i.query_id, i.available, i.features), live.item_at, live.items, live.K2)
+            return DraftTeam(*live.rows(i.query_id, i.available, i.features), live.item_at, live.items, live.K2)
         scores = live.scores(i.query_id, i.features, i.available)
-        return Team(scores.s_c, scores.remembering(), live.item_at, live.items, live.K2)
+        return DraftTeam(scores.s_c, scores.remembering(), live.item_at, live.items, live.K2)
 
-    def _live(self, digest: str) -> LivePair:
+    def _live(self, digest: str) -> LivePolicy:
         if digest not in self._pairs:
             raise OutputError(
                 f"the log has impressions of the pair {digest}, which is not loaded: its propensities cannot be "
@@ -197,7 +197,7 @@ class Propensities:
 
 
 def drafted_exposure(
-    teams: tuple[Team, Team], items: Sequence[Id], theta: Floats, how: Exploration, *, samples: int, seed: int
+    teams: tuple[DraftTeam, DraftTeam], items: Sequence[Id], theta: Floats, how: Exploration, *, samples: int, seed: int
 ) -> tuple[Floats, Floats]:
     """rho of some items under the draft of two pairs that explore, and its error.  Shapes: items [n], theta [K] -> [n], [n]."""
     if how.strategy == "deterministic":
@@ -211,6 +211,6 @@ def drafted_exposure(
     return interleaving.exposure(teams, items, theta, uniform=uniform, samples=samples, seed=seed)
 
 
-def _cooler(team: Team, T: float) -> Team:
+def _cooler(team: DraftTeam, T: float) -> DraftTeam:
     """The same scores at the temperature T."""
     return replace(team, s_c=team.s_c / T, s_r=exploration.changed(team.s_r, lambda found: found / T))

@@ -13,10 +13,10 @@ from typing import Any, Generic
 
 from tandemrank.errors import InputError, OutputError
 from tandemrank.policies.features import FeatureValues
-from tandemrank.serving import journal, sealing
+from tandemrank.serving import journal, log_files
 from tandemrank.serving.journal import Journal
 from tandemrank.serving.records import WINDOW, Event, Impression, L, steady_clock
-from tandemrank.serving.sealing import Exposure, Sealed, Sealer
+from tandemrank.serving.sealing import PropensitySource, Sealed, Sealer
 
 try:  # of the extra `serve`: several times as fast
     import orjson
@@ -47,7 +47,7 @@ class Recorder(Generic[L]):
     def __init__(
         self,
         folder: str | Path,
-        propensities: Exposure[L],
+        propensities: PropensitySource[L],
         *,
         replica: str = "0",
         window: float = WINDOW,
@@ -69,7 +69,7 @@ class Recorder(Generic[L]):
         self._lock = threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._name = journal.hold(sealing.lock_path(self.folder, replica), seconds=PATIENCE)
+            self._name = journal.hold(log_files.lock_path(self.folder, replica), seconds=PATIENCE)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"cannot write the log to {folder}: {reason}. Give a folder.") from error
@@ -77,7 +77,7 @@ class Recorder(Generic[L]):
             raise OutputError(
                 f"{folder} is being written by another process under the name {replica!r}. Give each its own."
             )
-        self._number = max(first, sealing.next_number(self.folder, replica))
+        self._number = max(first, log_files.next_number(self.folder, replica))
         self._journal = self._open(self._number)
         self._turn_at = rotate
 
@@ -147,9 +147,9 @@ class Recorder(Generic[L]):
 
     def _turn_over(self) -> None:
         """The next journal; where it cannot be begun, the one that there is stays."""
-        if not sealing.lock_path(self.folder, self.replica).exists() and self.folder.is_dir():
+        if not log_files.lock_path(self.folder, self.replica).exists() and self.folder.is_dir():
             journal.let_go(self._name)  # the folder was removed, and is there again
-            self._name = journal.hold(sealing.lock_path(self.folder, self.replica))
+            self._name = journal.hold(log_files.lock_path(self.folder, self.replica))
         opened = self._open(self._number + 1)
         before = self._journal
         self._journal = opened

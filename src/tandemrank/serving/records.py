@@ -45,8 +45,8 @@ def _passed() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class Named(Protocol):
-    """A pair as far as records know it; `live.LivePair` is one."""
+class NamedPolicy(Protocol):
+    """A pair as far as records know it; `live.LivePolicy` is one."""
 
     @property
     def digest(self) -> str:
@@ -64,8 +64,8 @@ class Name(NamedTuple):
     name: str
 
 
-N = TypeVar("N", bound=Named)
-P = TypeVar("P", bound=Named, covariant=True)
+N = TypeVar("N", bound=NamedPolicy)
+P = TypeVar("P", bound=NamedPolicy, covariant=True)
 L = TypeVar("L", contravariant=True)
 
 
@@ -103,7 +103,7 @@ class Traffic(Generic[P]):
         return tuple((arm.live.digest, arm.share) for arm in self.arms)
 
     @cached_property
-    def by_name(self) -> "Traffic[Named]":
+    def by_name(self) -> "Traffic[NamedPolicy]":
         """The same for those who remember it for long, and must not keep the pairs in memory."""
         return Traffic(tuple(Arm(Name(a.live.digest, a.live.name), a.share) for a in self.arms), self.mode, self.salt)
 
@@ -135,7 +135,7 @@ def split(old: N, new: N, share: float, *, salt: str, mode: Mode = "split") -> T
     return Traffic((Arm(old, 1 - share), Arm(new, share)), mode, salt)
 
 
-class Question(NamedTuple):
+class RankQuestion(NamedTuple):
     """What decides a list, beside the pairs and the strategy."""
 
     query_id: Id | None
@@ -209,11 +209,11 @@ class Ranked(NamedTuple):
         return self._asdict()
 
 
-class Shown(NamedTuple):
+class ShownList(NamedTuple):
     """An answer as those hear of it who watch: the time, the arm, and in an interleaved list the team of each place."""
 
     impression: Impression
-    traffic: Traffic[Named]
+    traffic: Traffic[NamedPolicy]
     arm: int
     teams: tuple[int, ...] | None
     unit: str | None
@@ -225,7 +225,7 @@ Fate = Literal["counted", "repeated", "late", "unmatched", "unknown", "other"]
 class Watcher(Protocol):
     """Hears of every answer and every event, on the thread that gave it."""
 
-    def shown(self, shown: Shown) -> None:
+    def shown(self, shown: ShownList) -> None:
         """An answer went out."""
 
     def event(self, impression_id: str, event: Event, now: float) -> Fate:
@@ -236,14 +236,14 @@ class Watcher(Protocol):
 class Settled:
     """The outcome of an impression: who answered, and the ranks (from 0) that were clicked by then."""
 
-    traffic: Traffic[Named]
+    traffic: Traffic[NamedPolicy]
     arm: int
     teams: tuple[int, ...] | None
     ranks: tuple[int, ...]
     unit: str | None
 
 
-class Log(Protocol[L]):
+class LogWriter(Protocol[L]):
     """Takes impressions and events down; `recorder.Recorder` is one. What it cannot take is an `OutputError`."""
 
     clock: Callable[[], float]

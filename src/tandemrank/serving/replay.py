@@ -12,9 +12,9 @@ from tandemrank._base import buckets, checksum
 from tandemrank._base.files import plain
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import sources
-from tandemrank.serving import engine, exploration, sealing
-from tandemrank.serving.live import LivePair, Pair
-from tandemrank.serving.records import Arm, Mode, Question, StoredId, Traffic
+from tandemrank.serving import engine, exploration, log_files
+from tandemrank.serving.live_policy import LivePolicy, ServablePolicy
+from tandemrank.serving.records import Arm, Mode, RankQuestion, StoredId, Traffic
 
 # What columns of text have, as JSON.
 STRICT = ConfigDict(strict=True, allow_inf_nan=False)
@@ -24,7 +24,7 @@ FEATURES = TypeAdapter(dict[str, float | str | None], config=STRICT)
 
 
 @dataclass(frozen=True)
-class Difference:
+class ReplayDifference:
     """An impression whose list is another one when it is drawn again."""
 
     file: str
@@ -43,19 +43,19 @@ class Replayed:
     impressions: int
     equal: int
     without_features: int
-    first: Difference | None
+    first: ReplayDifference | None
 
 
 def replay(
     paths: Sequence[str | Path],
-    pairs: Iterable[Pair | LivePair],
+    pairs: Iterable[ServablePolicy | LivePolicy],
     *,
     progress: Callable[[int], None] | None = None,
 ) -> Replayed:
     """Compares every impression of segments with what its pairs draw from its key, item by item."""
-    live = {one.digest: one for one in (p if isinstance(p, LivePair) else LivePair(p) for p in pairs)}
+    live = {one.digest: one for one in (p if isinstance(p, LivePolicy) else LivePolicy(p) for p in pairs)}
     total = equal = skipped = 0
-    first: Difference | None = None
+    first: ReplayDifference | None = None
     for path in segments(paths):
         for row, impression in enumerate(_read(path).iter_rows(named=True)):
             if impression["uses_features"] and impression["features"] is None:
@@ -65,7 +65,7 @@ def replay(
             logged, drawn = tuple(impression["items"]), _draw_again(impression, live, path)
             equal += logged == drawn
             if first is None and logged != drawn:
-                first = Difference(str(path), row, logged, drawn)
+                first = ReplayDifference(str(path), row, logged, drawn)
         if progress is not None:
             progress(total)
     return Replayed(total, equal, skipped, first)
@@ -94,7 +94,7 @@ def _segments(path: str | Path) -> Sequence[str | Path]:
     if isinstance(path, str) and buckets.is_url(path):
         found = list(sources.paths(path))
         return found if found == [path] else [p for p in found if PurePath(p).match("segment-*.parquet")]
-    folder = sealing.in_utf8(path)
+    folder = log_files.in_utf8(path)
     return sorted(folder.glob("segment-*.parquet")) if folder.is_dir() else [folder]
 
 
@@ -139,7 +139,7 @@ TYPES: dict[str, tuple[str, Callable[[pl.Series], bool]]] = {
 }
 
 
-def _draw_again(row: dict[str, Any], live: dict[str, LivePair], path: str | Path) -> tuple[int | str, ...]:
+def _draw_again(row: dict[str, Any], live: dict[str, LivePolicy], path: str | Path) -> tuple[int | str, ...]:
     """The list of one impression, drawn from its key."""
     mixture = _mixture(row["mixture"], path)
     available = None if row["available"] is None else _json("available", row["available"], AVAILABLE, path)
@@ -159,7 +159,7 @@ def _draw_again(row: dict[str, Any], live: dict[str, LivePair], path: str | Path
     if row["places"] > now.arms[0].live.K:
         raise LogError(f"{path}: a row has {row['places']} places, and its pair {now.arms[0].live.K}.")
     arm = 0 if interleaved else digests.index(row["policy"])
-    asked = Question(row["query_id"], features, available, row["places"], row["key"])
+    asked = RankQuestion(row["query_id"], features, available, row["places"], row["key"])
     try:
         return engine.answer(now, arm, asked, how)[0]
     except InputError as error:

@@ -33,9 +33,9 @@ ONE_OF_SEVERAL = (
     "--engine ray; to test one against another, serve from one process."
 )
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Handler = Callable[["Asked", "Context"], Awaitable[Response]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Handler = Callable[["HttpRequest", "Context"], Awaitable[Response]]
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Context:
     ready: bool = False
 
 
-class Asked(NamedTuple):
+class HttpRequest(NamedTuple):
     """A request, as far as handlers look at it."""
 
     headers: dict[bytes, bytes]
@@ -105,7 +105,7 @@ class Guard:
                 check_origin(headers)
             if self.admin and not self.context.alone:
                 raise Refused(409, ONE_OF_SEVERAL)
-            reply = await self.handler(Asked(headers, receive), self.context)
+            reply = await self.handler(HttpRequest(headers, receive), self.context)
         except Exception as error:  # every failure is an answer
             reply = refusal(error)
         self.context.metrics.answered(scope["path"], reply.status_code)
@@ -182,13 +182,13 @@ def _noted(found: Ranked, context: Context) -> Ranked:
     return found
 
 
-async def parsed(request: Asked, context: Context, model: type[messages.Message]) -> Any:
+async def parsed(request: HttpRequest, context: Context, model: type[messages.Message]) -> Any:
     """The body of a request as a message."""
     body = await read_body(request.headers, request.receive, context.limits)
     return model.model_validate_json(body)
 
 
-async def feedback(request: Asked, context: Context) -> Response:
+async def feedback(request: HttpRequest, context: Context) -> Response:
     """Events of an impression."""
     asked: messages.FeedbackRequest = await parsed(request, context, messages.FeedbackRequest)
     events = [Event(e.item, e.type, e.value, e.timestamp) for e in asked.events]

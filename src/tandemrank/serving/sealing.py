@@ -13,77 +13,39 @@ impression that is still open has a click in it; one that was damaged goes to `.
 """
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, NamedTuple, Protocol
+from typing import Any, Generic, Protocol
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict, Field
 
 from tandemrank._base import checksum
 from tandemrank._base.files import Kind, replacing
 from tandemrank._base.ids import Id
-from tandemrank.errors import InputError, OutputError
+from tandemrank.errors import OutputError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
-from tandemrank.serving.records import LATEST, WINDOW, Impression, L, StoredId, steady_clock
+from tandemrank.serving.log_files import (
+    ASIDE,
+    EVENTS,
+    JOURNAL,
+    Click,
+    ClicksElsewhere,
+    JournalContent,
+    LogFile,
+    files,
+    in_utf8,
+    lock_path,
+    parsed,
+    read_journal,
+)
+from tandemrank.serving.records import WINDOW, Impression, L, steady_clock
 
 SEGMENT = Kind("segment of a served log")
-ASIDE = ".set-aside"
-JOURNAL, EVENTS, SEGMENTS = "journal", "events", "segment"
-
-
-class LogFile(NamedTuple):
-    """A file of a served log, and what its name says."""
-
-    path: Path
-    replica: str
-    number: int
-
-
-def files(folder: Path, what: str, replica: str | None = None) -> list[LogFile]:
-    """The journals, segments or events of a folder, of all replicas or of one, in the order of their numbers."""
-    found = [x for path in folder.glob(f"{what}-*-*") if (x := named(path, what)) and replica in (None, x.replica)]
-    return sorted(found, key=lambda x: (x.replica, x.number))
-
-
-def named(path: Path, what: str) -> LogFile | None:
-    """What the name of a journal, segment or events says; None for any other."""
-    name, _, number = path.stem.removeprefix(f"{what}-").rpartition("-")
-    ours = path.stem.startswith(f"{what}-") and bool(name) and number.isdecimal()
-    return LogFile(path, name, int(number)) if ours else None
-
-
-def finished(folder: Path) -> list[LogFile]:
-    """Segments that nobody will make again: those whose journals are gone. One that a kill left beside its journal is not."""
-    segments = files(folder, SEGMENTS)  # before the journals: one that is sealed meanwhile waits
-    waiting = {(x.replica, x.number) for x in files(folder, JOURNAL)}
-    return [x for x in segments if (x.replica, x.number) not in waiting]
-
-
-def in_utf8(path: str | Path) -> Path:
-    """The path, if Parquet files can be written and read there."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"expected a path in UTF-8, got {os.fsencode(path)!r}. Rename it, or give another.") from error
-    return Path(path)
-
-
-def next_number(folder: Path, replica: str) -> int:
-    """After all numbers that a replica has used, as far as their files are there."""
-    places = (folder, JOURNAL), (folder, SEGMENTS), (folder, EVENTS), (folder / ASIDE, JOURNAL)
-    return max((x.number + 1 for place, what in places for x in files(place, what, replica)), default=0)
-
-
-def lock_path(folder: Path, replica: str) -> Path:
-    """The file that a replica holds for as long as it runs."""
-    return folder / f".replica-{replica}.lock"
 
 
 @dataclass(frozen=True)
@@ -106,7 +68,7 @@ class Sealed:
     dropped: int = 0
 
 
-class Exposure(Protocol[L]):
+class PropensitySource(Protocol[L]):
     """Computes the propensities of impressions of pairs that it knows; `propensities.Propensities` is one."""
 
     @property
@@ -135,7 +97,7 @@ class Sealer(Generic[L]):
     def __init__(
         self,
         folder: str | Path,
-        propensities: Exposure[L],
+        propensities: PropensitySource[L],
         *,
         window: float = WINDOW,
         clock: Callable[[], float] | None = None,
@@ -165,7 +127,7 @@ class Sealer(Generic[L]):
         return {
             digest
             for found in self._ours(replica, None)
-            for i in _records(found.path).impressions
+            for i in read_journal(found.path).impressions
             for digest, _ in i.mixture
         }
 
@@ -200,13 +162,13 @@ class Sealer(Generic[L]):
     def _seal(self, ours: Sequence[LogFile], everything: bool) -> list[Sealed]:
         # After `ours`: whatever a click in them is of was written before, so it is read here.
         everywhere = [*files(self.folder, JOURNAL), *files(self.folder, EVENTS)]
-        elsewhere = _Elsewhere.of(everywhere)
+        elsewhere = ClicksElsewhere.of(everywhere)
         done: dict[LogFile, LogFile] = {}
         sealed: list[Sealed] = []
         waiting: set[str] = set()
         problem: OutputError | None = None
         for found in ours:
-            content = _records(found.path)
+            content = read_journal(found.path)
             if found.replica in waiting or not (everything or self._is_ripe(content.impressions)):
                 waiting.add(found.replica)  # later ones are later still
                 continue
@@ -239,7 +201,7 @@ class Sealer(Generic[L]):
         """Whether a journal may be complete, without reading it: its first impression is as old as the window."""
         payload = journal.first_record(path)
         try:
-            first = None if payload is None else _parsed(payload)
+            first = None if payload is None else parsed(payload)
         except ValueError:
             return True
         return not isinstance(first, Impression) or self._is_ripe([first])
@@ -254,19 +216,21 @@ class Sealer(Generic[L]):
         found.path.rename(path)
         return found._replace(path=path)
 
-    def _clean(self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], elsewhere: "_Elsewhere") -> None:
+    def _clean(
+        self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], elsewhere: ClicksElsewhere
+    ) -> None:
         """Removes sealed journals that have no event of an impression that is not sealed."""
         is_sealed = {found: found in done or found.path.name.startswith(EVENTS) for found in everywhere}
         open_ids: set[str] = set()
         if any(is_sealed[found] and elsewhere.named[found] for found in everywhere):
             open_journals = [found for found in everywhere if not is_sealed[found]]
-            open_ids = {i.id for found in open_journals for i in _records(found.path).impressions}
+            open_ids = {i.id for found in open_journals for i in read_journal(found.path).impressions}
         for found in everywhere:
             if is_sealed[found] and not elsewhere.named[found] & open_ids:
                 with suppress(FileNotFoundError):
                     done.get(found, found).path.unlink()
 
-    def _segment(self, found: LogFile, content: "_Content", elsewhere: "_Elsewhere") -> Sealed:
+    def _segment(self, found: LogFile, content: JournalContent, elsewhere: ClicksElsewhere) -> Sealed:
         good, damaged = self._usable(content.impressions)
         shown = [i for i in good if i.items]
         whole = [i._replace(features=self._known_features(i)) for i in shown]
@@ -312,92 +276,6 @@ class Sealer(Generic[L]):
             return i.features
         found = self._features.get(i.features_key)
         return None if found is None else dict(found)
-
-
-class Click(NamedTuple):
-    """A click on an item of an impression."""
-
-    impression: str
-    item: Id
-    time: float
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class _EventRecord(_Strict):
-    impression: str
-    item: StoredId
-    type: str
-    value: float | None
-    time: Annotated[float, Field(ge=0, le=LATEST)]
-
-
-class _Record(_Strict):
-    """What a journal's record has: one of the two."""
-
-    impression: Impression | None = None
-    event: _EventRecord | None = None
-
-
-def _parsed(payload: bytes) -> Impression | Click | None:
-    """What a record has; None for an event that is no click. Refuses another shape with a `ValueError`."""
-    record = _Record.model_validate_json(payload)
-    event = record.event
-    if (record.impression is None) == (event is None):
-        raise ValueError("expected an impression or an event")
-    if event is None:
-        return record.impression
-    return Click(event.impression, event.item, event.time) if event.type == "click" else None
-
-
-class _Content(NamedTuple):
-    """The impressions and clicks of a journal; how many records cannot be used, and how many bytes are in none."""
-
-    impressions: list[Impression]
-    clicks: list[Click]
-    damaged: int
-    dropped: int
-
-
-def _records(path: Path) -> _Content:
-    found = journal.read(path)
-    impressions: list[Impression] = []
-    clicks: list[Click] = []
-    damaged = found.gaps
-    for payload in found.records:
-        try:
-            one = _parsed(payload)
-        except ValueError:
-            damaged += 1
-            continue
-        if isinstance(one, Impression):
-            impressions.append(one)
-        elif one is not None:
-            clicks.append(one)
-    return _Content(impressions, clicks, damaged, found.dropped)
-
-
-@dataclass
-class _Elsewhere:
-    """Clicks that another file has than that of their impression, by impression; and which impressions a file names so."""
-
-    clicks: dict[str, list[Click]] = field(default_factory=dict)
-    named: dict[LogFile, set[str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, everywhere: Iterable[LogFile]) -> "_Elsewhere":
-        """Reads all files, one after the other."""
-        found = cls()
-        for file in everywhere:
-            content = _records(file.path)
-            own = {i.id for i in content.impressions}
-            away = [click for click in content.clicks if click.impression not in own]
-            found.named[file] = {click.impression for click in away}
-            for click in away:
-                found.clicks.setdefault(click.impression, []).append(click)
-        return found
 
 
 def join_clicks(

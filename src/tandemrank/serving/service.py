@@ -13,19 +13,85 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tandemrank.errors import OutputError, PolicyError
-from tandemrank.serving import journal, outcomes, propensities, records
-from tandemrank.serving.bucket import Bucket, Copied
+from tandemrank.policies.two_stage import load
+from tandemrank.serving import journal, propensities, records, verdict
 from tandemrank.serving.engine import Server
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.library import Library
-from tandemrank.serving.live import LivePair
+from tandemrank.serving.live_policy import LivePolicy
+from tandemrank.serving.log_files import Bucket, Copied
 from tandemrank.serving.messages import ArmAnswer, PairAnswer, TrafficAnswer
-from tandemrank.serving.outcomes import Outcomes
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import WINDOW, Mode, Settled, Traffic
 from tandemrank.serving.sealing import Sealed
-from tandemrank.serving.verdict import LEVEL, LiveTest, Verdict
+from tandemrank.serving.verdict import LEVEL, LiveTest, LiveVerdict, Outcomes
+
+
+class PolicyFolder:
+    """The pairs below a folder; a path that leads out of it, by dots or by a link, is refused."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).resolve()
+
+    def name_of(self, pair: Path) -> str:
+        """The name here of a pair's folder; refuses one that is elsewhere."""
+        if not pair.resolve().is_relative_to(self.folder):
+            raise PolicyError(f"{pair} is not in the folder of pairs {self.folder}.")
+        return str(pair.resolve().relative_to(self.folder))
+
+    def load(self, name: str) -> LivePolicy:
+        """The pair in the folder of that name, warm."""
+        live = LivePolicy(load(self._inside(name)), name=_text(name))
+        live.warm()
+        return live
+
+    def names(self) -> list[str]:
+        """The folders that hold a saved pair, at most two levels down."""
+        found = [p.parent for depth in ("*", "*/*", "*/*/*") for p in self.folder.glob(f"{depth}/config.json")]
+        names = sorted(str(p.relative_to(self.folder)) for p in found if self._stays_inside(p))
+        return [name for name in names if name == _text(name)]  # another could not be asked for
+
+    def find(self, digests: set[str]) -> list[LivePolicy]:
+        """The pairs with these digests, as far as they are there."""
+        found: list[LivePolicy] = []
+        wanted = set(digests)
+        for name in self.names():
+            if not wanted:
+                break
+            try:
+                live = LivePolicy(load(self._inside(name)), name=_text(name))
+            except PolicyError:
+                continue
+            if live.digest in wanted:
+                wanted.remove(live.digest)
+                found.append(live)
+        return found
+
+    def _inside(self, name: str) -> Path:
+        if "\0" in name:
+            raise PolicyError("a path has no null bytes.")
+        try:
+            path = (self.folder / name).resolve()
+            if not path.is_relative_to(self.folder) or path == self.folder:
+                raise PolicyError(f"{name[:60]!r} is not below the folder of pairs.")
+            if not path.is_dir():
+                raise PolicyError(f"there is no saved pair {name[:60]!r} in the folder of pairs.")
+            if not self._stays_inside(path):
+                raise PolicyError(f"a file of {name[:60]!r} is a link that leads out of the folder of pairs. Copy it.")
+        except (OSError, RuntimeError, ValueError) as error:  # a name too long, a circle of links
+            if isinstance(error, PolicyError):
+                raise
+            raise PolicyError(f"{name[:60]!r} is not a path.") from error
+        return path
+
+    def _stays_inside(self, path: Path) -> bool:
+        """Whether a folder and all that is in it are in the folder of pairs, wherever links lead."""
+        return all(p.resolve().is_relative_to(self.folder) for p in (path, *path.rglob("*")))
+
+
+def _text(path: object) -> str:
+    """A path as text that every encoding of Unicode takes, whatever bytes it has."""
+    return str(path).encode(errors="surrogateescape").decode(errors="replace")
 
 
 class Busy(PolicyError):  # noqa: N818  # a state, not a failure
@@ -45,7 +111,7 @@ class Settings:
     replica: str = "0"
     theta: str | tuple[float, ...] = "reciprocal"
     window: float = WINDOW
-    settle: float = outcomes.SETTLE
+    settle: float = verdict.SETTLE
     samples: int = propensities.SAMPLES
     sync_seconds: float = journal.SYNC_SECONDS
     level: float = LEVEL
@@ -56,7 +122,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Change:
+class TrafficChange:
     """Something that happened to the traffic, for people to read."""
 
     time: float
@@ -70,10 +136,10 @@ class Service:
         self.settings = settings
         self.clock = clock or records.steady_clock()
         self.started = self.clock()
-        self.library = Library(settings.pairs or settings.pair.resolve().parent)
+        self.library = PolicyFolder(settings.pairs or settings.pair.resolve().parent)
         live = self.library.load(self.library.name_of(settings.pair))
-        self.loaded: dict[str, LivePair] = {live.digest: live}
-        self.previous: LivePair | None = None
+        self.loaded: dict[str, LivePolicy] = {live.digest: live}
+        self.previous: LivePolicy | None = None
         self._answered = {live.digest}
         self.bucket = None if settings.bucket is None else Bucket(settings.bucket)
         self.recorder = None if settings.log is None else self._recorder(settings.log)
@@ -89,14 +155,14 @@ class Service:
             watcher=self.outcomes,
         )
         self.test: LiveTest | None = None
-        self.last: Verdict | None = None
-        self.changes: list[Change] = []
+        self.last: LiveVerdict | None = None
+        self.changes: list[TrafficChange] = []
         self.on_change: Callable[[str], None] = lambda by: None
         self._changing = threading.Lock()
         self._say(f"{live.name} ({live.digest}) answers everything")
         self._recover()
 
-    def _recorder(self, folder: Path) -> Recorder[LivePair]:
+    def _recorder(self, folder: Path) -> Recorder[LivePolicy]:
         s = self.settings
         return Recorder(
             folder, Propensities(s.samples), replica=s.replica, window=s.window, sync_seconds=s.sync_seconds,
@@ -128,7 +194,7 @@ class Service:
             live = self.loaded.setdefault(live.digest, live)
             return self.described(live)
 
-    def described(self, live: LivePair) -> PairAnswer:
+    def described(self, live: LivePolicy) -> PairAnswer:
         """A loaded pair."""
         is_live = any(arm.live is live for arm in self.server.traffic.arms)
         sizes = len(live.query_at), len(live.items)
@@ -174,7 +240,7 @@ class Service:
             self._say(f"rolled back to {target.name} ({target.digest}): {why}", by)
             return self.traffic()
 
-    def _promote(self, new: LivePair, why: str) -> TrafficAnswer:
+    def _promote(self, new: LivePolicy, why: str) -> TrafficAnswer:
         old = self.server.live
         self._finish()
         self.previous = old if new is not old else self.previous
@@ -182,7 +248,7 @@ class Service:
         self._say(f"{new.name} ({new.digest}) answers everything: {why}")
         return self.traffic()
 
-    def _swap(self, new: Traffic[LivePair]) -> None:
+    def _swap(self, new: Traffic[LivePolicy]) -> None:
         """Others answer; those that answered before are let go, but for the one that a rollback would need."""
         self.server.swap(new)
         answering = {arm.live.digest for arm in new.arms}
@@ -205,7 +271,7 @@ class Service:
         return TrafficAnswer(mode=now.mode, arms=arms)
 
     def _say(self, words: str, by: str = "hand") -> None:
-        self.changes = [*self.changes[-99:], Change(self.clock(), words)]
+        self.changes = [*self.changes[-99:], TrafficChange(self.clock(), words)]
         self.on_change(by)
 
     # --- what became of it --------------------------------------------------------------------------------------------
@@ -228,7 +294,7 @@ class Service:
         except Busy:
             return  # the next tick asks again
 
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> LiveVerdict | None:
         """Of the test that runs, or of the last one."""
         return self.last if self.test is None else self.test.verdict()
 

@@ -1,4 +1,7 @@
-"""New minus old while both are live: an interval that may be looked at as often as one likes, and what follows from it.
+"""What became of recent answers, and new minus old while both are live: an interval that may be looked at at any time.
+
+An impression is *settled* some time after it was shown: its clicks so far are its outcome for ever, whatever comes later, so
+that a test may look at it. The log has a longer window (`recorder`) and misses nothing.
 
 Split traffic: the difference in clicks per impression (`offpolicy.sequential.TwoArms`). Interleaved lists: the clicks that
 the new pair's items got minus those of the old pair's, per impression, Z in [-K, K], by the same bet. Where units are given,
@@ -6,16 +9,165 @@ the first impression of each counts: later ones of the same unit go to the same 
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.ids import Id
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.bounds import Terms
 from tandemrank.offpolicy.sequential import TwoArms, stakes_against_a_loss
-from tandemrank.serving.records import Named, Settled, Traffic
+from tandemrank.serving.records import WINDOW, Event, Fate, NamedPolicy, Settled, ShownList, Traffic
+
+REMEMBERED = 100_000  # impressions
+SETTLE = 60.0  # seconds
+KNOWN = 100  # impressions from which the clicks per impression of a pair are taken as usual
+
+
+@dataclass
+class ClickTally:
+    """What a pair got of settled impressions: how many, those with a click, and clicks at each rank."""
+
+    impressions: int = 0
+    clicked: int = 0
+    clicks: int = 0
+    squares: int = 0
+    by_rank: list[int] = field(default_factory=list)
+
+    def add(self, ranks: tuple[int, ...], K: int) -> None:
+        """One more impression."""
+        self.by_rank += [0] * (K - len(self.by_rank))
+        self.impressions += 1
+        self.clicked += bool(ranks)
+        self.clicks += len(ranks)
+        self.squares += len(ranks) ** 2
+        for rank in ranks:
+            self.by_rank[rank] += 1
+
+
+_NOTHING: frozenset[Id] = frozenset()
+
+
+class _Pending:
+    """An answer, since when it waits, and its clicks; most have none, and a set of their own would be dear."""
+
+    __slots__ = ("clicked", "settled", "shown", "since")
+
+    def __init__(self, shown: ShownList) -> None:
+        self.shown = shown
+        self.since = shown.impression.time
+        self.clicked = _NOTHING
+        self.settled = False
+
+
+class Outcomes:
+    """Watches a server; safe to use from several threads. `heard` gets every settled impression, in order."""
+
+    def __init__(
+        self,
+        *,
+        window: float = WINDOW,
+        settle: float = SETTLE,
+        most: int = REMEMBERED,
+        heard: Callable[[Settled], None] | None = None,
+    ) -> None:
+        self.window, self.settle_after, self.most = window, min(settle, window), most
+        self.heard = heard
+        self.tallies: dict[str, ClickTally] = {}
+        self.fates: dict[Fate, int] = dict.fromkeys(get_args(Fate), 0)
+        # By name, in the order of time, and in the same order those of them that are not settled.
+        self._pending: dict[str, _Pending] = {}
+        self._in_order: deque[_Pending] = deque()
+        self._open: deque[_Pending] = deque()
+        self._lock = threading.RLock()
+
+    def shown(self, shown: ShownList) -> None:
+        """An answer went out."""
+        with self._lock:
+            self._pending[shown.impression.id] = found = _Pending(shown)
+            self._not_after(found.since)
+            self._in_order.append(found)
+            self._open.append(found)
+            while len(self._in_order) > self.most:
+                self._settle_one(self._forget_oldest())
+                while self._open and self._open[0].settled:
+                    self._open.popleft()
+
+    def event(self, impression_id: str, event: Event, now: float) -> Fate:
+        """An event came, and this became of it."""
+        with self._lock:
+            fate = self._fate(impression_id, event, now)
+            self.fates[fate] += 1
+            return fate
+
+    def _fate(self, impression_id: str, event: Event, now: float) -> Fate:
+        if event.type != "click":
+            return "other"
+        found = self._pending.get(impression_id)
+        if found is None:
+            return "unknown"
+        if event.item not in found.shown.impression.items:
+            return "unmatched"
+        since, heard = (found.since, now) if event.time is None else (found.shown.impression.time, event.time)
+        if heard > since + self.window:
+            return "late"
+        if event.item in found.clicked:
+            return "repeated"
+        found.clicked |= {event.item}
+        return "counted"
+
+    def usual(self, digest: str) -> float:
+        """The clicks per impression of a pair, 0 where too little is known."""
+        found = self.tallies.get(digest)
+        return 0.0 if found is None or found.impressions < KNOWN else found.clicks / found.impressions
+
+    def settle(self, now: float) -> int:
+        """Settles what is old enough, and forgets what can get no more clicks; returns how many were settled."""
+        count = 0
+        with self._lock:
+            self._not_after(now)
+            while self._open and self._open[0].since + self.settle_after <= now:
+                count += self._settle_one(self._open.popleft())
+            while self._in_order and self._in_order[0].since + self.window < now:
+                self._forget_oldest()
+        return count
+
+    def _not_after(self, now: float) -> None:
+        """Nothing waits since a time to come: a clock that leapt ahead and back must not keep those behind it waiting."""
+        for found in reversed(self._in_order):
+            if found.since <= now:
+                break
+            found.since = now
+
+    def _forget_oldest(self) -> _Pending:
+        found = self._in_order.popleft()
+        self._pending.pop(found.shown.impression.id, None)
+        return found
+
+    def _settle_one(self, found: _Pending) -> bool:
+        """Once; returns whether this was the time."""
+        if found.settled:
+            return False
+        shown, found.settled = found.shown, True
+        ranks = tuple(rank for rank, item in enumerate(shown.impression.items) if item in found.clicked)
+        if shown.teams is None:
+            self._tally(shown, shown.arm).add(ranks, shown.impression.places)
+        else:
+            for arm in range(2):
+                own = tuple(rank for rank in ranks if shown.teams[rank] == arm)
+                self._tally(shown, arm).add(own, shown.impression.places)
+        if self.heard is not None:
+            self.heard(Settled(shown.traffic, shown.arm, shown.teams, ranks, shown.unit))
+        return True
+
+    def _tally(self, shown: ShownList, arm: int) -> ClickTally:
+        return self.tallies.setdefault(shown.traffic.arms[arm].live.digest, ClickTally())
+
 
 LEVEL = 0.95
 UNITS = 2_000_000  # units that are remembered; those beyond do not count
@@ -25,7 +177,7 @@ Decision = Literal["continue", "roll back", "promote"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class LiveVerdict:
     """What is known of new minus old by now.
 
     `difference`, in clicks per impression, is in [low, high] with probability `level`, at all times at once. What decides are
@@ -52,7 +204,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Point:
+class VerdictPoint:
     """The interval at one moment."""
 
     impressions: int
@@ -67,20 +219,20 @@ class LiveTest:
     `usual` is what the old pair gets per impression as far as it is known; a wrong one makes the interval wider, not wrong.
     """
 
-    def __init__(self, traffic: Traffic[Named], K: int, *, level: float = LEVEL, usual: float = 0.0) -> None:
+    def __init__(self, traffic: Traffic[NamedPolicy], K: int, *, level: float = LEVEL, usual: float = 0.0) -> None:
         self.old, self.new, self.mode = traffic.arms[0].live.digest, traffic.arms[1].live.digest, traffic.mode
         self.K, self.level = K, level
         against = stakes_against_a_loss(K, usual, traffic.arms[1].share)
         self.arms = TwoArms(K, centre=min(usual, float(K)), against=against)
         self.credits: NDArray[np.int64] = np.zeros(2 * K + 1, np.int64)
-        self.history: list[Point] = []
+        self.history: list[VerdictPoint] = []
         self._fresh: dict[float, tuple[list[int], list[int]]] = {}
         self._units: set[int] = set()
         self._next = 10
         self._peaks = [0.0, 0.0]
         self._sharpest = -float(K), float(K)
 
-    def fits(self, traffic: Traffic[Named]) -> bool:
+    def fits(self, traffic: Traffic[NamedPolicy]) -> bool:
         """Whether the traffic is between the same pairs in the same way: a share may change."""
         return traffic.mode == self.mode and [a.live.digest for a in traffic.arms] == [self.old, self.new]
 
@@ -117,7 +269,7 @@ class LiveTest:
         total = sum(self.impressions)
         if total >= self._next and len(self.history) < POINTS:
             self._next = max(total + 1, int(1.15 * total))
-            self.history.append(Point(total, self._difference() or 0.0, *self._interval()))
+            self.history.append(VerdictPoint(total, self._difference() or 0.0, *self._interval()))
         if self._peaks[1] > enough:
             return "roll back"
         return "promote" if self._peaks[0] > enough else "continue"
@@ -130,7 +282,7 @@ class LiveTest:
             return n, n
         return self.arms.impressions
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LiveVerdict:
         """All that is known by now."""
         decision = self.look()
         self._sharpen()
@@ -144,7 +296,7 @@ class LiveTest:
             "roll back": f"the new pair is worse, {at_level}: by {-self._sharpest[1]:.3g} {per}",
             "promote": f"the new pair is better, {at_level}: by {self._sharpest[0]:.3g} {per}; promotion is proposed",
         }[decision]
-        return Verdict(
+        return LiveVerdict(
             self.new,
             self.old,
             self.mode,

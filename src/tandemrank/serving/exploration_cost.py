@@ -24,7 +24,7 @@ from tandemrank._base.random import derive
 from tandemrank.errors import LogError
 from tandemrank.logs import sources
 from tandemrank.serving.exploration import Exploration, parse
-from tandemrank.serving.live import LivePair
+from tandemrank.serving.live_policy import LivePolicy
 
 Floats = NDArray[np.float64]
 STRATEGIES = ("trained", "temperature:0.5", "temperature:2.0", "uniform:0.01", "uniform:0.1", "deterministic")
@@ -33,7 +33,7 @@ OTHERS = 200  # items that stand for all, where the re-ranker sees candidates al
 
 
 @dataclass(frozen=True)
-class Price:
+class StrategyCost:
     """The price tag of one strategy; `clicks` and its standard error are None without a log."""
 
     strategy: str
@@ -45,24 +45,24 @@ class Price:
 
 
 @dataclass(frozen=True)
-class PriceList:
+class ExplorationCosts:
     """The price tags, and what they rest on."""
 
     policy: str
     queries: int
     impressions: int
-    strategies: tuple[Price, ...]
+    strategies: tuple[StrategyCost, ...]
 
 
-def price_list(
-    live: LivePair,
+def exploration_costs(
+    live: LivePolicy,
     theta: Sequence[float],
     *,
     asked: Exploration | None = None,
     log: Sequence[str | Path] = (),
     queries: int = QUERIES,
     seed: int = 0,
-) -> PriceList:
+) -> ExplorationCosts:
     """The price of the usual strategies and of the one that is asked for, over some queries of the pair or of the log."""
     clicks = _clicked(log, live) if log else None
     known = list(live.query_at) if clicks is None else sorted(set(clicks["query_id"]), key=str)
@@ -75,11 +75,11 @@ def price_list(
         view = _view(live, q, shown, theta, seed)
         for name in names:
             rows[name].append(_row(live, view, parse(name), shown, float(np.sum(theta))))
-    found = tuple(_price(name, rows[name]) for name in names)
-    return PriceList(live.digest, len(chosen), 0 if part is None else part["row"].n_unique(), found)
+    found = tuple(_cost(name, rows[name]) for name in names)
+    return ExplorationCosts(live.digest, len(chosen), 0 if part is None else part["row"].n_unique(), found)
 
 
-def _clicked(paths: Sequence[str | Path], live: LivePair) -> pl.DataFrame:
+def _clicked(paths: Sequence[str | Path], live: LivePolicy) -> pl.DataFrame:
     """The impressions of a log with propensities, an item a row, of queries that the pair knows."""
     try:
         frame = pl.concat([_read(path) for path in sources.paths(list(paths))])
@@ -118,7 +118,7 @@ class _View:
     exposure: Callable[[Exploration], Floats]
 
 
-def _view(live: LivePair, q: Id, shown: pl.DataFrame | None, theta: Sequence[float], seed: int) -> _View:
+def _view(live: LivePolicy, q: Id, shown: pl.DataFrame | None, theta: Sequence[float], seed: int) -> _View:
     """All items; or, where the re-ranker sees candidates alone, those of the best list, of the log, and a sample of all."""
     curve, best, flat = torch.tensor(list(theta), dtype=torch.float32), parse("deterministic"), parse("uniform:1.0")
     scores = live.scores(q)
@@ -158,7 +158,7 @@ class _Row(NamedTuple):
     gains: Floats
 
 
-def _row(live: LivePair, view: _View, how: Exploration, shown: pl.DataFrame | None, Z: float) -> _Row:
+def _row(live: LivePolicy, view: _View, how: Exploration, shown: pl.DataFrame | None, Z: float) -> _Row:
     rho = view.exposure(how)
     gains = np.zeros(0) if shown is None else _ips(live, shown, view.documents, rho)
     kept = float(np.minimum(rho, view.best).sum()) / Z
@@ -166,9 +166,9 @@ def _row(live: LivePair, view: _View, how: Exploration, shown: pl.DataFrame | No
     return _Row(kept, _effective(view.best, rho, ones, Z), _effective(view.flat, rho, view.count, Z), gains)
 
 
-def _price(name: str, rows: Sequence[_Row]) -> Price:
+def _cost(name: str, rows: Sequence[_Row]) -> StrategyCost:
     values = np.concatenate([row.gains for row in rows])
-    return Price(
+    return StrategyCost(
         name, float(np.mean([row.kept for row in rows])), float(values.mean()) if len(values) else None,
         float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None,
         float(np.mean([row.effective_best for row in rows])), float(np.mean([row.effective_other for row in rows])),
@@ -182,7 +182,7 @@ def _effective(wanted: Floats, rho: Floats, count: Floats, Z: float) -> float:
     return min(1.0, Z / float(np.sum(count[there] * np.square(wanted[there]) / rho[there])))
 
 
-def _ips(live: LivePair, rows: pl.DataFrame, documents: NDArray[np.int64], rho: Floats) -> Floats:
+def _ips(live: LivePolicy, rows: pl.DataFrame, documents: NDArray[np.int64], rho: Floats) -> Floats:
     """sum_d rho(d) / rho_0(d) c(d) of each impression of one query.  Shapes: documents, rho [n] -> [impressions]."""
     item = np.array([live.item_at.get(item, -1) for item in rows["items"]], np.int64)
     at = np.minimum(np.searchsorted(documents, item), len(documents) - 1)

@@ -37,7 +37,7 @@ KEPT = 256 * 2**20  # bytes of scores of recent queries
 LEAST = -(2**63)  # the integer that stands for a query that nobody named
 
 
-class Pair(Protocol):
+class ServablePolicy(Protocol):
     """What answering needs of a `TwoStagePolicy`."""
 
     @property
@@ -61,7 +61,7 @@ class Pair(Protocol):
         """The ids of queries and items."""
 
 
-def digest(pair: Pair) -> str:
+def digest(pair: ServablePolicy) -> str:
     """A name for exactly this pair: a hash of its numbers, sizes and ids."""
     found = hashlib.sha256(repr((pair.K2, pair.K)).encode())
     for ids in (pair.vocabulary.query_ids, pair.vocabulary.item_ids):
@@ -202,10 +202,10 @@ class Scores:
         return Scores(found, self.s_r, self._stage, self._who)
 
 
-class LivePair:
+class LivePolicy:
     """A pair and everything that answering needs of it; safe to use from several threads."""
 
-    def __init__(self, pair: Pair, *, name: str = "") -> None:
+    def __init__(self, pair: ServablePolicy, *, name: str = "") -> None:
         self.pair, self.digest, self.name = pair, digest(pair), name
         self.K, self.K2 = int(pair.K), int(pair.K2)
         self.items: list[Id] = pair.vocabulary.item_ids.to_list()
