@@ -18,6 +18,9 @@ RewardSource = Literal["posterior", "item-rate"] | RewardModel
 REWARDS = ("posterior", "item-rate")
 
 
+MOST_DRAWS = 10**7
+
+
 @dataclass(frozen=True)
 class Question:
     """How to ask: the keywords of `estimate` and `compare`.
@@ -77,6 +80,11 @@ class Question:
             )
         if self.independent not in (None, *get_args(Independent)):
             raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; {self.independent!r} came.")
+        if self.seed < 0 or max(self.samples, self.replicates) > MOST_DRAWS:
+            raise ConfigError(
+                f"needed: seed >= 0, samples and replicates <= {MOST_DRAWS:,}; got {self.seed}, {self.samples}, "
+                f"{self.replicates}."
+            )
         if self.samples < 1 or self.replicates < 100 or not 0.01 <= self.level < 1:
             raise ConfigError(
                 f"needed: samples >= 1, replicates >= 100, 0.01 <= level < 1; got {self.samples}, {self.replicates}, "

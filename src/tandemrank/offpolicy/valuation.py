@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import positions_of
 from tandemrank._base.random import derive
@@ -48,6 +49,7 @@ Floats = NDArray[np.float64]
 Side = TwoStagePolicy | MostLikely | Production
 
 
+@checked
 def estimate(
     policy: Side,
     log: Source | Feedback,
@@ -79,6 +81,7 @@ def estimate(
     return estimate_all([policy], log, asked)[0]
 
 
+@checked
 def compare(
     new: Side,
     old: Side,

@@ -24,6 +24,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks.models import examination_curve
@@ -126,6 +127,7 @@ class Decision:
         return own | {"candidates": [candidate.summary() for candidate in self.candidates]}
 
 
+@checked
 def decide(
     policies: TwoStagePolicy | Mapping[str, TwoStagePolicy],
     log: Source | Feedback,
@@ -159,6 +161,10 @@ def decide(
     off the log. `risk`: the share of production's clicks that a canary may lose at worst. The other keywords are those of
     `estimate`. Ask a log that no pair was trained on.
     """
+    if not isinstance(policies, TwoStagePolicy | Mapping):
+        raise ConfigError(
+            f"policies: expected a TwoStagePolicy, or several by their names; got {type(policies).__name__}. Load a saved pair."
+        )
     sides = {"new": policies} if isinstance(policies, TwoStagePolicy) else dict(policies)
     if not sides or (most_clicks is not None and not most_clicks > 0):
         raise ConfigError(f"give at least one pair, and most_clicks above 0; {len(sides)} and {most_clicks} came.")
