@@ -385,7 +385,7 @@ def test_what_is_refused() -> None:
         ({"at_least": 1e300}, "got 1e"),
         ({"most_clicks": float("nan")}, "most_clicks must be a finite number above 0; got nan"),
         ({"risk": 0.0}, "risk must be above 0 and below 1"),
-        ({"samples": 2.5}, "samples must be a whole number, 1 or more; got 2.5"),
+        ({"samples": 2.5}, "samples must be a whole number, 1 to 10000000; got 2.5"),
         (
             {"logging_policy": "production"},
             "logging_policy must be a TwoStagePolicy or a FittedLogger; got 'production'",

@@ -586,7 +586,7 @@ def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:
         valuation.estimate(small.new, log, examination=THETA, propensity="logged")
     with pytest.raises(ConfigError, match=r"need the lists of the log.*propensity = auto"):
         valuation.estimate(small.new, log, examination=THETA)
-    with pytest.raises(ConfigError, match="replicates must be a whole number, 100 or more; got 1"):
+    with pytest.raises(ConfigError, match="replicates must be a whole number, 100 to 10000000; got 1"):
         valuation.estimate(small.new, log, examination=THETA, replicates=1)
     for level in (0.0, 1e-320, 1.0, float("nan")):
         with pytest.raises(ConfigError, match=r"0\.01 <= level < 1"):

@@ -24,7 +24,7 @@ def id_series(name: str, ids: Ids) -> pl.Series:
         return ids.alias(name)
     try:
         return pl.Series(name, ids.to_list() if hasattr(ids, "to_list") else ids)
-    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{name}: expected a list of integers or of strings; {str(ids)[:60]} came.") from error
 
 
@@ -83,7 +83,7 @@ def checked_positions(values: ArrayLike, n: int, what: str) -> NDArray[np.int64]
     """Inside positions as whole numbers from 0 to n - 1; refuses anything else.  Shapes: [m] -> [m]."""
     try:
         array = np.asarray(values)
-    except ValueError as error:  # lists of different lengths
+    except (ValueError, RuntimeError) as error:  # lists of different lengths, tensors with a gradient
         raise PolicyError(f"positions of {what} are a list of whole numbers; {str(values)[:60]} came.") from error
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise PolicyError(

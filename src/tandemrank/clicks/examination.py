@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, diags_array
 from scipy.special import softmax, stdtrit
 
+from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine
 from tandemrank.clicks.models import ClickModel
 from tandemrank.errors import ConfigError, LogError
@@ -142,6 +143,7 @@ def examine(
 ) -> TrustCurve: ...
 
 
+@checked
 def examine(
     log: Source | Feedback,
     K: int | None = None,
@@ -158,6 +160,8 @@ def examine(
     """
     if method not in get_args(ExaminationMethod):
         raise ConfigError(f"method must be one of {', '.join(get_args(ExaminationMethod))}; {method!r} came.")
+    if seed < 0:
+        raise ConfigError(f"seed: expected 0 or more; got {seed}.")
     if K is not None and K < 2:
         raise ConfigError(f"a curve compares two ranks or more; K = {K} came.")
     feedback = log if isinstance(log, Feedback) else reading.read(log, engine=engine)

@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tandemrank._base.arguments import checked
 from tandemrank._base.files import regular
 from tandemrank.errors import ConfigError
 
+MOST_LENGTH = 10**8  # of a list that is simulated
 MOST_RANKS = 512  # of a list in a log
 SMALLEST = 1e-6  # of what is looked at at all: what is rarer gives one click the weight of a million
 
@@ -36,6 +38,7 @@ class ClickModel:
             )
 
 
+@checked
 def examination_curve(
     K: int = 10, curve: str | Sequence[float] = "reciprocal", power: float = 1.0
 ) -> NDArray[np.float64]:
@@ -44,21 +47,22 @@ def examination_curve(
     "reciprocal" 1/k^power, "dcg" 1/log2(k+1), or a curve of one's own, of which the first K ranks count.
     Shapes: -> [K].
     """
-    k = np.arange(1, K + 1, dtype=np.float64)
-    if K < 1 or not 0 <= power < np.inf:
-        raise ConfigError(f"expected K >= 1 and a power >= 0; K = {K} and power = {power} came.")
-    if curve == "reciprocal":
-        return k**-power
-    if curve == "dcg":
-        return 1 / np.log2(k + 1)
+    if not 1 <= K <= MOST_LENGTH or not 0 <= power < np.inf:
+        raise ConfigError(f"expected K from 1 to {MOST_LENGTH:,} and a power >= 0; got K = {K} and power = {power}.")
     if isinstance(curve, str):
+        k = np.arange(1, K + 1, dtype=np.float64)
+        if curve == "reciprocal":
+            return k**-power
+        if curve == "dcg":
+            return 1 / np.log2(k + 1)
         raise ConfigError(f'expected the curve "reciprocal" or "dcg", or one of your own; {curve!r} came.')
-    if len(curve) < K:
+    own = check_examination(curve)
+    if len(own) < K:
         raise ConfigError(
-            f"expected an examination curve of {K} ranks or more; {len(curve)} came. Give a longer one (--curve), or show "
+            f"expected an examination curve of {K} ranks or more; {len(own)} came. Give a longer one (--curve), or show "
             "fewer places (--list-length)."
         )
-    return check_examination(curve[:K])
+    return own[:K]
 
 
 def read_curve(path: str | Path) -> tuple[float, ...]:
@@ -83,29 +87,30 @@ def check_examination(theta: ArrayLike) -> NDArray[np.float64]:
     Shapes: theta [K] -> [K].
     """
     try:
-        checked = np.asarray(theta, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
+        given = theta.detach() if hasattr(theta, "detach") else theta  # a tensor, of which there may be a gradient
+        curve = np.ascontiguousarray(given, dtype=np.float64) if np.ndim(given) else np.asarray(given, np.float64)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise ConfigError(f"expected an examination curve, one number per rank; {str(theta)[:60]} came.") from error
-    if checked.ndim != 1 or not len(checked):
-        raise ConfigError(f"expected an examination curve, one number per rank; shape {checked.shape} came.")
-    if len(checked) > MOST_RANKS:
+    if curve.ndim != 1 or not len(curve):
+        raise ConfigError(f"expected an examination curve, one number per rank; shape {curve.shape} came.")
+    if len(curve) > MOST_RANKS:
         raise ConfigError(
-            f"expected an examination curve of at most {MOST_RANKS} ranks; got {len(checked):,}. Leave out the last ones."
+            f"expected an examination curve of at most {MOST_RANKS} ranks; got {len(curve):,}. Leave out the last ones."
         )
-    bad = np.flatnonzero(~(((checked >= SMALLEST) | (checked == 0)) & (checked <= 1)))
-    if len(bad) and 0 < checked[bad[0]] < SMALLEST:
+    bad = np.flatnonzero(~(((curve >= SMALLEST) | (curve == 0)) & (curve <= 1)))
+    if len(bad) and 0 < curve[bad[0]] < SMALLEST:
         raise ConfigError(
-            f"expected examination of 0, or at least {SMALLEST:g}; rank {bad[0] + 1} has {checked[bad[0]]}. "
+            f"expected examination of 0, or at least {SMALLEST:g}; rank {bad[0] + 1} has {curve[bad[0]]}. "
             "Give 0 where nobody looks."
         )
     if len(bad):
         raise ConfigError(
-            f"expected examination from 0 to 1 at every rank; rank {bad[0] + 1} has {checked[bad[0]]}. "
+            f"expected examination from 0 to 1 at every rank; rank {bad[0] + 1} has {curve[bad[0]]}. "
             "Divide the curve by its largest value if it is only known up to a factor."
         )
-    if checked[0] == 0:
+    if curve[0] == 0:
         raise ConfigError("expected examination above 0 at rank 1; 0 came. Leave out ranks nobody looks at.")
-    return checked
+    return curve
 
 
 def position_based(theta: ArrayLike) -> ClickModel:

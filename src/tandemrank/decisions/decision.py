@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from tandemrank._base.arguments import checked
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks.models import examination_curve
 from tandemrank.decisions import canary, difference, segments
@@ -126,6 +127,7 @@ class Decision:
         return own | {"candidates": [candidate.summary() for candidate in self.candidates]}
 
 
+@checked
 def decide(
     policies: TwoStagePolicy | Mapping[str, TwoStagePolicy],
     log: Source | Feedback,

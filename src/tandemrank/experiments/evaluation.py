@@ -14,9 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank._base.ids import same_ids
+from tandemrank._base.arguments import checked
+from tandemrank._base.ids import checked_positions, same_ids
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.clicks import simulation
+from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.experiments.ratings import Task
 from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
@@ -116,6 +118,10 @@ def _ideal(relevance: csr_matrix, K: int, discount: Floats) -> Floats:
     return gains.astype(np.float64)
 
 
+MOST_SAMPLES = 10**6  # lists that are drawn of a query
+
+
+@checked
 def evaluate(
     policy: TwoStagePolicy,
     relevance: csr_matrix,
@@ -132,10 +138,12 @@ def evaluate(
 
     Shapes: relevance, clicked [Q, D]; theta [K]; q [n], all queries by default.
     """
+    if not 1 <= samples <= MOST_SAMPLES:
+        raise ConfigError(f"samples: expected from 1 to {MOST_SAMPLES:,}; got {samples}.")
     relevance = canonical_csr(relevance, drop_zeros=True)  # an entry counts as a relevant document
-    positions = np.arange(relevance.shape[0]) if q is None else np.asarray(q, np.int64)
-    generator = torch.Generator().manual_seed(seed)
-    curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
+    positions = np.arange(relevance.shape[0]) if q is None else checked_positions(q, relevance.shape[0], "queries")
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    curve = torch.as_tensor(check_examination(theta), dtype=torch.float32)
     parts: list[tuple[Floats, ...]] = [tuple(np.empty(0) for _ in FIGURES)]
     for part in policy.parts(positions):
         R = relevance[part].astype(np.float32)

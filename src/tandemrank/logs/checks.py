@@ -8,6 +8,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, plain_ids
+from tandemrank.errors import ConfigError
 from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_WEIGHT
 from tandemrank.logs.id_registry import IdRegistry, encode_ids
 from tandemrank.logs.impressions import Shown
@@ -54,6 +55,8 @@ class _Flat:
 
 def examine(frame: pl.DataFrame, names: "IdRegistry", K: int | None) -> tuple[list[Problem], Shown | None]:
     """The problems of a batch and, where there are none, its impressions in inside positions; there must be some."""
+    if K is not None and K < 1:
+        raise ConfigError(f"K: expected the ranks of the examination curve, 1 or more; got {K}.")
     keys = _keys(frame)
     frame = frame.select(c for c in (LONG if is_long(frame.columns) else WIDE) if c in frame.columns)
     frame = frame.with_columns(pl.col(c).arr.to_list() for c, t in frame.schema.items() if isinstance(t, pl.Array))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank._base import cluster
+from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.ids import Vocabulary, same_ids
 from tandemrank._base.processes import ahead
@@ -28,6 +29,7 @@ from tandemrank.logs.sums import merge, renamed, total, unpacked
 Progress = Callable[[int], None]
 
 
+@checked
 def read(
     source: Source,
     *,
@@ -46,6 +48,7 @@ def read(
     return _read(source, _How(vocabulary, K, batch), engine, progress).parts[0]
 
 
+@checked
 def read_split(
     source: Source,
     held_out: float = 0.15,
@@ -67,6 +70,7 @@ def read_split(
     return used, apart
 
 
+@checked
 def read_parts(
     source: Source,
     shares: Sequence[float],
@@ -83,6 +87,7 @@ def read_parts(
     return _read(source, _How(vocabulary, K, batch, tuple(shares), seed), engine, progress).parts
 
 
+@checked
 def read_with_lists(
     source: Source,
     shares: Sequence[float] = (),

@@ -34,6 +34,7 @@ from tandemrank.logs.values import column_of
 
 Source = str | Path | Sequence[str | Path] | pl.DataFrame | pl.LazyFrame | PandasFrame
 
+MOST_ROWS = 10**9  # of a batch
 FORMS = {".parquet": "Parquet", ".csv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON lines"}
 
 
@@ -57,6 +58,8 @@ def batches(
 
     `impressions` hears of all impressions that have an id.
     """
+    if not 1 <= batch <= MOST_ROWS:
+        raise ConfigError(f"batch: expected from 1 to {MOST_ROWS:,} rows; got {batch}.")
     known = impressions or KnownImpressions()
     for name, form, data in _files(source):
         first, any_piece = 0, False
@@ -195,8 +198,8 @@ def _at_url(url: str) -> list[str]:
 def _paths(path: str | Path) -> Sequence[str | Path]:
     """The files at a path: itself, those of a folder, those of a pattern."""
     path = plain(path)
-    if not isinstance(path, str | Path) or path == "":
-        came = "nothing" if path == "" else type(path).__name__
+    if not isinstance(path, str | Path) or str(path) == "":
+        came = "nothing" if isinstance(path, str) else type(path).__name__
         raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; {came} came.")
     paths: Sequence[str | Path]
     try:

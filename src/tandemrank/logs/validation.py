@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tandemrank._base.arguments import checked
 from tandemrank._base.files import plain, replacing
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import impressions_of, split_good_rows
@@ -106,6 +107,7 @@ class _Survey:
         return next((name for name, own in self.with_propensities.items() if own != has[0]), None)
 
 
+@checked
 def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int = 200_000) -> Validation:
     """Looks at a whole log: every problem with file, row, column and count (the first `limit` rows of each), and more.
 
@@ -156,6 +158,7 @@ def _good(source: Source, survey: _Survey, names: IdRegistry, K: int | None, lim
 # --- a clean copy -----------------------------------------------------------------------------------------------------
 
 
+@checked
 def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 200_000) -> Fixed:
     """Writes the impressions without a problem as a folder of Parquet parts, with all their columns, and counts the rest.
 

@@ -21,6 +21,8 @@ RewardSource = Literal["posterior", "item-rate"] | RewardModel
 REWARDS = ("posterior", "item-rate")
 LOWEST_LEVEL, HIGHEST_LEVEL = 0.5, 0.999999
 
+MOST_DRAWS = 10**7  # samples or replicates: more is a slip
+
 
 @dataclass(frozen=True)
 class Question:
@@ -85,8 +87,9 @@ class Question:
             raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; got {self.independent!r}.")
         for name, least in (("samples", 1), ("replicates", 100), ("seed", 0)):
             value = getattr(self, name)
-            if not isinstance(value, Integral) or value < least:
-                raise ConfigError(f"{name} must be a whole number, {least} or more; got {value!r}.")
+            most = 2**63 - 1 if name == "seed" else MOST_DRAWS
+            if not isinstance(value, Integral) or not least <= value <= most:
+                raise ConfigError(f"{name} must be a whole number, {least} to {most}; got {value!r}.")
         # Beyond these a share of 1 - level, divided among several policies and sides, is lost in rounding.
         if not isinstance(self.level, Real) or not LOWEST_LEVEL <= self.level <= HIGHEST_LEVEL:
             raise ConfigError(f"level must be a number from {LOWEST_LEVEL} to {HIGHEST_LEVEL}; got {self.level!r}.")

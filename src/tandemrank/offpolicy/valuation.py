@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.arguments import checked
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback, fingerprint
@@ -58,6 +59,7 @@ def estimate(policy: Side, log: Source | Feedback, question: Question | None = N
     return estimate_all([policy], log, Question.of(question, switches))[0]
 
 
+@checked
 def compare(
     new: Side, old: Side, log: Source | Feedback, question: Question | None = None, **switches: Any
 ) -> Comparison:

@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank._base import random
+from tandemrank._base.arguments import checked
 from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, positions_of
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError, PolicyError
@@ -48,6 +49,9 @@ class TwoStagePolicy:
     trained_on: str | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        for name, kind in (("generator", Scorer), ("ranker", Scorer), ("vocabulary", Vocabulary)):
+            if not isinstance(getattr(self, name), kind):
+                raise PolicyError(f"{name}: expected a {kind.__name__}; got {type(getattr(self, name)).__name__}.")
         Q, D = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
         for stage, scorer in (("generator", self.generator), ("ranker", self.ranker)):
             spec = scorer.spec()
@@ -106,6 +110,7 @@ class TwoStagePolicy:
             s_c, s_r = self.plain_scores(part)
             yield part, s_c, s_r
 
+    @checked
     def most_likely(self, q: ArrayLike | None = None, *, exclude: csr_matrix | None = None) -> NDArray[np.int32]:
         """The list shown if both stages take their highest scores, as positions.
 
@@ -135,6 +140,7 @@ class TwoStagePolicy:
             )
         return pairs
 
+    @checked
     def recommend(
         self,
         query_ids: Ids | None = None,
@@ -198,6 +204,7 @@ class TwoStagePolicy:
             (np.ones(known.sum(), np.float32), (q[known], d[known])), shape=(len(ids.query_ids), len(ids.item_ids))
         )
 
+    @checked
     def sample(
         self, q: ArrayLike, keys: NDArray[np.uint64], progress: Callable[[int], None] | None = None
     ) -> NDArray[np.int32]:
@@ -297,6 +304,7 @@ class TwoStagePolicy:
         )
         return found
 
+    @checked
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
         return storage.save(Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary, self.trained_on), path)
@@ -366,6 +374,7 @@ def _pattern(pairs: NDArray[np.int64], rows: int, D: int) -> csr_matrix:
     return csr_matrix((np.ones(len(pairs), np.float32), pairs % D, indptr), shape=(rows, D))
 
 
+@checked
 def load(path: str | Path) -> TwoStagePolicy:
     """The policy in the folder `path`; a folder that is damaged or of another version is refused."""
     saved = storage.load(path)
