@@ -12,7 +12,7 @@ import tandemrank as tr
 from conformance import check_scorer
 from tandemrank.errors import DataError
 from tandemrank.experiments import datasets, world
-from tandemrank.policies import scorers, storage
+from tandemrank.policies import scorers
 
 PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -45,13 +45,13 @@ def test_add_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_add_a_scorer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(storage, "SCORERS", dict(storage.SCORERS))
-    scorer, entry = steps("Add a scorer")
+    monkeypatch.setattr(scorers.Scorer, "kinds", dict(scorers.Scorer.kinds))
+    [scorer] = steps("Add a scorer")
     made = run(scorer, scorers)["ItemBias"]
-    exec(entry, {"SCORERS": storage.SCORERS, "ItemBias": made})
+    assert scorers.Scorer.kinds["item-bias"] is made
     check_scorer(made(6, torch.linspace(-1, 1, 8)), tmp_path)
-    pair = tr.load(tmp_path / "pair")
-    assert pair.recommend([0])["items"].to_list() == [["item 7", "item 6"]]
+    policy = tr.load(tmp_path / "pair")
+    assert policy.recommend([0])["items"].to_list() == [["item 7", "item 6"]]
 
 
 def test_add_an_estimator() -> None:

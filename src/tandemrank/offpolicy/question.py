@@ -88,7 +88,7 @@ class Question:
         for name, least in (("samples", 1), ("replicates", 100), ("seed", 0)):
             value = getattr(self, name)
             most = 2**63 - 1 if name == "seed" else MOST_DRAWS
-            if not isinstance(value, Integral) or not least <= value <= most:
+            if not isinstance(value, Integral) or not least <= int(value) <= most:
                 raise ConfigError(f"{name} must be a whole number, {least} to {most}; got {value!r}.")
         # Beyond these a share of 1 - level, divided among several policies and sides, is lost in rounding.
         if not isinstance(self.level, Real) or not LOWEST_LEVEL <= self.level <= HIGHEST_LEVEL:
