@@ -1,16 +1,16 @@
-"""Would the tests notice? Small wrong changes of the core, one at a time, each against the fast tests.
+"""Would the tests notice? Small wrong changes of the core, one at a time, each against the tests that should see it.
 
     python benchmarks/mutants.py                            all of them: about an hour on one core
     python benchmarks/mutants.py --only bootstrap-last      some of them, by the beginning of their names
-    python benchmarks/mutants.py --quick                    against the tests listed for a mutant only
+    python benchmarks/mutants.py --whole                    what its own tests miss meets the whole fast suite too
     python benchmarks/mutants.py --list
     python benchmarks/mutants.py --json
 
 The mutants are in `mutants.toml` beside this file: a file of the package, a piece of it that occurs once, what stands there
-instead, and the tests that are likely to see it. These run first; a mutant that they miss meets the whole fast suite, which
-contains them, so that either way its fate is that of the whole fast suite. A copy of the project is changed, never the
-project itself. In the end every test that killed runs on the unchanged copy: one that fails there too has killed nothing.
-Results are kept in a file and hold until the mutated file or the tests change, so an interrupted run goes on where it was.
+instead, and the tests that should see it; the first that fails ends a run, and so does a limit of time. A copy of the project
+is changed, never the project itself. In the end every test that killed runs on the unchanged copy: one that fails there too, or
+takes long there too, has killed nothing. Results are kept in a file and hold until the mutated file or the tests change, so an
+interrupted run goes on where it was.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, get_args
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_suffix(".toml")
@@ -227,7 +227,7 @@ class Session:
         if (found := self.known.get((mutant.name, key))) is not None:
             return found
         start = time.perf_counter()
-        tests, timeout = (mutant.tests, self.timeout) if suite == "own" else ((), 10 * self.timeout)
+        tests, timeout = (mutant.tests, self.timeout) if suite == "own" else ((), 20 * self.timeout)
         with applied(mutant, self.folder):
             fate, by = run_tests(self.folder, tests, timeout, self.processes)
         result = Result(mutant.name, suite, key, fate, by, round(time.perf_counter() - start, 1))
@@ -237,17 +237,21 @@ class Session:
                 file.write(json.dumps(asdict(result)) + "\n")
         return result
 
-    def checked(self, results: Sequence[Result]) -> list[Result]:
-        """The results, without the kills of tests that fail on the unchanged copy too."""
+    def checked(self, results: Sequence[Result], found: Sequence[Mutant]) -> list[Result]:
+        """The results, without the kills of tests that fail, or find no end, on the unchanged copy too."""
         killers = list(dict.fromkeys(r.by for r in results if r.fate == "killed" and "::" in r.by))
-        if not killers:
-            return list(results)
-        say(f"{len(killers)} tests have killed; the same without any mutant ...")
-        code, failed, said = run_pytest(self.folder, killers, 10 * self.timeout)
-        if code not in (0, 1):
-            raise SystemExit(f"the tests do not run without a mutant, so nothing can be said: {said}")
-        why = "it fails without a mutant too: "
-        return [replace(r, fate="broken", by=why + r.by) if r.by in failed else r for r in results]
+        endless = {r.name for r in results if r.fate == "killed" and "::" not in r.by}
+        failed: list[str] = []
+        if killers:
+            say(f"{len(killers)} tests have killed; the same without any mutant ...")
+            code, failed, said = run_pytest(self.folder, killers, 20 * self.timeout)
+            if code not in (0, 1):
+                raise SystemExit(f"the tests do not run without a mutant, so nothing can be said: {said}")
+        tests = {m.name: m.tests for m in found if m.name in endless}
+        slow = {name for name in tests if run_tests(self.folder, tests[name], self.timeout / 3)[0] != "survived"}
+        why = "it fails, or is slow, without a mutant too: "
+        wrong = [r.by in failed or r.name in slow for r in results]
+        return [replace(r, fate="broken", by=why + r.by) if bad else r for r, bad in zip(results, wrong, strict=True)]
 
 
 def say(line: str) -> None:
@@ -255,39 +259,39 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def run(found: Sequence[Mutant], session: Session, *, quick: bool) -> list[Result]:
-    """Every mutant's fate: under its own tests, and where these miss it, under the whole fast suite."""
+def run(found: Sequence[Mutant], session: Session, *, whole: bool) -> list[Result]:
+    """Every mutant's fate under its own tests; where these miss it, on demand, under the whole fast suite."""
     results = []
     for number, mutant in enumerate(found, 1):
         say(f"[{number}/{len(found)}] {mutant.name} ({mutant.file}) ...")
         result = session.fate(mutant, "own")
-        if result.fate == "survived" and not quick:
+        if result.fate == "survived" and whole:
             say(f"  its own tests miss it ({result.seconds:.0f} s); the whole fast suite ...")
             result = session.fate(mutant, "whole")
         say(f"  {result.fate} ({result.seconds:.0f} s) {result.by}")
         results.append(result)
-    return session.checked(results)
+    return session.checked(results, found)
 
 
 def table(found: Sequence[Mutant], results: Sequence[Result]) -> str:
-    """Killed and all, by room, and those that were not killed."""
+    """Killed and all, by room; those that were not killed; and the number."""
     lines = [f"{'room':14}{'modules':>8}{'mutants':>9}{'killed':>8}"]
     room_of = {m.name: m.file.split("/")[0] for m in found}
     for room in [*dict.fromkeys(room_of.values()), ""]:
         own = [r for r in results if not room or room_of[r.name] == room]
         modules = len({m.file for m in found if not room or room_of[m.name] == room})
         lines.append(f"{room or 'all':14}{modules:8}{len(own):9}{sum(r.fate == 'killed' for r in own):8}")
-    return "\n".join([*lines, *(f"{r.fate}: {r.name} {r.by}".rstrip() for r in results if r.fate != "killed")])
+    lines += [f"{r.fate}: {r.name} {r.by}".rstrip() for r in results if r.fate != "killed"]
+    counts = {fate: sum(r.fate == fate for r in results) for fate in get_args(Fate)}
+    return "\n".join([*lines, ", ".join(f"{n} {fate}" for fate, n in counts.items()) + f", of {len(results)} mutants"])
 
 
 def main() -> None:
     """Runs the mutants and prints what became of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], help="mutants whose names begin so; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="only against the tests listed for each mutant")
-    parser.add_argument(
-        "--timeout", type=float, default=900.0, help="seconds for a mutant's own tests; ten times for all"
-    )
+    parser.add_argument("--whole", action="store_true", help="what its own tests miss meets the whole fast suite too")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for a mutant; twenty times for all tests")
     parser.add_argument("--processes", type=int, default=1, help="of the whole fast suite, where it is needed")
     parser.add_argument("--results", type=Path, default=ROOT / ".mutants.jsonl", help="where results are kept")
     parser.add_argument("--list", action="store_true", help="print the names and files, run nothing")
@@ -302,7 +306,7 @@ def main() -> None:
     preload()
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         session = Session(Path(name), arguments.results, arguments.timeout, arguments.processes)
-        results = run(found, session, quick=arguments.quick)
+        results = run(found, session, whole=arguments.whole)
     killed = sum(r.fate == "killed" for r in results)
     if arguments.json:
         summary = {"mutants": len(results), "killed": killed, "share": killed / len(results)}
