@@ -296,6 +296,20 @@ def test_the_design_lists_the_rooms_in_their_order() -> None:
     assert listed == ROOMS
 
 
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda page: page.name)
+def test_modules_and_files_that_a_page_names_exist(page: Path) -> None:
+    """`offpolicy.calibration`, `training/team.py`, `python benchmarks/truth.py --logs 100`: also where they are only mentioned."""
+    for said in code(page.read_text(encoding="utf-8")):
+        for word in said.split():
+            if re.fullmatch(rf"({'|'.join(ROOMS)})(\.\w+)+", word) and not word.endswith(".py"):
+                value: object = tandemrank
+                for part in word.split("."):
+                    value = getattr(value, part, None)
+                    assert value is not None, f"{page.name}: {said}"
+            elif re.fullmatch(r"[\w/]+/\w+\.(py|toml)", word):
+                assert any((at / word).exists() for at in (ROOT, ROOT / "src" / "tandemrank")), f"{page.name}: {said}"
+
+
 def anchors(page: str) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
