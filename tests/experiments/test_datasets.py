@@ -300,7 +300,7 @@ class TestOwnRatings:
         (tmp_path / "r.txt").write_text("user,item,rating\n1,2,4\n")
         (tmp_path / "r.parquet").write_bytes(b"PAR1 and no more")
         cases = {
-            "none.csv": "none.csv is not there",
+            "none.csv": "none.csv: No such file",
             "": "is a folder",
             "r.txt": "ends in '.txt'",
             "r.parquet": "cannot read",

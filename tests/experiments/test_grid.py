@@ -93,6 +93,8 @@ def command(folder: Path, *more: str) -> list[str]:
         "table",
         "--out",
         str(folder),
+        "--methods",
+        "baseline,independent,joint",
         "--set",
         "epochs=4",
         "--set",

@@ -223,7 +223,7 @@ def test_full_information_is_that_of_the_users_who_were_logged(world) -> None:
 
 
 def test_too_short_a_log_and_too_many_candidates_are_refused(config, world, trainer) -> None:
-    with pytest.raises(LogError, match="not enough clicks"):
+    with pytest.raises(LogError, match="expected more clicks"):
         simulate_log(world, config, 1, 0)
     with pytest.raises(ConfigError, match="only 120 items"):
         trainer.run("joint", 121)

@@ -1,5 +1,6 @@
 """What every room stands on; nothing here knows what a click is.
 
+- `arguments`: the arguments of public functions, held to their annotations
 - `ids`: outside ids and inside positions
 - `random`: seeds that are derived, random keys, the streams of one seed
 - `files`: writing in one piece; never over what we did not write

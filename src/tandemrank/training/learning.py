@@ -223,6 +223,7 @@ def read(plan: LearningPlan) -> Parts:
         derive(plan.seed, "split") % 2**32,
         lists=LISTS if needed else 0,
         held_out_share=plan.held_out_share,
+        logging_policy=plan.logging_policy,
         engine=plan.engine,
     )
 

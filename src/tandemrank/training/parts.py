@@ -15,6 +15,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge, renamed, total, unpacked
+from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.start import Start
 
@@ -106,16 +107,19 @@ def read_parts(
     *,
     lists: int = 0,
     held_out_share: float = 0.0,
+    logging_policy: TwoStagePolicy | None = None,
     engine: Engine = "local",
 ) -> Parts:
-    """The log in its parts, in the vocabulary of the policy to start from, or in the log's own with the features' ids.
+    """The log in its parts, in the vocabulary of the policy to start from, of the one that drew it, or of the log and
+    the features.
 
     It is read once, its first `lists` impressions included. Which impressions value and which say when to stop depends on
     the seed and the shares alone.
     """
     shares = [config.evaluation_share or EVALUATION_SHARE, held_out_share]
     counting.check_shares(*shares)
-    known = None if start.policy is None else start.policy.vocabulary
+    policy = start.policy or logging_policy
+    known = None if policy is None else policy.vocabulary
     found, first = reading.read_with_lists(
         log, shares, lists=lists, seed=seed, vocabulary=known, K=config.list_length, engine=engine
     )
