@@ -89,10 +89,11 @@ def test_what_has_no_source_is_refused_with_what_to_do() -> None:
             resolve([log(logged=True)], THETA, clip=clip)
 
 
-def test_the_first_part_decides_the_source_and_the_clip() -> None:
+def test_the_first_part_decides_the_source_and_the_clip(monkeypatch) -> None:
     """The quantile is that of its clicked rows; what is held out is raised to the same minimum and fitted by nobody."""
+    monkeypatch.setattr(propensities, "CLIP_QUANTILE", 0.3)
     used, held_out = log(seed=1), log(seed=2)
-    found = resolve([used, held_out], THETA, clip="quantile", clip_quantile=0.3, logging_policy=policy())
+    found = resolve([used, held_out], THETA, clip="quantile", logging_policy=policy())
     alone = resolve([used], THETA, logging_policy=policy())
     assert np.array_equal(alone.unclipped[0], found.unclipped[0])
     clicked = alone.unclipped[0][used.clicks > 0]
@@ -121,7 +122,6 @@ def test_clips_and_their_one_default_quantile() -> None:
     rho_0 = np.linspace(0.01, 1, 1000)
     for clip, wanted in (("paper", 0.1), ("none", 0.0), (0.3, 0.3), ("quantile", 0.011)):
         assert clip_minimum(clip, rho_0, 10_000) == pytest.approx(wanted, abs=1e-4)
-    assert LearningConfig().clip_quantile is None  # the one default of all who ask
     assert propensities.CLIP_QUANTILE == 0.001
     assert LearningConfig().propensity_samples is None
     assert propensities.SAMPLES == 50

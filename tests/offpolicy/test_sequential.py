@@ -1,4 +1,4 @@
-"""The wealth of a stream against the bounds of a sample; and coverage when one looks after every impression."""
+"""Two arms of live traffic against the bounds of a sample; and coverage when one looks after every impression."""
 
 import numpy as np
 import pytest
@@ -7,47 +7,7 @@ from scipy.stats import binom
 from tandemrank.errors import ConfigError, InputError
 from tandemrank.offpolicy import bounds, sequential
 from tandemrank.offpolicy.bounds import Terms
-from tandemrank.offpolicy.sequential import TwoArms, Wealth
-
-
-def test_the_wealth_of_a_stream_is_that_of_the_sample_in_any_batches() -> None:
-    x = np.random.default_rng(0).gamma(2.0, 0.5, 300) - 0.3
-    stream = Wealth(null=0.4, floor=0.3)
-    whole, parts = stream.update(x), stream
-    for part in np.array_split(x, 7):
-        parts = parts.update(part).update(np.zeros(0))
-    wanted = bounds.log_wealth(Terms(x, np.ones(300), 0.3), 0.4, stream.stakes.fractions)
-    assert whole.log_wealth == pytest.approx(wanted, rel=1e-9)
-    assert parts.log_wealth == pytest.approx(wanted, rel=1e-9)
-    assert (whole.seen, parts.seen) == (300, 300)
-    assert parts.peak == pytest.approx(whole.peak, rel=1e-9)
-    assert whole.p_value == pytest.approx(np.exp(-whole.peak))
-    # Rejecting a null is the same as a lower bound above it.
-    low = bounds.betting(Terms(x, np.ones(300), 0.3), 1 - 1e-3, stakes=stream.stakes)
-    assert low > 0.4
-    assert whole.p_value < 1e-3
-
-
-def test_the_peak_is_that_of_the_best_moment_within_a_batch_and_over_batches() -> None:
-    """Terms that speak for a while and then against: the p-value stays where it was best, however the terms came in batches."""
-    up, down = np.full(20, 1.0), np.full(60, -0.3)
-    best = Wealth(null=0.1, floor=0.5).update(up)
-    assert best.p_value < 1e-2
-    in_one = Wealth(null=0.1, floor=0.5).update(np.concatenate([up, down]))
-    in_two = best.update(down)
-    now = float(in_one.stakes.log_mean(in_one.log_wealth))
-    assert now < best.peak - 1  # it has lost again
-    assert in_one.peak == pytest.approx(best.peak)
-    assert in_two.peak == best.peak
-    assert in_one.p_value == pytest.approx(np.exp(-best.peak))
-    assert Wealth(null=0.1, floor=0.5).update(down).p_value == 1.0
-
-
-def test_a_true_null_is_rarely_rejected_at_any_time() -> None:
-    """1,000 streams that are looked at after every term; the peak remembers the best moment."""
-    rng = np.random.default_rng(1)
-    rejected = sum(Wealth(0.25, 1.0).update(5 * (rng.random(400) < 0.25) - 1.0).p_value <= 0.05 for _ in range(1000))
-    assert rejected <= 50  # the mean is 0.25
+from tandemrank.offpolicy.sequential import TwoArms
 
 
 def arms(most: int, centre: float, new: np.ndarray, old: np.ndarray, share: float) -> TwoArms:
@@ -125,10 +85,6 @@ def test_edges_nothing_yet_no_clicks_and_what_is_refused() -> None:
         nothing.update([1], [0], 1.0)
     with pytest.raises(ConfigError, match="0 <= centre <= most"):
         TwoArms(2, 3.0)
-    with pytest.raises(ConfigError, match="above -floor"):
-        Wealth(-1.0, 1.0)
-    with pytest.raises(InputError, match="at least -1"):
-        Wealth(0.0, 1.0).update(np.array([-2.0]))
 
 
 def test_stakes_for_a_loss_find_it_soon_and_hold_as_all_others() -> None:

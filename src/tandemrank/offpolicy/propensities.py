@@ -82,7 +82,6 @@ def resolve(
     *,
     kind: Asked = "auto",
     clip: Clip = "none",
-    clip_quantile: float = CLIP_QUANTILE,
     logging_policy: TwoStagePolicy | FittedLogger | None = None,
     lists: Callable[[], Lists] | None = None,
     samples: int | None = None,
@@ -124,7 +123,7 @@ def resolve(
         for part in used
     )
     clicked = rho_0[0][parts[0].clicks > 0] if rows else np.zeros(0)
-    minimum = clip_minimum(clip, clicked, sum(part.N for part in parts), quantile=clip_quantile)
+    minimum = clip_minimum(clip, clicked, sum(part.N for part in parts))
     minimum = max(minimum, FITTED_LEAST) if chosen == "fitted" else minimum
     return Resolved(
         unclipped=rho_0,
@@ -297,7 +296,7 @@ def clip(rho_0: Floats, minimum: float) -> Floats:
     return np.maximum(rho_0, minimum)
 
 
-def clip_minimum(asked: Clip, clicked: Floats, N: float, *, quantile: float = CLIP_QUANTILE) -> float:
+def clip_minimum(asked: Clip, clicked: Floats, N: float) -> float:
     """The number to which smaller propensities are raised.
 
     "paper": min(10 / sqrt(N), 1); "quantile": so that the given share of the clicked rows is touched; "none"; or the number.
@@ -306,7 +305,7 @@ def clip_minimum(asked: Clip, clicked: Floats, N: float, *, quantile: float = CL
     if asked == "paper":
         return paper_clip(N)
     if asked == "quantile":
-        return quantile_clip(clicked, quantile)
+        return quantile_clip(clicked, CLIP_QUANTILE)
     if asked == "none":
         return 0.0
     if isinstance(asked, str) or not 0 <= asked < np.inf:

@@ -1,4 +1,4 @@
-"""Bounds that may be looked at after every impression: the wealth of a bet as it goes, and two arms of live traffic.
+"""Bounds that may be looked at after every impression, of two arms of live traffic.
 
 The wealth of `bounds.betting` is a martingale if all terms have the same expectation given the past (a supermartingale if
 none has more than u), so with probability 1 - delta it *never* exceeds 1 / delta: stopping when the numbers look good is
@@ -19,47 +19,9 @@ from numpy.typing import NDArray
 
 from tandemrank.errors import ConfigError, InputError
 from tandemrank.offpolicy import bounds
-from tandemrank.offpolicy.bounds import Floats, Stakes, Terms
+from tandemrank.offpolicy.bounds import Stakes, Terms
 
 Counts = Sequence[int] | NDArray[np.integer]
-
-
-@dataclass(frozen=True)
-class Wealth:
-    """What betting against "the mean is at most `null`" has made of 1 so far; terms are at least `-floor`.
-
-    `peak`: the largest logarithm of the averaged wealth at any time; 1 / e^peak is a p-value that is valid at any time.
-    Shapes: log_wealth [F].
-    """
-
-    null: float
-    floor: float
-    stakes: Stakes = field(default_factory=bounds.spread_stakes)
-    log_wealth: Floats = field(default_factory=lambda: np.zeros(bounds.FRACTIONS))
-    peak: float = 0.0
-    seen: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuses a null that no term can be below."""
-        if not self.null + self.floor > 0:
-            raise ConfigError(f"null must be above -floor; got {self.null} and the floor {self.floor}.")
-
-    def update(self, terms: Floats) -> "Wealth":
-        """The wealth after more terms, in their order: O(F) per term.  Shapes: terms [n]."""
-        terms = np.asarray(terms, np.float64)
-        if not np.isfinite(terms).all() or (terms < -self.floor).any():
-            raise InputError(f"terms must be finite and at least {-self.floor:g}; got {terms.min(initial=0):g}.")
-        if not len(terms):
-            return self
-        gain = (terms - self.null) / (self.null + self.floor)
-        path = np.cumsum(np.log1p(self.stakes.fractions[:, None] * gain), axis=1) + self.log_wealth[:, None]
-        peak = max(self.peak, float(self.stakes.log_mean(path).max()))
-        return replace(self, log_wealth=path[:, -1], peak=peak, seen=self.seen + len(terms))
-
-    @property
-    def p_value(self) -> float:
-        """The smallest 1 - level at which the null was ever rejected."""
-        return float(min(1.0, np.exp(-self.peak)))
 
 
 @dataclass(frozen=True)

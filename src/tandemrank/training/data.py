@@ -86,7 +86,6 @@ def prepare(
         config.theta,
         kind=config.propensity,
         clip=config.clip,
-        clip_quantile=propensities.CLIP_QUANTILE,
         logging_policy=logging_policy,
         lists=lists,
         samples=config.propensity_samples,
