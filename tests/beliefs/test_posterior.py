@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tandemrank._base.ids import Vocabulary
-from tandemrank.beliefs import item_rate, noise, posterior
+from tandemrank.beliefs import item_rate, memory, posterior
 from tandemrank.beliefs.levels import item_levels
 from tandemrank.beliefs.memory import Noise
 from tandemrank.beliefs.model import RewardModel
@@ -122,17 +122,17 @@ def test_the_error_of_a_rate_is_that_of_its_gamma_posterior() -> None:
 
 @pytest.mark.parametrize(("r1", "r0"), [(0.8, 0.1), (1.0, 0.0), (0.5, 0.02)])
 def test_noise_is_found_from_pairs_that_were_shown_again(r1: float, r0: float) -> None:
-    found = noise.fit_noise(world(r1, r0).log, THETA)
+    found = memory.fit_noise(world(r1, r0).log, THETA)
     assert found.relevant == pytest.approx(r1, abs=0.06)
     assert found.irrelevant == pytest.approx(r0, abs=0.02)
 
 
 def test_without_pairs_shown_again_the_prior_decides_and_is_never_one_and_zero(feedback_of) -> None:
     once = feedback_of([(q, d, 0, 1, float((q + d) % 4 == 0)) for q in range(6) for d in range(6)], 6, 6)
-    found = noise.fit_noise(once, THETA)
+    found = memory.fit_noise(once, THETA)
     assert 0.5 < found.relevant < 1
     assert 0 < found.irrelevant <= 0.3
-    assert noise.fit_noise(feedback_of([(0, 0, 0, 3, 0)], 1, 2), THETA) == noise.START
+    assert memory.fit_noise(feedback_of([(0, 0, 0, 3, 0)], 1, 2), THETA) == memory.START
 
 
 def test_levels_are_the_share_of_queries_and_shrink_to_what_was_known() -> None:

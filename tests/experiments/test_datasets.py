@@ -12,8 +12,7 @@ import pytest
 
 from tandemrank.errors import ConfigError, DataError, DownloadError
 from tandemrank.experiments import movielens as movielens_module
-from tandemrank.experiments.datasets import load, synthetic
-from tandemrank.experiments.movielens import Release, download_movielens, movielens
+from tandemrank.experiments.datasets import Release, download_movielens, load, movielens, synthetic
 from tandemrank.experiments.ratings import Task, from_ratings
 
 TINY_1M = b"1::10::5::978300760\n1::30::3::978302109\n7::20::4::978301968\n"

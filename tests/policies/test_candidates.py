@@ -18,7 +18,7 @@ from tandemrank.gradients import _bridge, lazy_race
 from tandemrank.logs import counting
 from tandemrank.offpolicy import exposure
 from tandemrank.offpolicy.valuation import estimate
-from tandemrank.policies import candidates, retrieval
+from tandemrank.policies import candidates
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import TrainingConfig
@@ -249,15 +249,15 @@ def test_few_queries_again_and_again_get_the_same_lists_within_bounds(monkeypatc
     ids = Vocabulary(pl.Series(range(6)), pl.Series(range(700)))
     pair = TwoStagePolicy(stages[0], stages[1], 40, 5, ids)
     every = pair.recommend()["items"].to_list()  # six at a time: by blocks
-    for _ in range(retrieval.PAYS + 1):
+    for _ in range(candidates.PAYS + 1):
         assert pair.recommend([2, 3])["items"].to_list() == every[2:4]
-    assert retrieval.within_bounds(stages[0], np.array([1]), 40) is not None
+    assert candidates.within_bounds(stages[0], np.array([1]), 40) is not None
     with torch.no_grad():
         stages[0].items[:50] += 3.0
-    assert retrieval.within_bounds(stages[0], np.array([1]), 40) is None  # others now: made anew, or not at all
+    assert candidates.within_bounds(stages[0], np.array([1]), 40) is None  # others now: made anew, or not at all
     moved = pair.recommend()["items"].to_list()
     assert moved != every
-    for _ in range(retrieval.PAYS + 1):
+    for _ in range(candidates.PAYS + 1):
         assert pair.recommend([2, 3])["items"].to_list() == moved[2:4]
 
 

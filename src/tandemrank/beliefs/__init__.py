@@ -3,7 +3,7 @@
 - `model`: the interface of all reward models
 - `posterior`: the posterior with memory: hierarchical Bayes, clicks and non-clicks, each pair's own showings
 - `item_rate`: click rates by item, by query and by pair
-- `memory`: what a pair's own showings say; `noise`: how noisy clicks are
+- `memory`: what a pair's own showings say, and how noisy clicks are
 - `levels`: how relevant items are on the whole; `space`: how queries may differ; `steps`: the steps of the fit
 - `vectors`: the vectors of a policy, as the prior of a posterior
 - `scorer`: the posterior as the scores of a stage

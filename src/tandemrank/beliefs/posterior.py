@@ -21,9 +21,8 @@ from tandemrank._base.sparse import sums_by
 from tandemrank.beliefs import space as spaces
 from tandemrank.beliefs import steps
 from tandemrank.beliefs.levels import item_levels
-from tandemrank.beliefs.memory import Noise, memory_of, pair_starts
+from tandemrank.beliefs.memory import Noise, fit_noise, memory_of, pair_starts
 from tandemrank.beliefs.model import Belief, RewardModel
-from tandemrank.beliefs.noise import fit_noise
 from tandemrank.beliefs.space import FLAT, Directions, Shape, Space, sigmoid
 from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError

@@ -152,7 +152,7 @@ def estimate(
     """
     load_first("offpolicy.valuation")
     from tandemrank.offpolicy.exposure import MostLikely
-    from tandemrank.offpolicy.sensitivity import read_curve_interval
+    from tandemrank.offpolicy.uncertainty import read_curve_interval
     from tandemrank.offpolicy.valuation import estimate_all, sensitivity_of
 
     curve = asked.curve

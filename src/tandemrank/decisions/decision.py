@@ -39,7 +39,7 @@ from tandemrank.logs.variety import drawn_anew
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.comparison import Comparison, compare_values, excess_exposure
 from tandemrank.offpolicy.question import Question
-from tandemrank.offpolicy.sensitivity import steeper
+from tandemrank.offpolicy.uncertainty import steeper
 from tandemrank.offpolicy.valuation import Side, estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Sample, Value
 from tandemrank.offpolicy.values import most_clicks as places_of

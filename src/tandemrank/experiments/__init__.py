@@ -2,8 +2,7 @@
 
 - `synthetic`: the embedded synthetic world
 - `ratings`: ratings become a `Task`
-- `movielens`: MovieLens, read or downloaded
-- `datasets`: data sets by name or path
+- `datasets`: data sets by name or path; MovieLens, read or downloaded
 - `config`: the experiment's switches and presets, and the cells of a grid
 - `world`: a task, its production policy and the clicks on its lists, also as files
 - `evaluation`: NDCG, recall, expected clicks; paired differences of policies

@@ -5,9 +5,8 @@
   `logs.feedback`)
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities
 - `calibration`: a fitted logging policy against its log: propensities corrected by groups of pairs, and by clicked ones
-- `reward`: reward models: what an examined item is worth to a query
 - `exposure`: how a policy spreads the attention of a log's queries over the items
-- `uncertainty`: the bootstrap over queries, and the noise over impressions
+- `uncertainty`: the bootstrap over queries, the noise over impressions, other examination curves
 - `bounds`: lower bounds of a value or of a difference, for any number of queries
 - `impression_bound`: a tighter one about the log's own impressions, where each list was drawn anew
 - `sequential`: the same at every moment of a stream: live traffic in two arms
@@ -17,7 +16,6 @@
 - `evidence`: what a log says, whatever the policy: its curve, propensities, estimator, reward models
 - `values`: the typed result `Value`, with interval and bound
 - `comparison`: the paired difference of two values, what it is surely at least, and by how often a query came
-- `sensitivity`: a value under other examination curves
 - `valuation`: `estimate` and `compare`: what a policy would be worth, from a log
 """
 

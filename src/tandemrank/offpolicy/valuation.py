@@ -20,7 +20,7 @@ from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.sources import Source
-from tandemrank.offpolicy import bounds, estimators, propensities, sensitivity
+from tandemrank.offpolicy import bounds, estimators, propensities, uncertainty
 from tandemrank.offpolicy.calibration import calibrated, excess
 from tandemrank.offpolicy.comparison import Comparison, ceiling_terms, compare_values
 from tandemrank.offpolicy.diagnostics import diagnose, identified
@@ -29,8 +29,7 @@ from tandemrank.offpolicy.evidence import ESTIMATORS, LogEvidence, curve_of, gat
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
 from tandemrank.offpolicy.propensities import FittedLogger
 from tandemrank.offpolicy.question import Question
-from tandemrank.offpolicy.sensitivity import CurveInterval, Sensitivity
-from tandemrank.offpolicy.uncertainty import exposure_variance, misfit
+from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (
     PRODUCTION,
     Production,
@@ -118,9 +117,9 @@ def sensitivity_of(
 
     shifted = np.array([under(theta) for theta in curve.draws(seed=derive(question.seed, "curves"))])
     live = production(read.whole, sample).value
-    rows = [(eta, under(sensitivity.steeper(curve.theta, eta))) for eta in sensitivity.STEEPNESS]
-    interval = sensitivity.combine(value.draws, value.value, shifted, question.level, seed=question.seed)
-    table = tuple(sensitivity.Steepness(eta, found, found - live) for eta, found in rows)
+    rows = [(eta, under(uncertainty.steeper(curve.theta, eta))) for eta in uncertainty.STEEPNESS]
+    interval = uncertainty.combine(value.draws, value.value, shifted, question.level, seed=question.seed)
+    table = tuple(uncertainty.Steepness(eta, found, found - live) for eta, found in rows)
     return value, Sensitivity(interval, float(shifted.std()), table)
 
 

@@ -4,8 +4,7 @@
 - `features`: tables of features as numbers, and the encoder that remembers how
 - `towers`: two towers: scores by features, also of queries and items never seen
 - `memory`: what is remembered of single pairs that were shown, and a scorer with a memory
-- `candidates`: a policy whose re-ranker sees candidates only, for any number of items
-- `retrieval`: the items with the highest generator scores, exactly
+- `candidates`: a policy whose re-ranker sees candidates only, for any number of items; exact retrieval
 - `storage`: saved policies: a folder that is checked before it is believed
 - `two_stage`: `TwoStagePolicy`: both stages as one
 - `outside`: any outside system as a policy, from its scores

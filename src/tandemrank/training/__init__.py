@@ -12,7 +12,7 @@
 - `history`: how a training went, where it stands, and when to stop, by held-out clicks
 - `checkpoint`: where a training stands, on disk
 - `team`: who trains which queries, one process or several; `ray_train`: several, on a Ray cluster
-- `valuing`: what was learned, valued; the gate; `stay_with_logger`: policies that keep what each query was shown
+- `valuing`: what was learned, valued; the gate; policies that keep what each query was shown
 - `results`: what `learn` gives, as types; the method that held-out clicks choose
 """
 

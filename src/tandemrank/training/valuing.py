@@ -1,12 +1,19 @@
 """What was learned, valued on impressions that nothing before has seen; and the gate, which keeps production.
 
-A policy that the log cannot speak about keeps the items that each query was shown (`stay_with_logger`).
+Where lists hardly vary, or where a learned policy would mostly show what the logger did not, nothing in the log contradicts a
+model that thinks highly of items that were never shown, and the logger's own choice, which left them out, is all that is known
+of them. Such a policy keeps the items that each query was shown and orders them by what the log says (`staying`); its value
+can then be known.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tandemrank._base.random import derive
+from tandemrank.beliefs.scorer import REMEMBERED
 from tandemrank.offpolicy.comparison import compare_values, sure_difference
 from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
 from tandemrank.offpolicy.logger import lists_of
@@ -14,13 +21,38 @@ from tandemrank.offpolicy.propensities import FittedLogger, fitted_policy
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value
+from tandemrank.offpolicy.verdicts import is_outside
+from tandemrank.policies.memory import memory_from, remembering
+from tandemrank.policies.towers import TwoTowers
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.data import TrainingData
 from tandemrank.training.loop import Trained
 from tandemrank.training.parts import Parts
 from tandemrank.training.schedules import Method
-from tandemrank.training.stay_with_logger import far_from_log, staying
+
+# Added to the scores of what a query was shown: more than scores differ by (an item that was shown often and never clicked is
+# far below the others), and yet they keep their order in single precision.
+AHEAD = 1000.0
+
+
+def staying(policy: TwoStagePolicy, shown: NDArray[np.int64]) -> TwoStagePolicy | None:
+    """The policy with what each query was shown ahead of the rest, in both stages; None where a stage takes no memory, or where
+    too many pairs would have to be remembered.  Shapes: shown [n], the pairs q D + d, each once, in order."""
+    stages = (policy.generator, policy.ranker)
+    Q, D = len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)
+    if any(isinstance(stage, TwoTowers) for stage in stages) or len(shown) > REMEMBERED:
+        return None
+    ahead = memory_from(shown // D, (shown % D).astype(np.int32), np.full(len(shown), AHEAD, np.float32), Q, D)
+    generator = remembering(policy.generator, ahead)
+    ranker = generator if policy.ranker is policy.generator else remembering(policy.ranker, ahead)
+    return replace(policy, generator=generator, ranker=ranker)
+
+
+def far_from_log(value: Value) -> bool:
+    """Whether the log cannot speak about a policy, because it shows too much that the logger did not."""
+    return value.diagnostics is not None and is_outside(value.diagnostics)
+
 
 LOST_SAMPLES = 50  # of the race, for what a policy can lose at worst
 WORDS = "valuing what was learned, on impressions that nothing before has seen"

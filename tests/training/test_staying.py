@@ -15,9 +15,9 @@ from tandemrank.offpolicy.verdicts import is_outside
 from tandemrank.policies.memory import Memory, Remembering
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import stay_with_logger
+from tandemrank.training import valuing
 from tandemrank.training.parts import Parts
-from tandemrank.training.stay_with_logger import staying
+from tandemrank.training.valuing import staying
 
 Q, D = 3, 8
 WORDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
@@ -70,9 +70,9 @@ def test_what_a_query_was_shown_comes_first_and_in_the_order_of_the_pair(remembe
 
 
 def test_what_cannot_remember_does_not_stay(monkeypatch) -> None:
-    monkeypatch.setattr(stay_with_logger, "REMEMBERED", 5)
+    monkeypatch.setattr(valuing, "REMEMBERED", 5)
     assert staying(a_pair(), shown_to_each()) is None  # six pairs were shown
-    monkeypatch.setattr(stay_with_logger, "REMEMBERED", 6)
+    monkeypatch.setattr(valuing, "REMEMBERED", 6)
     other = GivenScores(np.zeros((Q, D), np.float32))
     kept = staying(replace(a_pair(), ranker=other), shown_to_each())
     assert kept is not None

@@ -11,8 +11,8 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
 from tandemrank.logs import counting
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import sensitivity, valuation
-from tandemrank.offpolicy.sensitivity import CurveInterval
+from tandemrank.offpolicy import uncertainty, valuation
+from tandemrank.offpolicy.uncertainty import CurveInterval
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -41,9 +41,9 @@ def test_draws_have_the_curve_and_its_interval() -> None:
 def test_both_errors_together() -> None:
     rng = np.random.default_rng(0)
     draws = 2 + 0.3 * rng.standard_normal(20_000)
-    alone = sensitivity.combine(draws, 2.0, np.array([2.0]), 0.95)
+    alone = uncertainty.combine(draws, 2.0, np.array([2.0]), 0.95)
     assert alone == pytest.approx(np.quantile(draws, [0.025, 0.975]))
-    low, high = sensitivity.combine(draws, 2.0, 2 + 0.4 * rng.standard_normal(5000), 0.95)
+    low, high = uncertainty.combine(draws, 2.0, 2 + 0.4 * rng.standard_normal(5000), 0.95)
     assert (high - low) / 2 == pytest.approx(1.96 * 0.5, rel=0.03)
 
 
@@ -51,7 +51,7 @@ def test_a_value_with_its_curve() -> None:
     """Users look further down than the curve says; it is within the curve's interval, and the truth within the value's."""
     rng = np.random.default_rng(0)
     liked = rng.normal(size=(Q, D))
-    true_theta, R = sensitivity.steeper(THETA, 0.8), 1 / (1 + np.exp(-liked))
+    true_theta, R = uncertainty.steeper(THETA, 0.8), 1 / (1 + np.exp(-liked))
     query = rng.integers(Q, size=20_000)
     items = np.argsort(-(0.3 * liked[query] + rng.gumbel(size=(20_000, D))), axis=1)[:, :K]
     clicks = rng.random(items.shape) < true_theta * R[query[:, None], items]
@@ -66,7 +66,7 @@ def test_a_value_with_its_curve() -> None:
     assert value.value == plain.value
     low, high = found.interval_with_curve
     assert low < value.interval[0] < value.interval[1] < high
-    assert [row.steepness for row in found.by_steepness] == list(sensitivity.STEEPNESS)
+    assert [row.steepness for row in found.by_steepness] == list(uncertainty.STEEPNESS)
     assert found.by_steepness[2].value == value.value
     assert found.curve_error > 0.05 * value.standard_error
     by = [row.value for row in found.by_steepness]
@@ -84,11 +84,11 @@ def test_files_and_what_is_refused(tmp_path: Path) -> None:
     path.write_text(
         json.dumps({"theta": [1, 0.5], "low": [1, 0.4], "high": [1, 0.6], "level": 0.9, "method": "harvest"})
     )
-    assert sensitivity.read_curve_interval(path).high.tolist() == [1, 0.6]
+    assert uncertainty.read_curve_interval(path).high.tolist() == [1, 0.6]
     path.write_text(json.dumps({"theta": [1, 0.5]}))
     with pytest.raises(ConfigError, match="expected JSON with theta, low, high and level"):
-        sensitivity.read_curve_interval(path)
+        uncertainty.read_curve_interval(path)
     with pytest.raises(ConfigError, match="it cannot be read"):
-        sensitivity.read_curve_interval(tmp_path / "absent.json")
+        uncertainty.read_curve_interval(tmp_path / "absent.json")
     with pytest.raises(ConfigError, match="of one length, 0 < low <= theta <= high"):
         CurveInterval(THETA, THETA, 0.5 * THETA, 0.95)
