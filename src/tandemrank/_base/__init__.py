@@ -1,6 +1,7 @@
 """What every room stands on; nothing here knows what a click is.
 
 - `ids`: outside ids and inside positions
+- `arguments`: arguments of public functions, held to their annotations
 - `random`: seeds that are derived, random keys, the streams of one seed
 - `files`: writing in one piece; never over what we did not write
 - `buckets`: files at a URL, read and written
