@@ -14,7 +14,9 @@ from types import UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
+from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError
 
 P = ParamSpec("P")
@@ -72,6 +74,14 @@ def _of_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
             return value
     expected = " or ".join(dict.fromkeys(_words(kind) for kind in kinds))
     raise ConfigError(f"{name}: expected {expected}; got {type(value).__name__} ({_shortened(value)}).")
+
+
+def matrix(name: str, values: Any, **how: bool) -> csr_matrix:
+    """A matrix by rows (`sparse.canonical_csr`) from whatever the user gave for one.  Shapes: [n, m] -> [n, m]."""
+    try:
+        return canonical_csr(values, **how)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"{name}: expected a matrix of numbers; got {type(values).__name__} ({error}).") from error
 
 
 def _words(kind: Any) -> str:

@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 
-from tandemrank.errors import InputError
-
 
 def canonical_csr(matrix: Any, *, drop_zeros: bool = False) -> csr_matrix:
     """A matrix by rows, each entry once and in the order of the columns; what came twice is added up.
@@ -17,10 +15,7 @@ def canonical_csr(matrix: Any, *, drop_zeros: bool = False) -> csr_matrix:
     """
     found = matrix
     if not isinstance(matrix, csr_matrix):
-        try:
-            found = csr_matrix(matrix if issparse(matrix) else np.asarray(matrix))
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"expected a matrix of numbers; got {type(matrix).__name__} ({error}).") from error
+        found = csr_matrix(matrix if issparse(matrix) else np.asarray(matrix))
     if not found.has_canonical_format or (drop_zeros and not found.data.all()):
         found = found.copy()
         found.sum_duplicates()

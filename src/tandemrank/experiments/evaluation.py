@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank._base.arguments import checked
+from tandemrank._base.arguments import checked, matrix
 from tandemrank._base.ids import checked_positions, same_ids
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.clicks import simulation
@@ -140,7 +140,8 @@ def evaluate(
     """
     if not 1 <= samples <= MOST_SAMPLES:
         raise ConfigError(f"samples: expected from 1 to {MOST_SAMPLES:,}; got {samples}.")
-    relevance = canonical_csr(relevance, drop_zeros=True)  # an entry counts as a relevant document
+    clicked = None if clicked is None else matrix("clicked", clicked)
+    relevance = matrix("relevance", relevance, drop_zeros=True)  # an entry counts as a relevant document
     positions = np.arange(relevance.shape[0]) if q is None else checked_positions(q, relevance.shape[0], "queries")
     generator = torch.Generator().manual_seed(seed % 2**63)
     curve = torch.as_tensor(check_examination(theta), dtype=torch.float32)
