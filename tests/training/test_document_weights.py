@@ -1,4 +1,4 @@
-"""The weights of documents: unbiased by clicks over all logs of a tiny world; by beliefs, what is expected of every document."""
+"""The weights of documents: by clicks unbiased over all logs of a tiny world; by beliefs what is expected of each."""
 
 import itertools
 
