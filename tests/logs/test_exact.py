@@ -58,6 +58,24 @@ def test_many_rows_by_index_are_exact(monkeypatch) -> None:
     assert fraction(exact.sums_by(np.zeros(100, int), x, 1, 3)) == [sum(map(Fraction, x))]
 
 
+def test_a_million_limbs_and_more_are_summed_exactly() -> None:
+    """All digits of the lowest limb: a float64 is full after 2^20 of them."""
+    x = np.full(2**20 + 3, 2.0**-20 - 2.0**-72)
+    assert exact.split(x[:1], 3)[0] == 2**exact.BITS - 1
+    for found in (exact.sums_by(np.zeros(len(x), int), x, 1, 3), exact.sums_of_runs(x, np.zeros(1, np.int64), 3)):
+        assert fraction(found) == [len(x) * Fraction(x[0])]
+
+
+def test_sums_of_a_column_that_was_changed_have_room_for_large_weights() -> None:
+    log = reading.read(one_item(np.array([0.3, 0.4]), np.array([0.3, 0.7]), 1, np.array([0, 1])))
+    changed = replace(log, shown=np.array([1e9 + 0.5, 0.5]), impressions=np.array([1e9 + 0.5, 0.5]))
+    twice = merge([changed, changed])
+    assert twice.shown.tolist() == twice.impressions.tolist() == [2e9 + 1, 1.0]
+    plain = reading.read(one_item(1.0, np.array([0.3, 0.7]), 1, np.array([0, 1])).drop("weight"))
+    both = merge([changed, plain])
+    assert both.shown.tolist() == both.impressions.tolist() == [1e9 + 1.5, 1.5]
+
+
 @settings(max_examples=100, deadline=None)
 @given(ROWS, st.randoms(use_true_random=False))
 def test_a_log_over_the_whole_range_is_summed_exactly_in_any_order(rows, random) -> None:

@@ -90,3 +90,14 @@ def test_lists_of_a_sharp_policy_are_known_by_their_keys_to_be_drawn_anew(keys) 
     assert values.unit_of(log, "logged") == ("impressions" if keys == "own" else "queries")
     fixed = reading.read(frame.with_columns(items=pl.lit(list(range(K)))))
     assert not variety.drawn_anew(fixed)  # always one list: keys or not, nothing was drawn
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_one_file_whose_keys_are_not_its_own_is_enough(tmp_path, order) -> None:
+    rows = {"query_id": [1, 2, 1], "items": [[1, 2], [2, 1], [3, 1]], "clicks": [[0, 1], [0, 0], [1, 0]]}
+    files = [tmp_path / f"{place}.parquet" for place in order]
+    for file, keys in zip(files, ([7, 8, 9], [5, 5, 5]), strict=True):
+        pl.DataFrame(rows).with_columns(pl.Series("key", keys, pl.UInt64)).write_parquet(file)
+    assert reading.read(files[0]).anew
+    assert not reading.read(files[1]).anew
+    assert not reading.read(sorted(files)).anew
