@@ -171,7 +171,9 @@ def test_commands_and_options_in_sentences_exist(page: Path) -> None:
     """`tandemrank learn --resume`, `learn --safe`, `--fix`: also where they are only mentioned."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     options = {name: _options(command) for name, command in commands().items()}
+    scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py"))
     anywhere = {option for known in options.values() for option in known}
+    anywhere |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', scripts))
     for said in code(text):
         words = said.split()
         if words[0] == "tandemrank" and len(words) > 1 and words[1].isalpha():
