@@ -301,8 +301,9 @@ def test_the_design_lists_the_rooms_in_their_order() -> None:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_modules_and_files_that_a_page_names_exist(page: Path) -> None:
-    """`offpolicy.calibration`, `training/team.py`, `python benchmarks/truth.py --logs 100`: also where they are only mentioned."""
-    for said in code(page.read_text(encoding="utf-8")):
+    """`offpolicy.calibration`, `training/team.py`, `python benchmarks/truth.py --logs 100`."""
+    text = page.read_text(encoding="utf-8")
+    for said in (*code(text), *re.findall(r"^ *(python .*)$", text, re.MULTILINE)):
         for word in said.split():
             if re.fullmatch(rf"({'|'.join(ROOMS)})(\.\w+)+", word) and not word.endswith(".py"):
                 value: object = tandemrank
