@@ -196,13 +196,15 @@ def _options(command: Any) -> set[str]:
 STALE = {
     r"stage `candidate`": "the stages are called generator and ranker",
     r"\btandemrank (train|load)\b": "there is no such command",
+    r"\bcame\b|cannot be had|(?:that|what) are none": "say it plainly: got, cannot be combined, must be finite",
+    r"\b(?:refine|initial) = |schedule = (?:once|mean)|--safe (?:exposure|prpo|smoothing)": "there is no such switch",
     r"\b(once|twice|times|clicks|items|rows|lists|ratings|samples|impressions|milliseconds|ms|seconds) an? "
     r"(query|user|impression|list|row|sample|thread|rank|item|day|second|epoch|run|cell|phase|minibatch)\b": "per, not a",
 }
 
 
 @pytest.mark.parametrize("words", STALE)
-def test_no_page_and_no_help_has_old_names_or_a_distributive_a(words: str) -> None:
+def test_no_page_and_no_help_has_old_names_or_turns_of_phrase(words: str) -> None:
     texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
     for name, command in commands().items():
         texts[f"{name} --help"] = " ".join(
