@@ -170,7 +170,9 @@ def test_commands_and_options_in_sentences_exist(page: Path) -> None:
     """`tandemrank learn --resume`, `learn --safe`, `--fix`: also where they are only mentioned."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     options = {name: _options(command) for name, command in commands().items()}
+    scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py"))
     anywhere = {option for known in options.values() for option in known}
+    anywhere |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', scripts))
     for said in code(text):
         words = said.split()
         if words[0] == "tandemrank" and len(words) > 1 and words[1].isalpha():
@@ -193,13 +195,15 @@ def _options(command: Any) -> set[str]:
 STALE = {
     r"stage `candidate`": "the stages are called generator and ranker",
     r"\btandemrank (train|load)\b": "there is no such command",
+    r"\bcame\b|cannot be had|(?:that|what) are none": "say it plainly: got, cannot be combined, must be finite",
+    r"\b(?:refine|initial) = |schedule = (?:once|mean)|--safe (?:exposure|prpo|smoothing)": "there is no such switch",
     r"\b(once|twice|times|clicks|items|rows|lists|ratings|samples|impressions|milliseconds|ms|seconds) an? "
     r"(query|user|impression|list|row|sample|thread|rank|item|day|second|epoch|run|cell|phase|minibatch)\b": "per, not a",
 }
 
 
 @pytest.mark.parametrize("words", STALE)
-def test_no_page_and_no_help_has_old_names_or_a_distributive_a(words: str) -> None:
+def test_no_page_and_no_help_has_old_names_or_turns_of_phrase(words: str) -> None:
     texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
     for name, command in commands().items():
         texts[f"{name} --help"] = " ".join(
@@ -298,8 +302,9 @@ def test_the_design_lists_the_rooms_in_their_order() -> None:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_modules_and_files_that_a_page_names_exist(page: Path) -> None:
-    """`offpolicy.calibration`, `training/team.py`, `python benchmarks/truth.py`: also where they are only mentioned."""
-    for said in code(page.read_text(encoding="utf-8")):
+    """`offpolicy.calibration`, `training/team.py`, `python benchmarks/truth.py --logs 100`."""
+    text = page.read_text(encoding="utf-8")
+    for said in (*code(text), *re.findall(r"^ *(python .*)$", text, re.MULTILINE)):
         for word in said.split():
             if re.fullmatch(rf"({'|'.join(ROOMS)})(\.\w+)+", word) and not word.endswith(".py"):
                 value: object = tandemrank

@@ -20,7 +20,7 @@ PAGES = {  # the first and the last heading of what is run, and how many outputs
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # Two methods that are nearly equal: on another CPU the other one may be ahead, and the words change.
-CLOSE = re.compile(r"^Joint (?:and|would get \w+ clicks than) baseline.*\n", re.MULTILINE)
+CLOSE = re.compile(r"^Beliefs (?:and|would get \w+ clicks than) joint.*\n", re.MULTILINE)
 NUMBER = re.compile(r"[+\-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
