@@ -8,16 +8,16 @@ of the K first arrivals, with Z_k the rates not drawn before place k and rank(d)
     dU/dr_d = E[ 1[d shown] PR_{rank(d) + 1} + exp(r_d) (w_d DR_{rank(d)} - RI_{rank(d)}) ]
 
 A sample costs the draw and O(K): all documents that are not shown share DR_K and RI_K, so these are summed over the
-samples and multiplied by a document's rate once. It draws its lists by the clocks and the selection of `_race_draw_kernel`.
+samples and multiplied by a document's rate once. It draws its lists by the clocks and the selection of `_kernels.draws`.
 """
 
 import numpy as np
 from numba import prange
 
-from tandemrank.gradients._compiled import kernel
-from tandemrank.gradients._float32_kernel import f32, u64
-from tandemrank.gradients._race_draw_kernel import arrivals, first_arrivals, stream
-from tandemrank.gradients._reinforce_kernel import _rates
+from tandemrank.gradients._kernels.compiled import kernel
+from tandemrank.gradients._kernels.draws import arrivals, first_arrivals, stream
+from tandemrank.gradients._kernels.float32 import f32, u64
+from tandemrank.gradients._kernels.reinforce import _rates
 
 
 @kernel()

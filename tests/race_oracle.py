@@ -1,4 +1,4 @@
-"""The race as whole arrays [S, B, D]: the law of `gradients._race_kernel`, from the same clocks, in torch.
+"""The race as whole arrays [S, B, D]: the law of `gradients._kernels.race`, from the same clocks, in torch.
 
 The readable one of the two, and the reference for the other: sorts where the kernel selects, and treats every document
 alike where the kernel skips what cannot matter.
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tandemrank._base.random import GOLDEN, MIX
-from tandemrank.gradients._balance_kernel import TYPICAL_DOCUMENTS, TYPICAL_STEPS
+from tandemrank.gradients._kernels.race import TYPICAL_DOCUMENTS, TYPICAL_STEPS
 
 
 def _stream(key: Tensor, number: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def _shift(z: Tensor, n: int) -> Tensor:
 
 
 def log_clocks(keys: NDArray[np.uint64], samples: int, D: int, stage: int, like: Tensor) -> Tensor:
-    """log E with E ~ Exp(1) for each sample, query and document: the clocks of `_race_kernel`.
+    """log E with E ~ Exp(1) for each sample, query and document: the clocks of `_kernels.race`.
 
     Shapes: keys [B] -> [S, B, D]; stage 0 is the candidates' race, 1 the shown list's.
     """
@@ -118,7 +118,7 @@ def race(
 
 
 def typical_time(scores: Tensor, chance: Tensor, target: float, documents: int, steps: int) -> Tensor:
-    """As `_balance_kernel.typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
+    """As `_kernels.race.typical_time`.  Shapes: scores, chance [B, D] -> [B, 1]."""
     D = scores.shape[1]
     stride = max(1, D // documents)
     part, weight = scores[:, ::stride], chance[:, ::stride]
@@ -135,7 +135,7 @@ def typical_time(scores: Tensor, chance: Tensor, target: float, documents: int, 
 
 
 def balance(s_c: Tensor, s_r: Tensor, K2: int, theta: Tensor, grad_c: Tensor, grad_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Takes out of each gradient its sum over the documents; as `_balance_kernel.balance`.  Shapes: all [B, D]."""
+    """Takes out of each gradient its sum over the documents; as `_kernels.race.balance`.  Shapes: all [B, D]."""
     places = float(theta.abs().sum() / theta.abs().max()) if bool((theta != 0).any()) else 1.0
 
     def at_typical_time(scores: Tensor, chance: Tensor, target: float) -> tuple[Tensor, Tensor]:

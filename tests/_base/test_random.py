@@ -7,7 +7,7 @@ import torch
 import race_oracle
 from tandemrank._base import random
 from tandemrank._base.random import GOLDEN, Stream
-from tandemrank.gradients import _race_draw_kernel
+from tandemrank.gradients._kernels import draws
 
 WORDS = np.random.default_rng(0).integers(0, 2**64, 1000, dtype=np.uint64)
 
@@ -38,10 +38,10 @@ def test_the_published_numbers_of_splitmix64() -> None:
 def test_all_implementations_of_splitmix64_are_one() -> None:
     expected = [plain_mix(int(x)) for x in WORDS]
     assert random.mix(WORDS).tolist() == expected
-    assert [int(_race_draw_kernel.mix64(x)) for x in WORDS] == expected
+    assert [int(draws.mix64(x)) for x in WORDS] == expected
     for number in (0, 1, 5):
         streams = [plain_mix((int(x) + (number + 1) * int(GOLDEN)) % 2**64) for x in WORDS]
-        assert [int(_race_draw_kernel.stream(x, np.uint64(number))) for x in WORDS] == streams
+        assert [int(draws.stream(x, np.uint64(number))) for x in WORDS] == streams
         words = torch.from_numpy(WORDS.view(np.int64))
         assert race_oracle._stream(words, torch.tensor(number)).numpy().view(np.uint64).tolist() == streams
 

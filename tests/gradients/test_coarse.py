@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandemrank.gradients import _coarse_kernel as kernel
 from tandemrank.gradients import coarse, single
+from tandemrank.gradients._kernels import coarse as kernel
 
 KEYS = (0, 1, 2**63 + 5, 123456789)
 

@@ -11,22 +11,22 @@ from pathlib import Path
 import pytest
 from numba.core import event
 
-from tandemrank.gradients import _compiled
+from tandemrank.gradients._kernels import compiled
 
-# `arrivals` is compiled with helpers of another file, `_float32_kernel`.
+# `arrivals` is compiled with helpers of another file, `float32`.
 RUN = """
 import numpy as np
-from tandemrank.gradients import _compiled, _race_draw_kernel
+from tandemrank.gradients._kernels import compiled, draws
 log_T = np.empty(3, np.float32)
-_race_draw_kernel.arrivals(np.zeros(3, np.float32), np.uint64(7), log_T)
-print(_compiled.cache_folder(), sum(_race_draw_kernel.arrivals.stats.cache_hits.values()), *log_T.tolist())
+draws.arrivals(np.zeros(3, np.float32), np.uint64(7), log_T)
+print(compiled.cache_folder(), sum(draws.arrivals.stats.cache_hits.values()), *log_T.tolist())
 """
 
 
 @pytest.fixture
 def package(tmp_path) -> Path:
     """The package with files of its own."""
-    shutil.copytree(_compiled.PACKAGE, tmp_path / "tandemrank", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(compiled.PACKAGE, tmp_path / "tandemrank", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path / "tandemrank"
 
 
@@ -41,9 +41,9 @@ def run(package: Path, **environment: str) -> tuple[str, int, list[float]]:
 
 def test_a_changed_helper_is_compiled_anew_in_every_kernel_that_uses_it(package) -> None:
     folder, hits, before = run(package)
-    assert Path(folder).parent == package / "gradients" / "__pycache__"
+    assert Path(folder).parent == package / "gradients" / "_kernels" / "__pycache__"
     assert hits == 0
-    helper = package / "gradients" / "_float32_kernel.py"
+    helper = package / "gradients" / "_kernels" / "float32.py"
     text = helper.read_text()
     helper.write_text(text.replace("return min(v, ", "return f32(0.5) * min(v, "))
     other, hits, after = run(package)
@@ -55,11 +55,11 @@ def test_a_changed_helper_is_compiled_anew_in_every_kernel_that_uses_it(package)
 
 
 def places(monkeypatch, asked: str, beside: Path, cache: Path) -> Path | None:
-    monkeypatch.setattr(_compiled._config, "CACHE_DIR", asked)
-    monkeypatch.setattr(_compiled, "__file__", str(beside / "_compiled.py"))
-    monkeypatch.setattr(_compiled, "sources_digest", lambda: "d")
+    monkeypatch.setattr(compiled._config, "CACHE_DIR", asked)
+    monkeypatch.setattr(compiled, "__file__", str(beside / "compiled.py"))
+    monkeypatch.setattr(compiled, "sources_digest", lambda: "d")
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    return _compiled.cache_folder.__wrapped__()
+    return compiled.cache_folder.__wrapped__()
 
 
 def test_kernels_are_kept_where_it_is_asked_or_beside_the_sources_or_in_the_users_cache(tmp_path, monkeypatch) -> None:
@@ -73,34 +73,34 @@ def test_kernels_are_kept_where_it_is_asked_or_beside_the_sources_or_in_the_user
 
 
 def test_where_nothing_can_be_kept_kernels_work_all_the_same(monkeypatch) -> None:
-    monkeypatch.setattr(_compiled, "cache_folder", lambda: None)
-    add = _compiled.kernel()(lambda a, b: a + b)
+    monkeypatch.setattr(compiled, "cache_folder", lambda: None)
+    add = compiled.kernel()(lambda a, b: a + b)
     assert add(1, 2) == 3
     assert not add.stats.cache_path
 
 
 def test_every_module_with_compiled_code_is_in_the_digest() -> None:
-    """What is compiled is in files `*_kernel.py`, and what those import is one too, or is in the digest by name."""
-    others = {"_base.random", "gradients._compiled"}
-    for path in _compiled.PACKAGE.rglob("*.py"):
+    """What is compiled is in `gradients._kernels` or in files `*_kernel.py`, and imports these and one more alone."""
+    for path in compiled.PACKAGE.rglob("*.py"):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         modules = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
         ours = {m.removeprefix("tandemrank.") for m in modules if m.startswith("tandemrank.")}
-        if path.stem.endswith("_kernel"):
-            assert {m for m in ours if not m.endswith("_kernel")} <= others, path
+        if path.stem.endswith("_kernel") or path.parent.name == "_kernels":
+            others = {m for m in ours if not m.endswith("_kernel") and not m.startswith("gradients._kernels.")}
+            assert others <= {"_base.random"}, path
         else:
             names = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
             assert not names & {"njit", "jit", "kernel", "prange"}, path
 
 
 def test_only_compiling_is_announced_and_only_once(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(_compiled, "PATIENCE", 0.0)
-    monkeypatch.setattr(_compiled, "_said", type(_compiled._said)())
-    with _compiled.announcing():
+    monkeypatch.setattr(compiled, "PATIENCE", 0.0)
+    monkeypatch.setattr(compiled, "_said", type(compiled._said)())
+    with compiled.announcing():
         time.sleep(0.05)  # work, or loading what is on disk
     assert capsys.readouterr().err == ""
-    for expected in (_compiled.NOTE + "\n", ""):
-        with _compiled.announcing():
+    for expected in (compiled.NOTE + "\n", ""):
+        with compiled.announcing():
             for _ in range(2):
                 with event.trigger_event("numba:compile"):
                     time.sleep(0.05)
@@ -108,7 +108,7 @@ def test_only_compiling_is_announced_and_only_once(monkeypatch, capsys) -> None:
 
 
 def test_what_compiles_fast_is_not_announced(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(_compiled, "_said", type(_compiled._said)())
-    with _compiled.announcing(), event.trigger_event("numba:compile"):
+    monkeypatch.setattr(compiled, "_said", type(compiled._said)())
+    with compiled.announcing(), event.trigger_event("numba:compile"):
         pass
     assert capsys.readouterr().err == ""

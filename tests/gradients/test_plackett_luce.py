@@ -195,7 +195,7 @@ def test_lists_longer_than_the_documents_are_refused(K):
 
 def test_importing_compiles_nothing():
     code = (
-        "import tandemrank.gradients._plackett_luce_kernel as k, sys;"
+        "import tandemrank.gradients._kernels.plackett_luce as k, sys;"
         "sys.exit(any(getattr(f, 'signatures', ()) for f in vars(k).values()))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tandemrank.errors import ConfigError, PolicyError
-from tandemrank.gradients import _products_kernel as kernel
 from tandemrank.gradients import products
-from tandemrank.gradients._products_kernel import BLOCK
+from tandemrank.gradients._kernels import products as kernel
+from tandemrank.gradients._kernels.products import BLOCK
 from tandemrank.gradients.products import Products
 
 

@@ -9,7 +9,9 @@ from scipy.sparse import csr_matrix
 
 import enumeration
 from tandemrank.errors import ConfigError, PolicyError
-from tandemrank.gradients import _balance_kernel, _sparse_alone_kernel, lazy_race, race, sparse_alone
+from tandemrank.gradients import lazy_race, race, sparse_alone
+from tandemrank.gradients._kernels import race as race_kernel
+from tandemrank.gradients._kernels import sparse_alone as kernel
 from tandemrank.gradients.products import Products, Source, at
 
 
@@ -95,10 +97,10 @@ def test_the_time_of_the_pattern_is_that_of_the_dense_race(D: int) -> None:
     given[1], given[2, ::3] = -math.inf, -math.inf
     for source in (Source.of(Products(X, Y)), Source.of(given)):
         found, scores = np.empty(4, np.float32), given.numpy() if source.given.size else (X @ Y.T).numpy()
-        _sparse_alone_kernel.typical_times(source.X, source.Y, source.given, 20.0, 2, found)
+        kernel.typical_times(source.X, source.Y, source.given, 20.0, 2, found)
         for s, log_t in zip(scores, found, strict=True):
             available = (s > -np.inf).astype(np.float32)
-            wanted = _balance_kernel.typical_time(s, available, 20.0, *np.empty((2, D), np.float32))
+            wanted = race_kernel.typical_time(s, available, 20.0, *np.empty((2, D), np.float32))
             assert log_t == wanted or log_t == pytest.approx(wanted, abs=1e-4)
 
 

@@ -1,7 +1,7 @@
 """Random numbers as a function of a seed and of coordinates, never of a global state.
 
 One home for seeds that are derived, for 64-bit keys, for the streams of one seed, and for splitmix64, whose constants
-every implementation takes from here: `mix` for NumPy, `gradients._race_draw_kernel` for compiled code.
+every implementation takes from here: `mix` for NumPy, `gradients._kernels.draws` for compiled code.
 """
 
 import hashlib

@@ -18,8 +18,8 @@ import math
 import numpy as np
 from numba import prange
 
-from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._float32_kernel import exp, f32, log
+from tandemrank.gradients._kernels.compiled import MATHS, kernel
+from tandemrank.gradients._kernels.float32 import exp, f32, log
 
 _CHUNKS = 64  # sums over queries are by chunk, then in order: the same bits with any number of threads
 _LARGEST = f32(80.0)  # log-odds are cut there: exp of more is no float32

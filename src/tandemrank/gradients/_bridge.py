@@ -137,7 +137,7 @@ _called_once = threading.Event()
 @contextmanager
 def compiling() -> Iterator[None]:
     """Around a call of compiled code: says so if it must be compiled first, and leaves torch's threads alone."""
-    from tandemrank.gradients._compiled import announcing
+    from tandemrank.gradients._kernels.compiled import announcing
 
     threads = torch.get_num_threads()
     try:

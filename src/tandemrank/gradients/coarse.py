@@ -6,7 +6,7 @@ A pass over all factors is bound by the memory it reads, and a byte is a quarter
 log E_d - s_d: by an upper bound of s_d no sooner than T_d, by a lower one no later than L_d. If K2 + 1 documents have arrived
 by t, at the latest, then nobody with T_d > t is among the first K2 + 1. The few others are scored as ever (`products`: `dot`),
 so candidates, times and lists are those of a race of all scores, bit by bit. The query is in steps of 1 / 32767 of its largest
-number, sums are of whole numbers; all roundings, those of the exact score too, are in the bound (`_coarse_kernel.encode`).
+number, sums are of whole numbers; all roundings, those of the exact score too, are in the bound (`_kernels.coarse.encode`).
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Coarse:
     @staticmethod
     def of(items: Floats) -> "Coarse | None":
         """Those of some items; None where a number is not finite.  Shapes: items [D, F]."""
-        from tandemrank.gradients import _coarse_kernel as kernel
+        from tandemrank.gradients._kernels import coarse as kernel
 
         if not np.isfinite(items).all():
             return None
@@ -45,7 +45,7 @@ class Coarse:
 
     def bounded(self, query: Floats) -> "Bounded | None":
         """The scores of a query; None where float32 has no room for bounds.  Shapes: query [F]."""
-        from tandemrank.gradients import _coarse_kernel as kernel
+        from tandemrank.gradients._kernels import coarse as kernel
 
         most, length = float(np.abs(query).max()), float(np.sqrt(np.square(query, dtype=np.float64).sum()))
         if not most > SMALLEST or not length * self.longest < LARGEST:
@@ -73,7 +73,7 @@ class Bounded:
 
     def exact(self) -> Floats:
         """All of them.  Shapes: -> [D]."""
-        from tandemrank.gradients import _products_kernel as kernel
+        from tandemrank.gradients._kernels import products as kernel
 
         out = np.empty(self.size, np.float32)
         kernel.row_products(self.query, self.coarse.items, out)
@@ -84,8 +84,8 @@ class Bounded:
 
         Shapes: -> [n], [n]; n below the number of documents.
         """
-        from tandemrank.gradients import _coarse_kernel as kernel
-        from tandemrank.gradients._products_kernel import row_products
+        from tandemrank.gradients._kernels import coarse as kernel
+        from tandemrank.gradients._kernels.products import row_products
 
         D = self.size
         floats, documents = np.empty((3, D + 1), np.float32), np.empty((2, D + 1), np.int32)

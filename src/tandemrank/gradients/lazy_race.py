@@ -68,7 +68,7 @@ class Horizons:
 
 def horizons(source: Source, K2: int, samples: int, wide: float | None) -> Horizons:
     """What makes the races cheap: functions of the scores alone."""
-    from tandemrank.gradients import _lazy_race_kernel as kernel
+    from tandemrank.gradients._kernels import lazy_race as kernel
 
     B, units = source.B, samples + (wide is not None)
     b, margin, log_tau = (np.empty(B, np.float32) for _ in range(3))
@@ -81,7 +81,7 @@ def horizons(source: Source, K2: int, samples: int, wide: float | None) -> Horiz
 
 def races(source: Source, K2: int, samples: int, keys: NDArray[np.uint64], wide: float | None = None) -> Races:
     """S independent races to K2 candidates and who just missed; with `wide` a sample of the documents too."""
-    from tandemrank.gradients import _lazy_race_kernel as kernel
+    from tandemrank.gradients._kernels import lazy_race as kernel
 
     K2 = min(K2, source.D)
     with compiling():
@@ -106,8 +106,8 @@ Entries: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.fl
 
 def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) -> Entries:
     """All who arrive before the horizons: documents, scores, times [B, U, capacity] and how many there are [B, U]."""
-    from tandemrank.gradients import _lazy_race_kernel as kernel
-    from tandemrank.gradients._products_kernel import BLOCK
+    from tandemrank.gradients._kernels import lazy_race as kernel
+    from tandemrank.gradients._kernels.products import BLOCK
 
     # Horizons are late where few of very many are wanted: what little a sample knows of these is doubted.
     shape, capacity = at.log_T.shape, min(source.D, 2 * (K2 + BLOCK))
@@ -139,7 +139,7 @@ def first_arrivals(source: Source, K: int, keys: NDArray[np.uint64]) -> Arrivals
     The first K are a Plackett-Luce list. One pass over the scores serves all races of a query.
     Shapes: keys [B, U] -> three of [B, U, K + 1]; -1, -inf and +inf where nobody is left.
     """
-    from tandemrank.gradients import _lazy_race_kernel as kernel
+    from tandemrank.gradients._kernels import lazy_race as kernel
 
     n = min(K, source.D)
     shape, more = (*keys.shape, n + 1), ((0, 0), (0, 0), (0, K - n))
@@ -176,7 +176,7 @@ class ListsAndSamples:
 
 def lists_and_samples(source: Source, K: int, samples: int, size: int, keys: NDArray[np.uint64]) -> ListsAndSamples:
     """S races to a list of K, and two samples of about `size` documents each, from one pass over the scores."""
-    from tandemrank.gradients import _lazy_race_kernel as kernel
+    from tandemrank.gradients._kernels import lazy_race as kernel
 
     n, size = min(K, source.D), min(size, source.D)
     shape, more = (source.B, samples, n + 1), ((0, 0), (0, 0), (0, K - n))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tandemrank.errors import PolicyError
-from tandemrank.gradients import _plackett_luce_kernel
+from tandemrank.gradients._kernels import plackett_luce as kernel
 
 
 def sample(scores: Tensor, K: int, *, samples: int, generator: torch.Generator) -> Tensor:
@@ -84,7 +84,7 @@ def draw(scores: NDArray[np.float32], rows: NDArray[np.int64], keys: NDArray[np.
     if rows.shape != keys.shape or (len(rows) and (rows.min() < 0 or rows.max() >= len(scores))):
         raise PolicyError(f"expected one key for each row and rows from 0 to {len(scores) - 1}; check the arguments.")
     out = np.empty((len(rows), K), dtype=np.int32)
-    _plackett_luce_kernel.draw_lists(scores, rows, keys, np.argsort(rows, kind="stable"), out)
+    kernel.draw_lists(scores, rows, keys, np.argsort(rows, kind="stable"), out)
     return out
 
 

@@ -77,7 +77,7 @@ class Source:
 
     def blocks(self) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
         """(first query, first document, scores [queries, documents]) of one part of the matrix after another."""
-        from tandemrank.gradients._products_kernel import BLOCK
+        from tandemrank.gradients._kernels.products import BLOCK
 
         X, Y = torch.from_numpy(self.X), torch.from_numpy(self.Y)
         room = torch.empty(min(_TILE, self.B) * min(BLOCK, self.D))
@@ -128,7 +128,7 @@ def top(scores: GeneratorScores, n: int) -> tuple[NDArray[np.int32], NDArray[np.
     available.
     Shapes: scores [B, D] -> two of [B, n].
     """
-    from tandemrank.gradients import _products_kernel as kernel
+    from tandemrank.gradients._kernels import products as kernel
 
     if n < 1:
         raise ConfigError(f"at least 1 document must be asked for; got {n}.")
@@ -155,7 +155,7 @@ def top(scores: GeneratorScores, n: int) -> tuple[NDArray[np.int32], NDArray[np.
 def _exceeding(
     source: Source, b: NDArray[np.float32], margin: NDArray[np.float32], n: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-    from tandemrank.gradients import _products_kernel as kernel
+    from tandemrank.gradients._kernels import products as kernel
 
     n = min(n, source.D)
     capacity = min(source.D, 2 * n + kernel.BLOCK)
@@ -174,7 +174,7 @@ class _At(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, items: Tensor, documents: Tensor, sparse: bool) -> Tensor:
-        from tandemrank.gradients import _products_kernel as kernel
+        from tandemrank.gradients._kernels import products as kernel
 
         ctx.save_for_backward(queries, items, documents)
         ctx.sparse = sparse
@@ -196,7 +196,7 @@ class _At(torch.autograd.Function):
 
 
 def _query_gradient(items: Tensor, documents: Tensor, gradient: NDArray[np.float32]) -> Tensor:
-    from tandemrank.gradients import _products_kernel as kernel
+    from tandemrank.gradients._kernels import products as kernel
 
     by_query = np.zeros((len(gradient), items.shape[1]), np.float32)
     with compiling():
@@ -206,7 +206,7 @@ def _query_gradient(items: Tensor, documents: Tensor, gradient: NDArray[np.float
 
 def _item_gradient(queries: Tensor, items: Tensor, documents: Tensor, gradient: NDArray[np.float32]) -> Tensor:
     """A coalesced sparse tensor [D, F]."""
-    from tandemrank.gradients import _products_kernel as kernel
+    from tandemrank.gradients._kernels import products as kernel
 
     start, rows = np.zeros(len(items) + 1, np.int32), np.empty(len(items), np.int64)
     of, values = np.empty(documents.numel(), np.int32), np.empty(documents.numel(), np.float32)

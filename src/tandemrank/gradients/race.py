@@ -116,11 +116,11 @@ def draw(
 
     Shapes: s_c, s_r [B, D]; rows [n], the row of the scores for each list; keys [n] -> [n, K] int32.
     """
-    from tandemrank.gradients import _lists_kernel
+    from tandemrank.gradients._kernels import lists as kernel
 
     shown = np.empty((len(rows), K), np.int32)
     with compiling():
-        _lists_kernel.lists(
+        kernel.lists(
             row_major(s_c),
             row_major(s_r),
             rows.astype(np.int64),
@@ -138,11 +138,11 @@ def most_likely(s_c: Tensor, s_r: Tensor, K2: int, K: int) -> NDArray[np.int32]:
     Ties go to the lower document number; -1 where fewer than K documents are available.
     Shapes: s_c, s_r [B, D] -> [B, K].
     """
-    from tandemrank.gradients import _lists_kernel
+    from tandemrank.gradients._kernels import lists as kernel
 
     shown = np.empty((len(s_c), K), np.int32)
     with compiling():
-        _lists_kernel.best(row_major(s_c), row_major(s_r), K2, chunks(len(s_c)), shown)
+        kernel.best(row_major(s_c), row_major(s_r), K2, chunks(len(s_c)), shown)
     return shown
 
 
@@ -174,14 +174,14 @@ def _places_filled(s_c: Tensor, s_r: Tensor, problem: Problem) -> Tensor:
 
 
 def _utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
-    from tandemrank.gradients import _race_kernel
+    from tandemrank.gradients._kernels import race as kernel
 
     s, r, weights = row_major(s_c), row_major(s_r), sparse(w)
     value = np.zeros(len(s))
     # A gradient that nobody asks for is [B, 0], and costs nothing.
     grad_c, grad_r = (np.zeros((len(s), s.shape[1] if wants else 0), np.float32) for wants in wanted)
     with compiling():
-        _race_kernel.utility(
+        kernel.utility(
             s, r, problem.keys, weights.indptr.astype(np.int64), weights.indices.astype(np.int32),
             weights.data.astype(np.float32), row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
             value, grad_c, grad_r,
@@ -204,13 +204,13 @@ def _pairs(documents: csr_matrix | None, B: int, D: int) -> tuple[NDArray[np.int
 
 def _moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
     """The row of each pair, and the sums over the samples of (rho, rho^2, rho S) [3, nnz] and of (S, S^2) [2, B]."""
-    from tandemrank.gradients import _race_kernel
+    from tandemrank.gradients._kernels import race as kernel
 
     s, r = row_major(s_c), row_major(s_r)
     indptr, indices = _pairs(documents, *s.shape)
     moments, totals = np.zeros((3, len(indices))), np.zeros((2, len(s)))
     with compiling():
-        _race_kernel.exposure(
+        kernel.exposure(
             s, r, problem.keys, indptr, indices, row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
             moments, totals,
         )  # fmt: skip

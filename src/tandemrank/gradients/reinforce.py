@@ -54,12 +54,12 @@ def utility(
 def _solve(
     s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, baseline: bool, wants: tuple[bool, bool]
 ) -> Solution:
-    from tandemrank.gradients import _reinforce_kernel
+    from tandemrank.gradients._kernels import reinforce as kernel
 
     s, r, weights = row_major(s_c), row_major(s_r), sparse(w)
     value, grad_c, grad_r = np.zeros(len(s)), np.zeros_like(s), np.zeros_like(s)
     with compiling():
-        _reinforce_kernel.utility(
+        kernel.utility(
             s, r, problem.keys, weights.indptr.astype(np.int64), weights.indices.astype(np.int32),
             weights.data.astype(np.float32), row_major(problem.theta), problem.K2, problem.samples, baseline,
             *wants, chunks(len(s)), value, grad_c, grad_r,

@@ -39,7 +39,7 @@ class Edge:
         found = self.limits  # one value, whatever other threads do
         if self.missed == np.inf or self.missed < found[1] < np.inf:
             return found
-        from tandemrank.gradients import _early_race_kernel as kernel
+        from tandemrank.gradients._kernels import draws as kernel
 
         below, most = np.empty(s_c.size, np.float32), s_c.upper if isinstance(s_c, Bounded) else s_c
         self.limits = found = below, kernel.latest(most, self.missed, K2, below)
@@ -64,7 +64,7 @@ def draw(
     """
     if _kernel:
         return _draw(_kernel[0], s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
-    from tandemrank.gradients import _lists_kernel as kernel
+    from tandemrank.gradients._kernels import lists as kernel
 
     with compiling():
         shown = _draw(kernel, s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
@@ -79,7 +79,7 @@ def _draw(
     edge = edge if is_drawn else Edge()
     below, limit = edge.look(s_c, K2)
     if isinstance(s_c, Bounded):
-        from tandemrank.gradients._coarse_kernel import bounded_race
+        from tandemrank.gradients._kernels.coarse import bounded_race
 
         at = s_c.coarse
         n, edge.missed = bounded_race(
@@ -122,7 +122,7 @@ def _space(D: int, K2: int, K: int) -> tuple[Floats, Ints, Ints, Ints, Ints, Flo
 
 def products(x: Floats, Y: Floats) -> Floats:
     """The scores of one query, whatever the number of threads.  Shapes: x [F], Y [D, F] -> [D]."""
-    from tandemrank.gradients import _products_kernel as kernel
+    from tandemrank.gradients._kernels import products as kernel
 
     out = np.empty(len(Y), np.float32)
     kernel.row_products(x, Y, out)

@@ -58,7 +58,7 @@ def plan(
     generator: Randomness,
 ) -> Plan:
     """Races and samples of each query's scores.  Shapes: scores [B, D], as products or given; w CSR [B, D]; alpha [n]."""
-    from tandemrank.gradients import _sparse_alone_kernel as kernel
+    from tandemrank.gradients._kernels import sparse_alone as kernel
 
     source = Source.of(scores)
     if w.shape != (source.B, source.D):

@@ -124,7 +124,7 @@ def _collected(
     source: Source, w: csr_matrix, K2: int, keys: NDArray[np.uint64], races: lazy_race.Races, wide: float | None
 ) -> Plan:
     """One list of documents of each query out of the races, the weights and the sample."""
-    from tandemrank.gradients import _sparse_race_kernel as kernel
+    from tandemrank.gradients._kernels import sparse_race as kernel
 
     (B, S), indptr = races.count.shape, w.indptr.astype(np.int64)
     weighted, sampled = int(np.diff(indptr).max(initial=0)), int(races.sample_n.max(initial=0))
@@ -177,7 +177,7 @@ def exposure(s_r: Tensor, plan: Plan, theta: Tensor) -> tuple[Tensor, Tensor]:
     candidate that is never shown (-inf) makes the sum unknown, and the plain mean is returned for that query.
     Shapes: s_r [B, M_r]; theta [K] -> two of [nnz]. The standard error is NaN for one sample.
     """
-    from tandemrank.gradients import _sparse_race_kernel as kernel
+    from tandemrank.gradients._kernels import sparse_race as kernel
 
     _check(s_r, plan, theta)
     r, indptr = row_major(s_r), plan.w.indptr.astype(np.int64)
@@ -228,7 +228,7 @@ def _check_generator(s_c: Tensor, plan: Plan) -> None:
 
 
 def _solved(s_c: Tensor, s_r: Tensor, plan: Plan, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    from tandemrank.gradients import _sparse_race_kernel as kernel
+    from tandemrank.gradients._kernels import sparse_race as kernel
 
     r, s = row_major(s_r), row_major(plan.scores)
     value, grad_c, grad_r = np.zeros(len(r)), np.zeros_like(s), np.zeros_like(r)

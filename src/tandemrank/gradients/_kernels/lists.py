@@ -1,25 +1,25 @@
-"""Lists of the race, compiled: many of several queries, one at a time for live answers, and the most likely ones.
+"""Lists of the race: many of several queries, one at a time for live answers, and the most likely ones.
 
-Many lists of the same scores are drawn among those alone who may arrive early (`_early_race_kernel`).
+Many lists of the same scores are drawn among those alone who may arrive early (`draws.early_race`).
 """
 
 import numpy as np
 from numba import prange
 
-from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._early_race_kernel import early_race, latest
-from tandemrank.gradients._float32_kernel import f32, log, minus_log_1m, u32, u64, uniform
-from tandemrank.gradients._race_draw_kernel import (
+from tandemrank.gradients._kernels.compiled import MATHS, kernel
+from tandemrank.gradients._kernels.draws import (
+    WORTH,
     arrivals,
     draw,
+    early_race,
     first_arrivals,
     first_race,
+    latest,
     scratch_space,
     second_race,
     stream,
-)  # fmt: skip
-
-WORTH = 8  # races of the same scores from which on their limits pay
+)
+from tandemrank.gradients._kernels.float32 import f32, log, minus_log_1m, u32, u64, uniform
 
 
 @kernel(parallel=True)

@@ -8,12 +8,11 @@ for documents; only the clocks of the second race go by the documents' own numbe
 import numpy as np
 from numba import njit, prange
 
-from tandemrank.gradients._balance_kernel import chances, typical_time
-from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._float32_kernel import exp, f32, log, u64
-from tandemrank.gradients._products_kernel import dot
-from tandemrank.gradients._race_draw_kernel import clocks_of, first_arrivals, scratch_space, stream
-from tandemrank.gradients._race_kernel import others_matter, others_terms, own_terms, steps
+from tandemrank.gradients._kernels.compiled import MATHS, kernel
+from tandemrank.gradients._kernels.draws import clocks_of, first_arrivals, scratch_space, stream
+from tandemrank.gradients._kernels.float32 import exp, f32, log, u64
+from tandemrank.gradients._kernels.products import dot
+from tandemrank.gradients._kernels.race import chances, others_matter, others_terms, own_terms, steps, typical_time
 
 # The time of documents that arrive after all that matters.
 _LATE = f32(3e38)

@@ -9,8 +9,8 @@ from llvmlite import ir
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
-from tandemrank.gradients._compiled import kernel
-from tandemrank.gradients._float32_kernel import above, f32, i32
+from tandemrank.gradients._kernels.compiled import kernel
+from tandemrank.gradients._kernels.float32 import above, f32, i32
 
 # Documents per block: a row of products fits in the cache.
 BLOCK = 4096

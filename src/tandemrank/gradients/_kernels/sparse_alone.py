@@ -3,10 +3,10 @@
 import numpy as np
 from numba import njit, prange
 
-from tandemrank.gradients._balance_kernel import TYPICAL_DOCUMENTS, typical_time
-from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._float32_kernel import exp, f32
-from tandemrank.gradients._products_kernel import dot
+from tandemrank.gradients._kernels.compiled import MATHS, kernel
+from tandemrank.gradients._kernels.float32 import exp, f32
+from tandemrank.gradients._kernels.products import dot
+from tandemrank.gradients._kernels.race import TYPICAL_DOCUMENTS, typical_time
 
 _MOST = f32(80.0)  # a rate that is as good as infinite
 

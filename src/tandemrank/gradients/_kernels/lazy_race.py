@@ -11,9 +11,10 @@ Products of matrices round differently in batches of different size. So they onl
 import numpy as np
 from numba import njit, prange
 
-from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._float32_kernel import above, bits, exp, f32, log, minus_log_1m, u32, u64, uniform
-from tandemrank.gradients._products_kernel import (
+from tandemrank.gradients._kernels.compiled import MATHS, kernel
+from tandemrank.gradients._kernels.draws import arrivals, clocks_of, first_race, halves, stream
+from tandemrank.gradients._kernels.float32 import above, bits, exp, f32, log, minus_log_1m, u32, u64, uniform
+from tandemrank.gradients._kernels.products import (
     BINS,
     BLOCK,
     SUMS,
@@ -24,7 +25,6 @@ from tandemrank.gradients._products_kernel import (
     score_of,
     select,
 )
-from tandemrank.gradients._race_draw_kernel import arrivals, clocks_of, first_race, halves, stream
 
 # Proposals drawn at a time.
 _DRAWN = 16
@@ -32,7 +32,7 @@ _DRAWN = 16
 _HEAD_COST, _PROPOSAL_COST = f32(1.0), f32(5.0)
 _HALVINGS = 24
 _ERRORS = f32(2.5)  # standard errors by which a horizon is later than a sample of the scores says
-# Streams of random numbers of a sample: 0 and 1 are the clocks of both stages, as in `_race_kernel`.
+# Streams of random numbers of a sample: 0 and 1 are the clocks of both stages, as in `race`.
 _TAIL, _LATER = u64(2), u64(3)
 
 

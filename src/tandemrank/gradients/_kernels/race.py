@@ -2,11 +2,12 @@
 
 `race` has the mathematics, `tests/race_oracle.py` the same steps on whole arrays. For a query and a sample
 
-1. and 2. `draw` of `_race_draw_kernel` runs both races: the candidates, the last of them, `l`, the first document that just
+1. and 2. `draws.draw` runs both races: the candidates, the last of them, `l`, the first document that just
    missed, `x`, and the first K + 1 arrivals of the second race;
 3. `own_terms` and `others_terms` integrate each document's own clocks out: `_sweep` for a block of documents that see the
    same list, the at most K + 1 shown candidates are then done one by one;
-4. `_balance_kernel` takes out of each gradient its sum over the documents, which is noise.
+4. `balance` takes out of each gradient its sum over the documents: adding a number to all scores of a stage changes no list,
+   so the sum is noise.
 
 Random numbers are a function of (key of the query, sample, stage, document): the result does not depend on threads,
 batches or order.
@@ -15,10 +16,94 @@ batches or order.
 import numpy as np
 from numba import njit, prange
 
-from tandemrank.gradients._balance_kernel import balance, chances
-from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._float32_kernel import exp, f32, u64
-from tandemrank.gradients._race_draw_kernel import BLOCK, arrives_before, draw, scratch_space, stream
+from tandemrank.gradients._kernels.compiled import MATHS, kernel
+from tandemrank.gradients._kernels.draws import BLOCK, arrives_before, draw, scratch_space, stream
+from tandemrank.gradients._kernels.float32 import exp, f32, log, u64
+
+# Sums over documents that say how much noise to take out: eight at a time, in an order that D alone decides.
+_SUMS = MATHS | {"reassoc"}
+# A typical time is found from about so many documents, in so many steps: it only has to be near.
+TYPICAL_DOCUMENTS, TYPICAL_STEPS = 512, 8
+
+
+@njit(inline="always")
+def chances(s_d, log_tau):
+    """(p, lambda tau exp(-lambda tau)) with p = 1 - exp(-lambda tau), accurate for tiny chances too."""
+    a = min(exp(s_d + log_tau), f32(80.0))
+    e = exp(-a)
+    series = a * (f32(1.0) - a * (f32(0.5) - a * f32(1.0 / 6.0)))
+    return f32(1.0) - e if a > f32(0.02) else series, a * e
+
+
+@kernel(fastmath=_SUMS)
+def typical_time(score, chance, target, rate, weight):
+    """log t with sum_d chance_d (1 - exp(-mu_d t)) = target: when so many are expected to have arrived; -inf for never.
+
+    At most half of all are waited for. Newton's steps from below, on every n-th document. A function of the scores alone:
+    no clock enters.  Shapes: score, chance [D]; rate, weight [D], working space.
+    """
+    D = score.size
+    stride = max(1, D // TYPICAL_DOCUMENTS)
+    n, top = 0, f32(-np.inf)
+    for d in range(0, D, stride):
+        rate[n], weight[n] = score[d], chance[d]
+        top = max(top, score[d] if chance[d] > f32(0.0) else f32(-np.inf))
+        n += 1
+    if top == f32(-np.inf):
+        return top
+    everybody, pace = f32(0.0), f32(0.0)
+    for j in range(n):
+        rate[j] = exp(rate[j] - top)
+        everybody += weight[j]
+        pace += weight[j] * rate[j]
+    target = min(f32(target * n / D), f32(0.5) * everybody)
+    t = target / pace
+    for _ in range(TYPICAL_STEPS):
+        arrived, pace = f32(0.0), f32(0.0)
+        for j in range(n):
+            still = weight[j] * exp(-min(rate[j] * t, f32(100.0)))
+            arrived += weight[j] - still
+            pace += still * rate[j]
+        t = min(t + max(target - arrived, f32(0.0)) / max(pace, f32(1e-30)), f32(1e30))
+    return log(t) - top
+
+
+@kernel(fastmath=_SUMS)
+def _take_out_sum(gradient, pattern):
+    """gradient - pattern sum(gradient) / sum(pattern)."""
+    total, mass = f32(0.0), f32(0.0)
+    for d in range(gradient.size):
+        total += gradient[d]
+        mass += pattern[d]
+    if mass > f32(0.0):
+        share = total / mass
+        for d in range(gradient.size):
+            gradient[d] -= share * pattern[d]
+
+
+@kernel(fastmath=MATHS)
+def balance(s, r, K2, places, scratch, grad_s, grad_r):
+    """Takes out of each gradient its sum over the documents; one of size 0 is left alone.
+
+    Adding a number to all scores of a stage changes nothing, so the sum is 0 in expectation, and all of it is noise. It is
+    shared out by how strongly a document's chance at the edge depends on its score, y exp(-y) with y = exp(score) t at a
+    typical time t. That is a function of the scores alone, so nothing becomes biased.
+    """
+    chance, pattern, rate, weight = scratch[0][0], scratch[0][1], scratch[0][2], scratch[0][3]
+    D, available = s.size, 0
+    for d in range(D):
+        chance[d] = f32(1.0) if s[d] > f32(-np.inf) else f32(0.0)
+        available += s[d] > f32(-np.inf)
+    if available > K2:
+        log_tau = typical_time(s, chance[:D], K2, rate, weight)
+        for d in range(D):
+            chance[d], pattern[d] = chances(s[d], log_tau)
+        _take_out_sum(grad_s, pattern)
+    if grad_r.size > 0:
+        log_t = typical_time(r, chance[:D], places, rate, weight)
+        for d in range(D):
+            pattern[d] = chance[d] * chances(r[d], log_t)[1]
+        _take_out_sum(grad_r, pattern)
 
 
 @kernel(fastmath=MATHS)

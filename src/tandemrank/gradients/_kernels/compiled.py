@@ -17,7 +17,7 @@ from typing import Any
 import numba
 from numba.core import event
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[2]
 PATIENCE = 1.0  # seconds of compiling after which it is said
 
 _config: Any = numba.config
@@ -45,7 +45,8 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 def sources_digest() -> str:
     """The digest of everything that ends up in a compiled kernel: all kernels, and the constants of the random numbers."""
     digest = hashlib.sha256()
-    for path in [*sorted(PACKAGE.rglob("*_kernel.py")), Path(__file__), PACKAGE / "_base" / "random.py"]:
+    kernels = {*Path(__file__).resolve().parent.glob("*.py"), *PACKAGE.rglob("*_kernel.py")}
+    for path in [*sorted(kernels), PACKAGE / "_base" / "random.py"]:
         digest.update(f"{path.relative_to(PACKAGE)}\n".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -9,8 +9,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from tandemrank._base.random import GOLDEN
-from tandemrank.gradients._compiled import kernel
-from tandemrank.gradients._race_draw_kernel import mix64
+from tandemrank.gradients._kernels.compiled import kernel
+from tandemrank.gradients._kernels.draws import mix64
 
 # Below this share of a row's mass the cumulative sum has lost too many digits: the rest is drawn by a race.
 SMALLEST_SHARE = 1e-9

@@ -1,17 +1,24 @@
 """REINFORCE on the CPU: the lists of many samples and the gradients of their log-probabilities, in compiled loops.
 
-It draws its lists by the same race as `_race_draw_kernel`, with the same vectorised clocks and selection, and uses that the
+It draws its lists by the same race as `draws`, with the same vectorised clocks and selection, and uses that the
 gradient of a Plackett-Luce log-probability needs only the running sum of 1 / Z: the rival is compiled with the same care.
 """
 
 import numpy as np
 from numba import prange
 
-from tandemrank.gradients._compiled import kernel
-from tandemrank.gradients._early_race_kernel import early_race, latest
-from tandemrank.gradients._float32_kernel import f32, ordered, u32, u64
-from tandemrank.gradients._lists_kernel import WORTH
-from tandemrank.gradients._race_draw_kernel import arrivals, first_arrivals, first_race, second_race, stream
+from tandemrank.gradients._kernels.compiled import kernel
+from tandemrank.gradients._kernels.draws import (
+    WORTH,
+    arrivals,
+    early_race,
+    first_arrivals,
+    first_race,
+    latest,
+    second_race,
+    stream,
+)
+from tandemrank.gradients._kernels.float32 import f32, ordered, u32, u64
 
 _ENOUGH = 1e-4  # of the sum of all rates: what must be left for a difference of sums to keep its digits
 

@@ -3,11 +3,10 @@
 import numpy as np
 from numba import njit
 
-from tandemrank.gradients._compiled import MATHS, kernel
-from tandemrank.gradients._early_race_kernel import choose, find_early, pick_out, time_of_rank
-from tandemrank.gradients._float32_kernel import f32, i32, u64
-from tandemrank.gradients._products_kernel import dot
-from tandemrank.gradients._race_draw_kernel import arrivals, stream
+from tandemrank.gradients._kernels.compiled import MATHS, kernel
+from tandemrank.gradients._kernels.draws import arrivals, choose, find_early, pick_out, stream, time_of_rank
+from tandemrank.gradients._kernels.float32 import f32, i32, u64
+from tandemrank.gradients._kernels.products import dot
 
 LEVELS, FINE = 127, 32767  # of a number of an item, and of the query's
 TINY = f32(1e-36)  # far more than what underflow can lose

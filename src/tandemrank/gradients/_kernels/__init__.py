@@ -1,0 +1,11 @@
+"""What numba compiles at its first use: plain loops over one query at a time. The module of the same name outside has the law.
+
+- `compiled`: how a kernel is compiled, and kept on disk
+- `float32`: random bits, clocks, exp and log on whole vectors
+- `draws`: both races of one sample, and the first one where it is known until when to look
+- `lists`: many lists, and one at a time
+- `race`: values, gradients and exposures by the race
+- `plackett_luce`: sampling and log-probability; `reinforce`: the paper's gradient
+- `products`: scores of very many documents; `coarse`: bounds of them from one byte per number
+- `lazy_race`: candidates out of very many documents; `sparse_race`, `sparse_alone`: gradients on few of them
+"""
