@@ -424,7 +424,7 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["learn"], 2, "--logs"),
         (["validate", "absent.parquet"], 2, "absent.parquet"),
         (["validate", "--logs", "absent.parquet"], 2, "absent.parquet"),
-        (["examine"], 2, "expected a click log, and none came. Give it by --logs"),
+        (["examine"], 2, "expected a click log; got none. Give it by --logs"),
         (["examine", "absent.parquet"], 2, "absent.parquet"),
         (["examine", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
         (["examine", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),

@@ -99,4 +99,4 @@ def given_logs(bare: list[str] | None, logs: list[str] | None) -> list[str]:
     """The log, by --logs as everywhere, or as an argument."""
     if found := [*(logs or []), *(bare or [])]:
         return found
-    raise ConfigError("expected a click log, and none came. Give it by --logs: files, folders, globs or URLs.")
+    raise ConfigError("expected a click log; got none. Give it by --logs: files, folders, globs or URLs.")

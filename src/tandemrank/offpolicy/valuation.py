@@ -240,8 +240,12 @@ def _of_known_queries(read: Read, pairs: Sequence[TwoStagePolicy | MostLikely], 
     """The log without the queries that a policy does not know, if these are few: else nothing fits, and it is refused later."""
     log = read.whole
     known = np.ones(log.Q, dtype=np.bool_)
-    for policy in [*map(_policy, pairs), *([] if asked.logging_policy is None else [asked.logging_policy])]:
-        known &= positions_of(policy.vocabulary.query_ids, log.vocabulary.query_ids, "query", missing="mark") >= 0
+    whose = [(policy, "the pair to value") for policy in map(_policy, pairs)]
+    if asked.logging_policy is not None:
+        whose.append((asked.logging_policy, "the policy that drew the log"))
+    for policy, owner in whose:
+        ids = policy.vocabulary.query_ids
+        known &= positions_of(ids, log.vocabulary.query_ids, "query", missing="mark", owner=owner) >= 0
     gone = float(log.impressions[~known].sum())
     if not 0 < gone <= MOST_UNKNOWN * log.N:
         return read
