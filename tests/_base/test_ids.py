@@ -31,9 +31,9 @@ def test_what_is_no_id_is_refused_and_never_rounded(wanted, missing) -> None:
 
 
 def test_texts_and_integers_are_not_the_same() -> None:
-    with pytest.raises(InputError, match=r"query ids are integers here, but String came \(first: '10'\)"):
+    with pytest.raises(InputError, match=r"query ids are integers here; got String \(first: '10'\)"):
         positions_of(NUMBERS, pl.Series(["10"]), "query")
-    with pytest.raises(InputError, match=r"query ids are strings here, but Int64 came \(first: 10\)"):
+    with pytest.raises(InputError, match=r"query ids are strings here; got Int64 \(first: 10\)"):
         positions_of(TEXTS, pl.Series([10]), "query", missing="mark")
 
 

@@ -286,8 +286,8 @@ def test_a_log_is_examined_to_its_last_rank_or_to_the_one_that_is_asked(tmp_path
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"method": "magic"}, "method must be one of harvest, em, trust; 'magic' came"),
-        ({"K": 1}, "two ranks or more; K = 1 came"),
+        ({"method": "magic"}, "method must be one of harvest, em, trust; got 'magic'"),
+        ({"K": 1}, "two ranks or more; got K = 1"),
         ({"engine": "Ray"}, "--engine takes local or ray; got 'Ray'"),
     ],
 )

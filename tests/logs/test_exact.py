@@ -118,10 +118,10 @@ def test_small_weights_and_propensities_are_not_rounded(weight, propensity) -> N
 @pytest.mark.parametrize(
     ("weight", "propensity", "message"),
     [
-        (9e-7, 0.5, "row 1, column weight: expected weights from a millionth to a million; 9e-07 came"),
-        (1.1e6, 0.5, "row 1, column weight: expected weights from a millionth to a million; 1100000.0 came"),
-        (1.0, 9e-13, "row 1, column propensities: expected propensities from 1e-12 to 1; 9e-13 came"),
-        (1.0, 5e-324, "row 1, column propensities: expected propensities from 1e-12 to 1; 5e-324 came"),
+        (9e-7, 0.5, "row 1, column weight: expected weights from a millionth to a million; got 9e-07"),
+        (1.1e6, 0.5, "row 1, column weight: expected weights from a millionth to a million; got 1100000.0"),
+        (1.0, 9e-13, "row 1, column propensities: expected propensities from 1e-12 to 1; got 9e-13"),
+        (1.0, 5e-324, "row 1, column propensities: expected propensities from 1e-12 to 1; got 5e-324"),
     ],
 )
 def test_what_is_outside_the_range_is_refused(weight, propensity, message) -> None:

@@ -88,7 +88,7 @@ def test_another_name_of_a_click(tmp_path) -> None:
         ("bing", "a.jsonl", "{}", ConfigError, "--from takes ubi, metarank, obd, ga4, clax, long, wide; got 'bing'"),
         ("ubi", "a.jsonl", '{"query_id": 1}', LogError, "expected two kinds of files"),
         ("metarank", "a.jsonl", '{"id": 1}', LogError, "event is not there"),
-        ("metarank", "a.jsonl", '{"event": "item", "id": "1"}', LogError, "none came"),
+        ("metarank", "a.jsonl", '{"event": "item", "id": "1"}', LogError, "got none"),
         (
             "obd",
             "a.csv",

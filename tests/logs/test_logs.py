@@ -143,7 +143,7 @@ def test_a_log_that_fails_half_way_leaves_nothing(tmp_path):
 
     with pytest.raises(LogError, match="stop"):
         writing.write(broken(), tmp_path / "log", NUMBERS)
-    with pytest.raises(LogError, match="none came"):
+    with pytest.raises(LogError, match="got none"):
         writing.write([], tmp_path / "log", NUMBERS)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
@@ -230,7 +230,7 @@ def test_text_ids_that_look_like_numbers_stay_apart(tmp_path):
         ({"query_id": [1, "1"]}, "row 1, column query_id: expected a number"),
         ({"items": [["1"], [1]]}, "row 1, column items: expected a list of texts"),
         ({"items": [[1], ["1", 2]]}, "row 1, column items: expected a list of numbers"),
-        ({"clicks": [[0], [0.5]]}, "row 1, column clicks: expected 0 or 1; 0.5 came"),
+        ({"clicks": [[0], [0.5]]}, "row 1, column clicks: expected 0 or 1; got 0.5"),
         ({"query_id": ["a", None]}, "row 1, column query_id"),
     ],
 )
@@ -432,10 +432,10 @@ def test_clipping():
 # --- bad logs -------------------------------------------------------------------------------------------------------
 
 BAD = {
-    "missing column": (wide(clicks=None), "clicks", "query_id, items, propensities, weight came"),
-    "missing long column": (long(position=None), "position", "impression_id, query_id, item_id, click came"),
-    "no column": (pl.DataFrame({"a": [1]}), "query_id", "a came"),
-    "items no list": (wide(items=[1, 2, 3, 4]), "items", "lists of integers or strings; the type Int64"),
+    "missing column": (wide(clicks=None), "clicks", "got query_id, items, propensities, weight"),
+    "missing long column": (long(position=None), "position", "got impression_id, query_id, item_id, click"),
+    "no column": (pl.DataFrame({"a": [1]}), "query_id", "got a"),
+    "items no list": (wide(items=[1, 2, 3, 4]), "items", "lists of integers or strings; got the type Int64"),
     "items of floats": (wide(items=[[1.5], [1.0], [1.0], [1.0]]), "items", "List\\(Float64\\)"),
     "query float": (wide(query_id=[1.0, 2.0, 3.0, 4.0]), "query_id", "Float64"),
     "clicks of strings": (wide(clicks=[["0"]] * 4), "clicks", "List\\(String\\)"),
@@ -444,7 +444,7 @@ BAD = {
     "more clicks": (
         wide(clicks=[[0, 1], [0, 0, 1], [1, 0], [0, 0]]),
         "row 2, column clicks",
-        "as many as items; \\[1, 0\\]",
+        "as many as items; got \\[1, 0\\]",
     ),
     "fewer clicks": (wide(clicks=[[0, 1], [0, 0], [1], [0, 0]]), "row 1, column clicks", "as many as items"),
     "more propensities": (
@@ -452,22 +452,22 @@ BAD = {
         "row 3, column propensities",
         "as many",
     ),
-    "click 2": (wide(clicks=[[0, 1], [0, 2, 1], [1], [0, 0]]), "row 1, column clicks", "0 or 1; 2 came"),
-    "click -1": (wide(clicks=[[0, 1], [0, 0, 1], [-1], [0, 0]]), "row 2, column clicks", "0 or 1; -1 came"),
-    "click half": (wide(clicks=[[0, 1], [0, 0.5, 1], [1], [0, 0]]), "row 1, column clicks", "0 or 1; 0.5 came"),
-    "click NaN": (wide(clicks=[[0, 1], [0, math.nan, 1], [1], [0, 0]]), "row 1, column clicks", "0 or 1; nan came"),
-    "null query": (wide(query_id=[1, None, 1, 3]), "row 1, column query_id", "null came"),
-    "null list": (wide(items=[[7, 8], [8, 9, 7], None, [7, 9]]), "row 2, column items", "null came"),
-    "null item": (wide(items=[[7, 8], [8, None, 7], [9], [7, 9]]), "row 1, column items", "null came"),
-    "null click": (wide(clicks=[[0, 1], [0, 0, 1], [1], [0, None]]), "row 3, column clicks", "null came"),
-    "null clicks": (wide(clicks=[[0, 1], None, [1], [0, 0]]), "row 1, column clicks", "null came"),
-    "null true": (wide(clicks=[[False, None], [True] * 3, [True], [True] * 2]), "row 0, column clicks", "null came"),
+    "click 2": (wide(clicks=[[0, 1], [0, 2, 1], [1], [0, 0]]), "row 1, column clicks", "0 or 1; got 2"),
+    "click -1": (wide(clicks=[[0, 1], [0, 0, 1], [-1], [0, 0]]), "row 2, column clicks", "0 or 1; got -1"),
+    "click half": (wide(clicks=[[0, 1], [0, 0.5, 1], [1], [0, 0]]), "row 1, column clicks", "0 or 1; got 0.5"),
+    "click NaN": (wide(clicks=[[0, 1], [0, math.nan, 1], [1], [0, 0]]), "row 1, column clicks", "0 or 1; got nan"),
+    "null query": (wide(query_id=[1, None, 1, 3]), "row 1, column query_id", "got null"),
+    "null list": (wide(items=[[7, 8], [8, 9, 7], None, [7, 9]]), "row 2, column items", "got null"),
+    "null item": (wide(items=[[7, 8], [8, None, 7], [9], [7, 9]]), "row 1, column items", "got null"),
+    "null click": (wide(clicks=[[0, 1], [0, 0, 1], [1], [0, None]]), "row 3, column clicks", "got null"),
+    "null clicks": (wide(clicks=[[0, 1], None, [1], [0, 0]]), "row 1, column clicks", "got null"),
+    "null true": (wide(clicks=[[False, None], [True] * 3, [True], [True] * 2]), "row 0, column clicks", "got null"),
     "null propensity": (
         wide(propensities=[[0.5, 0.5], [1.0, 0.2, 0.1], [None], [0.1, 0.3]]),
         "row 2, column propen",
         "null",
     ),
-    "null weight": (wide(weight=[1.0, 1.0, 1.0, None]), "row 3, column weight", "null came"),
+    "null weight": (wide(weight=[1.0, 1.0, 1.0, None]), "row 3, column weight", "got null"),
     "item twice": (wide(items=[[7, 8], [8, 9, 8], [9], [7, 9]]), "row 1, column items", "once in a list"),
     "item twice, equal lengths": (
         wide(items=[[1, 2], [3, 3]] * 2, clicks=[[0, 0]] * 4, propensities=None),
@@ -477,41 +477,41 @@ BAD = {
     "longer than the curve": (
         wide(items=[[7, 8], [8, 9, 7], [9], [1, 2, 3, 4]], clicks=[[0] * 2, [0] * 3, [0], [0] * 4], propensities=None),
         "row 3, column items",
-        "at most 3 items.*4 came",
+        "at most 3 items.*got 4",
     ),
     "propensity 0": (
         wide(propensities=[[0.5, 0.5], [1.0, 0.0, 0.1], [1.0], [0.1, 0.3]]),
         "row 1, column propen",
-        "0.0 came",
+        "got 0.0",
     ),
     "propensity 1.5": (
         wide(propensities=[[1.5, 0.5], [1.0, 0.1, 0.1], [1.0], [0.1, 0.3]]),
         "row 0, column propen",
-        "1.5 came",
+        "got 1.5",
     ),
     "propensity NaN": (
         wide(propensities=[[1, 0.5], [1.0, 0.1, 0.1], [1.0], [0.1, math.nan]]),
         "row 3, column pro",
-        "nan came",
+        "got nan",
     ),
-    "weight 0": (wide(weight=[1.0, 0.0, 1.0, 1.0]), "row 1, column weight", "0.0 came"),
-    "weight NaN": (wide(weight=[1.0, 1.0, math.nan, 1.0]), "row 2, column weight", "nan came"),
-    "weight inf": (wide(weight=[math.inf, 1.0, 1.0, 1.0]), "row 0, column weight", "inf came"),
+    "weight 0": (wide(weight=[1.0, 0.0, 1.0, 1.0]), "row 1, column weight", "got 0.0"),
+    "weight NaN": (wide(weight=[1.0, 1.0, math.nan, 1.0]), "row 2, column weight", "got nan"),
+    "weight inf": (wide(weight=[math.inf, 1.0, 1.0, 1.0]), "row 0, column weight", "got inf"),
     "id beyond 64 bits": (
         wide(query_id=pl.Series([1, 2, 2**64 - 1, 3], dtype=pl.UInt64)),
         "row 2, column query_id",
         "64-bit",
     ),
-    "position 0": (long(position=[1, 2, 0, 3]), "row 2, column position", "from 1 to 3.*0 came"),
-    "position beyond the curve": (long(position=[1, 2, 1, 4]), "row 3, column position", "4 came"),
+    "position 0": (long(position=[1, 2, 0, 3]), "row 2, column position", "from 1 to 3.*got 0"),
+    "position beyond the curve": (long(position=[1, 2, 1, 4]), "row 3, column position", "got 4"),
     "position twice": (long(position=[1, 2, 1, 1]), "row 2, column position", "once in an impression"),
     "long item twice": (long(item_id=["x", "x", "y", "z"]), "row 0, column item_id", "once in a list"),
-    "long click": (long(click=[0, 1, 0, 7]), "row 3, column click", "0 or 1; 7 came"),
-    "long null": (long(item_id=["x", "y", None, "z"]), "row 2, column item_id", "null came"),
+    "long click": (long(click=[0, 1, 0, 7]), "row 3, column click", "0 or 1; got 7"),
+    "long null": (long(item_id=["x", "y", None, "z"]), "row 2, column item_id", "got null"),
     "two queries": (
         long(query_id=["a", "b", "b", "b"]),
         "row 1, column query_id",
-        "one query in an impression; 'b' came",
+        "one query in an impression; got 'b'",
     ),
     "impression comes back": (
         long(impression_id=[1, 2, 1, 1], query_id=["a"] * 4),
@@ -546,7 +546,7 @@ def test_rows_are_counted_in_the_file_and_not_in_the_batch(tmp_path):
     clicks_ = frame["clicks"].to_list()
     clicks_[101] = [0, 9, 0]
     frame.with_columns(clicks=pl.Series(clicks_)).write_parquet(path / "part-00001.parquet")
-    with pytest.raises(LogError, match=r"part-00001.parquet, row 101, column clicks: expected 0 or 1; 9 came"):
+    with pytest.raises(LogError, match=r"part-00001.parquet, row 101, column clicks: expected 0 or 1; got 9"):
         reading.read(path, batch=10)
 
 
@@ -572,9 +572,9 @@ def test_all_problems_are_told_at_once():
 @pytest.mark.parametrize(
     ("vocabulary", "message"),
     [
-        (Vocabulary(pl.Series([1, 2]), pl.Series([7, 8, 9])), "row 3, column query_id: .* 2 known ids.* 3 came"),
-        (Vocabulary(pl.Series([1, 2, 3]), pl.Series([7, 8])), "row 1, column items: .* 2 known ids.* 9 came"),
-        (Vocabulary(pl.Series([1, 2, 3]), pl.Series(["7", "8", "9"])), "row 0, column items: .* String; 7 came"),
+        (Vocabulary(pl.Series([1, 2]), pl.Series([7, 8, 9])), "row 3, column query_id: .* 2 known ids.* got 3"),
+        (Vocabulary(pl.Series([1, 2, 3]), pl.Series([7, 8])), "row 1, column items: .* 2 known ids.* got 9"),
+        (Vocabulary(pl.Series([1, 2, 3]), pl.Series(["7", "8", "9"])), "row 0, column items: .* String; got 7"),
     ],
 )
 def test_ids_outside_the_vocabulary_are_refused(vocabulary, message):
@@ -585,7 +585,7 @@ def test_ids_outside_the_vocabulary_are_refused(vocabulary, message):
 def test_files_of_one_log_must_agree(tmp_path):
     wide().write_parquet(tmp_path / "a.parquet")
     wide(query_id=list("abcd")).write_parquet(tmp_path / "b.parquet")
-    with pytest.raises(LogError, match=r"b.parquet, row 0, column query_id: .* Int64; 'a' came"):
+    with pytest.raises(LogError, match=r"b.parquet, row 0, column query_id: .* Int64; got 'a'"):
         reading.read(tmp_path)
     wide(propensities=None).write_parquet(tmp_path / "b.parquet")
     with pytest.raises(LogError, match="some parts of the log have propensities"):

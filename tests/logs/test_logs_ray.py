@@ -159,7 +159,7 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
 
 
 def test_what_ray_cannot_read_is_refused(monkeypatch) -> None:
-    with pytest.raises(ConfigError, match="expected a log of files; a frame came"):
+    with pytest.raises(ConfigError, match="expected a log of files; got a frame"):
         reading.read(impressions(3, 0), engine="ray")
     with pytest.raises(ConfigError, match="--engine takes local or ray; got 'other'"):
         reading.read(impressions(3, 0), engine="other")

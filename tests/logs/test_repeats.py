@@ -113,5 +113,5 @@ def test_an_impression_without_an_id_is_a_problem_of_its_own():
     frame = pl.DataFrame(long_columns() | {"impression_id": [None, 1, None, 2]})
     columns = [problem.message for batch in sources.batches(frame) for problem in batch.found]
     assert columns == []
-    with pytest.raises(LogError, match="row 0, column impression_id: expected a value; null came"):
+    with pytest.raises(LogError, match="row 0, column impression_id: expected a value; got null"):
         reading.read(frame)

@@ -124,7 +124,7 @@ def test_policies_are_counted_by_impression(tmp_path):
     assert bad.log.policies == (PolicyCount("old", 2), PolicyCount("new", 1))
     mixed = validation.validate(rows.with_columns(policy=pl.Series(["new", "old", "old", "old"])))
     assert [(p.column, p.rows, p.message) for p in mixed.problems] == [
-        ("policy", (1,), "expected one policy in an impression; 'old' came.")
+        ("policy", (1,), "expected one policy in an impression; got 'old'.")
     ]
 
 

@@ -25,7 +25,7 @@ def id_series(name: str, ids: Ids) -> pl.Series:
     try:
         return pl.Series(name, ids.to_list() if hasattr(ids, "to_list") else ids)
     except (TypeError, ValueError, OverflowError, RuntimeError, pl.exceptions.PolarsError) as error:
-        raise InputError(f"{name}: expected a list of integers or of strings; {str(ids)[:60]} came.") from error
+        raise InputError(f"{name}: expected a list of integers or of strings; got {str(ids)[:60]}.") from error
 
 
 def _are_ids(ids: pl.Series) -> bool:
@@ -56,15 +56,14 @@ def positions_of(
     for side in (ids, wanted) if len(ids) else (wanted,):
         if not _are_ids(side):
             raise InputError(
-                f"{what} ids are integers or strings; {side.dtype} came (first: {side[0]!r}). Convert them."
+                f"{what} ids are integers or strings; got {side.dtype} (first: {side[0]!r}). Convert them."
             )
     known, sought = plain_ids(ids), plain_ids(wanted)
     if len(ids) and known.dtype != sought.dtype:
         kind = "strings" if known.dtype == pl.String else "integers"
         place = f"in {owner}" if owner else "here"
         raise InputError(
-            f"{what} ids are {kind} {place}, but {wanted.dtype} came (first: {wanted[0]!r}). "
-            "Convert them to the same type."
+            f"{what} ids are {kind} {place}; got {wanted.dtype} (first: {wanted[0]!r}). Convert them to the same type."
         )
     table = pl.DataFrame({"id": known.cast(sought.dtype), "position": np.arange(len(ids), dtype=np.int64)})
     found = pl.DataFrame({"id": sought}).join(table, on="id", how="left", maintain_order="left")["position"]
@@ -84,10 +83,10 @@ def checked_positions(values: ArrayLike, n: int, what: str) -> NDArray[np.int64]
     try:
         array = np.asarray(values)
     except (ValueError, RuntimeError) as error:  # lists of different lengths, tensors with a gradient
-        raise PolicyError(f"positions of {what} are a list of whole numbers; {str(values)[:60]} came.") from error
+        raise PolicyError(f"positions of {what} are a list of whole numbers; got {str(values)[:60]}.") from error
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise PolicyError(
-            f"positions of {what} are a list of whole numbers; {array.dtype} of the shape {array.shape} came. "
+            f"positions of {what} are a list of whole numbers; got {array.dtype} of the shape {array.shape}. "
             f"For ids use `recommend`, or the vocabulary."
         )
     if array.size and (array.min() < 0 or array.max() >= n):

@@ -159,11 +159,11 @@ def examine(
     curve, and names the ranks. `engine`: what reads the log, as in `logs.reading.read`. Shapes: -> [K].
     """
     if method not in get_args(ExaminationMethod):
-        raise ConfigError(f"method must be one of {', '.join(get_args(ExaminationMethod))}; {method!r} came.")
+        raise ConfigError(f"method must be one of {', '.join(get_args(ExaminationMethod))}; got {method!r}.")
     if seed < 0:
         raise ConfigError(f"seed: expected 0 or more; got {seed}.")
     if K is not None and K < 2:
-        raise ConfigError(f"a curve compares two ranks or more; K = {K} came.")
+        raise ConfigError(f"a curve compares two ranks or more; got K = {K}.")
     feedback = log if isinstance(log, Feedback) else reading.read(log, engine=engine)
     ranks = (int(feedback.rank.max()) + 1 if len(feedback.rank) else 0) if K is None else K
     if ranks == 1:
@@ -184,7 +184,7 @@ def estimate(
     intervals, independent queries; `seed` decides their groups. Shapes: -> [K].
     """
     if method not in ("harvest", "em"):
-        raise ConfigError(f'expected the method "harvest" or "em"; {method!r} came.')
+        raise ConfigError(f'expected the method "harvest" or "em"; got {method!r}.')
     pairs = _identified(compared(feedback, K))
     if method == "harvest":
         x = _harvest(pairs)
@@ -215,7 +215,7 @@ def estimate_trust(
     times: a level can only be told from a mixture of levels where pairs come back often.
     """
     if levels < 2:
-        raise ConfigError(f"expected at least 2 levels of relevance; {levels} came.")
+        raise ConfigError(f"expected at least 2 levels of relevance; got {levels}.")
     pairs = _identified(often(compared(feedback, K)))
     fit = _levels(pairs, levels, trust=True)
 
@@ -249,7 +249,7 @@ def click_model(curve: TrustCurve, irrelevant: float | None = None, relevant: fl
     low = float(curve.rates[0]) if irrelevant is None else irrelevant
     high = float(curve.rates[-1]) if relevant is None else relevant
     if not 0 <= low < high <= 1:
-        raise ConfigError(f"expected click rates 0 <= irrelevant < relevant <= 1; {low} and {high} came.")
+        raise ConfigError(f"expected click rates 0 <= irrelevant < relevant <= 1; got {low} and {high}.")
     beta = np.clip(curve.slope * low + curve.offset, 0, 1)
     return ClickModel(np.clip(curve.slope * (high - low), 0, 1 - beta), beta)
 
@@ -369,7 +369,7 @@ def _half_width(
     Groups are of queries; of pairs, where there are too few queries. Shapes: statistic -> [m]; -> [m].
     """
     if not 0 < level < 1:
-        raise ConfigError(f"expected a level between 0 and 1; {level} came.")
+        raise ConfigError(f"expected a level between 0 and 1; got {level}.")
     rng = np.random.default_rng(seed)
     _, unit = np.unique(pairs.query, return_inverse=True)
     if unit.max() + 1 < 2 * GROUPS:

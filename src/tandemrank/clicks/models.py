@@ -34,7 +34,7 @@ class ClickModel:
         if self.beta.shape != self.alpha.shape or not (np.all(self.beta >= 0) and np.all(self.alpha + self.beta <= 1)):
             raise ConfigError(
                 f"expected trust bias beta >= 0 with alpha + beta <= 1 at each of {len(self.alpha)} ranks; "
-                f"beta = {self.beta} came."
+                f"got beta = {self.beta}."
             )
 
 
@@ -55,11 +55,11 @@ def examination_curve(
             return k**-power
         if curve == "dcg":
             return 1 / np.log2(k + 1)
-        raise ConfigError(f'expected the curve "reciprocal" or "dcg", or one of your own; {curve!r} came.')
+        raise ConfigError(f'expected the curve "reciprocal" or "dcg", or one of your own; got {curve!r}.')
     own = check_examination(curve)
     if len(own) < K:
         raise ConfigError(
-            f"expected an examination curve of {K} ranks or more; {len(own)} came. Give a longer one (--curve), or show "
+            f"expected an examination curve of {K} ranks or more; got {len(own)}. Give a longer one (--curve), or show "
             "fewer places (--list-length)."
         )
     return own[:K]
@@ -74,7 +74,7 @@ def read_curve(path: str | Path) -> tuple[float, ...]:
     except OSError as error:
         raise ConfigError(f"{expected}; it cannot be read ({error.strerror}).") from error
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ConfigError(f"{expected}; something else came ({error}).") from error
+        raise ConfigError(f"{expected}; got something else ({error}).") from error
     try:
         return tuple(check_examination(theta).tolist())
     except ConfigError as error:
@@ -90,9 +90,9 @@ def check_examination(theta: ArrayLike) -> NDArray[np.float64]:
         given = theta.detach() if hasattr(theta, "detach") else theta  # a tensor, of which there may be a gradient
         curve = np.ascontiguousarray(given, dtype=np.float64) if np.ndim(given) else np.asarray(given, np.float64)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise ConfigError(f"expected an examination curve, one number per rank; {str(theta)[:60]} came.") from error
+        raise ConfigError(f"expected an examination curve, one number per rank; got {str(theta)[:60]}.") from error
     if curve.ndim != 1 or not len(curve):
-        raise ConfigError(f"expected an examination curve, one number per rank; shape {curve.shape} came.")
+        raise ConfigError(f"expected an examination curve, one number per rank; got shape {curve.shape}.")
     if len(curve) > MOST_RANKS:
         raise ConfigError(
             f"expected an examination curve of at most {MOST_RANKS} ranks; got {len(curve):,}. Leave out the last ones."
@@ -109,7 +109,7 @@ def check_examination(theta: ArrayLike) -> NDArray[np.float64]:
             "Divide the curve by its largest value if it is only known up to a factor."
         )
     if curve[0] == 0:
-        raise ConfigError("expected examination above 0 at rank 1; 0 came. Leave out ranks nobody looks at.")
+        raise ConfigError("expected examination above 0 at rank 1; got 0. Leave out ranks nobody looks at.")
     return curve
 
 
@@ -129,7 +129,7 @@ def noisy(theta: ArrayLike, relevant: float = 1.0, irrelevant: float = 0.0, trus
     theta = check_examination(theta)
     if irrelevant < 0 or trust_bias < 0 or not irrelevant + trust_bias < relevant <= 1:
         raise ConfigError(
-            f"expected irrelevant + trust_bias < relevant <= 1, none below 0; {irrelevant}, {trust_bias} and {relevant} came."
+            f"expected irrelevant + trust_bias < relevant <= 1, none below 0; got {irrelevant}, {trust_bias} and {relevant}."
         )
     r0 = irrelevant + trust_bias / np.arange(1, len(theta) + 1)
     return ClickModel(theta * (relevant - r0), theta * r0)

@@ -72,11 +72,11 @@ def simulate(
     if N < 1 or part < 1 or not len(logged) or logged.min() < 0 or logged.max() >= Q:
         raise ConfigError(
             f"expected N >= 1 impressions, parts of >= 1, and queries from 0 to {Q - 1}; "
-            f"N = {N}, part = {part} and {len(logged)} queries came."
+            f"got N = {N}, part = {part} and {len(logged)} queries."
         )
     relevance = canonical_csr(relevance)  # sorted and distinct columns: each look-up is a binary search
     if relevance.nnz and not (relevance.data.min() >= 0 and relevance.data.max() <= 1):
-        raise DataError("expected relevance from 0 to 1; other values came. Binarise ratings with a threshold.")
+        raise DataError("expected relevance from 0 to 1; got other values. Binarise ratings with a threshold.")
     return (
         _impressions(draw, relevance, logged, np.arange(first, min(first + part, N)), click_model, seed)
         for first in range(0, N, part)
@@ -97,7 +97,7 @@ def _impressions(
     items = draw(query, random.random_keys(seed, Stream.LISTS, numbers))
     K = items.shape[1]
     if len(click_model.alpha) < K:
-        raise ConfigError(f"expected a click model for the {K} ranks shown; {len(click_model.alpha)} came.")
+        raise ConfigError(f"expected a click model for the {K} ranks shown; got {len(click_model.alpha)}.")
     ranks = np.arange(K, dtype=np.uint64)
     u = random.uniforms(random.mix(np.add.outer(random.random_keys(seed, Stream.CLICKS, numbers), ranks)))
     probability = click_probability(click_model, relevance_of(relevance, query, items))

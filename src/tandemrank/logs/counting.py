@@ -68,7 +68,7 @@ def shown_items(part: Impressions, vocabulary: Vocabulary, propensities: Propens
         propensity = None if propensity is None else propensity[listed]
     if propensity is not None and not ((propensity >= SMALLEST_PROPENSITY) & (propensity <= 1)).all():
         raise LogError(
-            "expected propensities from 1e-12 to 1 of all that is shown; others came. Is it the logging policy?"
+            "expected propensities from 1e-12 to 1 of all that is shown; got others. Is it the logging policy?"
         )
     return Shown(part.query, length, None, item, rank, click, propensity)
 
@@ -103,4 +103,4 @@ def tally(
 def check_shares(*shares: float) -> None:
     if not (min(shares, default=0.0) >= 0 and sum(shares) < 1):
         came = " and ".join(map(str, shares))
-        raise ConfigError(f"expected a share of impressions to hold out, 0 or more and below 1; {came} came.")
+        raise ConfigError(f"expected a share of impressions to hold out, 0 or more and below 1; got {came}.")

@@ -33,7 +33,7 @@ def pieces(path: Path, batch: int, every_column: bool) -> Iterator[Piece]:
 def _frame(rows: Sequence[dict[str, Any] | str], every_column: bool) -> Piece:
     """Objects as a frame; a line that is no object is a row of nulls and a problem."""
     bad = np.flatnonzero([isinstance(row, str) for row in rows])
-    found = [Problem("", bad, f"expected a JSON object in UTF-8; {rows[bad[0]]} came.")] if len(bad) else []
+    found = [Problem("", bad, f"expected a JSON object in UTF-8; got {rows[bad[0]]}.")] if len(bad) else []
     objects = [{} if isinstance(row, str) else row for row in rows]
     names = dict.fromkeys(name for row in objects for name in row if every_column or name in WIDE)
     columns = {}

@@ -27,7 +27,7 @@ NO_ROWS = np.zeros(0, dtype=np.int64)
 class Problem:
     """Something wrong in a log: the column ("" for the whole row or file) and the rows, from 0; no rows for all of it.
 
-    The message is "expected ...; ... came."; what stands before the semicolon is the same for every row.
+    The message is "expected ...; got ..."; what stands before the semicolon is the same for every row.
     """
 
     column: str
@@ -71,7 +71,7 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
     missing = [column for column in (LONG if long else WIDE)[: 5 if long else 3] if column not in schema]
     if missing:
         came = ", ".join(list(schema)[:20]) + (" and more" if len(schema) > 20 else "")
-        message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; {came or 'none'} came."
+        message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; got {came or 'none'}."
         return [Problem(column, NO_ROWS, message) for column in missing]
     found = []
     for column in [c for c in (LONG if long else WIDE) if c in schema]:
@@ -89,7 +89,7 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
             words = f"lists of {words}"
             dtype = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
         if not (isinstance(dtype, pl.DataType) and right(dtype)):
-            found.append(Problem(column, NO_ROWS, f"expected {words}; the type {schema[column]} came."))
+            found.append(Problem(column, NO_ROWS, f"expected {words}; got the type {schema[column]}."))
     return found
 
 
@@ -114,4 +114,4 @@ def problem_unless(
     value = (first.cast(pl.String) if first.dtype.is_temporal() else first)[0]  # a year may be beyond Python's
     came = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
     came = came if len(came) <= 80 else f"{came[:80]} ..."
-    return problem(column, rows(wrong), f"expected {expected}; {came} came.")
+    return problem(column, rows(wrong), f"expected {expected}; got {came}.")

@@ -134,7 +134,7 @@ def _opened(path: Path, form: str) -> pl.LazyFrame | Path:
 def paths(source: Source) -> Iterator[str | Path]:
     """The files of a log, in their order; those at a URL are strings."""
     if isinstance(source, pl.DataFrame | pl.LazyFrame) or is_pandas(source):
-        raise ConfigError("expected a log of files; a frame came. Read it with the engine local, or write it to files.")
+        raise ConfigError("expected a log of files; got a frame. Read it with the engine local, or write it to files.")
     for path in (
         source if isinstance(source, Sequence) and not isinstance(source, str) else [cast("str | Path", source)]
     ):
@@ -200,7 +200,7 @@ def _paths(path: str | Path) -> Sequence[str | Path]:
     path = plain(path)
     if not isinstance(path, str | Path) or str(path) == "":
         came = "nothing" if isinstance(path, str) else type(path).__name__
-        raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; {came} came.")
+        raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; got {came}.")
     paths: Sequence[str | Path]
     try:
         if isinstance(path, str) and buckets.is_url(path):

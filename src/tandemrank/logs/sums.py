@@ -294,7 +294,7 @@ def merge(feedbacks: Sequence[Feedback]) -> Feedback:
     With one vocabulary throughout it stays; otherwise the result's holds all ids, sorted.
     """
     if not feedbacks:
-        raise LogError("expected at least one log to merge; none came.")
+        raise LogError("expected at least one log to merge; got none.")
     first = feedbacks[0].vocabulary
     if all(same_ids(first, f.vocabulary) for f in feedbacks[1:]):
         vocabulary = first

@@ -91,7 +91,7 @@ def _expected(name: str) -> str:
 def _wrong(name: str, values: Sequence[Any], rows: NDArray[np.int64], expected: str) -> list[Problem]:
     if not len(rows):
         return []
-    return [Problem(name, rows, f"expected {expected}; {shortened(values[rows[0]])} came.")]
+    return [Problem(name, rows, f"expected {expected}; got {shortened(values[rows[0]])}.")]
 
 
 def shortened(value: object) -> str:

@@ -37,7 +37,7 @@ def write(
             if progress:
                 progress(done)
         if not number:
-            raise LogError("expected impressions to write; none came.")
+            raise LogError("expected impressions to write; got none.")
     return Path(path)
 
 

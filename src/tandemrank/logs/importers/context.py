@@ -21,9 +21,7 @@ def with_context(frame: pl.DataFrame, columns: Sequence[str], path: Path) -> tup
         raise ConfigError(f"--context takes columns that are no others of a log; {own[0]!r} is one.")
     for column in columns:
         if frame[column].dtype.is_nested():
-            raise LogError(
-                f"{path}, column {column}: expected numbers, text or categories; {frame[column].dtype} came."
-            )
+            raise LogError(f"{path}, column {column}: expected numbers, text or categories; got {frame[column].dtype}.")
         if frame[column].null_count():
             row = int(frame[column].is_null().arg_max() or 0)
             raise LogError(f"{path}, row {row}, column {column}: expected the context of every row; it is missing.")

@@ -23,7 +23,7 @@ def metarank(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log
             need(acted, ["ranking", "item"], "metarank interaction events")
             clicked_parts.append(acted.select(impression=text(pl.col("ranking")), item=text(pl.col("item"))))
     if not shown_parts:
-        raise LogError("metarank: expected events with event = ranking; none came.")
+        raise LogError("metarank: expected events with event = ranking; got none.")
     empty = pl.DataFrame(schema={"impression": pl.String, "item": pl.String})
     shown, notes = first_of_each(pl.concat(shown_parts))
     wide, unmatched = joined(shown, pl.concat([empty, *clicked_parts]))
@@ -44,7 +44,7 @@ def _rankings(f: pl.DataFrame) -> pl.DataFrame:
     """Ranking events as impressions."""
     items = f.schema["items"]
     if not (isinstance(items, pl.List) and isinstance(items.inner, pl.Struct) and "id" in items.inner.to_schema()):
-        raise LogError(f"metarank: expected `items` of a ranking to be lists of records with an id; {items} came.")
+        raise LogError(f"metarank: expected `items` of a ranking to be lists of records with an id; got {items}.")
     query = pl.lit(None, pl.String)
     if isinstance(fields := f.schema.get("fields"), pl.List) and isinstance(fields.inner, pl.Struct):
         named = pl.col("fields").list.eval(

@@ -73,7 +73,7 @@ def import_log(
         )
     frames = [_with_names(read(Path(source)), columns or {}, Path(source)) for source in sources]
     if not frames:
-        raise LogError("expected files to import; none came.")
+        raise LogError("expected files to import; got none.")
     tables = []
     if context:
         both = [with_context(frame, context, Path(source)) for frame, source in zip(frames, sources, strict=True)]

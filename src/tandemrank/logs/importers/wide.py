@@ -15,7 +15,7 @@ def wide(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
     for column in WIDE[1:3]:
         if not isinstance(rows.schema[column], pl.List | pl.Array):
             raise LogError(
-                f"wide: expected lists in column {column}; {rows.schema[column]} came. Is it one row per shown item? Then "
+                f"wide: expected lists in column {column}; got {rows.schema[column]}. Is it one row per shown item? Then "
                 "--from long."
             )
     notes = [] if "propensities" in rows.columns else ["no propensities: they are fitted to the lists, if these vary"]
