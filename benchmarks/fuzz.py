@@ -7,6 +7,7 @@ replaced by every wrong file. What ends otherwise than by an exit code is printe
 Commands that serve are left out: their tests have cases of their own.
 """
 
+import argparse
 import contextlib
 import faulthandler
 import io
@@ -180,5 +181,12 @@ def fuzz(names: list[str]) -> int:
     return bad
 
 
+def main_of_fuzz() -> None:
+    """Fuzzes and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commands", nargs="*", help="by default all", choices=[*COMMANDS, []])
+    sys.exit(fuzz(parser.parse_args().commands or list(COMMANDS)) > 0)
+
+
 if __name__ == "__main__":
-    sys.exit(fuzz(sys.argv[1:] or list(COMMANDS)) > 0)
+    main_of_fuzz()

@@ -31,11 +31,11 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import replay
 from tandemrank.serving.client import Client, started
 from tandemrank.serving.engine import Server
-from tandemrank.serving.library import Library
-from tandemrank.serving.live import LivePair
+from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.sealing import Sealer
+from tandemrank.serving.service import PolicyFolder
 
 TOKEN = "a-token-of-the-benchmark"
 CONSTANT = (str(Path(__file__).with_name("constant.py")),)
@@ -339,7 +339,7 @@ def _until_killed(url: str, pid: int, size: Size) -> list[tuple[str, float]]:
 def _sealed(folder: Path, log: Path) -> replay.Replayed:
     """Makes segments of what a server left, and draws every list again."""
     sealer = Sealer(log, Propensities(samples=1))
-    pairs = Library(folder / "pairs").find(sealer.missing())
+    pairs = PolicyFolder(folder / "pairs").find(sealer.missing())
     for live in pairs:
         sealer.know(live)
     sealer.seal(everything=True)
@@ -348,7 +348,7 @@ def _sealed(folder: Path, log: Path) -> replay.Replayed:
 
 def _replayed(folder: Path, size: Size) -> float:
     """The share of equal lists among many, of the engine alone."""
-    live = LivePair(random_pair(size, 0))
+    live = LivePolicy(random_pair(size, 0))
     recorder = Recorder(folder / "log-replay", Propensities(samples=1))
     server = Server(live, recorder=recorder)
     rng = np.random.default_rng(1)
@@ -369,7 +369,7 @@ def large(size: Size, seed: int) -> Large:
 
 def _first_and_kept(pair: TwoStagePolicy, requests: int) -> tuple[float, float, float, float]:
     """p50 and p99 of the first list of a query, and of the second."""
-    server = Server(LivePair(pair))
+    server = Server(LivePolicy(pair))
     server.live.warm()
     taken = np.zeros((requests, 2))
     for query in range(requests):

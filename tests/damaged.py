@@ -195,8 +195,8 @@ def with_features(good: Good, name: str) -> list[str]:
         good.path("log.parquet"),
         "--item-features",
         name,
-        "--epochs",
-        "1",
+        "--set",
+        "epochs=1",
         "--propensity",
         "frequency",
     ]
@@ -204,7 +204,7 @@ def with_features(good: Good, name: str) -> list[str]:
 
 def with_embeddings(good: Good, name: str) -> list[str]:
     both = ["--query-embeddings", good.path("query_embeddings.parquet"), "--item-embeddings", name]
-    return ["learn", "--logs", good.path("log.parquet"), *both, "--epochs", "1", "--propensity", "frequency"]
+    return ["learn", "--logs", good.path("log.parquet"), *both, "--propensity", "frequency"]
 
 
 def with_scores(good: Good, name: str) -> list[str]:
@@ -237,35 +237,6 @@ file_cases(
 )
 
 
-def with_pairs(good: Good, name: str) -> list[str]:
-    tables = ["--item-features", good.path("item_features.parquet"), "--pair-features", name]
-    return [
-        "learn",
-        "--logs",
-        good.path("log.parquet"),
-        *tables,
-        "--ranker",
-        "cross",
-        "--out",
-        str(good.folder / "out"),
-    ]
-
-
-file_cases(
-    "pair_features.parquet",
-    {
-        **PARQUET,
-        "has no queries": (changed(query_id=None), "query_id"),
-        "has ids of floats": (changed(item_id=pl.col("item_id") + 0.5), "column item_id"),
-        "has ids that are texts": Between(changed(query_id=pl.col("query_id").cast(pl.String)), "query ids"),
-        "has no numbers": changed(x=None),
-        "has texts": (changed(x=pl.lit("1")), "column x"),
-        "has an infinite number": (changed(x=pl.lit(float("inf"))), "row 0, column x"),
-        "has a pair twice": (rewritten(lambda frame: pl.concat([frame, frame[:1]])), "row 3"),
-        "has no rows": rewritten(lambda frame: frame[:0]),
-    },
-    with_pairs,
-)
 file_cases(
     "item_embeddings.parquet",
     {
@@ -308,7 +279,9 @@ file_cases(
             rewritten(lambda frame: frame.filter(pl.col("query_id") == 0)),
             "11 unknown query ids (first: 1); 1 are known to the pair",
         ),
-        "has ids that are texts": Between(changed(query_id=pl.col("query_id").cast(pl.String)), "in the pair to value"),
+        "has ids that are texts": Between(
+            changed(query_id=pl.col("query_id").cast(pl.String)), "query ids are strings here"
+        ),
     },
     with_scores,
 )
@@ -412,7 +385,7 @@ def policy_cases(damages: dict[str, Damage]) -> None:
             return [
                 ["estimate", *log, "--policy", "policy", "--propensity", "frequency"],
                 ["evaluate", "--policy", "policy", "--data", good.path("ratings.csv"), "--set", "threshold=3"],
-                ["learn", *log, "--start", "policy", "--epochs", "1"],
+                ["learn", *log, "--start", "policy"],
                 ["compare", *log, "--policy", good.path("policy"), "--against", "policy", "--propensity", "frequency"],
                 ["estimate", *log, "--policy", good.path("policy"), "--logging-policy", "policy"],
             ][number % 5]
@@ -529,10 +502,10 @@ def policy_without_an_item(good: Good, folder: Path) -> list[str]:
     """What it did not know it cannot have shown; to be refused before the training, not after it."""
     shutil.copytree(good.path("policy"), folder / "policy")
     vocabulary_with(item_id=[*range(D - 1), 1000, *[None] * (Q - D)])(folder / "policy")
-    return ["learn", "--logs", good.path("log.parquet"), "--logging-policy", "policy", "--epochs", "1", "--out", "pair"]
+    return ["learn", "--logs", good.path("log.parquet"), "--logging-policy", "policy", "--out", "pair"]
 
 
-add("policy that drew a log with an item it does not know", policy_without_an_item, "clicked items have propensity 0")
+add("policy that drew a log with an item it does not know", policy_without_an_item, "known ids")
 add("policy with queries of another log", policy_of_another_log, "unknown query ids", "the policy that drew the log")
 
 
@@ -570,7 +543,7 @@ CONFIGS: dict[str, str | bytes] = {
     "with an integer of 5000 hexadecimal digits": "rank = 0x" + "f" * 5000 + "\n",
     "with a share above 1": "production_share = 1.5\n",
     "with switches that exclude each other": "propensity = 'frequency'\npropensity_samples = 5\n",
-    "that switches off what it sets": "early_stopping = false\npatience = 3\n",
+    "with half a switch": "early_stopping = 'maybe'\n",
     "with a switch twice": "queries = 60\nqueries = 61\n",
     "nested deeply": "x = " + "[" * 5000 + "]" * 5000 + "\n",
     "with a huge integer": "queries = " + "9" * 5000 + "\n",
@@ -595,7 +568,7 @@ ABOUT = {  # what the message names: the switch, or the file where it cannot be 
     "with an integer of 64 bits": "queries",
     "with a share above 1": "production_share",
     "with switches that exclude each other": "propensity_samples",
-    "that switches off what it sets": "patience",
+    "with half a switch": "early_stopping",
 }
 for what, text in CONFIGS.items():
     add(f"configuration {what}", config_case(text), ABOUT.get(what, "switches.toml"))
@@ -619,16 +592,12 @@ USAGE = {
     "a study of two lengths": ["table", "--preset", "stages", "--impressions", "10,20"],
     "a study of other stages": ["table", "--preset", "stages", "--set", "ranker=towers"],
     "auto and another method": ["learn", "--logs", "LOG", "--method", "auto", "--method", "joint"],
-    "an unknown model": ["learn", "--logs", "LOG", "--ranker", "magic"],
-    "a generator of trees": ["learn", "--logs", "LOG", "--generator", "trees"],
-    "a rank of no factorisation": ["learn", "--logs", "LOG", "--generator", "popularity", "--generator-rank", "3"],
-    "trees without features": ["learn", "--logs", "LOG", "--ranker", "trees"],
     "candidates in words": ["table", "--candidates", "many"],
     "candidates of nothing": ["table", "--candidates", ""],
     "negative candidates": ["table", "--candidates", "-5"],
     "more candidates than items": ["table", "--candidates", "100000"],
     "an unknown propensity": ["learn", "--logs", "LOG", "--propensity", "magic"],
-    "an unknown objective": ["learn", "--logs", "LOG", "--objective", "magic"],
+    "an unknown objective": ["learn", "--logs", "LOG", "--set", "objective=magic"],
     "an unknown estimator": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--estimator", "magic"],
     "no policy": ["estimate", "--logs", "LOG"],
     "policy and scores": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--scores", "SCORES"],
@@ -692,8 +661,8 @@ USAGE = {
         "LOG",
         "--exclude",
         "clicked",
-        "--objective",
-        "ips",
+        "--set",
+        "objective=ips",
     ],
     "an evaluation of nothing": ["evaluate"],
     "an evaluation of a log": ["evaluate", "--policy", "LOG"],
@@ -718,17 +687,10 @@ USAGE = {
     "learning from two starts": ["learn", "--logs", "LOG", "--start", "POLICY", "--item-features", "FEATURES"],
     "learning from half the embeddings": ["learn", "--logs", "LOG", "--item-embeddings", "EMBEDDINGS"],
     "learning with more places than candidates": [
-        *["learn", "--logs", "LOG", "--list-length", "5", "--candidates", "4", "--propensity", "frequency"]
+        *["learn", "--logs", "LOG", "--set", "list_length=5", "--candidates", "4", "--propensity", "frequency"]
     ],
-    "learning with a width of no towers": [
-        "learn",
-        "--logs",
-        "LOG",
-        "--ranker-width",
-        "8",
-        "--propensity",
-        "frequency",
-    ],
+    "learning with a switch without effect": ["learn", "--logs", "LOG", "--set", "epochs=3"],
+    "learning beliefs from features": ["learn", "--logs", "LOG", "--method", "beliefs", "--item-features", "FEATURES"],
     "learning without propensities": ["learn", "--logs", "LOG", "--propensity", "logged"],
     "learning exactly without a logger": ["learn", "--logs", "LOG", "--propensity", "exact"],
     "learning from ratings": ["learn", "--logs", "RATINGS"],
@@ -913,7 +875,7 @@ file_cases(
 
 def blind_curve(good: Good, folder: Path) -> list[str]:
     (folder / "curve.json").write_text("[1, 0, 0.3]")
-    more = ["--propensity", "frequency", "--epochs", "1", "--out", "pair"]
+    more = ["--propensity", "frequency", "--out", "pair"]
     return ["learn", "--logs", good.path("log.parquet"), "--curve", "curve.json", *more]
 
 
@@ -983,7 +945,8 @@ def checkpoint_case(damage: Callable[[Good, Path], None]) -> Case:
         path.parent.mkdir(parents=True)
         (folder / "pairs" / MARK).write_text("training\n")
         damage(good, path)
-        begin = ["--start", good.path("policy"), "--propensity", "frequency", "--candidates", "5", "--epochs", "1"]
+        begin = ["--start", good.path("policy"), "--method", "joint", "--propensity", "frequency", "--candidates", "5"]
+        begin += ["--set", "epochs=1"]
         return ["learn", "--logs", good.path("log.parquet"), *begin, "--out", "pairs", "--resume"]
 
     return case

@@ -7,7 +7,7 @@ import canaries
 from canaries import RATE, K
 from served import pair
 from tandemrank.serving import records
-from tandemrank.serving.live import LivePair
+from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.records import Settled
 from tandemrank.serving.verdict import LiveTest
 
@@ -16,7 +16,7 @@ from tandemrank.serving.verdict import LiveTest
 def test_the_servers_test_decides_at_the_same_impression(new, ends) -> None:
     arm, clicks = canaries.drawn(np.random.default_rng(3), new, 800, 0.5)
     [when] = np.flatnonzero(canaries._looks(arm, clicks, 0.5, -1 if ends == "roll back" else 1))[:1]
-    now = records.split(LivePair(pair(0)), LivePair(pair(1)), 0.5, salt="x")
+    now = records.split(LivePolicy(pair(0)), LivePolicy(pair(1)), 0.5, salt="x")
     test = LiveTest(now, K, usual=RATE)
     for n in range(when + 1):
         assert test.look() == "continue", n

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from tandemrank.errors import ConfigError, DataError, DownloadError
-from tandemrank.experiments import movielens as movielens_module
+from tandemrank.experiments import datasets as movielens_module
 from tandemrank.experiments.datasets import Release, download_movielens, load, movielens, synthetic
 from tandemrank.experiments.ratings import Task, from_ratings
 
