@@ -1,6 +1,6 @@
 """Outside ids (integers or strings) and the inside positions 0 .. n-1 that all arrays use.
 
-A log gets its own in `logs.id_registry`.
+A log gets its own in `logs.keys`.
 """
 
 from collections.abc import Sequence

@@ -3,20 +3,17 @@
 - `impressions`: shown lists and their clicks, in inside positions
 - `feedback`: `Feedback`, the sums of a log that every estimator needs; logged propensities pooled by their harmonic mean
 - `exact`: sums of numbers without rounding, in any order
-- `keys`: one key of query, item and rank
+- `keys`: ids become positions as they are met; one key of query, item and rank
 - `sums`: the sums behind `Feedback`, and merging
 - `counting`: impressions become `Feedback`, some of them held out
-- `id_registry`: ids of a log become numbers as they come by
 - `schema`: the schema of a log, and a problem in one
 - `checks`: every check of a log
 - `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows; a problem named by its file and row
-- `json_lines`: JSON lines, line by line
-- `values`: plain Python values as columns
+- `json_lines`: JSON lines, line by line; plain Python values as columns
 - `repeats`: files and impressions that come twice
 - `reading`: a log becomes `Feedback`, here or on a cluster
-- `writing`: a log as Parquet
+- `writing`: a log as Parquet, its files marked as ours
 - `importers`: logs of other systems become logs of ours
-- `parts`: its files, marked as ours
 - `pairs`: what a log can compare ranks by
 - `exclusion`: pairs that were clicked or shown, for recommenders that must not repeat
 - `variety`: whether the lists of a query vary

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import ConfigError
 from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_WEIGHT
-from tandemrank.logs.id_registry import IdRegistry, encode_ids
 from tandemrank.logs.impressions import Shown
-from tandemrank.logs.keys import RANK_BITS
+from tandemrank.logs.keys import RANK_BITS, IdRegistry, encode_ids
 from tandemrank.logs.schema import KEY, LONG, NO_ROWS, WIDE, Problem, is_long, problem, problem_unless, schema_problems
 
 FEW_RANKS = 16  # up to so many, comparing all ranks of a list is faster than sorting it

@@ -19,9 +19,8 @@ from tandemrank.errors import JobError, LogError
 from tandemrank.logs.checks import examine
 from tandemrank.logs.counting import check_shares, tally
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.id_registry import IdRegistry
 from tandemrank.logs.impressions import Impressions, Shown, joined
-from tandemrank.logs.keys import push
+from tandemrank.logs.keys import IdRegistry, push
 from tandemrank.logs.repeats import KnownFiles, KnownImpressions, in_two_files
 from tandemrank.logs.sources import Source, batches, describe, impressions_in, paths
 from tandemrank.logs.sums import merge, renamed, total, unpacked

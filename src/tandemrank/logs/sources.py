@@ -27,10 +27,9 @@ from tandemrank._base.files import plain, regular
 from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
-from tandemrank.logs.json_lines import Piece
+from tandemrank.logs.json_lines import Piece, column_of
 from tandemrank.logs.repeats import KnownFiles, KnownImpressions
 from tandemrank.logs.schema import IDS, KEY, LONG, NO_ROWS, WIDE, Problem, is_long, problem_unless, schema_problems
-from tandemrank.logs.values import column_of
 
 Source = str | Path | Sequence[str | Path] | pl.DataFrame | pl.LazyFrame | PandasFrame
 

@@ -19,12 +19,12 @@ from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
 from tandemrank.logs.description import Answer, Columns, Description, answers, describe_log
-from tandemrank.logs.id_registry import IdRegistry
 from tandemrank.logs.impressions import Shown
-from tandemrank.logs.parts import CLICK_LOG, write_part
+from tandemrank.logs.keys import IdRegistry
 from tandemrank.logs.repeats import TOGETHER
 from tandemrank.logs.schema import NO_ROWS
 from tandemrank.logs.sources import Batch, Source, batches, describe
+from tandemrank.logs.writing import CLICK_LOG, write_part
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Writing click logs as Parquet."""
+"""Click logs as Parquet: parts in a folder, each marked, so that ours are known from others."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -7,11 +7,29 @@ import numpy as np
 import polars as pl
 
 from tandemrank._base import files
+from tandemrank._base.files import Kind
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import LogError
 from tandemrank.logs.counting import Propensities, shown_items
 from tandemrank.logs.impressions import Impressions
-from tandemrank.logs.parts import CLICK_LOG, write_part
+
+MARK = {"tandemrank": "click log"}
+
+
+def write_part(frame: pl.DataFrame, folder: Path, number: int) -> None:
+    """Writes one part of a log."""
+    name = f"part-{number:05d}.parquet"
+    frame.write_parquet(folder / name, compression="zstd", compression_level=1, metadata=MARK)
+
+
+def _is_marked(part: Path) -> bool:
+    try:
+        return MARK.items() <= pl.read_parquet_metadata(part).items()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+        return False
+
+
+CLICK_LOG = Kind("click log", r"part-\d{5,}\.parquet", lambda folder: all(map(_is_marked, folder.iterdir())))
 
 
 def write(

@@ -15,8 +15,9 @@ cannot be joined is left out and counted.
 
 - `run`: the importers by name, from files to a click log
 - `tables`: what every importer needs
-- `context`: columns of an impression that become a part of its query
-- one file per format
+- `own_tables`: long, wide, and columns that become a part of the query
+- `public_data`: obd, clax
+- `ubi`, `metarank`, `ga4`: one file each
 """
 
 from tandemrank._base.lazy import modules_of

@@ -8,17 +8,14 @@ import polars as pl
 
 from tandemrank._base import files
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.importers.clax import clax
-from tandemrank.logs.importers.context import with_context
 from tandemrank.logs.importers.ga4 import ga4
-from tandemrank.logs.importers.long import long
 from tandemrank.logs.importers.metarank import metarank
-from tandemrank.logs.importers.obd import obd
+from tandemrank.logs.importers.own_tables import long, wide, with_context
+from tandemrank.logs.importers.public_data import clax, obd
 from tandemrank.logs.importers.tables import Log, read
 from tandemrank.logs.importers.ubi import ubi
-from tandemrank.logs.importers.wide import wide
-from tandemrank.logs.parts import CLICK_LOG, write_part
 from tandemrank.logs.validation import validate
+from tandemrank.logs.writing import CLICK_LOG, write_part
 
 CLICKS = ("click", "item_click", "product_click", "result_click", "select_item")  # names of a click, unless told
 
