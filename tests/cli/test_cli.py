@@ -193,7 +193,7 @@ def test_learn_from_the_log_alone_with_two_methods(simulated, tmp_path, capsys, 
     assert re.search(r"Production\s+\d\.\d+.*\n\s*Beliefs\s+\d\.\d+.*\n\s*Baseline\s+\d\.\d+", out)
     assert "propensities: fitted (the log has none" in out
     assert "training started from the clicks of the log" in out
-    assert "From these clicks alone a policy was trained, of two stages" in " ".join(out.split())
+    assert "Trained: Baseline; not: Beliefs." in " ".join(out.split())
     page = (tmp_path / "own" / "report.html").read_text()
     assert "tandemrank learn --logs" in page
     for method in ("beliefs", "baseline"):

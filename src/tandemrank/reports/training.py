@@ -22,7 +22,7 @@ from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import CARE_QUERIES, Verdict
 from tandemrank.reports import style
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
-from tandemrank.reports.words import ABOUT, bracket, decimal, label, signed, switches
+from tandemrank.reports.words import ABOUT, bracket, decimal, label, listed, signed, switches
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.history import Epoch, chosen_epochs
 from tandemrank.training.results import Difference, Learned, are_same_policy
@@ -219,7 +219,11 @@ def made(learned: Learned) -> str:
         stages = f"one stage, since all {D:,} items are candidates"
     else:
         stages = f"two stages: a generator that picks {policy.K2:,} of {D:,} items and a re-ranker that orders them"
-    if learned.was_trained:
+    trained = [label(method) for method, one in learned.trained.items() if one.history]
+    rest = [label(method) for method, one in learned.trained.items() if not one.history]
+    if trained and rest:
+        return f"From these clicks alone policies were made, of {stages}. Trained: {listed(trained)}; not: {listed(rest)}."
+    if trained:
         return f"From these clicks alone a policy was trained, of {stages}."
     same = "" if policy.K2 == D else " Both stages have the same scores."
     return f"From these clicks alone a policy was made, of {stages}.{same} Nothing was trained beyond the beliefs."
