@@ -1,144 +1,142 @@
-"""What training on top of the posterior is worth: the learners side by side over worlds where the truth is known.
+"""Beliefs and what a practitioner would do instead, on the same logs of the independent worlds: one table, with seconds.
 
-    python benchmarks/learners.py [--data ml-1m.zip] [--worlds synthetic,noisy,...] [--out learners.json] [--json]
+    python benchmarks/learners.py [--worlds "shop 30k,zipf"] [--learners "beliefs;LightGBM, shown"] [--seeds 1] [--out FILE]
 
-Worlds: `synthetic` (1,500 users, 800 items, N = 30k and 300k), `noisy` (the same, clicks .9 / .1), `sparse` (most users were
-seen once or twice), `features` (the stages are two models: popularity and features, then a cross network; both are
-trained, so `nothing on top` and `posterior, 3 epochs` both mean as many epochs as the others, on what the posterior expects,
-and differ in nothing), and with `--data` the paper's: `movielens-0.1M`, `movielens-1M`, `movielens-noisy-0.1M`. Learners, all
-on the same log and from production's embeddings:
-
-    given, ips              what `--set initial=given --set objective=ips` trains: inverse propensities from production on
-    nothing on top          the posterior with memory as both stages, no epoch of training
-    posterior, 3 epochs     the race on what the posterior expects, on top of it (`refine=3`)
-    doubly robust, 3 epochs the same with cross-fitted, shrunken residuals
-    ips, 3 epochs           the same with inverse propensities
-    log alone               the posterior without production's embeddings
-
-Printed for the pair of Joint: NDCG@10 of the most likely list, expected NDCG@10 and clicks of drawn lists, over the same of
-production, seconds. With `--out` finished rows are kept there, and what is there is not run again. One run per world, K2 a
-seventh of the items: the default is chosen by all worlds together, not by one.
+Worlds: `tests/independent/worlds.py`. Peers: `benchmarks/peers.py`. Settings are fixed there. Printed for every learner: true
+clicks of its lists on known queries, on items not clicked before, on queries that the log has not seen, and CPU seconds; then
+the beliefs over the best peer and over production, by world. With `--out` finished rows are kept, and not run again.
 """
 
 import argparse
 import json
+import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-from tandemrank.training.informed import scorer_of
 
-from tandemrank._base.config import validated
-from tandemrank._base.files import write_json
-from tandemrank._base.random import derive
-from tandemrank.beliefs import posterior
-from tandemrank.experiments.config import ExperimentConfig
-from tandemrank.experiments.evaluation import Evaluation, evaluate
-from tandemrank.experiments.trainer import Trainer, simulate_log
-from tandemrank.experiments.world import World, build_world, impressions, load_task, start_policy
-from tandemrank.logs import counting
-from tandemrank.policies.two_stage import TwoStagePolicy
+import peers
 
-LEARNERS: dict[str, dict[str, object]] = {
-    "given, ips": {"initial": "given", "objective": "ips"},
-    "nothing on top": {},
-    "posterior, 3 epochs": {"training": {"refine": 3}},
-    "doubly robust, 3 epochs": {"objective": "doubly-robust", "training": {"refine": 3}},
-    "ips, 3 epochs": {"objective": "ips", "training": {"refine": 3}},
-}
-SMALL = {"queries": 1500, "items": 800, "rank": 30}
-WORLDS: dict[str, tuple[dict[str, object], int]] = {
-    "synthetic-30k": (SMALL, 30_000),
-    "synthetic-300k": (SMALL, 300_000),
-    "noisy-30k": ({**SMALL, "relevant": 0.9, "irrelevant": 0.1}, 30_000),
-    "sparse-2k": (SMALL, 2_000),
-    "features-30k": ({**SMALL, "stages": {"generator": "popularity", "ranker": "cross"}}, 30_000),
-    "movielens-0.1M": ({}, 100_000),
-    "movielens-1M": ({}, 1_000_000),
-    "movielens-noisy-0.1M": ({"relevant": 0.9, "irrelevant": 0.1}, 100_000),
-}
-SEED = 0
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+import graded as beliefs
+from independent import worlds
+from independent.worlds import Judged, World
+
+OURS = ("beliefs", "beliefs, features")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One learner in one world; `ratio` is of the expected clicks of drawn lists to production's."""
+    """One learner in one world."""
 
     world: str
+    seed: int
     learner: str
-    ndcg: float
-    expected: float
-    clicks: float
-    ratio: float
+    all_items: float
+    new_items: float
+    cold: float
     seconds: float
 
 
-def row(world: str, learner: str, found: Evaluation, live: Evaluation, seconds: float) -> Row:
-    """The means of an evaluation."""
-    ndcg, expected, clicks = (float(np.nanmean(x)) for x in (found.ndcg, found.ndcg_expected, found.utility))
-    return Row(world, learner, ndcg, expected, clicks, clicks / float(np.nanmean(live.utility)), seconds)
+def counts_of(w: World) -> beliefs.Counts:
+    """The log as the beliefs take it."""
+    return beliefs.Counts.of_lists(w.query, w.items, w.clicks, w.theta, Q=w.R.shape[0], D=w.R.shape[1])
 
 
-def rows_of(name: str, data: str | None, done: set[str]) -> list[Row]:
-    """Every learner that is not done, in one world."""
-    switches, N = WORLDS[name]
-    base = {**switches, "impressions": N, **({"data": data} if name.startswith("movielens") else {})}
-    seed, live = derive(SEED, "run", 0), None
-    world, rows = None, []
-    for learner in ["production", *LEARNERS, "log alone"]:
-        if learner in done:
+def believed(w: World, *, features: bool, seed: int = 0) -> peers.Scores:
+    """The beliefs of the log."""
+    known = beliefs.Features(query=w.query_features, item=w.item_features) if features else beliefs.Features()
+    found = beliefs.fit(counts_of(w), features=known, seed=seed)
+    return lambda q: found.matrix(q)
+
+
+def learners_of(w: World) -> dict[str, Callable[[], peers.Scores]]:
+    """Everything that learns from the log of a world."""
+    has_features = w.item_features is not None
+    e = peers.Evidence(
+        query=w.query, items=w.items, clicks=w.clicks, theta=w.theta, Q=w.R.shape[0], D=w.R.shape[1],
+        query_features=w.query_features, item_features=w.item_features,
+    )  # fmt: skip
+    found: dict[str, Callable[[], peers.Scores]] = {"beliefs": lambda: believed(w, features=False)}
+    if has_features:
+        found["beliefs, features"] = lambda: believed(w, features=True)
+    for peer in peers.PEERS:
+        if has_features or not peer.features:
+            found[peer.name] = lambda peer=peer: peers.tuned(peer, e)  # type: ignore[misc]
+    return found
+
+
+def rows_of(name: str, seed: int, wanted: list[str] | None, done: set[str]) -> list[Row]:
+    """Every learner that is wanted and not done, in one world."""
+    w = worlds.WORLDS[name](seed)
+    rows = []
+
+    def add(learner: str, found: Judged, seconds: float) -> None:
+        rows.append(Row(name, seed, learner, found.all_items, found.new_items, found.cold, seconds))
+        print(line(rows[-1]), flush=True)
+
+    for learner, judge in (("production", worlds.judge_production), ("best possible", worlds.judge_best)):
+        if learner not in done:
+            add(learner, judge(w), 0.0)
+    for learner, fit in learners_of(w).items():
+        if learner in done or (wanted is not None and learner not in wanted):
             continue
-        config = validated(ExperimentConfig, {**base, "learning": LEARNERS.get(learner, {})})
-        world = world or build_world(load_task(config), config, seed)
-        K2 = max(10, world.task.D // 7)
-        live = live or judged(start_policy(world, config, K2), world)
-        if learner == "production":
-            rows.append(row(name, learner, live, live, 0.0))
-        elif learner == "log alone":
-            rows.append(_log_alone(world, config, name, K2, live))
-        else:
-            outcome = Trainer(world, config, simulate_log(world, config, N, seed), seed).run("joint", K2)
-            rows.append(row(name, learner, judged(outcome.policy, world), live, outcome.seconds))
-        print(f"{rows[-1].world:22} {rows[-1].learner:24} {rows[-1].ndcg:.4f}", flush=True)
+        since = time.process_time()
+        scores = fit()
+        seconds = time.process_time() - since
+        add(learner, worlds.judge(w, scores), seconds)
     return rows
 
 
-def judged(policy: TwoStagePolicy, world: World) -> Evaluation:
-    """On the users who were logged."""
-    return evaluate(policy, world.task.relevance, world.theta, world.q, samples=2, seed=SEED)
+def line(r: Row) -> str:
+    """A row to read."""
+    return (
+        f"{r.world:20} {r.seed:4} {r.learner:24} {r.all_items:7.4f} {r.new_items:7.4f} {r.cold:7.4f} {r.seconds:6.1f}"
+    )
 
 
-def _log_alone(world: World, config: ExperimentConfig, name: str, K2: int, live: Evaluation) -> Row:
-    drawn = impressions(world, config.impressions, derive(SEED, "run", 0))
-    log = counting.from_impressions(drawn, world.task.vocabulary)
-    since = time.perf_counter()
-    scorer = scorer_of(posterior.fit(log, world.theta))
-    pair = replace(start_policy(world, config, K2), generator=scorer, ranker=scorer)
-    return row(name, "log alone", judged(pair, world), live, time.perf_counter() - since)
+def ratios(rows: list[Row]) -> list[str]:
+    """The beliefs over the best peer and over production, by world and in the geometric mean."""
+    lines, logs = [], []
+    for key in dict.fromkeys((r.world, r.seed) for r in rows):
+        mine = {r.learner: r for r in rows if (r.world, r.seed) == key}
+        rivals = [r for n, r in mine.items() if n not in (*OURS, "production", "best possible")]
+        for name in OURS:
+            if name not in mine or not rivals:
+                continue
+            best = max(rivals, key=lambda r: r.all_items)
+            fresh = max(rivals, key=lambda r: r.new_items)
+            over = mine[name].all_items / best.all_items
+            logs.append(np.log(over))
+            lines.append(
+                f"{key[0]:20} {key[1]:4} {name:18} all {over:.3f} of {best.learner:24} new "
+                f"{mine[name].new_items / fresh.new_items:.3f} of {fresh.learner:24} production "
+                f"{mine[name].all_items / mine['production'].all_items:.3f}"
+            )
+    if logs:
+        share = np.mean(np.array(logs) >= 0)
+        lines.append(f"geometric mean over the best peer {np.exp(np.mean(logs)):.3f}, at least 1 in {share:.0%}")
+    return lines
 
 
 def main() -> None:
     """Measures what is missing, and prints all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="MovieLens-1M, for its worlds")
-    parser.add_argument("--worlds", default=",".join(name for name in WORLDS if not name.startswith("movielens")))
+    parser.add_argument("--worlds", default=",".join(worlds.WORLDS))
+    parser.add_argument("--learners", help="some of them, with ; between; all by default")
+    parser.add_argument("--seeds", default="1")
     parser.add_argument("--out", type=Path, help="file of finished rows")
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
+    wanted = arguments.learners.split(";") if arguments.learners else None
     rows = [Row(**x) for x in json.loads(arguments.out.read_text())] if arguments.out and arguments.out.exists() else []
-    for name in arguments.worlds.split(","):
-        rows += rows_of(name, arguments.data, {r.learner for r in rows if r.world == name})
-        if arguments.out:
-            write_json(arguments.out, [asdict(r) for r in rows])
-    if arguments.json:
-        print(json.dumps([asdict(r) for r in rows], indent=2))
-        return
-    print(f"{'world':22} {'learner':24} {'NDCG':>6} {'drawn':>6} {'clicks':>7} {'ratio':>6} {'s':>6}")
-    for r in rows:
-        print(
-            f"{r.world:22} {r.learner:24} {r.ndcg:6.3f} {r.expected:6.3f} {r.clicks:7.3f} {r.ratio:6.2f} {r.seconds:6.1f}"
-        )
+    for seed in map(int, arguments.seeds.split(",")):
+        for name in arguments.worlds.split(","):
+            rows += rows_of(name, seed, wanted, {r.learner for r in rows if (r.world, r.seed) == (name, seed)})
+            if arguments.out:
+                arguments.out.write_text(json.dumps([asdict(r) for r in rows], indent=1))
+    print("\n".join(ratios(rows)))
 
 
 if __name__ == "__main__":

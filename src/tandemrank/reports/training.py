@@ -222,7 +222,9 @@ def made(learned: Learned) -> str:
     trained = [label(method) for method, one in learned.trained.items() if one.history]
     rest = [label(method) for method, one in learned.trained.items() if not one.history]
     if trained and rest:
-        return f"From these clicks alone policies were made, of {stages}. Trained: {listed(trained)}; not: {listed(rest)}."
+        return (
+            f"From these clicks alone policies were made, of {stages}. Trained: {listed(trained)}; not: {listed(rest)}."
+        )
     if trained:
         return f"From these clicks alone a policy was trained, of {stages}."
     same = "" if policy.K2 == D else " Both stages have the same scores."

@@ -1,0 +1,183 @@
+"""`Beliefs`: what a log says of relevance, a mean and a variance of R for any pairs, and the product part for a generator."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graded.choice import Choice
+from graded.counts import Counts
+from graded.grades import Floats32, Grades
+from graded.models import Model, Product
+from graded.vectors import Space
+from tandemrank._base.sparse import entries_of_rows, places_in_rows
+
+Floats = NDArray[np.float64]
+Items = NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What held-out pairs chose.
+
+    `source` of the directions: the log, of so many dimensions (`rank`), or production. `total`: how much queries differ;
+    `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items; `model`:
+    the kind of f, and its `epochs`; `never`: what is taken off the log-odds of a pair that was never shown; `half_life` of what
+    was seen, in parts of the log.
+    """
+
+    grades: Grades
+    source: str
+    rank: int
+    total: float
+    level: float
+    steps: int
+    slope: float = 0.0
+    trust: float = 0.0
+    model: str = "none"
+    epochs: int = 0
+    never: float = 0.0
+    half_life: float = np.inf
+
+    @classmethod
+    def log(cls, grades: Grades) -> "Chosen":
+        """Where the search begins, with directions of the log."""
+        return cls(grades=grades, source="log", rank=16, total=4.0 if grades.is_bit else 1.0, level=0.3, steps=3)
+
+    @classmethod
+    def given(cls, grades: Grades) -> "Chosen":
+        """Where the search begins, with production's directions."""
+        total = 4.0 if grades.is_bit else 1.0
+        return cls(grades=grades, source="production", rank=0, total=total, level=0.3, steps=0, slope=0.3)
+
+    def moved(self, name: str, move: float) -> "Chosen":
+        """One constant changed: variances and ranks by a factor, the slope by a step, trust as it is."""
+        value = getattr(self, name)
+        if name == "slope":
+            return replace(self, slope=float(np.clip(value + move, 0, 1)))
+        if name == "trust":
+            return replace(self, trust=max(value, move))
+        if name == "rank":
+            return replace(self, rank=max(1, int(value * move)))
+        found = float(np.clip(value * move, 0.02, 64))
+        return replace(self, total=found) if name == "total" else replace(self, level=found)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a reader."""
+        grades = "bit" if self.grades.is_bit else f"spread {self.grades.spread}"
+        shape = f"total {self.total:.2g}, level {self.level:.2g}"
+        if self.source == "log":
+            return f"{grades}, {self.rank} directions of the log, {shape}"
+        return f"{grades}, production's directions, {shape}, slope {self.slope:.1f}, trust {self.trust}, {self.steps} steps"
+
+
+@dataclass(frozen=True)
+class Input:
+    """What production's choice and f add to s: w . (choice, opinion, place), each without its mean over the shown pairs of
+    the item, and f.  Shapes: w [3]; centre [D, 3]."""
+
+    choice: Choice
+    w: Floats
+    centre: Floats
+    model: Model | None = None
+
+    def shown(self, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
+        """Of pairs that were shown n times with E examinations.  Shapes: [n] each -> [n]."""
+        total: Floats = (columns(self.choice, q, d, n, E) - self.centre[d]) @ self.w
+        return total if self.model is None else total + self.model.at(q, d)
+
+    def never(self, q: Items, d: Items) -> Floats:
+        """Of pairs that were never shown.  Shapes: q, d of any shapes that go together."""
+        a, b = self.choice.opinion
+        q, d = np.broadcast_arrays(q, d)
+        opinion = np.einsum("...f,...f->...", a[q], b[d])
+        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + self.w[1] * opinion - (self.centre @ self.w)[d]
+        return total if self.model is None else total + self.model.at(q.ravel(), d.ravel()).reshape(q.shape)
+
+    def never_matrix(self, q: Items) -> Floats:
+        """Of all items, as if none had been shown.  Shapes: q [B] -> [B, D]."""
+        a, b = self.choice.opinion
+        d = np.arange(len(b))
+        total: Floats = (
+            self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + self.w[1] * (a[q] @ b.T) - self.centre @ self.w
+        )
+        return total if self.model is None else total + self.model.matrix(q)
+
+
+def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
+    """Choice, opinion, and how high up pairs were shown, shrunk where they were shown little.  Shapes: [n] each -> [n, 3]."""
+    a, b = choice.opinion
+    mean = choice.counts.E.sum() / choice.counts.n.sum()
+    place = (E / n - mean) * n / (n + 2)
+    return np.column_stack([choice.at(q, d, n), np.einsum("nf,nf->n", a[q], b[d]), place])
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """The fitted beliefs.  Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J]."""
+
+    chosen: Chosen
+    counts: Counts
+    inputs: Input
+    space: Space
+    x: Floats
+    query_spread: Floats
+    item_spread: Floats
+    L: Floats32
+
+    @cached_property
+    def remembered(self) -> tuple[Floats, Floats]:
+        """Mean and variance of R of the pairs that were shown.  Shapes: -> [pairs], [pairs]."""
+        c = self.counts
+        s = self.space.s(c.query, c.item, self.x) + self.inputs.shown(c.query, c.item, c.n, c.E)
+        return self.chosen.grades.remembered(c, s, self.query_spread[c.query] * self.item_spread[c.item], self.L)
+
+    def before(self, q: Items, d: Items) -> tuple[Floats, Floats]:
+        """s of pairs as if they had never been shown, and its variance.  Shapes: [n] each."""
+        s = self.space.s(q, d, self.x) + self.inputs.never(q, d) - self.chosen.never
+        return s, self.query_spread[q] * self.item_spread[d]
+
+    def matrix(self, q: Items) -> Floats:
+        """The mean of R of every item.  Shapes: q [B] -> [B, D]."""
+        s = (self.x[q].astype(np.float32) @ self.space.items.T + self.space.offset).astype(np.float64)
+        s += self.inputs.never_matrix(q) - self.chosen.never
+        R = self.chosen.grades.prior(s, self.query_spread[q, None] * self.item_spread)
+        rows, entries = entries_of_rows(self.counts.first, np.asarray(q, np.int64))
+        R[rows, self.counts.item[entries]] = self.remembered[0][entries]
+        return R
+
+    def product(self) -> tuple[Floats32, Floats32, Floats32]:
+        """s of pairs before they are shown as a product for a generator: vectors of queries and items, and levels of items.
+
+        s = <x_q, y_d> + level_d, up to what interpolation of production's choice leaves; f only where it is a product itself:
+        trees are for the re-ranker.  Shapes: -> [Q, F], [D, F], [D].
+        """
+        (a, b), (A, B), w = self.inputs.choice.opinion, self.inputs.choice.never, self.inputs.w
+        x: list[Floats] = [self.x, w[1] * a, w[0] * A]
+        y: list[Floats] = [self.space.items.astype(np.float64), b, B]
+        if isinstance(self.inputs.model, Product):
+            x.append(self.inputs.model.a)
+            y.append(self.inputs.model.b)
+        level = self.space.offset - self.inputs.centre @ w - self.chosen.never
+        return np.hstack(x).astype(np.float32), np.hstack(y).astype(np.float32), level.astype(np.float32)
+
+    def mean(self, q: Items, items: Items) -> Floats:
+        """The mean of R of some items of each query.  Shapes: q [B]; items [B, M] -> [B, M]."""
+        return self._both(q, items)[0]
+
+    def variance(self, q: Items, items: Items) -> Floats:
+        """The variance of R of some items of each query.  Shapes: q [B]; items [B, M] -> [B, M]."""
+        return self._both(q, items)[1]
+
+    def _both(self, q: Items, items: Items) -> tuple[Floats, Floats]:
+        q, items = np.asarray(q, np.int64), np.asarray(items, np.int64)
+        rows, d = np.repeat(q, items.shape[1]), items.ravel()
+        s, v = self.before(rows, d)
+        J = self.L.shape[1]
+        mean, variance = self.chosen.grades.posterior(s, v, np.ones((len(d), J), np.float32))
+        place = places_in_rows(self.counts.first, self.counts.item, q, items, self.counts.D).ravel()
+        known = place >= 0
+        mean[known], variance[known] = (values[place[known]] for values in self.remembered)
+        return mean.reshape(items.shape), variance.reshape(items.shape)

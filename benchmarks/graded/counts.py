@@ -1,0 +1,148 @@
+"""What beliefs are made of: the sums of a log by pair, rank and time.
+
+    clicks C, showings n, examinations E = sum theta_k        of every pair (query, item) that was shown
+
+A row is one (pair, theta_k, time); all that is known of relevance is the likelihood of its showings,
+
+    log P(showings | R) = sum over rows [ clicks log(theta_k R) + (showings - clicks) log(1 - theta_k R) ].
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandemrank.errors import LogError
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+TIMES = 8  # parts of equal length that a log with an order is cut into
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Pairs sorted by query and item, and their rows, sorted by pair.
+
+    `time` is the part of the log that a row is of, 0 the oldest; all 0 where the log has no order. `impressions`: lists that
+    each query was shown.  Shapes: query, item [pairs]; pair, examined, shown, clicks, time [rows]; impressions [Q].
+    """
+
+    query: Whole
+    item: NDArray[np.int32]
+    pair: Whole
+    examined: Floats
+    shown: Floats
+    clicks: Floats
+    time: NDArray[np.int8]
+    impressions: Floats
+    D: int
+
+    @classmethod
+    def of_rows(
+        cls, query: Whole, item: Whole, examined: Floats, shown: Floats, clicks: Floats, *, impressions: Floats, D: int,
+        time: NDArray[np.integer] | None = None,
+    ) -> "Counts":  # fmt: skip
+        """Of rows in any order, `examined` their theta_k; rows of one pair, rank and time are added up.  Shapes: [n] each."""
+        if len(query) and (clicks > shown).any():
+            raise LogError("expected at most one click for each showing; got more clicks than showings. Check the log.")
+        when = np.zeros(len(query), np.int64) if time is None else np.asarray(time, np.int64)
+        levels, rank = np.unique(-np.asarray(examined, np.float64), return_inverse=True)
+        width = max(len(levels), 1) * TIMES
+        distinct = (np.asarray(query, np.int64) * D + item) * width + rank * TIMES + when
+        if not (np.diff(distinct) > 0).all():  # sums that were made by rank are in this order already
+            distinct, at = np.unique(distinct, return_inverse=True)
+            shown, clicks = (_sums(at, x, len(distinct)) for x in (shown, clicks))
+        of_pair = distinct // width
+        new = np.diff(of_pair, prepend=-1) != 0
+        pairs = of_pair[new]
+        return cls(
+            query=pairs // D, item=(pairs % D).astype(np.int32), pair=np.cumsum(new) - 1,
+            examined=-levels[distinct % width // TIMES] if len(levels) else np.zeros(0),
+            shown=np.asarray(shown, np.float64), clicks=np.asarray(clicks, np.float64),
+            time=(distinct % TIMES).astype(np.int8), impressions=np.asarray(impressions, np.float64), D=D,
+        )  # fmt: skip
+
+    @classmethod
+    def of_lists(cls, query: Whole, items: Whole, clicks: Whole, theta: Floats, *, Q: int, D: int) -> "Counts":
+        """Of impressions in the order of time.  Shapes: query [n]; items, clicks [n, K]; theta [K]."""
+        n, K = items.shape
+        time = np.arange(n) * TIMES // max(n, 1)
+        return cls.of_rows(
+            np.repeat(query, K), items.ravel(), np.tile(theta[:K], n), np.ones(n * K), clicks.ravel().astype(np.float64),
+            impressions=np.bincount(query, minlength=Q).astype(np.float64), D=D, time=np.repeat(time, K),
+        )  # fmt: skip
+
+    def sums(self, index: NDArray[np.integer], values: Floats, n: int) -> Floats:
+        """Values of pairs summed by an index, its query or item.  Shapes: index, values [pairs] -> [n]."""
+        return _sums(index, values, n)
+
+    @property
+    def Q(self) -> int:
+        """The number of queries, shown something or not."""
+        return len(self.impressions)
+
+    @cached_property
+    def first(self) -> Whole:
+        """Where the pairs of a query begin.  Shapes: -> [Q + 1]."""
+        return np.searchsorted(self.query, np.arange(self.Q + 1)).astype(np.int64)
+
+    @cached_property
+    def rows(self) -> Whole:
+        """The queries with a log."""
+        return np.flatnonzero(np.diff(self.first))
+
+    def by_pair(self, values: Floats) -> Floats:
+        """Values of rows summed by pair.  Shapes: [rows] -> [pairs]."""
+        return _sums(self.pair, values, len(self.query))
+
+    @cached_property
+    def C(self) -> Floats:
+        """Clicks of every pair."""
+        return self.by_pair(self.clicks)
+
+    @cached_property
+    def n(self) -> Floats:
+        """Showings of every pair."""
+        return self.by_pair(self.shown)
+
+    @cached_property
+    def E(self) -> Floats:
+        """Examinations of every pair."""
+        return self.by_pair(self.shown * self.examined)
+
+    def likelihood(self, R: Floats) -> tuple[NDArray[np.float32], Floats]:
+        """P(showings of each pair | level), the best level of each pair 1, and the log of what that is.
+
+        Shapes: R [J] -> [pairs, J], [pairs].
+        """
+        found = np.empty((len(R), len(self.query)))
+        skips = self.shown - self.clicks
+        levels, rank = np.unique(self.examined, return_inverse=True)
+        for j, r in enumerate(np.clip(R, 1e-9, 1)):
+            log_skip = np.log1p(-np.minimum(levels * r, 1 - 1e-9))
+            found[j] = self.by_pair(self.clicks * np.log(levels * r)[rank] + skips * log_skip[rank])
+        best = found.max(0) if len(R) else np.zeros(len(self.query))
+        return np.exp(np.maximum(found - best, -40)).T.astype(np.float32), best
+
+    def only(self, kept: NDArray[np.bool_]) -> "Counts":
+        """Some of the pairs, with all that was seen of them.  Shapes: kept [pairs]."""
+        rows = kept[self.pair]
+        place = np.cumsum(kept) - 1
+        return replace(
+            self, query=self.query[kept], item=self.item[kept], pair=place[self.pair[rows]],
+            **{name: getattr(self, name)[rows] for name in ("examined", "shown", "clicks", "time")},
+        )  # fmt: skip
+
+    def weighted(self, weight: Floats) -> "Counts":
+        """Every time with a weight of its own; pairs without any are gone.  Shapes: weight [TIMES]."""
+        w = weight[self.time]
+        some = replace(self, shown=self.shown * w, clicks=self.clicks * w)
+        kept = np.bincount(self.pair, w, len(self.query)) > 0
+        return some if kept.all() else some.only(kept)
+
+
+def _sums(index: NDArray[np.integer], values: Floats, n: int) -> Floats:
+    """Values summed by an index.  Shapes: index, values [m] -> [n]."""
+    return np.asarray(np.bincount(index, values, n), np.float64)

@@ -1,0 +1,274 @@
+"""`fit`: from the sums of a log to beliefs.
+
+1. levels of items and queries, and what production's own choice says (`started`): weights by the likelihood of all showings;
+2. f over features, with these as an offset;
+3. vectors of what is left: directions of the log alone, by expectation-maximisation; or production's own, if they are given;
+4. what was never shown is believed less, the more so the more sharply production chooses.
+
+The grades (how far R spreads around its mean, or the bit), how much queries differ and how, and the kind of f are chosen by the
+likelihood of pairs that are held out, f by queries that are held out, too.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graded import models, vectors
+from graded.belief import Beliefs, Chosen, Input, columns
+from graded.choice import Choice
+from graded.counts import TIMES, Counts
+from graded.features import Features
+from graded.grades import Grades, sigmoid
+from graded.noise import fit_bit
+from graded.turns import Given, Part, directions_of, judged, lesson_of, run, started
+from tandemrank._base import random
+from tandemrank.errors import InputError, LogError
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+HELD_OUT = 0.1  # share of the shown pairs that choose
+SEARCH_PAIRS = 200_000  # pairs of whole queries that are enough to choose by
+SPREADS = (0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, the third first
+# What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
+LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("total", (0.4, 2.5)),
+    ("level", (0.33, 3.0)),
+    ("rank", (2.0, 0.5)),
+)
+GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
+)  # fmt: skip
+SURE = 2.0  # standard errors by which a choice must be better, where it is not made by the sum alone
+HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
+NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
+
+
+def surely_better(gain: Floats) -> bool:
+    """Whether a sum of gains is above 0 by SURE of its standard errors.  Shapes: [n]."""
+    return bool(gain.sum() > SURE * np.sqrt(np.square(gain).sum()))
+
+
+def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: int) -> Chosen:
+    """Whether production's directions are fitted anew: all pairs must say so, of which some are held out.  Shapes: [pairs]."""
+    train, judge = part.only(~held), part.only(held)
+    fitted = run(train, chosen, given, seed)
+    seen = train.seen(fitted.other(train))
+    terms, s = judged(fitted, train, judge)
+    prior = directions_of(seen, train.counts, fitted.start, chosen, given, seed)[1]
+    mean = vectors.spread_of(fitted.space, seen, train.counts.rows, fitted.x).mean
+    space = vectors.item_step(fitted.space, seen, fitted.x, mean, prior)
+    rows = np.unique(judge.counts.query)
+    new = replace(fitted, space=space, x=vectors.query_step(space, seen, rows, fitted.x))
+    found, _ = judged(new, train, judge)
+    return replace(chosen, steps=1) if surely_better(sigmoid(s) * (found - terms)) else chosen
+
+
+def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: int) -> float:
+    """How fast the log ages, in parts of it: the last part is the likeliest given what came before, older parts weighing less.
+
+    Infinite where nothing ages.  Shapes: X [pairs, 3].
+    """
+    late = counts.weighted(np.append(np.zeros(TIMES - 1), 1.0))
+    values = {}
+    for half_life in HALF_LIVES:
+        age = np.arange(TIMES - 2, -1, -1)
+        early = counts.weighted(np.append(0.5 ** (age / half_life), 0.0))
+        known = np.isin(counts.query * counts.D + counts.item, early.query * counts.D + early.item)
+        part = Part.of(early, chosen.grades, X[known])
+        fitted = run(part, replace(chosen, model="none"), given, seed)
+        at = np.flatnonzero(np.isin(counts.query * counts.D + counts.item, late.query * counts.D + late.item))
+        judge = Part.of(late, chosen.grades, X[at])
+        s = (
+            fitted.space.s(late.query, late.item, fitted.x)
+            + (judge.X - fitted.start.centre[late.item]) @ fitted.start.w
+        )
+        before = np.ones_like(judge.L)
+        place = np.searchsorted(early.query * counts.D + early.item, late.query * counts.D + late.item)
+        place = np.minimum(place, len(early.query) - 1)
+        same = (early.query[place] == late.query) & (early.item[place] == late.item)
+        before[same] = part.L[place[same]]
+        spread = vectors.spread_of(fitted.space, part.seen(fitted.other(part)), early.rows, fitted.x, late)
+        both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
+        values[half_life] = both - alone
+    best = max(HALF_LIVES, key=lambda h: float(values[h].sum()))
+    return best if surely_better(values[best] - values[np.inf]) else np.inf
+
+
+class Search:
+    """Constants by the held-out pairs of some queries.  Shapes: X [pairs, 3]; held [pairs]."""
+
+    def __init__(self, counts: Counts, X: Floats, held: Mask, given: Given, seed: int) -> None:
+        self.counts, self.X, self.held, self.given, self.seed = counts, X, held, given, seed
+        self.rate = float(counts.C.sum() + 0.5) / float(counts.E.sum() + 1)
+        self.tried: list[tuple[Chosen, float]] = []
+        self.last: tuple[Grades, tuple[Part, Part]] | None = None
+
+    def parts(self, grades: Grades) -> tuple[Part, Part]:
+        """Pairs that train, and pairs that judge."""
+        if self.last is None or self.last[0] is not grades:
+            part = Part.of(self.counts, grades, self.X)
+            self.last = grades, (part.only(~self.held), part.only(self.held))
+        return self.last[1]
+
+    def score(self, chosen: Chosen) -> tuple[Floats, Floats]:
+        """Log-likelihood of the held-out pairs, and their s."""
+        train, judge = self.parts(chosen.grades)
+        found = judged(run(train, chosen, self.given, self.seed), train, judge)
+        self.tried.append((chosen, float(found[0].sum())))
+        return found
+
+    def best(self, bit: Grades) -> Chosen:
+        """Of graded relevance and the bit, with directions of the log, and with production's if they are given."""
+        found = [self._graded(), self._scored(Chosen.log(bit))]
+        if self.given.directions is not None:
+            found += [self._scored(Chosen.given(bit)), self._scored(Chosen.given(found[0][0].grades))]
+        best, terms = max(found, key=lambda x: float(x[1].sum()))
+        return self._moved(best, terms) if best.source == "log" else self._moved_surely(best)
+
+    def _scored(self, chosen: Chosen) -> tuple[Chosen, Floats]:
+        return chosen, self.score(chosen)[0]
+
+    def _graded(self) -> tuple[Chosen, Floats]:
+        """The spread, from its usual value on, in the direction that helps."""
+        best, terms = self._scored(Chosen.log(Grades.graded(self.rate, SPREADS[2])))
+        for others in (SPREADS[1::-1], SPREADS[3:]):
+            start = terms
+            for spread in others:
+                new, found = self._scored(replace(best, grades=Grades.graded(self.rate, spread)))
+                if found.sum() <= terms.sum():
+                    break
+                best, terms = new, found
+            if terms is not start:
+                break
+        return best, terms
+
+    def _moved(self, best: Chosen, terms: Floats) -> Chosen:
+        for name, factors in LOG_MOVES:
+            for factor in factors:
+                new, found = self._scored(best.moved(name, factor))
+                if found.sum() > terms.sum():
+                    best, terms = new, found
+                    break
+        return best
+
+    def _moved_surely(self, best: Chosen) -> Chosen:
+        """Shapes of production's directions: a move only where held-out pairs, the relevant ones above all, become surely
+        likelier. Shapes that a short log cannot tell apart differ in the lists they give."""
+        terms, s = self.score(best)
+        weight, own = sigmoid(s), None if self.given.directions is None else self.given.directions.queries
+        for name, moves in GIVEN_MOVES:
+            if name == "trust" and (own is None or not (np.square(own[self.counts.rows]).sum(1) > 1e-6).any()):
+                continue
+            for move in moves:
+                while (new := best.moved(name, move)) != best:
+                    found, _ = self.score(new)
+                    if not surely_better(weight * (found - terms)):
+                        break
+                    best, terms = new, found
+        return best
+
+    def with_model(self, chosen: Chosen) -> Chosen:
+        """The kind of f, by held-out pairs and by queries that are held out altogether; none, where none helps."""
+        part = Part.of(self.counts, chosen.grades, self.X)
+        c = part.counts
+        apart = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, c.query)) < HELD_OUT
+        train = part.only(~self.held & ~apart)
+        start = started(train, chosen.level, self.given)
+        # What is known without f: of a query that is held out altogether no more than the levels of the items.
+        choice = (part.X - start.centre[c.item]) @ start.w
+        s = start.flat.s(c.query, c.item, start.beta) + np.where(apart, 0.0, choice)
+        lesson = lesson_of(train, start, self.given)
+        every = replace(lesson, q=c.query, d=c.item, s=s, L=part.L)
+        name, epochs = models.choose(lesson, every.part(self.held | apart), self.seed)
+        return replace(chosen, model=name, epochs=epochs)
+
+
+def fit(
+    counts: Counts,
+    features: Features | None = None,
+    *,
+    production: tuple[NDArray[np.floating], NDArray[np.floating]] | None = None,
+    seed: int = 0,
+    watch: Callable[[str], None] | None = None,
+) -> Beliefs:
+    """Beliefs of a log.
+
+    `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how queries
+    differ. `watch` hears what was tried.  Shapes: production [Q, F], [D, F].
+    """
+    if not len(counts.query):
+        raise LogError("expected a log with impressions to fit beliefs to; got none. Check the log.")
+    given = _given(counts, features or Features(), production)
+    choice = Choice.of(counts)
+    X = columns(choice, counts.query, counts.item, counts.n, counts.E)
+    rows = _some_queries(counts, SEARCH_PAIRS, seed)
+    of_rows = np.isin(counts.query, rows)
+    apart = (
+        random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.query * counts.D + counts.item)) < HELD_OUT
+    )
+    some, held = counts.only(of_rows), apart[of_rows]
+    search = Search(some, X[of_rows], held, given, seed)
+    chosen = Chosen.log(Grades.graded(search.rate, SPREADS[2]))
+    if held.any() and not held.all():
+        chosen = search.best(fit_bit(counts, seed=seed))
+        if given.u.shape[1] + given.z.shape[1]:
+            chosen = search.with_model(chosen)
+        if counts.time.any() and chosen.source == "log":
+            chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed))
+    if watch is not None:
+        for tried, value in search.tried:
+            watch(f"{tried.words}: {value:.1f}")
+    if np.isfinite(chosen.half_life):
+        counts = counts.weighted(0.5 ** (np.arange(TIMES - 1, -1, -1) / chosen.half_life))
+        choice = Choice.of(counts)
+        X = columns(choice, counts.query, counts.item, counts.n, counts.E)
+    part = Part.of(counts, chosen.grades, X)
+    if chosen.source == "production":
+        chosen = with_item_step(chosen, part, apart, given, seed)
+    fitted = run(part, chosen, given, seed)
+    spread = vectors.spread_of(fitted.space, part.seen(fitted.other(part)), counts.rows, fitted.x)
+    never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
+    return Beliefs(
+        chosen=replace(chosen, never=never),
+        counts=counts,
+        inputs=Input(choice, fitted.start.w, fitted.start.centre, fitted.model),
+        space=fitted.space,
+        x=fitted.x,
+        query_spread=spread.query,
+        item_spread=spread.item,
+        L=part.L,
+    )
+
+
+def _given(
+    counts: Counts, features: Features, production: tuple[NDArray[np.floating], NDArray[np.floating]] | None
+) -> Given:
+    u, z = features.encoded(counts.Q, counts.D)
+    design = np.column_stack([np.ones(counts.D), z])
+    rising = np.zeros(design.shape[1], np.bool_)
+    if production is None:
+        return Given(u, z, design, rising)
+    if (len(production[0]), len(production[1])) != (counts.Q, counts.D):
+        raise InputError(
+            f"expected vectors of {counts.Q} queries and {counts.D} items, as the log has; got {len(production[0])} and "
+            f"{len(production[1])}."
+        )
+    found = vectors.from_production(np.asarray(production[0]), np.asarray(production[1]))
+    if found is None:
+        return Given(u, z, design, rising)
+    directions, score = found
+    more = [score, np.log(np.maximum(score, 0.02 * score.max()))] if score.max() > 0 else [score]
+    design = np.column_stack([design, *more])
+    return Given(u, z, design, np.append(rising, np.ones(len(more), np.bool_)), directions)
+
+
+def _some_queries(counts: Counts, enough: int, seed: int) -> Whole:
+    """Queries in random order, until they have pairs enough.  Shapes: -> [n]."""
+    draw = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.rows))
+    order = counts.rows[np.argsort(draw, kind="stable")]
+    total = np.cumsum(np.diff(counts.first)[order])
+    return np.sort(order[: int(np.searchsorted(total, enough)) + 1])

@@ -1,0 +1,184 @@
+"""One belief of some pairs, with constants that were chosen: levels, production's choice, f and vectors, one after another."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graded import models, vectors
+from graded.belief import Chosen
+from graded.counts import Counts
+from graded.grades import Floats32, Grades, sigmoid
+from graded.levels import Levels, item_levels
+from graded.models import Lesson, Model
+from graded.vectors import Directions, ItemPrior, Seen, Shape, Space
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+KNOWLEDGE = 300.0  # queries that a given direction of an item counts for
+# Prior of the weights of choice, opinion and place, mean and precision: a live system was made to choose.
+WEIGHTS = np.array([0.5, 0.0, 0.0]), np.array([4.0, 4.0, 1.0])
+STEPS = 20  # of the weights
+WEIGHT_PAIRS = 300_000  # pairs that are enough for three weights
+
+
+@dataclass(frozen=True)
+class Given:
+    """What is known before the log: features, production's directions and its mean scores.
+
+    Shapes: u [Q, J]; z [D, J]; design [D, J], what is known of items' levels; rising [J].
+    """
+
+    u: Floats
+    z: Floats
+    design: Floats
+    rising: Mask
+    directions: Directions | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Pairs with the likelihoods of their levels, and the columns of production's choice.  Shapes: L [n, J]; X [n, 3]."""
+
+    counts: Counts
+    grades: Grades
+    L: Floats32
+    best: Floats
+    X: Floats
+
+    @classmethod
+    def of(cls, counts: Counts, grades: Grades, X: Floats) -> "Part":
+        """The pairs of counts."""
+        return cls(counts, grades, *counts.likelihood(grades.R), X)
+
+    def only(self, kept: Mask) -> "Part":
+        """Some of the pairs."""
+        return Part(self.counts.only(kept), self.grades, self.L[kept], self.best[kept], self.X[kept])
+
+    def seen(self, other: Floats | None = None) -> Seen:
+        """For the steps of vectors."""
+        return Seen.of(self.counts, self.grades, self.L, other)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Levels and production's choice: all that comes before f and the vectors.
+
+    `flat` and `beta`: the levels as a space without directions.  Shapes: w [3]; centre [D, 3]; other [pairs].
+    """
+
+    levels: Levels
+    flat: Space
+    beta: Floats
+    w: Floats
+    centre: Floats
+    other: Floats
+
+
+def started(part: Part, level: float, given: Given) -> Start:
+    """Levels of items and queries, and the weights of production's choice."""
+    c, D = part.counts, part.counts.D
+    clicks, seen = c.sums(c.item, c.C, D), c.sums(c.item, c.E, D)
+    levels = item_levels(clicks, seen, given.design, part.grades, rising=given.rising)
+    # An item's level is that of its examinations, so production's choice counts from their mean.
+    sums = np.column_stack([np.bincount(c.item, c.E * column, D) for column in part.X.T])
+    centre = (sums + c.E @ part.X / c.E.sum()) / (seen[:, None] + 1)
+    flat = Space(
+        np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([[1 / level]])
+    )
+    beta = vectors.query_step(flat, part.seen(), c.rows)
+    X = part.X - centre[c.item]
+    w = weights(part, flat.s(c.query, c.item, beta), X)
+    return Start(levels, flat, beta, w, centre, X @ w)
+
+
+def weights(part: Part, s: Floats, X: Floats) -> Floats:
+    """Weights of columns by the likelihood of the showings, with s as it is: Newton steps.  Shapes: s [n]; X [n, 3] -> [3].
+
+    What production chose is never held against it: the first weight is not below 0.
+    """
+    mean, precision = WEIGHTS
+    w = mean.copy()
+    some = slice(None, None, max(1, len(s) // WEIGHT_PAIRS))
+    s, X, L = s[some], X[some], np.ascontiguousarray(part.L[some])
+    for _ in range(STEPS):
+        _, slope, h = part.grades.terms(s + X @ w, L)
+        h = np.maximum(h, 1e-3 * h.mean())
+        step = np.linalg.solve((X * h[:, None]).T @ X + np.diag(precision), X.T @ slope - precision * (w - mean))
+        w = w + np.clip(step, -0.5, 0.5)
+        if np.abs(step).max() < 1e-3:
+            break
+    w[0] = max(w[0], 0.0)
+    return w
+
+
+def lesson_of(part: Part, start: Start, given: Given) -> Lesson:
+    """The pairs as a model of features sees them, with counts of queries and items."""
+    c = part.counts
+    shown_q, shown_d = (np.bincount(index, c.n, n) for index, n in ((c.query, c.Q), (c.item, c.D)))
+    return Lesson(
+        grades=part.grades, q=c.query, d=c.item, s=start.flat.s(c.query, c.item, start.beta) + start.other, L=part.L,
+        u=given.u, z=given.z, known_q=np.log1p(shown_q)[:, None],
+        known_d=np.column_stack([np.log1p(shown_d), start.levels.after]),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """All of a belief but its memory.  Shapes: x [Q, F + 1]."""
+
+    start: Start
+    model: Model | None
+    space: Space
+    x: Floats
+
+    def other(self, part: Part) -> Floats:
+        """What does not move of pairs: choice and f.  Shapes: -> [pairs]."""
+        c = part.counts
+        found: Floats = (part.X - self.start.centre[c.item]) @ self.start.w
+        return found if self.model is None else found + self.model.at(c.query, c.item)
+
+
+def run(part: Part, chosen: Chosen, given: Given, seed: int) -> Fitted:
+    """The belief of some pairs, with the constants that were chosen."""
+    start = started(part, chosen.level, given)
+    model = models.train(chosen.model, chosen.epochs, lesson_of(part, start, given), seed)
+    c = part.counts
+    other = start.other if model is None else start.other + model.at(c.query, c.item)
+    seen = part.seen(other)
+    space, prior = directions_of(seen, c, start, chosen, given, seed)
+    x = vectors.query_step(space, seen, c.rows)
+    for _ in range(chosen.steps):
+        mean = vectors.spread_of(space, seen, c.rows, x).mean
+        space = vectors.item_step(space, seen, x, mean, prior)
+        x = vectors.query_step(space, seen, c.rows, x)
+    return Fitted(start, model, space, x)
+
+
+def directions_of(
+    seen: Seen, c: Counts, start: Start, chosen: Chosen, given: Given, seed: int
+) -> tuple[Space, ItemPrior]:
+    """Where the directions begin, and what is known of them: production's, which are trusted; or those of the log."""
+    g, before = start.levels.after, start.levels.before
+    if chosen.source == "production" and given.directions is not None:
+        shape = Shape(total=chosen.total, slope=chosen.slope, level=chosen.level, trust=chosen.trust)
+        space = vectors.shaped(given.directions, g, shape, c.Q)
+        F, p = space.items.shape[1] - 1, sigmoid(g)
+        known = np.repeat((KNOWLEDGE * p * (1 - p))[:, None], F, 1)
+        centre = np.column_stack([space.items[:, :F], space.offset]).astype(np.float64)
+        return space, ItemPrior(centre, np.column_stack([known, np.full(c.D, 1e9)]))
+    found = vectors.from_log(seen, g, c.rows, chosen.level, seed=seed, most=chosen.rank)
+    space = vectors.shaped(found, g, Shape(total=0.5 * chosen.total, slope=0.0, level=chosen.level), c.Q)
+    F, p = space.items.shape[1] - 1, sigmoid(before)
+    precision = np.column_stack([np.full((c.D, F), F / chosen.total), start.levels.knowledge * p * (1 - p)])
+    return space, ItemPrior(np.column_stack([np.zeros((c.D, F)), before]), precision)
+
+
+def judged(fitted: Fitted, train: Part, held: Part) -> tuple[Floats, Floats]:
+    """Log-likelihood of each held-out pair, and its s.  Shapes: -> [pairs], [pairs]."""
+    c = held.counts
+    s = fitted.space.s(c.query, c.item, fitted.x) + fitted.other(held)
+    seen = train.seen(fitted.other(train))
+    variance = vectors.spread_of(fitted.space, seen, train.counts.rows, fitted.x, c).asked
+    return train.grades.marginal(s, variance, held.L) + held.best, s
