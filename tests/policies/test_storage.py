@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.policies import storage, towers, two_stage
+from tandemrank.policies.memory import Memory, Remembering
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -292,3 +295,14 @@ def test_the_folder_keeps_its_names(saved) -> None:
             stage: {"kind": "matrix-factorisation", "sizes": {"Q": Q, "D": D, "F": 3}} for stage in ("generator", "ranker")
         },
     }  # fmt: skip
+
+
+def test_a_policy_with_a_memory_loads_in_a_new_process(tmp_path) -> None:
+    """Nothing but the package is imported there, so loading itself must know the kinds that `learn` makes."""
+    memory = Memory(np.array([0, 1, 1]), np.zeros(1, np.int32), np.ones(1, np.float32), 3)
+    scorer = Remembering(MatrixFactorisation(np.ones((2, 2)), np.ones((3, 2))), memory)
+    ids = Vocabulary(pl.Series([1, 2]), pl.Series([1, 2, 3]))
+    folder = TwoStagePolicy(scorer, scorer, 3, 1, ids).save(tmp_path / "policy")
+    code = f"import tandemrank; print(tandemrank.load({str(folder)!r}).ranker.kind)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "remembering"
