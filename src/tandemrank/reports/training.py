@@ -83,7 +83,8 @@ def _switches(learned: Learned, seed: int) -> dict[str, object]:
     """What was used: the switches of training only where something was trained."""
     found = switch_values(learned.config)
     if not learned.was_trained:
-        found = {name: value for name, value in found.items() if name not in TrainingConfig.model_fields}
+        of_training = {*TrainingConfig.model_fields, "objective", "clip", "propensity_samples"}
+        found = {name: value for name, value in found.items() if name not in of_training}
     return {"seed": seed, **found}
 
 
