@@ -2,7 +2,6 @@
 
 - `arguments`: the arguments of public functions, held to their annotations
 - `ids`: outside ids and inside positions
-- `arguments`: arguments of public functions, held to their annotations
 - `random`: seeds that are derived, random keys, the streams of one seed
 - `files`: writing in one piece; never over what we did not write
 - `checksum`: a checksum inside a Parquet file

@@ -4,7 +4,7 @@
 
 with f_d = 1 / sqrt(1 + pi v_d / 8), the order of the expected relevance: what is not known of a query's vector, v_d of the
 log-odds of item d, takes from what is likely more than from what is not. The spread of the mean query stands for that of each,
-so that it is a factorisation with one column for the offsets, and a memory (`policies.remembering`).
+so that it is a factorisation with one column for the offsets, and a memory (`policies.memory`).
 """
 
 from dataclasses import replace

@@ -12,5 +12,4 @@
 - `policies`: recommend
 - `serving`: serve, replay, seal
 - `experiments`: demo, table, simulate, evaluate
-- `bench`: bench
 """

@@ -1,4 +1,4 @@
-"""The gate: from what a log says about a pair to a decision. Reads `offpolicy`, never `training`.
+"""Deciding whether to ship: from what a log says about a pair to a decision. Reads `offpolicy`, never `training`.
 
 - `decision`: `decide`: ship, canary or do not, for one pair or several, and why
 - `difference`: what the log says at least, and how long it would have to be for a yes

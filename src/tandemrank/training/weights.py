@@ -3,7 +3,8 @@
     w[q, d] = sum_i c_i(d) / rho_0(d)          clicks by inverse propensities             (paper: cltr-obj-2s, propensity_def)
     w[q, d] = n_q R_hat(q, d)                  what the beliefs of the log expect
 
-so that N U_hat = sum_q sum_d w[q, d] rho_cr(d). Nothing has the size Q x D.
+so that N U_hat = sum_q sum_d w[q, d] rho_cr(d). Nothing has the size Q x D. And the weights alpha_k of the ranks that
+rho_cr is taken by (paper: list-utility).
 """
 
 from collections.abc import Sequence
