@@ -41,6 +41,28 @@ def test_lists_are_those_of_the_race(D, K2, K) -> None:
         assert np.array_equal(single.draw(s_c, ranker, K2, K, 0, edge=edge, is_drawn=False), best)
 
 
+def test_a_cut_just_before_the_last_candidate_changes_nothing() -> None:
+    """Where the last candidate and who just missed both come within the slack of the limit, neither is before it."""
+    rng, D, K2 = np.random.default_rng(0), 60, 20
+    s_c = rng.normal(size=D).astype(np.float32)
+
+    def candidates(key: int, K2: int, missed: float = np.inf) -> tuple[list[int], float]:
+        """Whom the re-ranker is asked about, and the time of who just missed."""
+        edge, asked = single.Edge(), []
+        edge.missed = missed
+        single.draw(s_c, lambda items: asked.append(items.tolist()) or s_c[items], K2, 3, key, edge=edge)
+        return asked[0], float(edge.missed)
+
+    close = 0
+    for key in range(2000):
+        wanted, missed = candidates(key, K2)
+        _, last = candidates(key, K2 - 1)
+        if missed - last < 8e-4:
+            close += 1
+            assert candidates(key, K2, last - 1e-4 - 5 / np.sqrt(K2)) == (wanted, missed)
+    assert close > 10
+
+
 def test_products_are_the_products() -> None:
     rng = np.random.default_rng(0)
     x, Y = rng.normal(size=50).astype(np.float32), rng.normal(size=(33, 50)).astype(np.float32)

@@ -474,6 +474,11 @@ BAD = {
         "row 1, column items",
         "2 rows of this batch",
     ),
+    "item twice beside another, equal lengths": (
+        wide(items=[[1, 2, 4], [3, 3, 5]] * 2, clicks=[[0, 0, 0]] * 4, propensities=None),
+        "row 1, column items",
+        "2 rows of this batch",
+    ),
     "longer than the curve": (
         wide(items=[[7, 8], [8, 9, 7], [9], [1, 2, 3, 4]], clicks=[[0] * 2, [0] * 3, [0], [0] * 4], propensities=None),
         "row 3, column items",

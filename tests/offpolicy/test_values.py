@@ -143,6 +143,9 @@ def test_the_worse_verdict_decides_and_production_never_does() -> None:
     assert compare_values(trusted, live).verdict == Verdict.TRUST
     assert worst(Verdict.REFUSE, Verdict.CARE, Verdict.OBSERVED) == "cannot be answered from this log"
     assert set(MEANINGS) == set(Verdict)
+
+
+def test_the_page_on_own_logs_says_what_the_verdicts_mean() -> None:
     page = (Path(__file__).parents[2] / "docs" / "own-logs.md").read_text(encoding="utf-8")
     assert all(f"| {verdict} | {verdict.meaning} |" in page for verdict in set(Verdict) - {Verdict.OBSERVED})
 
