@@ -10,10 +10,10 @@ intervals come from the package as a user has them. Results are appended to a fi
                a times the taste that production does not know, a from -1 to 1 at random, plus noise; generators likewise.
                `decide` as it is (bound over impressions) and by queries: is what it ships better than production, and is it
                the best of the ten?
-    small      200 queries, 60 items, 100 to 1M impressions: `learn` from production, with each kind of caution and without;
-               `gate`: --safe exposure --set initial=posterior, the posterior of the log, let through by its bound alone.
+    small      200 queries, 60 items, 100 to 1M impressions: `learn` with production as the prior, as it is and behind the gate
+               (--safe), which lets through what is surely better.
     opposite   the same, up to 100,000, by users who click what they do not like. Nothing in the clicks tells; the loss in
-               true value must be at most what `learn` prints. `prpo 0.2`: with --set safe_reach=0.2.
+               true value must be at most what `learn` prints.
     coverage   worlds with the same items and other queries (200, 100 impressions each); no propensities, no policy: `learn`
                fits both. Does the 95% interval of the trained pair hold its true value? An interval by queries is about other
                queries of the kind: `population`, the mean over all worlds; `own` is the value for the log's queries.
@@ -48,15 +48,7 @@ from two_stage_world import Floats, Pair, World
 Record = dict[str, Any]  # one line of the file
 WORLDS = 20  # of selection: logs differ by their lists and clicks
 LENGTHS = (100, 1_000, 10_000, 100_000, 1_000_000)
-CAUTION: dict[str, bool | dict[str, object]] = {
-    "none": False,
-    "exposure": {"safe_objective": "exposure"},
-    "prpo": {"safe_objective": "prpo"},
-    "smoothing": {"safe_objective": "smoothing"},
-    "prpo 0.2": {"safe_objective": "prpo", "safe_reach": 0.2},
-    "gate": {"safe_objective": "exposure"},
-}
-INITIAL = {"gate": "posterior"}  # nothing is trained on top of it, so the gate alone is careful
+KINDS = ("none", "gate")  # what was learned as it is, and let through by its bound alone (--safe)
 
 
 # --- selection --------------------------------------------------------------------------------------------------------
@@ -148,40 +140,38 @@ def tables(policy: TwoStagePolicy) -> Pair:
     return s_c.double().numpy(), s_r.double().numpy()
 
 
-def careful_training(part: str, N: int, run: int, kinds: tuple[str, ...]) -> Iterator[Record]:
-    """One log, learned from with each kind of caution; a log that `learn` refuses leaves production as it is."""
+def with_and_without_the_gate(part: str, N: int, run: int) -> Iterator[Record]:
+    """One log, learned from with the gate and without; a log that `learn` refuses leaves production as it is."""
     of = simulator.world(1000 + run, 200, 60)
     log = simulator.log(of, N, run, clicked_by=of.opposite if part == "opposite" else None)
     live = float(simulator.value((of.live, of.live), of, draws=200).mean())
-    for kind in kinds:
+    for kind in KINDS:
         record = {"part": part, "number": run, "N": N, "caution": kind, "live": live}
-        config = tr.LearningConfig.model_validate(
-            {"candidates": of.K2, "safe": CAUTION[kind], "initial": INITIAL.get(kind)}
-        )
+        config = tr.LearningConfig(candidates=of.K2, safe=kind == "gate")
         try:
-            learned = tr.learn(log, config, start=tr.Start(production(of)), seed=run)
+            learned = tr.learn(log, config, start=tr.Start(production(of)), logging_policy=production(of), seed=run)
         except TandemRankError:
             yield record | {"value": live, "kept": True, "loss_at_worst": 0.0}
             continue
-        kept = [one.kept_production for one in learned.guarded.values()] == [True]
+        kept = [one.kept_production for one in learned.gates.values()] == [True]
         value = live if kept else float(simulator.value(tables(learned.policy), of, draws=200).mean())
-        worst = [one.loss_at_worst for one in learned.guarded.values()]
+        worst = [one.loss_at_worst for one in learned.gates.values()]
         yield record | {"value": value, "kept": kept, "loss_at_worst": worst[0] if worst else None}
 
 
 def small(run: int, N: int) -> Iterator[Record]:
-    return careful_training("small", N, run, ("none", "exposure", "prpo", "smoothing", "gate"))
+    return with_and_without_the_gate("small", N, run)
 
 
 def opposite(run: int, N: int) -> Iterator[Record]:
-    return careful_training("opposite", N, run, ("none", "exposure", "prpo", "smoothing", "prpo 0.2"))
+    return with_and_without_the_gate("opposite", N, run)
 
 
 def coverage(number: int, N: int) -> Iterator[Record]:
     """One trained pair, its interval, and its true value for the log's queries, each as often as it comes."""
     of = simulator.world(5000 + number, 200, 60, items_seed=7)
     learned = tr.learn(simulator.log(of, N, number), tr.LearningConfig(candidates=of.K2), seed=number)
-    found, vocabulary = learned.values["joint"], learned.policy.vocabulary
+    found, vocabulary = learned.values["beliefs"], learned.policy.vocabulary
     ids = np.asarray(vocabulary.item_ids), np.asarray(vocabulary.query_ids)
     s_c, s_r = (spread(x, *ids, of.relevance.shape) for x in tables(learned.policy))
     value = float(simulator.value((s_c, s_r), of, draws=200).mean())

@@ -49,7 +49,7 @@ def trained(size: str, seed: int) -> Result:
     world = simulator.world(seed, queries=queries, items=60 if size == "tiny" else 400)
     log = simulator.impressions(world, n, seed + 10_000)
     learned = learn_from(world, log, seed)
-    value, pair = learned.values["joint"], learned.policy
+    value, pair = learned.values["beliefs"], learned.policy
     q, s_c, s_r = scores_of(pair, world)
     times = np.bincount(log.query, minlength=queries)[q].astype(float)
     rare = times <= 2
@@ -64,7 +64,7 @@ def trained(size: str, seed: int) -> Result:
         "truth": float(new @ valued), "production": float(old @ valued),
         "observed": learned.production.value, "verdict": str(value.verdict),
         "rare_new": float(new[rare] @ times[rare]), "rare_old": float(old[rare] @ times[rare]),
-        "balance": value.diagnostics.balance if value.diagnostics else None, "stays": learned.trained["joint"].stays,
+        "balance": value.diagnostics.balance if value.diagnostics else None, "stays": learned.trained["beliefs"].stays,
         "over_queries": value.over_queries,
     }  # fmt: skip
 
@@ -101,7 +101,7 @@ def deterministic(size: str, seed: int) -> Result:
     world = simulator.world(seed, queries=queries // 5, items=60 if size == "tiny" else 400, sharpness=30.0)
     log = simulator.impressions(world, n // 3, seed + 10_000)
     learned = learn_from(world, log, seed)
-    value, pair = learned.values["joint"], learned.policy
+    value, pair = learned.values["beliefs"], learned.policy
     q, s_c, s_r = scores_of(pair, world)
     times = value.estimate.denominator
     new = simulator.value_by_query(world, q, s_c, s_r, pair.K2, pair.K, samples=20, seed=seed)
@@ -113,7 +113,7 @@ def deterministic(size: str, seed: int) -> Result:
     return {
         "promised": None if refused else value.value - learned.production.value, "gain": true_new - true_old,
         "low": value.interval[0], "high": value.interval[1], "truth": true_new, "production": true_old,
-        "verdict": str(value.verdict), "propensity": learned.propensity, "stays": learned.trained["joint"].stays,
+        "verdict": str(value.verdict), "propensity": learned.propensity, "stays": learned.trained["beliefs"].stays,
     }  # fmt: skip
 
 

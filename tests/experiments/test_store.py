@@ -196,7 +196,7 @@ def test_a_full_disk_is_one_error_and_what_was_finished_stays(
     record = store.read_cell(copy, cell)
     assert record is not None
     users = (tuple(Store(config, copy).users(cell, name)) for name in ("ndcg", "ndcg_new"))
-    finished = store.Finished(cell, record, store.Users(*users))
+    finished = store.Finished(cell, record, store.CellUsers(*users))
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

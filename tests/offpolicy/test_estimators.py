@@ -1,26 +1,22 @@
 """The estimators against complete enumeration: the theorem itself, identities, edges."""
 
 import itertools
-import math
 
 import numpy as np
 import polars as pl
 import pytest
-import torch
 
 import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs import item_rate
-from tandemrank.beliefs.model import Belief
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import InputError, LogError
-from tandemrank.gradients import race
-from tandemrank.logs import counting, feedback, sums
+from tandemrank.logs import counting, feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
-from tandemrank.offpolicy.estimators import fold_of_queries, query_folds
+from tandemrank.offpolicy.estimators import fold_of_queries
 from tandemrank.training import history
-from tandemrank.training.weights import RewardWeights, click_weights, direct_weights, doubly_robust_weights
+from tandemrank.training.weights import belief_weights, click_weights
 
 THETA = [1.0, 0.5]
 S, R_SCORES, K2 = [0.3, -0.5, 1.0], [0.8, 0.0, -0.7], 2
@@ -107,107 +103,36 @@ def test_doubly_robust_by_hand_and_its_edges() -> None:
     assert estimators.pooled([found, found]).value == pytest.approx(found.value)
 
 
-def in_two_parts() -> list[tuple[tuple[feedback.Feedback, feedback.Feedback], float]]:
-    """Every log of two impressions of the tiny world, the impressions apart, and its chance."""
-    outcomes = []
-    for y, p, _ in enumeration.rankings(LOGGER, range(3), 2):
-        for c in itertools.product((0, 1), repeat=2):
-            clicks = [THETA[k] * RELEVANCE[d] if c[k] else 1 - THETA[k] * RELEVANCE[d] for k, d in enumerate(y)]
-            outcomes.append((log_of([y], [c]), p * math.prod(clicks)))
-    return [((a, b), p * r) for (a, p), (b, r) in itertools.product(outcomes, repeat=2)]
-
-
-def weights_of(parts: tuple[feedback.Feedback, feedback.Feedback]) -> RewardWeights:
-    whole = sums.merge(parts)
-    folds = [(part, item_rate.reward_model(rest, np.array(THETA))) for part, rest in (parts, parts[::-1])]
-    return doubly_robust_weights(on_rows(RHO_0, whole), whole, np.array(THETA), folds, shrink=False)
-
-
-def test_cltr_grad_2s_of_the_doubly_robust_weights_is_unbiased_over_all_logs_of_a_tiny_world() -> None:
-    """With a reward model of the other impression, the mean gradient over *every* log is that of the true utility."""
-    q = np.zeros(1, np.int64)
-    logs = in_two_parts()
-    assert sum(p for _, p in logs) == pytest.approx(1)
+def test_cltr_grad_2s_of_the_click_weights_is_unbiased_over_all_logs_of_a_tiny_world() -> None:
+    """The mean gradient of what training maximises, over *every* log, is that of the true utility."""
     mean = np.zeros(7)
-    for parts, p in logs:
-        value, by_s, by_r = enumeration.utility(S, R_SCORES, weights_of(parts).rows(q).toarray()[0], THETA, K2)
+    for log, p in two_impressions():
+        w = click_weights(on_rows(RHO_0, log), log).toarray()[0]
+        value, by_s, by_r = enumeration.utility(S, R_SCORES, w, THETA, K2)
         mean += p * np.array([value, *by_s, *by_r])
     value, by_s, by_r = enumeration.utility(S, R_SCORES, RELEVANCE, THETA, K2)
     assert mean == pytest.approx(2 * np.array([value, *by_s, *by_r]), abs=1e-6)  # two impressions
 
 
-def test_doubly_robust_weights_are_the_estimator_as_it_is_written() -> None:
-    """sum_d rho_cr(d) w[q, d] is N U_hat, whatever the pair; and the race gradient of it is that by enumeration."""
-    parts = log_of([(0, 1), (1, 0)], [(1, 0), (0, 1)]), log_of([(1, 2), (1, 2), (1, 0)], [(0, 1), (0, 0), (0, 1)])
-    weights = weights_of(parts)
-    w = weights.rows(np.zeros(1, np.int64))
-    estimates = []
-    for part, rest in (parts, parts[::-1]):
-        reward = item_rate.reward_model(rest, np.array(THETA))
-        direct = np.array([(np.array(RHO_CR) * reward.matrix(np.zeros(1, np.int64))[0, :-1]).sum()])
-        r_hat = reward.at(part.query, part.item).mean
-        rho = on_rows(RHO_CR, part), on_rows(RHO_0, part)
-        estimates.append(estimators.doubly_robust(*rho, part, theta=np.array(THETA), r_hat=r_hat, direct=direct))
-    assert (w @ np.array(RHO_CR))[0] == pytest.approx(5 * estimators.pooled(estimates).value, rel=1e-6)
-    assert w.min() < 0  # what was shown and not clicked counts against a document
-    assert (weights.shape, weights.queries.tolist(), weights.clicked) == ((1, 3), [0], 2)
-    scores = [torch.tensor([x] * 4000, requires_grad=True) for x in (S, R_SCORES)]
-    many = weights.rows(np.zeros(4000, np.int64))
-    generator = torch.Generator().manual_seed(0)
-    race.utility(*scores, many, torch.tensor(THETA), K2, samples=5, generator=generator).sum().backward()
-    wanted = enumeration.utility(S, R_SCORES, w.toarray()[0], THETA, K2)[1:]
-    for stage, exact in zip(scores, wanted, strict=True):
-        noise = stage.grad.std(0).numpy() / 4000**0.5
-        assert (np.abs(stage.grad.mean(0).numpy() - exact) < 5 * noise + 1e-6).all()
-
-
-def test_shrunken_residuals_are_the_best_linear_guess_of_what_the_model_gets_wrong() -> None:
-    """By simulation: with R drawn around r_hat with variance v, no other factor than lambda has a smaller squared error."""
-    rng, n, rho_0 = np.random.default_rng(0), 12, 0.25
-    r_hat, v = 0.3, 0.3 * 0.7
-    R = (rng.random(200_000) < r_hat).astype(float)  # a hidden bit: variance v
-    clicks = rng.binomial(n, rho_0 * R)
-    residual = (clicks - n * rho_0 * r_hat) / (n * rho_0)
-    best = float((residual * (R - r_hat)).mean() / np.square(residual).mean())
-    wanted = v / (v + r_hat * (1 - rho_0) / (n * rho_0))  # a click happens once at most: (1 - rho_0)
-    assert best == pytest.approx(wanted, abs=0.01)
-    vocabulary = Vocabulary(pl.Series([0]), pl.Series([0]))
-    one = feedback.Feedback(
-        vocabulary, np.zeros(1, np.int32), np.zeros(1, np.int32), np.zeros(1, np.int16), np.array([6.0]), np.array([2.0]), None,
-        np.array([12.0]),
-    )  # fmt: skip
-
-    class Known(item_rate.ItemRate):
-        def at(self, q, d):
-            return Belief(np.full(len(q), r_hat), np.full(len(q), v))
-
-    model = Known(**vars(item_rate.reward_model(one, np.array([0.5]))))
-    found = doubly_robust_weights(np.array([rho_0]), one, np.array([0.5]), [(one, model)])
-    left = (2 - 3 * r_hat) / rho_0
-    assert found.residual[0, 0] == pytest.approx(v / (v + r_hat / (n * rho_0)) * left)
-
-
-def test_direct_weights_are_what_the_model_expects_of_every_document() -> None:
+def test_belief_weights_are_what_the_model_expects_of_every_document() -> None:
     log = log_of([(0, 1), (1, 0)], [(1, 0), (0, 1)])
     model = item_rate.reward_model(log, np.array(THETA))
-    weights = direct_weights(log, model)
+    weights = belief_weights(log, model)
     q = np.zeros(1, np.int64)
     assert weights.rows(q).toarray()[0] == pytest.approx(2 * model.matrix(q)[0, :-1], rel=1e-6)
-    assert (weights.queries.tolist(), weights.clicked) == ([0], 1)
+    assert (weights.shape, weights.queries.tolist(), weights.clicked) == ((1, 3), [0], 1)
 
 
-def test_doubly_robust_weights_never_have_the_size_of_all_queries_by_all_items() -> None:
+def test_belief_weights_never_have_the_size_of_all_queries_by_all_items() -> None:
     """A million queries by a hundred thousand items: only the rows that are asked for exist."""
     Q, D = 1_000_000, 100_000
     vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
     query = np.array([5, 5, 999_999], np.int32)
     parts = Impressions(query, np.array([[0], [7], [99_999]], np.int32), np.array([[1], [0], [1]], np.uint8))
     log = counting.from_impressions([parts], vocabulary)
-    folds = [(part, item_rate.reward_model(rest, np.ones(1))) for part, rest in query_folds(log, 0)]
-    weights = doubly_robust_weights(np.full(3, 0.5), log, np.ones(1), folds)
+    weights = belief_weights(log, item_rate.reward_model(log, np.ones(1)))
     rows = weights.rows(np.array([5, 999_999]))
-    assert rows.shape == (2, D)
-    assert rows.dtype == np.float32
+    assert (rows.shape, rows.dtype) == ((2, D), np.float32)
     assert weights.queries.tolist() == [5, 999_999]
 
 

@@ -27,7 +27,7 @@ def seen() -> pl.DataFrame:
 
 
 def test_the_log_of_its_training_does_not_judge_a_pair(seen, tmp_path) -> None:
-    config = tr.LearningConfig.model_validate({"candidates": 6, "training": {"epochs": 1}})
+    config = tr.LearningConfig.model_validate({"candidates": 6})
     pair = tr.learn(seen, config, seed=0).policy
     pair = tr.load(pair.save(tmp_path / "pair"))
     found = tr.estimate(pair, seen)

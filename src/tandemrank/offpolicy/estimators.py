@@ -123,7 +123,7 @@ def beta_ips(
     found = _moments(safe_ratio(rho_cr, rho_0, feedback.shown), feedback, theta, total)
     if beta is not None:
         return Estimate(found.clicks - beta * found.surplus, found.n)
-    fold = foldof_queries(feedback.Q, seed)
+    fold = fold_of_queries(feedback.Q, seed)
     betas = np.array([best_beta(found, fold != f) for f in range(QUERY_FOLDS)])
     return Estimate(found.clicks - betas[fold] * found.surplus, found.n)
 
@@ -254,11 +254,11 @@ def check_exposures(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> None:
 
 def query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
     """Parts of a log by query, each with the rest: sums cannot be split by impression."""
-    fold_of = foldof_queries(log.Q, seed)
+    fold_of = fold_of_queries(log.Q, seed)
     return [(of_queries(log, fold_of == fold), of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
 
 
-def foldof_queries(Q: int, seed: int) -> NDArray[np.int64]:
+def fold_of_queries(Q: int, seed: int) -> NDArray[np.int64]:
     """The fold of each query, by its position and the seed alone.  Shapes: -> [Q]."""
     keys = random.random_keys(seed, random.Stream.FOLDS, np.arange(Q))
     return (random.uniforms(keys) * QUERY_FOLDS).astype(np.int64)

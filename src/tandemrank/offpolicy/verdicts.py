@@ -37,7 +37,7 @@ MEANINGS = {
     Verdict.OBSERVED: "these are the clicks of the log itself, nothing was estimated",
     Verdict.TRUST: "the log supports the value and its interval",
     Verdict.CARE: "the log supports the value only in part: the uncertainty is larger than the interval",
-    Verdict.REFUSE: "the log says too little about what this pair would show; do not use the value",
+    Verdict.REFUSE: "the log says too little about what this policy would show; do not use the value",
 }
 
 
