@@ -143,6 +143,14 @@ def test_no_part_shares_an_impression_with_another(world, share, wanted) -> None
     assert facts.pairs == len(set(zip(whole.query.tolist(), whole.item.tolist(), strict=True)))
 
 
+def test_weights_are_not_impressions(world) -> None:
+    """A log of which one impression in a hundred was kept has as many lists per query as it has rows."""
+    few = world.frame.head(2000)
+    one, many = (read_parts(frame, configured(), Start(), 3).times for frame in (few, few.with_columns(weight=100)))
+    assert np.array_equal(one, many)
+    assert one.sum() == 2000
+
+
 def test_by_default_both_stages_are_the_beliefs_and_nothing_is_trained(world) -> None:
     """The value is that of impressions that the beliefs have not seen; nothing pretends to a training."""
     found = learn(world.frame, tr.LearningConfig(candidates=20), logging_policy=world.production)

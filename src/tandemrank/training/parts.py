@@ -59,8 +59,9 @@ class Parts:
 
     @cached_property
     def times(self) -> NDArray[np.float64]:
-        """How often each query came, in all parts.  Shapes: -> [Q]."""
-        return np.asarray(np.sum([part.impressions for part in self.all()], axis=0), np.float64)
+        """How often each query came at least, in all parts: a weight of 100 is one impression.  Shapes: -> [Q]."""
+        heaviest = max(part.heaviest for part in self.all())
+        return np.asarray(np.sum([part.impressions for part in self.all()], axis=0), np.float64) / heaviest
 
     def all(self) -> tuple[Feedback, ...]:
         """Every impression once."""
