@@ -1,4 +1,4 @@
-"""Files that are no logs, and names that are none: a sentence each, never a traceback, never an endless wait."""
+"""Files that are not logs, and bad names: one sentence each, never a traceback or an endless wait."""
 
 import os
 import sys
