@@ -20,9 +20,11 @@ import numpy as np
 import peers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-import graded as beliefs
 from independent import worlds
 from independent.worlds import Judged, World
+from tandemrank.beliefs.counts import TIMES, Counts
+from tandemrank.beliefs.features import Features
+from tandemrank.beliefs.fitting import fit
 
 OURS = ("beliefs", "beliefs, features")
 
@@ -40,16 +42,26 @@ class Row:
     seconds: float
 
 
-def counts_of(w: World) -> beliefs.Counts:
+def counts_of(w: World) -> Counts:
     """The log as the beliefs take it."""
-    return beliefs.Counts.of_lists(w.query, w.items, w.clicks, w.theta, Q=w.R.shape[0], D=w.R.shape[1])
+    n, K = w.items.shape
+    Q, D = w.R.shape
+    return Counts.of_rows(
+        np.repeat(w.query, K),
+        w.items.ravel(),
+        np.tile(w.theta, n),
+        np.ones(n * K),
+        w.clicks.ravel().astype(np.float64),
+        impressions=np.bincount(w.query, minlength=Q).astype(np.float64),
+        D=D,
+        time=np.repeat(np.arange(n) * TIMES // n, K),
+    )
 
 
 def believed(w: World, *, features: bool, seed: int = 0) -> peers.Scores:
     """The beliefs of the log."""
-    known = beliefs.Features(query=w.query_features, item=w.item_features) if features else beliefs.Features()
-    found = beliefs.fit(counts_of(w), features=known, seed=seed)
-    return lambda q: found.matrix(q)
+    known = Features(query=w.query_features, item=w.item_features) if features else Features()
+    return fit(counts_of(w), known, seed=seed).matrix
 
 
 def learners_of(w: World) -> dict[str, Callable[[], peers.Scores]]:

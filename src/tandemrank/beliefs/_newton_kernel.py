@@ -1,16 +1,16 @@
-"""The query step of the posterior with memory as compiled loops, one query at a time, in parallel over queries.
+"""Newton steps of vectors under the marginal likelihood of graded pairs, as compiled loops, in parallel over queries.
 
-For a query with prior N(m, P^-1) of its vector x, pairs with features w_d and log-odds s_d = offset_d + w_d . x, and the
-memory l_d of what was shown (docs/learning.md):
+For a query with prior N(m, P^-1) of its vector x, pairs with features w_d and s_d = offset_d + w_d . x, a family of grades
+(`grades`: w_j(s) = exp(b_j + g_j s - c s^2) over levels j) and what was seen of each pair, L_j = P(showings | level j):
 
-    f(x)     = sum_d log((1 + e^(s_d + l_d)) / (1 + e^(s_d))) - (x - m)' P (x - m) / 2
-    gradient = sum_d (sigmoid(s_d + l_d) - sigmoid(s_d)) w_d - P (x - m)
-    H        = P + sum_d max(0, sigmoid'(s_d) - sigmoid'(s_d + l_d)) w_d w_d'
+    f(x)     = sum_d log(sum_j w_j(s_d) L_dj / sum_j w_j(s_d)) - (x - m)' P (x - m) / 2
+    gradient = sum_d (E[g | s_d, showings] - E[g | s_d]) w_d - P (x - m)
+    H        = P + sum_d max(0, Var[g | s_d] - Var[g | s_d, showings]) w_d w_d'
 
 H is minus the second derivative with its negative terms left out: positive definite. Of many pairs it takes a systematic
 sample, in proportion to what they add: it shapes the steps, not where they end. The same step serves items, with queries in
-their place; `kappa` then shrinks the log-odds, for vectors of queries that are not known exactly. Pairs are float32 and eight
-at a time, what has the size of a vector is float64. The result does not depend on threads.
+their place. Pairs are float32 and eight at a time, what has the size of a vector is float64. The result does not depend on
+threads.
 """
 
 import math
@@ -22,7 +22,6 @@ from tandemrank.gradients._kernels.compiled import MATHS, kernel
 from tandemrank.gradients._kernels.float32 import exp, f32, log
 
 _CHUNKS = 64  # sums over queries are by chunk, then in order: the same bits with any number of threads
-_LARGEST = f32(80.0)  # log-odds are cut there: exp of more is no float32
 _HALVINGS = 12
 _PAIRS = 5  # pairs per number of a vector that are enough for H
 _SUMS = MATHS | {"reassoc"}  # a sum may be taken in any order: eight terms at once
@@ -33,22 +32,41 @@ def _log_odds(W, item, offset, x, s):
     """s_d = offset_d + w_d . x."""
     for j in range(item.size):
         w = W[item[j]]
-        total = offset[item[j]]
+        total = offset[j]
         for a in range(w.size):
             total += w[a] * x[a]
         s[j] = total
 
 
 @kernel(fastmath=MATHS)
-def _terms(s, ratio, kappa, value, slope, curvature):
-    """Of every pair: its term of f, and the first and minus the second derivative by s_d, if that is positive."""
-    for j in range(s.size):
-        prior = exp(min(max(kappa * s[j], -_LARGEST), _LARGEST))
-        after = exp(min(max(kappa * (s[j] + ratio[j]), -_LARGEST), _LARGEST))
-        p, r = f32(1.0) / (f32(1.0) + prior), f32(1.0) / (f32(1.0) + after)
-        value[j] = log((f32(1.0) + after) * p) / kappa
-        slope[j] = p - r
-        curvature[j] = kappa * max(prior * p * p - after * r * r, f32(0.0))
+def terms(s, L, family, value, slope, curvature):
+    """Of every pair: its term of f, and the first and minus the second derivative by s_d, if that is positive.
+
+    `family` has the rows b, g, and (c, lowest s, highest s).
+    Shapes: s, value, slope, curvature [n]; L [J, n]; family [3, J or more].
+    """
+    J, n = L.shape
+    c, low, high = family[2, 0], family[2, 1], family[2, 2]
+    sums = np.zeros((6, n), f32)
+    z0, z1, z2, p0, p1, p2 = sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]
+    for j in range(J):
+        b, g = family[0, j], family[1, j]
+        for i in range(n):
+            t = min(max(s[i], low), high)
+            w = exp(b + (g - c * t) * t)
+            u = w * L[j, i]
+            z0[i] += w
+            z1[i] += w * g
+            z2[i] += w * g * g
+            p0[i] += u
+            p1[i] += u * g
+            p2[i] += u * g * g
+    for i in range(n):
+        z, p = f32(1.0) / max(z0[i], f32(1e-30)), f32(1.0) / max(p0[i], f32(1e-30))
+        before, after = z1[i] * z, p1[i] * p
+        value[i] = log(max(p0[i], f32(1e-30)) * z)
+        slope[i] = after - before
+        curvature[i] = max(z2[i] * z - before * before - p2[i] * p + after * after, f32(0.0))
 
 
 @kernel()
@@ -177,18 +195,19 @@ def _curvature(W, item, h, P, H, L, kept, weight):
 
 
 @kernel()
-def _ascend(W, item, ratio, kappa, offset, m, P, x, steps, tolerance):
+def _ascend(W, item, seen, family, offset, m, P, x, steps, tolerance):
     """Damped Newton steps from x, in place; returns f and the number of steps.
 
     A factor of H serves until a step with it gains little less than the step before.
     """
     n, F = item.size, x.size
+    L_pairs = np.ascontiguousarray(seen.T)
     s, value, slope, h = np.empty(n, f32), np.empty(n, f32), np.empty(n, f32), np.empty(n, f32)
     kept, weight = np.empty(n, item.dtype), np.empty(n, f32)
     H, L, g32, g = np.empty((F, F), f32), np.zeros((F, F)), np.empty(F, f32), np.empty(F)
     step, new = np.empty(F), np.empty(F)
     _log_odds(W, item, offset, x.astype(f32), s)
-    _terms(s, ratio, kappa, value, slope, h)
+    terms(s, L_pairs, family, value, slope, h)
     f, before = _objective(x, m, P, value), np.inf
     for k in range(steps):
         _gradient(W, item, slope, x, m, P, g32, g)
@@ -207,7 +226,7 @@ def _ascend(W, item, ratio, kappa, offset, m, P, x, steps, tolerance):
             for a in range(F):
                 new[a] = x[a] + t * step[a]
             _log_odds(W, item, offset, new.astype(f32), s)
-            _terms(s, ratio, kappa, value, slope, h)
+            terms(s, L_pairs, family, value, slope, h)
             f_new = _objective(new, m, P, value)
             if f_new > f:
                 break
@@ -219,72 +238,51 @@ def _ascend(W, item, ratio, kappa, offset, m, P, x, steps, tolerance):
 
 
 @kernel(parallel=True)
-def ascend(rows, first, item, ratio, offset, W, P, m, x, steps, tolerance):
-    """The query step of some queries, x in place; returns f of each and the steps that it took.
+def ascend(rows, first, item, L, family, offset, W, P, m, x, steps, tolerance):
+    """The step of some queries, x in place; returns f of each and the steps that it took.
 
-    Shapes: rows [n]; first [Q + 1]; item, ratio [pairs]; offset [D]; W [D, F]; P [F, F]; m, x [Q, F] -> [n], [n].
+    Shapes: rows [n]; first [Q + 1]; item, offset [pairs]; L [pairs, J]; family [3, J]; W [D, F]; P [F, F]; m, x [Q, F] -> [n],
+    [n].
     """
     f, taken = np.empty(rows.size), np.empty(rows.size, np.int64)
     for r in prange(rows.size):
         q = rows[r]
         own = slice(first[q], first[q + 1])
-        f[r], taken[r] = _ascend(W, item[own], ratio[own], f32(1.0), offset, m[q], P, x[q], steps, tolerance)
+        f[r], taken[r] = _ascend(W, item[own], L[own], family, offset[own], m[q], P, x[q], steps, tolerance)
     return f, taken
 
 
 @kernel(parallel=True)
-def ascend_items(first, query, ratio, kappa, level, X, precision, m, y, steps, tolerance):
+def ascend_items(first, query, L, families, offset, X, precision, m, y, steps, tolerance):
     """The item step: the vectors y of all items, in place, with the queries' X known; returns f of each.
 
-    Shapes: first [D + 1]; query, ratio [pairs]; kappa [D]; level [Q]; X [Q, F]; precision, m, y [D, F] -> [D].
+    Shapes: first [D + 1]; query, offset [pairs]; L [pairs, J]; families [D, 3, J]; X [Q, F]; precision, m, y [D, F] -> [D].
     """
     D = y.shape[0]
     f = np.empty(D)
     for d in prange(D):
         own, P = slice(first[d], first[d + 1]), np.diag(precision[d])
-        f[d], _ = _ascend(X, query[own], ratio[own], f32(kappa[d]), level, m[d], P, y[d], steps, tolerance)
+        f[d], _ = _ascend(X, query[own], L[own], families[d], offset[own], m[d], P, y[d], steps, tolerance)
     return f
 
 
-@kernel(parallel=True)
-def information(first, item, ratio, offset, W, x, chunk_sums):
-    """Per item, the sum over queries of what its pairs add to H: sigmoid'(s) - sigmoid'(s + ratio).
-
-    Shapes: first [Q + 1]; item, ratio [pairs]; offset [D]; W [D, F]; x [Q, F]; chunk_sums [chunks, D], zeros -> [D].
-    """
-    Q, chunks = first.size - 1, chunk_sums.shape[0]
-    for chunk in prange(chunks):
-        sums = chunk_sums[chunk]
-        for q in range(Q * chunk // chunks, Q * (chunk + 1) // chunks):
-            own = slice(first[q], first[q + 1])
-            n = first[q + 1] - first[q]
-            s, value, slope, h = np.empty(n, f32), np.empty(n, f32), np.empty(n, f32), np.empty(n, f32)
-            _log_odds(W, item[own], offset, x[q].astype(f32), s)
-            _terms(s, ratio[own], f32(1.0), value, slope, h)
-            for j in range(n):
-                sums[item[first[q] + j]] += h[j]
-    total = np.zeros(offset.size)
-    for chunk in range(chunks):
-        total += chunk_sums[chunk]
-    return total
-
-
 @kernel()
-def _factor_at(W, item, ratio, offset, P, x, inverse):
+def _factor_at(W, item, seen, family, offset, P, x, inverse):
     """L^-1 of L L' = H at x: the covariance of Laplace's approximation is its product with itself."""
     n, F = item.size, x.size
+    L_pairs = np.ascontiguousarray(seen.T)
     s, value, slope, h = np.empty(n, f32), np.empty(n, f32), np.empty(n, f32), np.empty(n, f32)
     kept, weight = np.empty(n, item.dtype), np.empty(n, f32)
     H, L = np.zeros((F, F), f32), np.zeros((F, F))
     _log_odds(W, item, offset, x.astype(f32), s)
-    _terms(s, ratio, f32(1.0), value, slope, h)
+    terms(s, L_pairs, family, value, slope, h)
     _curvature(W, item, h, P, H, L, kept, weight)
     _inverse_factor(L, inverse)
 
 
 @kernel(parallel=True)
-def spread(rows, first, item, ratio, offset, W, P, x, G, asked, asked_item):
-    """The sum over queries of their covariances C_q = H^-1, trace(C_q G), and the variance of log-odds that are asked for.
+def spread(rows, first, item, L, family, offset, W, P, x, G, asked, asked_item):
+    """The sum over queries of their covariances C_q = H^-1, trace(C_q G), and the variance of s where it is asked for.
 
     Shapes: as `ascend`; G [F, F]; asked [Q + 1], asked_item [pairs asked] -> [F, F], [n], [pairs asked].
     """
@@ -297,7 +295,7 @@ def spread(rows, first, item, ratio, offset, W, P, x, G, asked, asked_item):
         for r in range(n * chunk // chunks, n * (chunk + 1) // chunks):
             q = rows[r]
             own = slice(first[q], first[q + 1])
-            _factor_at(W, item[own], ratio[own], offset, P, x[q], inverse)
+            _factor_at(W, item[own], L[own], family, offset[own], P, x[q], inverse)
             small = inverse.astype(f32)
             covariance = (small.T @ small).astype(np.float64)
             sums[chunk] += covariance
@@ -320,3 +318,31 @@ def _squared_length(A, w):
             part += row[b] * w[b]
         total += part * part
     return total
+
+
+@kernel(parallel=True)
+def terms_of(s, L, family, found):
+    """`terms` of many pairs: value, slope and curvature into `found`.  Shapes: s [n]; L [n, J]; found [3, n]."""
+    n = s.size
+    blocks = (n + 4095) // 4096
+    for block in prange(blocks):
+        own = slice(block * 4096, min(n, block * 4096 + 4096))
+        part = np.ascontiguousarray(L[own].T)
+        terms(s[own], part, family, found[0, own], found[1, own], found[2, own])
+
+
+@kernel(fastmath=_SUMS)
+def _dot(x, w):
+    total = f32(0.0)
+    for a in range(w.size):
+        total += x[a] * w[a]
+    return total
+
+
+@kernel(parallel=True)
+def products_at(X, W, query, item, out):
+    """<x_q, w_d> of many pairs.  Shapes: X [Q, F]; W [D, F]; query, item, out [n]."""
+    blocks = (query.size + 4095) // 4096
+    for block in prange(blocks):
+        for j in range(block * 4096, min(query.size, block * 4096 + 4096)):
+            out[j] = _dot(X[query[j]], W[item[j]])

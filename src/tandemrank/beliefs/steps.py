@@ -1,4 +1,4 @@
-"""The steps of the posterior with memory: queries given items, items given queries, and the likelihood of held-out pairs."""
+"""The steps of the fit: directions of a log, queries given items, items given queries, and what is left of their spread."""
 
 from dataclasses import dataclass, replace
 
@@ -7,20 +7,81 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank.beliefs import _newton_kernel
-from tandemrank.beliefs.space import FLAT, Space, sigmoid
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.grades import FLAT, Floats32, Grades
+from tandemrank.beliefs.space import Directions, Space
 from tandemrank.gradients._bridge import compiling
-from tandemrank.policies.memory import Memory
 
 Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
+Whole = NDArray[np.int64]
 
 STEPS, TOLERANCE = 12, 1e-3  # Newton steps of a vector at most, and the gain of log-likelihood below which they end
-ITEM_STEPS = 2  # of an item at most: most of the gain
-CHUNKS = 8  # of sums over queries
-ITEM_KNOWLEDGE = 300.0  # queries that an item's direction before the log counts for
+ITEM_STEPS = 3  # of an item at most: most of the gain
 
 
-def query_step(space: Space, memory: Memory, rows: Rows, x: Floats | None = None) -> Floats:
+@dataclass(frozen=True)
+class Seen:
+    """Shown pairs for the steps: where each query begins, items, likelihoods of the levels, what does not move.
+
+    Shapes: first [Q + 1]; item, other [pairs]; L [pairs, J].
+    """
+
+    first: Whole
+    item: NDArray[np.int32]
+    L: Floats32
+    other: Floats32
+    grades: Grades
+
+    @classmethod
+    def of(cls, counts: Counts, grades: Grades, L: Floats32, other: Floats | None = None) -> "Seen":
+        """The pairs of counts."""
+        still = np.zeros(len(counts.item), np.float32) if other is None else other.astype(np.float32)
+        return cls(counts.first, counts.item, L, still, grades)
+
+    @property
+    def Q(self) -> int:
+        """Queries, shown something or not."""
+        return len(self.first) - 1
+
+    @property
+    def query(self) -> Whole:
+        """The query of every pair."""
+        return np.repeat(np.arange(self.Q), np.diff(self.first))
+
+
+def from_log(seen: Seen, g: Floats, rows: Whole, level: float, *, most: int, seed: int) -> Directions:
+    """The directions of a log alone: singular vectors of what levels of items and queries leave unexplained.
+
+        B[q, d] = d/ds log P(showings) / sqrt((I_q + median) (I_d + median)),   I the information of the pairs
+
+    Singular values are shrunk by the last one, which is noise.  Shapes: g [D]; rows, the queries with a log [n].
+    """
+    Q, D, query = seen.Q, len(g), seen.query
+    offset = (g * np.sqrt(1 + FLAT * level)).astype(np.float32)
+    flat = Space(np.ones((D, 1), np.float32), offset, np.zeros((Q, 1)), np.array([[1 / level]]))
+    x = query_step(flat, seen, rows)
+    _, slope, h = seen.grades.terms(flat.s(query, seen.item, x) + seen.other, seen.L)
+    weights = []
+    for index, n, of in ((query, Q, rows), (seen.item, D, slice(None))):
+        information = np.bincount(index, h, n)
+        weights.append(1 / np.sqrt(information + max(float(np.median(information[of])), 1e-9)))
+    F = max(1, min(most, Q // 2, D // 2))
+    values = slope * weights[0][query] * weights[1][seen.item]
+    V, S = _singular(csr_matrix((values, seen.item, seen.first), shape=(Q, D)), F, seed)
+    kept = np.sqrt(np.maximum(S**2 - (0.98 * S[-1]) ** 2, 0)) if len(S) > 1 else S
+    return Directions(V * weights[1][:, None] * kept)
+
+
+def _singular(B: csr_matrix, F: int, seed: int) -> tuple[Floats, Floats]:
+    """Right singular vectors and singular values of a sparse matrix, by four steps of the power method.  -> [D, F], [F]."""
+    V = np.random.default_rng(seed).standard_normal((B.shape[1], min(F + 10, B.shape[1])))
+    for _ in range(4):
+        V, _ = np.linalg.qr(B.T @ (B @ V))
+    _, S, R = np.linalg.svd(B @ V, full_matrices=False)
+    return (V @ R.T)[:, :F], S[:F]
+
+
+def query_step(space: Space, seen: Seen, rows: Whole, x: Floats | None = None) -> Floats:
     """The vectors of some queries at their posterior mode, all others at the prior's mean; from x, if given.
 
     Shapes: rows [n]; x [Q, F + 1] -> [Q, F + 1].
@@ -28,11 +89,22 @@ def query_step(space: Space, memory: Memory, rows: Rows, x: Floats | None = None
     found = space.mean.copy()
     if x is not None:
         found[rows] = x[rows]
+    offset = space.offset[seen.item] + seen.other
     with compiling():
         _newton_kernel.ascend(
-            rows, memory.first, memory.item, memory.value, space.offset, space.items, space.precision, space.mean, found,
-            STEPS, TOLERANCE,
-        )  # fmt: skip
+            rows,
+            seen.first,
+            seen.item,
+            seen.L,
+            seen.grades.family(),
+            offset,
+            space.items,
+            space.precision,
+            space.mean,
+            found,
+            STEPS,
+            TOLERANCE,
+        )
     return found
 
 
@@ -49,17 +121,26 @@ class Spread:
     asked: Floats
 
 
-def spread_of(space: Space, memory: Memory, rows: Rows, x: Floats, asked: Memory | None = None) -> Spread:
-    """The spread of the vectors by Laplace's approximation; queries without a log have that of the prior.
-
-    Shapes: rows [n]; x [Q, F + 1].
-    """
-    W, Q, D = space.items.astype(np.float64), memory.Q, memory.D
+def spread_of(space: Space, seen: Seen, rows: Whole, x: Floats, asked: Counts | None = None) -> Spread:
+    """The spread of the vectors by Laplace's approximation; queries without a log have that of the prior."""
+    W, Q, D = space.items.astype(np.float64), seen.Q, len(space.items)
     G = W.T @ W / max(D, 1)
     first, item = (np.zeros(Q + 1, np.int64), np.zeros(0, np.int32)) if asked is None else (asked.first, asked.item)
+    offset = space.offset[seen.item] + seen.other
     with compiling():
         total, trace, variance = _newton_kernel.spread(
-            rows, memory.first, memory.item, memory.value, space.offset, space.items, space.precision, x, G, first, item
+            rows,
+            seen.first,
+            seen.item,
+            seen.L,
+            seen.grades.family(),
+            offset,
+            space.items,
+            space.precision,
+            x,
+            G,
+            first,
+            item,
         )
     prior: Floats = np.linalg.inv(space.precision).astype(np.float64)
     mean: Floats = total / len(rows) if len(rows) else prior
@@ -69,51 +150,49 @@ def spread_of(space: Space, memory: Memory, rows: Rows, x: Floats, asked: Memory
     return Spread(query, np.einsum("df,fg,dg->d", W, mean, W), mean, variance.astype(np.float64))
 
 
-def held_out_log_odds(space: Space, memory: Memory, rows: Rows, x: Floats, held_out: Memory) -> tuple[Floats, Spread]:
-    """The log-odds of pairs that x has not seen, with what is not known of x integrated out, and the spread of x.
+@dataclass(frozen=True)
+class ItemPrior:
+    """Normal priors of the items' directions and offsets.  Shapes: centre, precision [D, F + 1], the last the offset."""
 
-    `held_out` has pairs of `rows` alone.  Shapes: -> [held-out pairs].
+    centre: Floats
+    precision: Floats
+
+
+def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrior) -> Space:
+    """The items' directions and offsets at their posterior mode, with the queries' vectors known up to their spread.
+
+    What is not known of x counts as information about it times its variance: a ridge. Of the bit it also shrinks s (kappa).
+    Shapes: x [Q, F + 1]; mean [F + 1, F + 1], the covariance of a query's vector.
     """
-    q, d = held_out.query, held_out.item
-    s = space.offset[d] + np.einsum("nf,nf->n", x[q].astype(np.float32), space.items[d]).astype(np.float64)
-    spread = spread_of(space, memory, rows, x, held_out)
-    return s / np.sqrt(1 + FLAT * spread.asked), spread
-
-
-def held_out_terms(log_odds: Floats, held_out: Memory) -> Floats:
-    """log P(showings of each held-out pair), up to what is the same for every model: log(1 - p + p e^l).  Shapes: -> [n]."""
-    ratio = held_out.value.astype(np.float64)
-    found: Floats = np.logaddexp(0, log_odds + ratio) - np.logaddexp(0, log_odds)
-    return found
-
-
-def item_step(space: Space, memory: Memory, x: Floats, mean: Floats, start: Space, g: Floats) -> Space:
-    """The items' directions at their posterior mode, with the queries' vectors known up to their spread.
-
-    The prior of y_d is normal around `start`, with the precision of ITEM_KNOWLEDGE queries. What is not known of x counts as
-    information about it times its variance (a ridge), and shrinks the log-odds (kappa).
-    Shapes: x [Q, F + 1]; mean [F + 1, F + 1], the covariance of a query's vector; g [D].
-    """
-    F = space.items.shape[1] - 1
-    with compiling():
-        information = _newton_kernel.information(
-            memory.first, memory.item, memory.value, space.offset, space.items, x, np.zeros((CHUNKS, memory.D))
-        )
-    ridge = information[:, None] * np.diag(mean)[None, :F]
-    p = sigmoid(g)
-    prior = (ITEM_KNOWLEDGE * p * (1 - p))[:, None]
-    kappa = 1 / np.sqrt(1 + FLAT * np.einsum("df,fg,dg->d", space.items, mean, space.items))
-    # The offset is a coordinate that cannot move.
-    offset = space.offset[:, None].astype(np.float64)
-    m = np.hstack([start.items[:, :F] * prior / (prior + ridge), offset])
-    y = np.hstack([space.items[:, :F], offset])
-    precision = np.hstack([prior + ridge, np.full_like(offset, 1e9)])
+    F, D, query = space.items.shape[1] - 1, len(space.items), seen.query
+    _, _, h = seen.grades.terms(space.s(query, seen.item, x) + seen.other, seen.L)
+    ridge = np.zeros((D, F + 1))
+    ridge[:, :F] = np.bincount(seen.item, h, D)[:, None] * np.diag(mean)[None, :F]
+    m = prior.centre * prior.precision / (prior.precision + ridge)
+    y = np.column_stack([space.items[:, :F], space.offset]).astype(np.float64)
+    order = csr_matrix((np.arange(len(seen.item)), seen.item, seen.first), shape=(seen.Q, D)).tocsc()
+    at = order.data.astype(np.int64)
+    families = np.tile(seen.grades.family(), (D, 1, 1))
+    L = seen.L[at]
+    if seen.grades.is_bit:
+        kappa = 1 / np.sqrt(1 + FLAT * np.einsum("df,fg,dg->d", space.items, mean, space.items))
+        families[:, 1, 1] = kappa
+        L = L ** kappa[seen.item[at]][:, None].astype(np.float32)
+    offset = (seen.other + x[query, F].astype(np.float32))[at]
     vectors = np.column_stack([x[:, :F], np.ones(len(x))]).astype(np.float32)
-    pairs = csr_matrix((np.arange(len(memory.item)), memory.item, memory.first), shape=(memory.Q, memory.D)).tocsc()
     with compiling():
         _newton_kernel.ascend_items(
-            pairs.indptr.astype(np.int64), pairs.indices.astype(np.int32), memory.value[pairs.data.astype(np.int64)], kappa,
-            x[:, F].astype(np.float32), vectors, precision, m, y, ITEM_STEPS, TOLERANCE,
-        )  # fmt: skip
-    y[:, F] = 1
-    return replace(space, items=y.astype(np.float32))
+            order.indptr.astype(np.int64),
+            order.indices.astype(np.int32),
+            L,
+            families,
+            offset,
+            vectors,
+            prior.precision + ridge,
+            m,
+            y,
+            ITEM_STEPS,
+            TOLERANCE,
+        )
+    items = np.column_stack([y[:, :F], np.ones(D)]).astype(np.float32)
+    return replace(space, items=items, offset=y[:, F].astype(np.float32))

@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_matrix
 from scipy.special import digamma, gammaln
 
-from graded.counts import Counts
+from tandemrank.beliefs.counts import Counts
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from graded import _newton_kernel
-from graded.counts import Counts
+from tandemrank.beliefs import _newton_kernel
+from tandemrank.beliefs.counts import Counts
+from tandemrank.gradients._bridge import compiling
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -102,7 +103,8 @@ class Grades:
         Shapes: s [n]; L [n, J] -> [n] each.
         """
         found = np.empty((3, len(s)), np.float32)
-        _newton_kernel.terms_of(s.astype(np.float32), L, self.family(), found)
+        with compiling():
+            _newton_kernel.terms_of(s.astype(np.float32), L, self.family(), found)
         return found[0].astype(np.float64), found[1].astype(np.float64), found[2].astype(np.float64)
 
     def marginal(self, s: Floats, variance: Floats, L: Floats32) -> Floats:

@@ -7,13 +7,16 @@ A row is one (pair, theta_k, time); all that is known of relevance is the likeli
     log P(showings | R) = sum over rows [ clicks log(theta_k R) + (showings - clicks) log(1 - theta_k R) ].
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.sparse import sums_by
 from tandemrank.errors import LogError
+from tandemrank.logs.feedback import Feedback, exposure
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -40,12 +43,39 @@ class Counts:
     D: int
 
     @classmethod
+    def of(cls, parts: Sequence[Feedback], theta: Floats) -> "Counts":
+        """Of the sums of a log; several parts of one vocabulary are in the order of time, at most TIMES.  Shapes: theta [K]."""
+        for part in parts:
+            exposure(part, theta)  # refuses a curve that is too short
+        time = np.repeat(np.arange(len(parts)), [len(part.query) for part in parts])
+        query, item, rank, shown, clicks = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("query", "item", "rank", "shown", "clicks")
+        )
+        impressions = np.sum([part.impressions for part in parts], axis=0)
+        examined = np.asarray(theta, np.float64)[rank]
+        return cls.of_rows(
+            query, item, examined, shown, clicks, impressions=impressions, D=parts[0].D, time=time if len(parts) > 1 else None
+        )
+
+    @classmethod
     def of_rows(
-        cls, query: Whole, item: Whole, examined: Floats, shown: Floats, clicks: Floats, *, impressions: Floats, D: int,
+        cls,
+        query: NDArray[np.integer],
+        item: NDArray[np.integer],
+        examined: Floats,
+        shown: Floats,
+        clicks: Floats,
+        *,
+        impressions: Floats,
+        D: int,
         time: NDArray[np.integer] | None = None,
-    ) -> "Counts":  # fmt: skip
-        """Of rows in any order, `examined` their theta_k; rows of one pair, rank and time are added up.  Shapes: [n] each."""
-        if len(query) and (clicks > shown).any():
+    ) -> "Counts":
+        """Of rows in any order, `examined` their theta_k; rows of one pair, rank and time are added up.  Shapes: [n] each.
+
+        A showing that nobody examines says nothing of relevance, and yet production chose it.
+        """
+        if len(query) and (clicks > shown * (1 + 1e-9)).any():
             raise LogError("expected at most one click for each showing; got more clicks than showings. Check the log.")
         when = np.zeros(len(query), np.int64) if time is None else np.asarray(time, np.int64)
         levels, rank = np.unique(-np.asarray(examined, np.float64), return_inverse=True)
@@ -53,30 +83,25 @@ class Counts:
         distinct = (np.asarray(query, np.int64) * D + item) * width + rank * TIMES + when
         if not (np.diff(distinct) > 0).all():  # sums that were made by rank are in this order already
             distinct, at = np.unique(distinct, return_inverse=True)
-            shown, clicks = (_sums(at, x, len(distinct)) for x in (shown, clicks))
+            shown, clicks = (sums_by(at, x, len(distinct)) for x in (shown, clicks))
         of_pair = distinct // width
         new = np.diff(of_pair, prepend=-1) != 0
         pairs = of_pair[new]
         return cls(
-            query=pairs // D, item=(pairs % D).astype(np.int32), pair=np.cumsum(new) - 1,
+            query=pairs // D,
+            item=(pairs % D).astype(np.int32),
+            pair=np.cumsum(new) - 1,
             examined=-levels[distinct % width // TIMES] if len(levels) else np.zeros(0),
-            shown=np.asarray(shown, np.float64), clicks=np.asarray(clicks, np.float64),
-            time=(distinct % TIMES).astype(np.int8), impressions=np.asarray(impressions, np.float64), D=D,
-        )  # fmt: skip
-
-    @classmethod
-    def of_lists(cls, query: Whole, items: Whole, clicks: Whole, theta: Floats, *, Q: int, D: int) -> "Counts":
-        """Of impressions in the order of time.  Shapes: query [n]; items, clicks [n, K]; theta [K]."""
-        n, K = items.shape
-        time = np.arange(n) * TIMES // max(n, 1)
-        return cls.of_rows(
-            np.repeat(query, K), items.ravel(), np.tile(theta[:K], n), np.ones(n * K), clicks.ravel().astype(np.float64),
-            impressions=np.bincount(query, minlength=Q).astype(np.float64), D=D, time=np.repeat(time, K),
-        )  # fmt: skip
+            shown=np.asarray(shown, np.float64),
+            clicks=np.asarray(clicks, np.float64),
+            time=(distinct % TIMES).astype(np.int8),
+            impressions=np.asarray(impressions, np.float64),
+            D=D,
+        )
 
     def sums(self, index: NDArray[np.integer], values: Floats, n: int) -> Floats:
         """Values of pairs summed by an index, its query or item.  Shapes: index, values [pairs] -> [n]."""
-        return _sums(index, values, n)
+        return sums_by(index, values, n)
 
     @property
     def Q(self) -> int:
@@ -95,7 +120,7 @@ class Counts:
 
     def by_pair(self, values: Floats) -> Floats:
         """Values of rows summed by pair.  Shapes: [rows] -> [pairs]."""
-        return _sums(self.pair, values, len(self.query))
+        return sums_by(self.pair, values, len(self.query))
 
     @cached_property
     def C(self) -> Floats:
@@ -131,9 +156,12 @@ class Counts:
         rows = kept[self.pair]
         place = np.cumsum(kept) - 1
         return replace(
-            self, query=self.query[kept], item=self.item[kept], pair=place[self.pair[rows]],
+            self,
+            query=self.query[kept],
+            item=self.item[kept],
+            pair=place[self.pair[rows]],
             **{name: getattr(self, name)[rows] for name in ("examined", "shown", "clicks", "time")},
-        )  # fmt: skip
+        )
 
     def weighted(self, weight: Floats) -> "Counts":
         """Every time with a weight of its own; pairs without any are gone.  Shapes: weight [TIMES]."""
@@ -142,7 +170,3 @@ class Counts:
         kept = np.bincount(self.pair, w, len(self.query)) > 0
         return some if kept.all() else some.only(kept)
 
-
-def _sums(index: NDArray[np.integer], values: Floats, n: int) -> Floats:
-    """Values summed by an index.  Shapes: index, values [m] -> [n]."""
-    return np.asarray(np.bincount(index, values, n), np.float64)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from graded.counts import Counts
-from graded.grades import Grades, sigmoid
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank._base import random
 
 Floats = NDArray[np.float64]

@@ -15,14 +15,16 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from graded import models, vectors
-from graded.belief import Beliefs, Chosen, Input, columns
-from graded.choice import Choice
-from graded.counts import TIMES, Counts
-from graded.features import Features
-from graded.grades import Grades, sigmoid
-from graded.noise import fit_bit
-from graded.turns import Given, Part, directions_of, judged, lesson_of, run, started
+from tandemrank.beliefs import models, steps
+from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
+from tandemrank.beliefs.choice import Choice
+from tandemrank.beliefs.counts import TIMES, Counts
+from tandemrank.beliefs.features import Features
+from tandemrank.beliefs.grades import Grades, sigmoid
+from tandemrank.beliefs.noise import fit_bit
+from tandemrank.beliefs.space import from_production
+from tandemrank.beliefs.vectors import Vectors
+from tandemrank.beliefs.turns import Given, Part, directions_of, judged, lesson_of, run, started
 from tandemrank._base import random
 from tandemrank.errors import InputError, LogError
 
@@ -59,10 +61,10 @@ def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: i
     seen = train.seen(fitted.other(train))
     terms, s = judged(fitted, train, judge)
     prior = directions_of(seen, train.counts, fitted.start, chosen, given, seed)[1]
-    mean = vectors.spread_of(fitted.space, seen, train.counts.rows, fitted.x).mean
-    space = vectors.item_step(fitted.space, seen, fitted.x, mean, prior)
+    mean = steps.spread_of(fitted.space, seen, train.counts.rows, fitted.x).mean
+    space = steps.item_step(fitted.space, seen, fitted.x, mean, prior)
     rows = np.unique(judge.counts.query)
-    new = replace(fitted, space=space, x=vectors.query_step(space, seen, rows, fitted.x))
+    new = replace(fitted, space=space, x=steps.query_step(space, seen, rows, fitted.x))
     found, _ = judged(new, train, judge)
     return replace(chosen, steps=1) if surely_better(sigmoid(s) * (found - terms)) else chosen
 
@@ -91,7 +93,7 @@ def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: 
         place = np.minimum(place, len(early.query) - 1)
         same = (early.query[place] == late.query) & (early.item[place] == late.item)
         before[same] = part.L[place[same]]
-        spread = vectors.spread_of(fitted.space, part.seen(fitted.other(part)), early.rows, fitted.x, late)
+        spread = steps.spread_of(fitted.space, part.seen(fitted.other(part)), early.rows, fitted.x, late)
         both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
         values[half_life] = both - alone
     best = max(HALF_LIVES, key=lambda h: float(values[h].sum()))
@@ -191,7 +193,7 @@ def fit(
     counts: Counts,
     features: Features | None = None,
     *,
-    production: tuple[NDArray[np.floating], NDArray[np.floating]] | None = None,
+    production: Vectors | None = None,
     seed: int = 0,
     watch: Callable[[str], None] | None = None,
 ) -> Beliefs:
@@ -230,7 +232,7 @@ def fit(
     if chosen.source == "production":
         chosen = with_item_step(chosen, part, apart, given, seed)
     fitted = run(part, chosen, given, seed)
-    spread = vectors.spread_of(fitted.space, part.seen(fitted.other(part)), counts.rows, fitted.x)
+    spread = steps.spread_of(fitted.space, part.seen(fitted.other(part)), counts.rows, fitted.x)
     never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
     return Beliefs(
         chosen=replace(chosen, never=never),
@@ -245,19 +247,19 @@ def fit(
 
 
 def _given(
-    counts: Counts, features: Features, production: tuple[NDArray[np.floating], NDArray[np.floating]] | None
+    counts: Counts, features: Features, production: Vectors | None
 ) -> Given:
     u, z = features.encoded(counts.Q, counts.D)
     design = np.column_stack([np.ones(counts.D), z])
     rising = np.zeros(design.shape[1], np.bool_)
     if production is None:
         return Given(u, z, design, rising)
-    if (len(production[0]), len(production[1])) != (counts.Q, counts.D):
+    if (len(production.queries), len(production.items)) != (counts.Q, counts.D):
         raise InputError(
-            f"expected vectors of {counts.Q} queries and {counts.D} items, as the log has; got {len(production[0])} and "
-            f"{len(production[1])}."
+            f"expected vectors of {counts.Q} queries and {counts.D} items, as the log has; got {len(production.queries)} and "
+            f"{len(production.items)}."
         )
-    found = vectors.from_production(np.asarray(production[0]), np.asarray(production[1]))
+    found = from_production(production)
     if found is None:
         return Given(u, z, design, rising)
     directions, score = found

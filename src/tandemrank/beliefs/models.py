@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from graded.grades import Floats32, Grades
+from tandemrank.beliefs.grades import Floats32, Grades
 
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]

@@ -6,11 +6,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from graded.choice import Choice
-from graded.counts import Counts
-from graded.grades import Floats32, Grades
-from graded.models import Model, Product
-from graded.vectors import Space
+from tandemrank.beliefs.choice import Choice
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.grades import Floats32, Grades
+from tandemrank.beliefs.models import Model, Product
+from tandemrank.beliefs.space import Space
 from tandemrank._base.sparse import entries_of_rows, places_in_rows
 
 Floats = NDArray[np.float64]

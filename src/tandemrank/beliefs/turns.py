@@ -5,13 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from graded import models, vectors
-from graded.belief import Chosen
-from graded.counts import Counts
-from graded.grades import Floats32, Grades, sigmoid
-from graded.levels import Levels, item_levels
-from graded.models import Lesson, Model
-from graded.vectors import Directions, ItemPrior, Seen, Shape, Space
+from tandemrank.beliefs import models, steps
+from tandemrank.beliefs.belief import Chosen
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.grades import Floats32, Grades, sigmoid
+from tandemrank.beliefs.levels import Levels, item_levels
+from tandemrank.beliefs.models import Lesson, Model
+from tandemrank.beliefs.space import Directions, Shape, Space, shaped
+from tandemrank.beliefs.steps import ItemPrior, Seen
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -87,7 +88,7 @@ def started(part: Part, level: float, given: Given) -> Start:
     flat = Space(
         np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([[1 / level]])
     )
-    beta = vectors.query_step(flat, part.seen(), c.rows)
+    beta = steps.query_step(flat, part.seen(), c.rows)
     X = part.X - centre[c.item]
     w = weights(part, flat.s(c.query, c.item, beta), X)
     return Start(levels, flat, beta, w, centre, X @ w)
@@ -148,11 +149,11 @@ def run(part: Part, chosen: Chosen, given: Given, seed: int) -> Fitted:
     other = start.other if model is None else start.other + model.at(c.query, c.item)
     seen = part.seen(other)
     space, prior = directions_of(seen, c, start, chosen, given, seed)
-    x = vectors.query_step(space, seen, c.rows)
+    x = steps.query_step(space, seen, c.rows)
     for _ in range(chosen.steps):
-        mean = vectors.spread_of(space, seen, c.rows, x).mean
-        space = vectors.item_step(space, seen, x, mean, prior)
-        x = vectors.query_step(space, seen, c.rows, x)
+        mean = steps.spread_of(space, seen, c.rows, x).mean
+        space = steps.item_step(space, seen, x, mean, prior)
+        x = steps.query_step(space, seen, c.rows, x)
     return Fitted(start, model, space, x)
 
 
@@ -163,13 +164,13 @@ def directions_of(
     g, before = start.levels.after, start.levels.before
     if chosen.source == "production" and given.directions is not None:
         shape = Shape(total=chosen.total, slope=chosen.slope, level=chosen.level, trust=chosen.trust)
-        space = vectors.shaped(given.directions, g, shape, c.Q)
+        space = shaped(given.directions, g, shape, c.Q)
         F, p = space.items.shape[1] - 1, sigmoid(g)
         known = np.repeat((KNOWLEDGE * p * (1 - p))[:, None], F, 1)
         centre = np.column_stack([space.items[:, :F], space.offset]).astype(np.float64)
         return space, ItemPrior(centre, np.column_stack([known, np.full(c.D, 1e9)]))
-    found = vectors.from_log(seen, g, c.rows, chosen.level, seed=seed, most=chosen.rank)
-    space = vectors.shaped(found, g, Shape(total=0.5 * chosen.total, slope=0.0, level=chosen.level), c.Q)
+    found = steps.from_log(seen, g, c.rows, chosen.level, most=chosen.rank, seed=seed)
+    space = shaped(found, g, Shape(total=0.5 * chosen.total, slope=0.0, level=chosen.level), c.Q)
     F, p = space.items.shape[1] - 1, sigmoid(before)
     precision = np.column_stack([np.full((c.D, F), F / chosen.total), start.levels.knowledge * p * (1 - p)])
     return space, ItemPrior(np.column_stack([np.zeros((c.D, F)), before]), precision)
@@ -180,5 +181,5 @@ def judged(fitted: Fitted, train: Part, held: Part) -> tuple[Floats, Floats]:
     c = held.counts
     s = fitted.space.s(c.query, c.item, fitted.x) + fitted.other(held)
     seen = train.seen(fitted.other(train))
-    variance = vectors.spread_of(fitted.space, seen, train.counts.rows, fitted.x, c).asked
+    variance = steps.spread_of(fitted.space, seen, train.counts.rows, fitted.x, c).asked
     return train.grades.marginal(s, variance, held.L) + held.best, s
