@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,9 +10,10 @@ from numpy.typing import NDArray
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import Floats32, Grades
+from tandemrank.beliefs.model import Belief, RewardModel
 from tandemrank.beliefs.models import Model, Product
 from tandemrank.beliefs.space import Space
-from tandemrank._base.sparse import entries_of_rows, places_in_rows
+from tandemrank._base.sparse import entries_of_rows
 
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
@@ -115,8 +117,10 @@ def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class Beliefs:
+class Beliefs(RewardModel):
     """The fitted beliefs.  Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J]."""
+
+    kind: ClassVar[str] = "beliefs"
 
     chosen: Chosen
     counts: Counts
@@ -140,13 +144,17 @@ class Beliefs:
         return s, self.query_spread[q] * self.item_spread[d]
 
     def matrix(self, q: Items) -> Floats:
-        """The mean of R of every item.  Shapes: q [B] -> [B, D]."""
+        """The mean of R of every item for some queries; the last column is for items that the log does not know.
+
+        Shapes: q [B] -> [B, D + 1].
+        """
         s = (self.x[q].astype(np.float32) @ self.space.items.T + self.space.offset).astype(np.float64)
         s += self.inputs.never_matrix(q) - self.chosen.never
         R = self.chosen.grades.prior(s, self.query_spread[q, None] * self.item_spread)
         rows, entries = entries_of_rows(self.counts.first, np.asarray(q, np.int64))
         R[rows, self.counts.item[entries]] = self.remembered[0][entries]
-        return R
+        c = self.counts
+        return np.column_stack([R, np.full(len(q), c.C.sum() / max(float(c.E.sum()), 1e-9))])
 
     def product(self) -> tuple[Floats32, Floats32, Floats32]:
         """s of pairs before they are shown as a product for a generator: vectors of queries and items, and levels of items.
@@ -163,21 +171,46 @@ class Beliefs:
         level = self.space.offset - self.inputs.centre @ w - self.chosen.never
         return np.hstack(x).astype(np.float32), np.hstack(y).astype(np.float32), level.astype(np.float32)
 
-    def mean(self, q: Items, items: Items) -> Floats:
-        """The mean of R of some items of each query.  Shapes: q [B]; items [B, M] -> [B, M]."""
-        return self._both(q, items)[0]
-
-    def variance(self, q: Items, items: Items) -> Floats:
-        """The variance of R of some items of each query.  Shapes: q [B]; items [B, M] -> [B, M]."""
-        return self._both(q, items)[1]
-
-    def _both(self, q: Items, items: Items) -> tuple[Floats, Floats]:
-        q, items = np.asarray(q, np.int64), np.asarray(items, np.int64)
-        rows, d = np.repeat(q, items.shape[1]), items.ravel()
-        s, v = self.before(rows, d)
-        J = self.L.shape[1]
-        mean, variance = self.chosen.grades.posterior(s, v, np.ones((len(d), J), np.float32))
-        place = places_in_rows(self.counts.first, self.counts.item, q, items, self.counts.D).ravel()
-        known = place >= 0
+    def at(self, q: Items, d: Items) -> Belief:
+        """Mean and variance of R of pairs.  Shapes: q, d [n] -> [n]."""
+        q, d = np.asarray(q, np.int64), np.asarray(d, np.int64)
+        s, v = self.before(q, d)
+        mean, variance = self.chosen.grades.posterior(s, v, np.ones((len(d), self.L.shape[1]), np.float32))
+        c = self.counts
+        key, wanted = c.query * c.D + c.item, q * c.D + d
+        place = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
+        known = key[place] == wanted if len(key) else np.zeros(len(q), np.bool_)
         mean[known], variance[known] = (values[place[known]] for values in self.remembered)
-        return mean.reshape(items.shape), variance.reshape(items.shape)
+        return Belief(mean, variance)
+
+    def constants(self) -> dict[str, Any]:
+        """What was chosen, in plain numbers and words."""
+        c = self.chosen
+        return {
+            "relevance": "a bit" if c.grades.is_bit else "graded",
+            "levels": [float(r) for r in c.grades.R],
+            "spread": c.grades.spread,
+            "directions": c.source,
+            "rank": self.space.items.shape[1] - 1,
+            "difference_of_queries": c.total,
+            "features": c.model,
+            "weights_of_production": [float(w) for w in self.inputs.w],
+            "never_shown": c.never,
+            "half_life": None if np.isinf(c.half_life) else c.half_life,
+        }
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays."""
+        mean, variance = self.remembered
+        x, y, level = self.product()
+        return {
+            "query": self.counts.query,
+            "item": self.counts.item,
+            "mean": mean,
+            "variance": variance,
+            "x": x,
+            "y": y,
+            "level": level,
+            "query_spread": self.query_spread,
+            "item_spread": self.item_spread,
+        }

@@ -50,7 +50,7 @@ Reward = Annotated[
     str,
     typer.Option(
         help="Reward model of doubly_robust, cross-fitted: item-rate (clicks per examination of the item and the "
-        "query), or posterior (all that the log says, docs/learning.md)."
+        "query), or beliefs (all that the log says, docs/beliefs.md)."
     ),
 ]
 UnitOption = Annotated[

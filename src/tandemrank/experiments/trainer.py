@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.random import derive
-from tandemrank.beliefs.posterior import Posterior
-from tandemrank.beliefs.scorer import scorer_of
+from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.scorer import ranker_of
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import Evaluation, evaluate, ndcg
 from tandemrank.experiments.stage_models import staged
@@ -101,7 +101,7 @@ class Trainer:
         start = start_policy(world, config, world.task.D)
         self.methods = Methods(
             staged(config.stages, start, world.task.item_features),
-            None if log.clicks.posterior is None else _believed(start, log.clicks.posterior),
+            None if log.clicks.beliefs is None else _believed(start, log.clicks.beliefs),
             log.clicks.weights,
             world.theta,
             config.learning.training,
@@ -157,9 +157,9 @@ class Trainer:
         return found
 
 
-def _believed(start: TwoStagePolicy, beliefs: Posterior) -> TwoStagePolicy:
+def _believed(start: TwoStagePolicy, beliefs: Beliefs) -> TwoStagePolicy:
     """The beliefs in both stages."""
-    scorer = scorer_of(beliefs)
+    scorer = ranker_of(beliefs)
     return replace(start, generator=scorer, ranker=scorer)
 
 

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import positions_of
 from tandemrank._base.random import derive
-from tandemrank.beliefs import item_rate, posterior
+from tandemrank.beliefs import item_rate
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.model import RewardModel
 from tandemrank.beliefs.vectors import vectors_of
 from tandemrank.clicks.models import examination_curve
@@ -229,10 +231,9 @@ def _expected(log: Feedback, theta: Floats, found: Resolved, asked: Question) ->
 def _reward(
     log: Feedback, theta: Floats, asked: Question, logger: TwoStagePolicy | None, by_query: bool
 ) -> RewardModel:
-    """The reward model of a part of the log; of the posterior the logger's vectors, given or fitted, are the prior, and its
-    scores are evidence, as in training.
+    """The reward model of a part of the log; of beliefs the logger's vectors, given or fitted, are the prior, as in training.
 
-    Of queries that it has not seen the posterior knows no more than rates do, so they do there.
+    Of queries that they have not seen beliefs know no more than rates do, so they do there.
     """
     if isinstance(asked.reward, RewardModel):
         return asked.reward
@@ -240,4 +241,4 @@ def _reward(
         return item_rate.reward_model(log, theta)
     given = asked.logging_policy
     drew = vectors_of(logger or (given.policy if isinstance(given, FittedLogger) else given), log.vocabulary)
-    return posterior.fit(log, theta, vectors=drew, logger=drew, seed=derive(asked.seed, "reward") % 2**32)
+    return fit(Counts.of([log], theta), production=drew, seed=derive(asked.seed, "reward") % 2**32)

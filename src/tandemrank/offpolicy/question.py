@@ -17,8 +17,8 @@ from tandemrank.offpolicy.propensities import Asked, FittedLogger
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Curve = Literal["reciprocal", "dcg"]
-RewardSource = Literal["posterior", "item-rate"] | RewardModel
-REWARDS = ("posterior", "item-rate")
+RewardSource = Literal["beliefs", "item-rate"] | RewardModel
+REWARDS = ("beliefs", "item-rate")
 LOWEST_LEVEL, HIGHEST_LEVEL = 0.5, 0.999999
 
 MOST_DRAWS = 10**7  # samples or replicates: more is a slip
@@ -44,7 +44,7 @@ class Question:
       about the log's own impressions; "queries" for one about other queries like them, whatever the impressions of one have
       in common.
     - `engine`: what reads the log, as in `logs.read`; the same bits either way.
-    - `reward`: the reward model, "item-rate", "posterior" (clicks and non-clicks, with memory), or one that was fitted to other
+    - `reward`: the reward model, "item-rate", "beliefs" (clicks and non-clicks, with memory), or one that was fitted to other
       impressions in the vocabulary of the log.
     """
 

@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from tandemrank.beliefs import posterior
-from tandemrank.beliefs.posterior import Posterior
+from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.vectors import Vectors, vectors_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.description import ENOUGH_CLICKS
@@ -31,13 +32,13 @@ ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32
 class TrainingData:
     """What a log says: weights for training, and the part that was held out for judging, if any, with its propensities.
 
-    `propensities`: of what trains, then of what is held out. `posterior`: the beliefs by what trains, where they are used.
+    `propensities`: of what trains, then of what is held out. `beliefs`: those by what trains, where they are used.
     """
 
     weights: csr_matrix | Weights
     held_out: Feedback | None
     propensities: Resolved
-    posterior: Posterior | None = None
+    beliefs: Beliefs | None = None
 
     def criterion(self, config: LearningConfig, *, lists: ListMaker | None = None) -> Criterion | None:
         """The judgement that says when to stop, with early stopping; only held-out clicks enter, never the truth.
@@ -97,7 +98,7 @@ def prepare(
     if config.objective == "ips" and not needs_beliefs:
         return TrainingData(click_weights(used.rho_0[0], train_log), held_out, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
-    beliefs = posterior.fit(train_log, config.theta, vectors=vectors or drew, logger=drew, seed=seed)
+    beliefs = fit(Counts.of([train_log], config.theta), production=vectors or drew, seed=seed)
     by_clicks = config.objective == "ips"
     weights = click_weights(used.rho_0[0], train_log) if by_clicks else belief_weights(train_log, beliefs)
     return TrainingData(weights, held_out, used, beliefs)

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.random import derive
-from tandemrank.beliefs.scorer import scorer_of
+from tandemrank.beliefs.scorer import ranker_of
 from tandemrank.errors import ConfigError
 from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.feedback import fingerprint
@@ -252,7 +252,7 @@ def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[Trainin
     """Both stages before training, without the pairs that must not be shown, whose weights do not count either."""
     config, beliefs, start = plan.config, None, None
     K2 = config.candidates or config.K
-    if UNTRAINED in plan.methods and data.posterior is not None:
+    if UNTRAINED in plan.methods and data.beliefs is not None:
         beliefs = believed_policy(plan.start, parts, data, K2=K2, K=config.K)
     if plan.trains:
         start = initial_policy(plan.start, parts.train, config.theta, K2=K2, K=config.K, seed=plan.seed)
@@ -267,16 +267,15 @@ def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[Trainin
 
 
 def believed_policy(start: Start, parts: Parts, data: TrainingData, *, K2: int, K: int) -> TwoStagePolicy:
-    """The beliefs in both stages; what the policy to start from remembers of earlier logs stays."""
-    if data.posterior is None:
+    """The beliefs in both stages."""
+    if data.beliefs is None:
         raise ConfigError("the method beliefs needs the beliefs of a log: give `prepare` needs_beliefs.")
     if start.policy is not None and start.vectors(parts.vocabulary) is None:
         raise ConfigError(
             f"the beliefs start from a policy with vectors of all queries and items; got one of the kind "
             f"{start.policy.ranker.kind}. Train it instead (--method joint)."
         )
-    earlier = None if start.policy is None else start.policy.ranker
-    scorer = scorer_of(data.posterior, earlier)
+    scorer = ranker_of(data.beliefs)
     return TwoStagePolicy(scorer, scorer, K2, K, parts.vocabulary)
 
 
@@ -332,7 +331,7 @@ def value(
         most_likely=found.most_likely,
         by_frequency=groups,
         choice=choice,
-        posterior=data.posterior,
+        beliefs=data.beliefs,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tandemrank.beliefs.posterior import Posterior
+from tandemrank.beliefs.belief import Beliefs
 from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
 from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.values import PRODUCTION, Value
@@ -89,7 +89,7 @@ class Learned:
     most_likely: dict[Method, Value] = field(default_factory=dict)  # of lists as `recommend` gives, not drawn
     by_frequency: dict[Method, tuple[FrequencyGroup, ...]] = field(default_factory=dict)  # against production
     choice: Choice | None = None  # of the method, where held-out clicks made it
-    posterior: Posterior | None = None  # the beliefs by the part that trains, where they are used
+    beliefs: Beliefs | None = None  # the beliefs by the part that trains, where they are used
 
     @property
     def was_trained(self) -> bool:
@@ -123,7 +123,7 @@ class Learned:
             ],
             "differences": [difference.summary() for difference in self.differences],
             "choice": None if self.choice is None else asdict(self.choice),
-            "beliefs": None if self.posterior is None else self.posterior.constants(),
+            "beliefs": None if self.beliefs is None else self.beliefs.constants(),
             "gates": [{"method": method, **gate.summary()} for method, gate in self.gates.items()],
             "most_likely": [{"method": method, **value.summary()} for method, value in self.most_likely.items()],
             "by_frequency": [

@@ -182,7 +182,7 @@ class Valuer:
         used, times = self.data.propensities, self.parts.times
         is_fitted = used.kind == "fitted"  # then values are plain IPS, without a reward model
         # With a held-out part it has seen less than a model may see here.
-        reward = None if self.parts.held_out.N or is_fitted else self.data.posterior
+        reward = None if self.parts.held_out.N or is_fitted else self.data.beliefs
         logger: TwoStagePolicy | FittedLogger | None = used.logger
         if is_fitted and used.logger is not None:
             logger = FittedLogger(used.logger, float(times[times > 0].mean()))
