@@ -127,13 +127,14 @@ class Believed(_Listing):
         reason to draw at random, and changes no order.  Shapes: q [B]; v [D] or [B, M] -> [B, D] or [B, M]."""
         own, around = self.query_spread[q][:, None], self.around**2
         flat: Tensor = 1 / torch.sqrt(1 + FLAT * (around + own * v))
-        return flat * self._scale(q)[:, None]
+        return flat * self.scale(q)[:, None]
 
-    def _scale(self, q: Tensor) -> Tensor:
+    def scale(self, q: Tensor) -> Tensor:
+        """The scale of a query's scores, that of its mean item.  Shapes: q [B] -> [B]."""
         return torch.sqrt(1 + FLAT * (self.around**2 + self.query_spread[q] * self.item_spread.mean()))
 
     def _listed(self, q: Tensor, entries: Tensor) -> Tensor:
-        return self.value[entries] * self._scale(q.ravel()).view(q.shape)
+        return self.value[entries] * self.scale(q.ravel()).view(q.shape)
 
     def spec(self) -> dict[str, Any]:
         (Q, F), D = self.queries.shape, self.D

@@ -290,12 +290,13 @@ class TwoStagePolicy:
         generator = torch.Generator().manual_seed(seed)
         curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
         for part in self.parts(np.flatnonzero(np.diff(weights.indptr))):
-            value[part] = self._utility(part, weights[part], curve, samples, generator)
+            value[part] = self.batch_utility(part, weights[part], curve, samples, generator)
         return value
 
-    def _utility(
+    def batch_utility(
         self, q: NDArray[np.int64], w: csr_matrix, theta: Tensor, samples: int, generator: torch.Generator
     ) -> NDArray[np.float64]:
+        """The same for a batch of queries.  Shapes: q [B]; w [B, D]; theta [K] -> [B]."""
         if self.is_large:
             return candidates.utility(self, q, w, theta, samples=samples, generator=generator)
         s_c, s_r = self.plain_scores(q)

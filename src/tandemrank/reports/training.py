@@ -113,11 +113,19 @@ def sentences(learned: Learned) -> list[str]:
 
 
 def _chosen(learned: Learned) -> list[str]:
-    """Which method held-out clicks chose, and by how much."""
-    if (choice := learned.choice) is None:
+    """What the beliefs expect of the generator, and what was trained for it; nothing where there is one stage."""
+    choice, policy = learned.choice, learned.policy
+    if choice is None or policy.K2 == len(policy.vocabulary.item_ids):
         return []
-    scores = (f"{label(one.method)} {decimal(one.judgement)}" for one in choice.tried)
-    return [f"Held-out clicks chose {label(choice.method)} (scores on them: {', '.join(scores)})."]
+    first = choice.tried[0].expected
+    lost = (
+        f"The re-ranker alone, over all items, is expected to get {decimal(choice.everything)} clicks per impression; behind the "
+        f"generator that was not trained {decimal(first)} ({first / max(choice.everything, 1e-12):.1%})"
+    )
+    if len(choice.tried) == 1:
+        return [f"{lost}. So nothing was trained."]
+    others = ", ".join(f"{label(one.method)} {decimal(one.expected)}" for one in choice.tried[1:])
+    return [f"{lost}. Trained: {others}. {label(choice.method)} was kept."]
 
 
 def _harmed(learned: Learned) -> list[str]:
@@ -228,8 +236,7 @@ def made(learned: Learned) -> str:
         )
     if trained:
         return f"From these clicks alone a policy was trained, of {stages}."
-    same = "" if policy.K2 == D else " Both stages have the same scores."
-    return f"From these clicks alone a policy was made, of {stages}.{same} Nothing was trained beyond the beliefs."
+    return f"From these clicks alone a policy was made, of {stages}. Nothing was trained beyond the beliefs."
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

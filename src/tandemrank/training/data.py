@@ -32,10 +32,11 @@ ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32
 class TrainingData:
     """What a log says: weights for training, and the part that was held out for judging, if any, with its propensities.
 
-    `propensities`: of what trains, then of what is held out. `beliefs`: those by what trains, where they are used.
+    `impressions`: lists of each query. `propensities`: of what trains, then of what is held out. `beliefs`: those by what trains, where they are used.
     """
 
     weights: csr_matrix | Weights
+    impressions: NDArray[np.float64]
     held_out: Feedback | None
     propensities: Resolved
     beliefs: Beliefs | None = None
@@ -95,13 +96,14 @@ def prepare(
         rows=config.objective == "ips" or held_out is not None,
         only_clicked=config.objective == "ips",
     )
+    impressions = train_log.impressions.astype(np.float64)
     if config.objective == "ips" and not needs_beliefs:
-        return TrainingData(click_weights(used.rho_0[0], train_log), held_out, used)
+        return TrainingData(click_weights(used.rho_0[0], train_log), impressions, held_out, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
     beliefs = fit(Counts.of([train_log], config.theta), production=vectors or drew, seed=seed)
     by_clicks = config.objective == "ips"
     weights = click_weights(used.rho_0[0], train_log) if by_clicks else belief_weights(train_log, beliefs)
-    return TrainingData(weights, held_out, used, beliefs)
+    return TrainingData(weights, impressions, held_out, used, beliefs)
 
 
 def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:

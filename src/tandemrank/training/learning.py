@@ -5,7 +5,8 @@
 The log's impressions are split: one part trains, one says when to stop or which method to take (empty unless that is asked
 for), and one, which nothing before has seen, values what came out: on its own training clicks every policy looks better than
 it is. Production, which drew the log, needs no estimate: its value is the clicks per impression that the last part shows.
-By default nothing is trained: both stages are the beliefs of the log (method beliefs). The other methods train both stages.
+The re-ranker is what the log is believed to say (`beliefs`), the generator the product nearest to it. By default the generator
+is trained for its re-ranker where the beliefs expect that to pay (`choosing`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +16,10 @@ from pathlib import Path
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.cluster import Engine, check_engine
+from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
-from tandemrank.beliefs.scorer import ranker_of
+from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.scorer import generator_of, ranker_of
 from tandemrank.errors import ConfigError
 from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.feedback import fingerprint
@@ -28,7 +31,7 @@ from tandemrank.offpolicy.propensities import check_curve, row_propensities
 from tandemrank.policies.memory import excluding
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training import valuing
-from tandemrank.training.config import EVALUATION_SHARE, HELD_OUT_SHARE, LearningConfig
+from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.data import TrainingData, before_training, prepare
 from tandemrank.training.driver import Methods, check_methods
 from tandemrank.training.history import Progress
@@ -36,10 +39,14 @@ from tandemrank.training.loop import Trained
 from tandemrank.training.loop import train as train_here
 from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.ray_train import check_ready, train_on_ray
-from tandemrank.training.results import AUTO, Choice, Learned, choose, differences_of
+from tandemrank.training.choosing import AUTO, TRIED, Choice, choose
+from tandemrank.training.results import Learned, differences_of
 from tandemrank.training.schedules import UNTRAINED, Method
 from tandemrank.training.start import Start, initial_policy
 from tandemrank.training.weights import Weights, WithoutPairs
+
+
+GENERATOR_RANK = 32  # dimensions of the generator's product
 
 
 def _nothing(*_: object) -> None:
@@ -57,7 +64,7 @@ class Listener:
 
 @dataclass(frozen=True)
 class LearningPlan:
-    """What `learn` is asked for. `chooses`: the methods are tried, and held-out clicks choose one."""
+    """What `learn` is asked for. `chooses`: of the methods the one is kept of which the beliefs expect most."""
 
     log: Source
     config: LearningConfig
@@ -73,13 +80,13 @@ class LearningPlan:
 
     @property
     def trains(self) -> bool:
-        """Whether a method trains: else both stages are the beliefs as they are."""
+        """Whether a method may train: else both stages are made of the beliefs as they are."""
         return any(method != UNTRAINED for method in self.methods)
 
     @property
     def held_out_share(self) -> float:
-        """The share of the impressions that say when to stop, or which method to take."""
-        return HELD_OUT_SHARE if self.chooses else self.config.held_out_share
+        """The share of the impressions that say when to stop."""
+        return self.config.held_out_share
 
 
 @dataclass(frozen=True)
@@ -106,8 +113,8 @@ def learn(
     """Learns both stages from a click log alone, and values them on impressions that nothing before has seen.
 
     `log`: files, folders, patterns, a frame of polars or pandas. What `config` leaves open comes from the log:
-    `list_length` is its longest list, `candidates` at most its items. `methods`: beliefs, which trains nothing (the default;
-    joint where features are given), and those that train; or auto, where held-out clicks choose one of them.
+    `list_length` is its longest list, `candidates` at most its items. `methods`: auto (the default), which trains the generator
+    where that pays; beliefs, which trains nothing; independent, baseline, stacking and joint, which train (`schedules`).
     `logging_policy`: who drew the log; without it propensities are those of the log, or fitted to its lists. With
     `checkpoints`, a folder, every epoch is saved there, one file per phase, and `resume` goes on from it. The engine ray reads
     files by tasks and trains on all nodes of a cluster, which must all see files and checkpoints.
@@ -141,18 +148,11 @@ def learn(
 
 def _plan(plan: LearningPlan, methods: Sequence[str] | None) -> LearningPlan:
     """The plan with its methods; refuses what cannot be done, and switches without effect."""
-    usual: Method = "joint" if plan.start.is_features else UNTRAINED
-    asked = [usual] if methods is None else list(methods)
+    asked = [AUTO] if methods is None else list(methods)
     chooses = AUTO in asked
     if chooses and len(set(asked)) > 1:
-        raise ConfigError("the method auto tries all others itself: give it alone.")
-    every: tuple[Method, ...] = (UNTRAINED, "joint", "stacking", "independent", "baseline")
-    possible = every[1:] if plan.start.is_features else every
-    plan = replace(plan, methods=possible if chooses else tuple(check_methods(asked)), chooses=chooses)
-    if UNTRAINED in plan.methods and plan.start.is_features:
-        raise ConfigError(
-            "the beliefs of a log do not use features, so they would have no effect. Train two towers of them (--method joint)."
-        )
+        raise ConfigError("the method auto tries the others itself: give it alone.")
+    plan = replace(plan, methods=TRIED if chooses else tuple(check_methods(asked)), chooses=chooses)
     refuse_without_effect(plan)
     if plan.engine == "ray" and plan.trains:
         check_ready(checkpoints=plan.checkpoints)
@@ -231,7 +231,7 @@ def read(plan: LearningPlan) -> Parts:
 def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
     """What the log says: its propensities, the beliefs, and the weights of the documents."""
     plan.listener.stage("what the log says: its propensities and its beliefs")
-    needs_beliefs = UNTRAINED in plan.methods or (plan.trains and plan.config.objective == "beliefs")
+    needs_beliefs = UNTRAINED in plan.methods or not plan.start.has_stages or plan.config.objective == "beliefs"
     data = prepare(
         parts.train,
         plan.config,
@@ -252,10 +252,11 @@ def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[Trainin
     """Both stages before training, without the pairs that must not be shown, whose weights do not count either."""
     config, beliefs, start = plan.config, None, None
     K2 = config.candidates or config.K
-    if UNTRAINED in plan.methods and data.beliefs is not None:
-        beliefs = believed_policy(plan.start, parts, data, K2=K2, K=config.K)
+    if data.beliefs is not None:
+        beliefs = believed_policy(data.beliefs, parts.vocabulary, K2=K2, K=config.K)
     if plan.trains:
-        start = initial_policy(plan.start, parts.train, config.theta, K2=K2, K=config.K, seed=plan.seed)
+        given = plan.start.has_stages and not plan.chooses
+        start = initial_policy(plan.start, parts.vocabulary, K2=K2, K=config.K) if given else beliefs
     if config.exclude is None:
         return data, Built(beliefs, start)
     pairs = pairs_of(parts.train, config.exclude)
@@ -266,21 +267,16 @@ def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[Trainin
     return replace(data, weights=weights), shown
 
 
-def believed_policy(start: Start, parts: Parts, data: TrainingData, *, K2: int, K: int) -> TwoStagePolicy:
-    """The beliefs in both stages."""
-    if data.beliefs is None:
-        raise ConfigError("the method beliefs needs the beliefs of a log: give `prepare` needs_beliefs.")
-    if start.policy is not None and start.vectors(parts.vocabulary) is None:
-        raise ConfigError(
-            f"the beliefs start from a policy with vectors of all queries and items; got one of the kind "
-            f"{start.policy.ranker.kind}. Train it instead (--method joint)."
-        )
-    scorer = ranker_of(data.beliefs)
-    return TwoStagePolicy(scorer, scorer, K2, K, parts.vocabulary)
+def believed_policy(beliefs: Beliefs, vocabulary: Vocabulary, *, K2: int, K: int) -> TwoStagePolicy:
+    """The belief as the re-ranker, and the generator nearest to it; where all items are candidates one stage is enough."""
+    ranker = ranker_of(beliefs)
+    if K2 >= len(vocabulary.item_ids):
+        return TwoStagePolicy(ranker, ranker, K2, K, vocabulary)
+    return TwoStagePolicy(generator_of(ranker, GENERATOR_RANK), ranker, K2, K, vocabulary)
 
 
 def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Method, Trained], Choice | None]:
-    """Every method; where held-out clicks choose, the one that they prefer."""
+    """Every method; where the beliefs choose, the one of which they expect most."""
     if plan.engine == "ray" and not plan.trains:
         plan.listener.note("nothing is trained, so the engine ray shares out the reading of the log alone.")
     driver = Methods(
@@ -295,11 +291,16 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
         resume=plan.resume,
         run=train_on_ray if plan.engine == "ray" else train_here,
     )
-    found = {method: driver.train(method, progress=_of_method(plan.listener, method)) for method in plan.methods}
+
+    def trained(method: Method) -> Trained:
+        return driver.train(method, progress=_of_method(plan.listener, method))
+
     if not plan.chooses:
-        return found, None
-    choice = choose({method: one.policy for method, one in found.items()}, data.judge(plan.config))
-    return {choice.method: found[choice.method]}, choice
+        return {method: trained(method) for method in plan.methods}, None
+    plan.listener.stage("what the beliefs expect of the generator")
+    seed = derive(plan.seed, "choice") % 2**32
+    found, choice = choose(trained, data.weights, data.impressions, plan.config.theta, seed=seed)
+    return {choice.method: found}, choice
 
 
 def value(

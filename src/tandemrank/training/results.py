@@ -1,17 +1,15 @@
 """What `learn` gives, as types: policies, what each is worth, how they differ, and which one held-out clicks chose."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from typing import Any
-
-import numpy as np
 
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
 from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.choosing import Choice
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.history import chosen_epochs
 from tandemrank.training.loop import Trained
@@ -19,32 +17,6 @@ from tandemrank.training.parts import LogFacts
 from tandemrank.training.schedules import Method, are_same
 from tandemrank.training.start import Start
 from tandemrank.training.valuing import Gate
-
-AUTO = "auto"
-
-
-@dataclass(frozen=True)
-class Tried:
-    """One method that was tried, and its score on held-out clicks."""
-
-    method: Method
-    judgement: float
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What held-out clicks said of every method that was tried; the first of the best was taken."""
-
-    method: Method
-    tried: tuple[Tried, ...]
-
-
-def choose(policies: Mapping[Method, TwoStagePolicy], judge: Callable[[TwoStagePolicy], float]) -> Choice:
-    """The method whose most likely lists have the best score on held-out clicks."""
-    each = tuple(Tried(method, judge(policy)) for method, policy in policies.items())
-    best = max(each, key=lambda one: np.nan_to_num(one.judgement, nan=-np.inf))
-    return Choice(best.method, each)
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -88,7 +60,7 @@ class Learned:
     gates: dict[Method, Gate] = field(default_factory=dict)  # whether production is kept, where that was asked
     most_likely: dict[Method, Value] = field(default_factory=dict)  # of lists as `recommend` gives, not drawn
     by_frequency: dict[Method, tuple[FrequencyGroup, ...]] = field(default_factory=dict)  # against production
-    choice: Choice | None = None  # of the method, where held-out clicks made it
+    choice: Choice | None = None  # of the method, where the beliefs made it
     beliefs: Beliefs | None = None  # the beliefs by the part that trains, where they are used
 
     @property

@@ -3,6 +3,7 @@
 Every phase is a sequence of steps, each of which improves one stage on the exposure by the pair, or by the stage alone.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
@@ -61,6 +62,10 @@ class Phase:
         """Whether K2 makes a difference."""
         return not self.is_alone or self.among_candidates
 
+    def of(self, moving: Collection[str]) -> "Phase":
+        """The phase of a policy of which only some stages have something to train."""
+        return replace(self, steps=tuple(step for step in self.steps if step.stage in moving))
+
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The stages that move."""
@@ -113,7 +118,9 @@ def schedule_of(method: Method, name: ScheduleName, generator: Scorer, ranker: S
         return ()
     if are_same(generator, ranker):
         return {"baseline": BASELINE, "independent": ALONE, "stacking": STACKING, "joint": JOINT[name]}[method]
-    return _of_two_models(method, name, generator, ranker)
+    moving = {stage for stage, one in (("generator", generator), ("ranker", ranker)) if any(True for _ in one.parameters())}
+    found = (phase.of(moving) for phase in _of_two_models(method, name, generator, ranker))
+    return tuple(phase for phase in found if phase.steps)
 
 
 def _of_two_models(method: Method, name: ScheduleName, generator: Scorer, ranker: Scorer) -> tuple[Phase, ...]:
@@ -132,9 +139,6 @@ def _of_two_models(method: Method, name: ScheduleName, generator: Scorer, ranker
         return GENERATOR_AMONG, RANKER_FOR_GENERATOR
     if name == "paper":
         return JOINT["paper"]
-    if generator.kind == ranker.kind == "two-towers":
-        # They begin at random: candidates of a generator that knows nothing teach a re-ranker little, and the other way round.
-        return tuple(replace(phase, share=0.5) for phase in (GENERATOR_AMONG, RANKER_FOR_GENERATOR, BOTH))
     return (TANDEM,)
 
 

@@ -1,81 +1,19 @@
-"""Where training starts when nobody has rated anything: from the clicks themselves, or from embeddings that one has.
-
-    x[q, d] = log(1 + C / (r (E + 1))),   C clicks and E = sum_k theta_k shown_k examinations of the pair, r = sum C / sum E
-    x ~ U V^T  (truncated SVD),           u_q = U_q / sigma(U_q) + m / sigma(m),   m the mean of U_q
-
-A click counts for more where fewer looked; E + 1 keeps a lucky one at the last rank small. sigma(u) is the standard
-deviation of the scores <u, v_d> over the items, so a query starts from its own taste and from what all like in equal
-parts, however many clicks it has; without any it starts from what all like.
-"""
+"""What `learn` may start from besides the clicks: a policy, embeddings, features of queries and items."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import polars as pl
-from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_matrix
+from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary
-from tandemrank._base.random import derive
 from tandemrank.beliefs.vectors import Vectors, vectors_of
-from tandemrank.errors import ConfigError, DataError, LogError
-from tandemrank.logs import feedback
-from tandemrank.logs.feedback import Feedback
-from tandemrank.policies import features, towers
+from tandemrank.errors import ConfigError, DataError
+from tandemrank.policies import features
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import LARGEST as WEIGHT
-from tandemrank.policies.scorers import MatrixFactorisation, Scorer, truncated_svd
+from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-
-SPREAD = 1.0  # standard deviation of a query's scores: its best items stand out, and yet others are drawn
-
-
-def from_clicks(log: Feedback, theta: ArrayLike, rank: int, *, seed: int = 0) -> MatrixFactorisation:
-    """Embeddings from the clicks of a log, by the formula above; a rank that is too high for the log is lowered.
-
-    Shapes: theta [K] -> queries [Q, rank], items [D, rank].
-    """
-    if rank < 1:
-        raise ConfigError(f"expected a rank of 1 or more for the embeddings; {rank} came.")
-    if min(log.Q, log.D) < 2:
-        raise LogError(f"expected at least 2 queries and 2 items to factorise; the log has {log.Q} and {log.D}.")
-    if not log.clicks.any():
-        raise LogError(f"expected clicks to start from; none of {log.N:g} impressions has one. Give a longer log.")
-    U, V = truncated_svd(_evidence(log, np.asarray(theta, np.float64)), min(rank, min(log.Q, log.D) - 1), seed=seed)
-    m = U.sum(0, keepdims=True)
-    queries = _unit(U, V) + _unit(m, V)
-    spread = np.sqrt(np.mean(_spread(queries, V) ** 2))
-    scale = np.sqrt(SPREAD / spread) if spread > 0 else 1.0
-    return MatrixFactorisation(queries * scale, V * scale)
-
-
-def _evidence(log: Feedback, theta: NDArray[np.float64]) -> csr_matrix:
-    """x of every clicked pair.  Shapes: -> [Q, D] sparse."""
-    examined = feedback.exposure(log, theta)
-    pairs = [csr_matrix((x, (log.query, log.item)), shape=(log.Q, log.D)) for x in (log.clicks, examined)]
-    C, E = pairs  # both have the pattern of the shown pairs, in the same order
-    r = log.clicks.sum() / examined.sum()
-    x = csr_matrix((np.log1p(C.data / (r * (E.data + 1))), C.indices, C.indptr), shape=C.shape)
-    x.eliminate_zeros()
-    return x
-
-
-def _spread(queries: NDArray[np.float32], items: NDArray[np.float32]) -> NDArray[np.float32]:
-    """sigma: the standard deviation of each query's scores, without the scores themselves.  Shapes: [Q, F], [D, F] -> [Q]."""
-    centred = items - items.mean(0)
-    covariance = centred.T @ centred / len(items)
-    variance: NDArray[np.float32] = np.einsum("qf,qf->q", queries @ covariance, queries)
-    sigma: NDArray[np.float32] = np.sqrt(variance.clip(min=0))
-    return sigma
-
-
-def _unit(queries: NDArray[np.float32], items: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each query with scores of standard deviation 1; one that scores all items alike, but for rounding, is 0."""
-    sigma = _spread(queries, items)
-    apart = sigma > 1e-5 * np.linalg.norm(queries, axis=1).max() * np.linalg.norm(items, axis=1).max()
-    return queries * np.where(apart, 1 / np.where(apart, sigma, 1), 0).astype(np.float32)[:, None]
-
 
 def from_embeddings(
     query_embeddings: FeatureSource, item_embeddings: FeatureSource, vocabulary: Vocabulary
@@ -123,14 +61,9 @@ def _embeddings(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArra
     return values[features.rows(frame, id_column, ids, name)]
 
 
-RANK = 50  # of the factorisation of the clicks
-# Hidden units and dimension of two towers: the generator scores every item, so it is the smaller model.
-TOWERS: dict[Literal["generator", "ranker"], tuple[int, int]] = {"generator": (32, 16), "ranker": (128, 64)}
-
-
 @dataclass(frozen=True)
 class Start:
-    """What training starts from: a policy, or embeddings, or features; nothing at all means the clicks themselves.
+    """A policy or embeddings, whose vectors the beliefs lean on and which methods that train may start from; and features.
 
     Embeddings and features are Parquet files or frames, each with its `query_id` or `item_id`.
     """
@@ -143,24 +76,20 @@ class Start:
 
     def __post_init__(self) -> None:
         """Refuses two starting points at once, and embeddings of one side only."""
-        if len(given := self._given) > 1:
-            raise ConfigError(f"training starts from one thing only; got {' and '.join(given)}.")
         if (self.query_embeddings is None) != (self.item_embeddings is None):
             raise ConfigError("expected embeddings of both sides, queries and items; got those of one.")
+        if self.policy is not None and self.query_embeddings is not None:
+            raise ConfigError("expected a policy or embeddings to start from; got both. Leave one out.")
 
     @property
-    def _given(self) -> list[str]:
-        kinds = {
-            "a policy": (self.policy,),
-            "embeddings": (self.query_embeddings, self.item_embeddings),
-            "features": (self.query_features, self.item_features),
-        }
-        return [name for name, parts in kinds.items() if any(part is not None for part in parts)]
+    def has_stages(self) -> bool:
+        """Whether a method that trains starts from what is given."""
+        return self.policy is not None or self.query_embeddings is not None
 
     @property
-    def is_features(self) -> bool:
-        """Whether both stages are two towers of features."""
-        return self._given == ["features"]
+    def has_features(self) -> bool:
+        """Whether queries or items have features."""
+        return self.query_features is not None or self.item_features is not None
 
     def with_tables(self) -> "Start":
         """With its tables of features as frames: read, and checked, once."""
@@ -182,42 +111,17 @@ class Start:
     def words(self) -> str:
         """What it is, for a reader."""
         if self.policy is not None:
-            return "a saved policy, both stages"
+            return "a saved policy"
         if self.query_embeddings is not None:
-            return "the given embeddings, both stages"
-        if self.is_features:
-            return "two towers of features, one pair of them for each stage"
+            return "the given embeddings"
         return "the clicks of the log"
 
 
-def initial_policy(start: Start, log: Feedback, theta: ArrayLike, *, K2: int, K: int, seed: int) -> TwoStagePolicy:
-    """Both stages before training; `log` are the clicks of the part for training alone.
-
-    A log of few clicked items has no room for many dimensions: at most half as many as there are, of items or queries.
-    Beyond its rank a matrix has no singular vectors that the same log would give twice.
-    Shapes: theta [K].
-    """
-    vocabulary = log.vocabulary
-    generator: Scorer
-    ranker: Scorer
+def initial_policy(start: Start, vocabulary: Vocabulary, *, K2: int, K: int) -> TwoStagePolicy:
+    """Both stages of what is given, before training."""
     if start.policy is not None:
         return replace(start.policy, K2=K2, K=K)
-    if start.query_embeddings is not None and start.item_embeddings is not None:
-        generator = ranker = from_embeddings(start.query_embeddings, start.item_embeddings, vocabulary)
-    elif start.is_features:
-        generator, ranker = (
-            towers.from_features(
-                start.query_features,
-                start.item_features,
-                vocabulary,
-                width=width,
-                dimension=dimension,
-                seed=derive(seed, "start", stage) % 2**32,
-            )
-            for stage, (width, dimension) in TOWERS.items()
-        )
-    else:
-        clicked = log.clicks > 0
-        most = min(len(np.unique(log.query[clicked])), len(np.unique(log.item[clicked]))) // 2
-        generator = ranker = from_clicks(log, theta, min(RANK, max(most, 1)), seed=derive(seed, "start") % 2**32)
-    return TwoStagePolicy(generator, ranker, K2, K, vocabulary)
+    if start.query_embeddings is None or start.item_embeddings is None:
+        raise ConfigError("expected a policy or embeddings to start from; got neither.")
+    scorer = from_embeddings(start.query_embeddings, start.item_embeddings, vocabulary)
+    return TwoStagePolicy(scorer, scorer, K2, K, vocabulary)
