@@ -61,7 +61,8 @@ def counts_of(w: World) -> Counts:
 def believed(w: World, *, features: bool, seed: int = 0) -> peers.Scores:
     """The beliefs of the log."""
     known = Features(query=w.query_features, item=w.item_features) if features else Features()
-    return fit(counts_of(w), known, seed=seed).matrix
+    found = fit(counts_of(w), known, seed=seed)
+    return lambda q: found.matrix(q)[:, :-1]
 
 
 def learners_of(w: World) -> dict[str, Callable[[], peers.Scores]]:

@@ -34,7 +34,8 @@ Mask = NDArray[np.bool_]
 
 HELD_OUT = 0.1  # share of the shown pairs that choose
 SEARCH_PAIRS = 200_000  # pairs of whole queries that are enough to choose by
-SPREADS = (0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, the third first
+SPREADS = (0.15, 0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, FIRST first
+FIRST = 3
 # What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
 LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.4, 2.5)),
@@ -125,10 +126,14 @@ class Search:
 
     def best(self, bit: Grades) -> Chosen:
         """Of graded relevance and the bit, with directions of the log, and with production's if they are given."""
-        found = [self._graded(), self._scored(Chosen.log(bit))]
+        graded, as_bit = [self._graded()], [self._scored(Chosen.log(bit))]
         if self.given.directions is not None:
-            found += [self._scored(Chosen.given(bit)), self._scored(Chosen.given(found[0][0].grades))]
-        best, terms = max(found, key=lambda x: float(x[1].sum()))
+            graded.append(self._scored(Chosen.given(graded[0][0].grades)))
+            as_bit.append(self._scored(Chosen.given(bit)))
+        (best, terms), other = (max(found, key=lambda x: float(x[1].sum())) for found in (graded, as_bit))
+        # Where little can be told, a bit may call all that was shown equally relevant, and nothing is left of their order.
+        if surely_better(other[1] - terms):
+            best, terms = other
         return self._moved(best, terms) if best.source == "log" else self._moved_surely(best)
 
     def _scored(self, chosen: Chosen) -> tuple[Chosen, Floats]:
@@ -136,8 +141,8 @@ class Search:
 
     def _graded(self) -> tuple[Chosen, Floats]:
         """The spread, from its usual value on, in the direction that helps."""
-        best, terms = self._scored(Chosen.log(Grades.graded(self.rate, SPREADS[2])))
-        for others in (SPREADS[1::-1], SPREADS[3:]):
+        best, terms = self._scored(Chosen.log(Grades.graded(self.rate, SPREADS[FIRST])))
+        for others in (SPREADS[FIRST - 1 :: -1], SPREADS[FIRST + 1 :]):
             start = terms
             for spread in others:
                 new, found = self._scored(replace(best, grades=Grades.graded(self.rate, spread)))
@@ -214,7 +219,7 @@ def fit(
     )
     some, held = counts.only(of_rows), apart[of_rows]
     search = Search(some, X[of_rows], held, given, seed)
-    chosen = Chosen.log(Grades.graded(search.rate, SPREADS[2]))
+    chosen = Chosen.log(Grades.graded(search.rate, SPREADS[FIRST]))
     if held.any() and not held.all():
         chosen = search.best(fit_bit(counts, seed=seed))
         if given.u.shape[1] + given.z.shape[1]:
@@ -250,8 +255,9 @@ def _given(
     counts: Counts, features: Features, production: Vectors | None
 ) -> Given:
     u, z = features.encoded(counts.Q, counts.D)
-    design = np.column_stack([np.ones(counts.D), z])
-    rising = np.zeros(design.shape[1], np.bool_)
+    shown = np.log(counts.sums(counts.item, counts.n, counts.D) + 0.5)
+    design = np.column_stack([np.ones(counts.D), shown - shown.mean(), z])
+    rising = np.arange(design.shape[1]) == 1  # what production shows more often is not held to be worse
     if production is None:
         return Given(u, z, design, rising)
     if (len(production.queries), len(production.items)) != (counts.Q, counts.D):
