@@ -1,27 +1,26 @@
-"""Newton steps of vectors under the marginal likelihood of graded pairs, as compiled loops, in parallel over queries.
+"""Newton steps of vectors under the marginal likelihood of graded pairs, as compiled loops over queries or items.
 
-For a query with prior N(m, P^-1) of its vector x, pairs with features w_d and s_d = offset_d + w_d . x, a family of grades
+For a query with prior N(m, diag(P)^-1) of its vector x, pairs with features w_d and s_d = offset_d + w_d . x, a family of grades
 (`grades`: w_j(s) = exp(b_j + g_j s - c s^2) over levels j) and what was seen of each pair, L_j = P(showings | level j):
 
-    f(x)     = sum_d log(sum_j w_j(s_d) L_dj / sum_j w_j(s_d)) - (x - m)' P (x - m) / 2
+    f(x)     = sum_d log(sum_j w_j(s_d) L_dj / sum_j w_j(s_d)) - sum_a P_a (x_a - m_a)^2 / 2
     gradient = sum_d (E[g | s_d, showings] - E[g | s_d]) w_d - P (x - m)
     H        = P + sum_d max(0, Var[g | s_d] - Var[g | s_d, showings]) w_d w_d'
 
 H is minus the second derivative with its negative terms left out: positive definite. Of many pairs it takes a systematic
 sample, in proportion to what they add: it shapes the steps, not where they end. The same step serves items, with queries in
-their place. Pairs are float32 and eight at a time, what has the size of a vector is float64. The result does not depend on
-threads.
+their place. Pairs are float32 and eight at a time, what has the size of a vector is float64. L is a table of the distinct
+kinds of evidence, of which there are far fewer than pairs. Nothing here is parallel: `steps` calls it from several threads, which
+compiles in a tenth of the time.
 """
 
 import math
 
 import numpy as np
-from numba import prange
 
 from tandemrank.gradients._kernels.compiled import MATHS, kernel
 from tandemrank.gradients._kernels.float32 import exp, f32, log
 
-_CHUNKS = 64  # sums over queries are by chunk, then in order: the same bits with any number of threads
 _HALVINGS = 12
 _PAIRS = 5  # pairs per number of a vector that are enough for H
 _SUMS = MATHS | {"reassoc"}  # a sum may be taken in any order: eight terms at once
@@ -39,22 +38,25 @@ def _log_odds(W, item, offset, x, s):
 
 
 @kernel(fastmath=MATHS)
-def terms(s, L, family, value, slope, curvature):
+def terms(s, L, kind, family, value, slope, curvature):
     """Of every pair: its term of f, and the first and minus the second derivative by s_d, if that is positive.
 
     `family` has the rows b, g, and (c, lowest s, highest s).
-    Shapes: s, value, slope, curvature [n]; L [J, n]; family [3, J or more].
+    Shapes: s, kind, value, slope, curvature [n]; L [J, kinds]; family [3, J or more].
     """
-    J, n = L.shape
+    n = s.size
     c, low, high = family[2, 0], family[2, 1], family[2, 2]
     sums = np.zeros((6, n), f32)
     z0, z1, z2, p0, p1, p2 = sums[0], sums[1], sums[2], sums[3], sums[4], sums[5]
-    for j in range(J):
-        b, g = family[0, j], family[1, j]
+    seen = np.empty(n, f32)
+    for j in range(L.shape[0]):
+        b, g, own = family[0, j], family[1, j], L[j]
+        for i in range(n):
+            seen[i] = own[kind[i]]
         for i in range(n):
             t = min(max(s[i], low), high)
             w = exp(b + (g - c * t) * t)
-            u = w * L[j, i]
+            u = w * seen[i]
             z0[i] += w
             z1[i] += w * g
             z2[i] += w * g * g
@@ -120,11 +122,13 @@ def _add_outer(W, item, h, n, H):
 
 @kernel(fastmath=_SUMS)
 def _cholesky(P, H, L):
-    """L L' = P + H, lower triangles."""
-    F = P.shape[0]
+    """L L' = diag(P) + H, lower triangles."""
+    F = P.size
     for a in range(F):
         for b in range(a + 1):
-            total = P[a, b] + H[a, b]
+            total = np.float64(H[a, b])
+            if a == b:
+                total += P[a]
             for c in range(b):
                 total -= L[a, c] * L[b, c]
             L[a, b] = math.sqrt(max(total, 1e-12)) if a == b else total / L[b, b]
@@ -132,18 +136,21 @@ def _cholesky(P, H, L):
 
 @kernel()
 def _solved(L, g, out):
-    """out = (L L')^-1 g."""
+    """out = (L L')^-1 g, and its product with g."""
     F = g.size
     for a in range(F):
         total = g[a]
         for b in range(a):
             total -= L[a, b] * out[b]
         out[a] = total / L[a, a]
+    gain = 0.0
     for a in range(F - 1, -1, -1):
         total = out[a]
         for b in range(a + 1, F):
             total -= L[b, a] * out[b]
         out[a] = total / L[a, a]
+        gain += out[a] * g[a]
+    return gain
 
 
 @kernel(fastmath=_SUMS)
@@ -159,153 +166,115 @@ def _inverse_factor(L, inverse):
 
 
 @kernel(fastmath=_SUMS)
-def _objective(x, m, P, value):
-    """f(x), from the terms of the pairs."""
+def _height(W, item, L, kind, family, offset, m, P, x, small, s, value, slope, h):
+    """f(x); what the gradient and H are made of comes along."""
+    for a in range(x.size):
+        small[a] = x[a]
+    _log_odds(W, item, offset, small, s)
+    terms(s, L, kind, family, value, slope, h)
     total = 0.0
     for j in range(value.size):
         total += value[j]
     for a in range(x.size):
-        for b in range(x.size):
-            total -= 0.5 * (x[a] - m[a]) * P[a, b] * (x[b] - m[b])
+        total -= 0.5 * P[a] * (x[a] - m[a]) ** 2
     return total
 
 
 @kernel(fastmath=_SUMS)
-def _gradient(W, item, slope, x, m, P, g32, g):
+def _gradient(W, item, slope, x, m, P, small, g):
     """The gradient of f at x."""
-    g32[:] = 0
+    for a in range(x.size):
+        small[a] = f32(0.0)
     for j in range(item.size):
         w, c = W[item[j]], slope[j]
         for a in range(w.size):
-            g32[a] += c * w[a]
+            small[a] += c * w[a]
     for a in range(x.size):
-        total = 0.0
-        for b in range(x.size):
-            total += P[a, b] * (x[b] - m[b])
-        g[a] = g32[a] - total
+        g[a] = small[a] - P[a] * (x[a] - m[a])
 
 
 @kernel()
 def _curvature(W, item, h, P, H, L, kept, weight):
     """L of L L' = P + sum_d h_d w_d w_d'."""
-    H[:] = 0
-    n = _thinned(item, h, _PAIRS * P.shape[0], kept, weight)
+    for a in range(P.size):
+        for b in range(P.size):
+            H[a, b] = f32(0.0)
+    n = _thinned(item, h, _PAIRS * P.size, kept, weight)
     _add_outer(W, kept, weight, n, H)
     _cholesky(P, H, L)
 
 
 @kernel()
-def _ascend(W, item, seen, family, offset, m, P, x, steps, tolerance):
-    """Damped Newton steps from x, in place; returns f and the number of steps.
+def _ascend(W, item, L, kind, family, offset, m, P, x, steps, tolerance):
+    """Damped Newton steps from x, in place.
 
     A factor of H serves until a step with it gains little less than the step before.
     """
     n, F = item.size, x.size
-    L_pairs = np.ascontiguousarray(seen.T)
     s, value, slope, h = np.empty(n, f32), np.empty(n, f32), np.empty(n, f32), np.empty(n, f32)
     kept, weight = np.empty(n, item.dtype), np.empty(n, f32)
-    H, L, g32, g = np.empty((F, F), f32), np.zeros((F, F)), np.empty(F, f32), np.empty(F)
-    step, new = np.empty(F), np.empty(F)
-    _log_odds(W, item, offset, x.astype(f32), s)
-    terms(s, L_pairs, family, value, slope, h)
-    f, before = _objective(x, m, P, value), np.inf
+    H, factor, small = np.empty((F, F), f32), np.empty((F, F)), np.empty(F, f32)
+    g, step, new = np.empty(F), np.empty(F), np.empty(F)
+    f = _height(W, item, L, kind, family, offset, m, P, x, small, s, value, slope, h)
+    before = np.inf
     for k in range(steps):
-        _gradient(W, item, slope, x, m, P, g32, g)
-        gain = 0.0
-        if k > 0:
-            _solved(L, g, step)
-            gain = np.dot(step, g)
-        if k == 0 or gain > 0.1 * before:
-            _curvature(W, item, h, P, H, L, kept, weight)
-            _solved(L, g, step)
-            gain = np.dot(step, g)
+        _gradient(W, item, slope, x, m, P, small, g)
+        gain = _solved(factor, g, step) if k > 0 else np.inf
+        if gain > 0.1 * before or k == 0:
+            _curvature(W, item, h, P, H, factor, kept, weight)
+            gain = _solved(factor, g, step)
         if gain < tolerance:
-            return f, k
+            return
         before, t, f_new = gain, 1.0, f
         for _ in range(_HALVINGS):
             for a in range(F):
                 new[a] = x[a] + t * step[a]
-            _log_odds(W, item, offset, new.astype(f32), s)
-            terms(s, L_pairs, family, value, slope, h)
-            f_new = _objective(new, m, P, value)
+            f_new = _height(W, item, L, kind, family, offset, m, P, new, small, s, value, slope, h)
             if f_new > f:
                 break
             t *= 0.5
         if f_new <= f:  # as high as float32 can tell
-            return f, k
-        x[:], f = new, f_new
-    return f, steps
-
-
-@kernel(parallel=True)
-def ascend(rows, first, item, L, family, offset, W, P, m, x, steps, tolerance):
-    """The step of some queries, x in place; returns f of each and the steps that it took.
-
-    Shapes: rows [n]; first [Q + 1]; item, offset [pairs]; L [pairs, J]; family [3, J]; W [D, F]; P [F, F]; m, x [Q, F] -> [n],
-    [n].
-    """
-    f, taken = np.empty(rows.size), np.empty(rows.size, np.int64)
-    for r in prange(rows.size):
-        q = rows[r]
-        own = slice(first[q], first[q + 1])
-        f[r], taken[r] = _ascend(W, item[own], L[own], family, offset[own], m[q], P, x[q], steps, tolerance)
-    return f, taken
-
-
-@kernel(parallel=True)
-def ascend_items(first, query, L, families, offset, X, precision, m, y, steps, tolerance):
-    """The item step: the vectors y of all items, in place, with the queries' X known; returns f of each.
-
-    Shapes: first [D + 1]; query, offset [pairs]; L [pairs, J]; families [D, 3, J]; X [Q, F]; precision, m, y [D, F] -> [D].
-    """
-    D = y.shape[0]
-    f = np.empty(D)
-    for d in prange(D):
-        own, P = slice(first[d], first[d + 1]), np.diag(precision[d])
-        f[d], _ = _ascend(X, query[own], L[own], families[d], offset[own], m[d], P, y[d], steps, tolerance)
-    return f
+            return
+        f = f_new
+        for a in range(F):
+            x[a] = new[a]
 
 
 @kernel()
-def _factor_at(W, item, seen, family, offset, P, x, inverse):
-    """L^-1 of L L' = H at x: the covariance of Laplace's approximation is its product with itself."""
-    n, F = item.size, x.size
-    L_pairs = np.ascontiguousarray(seen.T)
-    s, value, slope, h = np.empty(n, f32), np.empty(n, f32), np.empty(n, f32), np.empty(n, f32)
-    kept, weight = np.empty(n, item.dtype), np.empty(n, f32)
-    H, L = np.zeros((F, F), f32), np.zeros((F, F))
-    _log_odds(W, item, offset, x.astype(f32), s)
-    terms(s, L_pairs, family, value, slope, h)
-    _curvature(W, item, h, P, H, L, kept, weight)
-    _inverse_factor(L, inverse)
+def ascend(rows, first, item, kind, L, family, offset, W, P, m, x, steps, tolerance):
+    """The step of some queries, x in place; or of items, each with a P of its own.
 
-
-@kernel(parallel=True)
-def spread(rows, first, item, L, family, offset, W, P, x, G, asked, asked_item):
-    """The sum over queries of their covariances C_q = H^-1, trace(C_q G), and the variance of s where it is asked for.
-
-    Shapes: as `ascend`; G [F, F]; asked [Q + 1], asked_item [pairs asked] -> [F, F], [n], [pairs asked].
+    Shapes: rows [n]; first [Q + 1]; item, kind, offset [pairs]; L [J, kinds]; family [3, J]; W [D, F]; P [1 or Q, F]; m, x [Q, F].
     """
-    n, F = rows.size, x.shape[1]
-    chunks = min(n, _CHUNKS)
-    sums, trace = np.zeros((chunks, F, F)), np.zeros(n)
-    variance = np.zeros(asked_item.size, f32)
-    for chunk in prange(chunks):
-        inverse = np.zeros((F, F))
-        for r in range(n * chunk // chunks, n * (chunk + 1) // chunks):
-            q = rows[r]
-            own = slice(first[q], first[q + 1])
-            _factor_at(W, item[own], L[own], family, offset[own], P, x[q], inverse)
-            small = inverse.astype(f32)
-            covariance = (small.T @ small).astype(np.float64)
-            sums[chunk] += covariance
-            trace[r] = (covariance * G).sum()
-            for j in range(asked[q], asked[q + 1]):
-                variance[j] = _squared_length(small, W[asked_item[j]])
-    total = np.zeros((F, F))
-    for chunk in range(chunks):
-        total += sums[chunk]
-    return total, trace, variance
+    for r in range(rows.size):
+        q = rows[r]
+        a, b = first[q], first[q + 1]
+        prior = P[q % P.shape[0]]
+        _ascend(W, item[a:b], L, kind[a:b], family, offset[a:b], m[q], prior, x[q], steps, tolerance)
+
+
+@kernel(fastmath=MATHS)
+def _add_square(A, G, H, total):
+    """H = A' A of a lower triangle A, added to `total`; returns the trace of H G."""
+    F = A.shape[0]
+    for a in range(F):
+        for b in range(a + 1):
+            H[a, b] = f32(0.0)
+    for c in range(F):
+        row = A[c]
+        for a in range(c + 1):
+            w, out = row[a], H[a]
+            for b in range(a + 1):
+                out[b] += w * row[b]
+    trace = 0.0
+    for a in range(F):
+        for b in range(a + 1):
+            total[a, b] += H[a, b]
+            if b < a:
+                total[b, a] += H[a, b]
+                trace += H[a, b] * (G[a, b] + G[b, a])
+        trace += H[a, a] * G[a, a]
+    return trace
 
 
 @kernel(fastmath=_SUMS)
@@ -320,29 +289,42 @@ def _squared_length(A, w):
     return total
 
 
-@kernel(parallel=True)
-def terms_of(s, L, family, found):
-    """`terms` of many pairs: value, slope and curvature into `found`.  Shapes: s [n]; L [n, J]; found [3, n]."""
-    n = s.size
-    blocks = (n + 4095) // 4096
-    for block in prange(blocks):
-        own = slice(block * 4096, min(n, block * 4096 + 4096))
-        part = np.ascontiguousarray(L[own].T)
-        terms(s[own], part, family, found[0, own], found[1, own], found[2, own])
+@kernel()
+def spread(rows, first, item, kind, L, family, offset, W, P, m, x, G, asked, asked_item, total, trace, variance):
+    """Covariances C_q = H^-1 of queries, added to `total`; their trace(C_q G), and the variance of s where it is asked for.
+
+    Shapes: as `ascend`; G, total [F, F]; asked [Q + 1]; asked_item, variance [pairs asked]; trace [Q].
+    """
+    F = x.shape[1]
+    H, factor, inverse, small = np.empty((F, F), f32), np.empty((F, F)), np.zeros((F, F), f32), np.empty(F, f32)
+    for r in range(rows.size):
+        q = rows[r]
+        a, b = first[q], first[q + 1]
+        n, own = b - a, item[a:b]
+        s, value, slope, h = np.empty(n, f32), np.empty(n, f32), np.empty(n, f32), np.empty(n, f32)
+        kept, weight = np.empty(n, item.dtype), np.empty(n, f32)
+        _height(W, own, L, kind[a:b], family, offset[a:b], m[q], P[0], x[q], small, s, value, slope, h)
+        _curvature(W, own, h, P[0], H, factor, kept, weight)
+        _inverse_factor(factor, inverse)
+        trace[q] = _add_square(inverse, G, H, total)
+        for j in range(asked[q], asked[q + 1]):
+            variance[j] = _squared_length(inverse, W[asked_item[j]])
 
 
 @kernel(fastmath=_SUMS)
-def _dot(x, w):
-    total = f32(0.0)
-    for a in range(w.size):
-        total += x[a] * w[a]
-    return total
-
-
-@kernel(parallel=True)
 def products_at(X, W, query, item, out):
     """<x_q, w_d> of many pairs.  Shapes: X [Q, F]; W [D, F]; query, item, out [n]."""
-    blocks = (query.size + 4095) // 4096
-    for block in prange(blocks):
-        for j in range(block * 4096, min(query.size, block * 4096 + 4096)):
-            out[j] = _dot(X[query[j]], W[item[j]])
+    for j in range(query.size):
+        x, w = X[query[j]], W[item[j]]
+        total = f32(0.0)
+        for a in range(w.size):
+            total += x[a] * w[a]
+        out[j] = total
+
+
+@kernel()
+def terms_of(s, L, kind, family, value, slope, curvature):
+    """`terms` of many pairs, some at a time."""
+    for a in range(0, s.size, 4096):
+        b = min(s.size, a + 4096)
+        terms(s[a:b], L, kind[a:b], family, value[a:b], slope[a:b], curvature[a:b])

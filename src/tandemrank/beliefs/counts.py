@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.random import mix
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import LogError
 from tandemrank.logs.feedback import Feedback, exposure
@@ -78,7 +79,8 @@ class Counts:
         if len(query) and (clicks > shown * (1 + 1e-9)).any():
             raise LogError("expected at most one click for each showing; got more clicks than showings. Check the log.")
         when = np.zeros(len(query), np.int64) if time is None else np.asarray(time, np.int64)
-        levels, rank = np.unique(-np.asarray(examined, np.float64), return_inverse=True)
+        levels = np.unique(-np.asarray(examined, np.float64))
+        rank = np.searchsorted(levels, -np.asarray(examined, np.float64))
         width = max(len(levels), 1) * TIMES
         distinct = (np.asarray(query, np.int64) * D + item) * width + rank * TIMES + when
         if not (np.diff(distinct) > 0).all():  # sums that were made by rank are in this order already
@@ -137,19 +139,43 @@ class Counts:
         """Examinations of every pair."""
         return self.by_pair(self.shown * self.examined)
 
-    def likelihood(self, R: Floats) -> tuple[NDArray[np.float32], Floats]:
-        """P(showings of each pair | level), the best level of each pair 1, and the log of what that is.
+    @cached_property
+    def kinds(self) -> tuple[NDArray[np.int32], "Counts"]:
+        """Which pairs have the same evidence, and an example of every kind: most pairs of a log were shown once or twice.
 
-        Shapes: R [J] -> [pairs, J], [pairs].
+        Rows are told apart by 64 random bits.  Shapes: -> [pairs], the number of its kind among the examples.
         """
-        found = np.empty((len(R), len(self.query)))
-        skips = self.shown - self.clicks
-        levels, rank = np.unique(self.examined, return_inverse=True)
+        row = mix(self.examined.view(np.uint64))
+        for values in (self.shown, self.clicks):
+            row = mix(row ^ values.view(np.uint64))
+        evidence = np.add.reduceat(row, np.flatnonzero(np.diff(self.pair, prepend=-1))) if len(row) else row
+        distinct = np.unique(evidence)
+        kind = np.searchsorted(distinct, evidence)
+        example = np.zeros(len(distinct), np.int64)
+        example[kind] = np.arange(len(kind))
+        order = np.argsort(example)
+        chosen = np.zeros(len(kind), np.bool_)
+        chosen[example] = True
+        return np.argsort(order)[kind].astype(np.int32), self.only(chosen)
+
+    def table(self, R: Floats) -> tuple[NDArray[np.float32], Floats]:
+        """P(showings | level) of every kind, the best level of each 1, and the log of what that is.
+
+        Shapes: R [J] -> [J, kinds], [kinds].
+        """
+        some = self.kinds[1]
+        found = np.empty((len(R), len(some.query)))
+        skips = some.shown - some.clicks
         for j, r in enumerate(np.clip(R, 1e-9, 1)):
-            log_skip = np.log1p(-np.minimum(levels * r, 1 - 1e-9))
-            found[j] = self.by_pair(self.clicks * np.log(levels * r)[rank] + skips * log_skip[rank])
-        best = found.max(0) if len(R) else np.zeros(len(self.query))
-        return np.exp(np.maximum(found - best, -40)).T.astype(np.float32), best
+            click = some.examined * r
+            found[j] = some.by_pair(some.clicks * np.log(np.maximum(click, 1e-300)) + skips * np.log1p(-np.minimum(click, 1 - 1e-9)))
+        best = found.max(0)
+        return np.exp(np.maximum(found - best, -40)).astype(np.float32), best
+
+    def likelihood(self, R: Floats) -> tuple[NDArray[np.float32], Floats]:
+        """`table` of each pair.  Shapes: R [J] -> [pairs, J], [pairs]."""
+        kind, (table, best) = self.kinds[0], self.table(R)
+        return np.take(table.T, kind, axis=0), best[kind]
 
     def only(self, kept: NDArray[np.bool_]) -> "Counts":
         """Some of the pairs, with all that was seen of them.  Shapes: kept [pairs]."""

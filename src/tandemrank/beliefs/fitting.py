@@ -24,7 +24,7 @@ from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.space import from_production
 from tandemrank.beliefs.vectors import Vectors
-from tandemrank.beliefs.turns import Given, Part, directions_of, judged, lesson_of, run, started
+from tandemrank.beliefs.turns import Fitted, Given, Judged, Part, Start, directions_of, judged, lesson_of, run, started
 from tandemrank._base import random
 from tandemrank.errors import InputError, LogError
 
@@ -34,6 +34,7 @@ Mask = NDArray[np.bool_]
 
 HELD_OUT = 0.1  # share of the shown pairs that choose
 SEARCH_PAIRS = 200_000  # pairs of whole queries that are enough to choose by
+JUDGED_PAIRS = 100_000  # held-out pairs of whole queries that are enough to judge production's directions by
 SPREADS = (0.15, 0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, FIRST first
 FIRST = 3
 # What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
@@ -55,19 +56,24 @@ def surely_better(gain: Floats) -> bool:
     return bool(gain.sum() > SURE * np.sqrt(np.square(gain).sum()))
 
 
-def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: int) -> Chosen:
-    """Whether production's directions are fitted anew: all pairs must say so, of which some are held out.  Shapes: [pairs]."""
+def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: int) -> tuple[Chosen, Fitted]:
+    """Whether production's directions are fitted anew: all pairs must say so, of which some are held out.  Shapes: [pairs].
+
+    Also the belief of the others, with or without the step.
+    """
     train, judge = part.only(~held), part.only(held)
+    judges = _some_queries(judge.counts, JUDGED_PAIRS, seed)
+    judge = judge.only(np.isin(judge.counts.query, judges))
     fitted = run(train, chosen, given, seed)
-    seen = train.seen(fitted.other(train))
-    terms, s = judged(fitted, train, judge)
-    prior = directions_of(seen, train.counts, fitted.start, chosen, given, seed)[1]
-    mean = steps.spread_of(fitted.space, seen, train.counts.rows, fitted.x).mean
-    space = steps.item_step(fitted.space, seen, fitted.x, mean, prior)
-    rows = np.unique(judge.counts.query)
-    new = replace(fitted, space=space, x=steps.query_step(space, seen, rows, fitted.x))
-    found, _ = judged(new, train, judge)
-    return replace(chosen, steps=1) if surely_better(sigmoid(s) * (found - terms)) else chosen
+    before = judged(fitted, judge)
+    prior = directions_of(fitted.seen, train.counts, fitted.start, chosen, given, seed)[1]
+    space = steps.item_step(fitted.space, fitted.seen, fitted.x, before.covariance, prior)
+    x = fitted.x.copy()
+    x[judges] = steps.query_step(space, fitted.seen, judges, x)[judges]
+    new = replace(fitted, space=space, x=x)
+    if surely_better(sigmoid(before.s) * (judged(new, judge).terms - before.terms)):
+        return replace(chosen, steps=1), new
+    return chosen, fitted
 
 
 def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: int) -> float:
@@ -94,7 +100,7 @@ def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: 
         place = np.minimum(place, len(early.query) - 1)
         same = (early.query[place] == late.query) & (early.item[place] == late.item)
         before[same] = part.L[place[same]]
-        spread = steps.spread_of(fitted.space, part.seen(fitted.other(part)), early.rows, fitted.x, late)
+        spread = steps.spread_of(fitted.space, fitted.seen, late.rows, fitted.x, late)
         both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
         values[half_life] = both - alone
     best = max(HALF_LIVES, key=lambda h: float(values[h].sum()))
@@ -107,21 +113,18 @@ class Search:
     def __init__(self, counts: Counts, X: Floats, held: Mask, given: Given, seed: int) -> None:
         self.counts, self.X, self.held, self.given, self.seed = counts, X, held, given, seed
         self.rate = float(counts.C.sum() + 0.5) / float(counts.E.sum() + 1)
+        self.parts = [(counts.only(kept), X[kept]) for kept in (~held, held)]
+        self.starts: dict[tuple[float, float], Start] = {}  # by spread and level
         self.tried: list[tuple[Chosen, float]] = []
-        self.last: tuple[Grades, tuple[Part, Part]] | None = None
 
-    def parts(self, grades: Grades) -> tuple[Part, Part]:
-        """Pairs that train, and pairs that judge."""
-        if self.last is None or self.last[0] is not grades:
-            part = Part.of(self.counts, grades, self.X)
-            self.last = grades, (part.only(~self.held), part.only(self.held))
-        return self.last[1]
-
-    def score(self, chosen: Chosen) -> tuple[Floats, Floats]:
-        """Log-likelihood of the held-out pairs, and their s."""
-        train, judge = self.parts(chosen.grades)
-        found = judged(run(train, chosen, self.given, self.seed), train, judge)
-        self.tried.append((chosen, float(found[0].sum())))
+    def score(self, chosen: Chosen) -> Judged:
+        """How likely the held-out pairs are."""
+        train, judge = (Part.of(counts, chosen.grades, X) for counts, X in self.parts)
+        key = chosen.grades.spread, chosen.level
+        if key not in self.starts:
+            self.starts[key] = started(train, chosen.level, self.given)
+        found = judged(run(train, chosen, self.given, self.seed, start=self.starts[key]), judge)
+        self.tried.append((chosen, float(found.terms.sum())))
         return found
 
     def best(self, bit: Grades) -> Chosen:
@@ -130,49 +133,48 @@ class Search:
         if self.given.directions is not None:
             graded.append(self._scored(Chosen.given(graded[0][0].grades)))
             as_bit.append(self._scored(Chosen.given(bit)))
-        (best, terms), other = (max(found, key=lambda x: float(x[1].sum())) for found in (graded, as_bit))
+        (best, score), other = (max(found, key=lambda x: float(x[1].terms.sum())) for found in (graded, as_bit))
         # Where little can be told, a bit may call all that was shown equally relevant, and nothing is left of their order.
-        if surely_better(other[1] - terms):
-            best, terms = other
-        return self._moved(best, terms) if best.source == "log" else self._moved_surely(best)
+        if surely_better(other[1].terms - score.terms):
+            best, score = other
+        return self._moved(best, score.terms) if best.source == "log" else self._moved_surely(best, score)
 
-    def _scored(self, chosen: Chosen) -> tuple[Chosen, Floats]:
-        return chosen, self.score(chosen)[0]
+    def _scored(self, chosen: Chosen) -> tuple[Chosen, Judged]:
+        return chosen, self.score(chosen)
 
-    def _graded(self) -> tuple[Chosen, Floats]:
+    def _graded(self) -> tuple[Chosen, Judged]:
         """The spread, from its usual value on, in the direction that helps."""
-        best, terms = self._scored(Chosen.log(Grades.graded(self.rate, SPREADS[FIRST])))
+        start = best = self._scored(Chosen.log(Grades.graded(self.rate, SPREADS[FIRST])))
         for others in (SPREADS[FIRST - 1 :: -1], SPREADS[FIRST + 1 :]):
-            start = terms
             for spread in others:
-                new, found = self._scored(replace(best, grades=Grades.graded(self.rate, spread)))
-                if found.sum() <= terms.sum():
+                new = self._scored(replace(best[0], grades=Grades.graded(self.rate, spread)))
+                if new[1].terms.sum() <= best[1].terms.sum():
                     break
-                best, terms = new, found
-            if terms is not start:
+                best = new
+            if best is not start:
                 break
-        return best, terms
+        return best
 
     def _moved(self, best: Chosen, terms: Floats) -> Chosen:
         for name, factors in LOG_MOVES:
             for factor in factors:
                 new, found = self._scored(best.moved(name, factor))
-                if found.sum() > terms.sum():
-                    best, terms = new, found
+                if found.terms.sum() > terms.sum():
+                    best, terms = new, found.terms
                     break
         return best
 
-    def _moved_surely(self, best: Chosen) -> Chosen:
+    def _moved_surely(self, best: Chosen, score: Judged) -> Chosen:
         """Shapes of production's directions: a move only where held-out pairs, the relevant ones above all, become surely
         likelier. Shapes that a short log cannot tell apart differ in the lists they give."""
-        terms, s = self.score(best)
-        weight, own = sigmoid(s), None if self.given.directions is None else self.given.directions.queries
+        weight, terms = sigmoid(score.s), score.terms
+        own = None if self.given.directions is None else self.given.directions.queries
         for name, moves in GIVEN_MOVES:
             if name == "trust" and (own is None or not (np.square(own[self.counts.rows]).sum(1) > 1e-6).any()):
                 continue
             for move in moves:
                 while (new := best.moved(name, move)) != best:
-                    found, _ = self.score(new)
+                    found = self.score(new).terms
                     if not surely_better(weight * (found - terms)):
                         break
                     best, terms = new, found
@@ -214,10 +216,8 @@ def fit(
     X = columns(choice, counts.query, counts.item, counts.n, counts.E)
     rows = _some_queries(counts, SEARCH_PAIRS, seed)
     of_rows = np.isin(counts.query, rows)
-    apart = (
-        random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.query * counts.D + counts.item)) < HELD_OUT
-    )
-    some, held = counts.only(of_rows), apart[of_rows]
+    draw = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.query * counts.D + counts.item))
+    some, held = counts.only(of_rows), (draw < _held_out(counts))[of_rows]
     search = Search(some, X[of_rows], held, given, seed)
     chosen = Chosen.log(Grades.graded(search.rate, SPREADS[FIRST]))
     if held.any() and not held.all():
@@ -234,10 +234,11 @@ def fit(
         choice = Choice.of(counts)
         X = columns(choice, counts.query, counts.item, counts.n, counts.E)
     part = Part.of(counts, chosen.grades, X)
+    near = None
     if chosen.source == "production":
-        chosen = with_item_step(chosen, part, apart, given, seed)
-    fitted = run(part, chosen, given, seed)
-    spread = steps.spread_of(fitted.space, part.seen(fitted.other(part)), counts.rows, fitted.x)
+        chosen, near = with_item_step(chosen, part, draw < HELD_OUT, given, seed)
+    fitted = run(part, chosen, given, seed, near=near)
+    spread = steps.spread_of(fitted.space, fitted.seen, counts.rows, fitted.x)
     never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
     return Beliefs(
         chosen=replace(chosen, never=never),
@@ -272,6 +273,16 @@ def _given(
     more = [score, np.log(np.maximum(score, 0.02 * score.max()))] if score.max() > 0 else [score]
     design = np.column_stack([design, *more])
     return Given(u, z, design, np.append(rising, np.ones(len(more), np.bool_)), directions)
+
+
+def _held_out(counts: Counts) -> Floats:
+    """The chance of each pair to be held out: HELD_OUT, and up to half of the pairs that were shown again, where they are few.
+
+    They alone say how much a click promises the next one, hence what grades there are.  Shapes: -> [pairs].
+    """
+    again = counts.n >= 2
+    share = np.clip(HELD_OUT / max(float(again.mean()), 1e-9), HELD_OUT, 0.5)
+    return np.where(again, share, HELD_OUT)
 
 
 def _some_queries(counts: Counts, enough: int, seed: int) -> Whole:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank.beliefs import _newton_kernel
+from tandemrank.beliefs.chunks import in_chunks
 from tandemrank.beliefs.counts import Counts
-from tandemrank.gradients._bridge import compiling
 
 Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
@@ -102,10 +102,18 @@ class Grades:
 
         Shapes: s [n]; L [n, J] -> [n] each.
         """
-        found = np.empty((3, len(s)), np.float32)
-        with compiling():
-            _newton_kernel.terms_of(s.astype(np.float32), L, self.family(), found)
-        return found[0].astype(np.float64), found[1].astype(np.float64), found[2].astype(np.float64)
+        return self.terms_of_kinds(s, np.ascontiguousarray(L.T), np.arange(len(s), dtype=np.int32))
+
+    def terms_of_kinds(self, s: Floats, table: Floats32, kind: NDArray[np.int32]) -> tuple[Floats, Floats, Floats]:
+        """`terms` of pairs whose likelihoods are those of a kind (`Counts.table`).  Shapes: s, kind [n]; table [J, kinds]."""
+        value, slope, h = (np.empty(len(s), np.float32) for _ in range(3))
+        small, family = s.astype(np.float32), self.family()
+
+        def work(own: slice) -> None:
+            _newton_kernel.terms_of(small[own], table, kind[own], family, value[own], slope[own], h[own])
+
+        in_chunks(work, len(s))
+        return value.astype(np.float64), slope.astype(np.float64), h.astype(np.float64)
 
     def marginal(self, s: Floats, variance: Floats, L: Floats32) -> Floats:
         """Log-likelihood of showings that s has not seen, what is not known of s integrated out.  Shapes: [n]; L [n, J]."""

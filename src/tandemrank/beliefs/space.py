@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank.beliefs import _newton_kernel
+from tandemrank.beliefs.chunks import in_chunks
 from tandemrank.beliefs.grades import FLAT, Floats32, sigmoid
 from tandemrank.beliefs.vectors import Vectors
-from tandemrank.gradients._bridge import compiling
 
 Floats = NDArray[np.float64]
 
@@ -49,9 +49,9 @@ class Directions:
 
 @dataclass(frozen=True)
 class Space:
-    """A prior of every query's vector (x, beta): N(mean, precision^-1).
+    """A prior of every query's vector (x, beta): N(mean, diag(precision)^-1).
 
-    Shapes: items [D, F + 1], the last column 1; offset [D]; mean [Q, F + 1]; precision [F + 1, F + 1].
+    Shapes: items [D, F + 1], the last column 1; offset [D]; mean [Q, F + 1]; precision [F + 1].
     """
 
     items: Floats32
@@ -66,9 +66,13 @@ class Space:
 
 def products_at(x: NDArray[np.floating], y: NDArray[np.floating], q: NDArray[np.integer], d: NDArray[np.integer]) -> Floats:
     """<x_q, y_d> of pairs.  Shapes: x [Q, F]; y [D, F]; q, d [n] -> [n]."""
-    found = np.empty(len(q), np.float32)
-    with compiling():
-        _newton_kernel.products_at(x.astype(np.float32), y.astype(np.float32), q, d, found)
+    found, X, W = np.empty(len(q), np.float32), x.astype(np.float32), y.astype(np.float32)
+    query, item = q.astype(np.int64, copy=False), d.astype(np.int32, copy=False)
+
+    def work(own: slice) -> None:
+        _newton_kernel.products_at(X, W, query[own], item[own], found[own])
+
+    in_chunks(work, len(q))
     return found.astype(np.float64)
 
 
@@ -103,11 +107,11 @@ def shaped(directions: Directions, g: Floats, shape: Shape, Q: int) -> Space:
     mean = np.zeros((Q, F + 1))
     if directions.queries is not None:
         mean[:, :F] = shape.trust * directions.queries
-    precision = np.diag(np.append(np.ones(F), 1 / shape.level))
+    precision = np.append(np.ones(F), 1 / shape.level)
     return with_levels(np.column_stack([Y, np.ones(len(Y))]).astype(np.float32), g, mean, precision)
 
 
 def with_levels(items: Floats32, g: Floats, mean: Floats, precision: Floats) -> Space:
     """The space with offsets for the levels g: to a query that is not known item d is as its level says."""
-    variance = np.einsum("df,fg,dg->d", items, np.linalg.inv(precision), items)
+    variance = np.square(items) @ (1 / precision)
     return Space(items, (g * np.sqrt(1 + FLAT * variance)).astype(np.float32), mean, precision)

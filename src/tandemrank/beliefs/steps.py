@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank.beliefs import _newton_kernel
+from tandemrank.beliefs.chunks import in_chunks
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import FLAT, Floats32, Grades
 from tandemrank.beliefs.space import Directions, Space
-from tandemrank.gradients._bridge import compiling
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -21,22 +21,17 @@ ITEM_STEPS = 3  # of an item at most: most of the gain
 
 @dataclass(frozen=True)
 class Seen:
-    """Shown pairs for the steps: where each query begins, items, likelihoods of the levels, what does not move.
+    """Shown pairs for the steps: where each query begins, items, the evidence of each pair as its kind, what does not move.
 
-    Shapes: first [Q + 1]; item, other [pairs]; L [pairs, J].
+    Shapes: first [Q + 1]; item, kind, other [pairs]; table [J, kinds], likelihoods of the levels.
     """
 
     first: Whole
     item: NDArray[np.int32]
-    L: Floats32
+    kind: NDArray[np.int32]
+    table: Floats32
     other: Floats32
     grades: Grades
-
-    @classmethod
-    def of(cls, counts: Counts, grades: Grades, L: Floats32, other: Floats | None = None) -> "Seen":
-        """The pairs of counts."""
-        still = np.zeros(len(counts.item), np.float32) if other is None else other.astype(np.float32)
-        return cls(counts.first, counts.item, L, still, grades)
 
     @property
     def Q(self) -> int:
@@ -48,6 +43,11 @@ class Seen:
         """The query of every pair."""
         return np.repeat(np.arange(self.Q), np.diff(self.first))
 
+    def terms(self, space: Space, x: Floats) -> tuple[Floats, Floats, Floats]:
+        """`Grades.terms` of all pairs, at the vectors x.  Shapes: x [Q, F + 1] -> [pairs] each."""
+        s = space.s(self.query, self.item, x) + self.other
+        return self.grades.terms_of_kinds(s, self.table, self.kind)
+
 
 def from_log(seen: Seen, g: Floats, rows: Whole, level: float, *, most: int, seed: int) -> Directions:
     """The directions of a log alone: singular vectors of what levels of items and queries leave unexplained.
@@ -58,9 +58,9 @@ def from_log(seen: Seen, g: Floats, rows: Whole, level: float, *, most: int, see
     """
     Q, D, query = seen.Q, len(g), seen.query
     offset = (g * np.sqrt(1 + FLAT * level)).astype(np.float32)
-    flat = Space(np.ones((D, 1), np.float32), offset, np.zeros((Q, 1)), np.array([[1 / level]]))
+    flat = Space(np.ones((D, 1), np.float32), offset, np.zeros((Q, 1)), np.array([1 / level]))
     x = query_step(flat, seen, rows)
-    _, slope, h = seen.grades.terms(flat.s(query, seen.item, x) + seen.other, seen.L)
+    _, slope, h = seen.terms(flat, x)
     weights = []
     for index, n, of in ((query, Q, rows), (seen.item, D, slice(None))):
         information = np.bincount(index, h, n)
@@ -89,23 +89,22 @@ def query_step(space: Space, seen: Seen, rows: Whole, x: Floats | None = None) -
     found = space.mean.copy()
     if x is not None:
         found[rows] = x[rows]
-    offset = space.offset[seen.item] + seen.other
-    with compiling():
-        _newton_kernel.ascend(
-            rows,
-            seen.first,
-            seen.item,
-            seen.L,
-            seen.grades.family(),
-            offset,
-            space.items,
-            space.precision,
-            space.mean,
-            found,
-            STEPS,
-            TOLERANCE,
-        )
+    _ascend(seen, rows, space.offset[seen.item] + seen.other, space.items, space.precision[None], space.mean, found, STEPS)
     return found
+
+
+def _ascend(
+    seen: Seen, rows: Whole, offset: Floats32, W: Floats32, P: Floats, m: Floats, x: Floats, steps: int
+) -> None:
+    """Newton steps of some rows of x, in place: queries, or items with queries in their place (`_newton_kernel.ascend`)."""
+    family = seen.grades.family()
+
+    def work(own: slice) -> None:
+        _newton_kernel.ascend(
+            rows[own], seen.first, seen.item, seen.kind, seen.table, family, offset, W, P, m, x, steps, TOLERANCE
+        )
+
+    in_chunks(work, len(rows))
 
 
 @dataclass(frozen=True)
@@ -126,28 +125,22 @@ def spread_of(space: Space, seen: Seen, rows: Whole, x: Floats, asked: Counts | 
     W, Q, D = space.items.astype(np.float64), seen.Q, len(space.items)
     G = W.T @ W / max(D, 1)
     first, item = (np.zeros(Q + 1, np.int64), np.zeros(0, np.int32)) if asked is None else (asked.first, asked.item)
-    offset = space.offset[seen.item] + seen.other
-    with compiling():
-        total, trace, variance = _newton_kernel.spread(
-            rows,
-            seen.first,
-            seen.item,
-            seen.L,
-            seen.grades.family(),
-            offset,
-            space.items,
-            space.precision,
-            x,
-            G,
-            first,
-            item,
-        )
-    prior: Floats = np.linalg.inv(space.precision).astype(np.float64)
-    mean: Floats = total / len(rows) if len(rows) else prior
+    offset, family = space.offset[seen.item] + seen.other, seen.grades.family()
+    trace, variance = np.full(Q, float(np.diag(G) @ (1 / space.precision))), np.zeros(len(item), np.float32)
+    sums: dict[int, Floats] = {}
+
+    def work(own: slice) -> None:
+        total = sums[own.start] = np.zeros_like(G)
+        _newton_kernel.spread(
+            rows[own], seen.first, seen.item, seen.kind, seen.table, family, offset, space.items, space.precision[None],
+            space.mean, x, G, first, item, total, trace, variance,
+        )  # fmt: skip
+
+    in_chunks(work, len(rows))
+    # In order: the same bits with any number of threads.
+    mean: Floats = sum(sums[k] for k in sorted(sums)) / len(rows) if len(rows) else np.diag(1 / space.precision)
     size = max(float((mean * G).sum()), np.finfo(float).tiny)
-    query = np.full(Q, float((prior * G).sum()) / size)
-    query[rows] = trace / size
-    return Spread(query, np.einsum("df,fg,dg->d", W, mean, W), mean, variance.astype(np.float64))
+    return Spread(trace / size, np.einsum("df,fg,dg->d", W, mean, W, optimize=True), mean, variance.astype(np.float64))
 
 
 @dataclass(frozen=True)
@@ -161,38 +154,21 @@ class ItemPrior:
 def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrior) -> Space:
     """The items' directions and offsets at their posterior mode, with the queries' vectors known up to their spread.
 
-    What is not known of x counts as information about it times its variance: a ridge. Of the bit it also shrinks s (kappa).
+    What is not known of x counts as information about it times its variance: a ridge.
     Shapes: x [Q, F + 1]; mean [F + 1, F + 1], the covariance of a query's vector.
     """
     F, D, query = space.items.shape[1] - 1, len(space.items), seen.query
-    _, _, h = seen.grades.terms(space.s(query, seen.item, x) + seen.other, seen.L)
+    _, _, h = seen.terms(space, x)
     ridge = np.zeros((D, F + 1))
     ridge[:, :F] = np.bincount(seen.item, h, D)[:, None] * np.diag(mean)[None, :F]
-    m = prior.centre * prior.precision / (prior.precision + ridge)
+    precision = prior.precision + ridge
+    m = prior.centre * prior.precision / precision
     y = np.column_stack([space.items[:, :F], space.offset]).astype(np.float64)
     order = csr_matrix((np.arange(len(seen.item)), seen.item, seen.first), shape=(seen.Q, D)).tocsc()
-    at = order.data.astype(np.int64)
-    families = np.tile(seen.grades.family(), (D, 1, 1))
-    L = seen.L[at]
-    if seen.grades.is_bit:
-        kappa = 1 / np.sqrt(1 + FLAT * np.einsum("df,fg,dg->d", space.items, mean, space.items))
-        families[:, 1, 1] = kappa
-        L = L ** kappa[seen.item[at]][:, None].astype(np.float32)
+    at = order.data
+    by_item = replace(seen, first=order.indptr.astype(np.int64), item=order.indices.astype(np.int32), kind=seen.kind[at])
     offset = (seen.other + x[query, F].astype(np.float32))[at]
     vectors = np.column_stack([x[:, :F], np.ones(len(x))]).astype(np.float32)
-    with compiling():
-        _newton_kernel.ascend_items(
-            order.indptr.astype(np.int64),
-            order.indices.astype(np.int32),
-            L,
-            families,
-            offset,
-            vectors,
-            prior.precision + ridge,
-            m,
-            y,
-            ITEM_STEPS,
-            TOLERANCE,
-        )
+    _ascend(by_item, np.arange(D), offset, vectors, precision, m, y, ITEM_STEPS)
     items = np.column_stack([y[:, :F], np.ones(D)]).astype(np.float32)
     return replace(space, items=items, offset=y[:, F].astype(np.float32))

@@ -1,6 +1,6 @@
 """One belief of some pairs, with constants that were chosen: levels, production's choice, f and vectors, one after another."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,33 +40,44 @@ class Given:
 
 @dataclass(frozen=True)
 class Part:
-    """Pairs with the likelihoods of their levels, and the columns of production's choice.  Shapes: L [n, J]; X [n, 3]."""
+    """Pairs with their evidence, as the likelihoods of its kinds, and the columns of production's choice.
+
+    Shapes: kind [pairs]; table [J, kinds]; best [kinds]; X [pairs, 3].
+    """
 
     counts: Counts
     grades: Grades
-    L: Floats32
+    kind: NDArray[np.int32]
+    table: Floats32
     best: Floats
     X: Floats
 
     @classmethod
     def of(cls, counts: Counts, grades: Grades, X: Floats) -> "Part":
         """The pairs of counts."""
-        return cls(counts, grades, *counts.likelihood(grades.R), X)
+        return cls(counts, grades, counts.kinds[0], *counts.table(grades.R), X)
 
     def only(self, kept: Mask) -> "Part":
         """Some of the pairs."""
-        return Part(self.counts.only(kept), self.grades, self.L[kept], self.best[kept], self.X[kept])
+        return replace(self, counts=self.counts.only(kept), kind=self.kind[kept], X=self.X[kept])
+
+    @property
+    def L(self) -> Floats32:
+        """The likelihoods of each pair.  Shapes: -> [pairs, J]."""
+        return np.take(self.table.T, self.kind, axis=0)
 
     def seen(self, other: Floats | None = None) -> Seen:
         """For the steps of vectors."""
-        return Seen.of(self.counts, self.grades, self.L, other)
+        c = self.counts
+        still = np.zeros(len(c.item), np.float32) if other is None else other.astype(np.float32)
+        return Seen(c.first, c.item, self.kind, self.table, still, self.grades)
 
 
 @dataclass(frozen=True)
 class Start:
     """Levels and production's choice: all that comes before f and the vectors.
 
-    `flat` and `beta`: the levels as a space without directions.  Shapes: w [3]; centre [D, 3]; other [pairs].
+    `flat` and `beta`: the levels as a space without directions.  Shapes: beta [Q, 1]; w [3]; centre [D, 3].
     """
 
     levels: Levels
@@ -74,7 +85,11 @@ class Start:
     beta: Floats
     w: Floats
     centre: Floats
-    other: Floats
+
+    def choice(self, part: Part) -> Floats:
+        """What production's choice says of pairs.  Shapes: -> [pairs]."""
+        found: Floats = part.X @ self.w - (self.centre @ self.w)[part.counts.item]
+        return found
 
 
 def started(part: Part, level: float, given: Given) -> Start:
@@ -86,25 +101,25 @@ def started(part: Part, level: float, given: Given) -> Start:
     sums = np.column_stack([np.bincount(c.item, c.E * column, D) for column in part.X.T])
     centre = (sums + c.E @ part.X / c.E.sum()) / (seen[:, None] + 1)
     flat = Space(
-        np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([[1 / level]])
+        np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([1 / level])
     )
     beta = steps.query_step(flat, part.seen(), c.rows)
-    X = part.X - centre[c.item]
-    w = weights(part, flat.s(c.query, c.item, beta), X)
-    return Start(levels, flat, beta, w, centre, X @ w)
+    w = weights(part, flat, beta, centre)
+    return Start(levels, flat, beta, w, centre)
 
 
-def weights(part: Part, s: Floats, X: Floats) -> Floats:
-    """Weights of columns by the likelihood of the showings, with s as it is: Newton steps.  Shapes: s [n]; X [n, 3] -> [3].
+def weights(part: Part, flat: Space, beta: Floats, centre: Floats) -> Floats:
+    """Weights of the columns by the likelihood of the showings, beside the levels: Newton steps.  Shapes: -> [3].
 
     What production chose is never held against it: the first weight is not below 0.
     """
     mean, precision = WEIGHTS
-    w = mean.copy()
-    some = slice(None, None, max(1, len(s) // WEIGHT_PAIRS))
-    s, X, L = s[some], X[some], np.ascontiguousarray(part.L[some])
+    w, c = mean.copy(), part.counts
+    some = slice(None, None, max(1, len(c.item) // WEIGHT_PAIRS))
+    q, d, kind = c.query[some], c.item[some], np.ascontiguousarray(part.kind[some])
+    s, X = flat.s(q, d, beta), part.X[some] - centre[d]
     for _ in range(STEPS):
-        _, slope, h = part.grades.terms(s + X @ w, L)
+        _, slope, h = part.grades.terms_of_kinds(s + X @ w, part.table, kind)
         h = np.maximum(h, 1e-3 * h.mean())
         step = np.linalg.solve((X * h[:, None]).T @ X + np.diag(precision), X.T @ slope - precision * (w - mean))
         w = w + np.clip(step, -0.5, 0.5)
@@ -119,7 +134,7 @@ def lesson_of(part: Part, start: Start, given: Given) -> Lesson:
     c = part.counts
     shown_q, shown_d = (np.bincount(index, c.n, n) for index, n in ((c.query, c.Q), (c.item, c.D)))
     return Lesson(
-        grades=part.grades, q=c.query, d=c.item, s=start.flat.s(c.query, c.item, start.beta) + start.other, L=part.L,
+        grades=part.grades, q=c.query, d=c.item, s=start.flat.s(c.query, c.item, start.beta) + start.choice(part), L=part.L,
         u=given.u, z=given.z, known_q=np.log1p(shown_q)[:, None],
         known_d=np.column_stack([np.log1p(shown_d), start.levels.after]),
     )  # fmt: skip
@@ -127,34 +142,42 @@ def lesson_of(part: Part, start: Start, given: Given) -> Lesson:
 
 @dataclass(frozen=True)
 class Fitted:
-    """All of a belief but its memory.  Shapes: x [Q, F + 1]."""
+    """All of a belief but its memory; `seen` is what it was fitted to.  Shapes: x [Q, F + 1]."""
 
     start: Start
     model: Model | None
     space: Space
     x: Floats
+    seen: Seen
 
     def other(self, part: Part) -> Floats:
         """What does not move of pairs: choice and f.  Shapes: -> [pairs]."""
-        c = part.counts
-        found: Floats = (part.X - self.start.centre[c.item]) @ self.start.w
+        found, c = self.start.choice(part), part.counts
         return found if self.model is None else found + self.model.at(c.query, c.item)
 
 
-def run(part: Part, chosen: Chosen, given: Given, seed: int) -> Fitted:
-    """The belief of some pairs, with the constants that were chosen."""
-    start = started(part, chosen.level, given)
+def run(
+    part: Part, chosen: Chosen, given: Given, seed: int, *, start: Start | None = None, near: Fitted | None = None
+) -> Fitted:
+    """The belief of some pairs, with the constants that were chosen.
+
+    `start`: levels and choice, if they are known. `near`: a belief of nearly the same pairs, where the vectors begin; the
+    directions of its items are taken as they are.
+    """
+    start = start or started(part, chosen.level, given)
     model = models.train(chosen.model, chosen.epochs, lesson_of(part, start, given), seed)
-    c = part.counts
-    other = start.other if model is None else start.other + model.at(c.query, c.item)
-    seen = part.seen(other)
+    c, other = part.counts, start.choice(part)
+    seen = part.seen(other if model is None else other + model.at(c.query, c.item))
     space, prior = directions_of(seen, c, start, chosen, given, seed)
+    if near is not None:
+        space = replace(space, items=near.space.items)
+        return Fitted(start, model, space, steps.query_step(space, seen, c.rows, near.x), seen)
     x = steps.query_step(space, seen, c.rows)
     for _ in range(chosen.steps):
         mean = steps.spread_of(space, seen, c.rows, x).mean
         space = steps.item_step(space, seen, x, mean, prior)
         x = steps.query_step(space, seen, c.rows, x)
-    return Fitted(start, model, space, x)
+    return Fitted(start, model, space, x, seen)
 
 
 def directions_of(
@@ -176,10 +199,19 @@ def directions_of(
     return space, ItemPrior(np.column_stack([np.zeros((c.D, F)), before]), precision)
 
 
-def judged(fitted: Fitted, train: Part, held: Part) -> tuple[Floats, Floats]:
-    """Log-likelihood of each held-out pair, and its s.  Shapes: -> [pairs], [pairs]."""
+@dataclass(frozen=True)
+class Judged:
+    """Log-likelihood of each held-out pair, its s, and the mean covariance of the vectors.  Shapes: terms, s [pairs]."""
+
+    terms: Floats
+    s: Floats
+    covariance: Floats
+
+
+def judged(fitted: Fitted, held: Part) -> Judged:
+    """How likely held-out pairs are."""
     c = held.counts
     s = fitted.space.s(c.query, c.item, fitted.x) + fitted.other(held)
-    seen = train.seen(fitted.other(train))
-    variance = steps.spread_of(fitted.space, seen, train.counts.rows, fitted.x, c).asked
-    return train.grades.marginal(s, variance, held.L) + held.best, s
+    # A query of which all pairs are held out is as unknown as any.
+    spread = steps.spread_of(fitted.space, fitted.seen, c.rows, fitted.x, c)
+    return Judged(held.grades.marginal(s, spread.asked, held.L) + held.best[held.kind], s, spread.mean)
