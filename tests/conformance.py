@@ -77,6 +77,8 @@ def _same_gradients(scorer: Scorer, q: torch.Tensor, items: torch.Tensor) -> Non
     """Of some items as of all."""
     up = torch.linspace(-1, 1, items.numel()).view_as(items)
     own = [p for p in scorer.parameters() if p.requires_grad]
+    if not own:
+        return
     available = scorer.score(q, items).detach() > -torch.inf
     by_all, by_some = (
         torch.autograd.grad(torch.where(available, s, 0.0).mul(up).sum(), own, allow_unused=True)
@@ -96,6 +98,8 @@ def _learns(pair: TwoStagePolicy) -> None:
     liked = scores.masked_fill(scores == -torch.inf, torch.inf).argmin(1).numpy()
     weights = csr_matrix((np.ones(Q, np.float32), (np.arange(Q), liked)), shape=(Q, D))
     theta = [1.0, 0.5]
+    if not list(pair.generator.parameters()):
+        return  # nothing of it is trained
     trained = train(pair, weights, theta, TrainingConfig(epochs=6, learning_rate=0.5, shared_rate=0.5), seed=1).policy
     before, after = (evaluate(policy, weights, theta).utility.mean() for policy in (pair, trained))
     assert after > before

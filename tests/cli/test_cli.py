@@ -332,7 +332,7 @@ def test_estimate_values_a_pair_and_compare_compares_two(simulated, capsys, monk
     code, out, err = call(capsys, monkeypatch, "compare", *ask, "--json", "--independent", "queries")
     assert json.loads(out)["lower_bound"] < against["lower_bound"]
     for command in ("estimate", "compare"):
-        code, out, err = call(capsys, monkeypatch, command, *ask, "--json", "--reward", "posterior")
+        code, out, err = call(capsys, monkeypatch, command, *ask, "--json", "--reward", "beliefs")
         assert code == 0, err
         value = json.loads(out).get("new", json.loads(out))
         assert value["estimator"] == "doubly_robust"
@@ -439,8 +439,8 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["examine", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "absent.parquet"], 2, "give the pair by --policy"),
-        (["estimate", "--logs", "x", "--reward", "magic"], 2, "reward must be one of posterior, item-rate"),
-        (["compare", "--logs", "x", "--reward", "posterior", "--estimator", "ips"], 2, "ips uses no reward model"),
+        (["estimate", "--logs", "x", "--reward", "magic"], 2, "reward must be one of beliefs, item-rate"),
+        (["compare", "--logs", "x", "--reward", "beliefs", "--estimator", "ips"], 2, "ips uses no reward model"),
         (["compare", "--logs", "x", "--policy", "absent", "--against", "nowhere"], 2, "absent"),
         (["decide", "--logs", "x"], 2, "give at least one pair"),
         (["estimate", "--logs", "x", "--policy", "absent", "--curve-interval"], 2, "--curve-interval needs --curve"),

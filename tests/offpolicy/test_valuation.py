@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 from random_logs import long_logs, wide_logs
 from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs import item_rate
-from tandemrank.beliefs.memory import memory_of
+from tandemrank.beliefs.counts import Counts
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, InputError, LogError, PolicyError, TandemRankError
 from tandemrank.logs import counting, feedback, reading, sums, validation, writing
@@ -160,13 +160,13 @@ def test_the_reward_model_of_a_half_learns_from_the_other_half(tmp_path: Path) -
     """A log that is read is parted by impression: the model of each half is that of the other, and of nothing else."""
     small = world(30)
     path = writing.write(small.impressions(900, 1), tmp_path / "log", small.vocabulary)
-    said = evidence_of(path, Question(THETA, propensity="frequency", reward="posterior"))
+    said = evidence_of(path, Question(THETA, propensity="frequency", reward="beliefs"))
     (one, of_one), (other, of_other) = said.parts
     assert one.N + other.N == said.log.N == 900
     assert 300 < one.N < 600
     for model, rest in ((of_one, other), (of_other, one)):
-        assert model.kind == "posterior"
-        assert np.array_equal(np.diff(model.memory.first), np.diff(memory_of(rest, THETA, model.chosen.noise).first))
+        assert model.kind == "beliefs"
+        assert np.array_equal(model.counts.C, Counts.of([rest], THETA).C)
     rates = evidence_of(path, Question(THETA, propensity="frequency", reward="item-rate"))
     (one, of_one), (other, of_other) = rates.parts
     assert_same_model(of_one, item_rate.reward_model(other, THETA))
@@ -739,26 +739,25 @@ def test_of_one_query_the_error_of_the_balance_is_that_of_what_was_shown() -> No
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_the_posterior_hears_of_the_logger_as_in_training(is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beliefs_hear_of_the_logger_as_in_training(is_given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     here, heard = world(40), []
     tastes, items = np.random.default_rng(0).normal(size=(40, 2)), np.random.default_rng(1).normal(size=(D, 2))
     scorer = MatrixFactorisation(tastes.astype(np.float32), items.astype(np.float32))
     live = TwoStagePolicy(scorer, scorer, D, K, here.vocabulary)
     log = pl.concat([writing._frame(part, here.vocabulary, None, None) for part in here.impressions(600, 1)])
-    fit = evidence.posterior.fit
+    fit = evidence.fit
 
     def listening(*args: Any, **more: Any) -> Any:
-        heard.append((more["vectors"], more["logger"]))
+        heard.append(more["production"])
         return fit(*args, **more)
 
-    monkeypatch.setattr(evidence.posterior, "fit", listening)
+    monkeypatch.setattr(evidence, "fit", listening)
     valuation.estimate(
-        here.new, log, examination=THETA, reward="posterior", estimator="doubly_robust",
+        here.new, log, examination=THETA, reward="beliefs", estimator="doubly_robust",
         logging_policy=live if is_given else None, samples=2, replicates=100,
     )  # fmt: skip
     assert len(heard) == 2
-    for vectors, logger in heard:
-        assert vectors is logger
+    for logger in heard:
         assert logger is not None
         assert (logger.items.shape == (D, 2) and np.allclose(logger.items, items)) == is_given
 

@@ -15,6 +15,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.experiments.stage_models import FeatureWeights, Stacked, scaled
 from tandemrank.policies import towers
+from tandemrank.policies.believed import Believed, Retrieval, Spread
 from tandemrank.policies.memory import Memory, Remembering
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer, low_rank
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -25,6 +26,9 @@ NUMBERS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
 MEMORY = Memory(
     np.array([0, 2, 2, 3, 3, 3, 4]), np.array([1, 5, 0, 7], np.int32), np.array([3.0, -2.0, 1.5, 0.5], np.float32), 8
 )
+
+
+SPREAD = Spread(0.7, np.abs(NUMBERS[:6, 0]), np.abs(NUMBERS[:8, 1]))
 
 
 def two_towers() -> Scorer:
@@ -39,6 +43,8 @@ EXAMPLES = {
     "given scores of some items": lambda: GivenScores(csr_matrix(NUMBERS[:6] @ NUMBERS[6:14].T > -1) * 1.0),
     "two towers": two_towers,
     "memory": lambda: Remembering(MatrixFactorisation(NUMBERS[:6], NUMBERS[6:14]), MEMORY),
+    "belief": lambda: Believed(NUMBERS[:6], NUMBERS[6:14], SPREAD, MEMORY),
+    "retrieval": lambda: Retrieval(NUMBERS[:6], NUMBERS[6:14], MEMORY),
     "features": lambda: FeatureWeights(6, scaled(NUMBERS[:8])),
     "memory of two towers": lambda: Remembering(two_towers(), MEMORY),
 }

@@ -16,7 +16,6 @@ from tandemrank.policies.towers import TwoTowers
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.loop import train
-from tandemrank.training.schedules import schedule_of
 
 Q, D, TASTES = 60, 40, 3
 THETA = [1.0, 0.5, 0.3]
@@ -88,13 +87,6 @@ def test_the_score_is_its_formula() -> None:
     scores = model(torch.arange(6)).detach().numpy()
     assert np.allclose(scores, sides[0] @ sides[1].T, rtol=1e-4, atol=1e-4)
     assert np.allclose(model(torch.tensor([4, 1])).detach().numpy(), scores[[4, 1]], atol=1e-5)
-
-
-def test_joint_training_of_what_begins_at_random_begins_as_stacking() -> None:
-    policy = pair(*world()[:2])
-    phases = schedule_of("joint", "tandem", policy.generator, policy.ranker)
-    assert [phase.key for phase in phases] == ["generator among K2", "ranker for the generator", "both"]
-    assert [phase.share for phase in phases] == [0.5] * 3  # as many epochs per stage as in the other methods
 
 
 def test_training_starts_near_the_uniform_policy() -> None:

@@ -14,6 +14,7 @@ from tandemrank.offpolicy import propensities
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training import data
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.data import TrainingData
 from tandemrank.training.data import prepare as prepare_any
@@ -70,23 +71,24 @@ def test_fitted_propensities_are_those_of_the_fitted_policy_for_both_parts() -> 
         prepare(used, CONFIG, held_out=held_out)
 
 
-def test_the_beliefs_are_fitted_to_what_trains_with_the_logger_as_their_prior() -> None:
+def test_the_beliefs_are_fitted_to_what_trains_with_the_logger_as_their_prior(monkeypatch) -> None:
     rng = np.random.default_rng(4)
     scorer = MatrixFactorisation(rng.normal(size=(Q, 2)), rng.normal(size=(D, 2)))
     live = TwoStagePolicy(scorer, scorer, D, K, IDS)
     config = CONFIG.model_copy(update={"objective": "beliefs"})
+    heard, fit = [], data.fit
+    monkeypatch.setattr(data, "fit", lambda *a, **more: heard.append(more["production"]) or fit(*a, **more))
     found = prepare(log(), config, logging_policy=live)
-    assert found.posterior is not None
-    assert found.posterior.chosen.source == "the vectors of a policy"
+    assert found.beliefs is not None
+    assert np.array_equal(heard[0].items, scorer.items.detach().numpy())
     q = np.arange(Q)
-    wanted = found.posterior.matrix(q)[:, :-1] * log().impressions[:, None]
+    wanted = found.beliefs.matrix(q)[:, :-1] * log().impressions[:, None]
     assert found.weights.rows(q).toarray() == pytest.approx(wanted, rel=1e-5)
-    alone = prepare(log(), config, logging_policy=policy())
-    assert alone.posterior is not None
-    assert alone.posterior.chosen.source == "the log alone"
-    assert prepare(log(), CONFIG, logging_policy=live).posterior is None
+    prepare(log(), config, logging_policy=policy())
+    assert heard[1] is None
+    assert prepare(log(), CONFIG, logging_policy=live).beliefs is None
     both = prepare_any(log(), CONFIG, needs_beliefs=True, logging_policy=live)
-    assert both.posterior is not None
+    assert both.beliefs is not None
     assert np.array_equal(both.weights.toarray(), prepare(log(), CONFIG, logging_policy=live).weights.toarray())
 
 

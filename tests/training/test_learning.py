@@ -12,16 +12,17 @@ from scipy.sparse import csr_matrix
 import tandemrank as tr
 from tandemrank._base.ids import same_ids
 from tandemrank._base.random import derive
-from tandemrank.errors import ConfigError, DataError, InputError, LogError
+from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.experiments import datasets, evaluation
 from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import reading, sources, sums, writing
 from tandemrank.logs.exclusion import pairs_of
 from tandemrank.offpolicy import valuation
 from tandemrank.policies import features
+from tandemrank.policies.memory import memory_from
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import training as training_report
-from tandemrank.training import learning, results, valuing
+from tandemrank.training import data, learning, results, valuing
 from tandemrank.training.history import Progress
 from tandemrank.training.learning import Listener, learn
 from tandemrank.training.parts import facts_of, read_parts
@@ -151,17 +152,53 @@ def test_weights_are_not_impressions(world) -> None:
     assert one.sum() == 2000
 
 
-def test_by_default_both_stages_are_the_beliefs_and_nothing_is_trained(world) -> None:
-    """The value is that of impressions that the beliefs have not seen; nothing pretends to a training."""
+def test_by_default_the_re_ranker_is_the_belief_and_the_generator_its_nearest_product(world) -> None:
+    """The value is that of impressions that the beliefs have not seen; what was trained is said, and nothing else."""
     found = learn(world.frame, tr.LearningConfig(candidates=20), logging_policy=world.production)
-    answer, truth = found.values["beliefs"], world.value(found.policy, world.frame["query_id"])
+    [(method, answer)] = found.values.items()
+    truth = world.value(found.policy, world.frame["query_id"])
     assert abs(answer.value - truth) < 4 * answer.standard_error
     assert truth > 1.3 * found.production.value
-    assert list(found.trained) == ["beliefs"]
-    assert found.trained["beliefs"].history == ()
-    assert not found.was_trained
+    assert (found.policy.generator.kind, found.policy.ranker.kind) == ("retrieval", "belief")
+    assert found.choice is not None
+    assert found.choice.method == method
+    assert found.was_trained == (method != "beliefs")
+    expected = {one.method: one.expected for one in found.choice.tried}
+    assert expected[method] == max(expected.values())
+    assert found.choice.everything >= 0.99 * expected[method]
+    assert "The re-ranker alone, over all items" in " ".join(training_report.sentences(found))
+
+
+def test_the_generator_is_trained_where_its_product_loses_clicks(world, monkeypatch) -> None:
+    """With one dimension and as many candidates as places; every schedule of the generator is tried, the best one kept."""
+    monkeypatch.setattr(learning, "GENERATOR_RANK", 1)
+    nothing = csr_matrix((world.task.Q, world.task.D), dtype=np.float32)
+    original = learning.generator_of
+
+    def forgetful(ranker, rank):
+        found = original(ranker, rank)
+        return type(found)(found.queries, found.items, memory_from(*nothing.nonzero(), nothing.data, *nothing.shape))
+
+    monkeypatch.setattr(learning, "generator_of", forgetful)
+    config = tr.LearningConfig(candidates=6, training=tr.TrainingConfig(epochs=6))
+    found = learn(world.frame, config, logging_policy=world.production)
+    assert [one.method for one in found.choice.tried] == ["beliefs", "independent", "baseline", "joint"]
+    expected = [one.expected for one in found.choice.tried]
+    assert max(expected) > expected[0]
+    assert expected[0] < 0.998 * found.choice.everything
+    assert found.was_trained
+    assert {epoch.phase for epoch in found.trained[found.choice.method].history} <= {
+        "generator alone", "generator for the re-ranker", "both stages",
+    }  # fmt: skip
+    assert f"{found.choice.method.capitalize()} was kept" in " ".join(training_report.sentences(found))
+
+
+def test_where_all_items_are_candidates_there_is_one_stage(world) -> None:
+    found = learn(world.frame.head(2000), logging_policy=world.production)
+    assert len(found.policy.vocabulary.item_ids) == found.policy.K2
     assert found.policy.generator is found.policy.ranker
-    assert found.policy.generator.kind == "remembering"
+    assert not found.was_trained
+    assert "of one stage" in training_report.made(found)
 
 
 def test_the_start_is_not_taken_for_the_policy_that_drew_the_log(world) -> None:
@@ -171,30 +208,26 @@ def test_the_start_is_not_taken_for_the_policy_that_drew_the_log(world) -> None:
     assert learn(few, tr.LearningConfig(candidates=20), logging_policy=world.production).propensity == "exact"
 
 
-def test_the_beliefs_take_vectors_of_a_policy_as_their_prior_and_refuse_others(world) -> None:
+def test_the_beliefs_take_vectors_of_a_policy_as_their_prior_and_refuse_others(world, monkeypatch) -> None:
     few, config = world.frame.head(3000), tr.LearningConfig(candidates=20)
-    found = learn(few, config, start=Start(world.production), logging_policy=world.production)
-    assert found.posterior is not None
-    assert found.posterior.chosen.source == "the vectors of a policy"
-    again = learn(few, config, start=Start(found.policy), logging_policy=world.production)
-    both, one = (p.ranker.memory.at(*np.nonzero(np.ones((3, 60)))) for p in (again.policy, found.policy))
-    assert np.abs(both).sum() > np.abs(one).sum()  # what it remembers of the earlier log stays
+    heard, fit = [], data.fit
+    monkeypatch.setattr(data, "fit", lambda *a, **more: heard.append(more["production"]) or fit(*a, **more))
+    learn(few, config, start=Start(world.production))
+    assert np.array_equal(heard[0].items, world.production.ranker.items.detach().numpy())
     scores = tr.GivenScores(np.zeros((world.task.Q, world.task.D), np.float32))
     strange = TwoStagePolicy(scores, scores, 20, 5, world.task.vocabulary)
     with pytest.raises(ConfigError, match="got one of the kind given-scores"):
         learn(few, config, start=Start(strange), logging_policy=world.production)
-    with pytest.raises(ConfigError, match="the beliefs of a log do not use features"):
-        learn(few, config, methods=["beliefs"], start=Start(item_features=of_items(world)))
 
 
 @pytest.mark.parametrize(
     ("switches", "methods", "told"),
     [
-        ({"training": {"epochs": 3}}, None, "epochs would have no effect: nothing is trained"),
+        ({"training": {"epochs": 3}}, ["beliefs"], "epochs would have no effect: nothing is trained"),
         ({"training": {"learning_rate": 0.1}}, ["beliefs"], "learning_rate would have no effect"),
-        ({"training": {"schedule": "paper"}}, None, "schedule would have no effect"),
-        ({"training": {"early_stopping": True}}, None, "early_stopping would have no effect"),
-        ({"training": {"rank_weights": 3}}, None, "rank_weights would have no effect"),
+        ({"training": {"schedule": "paper"}}, ["beliefs"], "schedule would have no effect"),
+        ({"training": {"early_stopping": True}}, ["beliefs"], "early_stopping would have no effect"),
+        ({"training": {"rank_weights": 3}}, ["beliefs"], "rank_weights would have no effect"),
         ({"objective": "ips"}, None, "objective would have no effect"),
         ({"clip": 0.1}, None, "clip would have no effect"),
         ({"propensity_samples": 9}, None, "propensity_samples would have no effect"),
@@ -287,23 +320,6 @@ def items_of(world: World) -> pl.Series:
     return world.frame["items"].explode().unique().sort()
 
 
-def test_start_from_features_scores_what_was_never_shown(world) -> None:
-    items = items_of(world)
-    rng = np.random.default_rng(0)
-    extra = pl.concat([items, pl.Series([10**6, 10**6 + 1])])
-    table = pl.DataFrame({"item_id": extra, "x": rng.normal(size=len(extra)), "kind": ["a", "b"] * (len(extra) // 2)})
-    config = configured(propensity="frequency", training={"epochs": 2})
-    found = train(world.frame.head(3000), config, start=Start(item_features=table))
-    assert found.policy.generator.spec()["dimension"] == 16
-    assert found.policy.ranker.spec()["dimension"] == 64
-    assert 10**6 in found.policy.vocabulary.item_ids
-    assert "two towers" in found.start.words
-    with pytest.raises(DataError, match=str(items[3])):
-        train(world.frame.head(3000), config, start=Start(item_features=table.filter(pl.col("item_id") != items[3])))
-    with pytest.raises(DataError, match=r"item_id: Int64 in the log, String in the features"):
-        train(world.frame, config, start=Start(item_features=table.cast({"item_id": pl.String})))
-
-
 def test_start_from_embeddings_and_from_a_policy(world) -> None:
     rng = np.random.default_rng(0)
     config = configured(propensity="frequency", training={"epochs": 1})
@@ -324,12 +340,12 @@ def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
     whole = train(few, config, methods=methods)
 
     def stop(method: str, state: Progress) -> None:
-        if (method, state.epoch, state.done) == ("joint", 2, 0.0) and state.phase == 2:
+        if (method, state.epoch, state.done) == ("joint", 2, 0.0):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train(few, config, methods=methods, checkpoints=tmp_path, listener=Listener(epoch=stop))
-    assert {p.stem for p in tmp_path.iterdir()} == {"generator-alone", "ranker-alone", "both-K2-20"}
+    assert {p.stem for p in tmp_path.iterdir()} == {"tandem-K2-20"}
     resumed = train(few, config, methods=methods, checkpoints=tmp_path, resume=True)
     for method in methods:
         assert resumed.values[method].value == whole.values[method].value
@@ -371,19 +387,19 @@ def test_a_log_without_clicks_or_without_rows_is_refused(world, objective) -> No
 
 
 def test_two_starts_or_half_a_start_are_refused(world) -> None:
-    with pytest.raises(ConfigError, match="starts from one thing only; got a policy and features"):
-        Start(world.production, item_features="x.parquet")
+    with pytest.raises(ConfigError, match="expected a policy or embeddings to start from; got both"):
+        Start(world.production, query_embeddings="x.parquet", item_embeddings="y.parquet")
     with pytest.raises(ConfigError, match="of both sides, queries and items; got those of one"):
         Start(query_embeddings="x.parquet")
 
 
 def test_the_noise_of_the_model_is_not_told_as_a_click_rate(world) -> None:
-    """Its r1 is a parameter of a model of bits: "89% are clicked if relevant" stood beside a click rate of 3%."""
+    """Its levels belong to a model: "89% are clicked if relevant" stood beside a click rate of 3%."""
     found = learn(world.frame, tr.LearningConfig(candidates=20))
     constants = found.summary()["beliefs"]
-    assert 0 <= constants["noise"]["irrelevant"] < constants["noise"]["relevant"] <= 1
+    assert constants["relevance"] in ("a bit", "graded")
+    assert all(0 <= r <= 1 for r in constants["levels"])
     assert "clicked if relevant" not in training_report.html(found)
-    assert train(world.frame, configured(training={"epochs": 1})).summary()["beliefs"] is None
 
 
 def test_the_summary_is_plain(learned) -> None:
@@ -392,7 +408,7 @@ def test_the_summary_is_plain(learned) -> None:
     summary = learned.summary()
     assert as_json(summary)
     assert [m["method"] for m in summary["methods"]] == ["joint", "baseline"]
-    assert set(summary["methods"][1]["chosen"]) == {"re-ranker alone", "generator for the re-ranker"}
+    assert set(summary["methods"][1]["chosen"]) == {"generator for the re-ranker"}
 
 
 def test_a_list_length_that_is_said_is_the_one_that_is_not_said() -> None:
@@ -477,22 +493,9 @@ def of_items(world: World) -> pl.DataFrame:
     return pl.DataFrame({"item_id": world.task.vocabulary.item_ids, **numbers})
 
 
-def test_held_out_clicks_choose_the_method(world) -> None:
-    """All are tried on the same part; the best by held-out clicks is kept, and said."""
-    config = configured(training={"epochs": 2, "minibatch": 64})
-    found = train(world.frame, config, methods=["auto"])
-    assert found.choice is not None
-    judgements = {one.method: one.judgement for one in found.choice.tried}
-    assert list(judgements) == ["beliefs", "joint", "stacking", "independent", "baseline"]
-    assert list(found.trained) == [found.choice.method]
-    assert judgements[found.choice.method] == max(judgements.values())
-    assert found.log.held_out > 0
-    assert found.summary()["choice"]["method"] == found.choice.method
-    assert "Held-out clicks chose" in " ".join(training_report.sentences(found))
-    alone = train(world.frame, configured(training={"epochs": 2, "minibatch": 64, "early_stopping": True}))
-    assert alone.log.held_out == found.log.held_out  # the part that early stopping has, too
+def test_auto_is_asked_for_alone(world) -> None:
     with pytest.raises(ConfigError, match="give it alone"):
-        train(world.frame, config, methods=["auto", "joint"])
+        learn(world.frame, methods=["auto", "joint"])
 
 
 def test_logged_propensities_of_lists_that_never_vary_say_nothing_of_other_items() -> None:
@@ -505,7 +508,8 @@ def test_logged_propensities_of_lists_that_never_vary_say_nothing_of_other_items
     columns = {"items": lists[query].tolist(), "clicks": clicks.astype(int).tolist()}
     log = pl.DataFrame({"query_id": query, **columns, "propensities": [theta.tolist()] * 6_000})
     found = learn(log)
-    assert found.trained["beliefs"].stays
+    [trained] = found.trained.values()
+    assert trained.stays
     assert found.propensity == "logged"
     shown = found.policy.recommend(list(range(60)))["items"].to_list()
     assert all({*items} == {*lists[q].tolist()} for q, items in enumerate(shown))

@@ -121,10 +121,10 @@ def test_where_nothing_is_trained_it_says_so(folder, monkeypatch) -> None:
     monkeypatch.setattr(reading, "_on_ray", reading._here)
     said: list[str] = []
     hear = learning.Listener(note=said.append)
-    tr.learn(folder / "log", engine="ray", listener=hear)
+    tr.learn(folder / "log", methods=["beliefs"], engine="ray", listener=hear)
     assert "nothing is trained, so the engine ray shares out the reading of the log alone." in said
     said.clear()
-    tr.learn(folder / "log", listener=hear)
+    tr.learn(folder / "log", methods=["beliefs"], listener=hear)
     assert not any("engine ray" in words for words in said)
 
 

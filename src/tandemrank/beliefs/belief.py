@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.sparse import entries_of_rows
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.model import Belief, RewardModel
 from tandemrank.beliefs.models import Model, Product
 from tandemrank.beliefs.space import Space
-from tandemrank._base.sparse import entries_of_rows
 
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]

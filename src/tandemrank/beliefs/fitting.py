@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base import random
 from tandemrank.beliefs import models, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
@@ -23,9 +24,8 @@ from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.space import from_production
-from tandemrank.beliefs.vectors import Vectors
 from tandemrank.beliefs.turns import Fitted, Given, Judged, Part, Start, directions_of, judged, lesson_of, run, started
-from tandemrank._base import random
+from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError
 
 Floats = NDArray[np.float64]
@@ -48,6 +48,7 @@ GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 )  # fmt: skip
 SURE = 2.0  # standard errors by which a choice must be better, where it is not made by the sum alone
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
+SELDOM = 0.1  # the quantile of how often items are shown that stands for one that never was
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
 
 
@@ -256,8 +257,7 @@ def _given(
     counts: Counts, features: Features, production: Vectors | None
 ) -> Given:
     u, z = features.encoded(counts.Q, counts.D)
-    shown = np.log(counts.sums(counts.item, counts.n, counts.D) + 0.5)
-    design = np.column_stack([np.ones(counts.D), shown - shown.mean(), z])
+    design = np.column_stack([np.ones(counts.D), _shown(counts), z])
     rising = np.arange(design.shape[1]) == 1  # what production shows more often is not held to be worse
     if production is None:
         return Given(u, z, design, rising)
@@ -283,6 +283,20 @@ def _held_out(counts: Counts) -> Floats:
     again = counts.n >= 2
     share = np.clip(HELD_OUT / max(float(again.mean()), 1e-9), HELD_OUT, 0.5)
     return np.where(again, share, HELD_OUT)
+
+
+def _shown(counts: Counts) -> Floats:
+    """How often items are shown, in logarithms around their mean: since they first were, as an item may be new.
+
+    One that never was may be new as well: it counts as one of those that are shown least.  Shapes: -> [D].
+    """
+    number = counts.sums(counts.item, counts.n, counts.D)
+    first = np.full(counts.D, TIMES)
+    np.minimum.at(first, counts.item[counts.pair], counts.time)
+    there = number > 0
+    found = np.log((number + 0.5) / np.maximum(TIMES - first, 1))
+    found[~there] = np.quantile(found[there], SELDOM)
+    return found - found.mean()
 
 
 def _some_queries(counts: Counts, enough: int, seed: int) -> Whole:

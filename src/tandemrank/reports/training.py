@@ -115,7 +115,7 @@ def sentences(learned: Learned) -> list[str]:
 def _chosen(learned: Learned) -> list[str]:
     """What the beliefs expect of the generator, and what was trained for it; nothing where there is one stage."""
     choice, policy = learned.choice, learned.policy
-    if choice is None or policy.K2 == len(policy.vocabulary.item_ids):
+    if choice is None or len(policy.vocabulary.item_ids) == policy.K2:
         return []
     first = choice.tried[0].expected
     lost = (

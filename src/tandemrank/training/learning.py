@@ -31,6 +31,7 @@ from tandemrank.offpolicy.propensities import check_curve, row_propensities
 from tandemrank.policies.memory import excluding
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training import valuing
+from tandemrank.training.choosing import AUTO, TRIED, Choice, choose
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.data import TrainingData, before_training, prepare
 from tandemrank.training.driver import Methods, check_methods
@@ -39,12 +40,10 @@ from tandemrank.training.loop import Trained
 from tandemrank.training.loop import train as train_here
 from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.ray_train import check_ready, train_on_ray
-from tandemrank.training.choosing import AUTO, TRIED, Choice, choose
 from tandemrank.training.results import Learned, differences_of
 from tandemrank.training.schedules import UNTRAINED, Method
 from tandemrank.training.start import Start, initial_policy
 from tandemrank.training.weights import Weights, WithoutPairs
-
 
 GENERATOR_RANK = 32  # dimensions of the generator's product
 
@@ -162,17 +161,18 @@ def _plan(plan: LearningPlan, methods: Sequence[str] | None) -> LearningPlan:
 def refuse_without_effect(plan: LearningPlan) -> None:
     """Refuses switches that would be accepted and ignored."""
     config, defaults = plan.config, LearningConfig()
-    given = [name for name in config.training.model_fields_set if _differs(config.training, defaults.training, name)]
+    given = _of_training(plan)
     if given and not plan.trains:
         raise ConfigError(
-            f"{given[0]} would have no effect: nothing is trained, both stages are the beliefs of the log. Leave it out, or "
-            "give a method that trains (--method joint)."
+            f"{given[0]} would have no effect: nothing is trained, both stages are made of the beliefs as they are. Leave it "
+            "out, or give another method."
         )
     if "schedule" in given and "joint" not in plan.methods:
         raise ConfigError("schedule would have no effect: it is of the method joint alone. Leave it out.")
-    if _differs(config, defaults, "objective") and not plan.trains:
+    if _differs(config, defaults, "objective") and (plan.chooses or not plan.trains):
         raise ConfigError(
-            "objective would have no effect: nothing is trained. Leave it out, or give a method (--method joint)."
+            "objective would have no effect: the generator is trained on what the beliefs expect. Leave it out, or give a "
+            "method (--method joint)."
         )
     if config.objective == "ips" and plan.trains:
         return
@@ -183,6 +183,12 @@ def refuse_without_effect(plan: LearningPlan) -> None:
                     f"{name} would have no effect: no click is divided by its propensity in training. Leave it out, or train "
                     "by clicks (--method joint --set objective=ips)."
                 )
+
+
+def _of_training(plan: LearningPlan) -> list[str]:
+    """The switches of training that differ from their defaults."""
+    config, defaults = plan.config.training, LearningConfig().training
+    return [name for name in config.model_fields_set if _differs(config, defaults, name)]
 
 
 def _differs(config: object, defaults: object, name: str) -> bool:
@@ -232,6 +238,12 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
     """What the log says: its propensities, the beliefs, and the weights of the documents."""
     plan.listener.stage("what the log says: its propensities and its beliefs")
     needs_beliefs = UNTRAINED in plan.methods or not plan.start.has_stages or plan.config.objective == "beliefs"
+    vectors = plan.start.vectors(parts.vocabulary)
+    if UNTRAINED in plan.methods and plan.start.policy is not None and vectors is None:
+        raise ConfigError(
+            f"the beliefs start from a policy with vectors of all queries and items; got one of the kind "
+            f"{plan.start.policy.ranker.kind}. Train it instead (--method joint)."
+        )
     data = prepare(
         parts.train,
         plan.config,
@@ -239,7 +251,7 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
         held_out=parts.held_out if plan.held_out_share else None,
         logging_policy=plan.logging_policy,
         lists=lambda: lists_of([parts.first]),
-        vectors=plan.start.vectors(parts.vocabulary),
+        vectors=vectors,
         seed=derive(plan.seed, "rho_0") % 2**32,
     )
     _refuse_without_support(parts, data, plan.config)
@@ -270,7 +282,7 @@ def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[Trainin
 def believed_policy(beliefs: Beliefs, vocabulary: Vocabulary, *, K2: int, K: int) -> TwoStagePolicy:
     """The belief as the re-ranker, and the generator nearest to it; where all items are candidates one stage is enough."""
     ranker = ranker_of(beliefs)
-    if K2 >= len(vocabulary.item_ids):
+    if len(vocabulary.item_ids) <= K2:
         return TwoStagePolicy(ranker, ranker, K2, K, vocabulary)
     return TwoStagePolicy(generator_of(ranker, GENERATOR_RANK), ranker, K2, K, vocabulary)
 

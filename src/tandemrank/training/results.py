@@ -18,6 +18,7 @@ from tandemrank.training.schedules import Method, are_same
 from tandemrank.training.start import Start
 from tandemrank.training.valuing import Gate
 
+
 @dataclass(frozen=True)
 class Difference:
     """How many more clicks per impression `method` would get than `against`."""

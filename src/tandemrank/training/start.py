@@ -15,6 +15,7 @@ from tandemrank.policies.scorers import LARGEST as WEIGHT
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
+
 def from_embeddings(
     query_embeddings: FeatureSource, item_embeddings: FeatureSource, vocabulary: Vocabulary
 ) -> MatrixFactorisation:
