@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import Floats32, Grades
-from tandemrank.beliefs.models import Model, Product
+from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.space import Space
 from tandemrank._base.sparse import entries_of_rows, places_in_rows
 
@@ -76,12 +76,24 @@ class Chosen:
 @dataclass(frozen=True)
 class Input:
     """What production's choice and f add to s: w . (choice, opinion, place), each without its mean over the shown pairs of
-    the item, and f.  Shapes: w [3]; centre [D, 3]."""
+    the item, and f.
+
+    `opinion`: vectors of queries and items, by features where the log has not seen them; of queries that are `unseen`, but have
+    features, it stands for the choice, too.  Shapes: w [3]; centre [D, 3]; opinion [Q, F], [D, F]; unseen [Q].
+    """
 
     choice: Choice
     w: Floats
     centre: Floats
-    model: Model | None = None
+    opinion: tuple[Floats, Floats]
+    unseen: NDArray[np.bool_]
+    model: FeatureModel | None = None
+
+    @property
+    def opinions(self) -> Floats:
+        """The vectors of queries in production's opinion, times its weight.  Shapes: -> [Q, F]."""
+        weight: Floats = self.w[1] + self.w[0] * self.unseen
+        return self.opinion[0] * weight[:, None]
 
     def shown(self, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
         """Of pairs that were shown n times with E examinations.  Shapes: [n] each -> [n]."""
@@ -90,19 +102,17 @@ class Input:
 
     def never(self, q: Items, d: Items) -> Floats:
         """Of pairs that were never shown.  Shapes: q, d of any shapes that go together."""
-        a, b = self.choice.opinion
+        a, b = self.opinions, self.opinion[1]
         q, d = np.broadcast_arrays(q, d)
         opinion = np.einsum("...f,...f->...", a[q], b[d])
-        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + self.w[1] * opinion - (self.centre @ self.w)[d]
+        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + opinion - (self.centre @ self.w)[d]
         return total if self.model is None else total + self.model.at(q.ravel(), d.ravel()).reshape(q.shape)
 
     def never_matrix(self, q: Items) -> Floats:
         """Of all items, as if none had been shown.  Shapes: q [B] -> [B, D]."""
-        a, b = self.choice.opinion
+        a, b = self.opinions, self.opinion[1]
         d = np.arange(len(b))
-        total: Floats = (
-            self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + self.w[1] * (a[q] @ b.T) - self.centre @ self.w
-        )
+        total: Floats = self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + a[q] @ b.T - self.centre @ self.w
         return total if self.model is None else total + self.model.matrix(q)
 
 
@@ -116,7 +126,7 @@ def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """The fitted beliefs.  Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J]."""
+    """The fitted beliefs; `notes` are what a reader should be told.  Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J]."""
 
     chosen: Chosen
     counts: Counts
@@ -126,6 +136,7 @@ class Beliefs:
     query_spread: Floats
     item_spread: Floats
     L: Floats32
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def remembered(self) -> tuple[Floats, Floats]:
@@ -154,12 +165,13 @@ class Beliefs:
         s = <x_q, y_d> + level_d, up to what interpolation of production's choice leaves; f only where it is a product itself:
         trees are for the re-ranker.  Shapes: -> [Q, F], [D, F], [D].
         """
-        (a, b), (A, B), w = self.inputs.choice.opinion, self.inputs.choice.never, self.inputs.w
-        x: list[Floats] = [self.x, w[1] * a, w[0] * A]
-        y: list[Floats] = [self.space.items.astype(np.float64), b, B]
-        if isinstance(self.inputs.model, Product):
-            x.append(self.inputs.model.a)
-            y.append(self.inputs.model.b)
+        (A, B), w = self.inputs.choice.never, self.inputs.w
+        x: list[Floats] = [self.x, self.inputs.opinions, w[0] * A]
+        y: list[Floats] = [self.space.items.astype(np.float64), self.inputs.opinion[1], B]
+        f = self.inputs.model
+        if f is not None and isinstance(f.model, ProductModel):
+            for side, vectors in zip((x, y), f.vectors, strict=True):
+                side.append(vectors.numpy().astype(np.float64))
         level = self.space.offset - self.inputs.centre @ w - self.chosen.never
         return np.hstack(x).astype(np.float32), np.hstack(y).astype(np.float32), level.astype(np.float32)
 

@@ -14,17 +14,18 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from tandemrank.beliefs import models, steps
+from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import TIMES, Counts
-from tandemrank.beliefs.features import Features
+from tandemrank.beliefs.features import Features, Pairs, leaks, suggested
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.space import from_production
 from tandemrank.beliefs.vectors import Vectors
-from tandemrank.beliefs.turns import Given, Part, directions_of, judged, lesson_of, run, started
+from tandemrank.beliefs.turns import Given, Part, directions_of, judge_of, judged, lesson_of, run, started
 from tandemrank._base import random
 from tandemrank.errors import InputError, LogError
 
@@ -174,18 +175,18 @@ class Search:
         return best
 
     def with_model(self, chosen: Chosen) -> Chosen:
-        """The kind of f, by held-out pairs and by queries that are held out altogether; none, where none helps."""
+        """The kind of f, by pairs, queries and items that are held out; none, where none helps."""
         part = Part.of(self.counts, chosen.grades, self.X)
         c = part.counts
-        apart = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, c.query)) < HELD_OUT
-        train = part.only(~self.held & ~apart)
+        draws = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, np.arange(c.Q + c.D)))
+        apart = draws[: c.Q] < HELD_OUT, draws[c.Q :] < HELD_OUT
+        train = part.only(~(self.held | apart[0][c.query] | apart[1][c.item]))
+        if not len(train.counts.query):
+            return chosen
         start = started(train, chosen.level, self.given)
-        # What is known without f: of a query that is held out altogether no more than the levels of the items.
-        choice = (part.X - start.centre[c.item]) @ start.w
-        s = start.flat.s(c.query, c.item, start.beta) + np.where(apart, 0.0, choice)
-        lesson = lesson_of(train, start, self.given)
-        every = replace(lesson, q=c.query, d=c.item, s=s, L=part.L)
-        name, epochs = models.choose(lesson, every.part(self.held | apart), self.seed)
+        lesson = lesson_of(train, start, chosen.level, self.given, self.seed, apart)
+        judge = judge_of(part, start, lesson, self.held, apart)
+        name, epochs = model_fit.choose(lesson, judge, self.given.learners, self.seed)
         return replace(chosen, model=name, epochs=epochs)
 
 
@@ -194,18 +195,20 @@ def fit(
     features: Features | None = None,
     *,
     production: Vectors | None = None,
+    model: str | nn.Module | None = None,
     seed: int = 0,
     watch: Callable[[str], None] | None = None,
 ) -> Beliefs:
     """Beliefs of a log.
 
-    `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how queries
+    `model`: the only kind of f that may be chosen (none, linear, towers, network, trees), or a module of one's own. `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how queries
     differ. `watch` hears what was tried.  Shapes: production [Q, F], [D, F].
     """
     if not len(counts.query):
         raise LogError("expected a log with impressions to fit beliefs to; got none. Check the log.")
-    given = _given(counts, features or Features(), production)
+    features = features or Features()
     choice = Choice.of(counts)
+    given = _given(counts, features, choice, production, model_fit.learners(model))
     X = columns(choice, counts.query, counts.item, counts.n, counts.E)
     rows = _some_queries(counts, SEARCH_PAIRS, seed)
     of_rows = np.isin(counts.query, rows)
@@ -217,8 +220,7 @@ def fit(
     chosen = Chosen.log(Grades.graded(search.rate, SPREADS[2]))
     if held.any() and not held.all():
         chosen = search.best(fit_bit(counts, seed=seed))
-        if given.u.shape[1] + given.z.shape[1]:
-            chosen = search.with_model(chosen)
+        chosen = search.with_model(chosen)
         if counts.time.any() and chosen.source == "log":
             chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed))
     if watch is not None:
@@ -227,6 +229,7 @@ def fit(
     if np.isfinite(chosen.half_life):
         counts = counts.weighted(0.5 ** (np.arange(TIMES - 1, -1, -1) / chosen.half_life))
         choice = Choice.of(counts)
+        given = replace(given, opinion=choice.opinion)
         X = columns(choice, counts.query, counts.item, counts.n, counts.E)
     part = Part.of(counts, chosen.grades, X)
     if chosen.source == "production":
@@ -237,23 +240,47 @@ def fit(
     return Beliefs(
         chosen=replace(chosen, never=never),
         counts=counts,
-        inputs=Input(choice, fitted.start.w, fitted.start.centre, fitted.model),
+        inputs=Input(
+            choice=choice,
+            w=fitted.start.w,
+            centre=fitted.start.centre,
+            opinion=(
+                suggested(given.query, given.opinion[0], given.seen[0]),
+                suggested(given.item, given.opinion[1], given.seen[1]),
+            ),
+            unseen=~given.seen[0] & bool(given.query.numbers.shape[1]),
+            model=fitted.model,
+        ),
         space=fitted.space,
         x=fitted.x,
         query_spread=spread.query,
         item_spread=spread.item,
         L=part.L,
+        notes=leaks(features, counts),
     )
 
 
 def _given(
-    counts: Counts, features: Features, production: Vectors | None
+    counts: Counts,
+    features: Features,
+    choice: Choice,
+    production: Vectors | None,
+    learners: dict[str, tuple[int, model_fit.Learner]],
 ) -> Given:
-    u, z = features.encoded(counts.Q, counts.D)
-    design = np.column_stack([np.ones(counts.D), z])
-    rising = np.zeros(design.shape[1], np.bool_)
+    query, item = features.encoded(counts.Q, counts.D)
+    design = np.column_stack([np.ones(counts.D), item.numbers])
+    given = Given(
+        query=query,
+        item=item,
+        pairs=Pairs.of(features.pair, counts.D),
+        opinion=choice.opinion,
+        seen=(choice.places > 0, np.bincount(counts.item, minlength=counts.D) > 0),
+        learners=learners,
+        design=design,
+        rising=np.zeros(design.shape[1], np.bool_),
+    )
     if production is None:
-        return Given(u, z, design, rising)
+        return given
     if (len(production.queries), len(production.items)) != (counts.Q, counts.D):
         raise InputError(
             f"expected vectors of {counts.Q} queries and {counts.D} items, as the log has; got {len(production.queries)} and "
@@ -261,11 +288,11 @@ def _given(
         )
     found = from_production(production)
     if found is None:
-        return Given(u, z, design, rising)
+        return given
     directions, score = found
     more = [score, np.log(np.maximum(score, 0.02 * score.max()))] if score.max() > 0 else [score]
-    design = np.column_stack([design, *more])
-    return Given(u, z, design, np.append(rising, np.ones(len(more), np.bool_)), directions)
+    design, rising = np.column_stack([design, *more]), np.append(given.rising, np.ones(len(more), np.bool_))
+    return replace(given, design=design, rising=rising, directions=directions)
 
 
 def _some_queries(counts: Counts, enough: int, seed: int) -> Whole:
