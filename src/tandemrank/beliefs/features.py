@@ -6,8 +6,8 @@ A row of a query or an item has, in this order,
     opinion    its vector in production's opinion (`choice`): by what directions production tells queries and items apart
     features   the user's own columns, encoded (`policies.features`)
 
-all standardised. One that the log has not seen has the known columns of nobody, and the opinion that its features suggest: a
-ridge regression, as strong as leaving one out says. So it is scored like any other.
+all standardised. One that the log has not seen has the mean of what is known, and the opinion that its features suggest: a ridge
+regression, as strong as leaving one out says.
 """
 
 from collections.abc import Mapping
@@ -131,11 +131,12 @@ def _encoded(table: Floats | pl.DataFrame | None, n: int, side: str, plural: str
 class Side(nn.Module):
     """The rows of all queries, or of all items, and how a new one gets its own.
 
-    Buffers: rows [n, J], what models see; centre, scale [J]; rates, of all categories one after the other, each column's
+    Buffers: rows [n, J], what models see; seen [n], whether the log knows them; centre, scale [J]; rates, of all categories one after the other, each column's
     unknown first; opinion [features, F], the ridge regression.
     """
 
     rows: Tensor
+    seen: Tensor
     centre: Tensor
     scale: Tensor
     rates: Tensor
@@ -150,6 +151,7 @@ class Side(nn.Module):
         self.known, self.F = 2 + len(categories), F
         J = self.known + F + self.features
         self.register_buffer("rows", torch.zeros(n, J))
+        self.register_buffer("seen", torch.zeros(n, dtype=torch.bool))
         self.register_buffer("centre", torch.zeros(J))
         self.register_buffer("scale", torch.ones(J))
         self.register_buffer("rates", torch.zeros(int(self.first[-1])))
@@ -184,8 +186,9 @@ class Side(nn.Module):
         n = len(encoded.numbers)
         numbers = torch.from_numpy(encoded.numbers)
         codes = torch.from_numpy(encoded.codes + self.first[:-1])
-        # Shown never, clicked at the mean rate: two zeros.
-        return self.standardised(torch.cat([torch.zeros(n, 2), self.rates[codes], numbers @ self.opinion, numbers], 1))
+        # Never shown is far from all that models were fitted to: the mean of how often, and how often clicked, instead.
+        known = self.centre[:2].expand(n, 2)
+        return self.standardised(torch.cat([known, self.rates[codes], numbers @ self.opinion, numbers], 1))
 
     def opinions(self, rows: Tensor) -> Tensor:
         """The vectors of rows in production's opinion.  Shapes: [n, J] -> [n, F]."""
@@ -238,7 +241,7 @@ def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.
         side.rates[side.first[j] : side.first[j] + len(rates)] = torch.from_numpy(rates)
     side.opinion[:] = torch.from_numpy(ridge(encoded.numbers[seen], vectors[seen]).astype(np.float32))
     rows = torch.from_numpy(np.hstack([clicks.rows, vectors.astype(np.float32), encoded.numbers]))
-    there = torch.from_numpy(seen)
+    side.seen[:] = there = torch.from_numpy(seen)
     known = rows[there] if seen.any() else rows
     side.centre[:], spread = known.mean(0), known.std(0, correction=0)
     side.scale[:] = torch.where(spread > 1e-6, spread, torch.full_like(spread, torch.inf))  # what never varies is 0

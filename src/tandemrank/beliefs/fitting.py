@@ -22,6 +22,7 @@ from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import TIMES, Counts
 from tandemrank.beliefs.features import Features, Pairs, leaks, suggested
 from tandemrank.beliefs.grades import Grades, sigmoid
+from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.space import from_production
 from tandemrank.beliefs.vectors import Vectors
@@ -45,14 +46,8 @@ LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
 )  # fmt: skip
-SURE = 2.0  # standard errors by which a choice must be better, where it is not made by the sum alone
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
-
-
-def surely_better(gain: Floats) -> bool:
-    """Whether a sum of gains is above 0 by SURE of its standard errors.  Shapes: [n]."""
-    return bool(gain.sum() > SURE * np.sqrt(np.square(gain).sum()))
 
 
 def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: int) -> Chosen:
@@ -67,7 +62,7 @@ def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: i
     rows = np.unique(judge.counts.query)
     new = replace(fitted, space=space, x=steps.query_step(space, seen, rows, fitted.x))
     found, _ = judged(new, train, judge)
-    return replace(chosen, steps=1) if surely_better(sigmoid(s) * (found - terms)) else chosen
+    return replace(chosen, steps=1) if surely(sigmoid(s) * (found - terms)) else chosen
 
 
 def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: int) -> float:
@@ -98,7 +93,7 @@ def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: 
         both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
         values[half_life] = both - alone
     best = max(HALF_LIVES, key=lambda h: float(values[h].sum()))
-    return best if surely_better(values[best] - values[np.inf]) else np.inf
+    return best if surely(values[best] - values[np.inf]) else np.inf
 
 
 class Search:
@@ -169,7 +164,7 @@ class Search:
             for move in moves:
                 while (new := best.moved(name, move)) != best:
                     found, _ = self.score(new)
-                    if not surely_better(weight * (found - terms)):
+                    if not surely(weight * (found - terms)):
                         break
                     best, terms = new, found
         return best
@@ -186,8 +181,8 @@ class Search:
         start = started(train, chosen.level, self.given)
         lesson = lesson_of(train, start, chosen.level, self.given, self.seed, apart)
         judge = judge_of(part, start, lesson, self.held, apart)
-        name, epochs = model_fit.choose(lesson, judge, self.given.learners, self.seed)
-        return replace(chosen, model=name, epochs=epochs)
+        kind = model_fit.choose(lesson, judge, self.given.learners, self.seed)
+        return replace(chosen, model=kind.name, epochs=kind.epochs, of_new=kind.of_new)
 
 
 def fit(

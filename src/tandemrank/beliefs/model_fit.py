@@ -1,7 +1,8 @@
 """Fitting f by the likelihood of clicks and non-clicks, with all else that is known of s as an offset; and choosing its kind.
 
-A kind is taken where pairs, queries and items that are held out are surely likelier with it than without, all together, and none
-of the three groups less likely: more information must not hurt. How long it is trained is chosen by the same.
+A kind is taken where held-out pairs of known queries and items are surely likelier with it than without. Whether it is used of
+queries, and of items, that the log has not seen, say those that are held out altogether, each for itself: more information must
+not hurt.
 """
 
 from collections.abc import Callable
@@ -26,7 +27,8 @@ PATIENCE = 4  # epochs without a gain after which training ends
 ROUNDS, EVERY = 120, 10  # of trees, and after how many it is judged
 LEAVES, LEAST = 15, 100  # of a tree, and pairs of a leaf
 ENOUGH, CHOOSING = 400_000, 120_000  # pairs that are enough to fit f, and to choose its kind
-SURE = 2.0  # standard errors by which a kind must be better than none
+SURE = 2.0  # standard errors by which f must be better than none
+KNOWN, NEW_QUERY, NEW_ITEM = 1, 2, 3  # groups of pairs that judge
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,10 @@ class Lesson:
         """How much likelier pairs are with f than without.  Shapes: [n] -> [n]."""
         return self.grades.terms(self.s + f, self.L)[0] - self.grades.terms(self.s, self.L)[0]
 
+    def value(self, gains: Floats) -> float:
+        """The gain of pairs of known queries and items, which choose.  Shapes: [n]."""
+        return float(gains[self.group == KNOWN].sum())
+
 
 def log_likelihood(family: Tensor, s: Tensor, L: Tensor) -> Tensor:
     """Log-likelihood of the showings of each pair, as `Grades.terms`, differentiable.  Shapes: s [n]; L [n, J] -> [n]."""
@@ -122,8 +128,8 @@ def descend(lesson: Lesson, judge: Lesson | None, model: InputModel, *, decay: f
             continue
         with torch.no_grad():
             now = judge.gains(model(*seen).numpy().astype(np.float64))
-        if now.sum() > best:
-            best, gains, taken = float(now.sum()), now, epoch + 1
+        if (value := judge.value(now)) > best:
+            best, gains, taken = value, now, epoch + 1
             state = {name: t.clone() for name, t in model.state_dict().items()}
         elif epoch + 1 - taken >= PATIENCE:
             break
@@ -154,7 +160,7 @@ def grow(lesson: Lesson, judge: Lesson | None, *, epochs: int, seed: int) -> Fit
         table, taken, gains = trees.table(*judge.inputs()), 0, np.zeros(len(judge.q))
         for rounds in range(EVERY, epochs + 1, EVERY):
             now = judge.gains(np.asarray(booster.predict(table, num_iteration=rounds, num_threads=1), np.float64))
-            if now.sum() > gains.sum():
+            if judge.value(now) > judge.value(gains):
                 taken, gains = rounds, now
     text = np.frombuffer(booster.model_to_string(num_iteration=max(taken, 1)).encode(), np.uint8).copy()
     trees.text = torch.from_numpy(text)
@@ -200,29 +206,36 @@ def learners(wanted: str | nn.Module | None) -> dict[str, tuple[int, Learner]]:
     return {k: v for k, v in installed.items() if wanted is None or k.split(",")[0] == wanted}
 
 
-def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> tuple[str, int]:
-    """The kind of f, and how long it is trained; none where none surely helps."""
+@dataclass(frozen=True)
+class Choice:
+    """The kind of f, how long it is trained, and whether it is used of new queries and of new items."""
+
+    name: str = "none"
+    epochs: int = 0
+    of_new: tuple[bool, bool] = (False, False)
+
+
+def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> Choice:
+    """The kind of f; none where none surely helps."""
     lesson = lesson.at_most(CHOOSING, seed)
-    best, value = ("none", 0), 0.0
+    best, value = Choice(), 0.0
     with one_thread():
         for name, (epochs, fit) in among.items():
             found = fit(lesson, judge, epochs, seed)
-            if helps(found.gains, judge.group) and found.gains.sum() > value:
-                best, value = (name, found.epochs), float(found.gains.sum())
+            known, *of_new = (surely(found.gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
+            if known and judge.value(found.gains) > value:
+                best, value = Choice(name, found.epochs, (of_new[0], of_new[1])), judge.value(found.gains)
     return best
 
 
-def helps(gains: Floats, group: NDArray[np.int8]) -> bool:
-    """Whether held-out pairs are surely likelier, and no group of them less likely.  Shapes: [n] each."""
-    return bool(
-        gains.sum() > SURE * np.sqrt(np.square(gains).sum())
-        and all(gains[group == g].sum() >= 0 for g in np.unique(group))
-    )
+def surely(gains: Floats) -> bool:
+    """Whether a sum of gains is above 0 by SURE of its standard errors.  Shapes: [n]."""
+    return bool(gains.sum() > SURE * np.sqrt(np.square(gains).sum()))
 
 
-def train(name: str, epochs: int, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:
+def train(choice: Choice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:
     """A model of the kind and length that were chosen."""
     with one_thread():
-        found = among[name][1](lesson.at_most(ENOUGH, seed), None, epochs, seed)
+        found = among[choice.name][1](lesson.at_most(ENOUGH, seed), None, choice.epochs, seed)
     found.model.requires_grad_(False)
-    return FeatureModel(found.model, lesson.query, lesson.item, lesson.pairs)
+    return FeatureModel(found.model, lesson.query, lesson.item, lesson.pairs, choice.of_new)

@@ -183,22 +183,28 @@ def model_from(spec: Mapping[str, Any], module: nn.Module | None = None) -> Inpu
 
 
 class FeatureModel(nn.Module):
-    """f of a log: a model, and the rows of its queries, items and pairs."""
+    """f of a log: a model, and the rows of its queries, items and pairs.
 
-    def __init__(self, model: InputModel, query: Side, item: Side, pairs: Pairs) -> None:
+    `of_new`: whether it is used of queries, and of items, that the log has not seen; otherwise f is 0 there.
+    """
+
+    def __init__(
+        self, model: InputModel, query: Side, item: Side, pairs: Pairs, of_new: tuple[bool, bool] = (True, True)
+    ) -> None:
         super().__init__()
-        self.model, self.query, self.item, self.pairs = model, query, item, pairs
+        self.model, self.query, self.item, self.pairs, self.of_new = model, query, item, pairs, of_new
 
     def spec(self) -> dict[str, Any]:
         """What `from_spec` needs, plain JSON; with `state_dict` it is all of f."""
         parts = {"model": self.model, "query": self.query, "item": self.item, "pairs": self.pairs}
-        return {name: part.spec() for name, part in parts.items()}
+        return {name: part.spec() for name, part in parts.items()} | {"of_new": list(self.of_new)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], module: nn.Module | None = None) -> "FeatureModel":
         """f of a spec, its tensors still to be loaded (`load_state_dict`)."""
         model, pairs = model_from(spec["model"], module), Pairs(**spec["pairs"])
-        return cls(model, Side(**spec["query"]), Side(**spec["item"]), pairs)
+        queries, items = spec["of_new"]
+        return cls(model, Side(**spec["query"]), Side(**spec["item"]), pairs, (queries, items))
 
     @torch.no_grad()
     def at(self, q: Items, d: Items) -> Floats:
@@ -213,6 +219,7 @@ class FeatureModel(nn.Module):
                     value = (a[rows] * b[items]).sum(1) + self._of_pairs(rows, items)
                 else:
                     value = self.model(self.query.rows[rows], self.item.rows[items], self.pairs.at(rows, items))
+                    value = value * self._used(0)[rows] * self._used(1)[items]
                 found[part] = value.numpy()
         return found
 
@@ -231,10 +238,16 @@ class FeatureModel(nn.Module):
         if not isinstance(self.model, ProductModel):
             raise ConfigError(f"expected a model that is a product (linear, towers); got {self.model.kind}.")
         with torch.no_grad(), one_thread():
-            return self.model.queries(self.query.rows), self.model.items(self.item.rows)
+            a, b = self.model.queries(self.query.rows), self.model.items(self.item.rows)
+        return a * self._used(0)[:, None], b * self._used(1)[:, None]
+
+    def _used(self, side: int) -> Tensor:
+        """1 of rows that f is used of, 0 of others.  Shapes: -> [n]."""
+        seen = (self.query, self.item)[side].seen
+        return torch.ones(len(seen)) if self.of_new[side] else seen.float()
 
     @torch.no_grad()
-    def of_new(
+    def new(
         self, *, query: Mapping[str, object] | None = None, item: Mapping[str, object] | None = None, known: Items
     ) -> Floats:
         """f of a new query and known items, or of a new item and known queries, by features.  Shapes: known [n] -> [n]."""
@@ -247,7 +260,7 @@ class FeatureModel(nn.Module):
         else:
             u, z = self.query.rows[rows], self.item.new(item or {}).expand(len(rows), -1)
         found: Floats = self.model(u, z, none).numpy().astype(np.float64)
-        return found
+        return found * self.of_new[0 if item is None else 1]
 
     def _of_pairs(self, q: Tensor, d: Tensor) -> Tensor | float:
         layer = self.model.pair

@@ -169,12 +169,14 @@ def lesson_of(
 
 
 def judge_of(part: Part, start: Start, lesson: Lesson, held: Mask, apart: tuple[Mask, Mask]) -> Lesson:
-    """The pairs that judge f: some of known queries and items (group 1), those of queries that are apart (2), of items (3).
+    """The pairs that judge f: some of known queries and items, those of queries that are apart, and of items.
 
     Of the latter f sees no more than of a query or an item that the log has not seen. All were shown, so production's choice
     stays in the offset: without it what was shown in spite of its features would count against them.  Shapes: held [pairs]; apart [Q], [D].
     """
-    group = np.where(apart[1][part.counts.item], 3, np.where(apart[0][part.counts.query], 2, np.where(held, 1, 0)))
+    group = np.where(held, model_fit.KNOWN, 0)
+    group[apart[0][part.counts.query]] = model_fit.NEW_QUERY
+    group[apart[1][part.counts.item]] = model_fit.NEW_ITEM
     part, group = part.only(group > 0), group[group > 0].astype(np.int8)
     q, d = part.counts.query, part.counts.item
     choice = (part.X - start.centre[d]) @ start.w
@@ -211,7 +213,9 @@ def run(part: Part, chosen: Chosen, given: Given, seed: int) -> Fitted:
     start = started(part, chosen.level, given)
     c, model, other = part.counts, None, start.other
     if chosen.model != "none":
-        model = model_fit.train(chosen.model, chosen.epochs, lesson_of(part, start, chosen.level, given, seed), given.learners, seed)
+        lesson = lesson_of(part, start, chosen.level, given, seed)
+        kind = model_fit.Choice(chosen.model, chosen.epochs, chosen.of_new)
+        model = model_fit.train(kind, lesson, given.learners, seed)
         other = other + model.at(c.query, c.item)
     seen = part.seen(other)
     space, prior = directions_of(seen, c, start, chosen, given, seed)
