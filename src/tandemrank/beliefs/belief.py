@@ -12,7 +12,7 @@ from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.model import Belief, RewardModel
-from tandemrank.beliefs.models import Model, Product
+from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.space import Space
 
 Floats = NDArray[np.float64]
@@ -25,7 +25,7 @@ class Chosen:
 
     `source` of the directions: the log, of so many dimensions (`rank`), or production. `total`: how much queries differ;
     `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items; `model`:
-    the kind of f, and its `epochs`; `never`: what is taken off the log-odds of a pair that was never shown; `half_life` of what
+    the kind of f, and its `epochs`; `of_new`: whether f is used of queries, and of items, that are not in the log; `never`: what is taken off the log-odds of a pair that was never shown; `half_life` of what
     was seen, in parts of the log.
     """
 
@@ -39,6 +39,7 @@ class Chosen:
     trust: float = 0.0
     model: str = "none"
     epochs: int = 0
+    of_new: tuple[bool, bool] = (False, False)
     never: float = 0.0
     half_life: float = np.inf
 
@@ -78,12 +79,24 @@ class Chosen:
 @dataclass(frozen=True)
 class Input:
     """What production's choice and f add to s: w . (choice, opinion, place), each without its mean over the shown pairs of
-    the item, and f.  Shapes: w [3]; centre [D, 3]."""
+    the item, and f.
+
+    `opinion`: vectors of queries and items, by features where the log has not seen them; of queries that are `unseen`, but have
+    features, it stands for the choice, too.  Shapes: w [3]; centre [D, 3]; opinion [Q, F], [D, F]; unseen [Q].
+    """
 
     choice: Choice
     w: Floats
     centre: Floats
-    model: Model | None = None
+    opinion: tuple[Floats, Floats]
+    unseen: NDArray[np.bool_]
+    model: FeatureModel | None = None
+
+    @property
+    def opinions(self) -> Floats:
+        """The vectors of queries in production's opinion, times its weight.  Shapes: -> [Q, F]."""
+        weight: Floats = self.w[1] + self.w[0] * self.unseen
+        return self.opinion[0] * weight[:, None]
 
     def shown(self, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
         """Of pairs that were shown n times with E examinations.  Shapes: [n] each -> [n]."""
@@ -92,19 +105,17 @@ class Input:
 
     def never(self, q: Items, d: Items) -> Floats:
         """Of pairs that were never shown.  Shapes: q, d of any shapes that go together."""
-        a, b = self.choice.opinion
+        a, b = self.opinions, self.opinion[1]
         q, d = np.broadcast_arrays(q, d)
         opinion = np.einsum("...f,...f->...", a[q], b[d])
-        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + self.w[1] * opinion - (self.centre @ self.w)[d]
+        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + opinion - (self.centre @ self.w)[d]
         return total if self.model is None else total + self.model.at(q.ravel(), d.ravel()).reshape(q.shape)
 
     def never_matrix(self, q: Items) -> Floats:
         """Of all items, as if none had been shown.  Shapes: q [B] -> [B, D]."""
-        a, b = self.choice.opinion
+        a, b = self.opinions, self.opinion[1]
         d = np.arange(len(b))
-        total: Floats = (
-            self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + self.w[1] * (a[q] @ b.T) - self.centre @ self.w
-        )
+        total: Floats = self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + a[q] @ b.T - self.centre @ self.w
         return total if self.model is None else total + self.model.matrix(q)
 
 
@@ -118,7 +129,10 @@ def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Beliefs(RewardModel):
-    """The fitted beliefs.  Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J]."""
+    """The fitted beliefs; `notes` are what a reader should be told.
+
+    Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J].
+    """
 
     kind: ClassVar[str] = "beliefs"
 
@@ -130,6 +144,7 @@ class Beliefs(RewardModel):
     query_spread: Floats
     item_spread: Floats
     L: Floats32
+    notes: tuple[str, ...] = ()
 
     @cached_property
     def remembered(self) -> tuple[Floats, Floats]:
@@ -162,12 +177,13 @@ class Beliefs(RewardModel):
         s = <x_q, y_d> + level_d, up to what interpolation of production's choice leaves; f only where it is a product itself:
         trees are for the re-ranker.  Shapes: -> [Q, F], [D, F], [D].
         """
-        (a, b), (A, B), w = self.inputs.choice.opinion, self.inputs.choice.never, self.inputs.w
-        x: list[Floats] = [self.x, w[1] * a, w[0] * A]
-        y: list[Floats] = [self.space.items.astype(np.float64), b, B]
-        if isinstance(self.inputs.model, Product):
-            x.append(self.inputs.model.a)
-            y.append(self.inputs.model.b)
+        (A, B), w = self.inputs.choice.never, self.inputs.w
+        x: list[Floats] = [self.x, self.inputs.opinions, w[0] * A]
+        y: list[Floats] = [self.space.items.astype(np.float64), self.inputs.opinion[1], B]
+        f = self.inputs.model
+        if f is not None and isinstance(f.model, ProductModel):
+            for side, vectors in zip((x, y), f.vectors, strict=True):
+                side.append(vectors.numpy().astype(np.float64))
         level = self.space.offset - self.inputs.centre @ w - self.chosen.never
         return np.hstack(x).astype(np.float32), np.hstack(y).astype(np.float32), level.astype(np.float32)
 

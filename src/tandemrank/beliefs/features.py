@@ -1,65 +1,349 @@
-"""Features of queries and items as numbers: what models of f see.
+"""What a model of features sees: rows of numbers of queries and of items, and numbers of pairs.
 
-Numbers are standardised; a missing one is the mean, and a column says so. Strings are categories: one column for each of the
-most frequent. A column that never varies is 0.
+A row of a query or an item has, in this order,
+
+    known      how often it was shown, its click rate, and that of each of its categories
+    opinion    its vector in production's opinion (`choice`): by what directions production tells queries and items apart
+    features   the user's own columns, encoded (`policies.features`)
+
+all standardised. One that the log has not seen has the mean of what is known, and the opinion that its features suggest: a ridge
+regression, as strong as leaving one out says.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
+from scipy.stats import rankdata
+from torch import Tensor, nn
 
-from tandemrank.errors import InputError
+from tandemrank._base.ids import Vocabulary, positions_of
+from tandemrank.beliefs.counts import Counts
+from tandemrank.errors import DataError, InputError
+from tandemrank.policies import features as tables
+from tandemrank.policies.features import Encoder, FeatureSource
 
 Floats = NDArray[np.float64]
-CATEGORIES = 30  # of a column that have a column of their own, the most frequent first
+Floats32 = NDArray[np.float32]
+Items = NDArray[np.integer]
+
+FARTHEST = 6.0  # deviations at which a column is cut
+SHRINK = 10.0  # examinations at the mean rate that are added to every rate
+RIDGES = 10.0 ** np.arange(-1, 7)  # strengths that leaving one out chooses from
+LEAK, LEAK_PAIRS = 0.999, 50_000  # how well a column alone tells clicks from non-clicks before we say so; pairs to tell by
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Features of one side as numbers, and the codes of categories.  Shapes: numbers [n, J]; codes [n, C]."""
+
+    encoder: Encoder
+    numbers: Floats32
+    codes: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class PairTable:
+    """Numbers of some pairs, each pair once.  Shapes: query, item [n]; values [n, J]."""
+
+    query: NDArray[np.int64]
+    item: NDArray[np.int64]
+    values: Floats
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Features:
-    """Tables with a row for each query and each item, in the order of their numbers; None where nothing is known."""
+    """Tables with a row for each query and each item, in the order of their numbers, and of pairs; None where nothing is known."""
 
     query: Floats | pl.DataFrame | None = None
     item: Floats | pl.DataFrame | None = None
+    pair: PairTable | None = None
 
-    def encoded(self, Q: int, D: int) -> tuple[Floats, Floats]:
-        """Numbers, no columns where nothing is known.  Shapes: -> [Q, J], [D, J]."""
-        found = []
-        for name, table, n in (("queries", self.query, Q), ("items", self.item, D)):
-            numbers = np.zeros((n, 0)) if table is None else _numbers(table)
-            if len(numbers) != n:
-                raise InputError(
-                    f"expected features of {n} {name}, one row each; got {len(numbers)} rows. Add what is missing."
-                )
-            found.append(numbers)
-        return found[0], found[1]
+    @classmethod
+    def of(
+        cls,
+        vocabulary: Vocabulary,
+        *,
+        query: FeatureSource | None = None,
+        item: FeatureSource | None = None,
+        pair: FeatureSource | None = None,
+    ) -> "Features":
+        """Of tables with ids; a query or an item without a row has its features missing, a pair as well."""
+        sides = {}
+        for name, source, ids in (("query", query, vocabulary.query_ids), ("item", item, vocabulary.item_ids)):
+            if source is not None:
+                frame = tables.read(source, f"{name}_id")
+                place = tables.places(frame, f"{name}_id", ids)
+                every = pl.concat([frame, frame.clear(1)])[np.where(place < 0, len(frame), place)]
+                sides[name] = every.drop(f"{name}_id")
+        return cls(**sides, pair=None if pair is None else pair_table(pair, vocabulary))
+
+    def encoded(self, Q: int, D: int) -> tuple[Encoded, Encoded]:
+        """Numbers, no columns where nothing is known."""
+        return _encoded(self.query, Q, "query", "queries"), _encoded(self.item, D, "item", "items")
 
 
-def _numbers(table: Floats | pl.DataFrame) -> Floats:
+def pair_table(source: FeatureSource, vocabulary: Vocabulary) -> PairTable:
+    """A table of `query_id`, `item_id` and numbers; rows of ids that the log does not have are left out."""
+    frame, name = tables.frame_of(source, "the pair frame")
+    places = []
+    for column, ids in (("query_id", vocabulary.query_ids), ("item_id", vocabulary.item_ids)):
+        own = tables.checked_ids(frame, column, name)
+        places.append(positions_of(ids, own, column.removesuffix("_id"), missing="mark"))
+    names = tuple(c for c in frame.columns if c not in ("query_id", "item_id"))
+    for column in names:
+        if not tables.is_number(frame[column].dtype):
+            raise DataError(f"{name}, column {column}: expected numbers for pairs; got {frame[column].dtype}. Drop it.")
+        tables.refuse_large(frame[column], name)
+    if not names:
+        raise DataError(f"{name}: expected numbers beside query_id and item_id; got no other column. Add one.")
+    values = frame.select(pl.col(names).cast(pl.Float64).fill_null(np.nan)).to_numpy()
+    known = (places[0] >= 0) & (places[1] >= 0)
+    q, d = places[0][known], places[1][known]
+    if len(np.unique(np.column_stack([q, d]), axis=0)) < len(q):
+        raise DataError(f"{name}: expected every pair once; got some more than once. Keep one row for each.")
+    return PairTable(q, d, values[known], names)
+
+
+def _encoded(table: Floats | pl.DataFrame | None, n: int, side: str, plural: str) -> Encoded:
+    if table is None:
+        return Encoded(Encoder(f"{side}_id"), np.zeros((n, 0), np.float32), np.zeros((n, 0), np.int64))
     frame = table if isinstance(table, pl.DataFrame) else pl.DataFrame(np.asarray(table, np.float64))
-    columns = [np.zeros((len(frame), 0))]
-    for series in frame:
-        if series.dtype.is_numeric() or series.dtype == pl.Boolean:
-            columns.append(_number(series.cast(pl.Float64).to_numpy()))
-        else:
-            names = series.cast(pl.String).fill_null("")
-            common = names.value_counts(sort=True)[names.name or series.name].head(CATEGORIES).sort()
-            columns.append(standardised((names.to_numpy()[:, None] == common.to_numpy()[None, :]).astype(np.float64)))
-    return np.hstack(columns)
+    if len(frame) != n:
+        raise InputError(
+            f"expected features of {n} {plural}, one row each; got {len(frame)} rows. Add what is missing."
+        )
+    ids = pl.Series(f"{side}_id", np.arange(n))
+    frame = tables.read(frame.insert_column(0, ids) if isinstance(table, np.ndarray) else frame.with_columns(ids), ids.name)
+    encoder = tables.fit(frame, ids.name)
+    found = tables.encode(encoder, frame, ids)
+    return Encoded(encoder, tables.one_hot(encoder, found), found.categorical)
 
 
-def _number(values: Floats) -> Floats:
-    missing = ~np.isfinite(values)
-    known = values[~missing]
-    filled = np.where(missing, known.mean() if len(known) else 0.0, values)
-    found = standardised(filled[:, None])
-    return np.hstack([found, standardised(missing[:, None].astype(np.float64))]) if missing.any() else found
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def standardised(table: Floats) -> Floats:
-    """Columns with mean 0 and variance 1, at most 6 deviations; a column that never varies is 0.  Shapes: [n, J]."""
-    centred = table - table.mean(0)
-    spread = centred.std(0)
-    found: Floats = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-12)
-    return np.clip(found, -6, 6)
+class Side(nn.Module):
+    """The rows of all queries, or of all items, and how a new one gets its own.
+
+    Buffers: rows [n, J], what models see; seen [n], whether the log knows them; centre, scale [J]; rates, of all categories one after the other, each column's
+    unknown first; opinion [features, F], the ridge regression.
+    """
+
+    rows: Tensor
+    seen: Tensor
+    centre: Tensor
+    scale: Tensor
+    rates: Tensor
+    opinion: Tensor
+
+    def __init__(self, encoder: dict[str, Any], n: int, F: int) -> None:
+        super().__init__()
+        self.encoder = tables.encoder_from(encoder)
+        categories = self.encoder.categorical
+        self.first = np.cumsum([0, *(len(c.values) + 1 for c in categories)])
+        self.features = self.encoder.width + sum(min(len(c.values), tables.CATEGORIES) for c in categories)
+        self.known, self.F = 2 + len(categories), F
+        J = self.known + F + self.features
+        self.register_buffer("rows", torch.zeros(n, J))
+        self.register_buffer("seen", torch.zeros(n, dtype=torch.bool))
+        self.register_buffer("centre", torch.zeros(J))
+        self.register_buffer("scale", torch.ones(J))
+        self.register_buffer("rates", torch.zeros(int(self.first[-1])))
+        self.register_buffer("opinion", torch.zeros(self.features, F))
+
+    def spec(self) -> dict[str, Any]:
+        """The arguments of its constructor, plain JSON."""
+        return {"encoder": self.encoder.as_json(), "n": len(self.rows), "F": self.F}
+
+    @property
+    def width(self) -> int:
+        """The columns of a row."""
+        return self.rows.shape[1]
+
+    def new(self, values: Mapping[str, object]) -> Tensor:
+        """The row of one that the log has not seen, by the names of its features; what is not given is missing.  -> [1, J]."""
+        if strange := [name for name in values if name not in self.encoder.names]:
+            raise DataError(
+                f"expected features among {', '.join(self.encoder.names) or 'none'}; got {strange[0]!r}. Leave it out."
+            )
+        frame = pl.DataFrame({self.encoder.id_column: [0]})
+        for number in self.encoder.numeric:
+            frame = frame.with_columns(pl.Series(number.name, [values.get(number.name)], pl.Float64, strict=False))
+        for category in self.encoder.categorical:
+            value = values.get(category.name)
+            frame = frame.with_columns(pl.Series(category.name, [None if value is None else str(value)], pl.String))
+        found = tables.encode(self.encoder, frame, frame[self.encoder.id_column])
+        return self.unseen(Encoded(self.encoder, tables.one_hot(self.encoder, found), found.categorical))
+
+    def unseen(self, encoded: Encoded) -> Tensor:
+        """Rows as of queries or items that the log has not seen.  Shapes: -> [n, J]."""
+        n = len(encoded.numbers)
+        numbers = torch.from_numpy(encoded.numbers)
+        codes = torch.from_numpy(encoded.codes + self.first[:-1])
+        # Never shown is far from all that models were fitted to: the mean of how often, and how often clicked, instead.
+        known = self.centre[:2].expand(n, 2)
+        return self.standardised(torch.cat([known, self.rates[codes], numbers @ self.opinion, numbers], 1))
+
+    def opinions(self, rows: Tensor) -> Tensor:
+        """The vectors of rows in production's opinion.  Shapes: [n, J] -> [n, F]."""
+        part = slice(self.known, self.known + self.F)
+        return rows[:, part] * self.scale[part] + self.centre[part]
+
+    def standardised(self, rows: Tensor) -> Tensor:
+        """Rows, or their first columns, in deviations from the mean.  Shapes: [n, J] -> [n, J]."""
+        J = rows.shape[1]
+        return ((rows - self.centre[:J]) / self.scale[:J]).clamp(-FARTHEST, FARTHEST)
+
+
+@dataclass(frozen=True)
+class Clicks:
+    """Known columns before they are standardised: of rows, and of categories.  Shapes: rows [n, 2 + C]."""
+
+    rows: Floats32
+    of_codes: tuple[Floats32, ...]
+
+    @classmethod
+    def of(cls, encoded: Encoded, index: Items, counts: Counts, share: float = 1.0) -> "Clicks":
+        """Of the pairs of counts, which are a share of all; `index`: the query, or the item, of every pair."""
+        n = len(encoded.codes)
+        sums = np.column_stack([np.bincount(index, x, n) for x in (counts.n, counts.E, counts.C)]) / share
+        total = sums.sum(0)
+        rate = (total[2] + 0.5) / (total[1] + 1)
+
+        def log_rate(sums: Floats) -> Floats32:
+            """Over the mean rate, shrunk to it."""
+            found: Floats = np.log((sums[:, 2] / rate + SHRINK) / (sums[:, 1] + SHRINK))
+            return found.astype(np.float32)
+
+        of_codes = tuple(
+            log_rate(np.column_stack([np.bincount(code, x, int(code.max(initial=0)) + 1) for x in sums.T]))
+            for code in encoded.codes.T
+        )
+        columns = [np.log1p(sums[:, 0]), log_rate(sums)]
+        columns += [of[code] for of, code in zip(of_codes, encoded.codes.T, strict=True)]
+        return cls(np.column_stack(columns).astype(np.float32), of_codes)
+
+
+def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.bool_]) -> Side:
+    """A side of a log.
+
+    `vectors`: production's opinion; `seen`: rows that have one, the others get what their features suggest.
+    Shapes: vectors [n, F]; seen [n].
+    """
+    side = Side(encoded.encoder.as_json(), len(seen), vectors.shape[1])
+    for j, rates in enumerate(clicks.of_codes):
+        side.rates[side.first[j] : side.first[j] + len(rates)] = torch.from_numpy(rates)
+    side.opinion[:] = torch.from_numpy(ridge(encoded.numbers[seen], vectors[seen]).astype(np.float32))
+    rows = torch.from_numpy(np.hstack([clicks.rows, vectors.astype(np.float32), encoded.numbers]))
+    side.seen[:] = there = torch.from_numpy(seen)
+    known = rows[there] if seen.any() else rows
+    side.centre[:], spread = known.mean(0), known.std(0, correction=0)
+    side.scale[:] = torch.where(spread > 1e-6, spread, torch.full_like(spread, torch.inf))  # what never varies is 0
+    side.rows[:] = torch.where(there[:, None], side.standardised(rows), side.unseen(encoded))
+    return side
+
+
+def suggested(encoded: Encoded, vectors: Floats, seen: NDArray[np.bool_]) -> Floats:
+    """Vectors with those of rows that were not seen as their features suggest, where there are any.  Shapes: [n, F], [n]."""
+    if not encoded.numbers.shape[1] or seen.all():
+        return vectors
+    return np.where(seen[:, None], vectors, encoded.numbers @ ridge(encoded.numbers[seen], vectors[seen]))
+
+
+def ridge(x: NDArray[np.floating], y: Floats) -> Floats:
+    """Weights of a ridge regression without a constant, as strong as leaving one row out says.  Shapes: [n, J], [n, F] -> [J, F]."""
+    x = np.asarray(x, np.float64)
+    if not x.size:
+        return np.zeros((x.shape[1], y.shape[1]))
+    U, S, V = np.linalg.svd(x, full_matrices=False)
+    projected = U.T @ y
+    best, found = np.square(y).sum(), np.zeros((x.shape[1], y.shape[1]))
+    for strength in RIDGES:
+        shrunk = S**2 / (S**2 + strength)
+        left = (y - U @ (shrunk[:, None] * projected)) / (1 - np.square(U) @ shrunk)[:, None]
+        if (error := np.square(left).sum()) < best:
+            best, found = error, V.T @ ((S / (S**2 + strength))[:, None] * projected)
+    return found
+
+
+class Pairs(nn.Module):
+    """Numbers of pairs: standardised, then a 1; of a pair without a row all 0.
+
+    Buffers: key [n], sorted, query D + item; values [n, J + 1].
+    """
+
+    key: Tensor
+    values: Tensor
+
+    def __init__(self, n: int, J: int, D: int) -> None:
+        super().__init__()
+        self.D = D
+        self.register_buffer("key", torch.zeros(n, dtype=torch.int64))
+        self.register_buffer("values", torch.zeros(n, J + 1 if n else 0))
+
+    @classmethod
+    def of(cls, table: PairTable | None, D: int) -> "Pairs":
+        """Of a table; a missing number is the mean."""
+        if table is None or not len(table.query):
+            return cls(0, 0, D)
+        found = cls(*table.values.shape, D)
+        key = table.query * D + table.item
+        order = np.argsort(key)
+        x = table.values[order]
+        known = np.isfinite(x)
+        number = np.maximum(known.sum(0), 1)
+        centred = np.where(known, x - np.where(known, x, 0).sum(0) / number, 0)
+        spread = np.sqrt(np.square(centred).sum(0) / number)
+        numbers = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-12)
+        found.key[:] = torch.from_numpy(key[order])
+        found.values[:] = torch.from_numpy(np.column_stack([np.clip(numbers, -FARTHEST, FARTHEST), np.ones(len(key))]))
+        return found
+
+    def spec(self) -> dict[str, Any]:
+        """The arguments of its constructor, plain JSON."""
+        return {"n": len(self.key), "J": max(self.width - 1, 0), "D": self.D}
+
+    @property
+    def width(self) -> int:
+        """The columns of a pair: none where there is no table."""
+        return self.values.shape[1]
+
+    def at(self, q: Tensor, d: Tensor) -> Tensor:
+        """The numbers of pairs.  Shapes: [n] each -> [n, J + 1]."""
+        if not len(self.key):
+            return torch.zeros(len(q), 0)
+        key = q * self.D + d
+        place = torch.searchsorted(self.key, key).clamp_max(len(self.key) - 1)
+        return self.values[place] * (self.key[place] == key)[:, None]
+
+
+# --- leaks ------------------------------------------------------------------------------------------------------------
+
+
+def leaks(features: Features, counts: Counts) -> tuple[str, ...]:
+    """Columns that tell clicked pairs from others all by themselves, in words: such a column is probably the click itself."""
+    every = max(1, len(counts.query) // LEAK_PAIRS)
+    q, d, clicked = counts.query[::every], counts.item[::every].astype(np.int64), counts.C[::every] > 0
+    sides = features.encoded(counts.Q, counts.D)
+    columns = [(name, side.numbers[at, j]) for side, at in zip(sides, (q, d), strict=True)
+               for j, name in enumerate(c.name for c in side.encoder.numeric)]  # fmt: skip
+    if features.pair is not None:
+        values = Pairs.of(features.pair, counts.D).at(torch.from_numpy(q), torch.from_numpy(d)).numpy()
+        columns += [(name, values[:, j]) for j, name in enumerate(features.pair.names)]
+    return tuple(
+        f"The feature {name} alone tells clicked pairs from the others. Check that it is known before the click."
+        for name, values in columns
+        if clicked.any() and not clicked.all() and abs(_auc(values, clicked) - 0.5) > LEAK - 0.5
+    )
+
+
+def _auc(values: Floats32, clicked: NDArray[np.bool_]) -> float:
+    """The chance that a clicked pair has the larger value.  Shapes: [n] each."""
+    n = int(clicked.sum())
+    return float((rankdata(values)[clicked].sum() - n * (n + 1) / 2) / (n * (len(clicked) - n)))

@@ -14,17 +14,31 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from tandemrank._base import random
-from tandemrank.beliefs import models, steps
+from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import TIMES, Counts
-from tandemrank.beliefs.features import Features
+from tandemrank.beliefs.features import Features, Pairs, leaks, suggested
 from tandemrank.beliefs.grades import Grades, sigmoid
+from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.space import from_production
-from tandemrank.beliefs.turns import Fitted, Given, Judged, Part, Start, directions_of, judged, lesson_of, run, started
+from tandemrank.beliefs.turns import (
+    Fitted,
+    Given,
+    Judged,
+    Part,
+    Start,
+    directions_of,
+    judge_of,
+    judged,
+    lesson_of,
+    run,
+    started,
+)
 from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError
 
@@ -46,15 +60,9 @@ LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
 )  # fmt: skip
-SURE = 2.0  # standard errors by which a choice must be better, where it is not made by the sum alone
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
 SELDOM = 0.1  # the quantile of how often items are shown that stands for one that never was
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
-
-
-def surely_better(gain: Floats) -> bool:
-    """Whether a sum of gains is above 0 by SURE of its standard errors.  Shapes: [n]."""
-    return bool(gain.sum() > SURE * np.sqrt(np.square(gain).sum()))
 
 
 def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: int) -> tuple[Chosen, Fitted]:
@@ -72,7 +80,7 @@ def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: i
     x = fitted.x.copy()
     x[judges] = steps.query_step(space, fitted.seen, judges, x)[judges]
     new = replace(fitted, space=space, x=x)
-    if surely_better(sigmoid(before.s) * (judged(new, judge).terms - before.terms)):
+    if surely(sigmoid(before.s) * (judged(new, judge).terms - before.terms)):
         return replace(chosen, steps=1), new
     return chosen, fitted
 
@@ -105,7 +113,7 @@ def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: 
         both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
         values[half_life] = both - alone
     best = max(HALF_LIVES, key=lambda h: float(values[h].sum()))
-    return best if surely_better(values[best] - values[np.inf]) else np.inf
+    return best if surely(values[best] - values[np.inf]) else np.inf
 
 
 class Search:
@@ -136,7 +144,7 @@ class Search:
             as_bit.append(self._scored(Chosen.given(bit)))
         (best, score), other = (max(found, key=lambda x: float(x[1].terms.sum())) for found in (graded, as_bit))
         # Where little can be told, a bit may call all that was shown equally relevant, and nothing is left of their order.
-        if surely_better(other[1].terms - score.terms):
+        if surely(other[1].terms - score.terms):
             best, score = other
         return self._moved(best, score.terms) if best.source == "log" else self._moved_surely(best, score)
 
@@ -176,25 +184,25 @@ class Search:
             for move in moves:
                 while (new := best.moved(name, move)) != best:
                     found = self.score(new).terms
-                    if not surely_better(weight * (found - terms)):
+                    if not surely(weight * (found - terms)):
                         break
                     best, terms = new, found
         return best
 
     def with_model(self, chosen: Chosen) -> Chosen:
-        """The kind of f, by held-out pairs and by queries that are held out altogether; none, where none helps."""
+        """The kind of f, by pairs, queries and items that are held out; none, where none helps."""
         part = Part.of(self.counts, chosen.grades, self.X)
         c = part.counts
-        apart = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, c.query)) < HELD_OUT
-        train = part.only(~self.held & ~apart)
+        draws = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, np.arange(c.Q + c.D)))
+        apart = draws[: c.Q] < HELD_OUT, draws[c.Q :] < HELD_OUT
+        train = part.only(~(self.held | apart[0][c.query] | apart[1][c.item]))
+        if not len(train.counts.query):
+            return chosen
         start = started(train, chosen.level, self.given)
-        # What is known without f: of a query that is held out altogether no more than the levels of the items.
-        choice = (part.X - start.centre[c.item]) @ start.w
-        s = start.flat.s(c.query, c.item, start.beta) + np.where(apart, 0.0, choice)
-        lesson = lesson_of(train, start, self.given)
-        every = replace(lesson, q=c.query, d=c.item, s=s, L=part.L)
-        name, epochs = models.choose(lesson, every.part(self.held | apart), self.seed)
-        return replace(chosen, model=name, epochs=epochs)
+        lesson = lesson_of(train, start, chosen.level, self.given, self.seed, apart)
+        judge = judge_of(part, start, lesson, self.held, apart)
+        kind = model_fit.choose(lesson, judge, self.given.learners, self.seed)
+        return replace(chosen, model=kind.name, epochs=kind.epochs, of_new=kind.of_new)
 
 
 def fit(
@@ -202,18 +210,20 @@ def fit(
     features: Features | None = None,
     *,
     production: Vectors | None = None,
+    model: str | nn.Module | None = None,
     seed: int = 0,
     watch: Callable[[str], None] | None = None,
 ) -> Beliefs:
     """Beliefs of a log.
 
-    `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how queries
+    `model`: the only kind of f that may be chosen (none, linear, towers, network, trees), or a module of one's own. `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how queries
     differ. `watch` hears what was tried.  Shapes: production [Q, F], [D, F].
     """
     if not len(counts.query):
         raise LogError("expected a log with impressions to fit beliefs to; got none. Check the log.")
-    given = _given(counts, features or Features(), production)
+    features = features or Features()
     choice = Choice.of(counts)
+    given = _given(counts, features, choice, production, model_fit.learners(model))
     X = columns(choice, counts.query, counts.item, counts.n, counts.E)
     rows = _some_queries(counts, SEARCH_PAIRS, seed)
     of_rows = np.isin(counts.query, rows)
@@ -223,8 +233,7 @@ def fit(
     chosen = Chosen.log(Grades.graded(search.rate, SPREADS[FIRST]))
     if held.any() and not held.all():
         chosen = search.best(fit_bit(counts, seed=seed))
-        if given.u.shape[1] + given.z.shape[1]:
-            chosen = search.with_model(chosen)
+        chosen = search.with_model(chosen)
         if counts.time.any() and chosen.source == "log":
             chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed))
     if watch is not None:
@@ -233,6 +242,7 @@ def fit(
     if np.isfinite(chosen.half_life):
         counts = counts.weighted(0.5 ** (np.arange(TIMES - 1, -1, -1) / chosen.half_life))
         choice = Choice.of(counts)
+        given = replace(given, opinion=choice.opinion)
         X = columns(choice, counts.query, counts.item, counts.n, counts.E)
     part = Part.of(counts, chosen.grades, X)
     near = None
@@ -244,23 +254,47 @@ def fit(
     return Beliefs(
         chosen=replace(chosen, never=never),
         counts=counts,
-        inputs=Input(choice, fitted.start.w, fitted.start.centre, fitted.model),
+        inputs=Input(
+            choice=choice,
+            w=fitted.start.w,
+            centre=fitted.start.centre,
+            opinion=(
+                suggested(given.query, given.opinion[0], given.seen[0]),
+                suggested(given.item, given.opinion[1], given.seen[1]),
+            ),
+            unseen=~given.seen[0] & bool(given.query.numbers.shape[1]),
+            model=fitted.model,
+        ),
         space=fitted.space,
         x=fitted.x,
         query_spread=spread.query,
         item_spread=spread.item,
         L=part.L,
+        notes=leaks(features, counts),
     )
 
 
 def _given(
-    counts: Counts, features: Features, production: Vectors | None
+    counts: Counts,
+    features: Features,
+    choice: Choice,
+    production: Vectors | None,
+    learners: dict[str, tuple[int, model_fit.Learner]],
 ) -> Given:
-    u, z = features.encoded(counts.Q, counts.D)
-    design = np.column_stack([np.ones(counts.D), _shown(counts), z])
-    rising = np.arange(design.shape[1]) == 1  # what production shows more often is not held to be worse
+    query, item = features.encoded(counts.Q, counts.D)
+    design = np.column_stack([np.ones(counts.D), _shown(counts), item.numbers])
+    given = Given(
+        query=query,
+        item=item,
+        pairs=Pairs.of(features.pair, counts.D),
+        opinion=choice.opinion,
+        seen=(choice.places > 0, np.bincount(counts.item, minlength=counts.D) > 0),
+        learners=learners,
+        design=design,
+        rising=np.arange(design.shape[1]) == 1,  # what production shows more often is not held to be worse
+    )
     if production is None:
-        return Given(u, z, design, rising)
+        return given
     if (len(production.queries), len(production.items)) != (counts.Q, counts.D):
         raise InputError(
             f"expected vectors of {counts.Q} queries and {counts.D} items, as the log has; got {len(production.queries)} and "
@@ -268,11 +302,11 @@ def _given(
         )
     found = from_production(production)
     if found is None:
-        return Given(u, z, design, rising)
+        return given
     directions, score = found
     more = [score, np.log(np.maximum(score, 0.02 * score.max()))] if score.max() > 0 else [score]
-    design = np.column_stack([design, *more])
-    return Given(u, z, design, np.append(rising, np.ones(len(more), np.bool_)), directions)
+    design, rising = np.column_stack([design, *more]), np.append(given.rising, np.ones(len(more), np.bool_))
+    return replace(given, design=design, rising=rising, directions=directions)
 
 
 def _held_out(counts: Counts) -> Floats:

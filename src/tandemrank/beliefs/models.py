@@ -1,259 +1,278 @@
-"""f: models over features of queries and items, fitted by the likelihood of clicks and non-clicks, the rest as an offset.
+"""f(q, d): models over features of queries, items and pairs.
 
-    linear     u' A z + a . z                        u, z the features of query and item
-    towers     <g(u), h(z)> + a . h(z)               two networks of one hidden layer
-    trees      LightGBM on (u, z, u * z, counts), with the likelihood's own gradient and Hessian          (extra `trees`)
+    linear     u' A z + a . z + c . p                   u, z, p the inputs of query, item and pair (`features`); A of few dimensions
+    towers     <g(u), h(z)> + a . h(z) + c . p          two networks of one hidden layer
+    network    a cross layer and a network over (u, z, p, U u * V z)
+    trees      LightGBM on (u, z, p, products and their sum of production's opinion)                       (extra `trees`)
+    own        the user's module: module(u, z, p) -> [n]
 
-A model sees pairs, s as far as it is known, and L; how long it is trained is chosen on pairs and queries that are held out.
+Each is an `nn.Module` of a JSON `spec` and tensors, saved without pickle; LightGBM as its text. `FeatureModel` is one of them with
+the rows of all queries and items. How they are fitted: `model_fit`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
-from tandemrank.beliefs.grades import Floats32, Grades
+from tandemrank.beliefs.features import Pairs, Side
+from tandemrank.errors import ConfigError, PolicyError
 
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
 
-EPOCHS, BATCH = 24, 2048
-PATIENCE = 4  # epochs without a gain after which training ends
-ROUNDS = 120  # of trees
-ROWS = 64  # queries whose items trees score at once
+ROWS = 200_000  # pairs that are scored at once
+HIDDEN, OUT = 48, 16  # of towers: hidden units, dimensions of the product
+CROSS, WIDE = 16, 64  # of the network: products of query and item, hidden units
 
 
-class Model(Protocol):
-    """What a model of features must do."""
+class InputModel(nn.Module, ABC):
+    """A function of inputs.  Shapes: u [n, Ju], z [n, Jz], pair [n, Jp] -> [n]; `sizes` are Ju, Jz, Jp."""
 
-    def at(self, q: Items, d: Items) -> Floats:
-        """f of pairs.  Shapes: [n] each -> [n]."""
+    kind: ClassVar[str]
 
-    def matrix(self, q: Items) -> Floats:
-        """f of all items.  Shapes: q [B] -> [B, D]."""
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """Pairs to learn from.  Shapes: q, d, s [n]; L [n, J]; u [Q, J]; z [D, J]; known_q [Q, .], known_d [D, .], counts."""
-
-    grades: Grades
-    q: Items
-    d: Items
-    s: Floats
-    L: Floats32
-    u: Floats
-    z: Floats
-    known_q: Floats
-    known_d: Floats
-
-    def part(self, rows: NDArray[np.bool_]) -> "Lesson":
-        """Some of the pairs."""
-        return Lesson(
-            grades=self.grades, q=self.q[rows], d=self.d[rows], s=self.s[rows], L=self.L[rows], u=self.u, z=self.z,
-            known_q=self.known_q, known_d=self.known_d,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Product:
-    """f as a product of vectors: <a_q, b_d>.  Shapes: a [Q, F]; b [D, F]."""
-
-    a: Floats
-    b: Floats
-
-    def at(self, q: Items, d: Items) -> Floats:
-        """f of pairs."""
-        found: Floats = np.einsum("nf,nf->n", self.a[q], self.b[d])
-        return found
-
-    def matrix(self, q: Items) -> Floats:
-        """f of all items."""
-        return self.a[q] @ self.b.T
-
-
-class _Towers(nn.Module):
-    """Two networks whose product is f; without hidden layers a bilinear form."""
-
-    def __init__(self, u: int, z: int, hidden: int, out: int) -> None:
+    def __init__(self, sizes: tuple[int, int, int]) -> None:
         super().__init__()
+        self.sizes = sizes
 
-        def tower(n: int) -> nn.Module:
-            if not hidden:
-                return nn.Linear(n, out)
-            return nn.Sequential(nn.Linear(n, hidden), nn.ReLU(), nn.Linear(hidden, out))
+    @abstractmethod
+    def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
+        """f of pairs."""
 
-        self.query, self.item, self.level = tower(u), tower(z), nn.Linear(out, 1, bias=False)
+    def spec(self) -> dict[str, Any]:
+        """What `model_from` needs, plain JSON."""
+        return {"kind": self.kind, "sizes": list(self.sizes)}
+
+
+class ProductModel(InputModel):
+    """A product of vectors of query and item, and a sum over the columns of pairs: vectors serve a generator."""
+
+    def __init__(self, sizes: tuple[int, int, int], query: nn.Module, item: nn.Module) -> None:
+        super().__init__(sizes)
+        self.query, self.item, self.level = query, item, nn.Linear(OUT, 1, bias=False)
+        self.pair = nn.Linear(sizes[2], 1, bias=False) if sizes[2] else None
+        # One side begins small, the other with all its directions: f begins near 0 and is free to grow.
         for parameter in self.query.parameters():
             if parameter.ndim == 2:
                 nn.init.normal_(parameter, std=0.5 / np.sqrt(parameter.shape[1]))
-        nn.init.zeros_(self.level.weight)
+        for layer in (self.level, self.pair):
+            if layer is not None:
+                nn.init.zeros_(layer.weight)
 
-    def vectors(self, u: torch.Tensor, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The vectors of queries, with a constant for the level, and of items."""
-        a, b = self.query(u), self.item(z)
-        return torch.cat([a, torch.ones(len(a), 1)], 1), torch.cat([b, self.level(b)], 1)
+    def queries(self, u: Tensor) -> Tensor:
+        """Vectors of queries, the last number 1 for the level.  Shapes: [n, Ju] -> [n, OUT + 1]."""
+        a = self.query(u)
+        return torch.cat([a, torch.ones(len(a), 1)], 1)
 
-    def forward(self, u: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
-        a, b = self.vectors(u, z)
-        return (a * b).sum(1)
+    def items(self, z: Tensor) -> Tensor:
+        """Vectors of items, the last number their level.  Shapes: [n, Jz] -> [n, OUT + 1]."""
+        b = self.item(z)
+        return torch.cat([b, self.level(b)], 1)
 
-
-def log_likelihood(family: torch.Tensor, s: torch.Tensor, L: torch.Tensor) -> torch.Tensor:
-    """Log-likelihood of the showings of each pair, as `Grades.terms`, differentiable.  Shapes: s [n]; L [n, J] -> [n]."""
-    J = L.shape[1]
-    t = s.clamp(family[2, 1], family[2, 2])[:, None]
-    log_w = family[0, :J] + (family[1, :J] - family[2, 0] * t) * t
-    return torch.logsumexp(log_w + L.clamp_min(1e-30).log(), 1) - torch.logsumexp(log_w, 1)
-
-
-def towers(
-    lesson: Lesson, judge: Lesson | None, *, hidden: int, decay: float, epochs: int, seed: int
-) -> tuple[Model, int]:
-    """Two towers, and the number of epochs that the judge found best; without a judge all epochs are taken."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # small products on several threads wait for each other
-    try:
-        return _trained(lesson, judge, hidden, decay, epochs, seed)
-    finally:
-        torch.set_num_threads(threads)
+    def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
+        found = (self.queries(u) * self.items(z)).sum(1)
+        return found if self.pair is None else found + self.pair(pair)[:, 0]
 
 
-def _trained(
-    lesson: Lesson, judge: Lesson | None, hidden: int, decay: float, epochs: int, seed: int
-) -> tuple[Model, int]:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        net = _Towers(lesson.u.shape[1], lesson.z.shape[1], hidden, 16)
-    decayed = [p for p in net.parameters() if p.ndim == 2]
-    others = [p for p in net.parameters() if p.ndim != 2]
-    optimiser = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}], lr=4e-3
-    )
-    u, z, family = (torch.as_tensor(x, dtype=torch.float32) for x in (lesson.u, lesson.z, lesson.grades.family()))
-    q, d = torch.as_tensor(lesson.q), torch.as_tensor(lesson.d.astype(np.int64))
-    s, L = torch.as_tensor(lesson.s, dtype=torch.float32), torch.as_tensor(lesson.L)
-    best, best_epoch, state = -np.inf, 0, net.state_dict()
-    for epoch in range(epochs):
-        for group in optimiser.param_groups:
-            group["lr"] = 4e-3 * (1 - 0.9 * epoch / EPOCHS)
-        for rows in torch.split(torch.randperm(len(q), generator=generator), BATCH):
-            loss = -log_likelihood(family, s[rows] + net(u[q[rows]], z[d[rows]]), L[rows]).mean()
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        if judge is None:
-            continue
-        value = _value(_product(net, u, z), judge)
-        if value > best:
-            best, best_epoch, state = value, epoch + 1, {k: v.clone() for k, v in net.state_dict().items()}
-        elif epoch + 1 - best_epoch >= PATIENCE:
-            break
-    if judge is not None:
-        net.load_state_dict(state)
-    return _product(net, u, z), best_epoch if judge is not None else epochs
+class Linear(ProductModel):
+    """A bilinear form."""
+
+    kind = "linear"
+
+    def __init__(self, sizes: tuple[int, int, int]) -> None:
+        super().__init__(sizes, nn.Linear(sizes[0], OUT), nn.Linear(sizes[1], OUT))
 
 
-@torch.no_grad()
-def _product(net: _Towers, u: torch.Tensor, z: torch.Tensor) -> Product:
-    a, b = net.vectors(u, z)
-    return Product(a.numpy().astype(np.float64), b.numpy().astype(np.float64))
+class Towers(ProductModel):
+    """Two networks of one hidden layer."""
+
+    kind = "towers"
+
+    def __init__(self, sizes: tuple[int, int, int]) -> None:
+        super().__init__(sizes, *(_hidden(n, HIDDEN, OUT) for n in sizes[:2]))
 
 
-def _value(model: Model, judge: Lesson) -> float:
-    """Log-likelihood of the judge's pairs."""
-    return float(judge.grades.terms(judge.s + model.at(judge.q, judge.d), judge.L)[0].sum())
+class Network(InputModel):
+    """x = (u, z, p, U u * V z); x + x * W x; a network of one hidden layer."""
+
+    kind = "network"
+
+    def __init__(self, sizes: tuple[int, int, int]) -> None:
+        super().__init__(sizes)
+        n = sum(sizes) + CROSS
+        self.query, self.item = nn.Linear(sizes[0], CROSS), nn.Linear(sizes[1], CROSS)
+        self.cross = nn.Sequential(nn.Linear(n, CROSS, bias=False), nn.Linear(CROSS, n))
+        self.out = _hidden(n, WIDE, 1)
+        nn.init.zeros_(self.cross[1].weight)
+        nn.init.zeros_(self.out[2].weight)
+
+    def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
+        x = torch.cat([u, z, pair, self.query(u) * self.item(z)], 1)
+        found: Tensor = self.out(x + x * self.cross(x))[:, 0]
+        return found
 
 
-@dataclass(frozen=True)
-class Trees:
-    """f as a sum of trees.  Shapes: query [Q, .]; item [D, .], what they see."""
+class Trees(InputModel):
+    """A sum of trees; `F` columns from `first` on are those of production's opinion on both sides. Buffer: text, a uint8 tensor."""
 
-    booster: Any
-    query: Floats32
-    item: Floats32
-    shared: int
+    kind = "trees"
+    text: Tensor
 
-    def table(self, q: Items, d: Items) -> Floats32:
-        """What the trees see of pairs.  Shapes: [n] each -> [n, J]."""
-        a, b = self.query[q], self.item[d]
-        return np.hstack([a, b, (a[:, : self.shared] * b[:, : self.shared])])
+    def __init__(self, sizes: tuple[int, int, int], first: tuple[int, int], F: int, length: int) -> None:
+        super().__init__(sizes)
+        self.first, self.F = first, F
+        self.register_buffer("text", torch.zeros(length, dtype=torch.uint8))
 
+    def spec(self) -> dict[str, Any]:
+        return {**super().spec(), "first": list(self.first), "F": self.F, "length": len(self.text)}
+
+    def table(self, u: Tensor, z: Tensor, pair: Tensor) -> NDArray[np.float32]:
+        """What the trees see.  Shapes: -> [n, J]."""
+        a, b = (x[:, k : k + self.F] for x, k in ((u, self.first[0]), (z, self.first[1])))
+        return torch.cat([u, z, pair, a * b, (a * b).sum(1, keepdim=True)], 1).numpy()
+
+    @cached_property
+    def booster(self) -> Any:
+        """The trees of the text."""
+        import lightgbm
+
+        return lightgbm.Booster(model_str=bytes(self.text.numpy()).decode())
+
+    def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
+        return torch.from_numpy(self.booster.predict(self.table(u, z, pair), num_threads=1).astype(np.float32))
+
+
+class Own(InputModel):
+    """The user's module; loading needs the module again."""
+
+    kind = "own"
+
+    def __init__(self, sizes: tuple[int, int, int], module: nn.Module) -> None:
+        super().__init__(sizes)
+        self.module = module
+
+    def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
+        found: Tensor = self.module(u, z, pair)
+        if found.shape != (len(u),):
+            raise ConfigError(f"expected one number for each of {len(u)} pairs; got {tuple(found.shape)}. Check the module.")
+        return found
+
+
+def _hidden(n: int, hidden: int, out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(n, hidden), nn.ReLU(), nn.Linear(hidden, out))
+
+
+def model_from(spec: Mapping[str, Any], module: nn.Module | None = None) -> InputModel:
+    """The model of a spec, its weights still to be loaded; `module` is the user's own, where it was one."""
+    u, z, pair = spec["sizes"]
+    if spec["kind"] == Own.kind:
+        if module is None:
+            raise PolicyError("expected the user's own module, which these beliefs were fitted with; got none. Pass it.")
+        return Own((u, z, pair), module)
+    if spec["kind"] == Trees.kind:
+        return Trees((u, z, pair), (spec["first"][0], spec["first"][1]), spec["F"], spec["length"])
+    kinds: dict[str, Callable[[tuple[int, int, int]], InputModel]] = {k.kind: k for k in (Linear, Towers, Network)}
+    if spec["kind"] not in kinds:
+        raise PolicyError(f"expected a model of features among {', '.join(kinds)}, trees, own; got {spec['kind']!r}.")
+    return kinds[spec["kind"]]((u, z, pair))
+
+
+class FeatureModel(nn.Module):
+    """f of a log: a model, and the rows of its queries, items and pairs.
+
+    `of_new`: whether it is used of queries, and of items, that the log has not seen; otherwise f is 0 there.
+    """
+
+    def __init__(
+        self, model: InputModel, query: Side, item: Side, pairs: Pairs, of_new: tuple[bool, bool] = (True, True)
+    ) -> None:
+        super().__init__()
+        self.model, self.query, self.item, self.pairs, self.of_new = model, query, item, pairs, of_new
+
+    def spec(self) -> dict[str, Any]:
+        """What `from_spec` needs, plain JSON; with `state_dict` it is all of f."""
+        parts = {"model": self.model, "query": self.query, "item": self.item, "pairs": self.pairs}
+        return {name: part.spec() for name, part in parts.items()} | {"of_new": list(self.of_new)}
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], module: nn.Module | None = None) -> "FeatureModel":
+        """f of a spec, its tensors still to be loaded (`load_state_dict`)."""
+        model, pairs = model_from(spec["model"], module), Pairs(**spec["pairs"])
+        queries, items = spec["of_new"]
+        return cls(model, Side(**spec["query"]), Side(**spec["item"]), pairs, (queries, items))
+
+    @torch.no_grad()
     def at(self, q: Items, d: Items) -> Floats:
-        """f of pairs."""
-        return np.asarray(self.booster.predict(self.table(q, d), num_threads=1), np.float64)
+        """f of pairs.  Shapes: [n] each -> [n]."""
+        found = np.empty(len(q))
+        with one_thread():
+            for first in range(0, len(q), ROWS):
+                part = slice(first, first + ROWS)
+                rows, items = (torch.from_numpy(np.asarray(x[part], np.int64)) for x in (q, d))
+                if isinstance(self.model, ProductModel):
+                    a, b = self.vectors
+                    value = (a[rows] * b[items]).sum(1) + self._of_pairs(rows, items)
+                else:
+                    value = self.model(self.query.rows[rows], self.item.rows[items], self.pairs.at(rows, items))
+                    value = value * self._used(0)[rows] * self._used(1)[items]
+                found[part] = value.numpy()
+        return found
 
     def matrix(self, q: Items) -> Floats:
-        """f of all items, some queries at a time."""
-        D = len(self.item)
-        parts = [np.zeros((0, D))]
-        for first in range(0, len(q), ROWS):
-            part = np.asarray(q[first : first + ROWS])
-            parts.append(self.at(np.repeat(part, D), np.tile(np.arange(D), len(part))).reshape(len(part), D))
-        return np.concatenate(parts)
+        """f of all items.  Shapes: q [B] -> [B, D]."""
+        D, q = len(self.item.rows), np.asarray(q, np.int64)
+        if self.pairs.width or not isinstance(self.model, ProductModel):
+            return self.at(np.repeat(q, D), np.tile(np.arange(D), len(q))).reshape(len(q), D)
+        a, b = self.vectors
+        found: Floats = (a[torch.from_numpy(q)] @ b.T).numpy().astype(np.float64)
+        return found
+
+    @cached_property
+    def vectors(self) -> tuple[Tensor, Tensor]:
+        """f as a product, of pairs without numbers of their own: only of a `ProductModel`.  Shapes: -> [Q, F], [D, F]."""
+        if not isinstance(self.model, ProductModel):
+            raise ConfigError(f"expected a model that is a product (linear, towers); got {self.model.kind}.")
+        with torch.no_grad(), one_thread():
+            a, b = self.model.queries(self.query.rows), self.model.items(self.item.rows)
+        return a * self._used(0)[:, None], b * self._used(1)[:, None]
+
+    def _used(self, side: int) -> Tensor:
+        """1 of rows that f is used of, 0 of others.  Shapes: -> [n]."""
+        seen = (self.query, self.item)[side].seen
+        return torch.ones(len(seen)) if self.of_new[side] else seen.float()
+
+    @torch.no_grad()
+    def new(
+        self, *, query: Mapping[str, object] | None = None, item: Mapping[str, object] | None = None, known: Items
+    ) -> Floats:
+        """f of a new query and known items, or of a new item and known queries, by features.  Shapes: known [n] -> [n]."""
+        rows = torch.from_numpy(np.asarray(known, np.int64))
+        none = torch.zeros(len(rows), self.pairs.width)
+        if (query is None) == (item is None):
+            raise ConfigError("expected the features of a new query or of a new item; got both or none. Give one of them.")
+        if query is not None:
+            u, z = self.query.new(query).expand(len(rows), -1), self.item.rows[rows]
+        else:
+            u, z = self.query.rows[rows], self.item.new(item or {}).expand(len(rows), -1)
+        found: Floats = self.model(u, z, none).numpy().astype(np.float64)
+        return found * self.of_new[0 if item is None else 1]
+
+    def _of_pairs(self, q: Tensor, d: Tensor) -> Tensor | float:
+        layer = self.model.pair
+        return 0.0 if layer is None else layer(self.pairs.at(q, d))[:, 0]  # type: ignore[operator]
 
 
-def trees(lesson: Lesson, judge: Lesson | None, *, leaves: int, epochs: int, seed: int) -> tuple[Model, int]:
-    """LightGBM with gradient and Hessian of the marginal likelihood, s as the start."""
-    import lightgbm
+class one_thread:  # noqa: N801 - used like a function
+    """Small products on several threads wait for each other."""
 
-    query = np.hstack([lesson.u, lesson.known_q]).astype(np.float32)
-    item = np.hstack([lesson.z, lesson.known_d]).astype(np.float32)
-    seen = Trees(None, query, item, min(lesson.u.shape[1], lesson.z.shape[1]))
+    def __enter__(self) -> None:
+        self.before = torch.get_num_threads()
+        torch.set_num_threads(1)
 
-    def objective(found: Floats, data: Any) -> tuple[Floats, Floats]:
-        _, slope, h = lesson.grades.terms(lesson.s + found, lesson.L)
-        return -slope, np.maximum(h, 0.02 * h.mean())
-
-    settings = {
-        "objective": objective, "learning_rate": 0.1, "num_leaves": leaves, "min_data_in_leaf": 100, "lambda_l2": 10.0,
-        "feature_fraction": 0.7, "verbose": -1, "num_threads": 1, "seed": seed, "deterministic": True,
-    }  # fmt: skip
-    data = lightgbm.Dataset(seen.table(lesson.q, lesson.d), np.zeros(len(lesson.q)), free_raw_data=True)
-    booster = lightgbm.train(settings, data, num_boost_round=epochs)
-    model = Trees(booster, query, item, seen.shared)
-    if judge is None:
-        return model, epochs
-    table = model.table(judge.q, judge.d)
-    values = []
-    for rounds in range(10, epochs + 1, 10):
-        f = np.asarray(booster.predict(table, num_iteration=rounds, num_threads=1))
-        values.append(float(judge.grades.terms(judge.s + f, judge.L)[0].sum()))
-    return model, 10 * (int(np.argmax(values)) + 1)
-
-
-Fit = Callable[[Lesson, Lesson | None, int, int], tuple[Model, int]]
-MODELS: dict[str, tuple[int, Fit]] = {
-    "linear": (EPOCHS, lambda a, b, n, seed: towers(a, b, hidden=0, decay=0.03, epochs=n, seed=seed)),
-    "towers": (EPOCHS, lambda a, b, n, seed: towers(a, b, hidden=48, decay=0.03, epochs=n, seed=seed)),
-    "towers, careful": (EPOCHS, lambda a, b, n, seed: towers(a, b, hidden=48, decay=0.6, epochs=n, seed=seed)),
-    "trees": (ROUNDS, lambda a, b, n, seed: trees(a, b, leaves=15, epochs=n, seed=seed)),
-}
-
-
-def choose(lesson: Lesson, judge: Lesson, seed: int) -> tuple[str, int]:
-    """The model, and how long it is trained, by the judge's pairs; none where none helps."""
-    from importlib.util import find_spec
-
-    nothing = float(judge.grades.terms(judge.s, judge.L)[0].sum())
-    best, gain = ("none", 0), 0.0
-    for name, (epochs, fit) in MODELS.items():
-        if name == "trees" and find_spec("lightgbm") is None:
-            continue
-        model, taken = fit(lesson, judge, epochs, seed)
-        if name == "trees":
-            model, _ = fit(lesson, None, taken, seed)
-        found = _value(model, judge) - nothing
-        if found > gain:
-            best, gain = (name, taken), found
-    return best
-
-
-def train(name: str, epochs: int, lesson: Lesson, seed: int) -> Model | None:
-    """A model of the kind and length that were chosen."""
-    return None if name == "none" else MODELS[name][1](lesson, None, epochs, seed)[0]
+    def __exit__(self, *_: object) -> None:
+        torch.set_num_threads(self.before)

@@ -3,14 +3,17 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from tandemrank.beliefs import models, steps
+from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Chosen
 from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.features import Clicks, Encoded, Pairs, side_of
 from tandemrank.beliefs.grades import Floats32, Grades, sigmoid
 from tandemrank.beliefs.levels import Levels, item_levels
-from tandemrank.beliefs.models import Lesson, Model
+from tandemrank.beliefs.model_fit import Learner, Lesson
+from tandemrank.beliefs.models import FeatureModel
 from tandemrank.beliefs.space import Directions, Shape, Space, shaped
 from tandemrank.beliefs.steps import ItemPrior, Seen
 
@@ -22,17 +25,23 @@ KNOWLEDGE = 300.0  # queries that a given direction of an item counts for
 WEIGHTS = np.array([0.5, 0.0, 0.0]), np.array([4.0, 4.0, 1.0])
 STEPS = 20  # of the weights
 WEIGHT_PAIRS = 300_000  # pairs that are enough for three weights
+FOLDS = 4  # of the pairs that f learns from
 
 
 @dataclass(frozen=True)
 class Given:
-    """What is known before the log: features, production's directions and its mean scores.
+    """What is known before the clicks: features, production's opinion, its directions and its mean scores.
 
-    Shapes: u [Q, J]; z [D, J]; design [D, J], what is known of items' levels; rising [J].
+    `learners`: the kinds of f to choose from. Shapes: opinion [Q, F], [D, F]; seen [Q], [D]; design [D, J], what is known of
+    items' levels; rising [J].
     """
 
-    u: Floats
-    z: Floats
+    query: Encoded
+    item: Encoded
+    pairs: Pairs
+    opinion: tuple[Floats, Floats]
+    seen: tuple[Mask, Mask]
+    learners: dict[str, tuple[int, Learner]]
     design: Floats
     rising: Mask
     directions: Directions | None = None
@@ -95,17 +104,22 @@ class Start:
 def started(part: Part, level: float, given: Given) -> Start:
     """Levels of items and queries, and the weights of production's choice."""
     c, D = part.counts, part.counts.D
-    clicks, seen = c.sums(c.item, c.C, D), c.sums(c.item, c.E, D)
-    levels = item_levels(clicks, seen, given.design, part.grades, rising=given.rising)
     # An item's level is that of its examinations, so production's choice counts from their mean.
     sums = np.column_stack([np.bincount(c.item, c.E * column, D) for column in part.X.T])
-    centre = (sums + c.E @ part.X / c.E.sum()) / (seen[:, None] + 1)
+    centre = (sums + c.E @ part.X / c.E.sum()) / (c.sums(c.item, c.E, D)[:, None] + 1)
+    levels, flat, beta = levelled(part, level, given)
+    return Start(levels, flat, beta, weights(part, flat, beta, centre), centre)
+
+
+def levelled(part: Part, level: float, given: Given) -> tuple[Levels, Space, Floats]:
+    """The levels of items, as a space without directions, and those of queries.  Shapes: -> levels, space, [Q, 1]."""
+    c, D = part.counts, part.counts.D
+    clicks, seen = c.sums(c.item, c.C, D), c.sums(c.item, c.E, D)
+    levels = item_levels(clicks, seen, given.design, part.grades, rising=given.rising)
     flat = Space(
         np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([1 / level])
     )
-    beta = steps.query_step(flat, part.seen(), c.rows)
-    w = weights(part, flat, beta, centre)
-    return Start(levels, flat, beta, w, centre)
+    return levels, flat, steps.query_step(flat, part.seen(), c.rows)
 
 
 def weights(part: Part, flat: Space, beta: Floats, centre: Floats) -> Floats:
@@ -129,15 +143,67 @@ def weights(part: Part, flat: Space, beta: Floats, centre: Floats) -> Floats:
     return w
 
 
-def lesson_of(part: Part, start: Start, given: Given) -> Lesson:
-    """The pairs as a model of features sees them, with counts of queries and items."""
-    c = part.counts
-    shown_q, shown_d = (np.bincount(index, c.n, n) for index, n in ((c.query, c.Q), (c.item, c.D)))
+def lesson_of(
+    part: Part, start: Start, level: float, given: Given, seed: int, apart: tuple[Mask, Mask] | None = None
+) -> Lesson:
+    """The pairs as a model of features sees them; queries and items that are `apart` count as not seen.
+
+    Levels and known columns of a pair are those of the other folds: what its own clicks did to them is not for f to learn.
+    Shapes: apart [Q], [D].
+    """
+    c, sides = part.counts, []
+    own = ((given.query, c.query), (given.item, c.item))
+    for place, (encoded, index) in enumerate(own):
+        seen = given.seen[place] if apart is None else given.seen[place] & ~apart[place]
+        sides.append(side_of(encoded, Clicks.of(encoded, index, c), given.opinion[place], seen))
+    s = start.choice(part)
+    known = [np.zeros((len(s), side.known), np.float32) for side in sides]
+    fold = np.random.default_rng(seed).integers(FOLDS, size=len(s))
+    for k in range(FOLDS):
+        mine, rest = fold == k, part.only(fold != k)
+        _, flat, beta = levelled(rest, level, given)
+        s[mine] += flat.s(c.query[mine], c.item[mine], beta)
+        for place, (encoded, index) in enumerate(own):
+            others = (rest.counts.query, rest.counts.item)[place]
+            rows = Clicks.of(encoded, others, rest.counts, 1 - 1 / FOLDS).rows[index[mine]]
+            known[place][mine] = sides[place].standardised(torch.from_numpy(rows)).numpy()
     return Lesson(
-        grades=part.grades, q=c.query, d=c.item, s=start.flat.s(c.query, c.item, start.beta) + start.choice(part), L=part.L,
-        u=given.u, z=given.z, known_q=np.log1p(shown_q)[:, None],
-        known_d=np.column_stack([np.log1p(shown_d), start.levels.after]),
-    )  # fmt: skip
+        grades=part.grades,
+        query=sides[0],
+        item=sides[1],
+        pairs=given.pairs,
+        q=c.query,
+        d=c.item,
+        s=s,
+        L=part.L,
+        known_q=known[0],
+        known_d=known[1],
+        group=np.zeros(len(s), np.int8),
+    )
+
+
+def judge_of(part: Part, start: Start, lesson: Lesson, held: Mask, apart: tuple[Mask, Mask]) -> Lesson:
+    """The pairs that judge f: some of known queries and items, those of queries that are apart, and of items.
+
+    Of the latter f sees no more than of a query or an item that the log has not seen. All were shown, so production's choice
+    stays in the offset: without it what was shown in spite of its features would count against them.  Shapes: held [pairs]; apart [Q], [D].
+    """
+    group = np.where(held, model_fit.KNOWN, 0)
+    group[apart[0][part.counts.query]] = model_fit.NEW_QUERY
+    group[apart[1][part.counts.item]] = model_fit.NEW_ITEM
+    part, group = part.only(group > 0), group[group > 0].astype(np.int8)
+    q, d = part.counts.query, part.counts.item
+    choice = start.choice(part)
+    return replace(
+        lesson,
+        q=q,
+        d=d,
+        s=start.flat.s(q, d, start.beta) + choice,
+        L=part.L,
+        known_q=lesson.query.rows[torch.from_numpy(q), : lesson.query.known].numpy(),
+        known_d=lesson.item.rows[torch.from_numpy(d.astype(np.int64)), : lesson.item.known].numpy(),
+        group=group,
+    )
 
 
 @dataclass(frozen=True)
@@ -145,7 +211,7 @@ class Fitted:
     """All of a belief but its memory; `seen` is what it was fitted to.  Shapes: x [Q, F + 1]."""
 
     start: Start
-    model: Model | None
+    model: FeatureModel | None
     space: Space
     x: Floats
     seen: Seen
@@ -165,9 +231,13 @@ def run(
     directions of its items are taken as they are.
     """
     start = start or started(part, chosen.level, given)
-    model = models.train(chosen.model, chosen.epochs, lesson_of(part, start, given), seed)
-    c, other = part.counts, start.choice(part)
-    seen = part.seen(other if model is None else other + model.at(c.query, c.item))
+    c, model, other = part.counts, None, start.choice(part)
+    if chosen.model != "none":
+        lesson = lesson_of(part, start, chosen.level, given, seed)
+        kind = model_fit.Choice(chosen.model, chosen.epochs, chosen.of_new)
+        model = model_fit.train(kind, lesson, given.learners, seed)
+        other = other + model.at(c.query, c.item)
+    seen = part.seen(other)
     space, prior = directions_of(seen, c, start, chosen, given, seed)
     if near is not None:
         space = replace(space, items=near.space.items)

@@ -1,9 +1,11 @@
 """Features of queries and items: a table with an id and any other columns becomes numbers that a model can take.
 
     numeric      (integers, floats, booleans)    (x - mean) / scale, within +-10;  missing: 0, which is the mean
-    categorical  (strings, categories)           1, 2, ... by the sorted values;   missing or never seen: 0
+    missing      (of a numeric column)           1 where it is missing, if any was when the encoder was fitted
+    categorical  (strings, categories)           1, 2, ... the most frequent first;   missing, rare or never seen: 0
 
-What was fitted, the `Encoder`, is plain data and goes through JSON, so new rows are encoded as the old ones were.
+Who has no row in the table has all of it missing. What was fitted, the `Encoder`, is plain data and goes through JSON, so new
+rows are encoded as the old ones were.
 """
 
 import math
@@ -26,16 +28,21 @@ FeatureSource = str | Path | pl.DataFrame | pl.LazyFrame | PandasFrame
 
 LARGEST = 1e100  # the square of a number, summed over all rows, must be a number
 CATEGORIES = 50  # of one column, where each becomes a column of numbers
+CODES = 10_000  # categories of one column that are told apart, the most frequent
 OUTLIER = 10.0  # scales from the mean at which a value is cut: one wild row must not rule the scores
 
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers: its mean and scale (standard deviation) in the rows that were fitted."""
+    """A column of numbers: its mean and scale (standard deviation) in the rows that were fitted.
+
+    `flagged`: another column says where it is missing.
+    """
 
     name: str
     mean: float
     scale: float
+    flagged: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,10 +65,20 @@ class Encoder:
         """Plain data; `encoder_from` makes the encoder of it again."""
         return asdict(self)
 
+    @property
+    def width(self) -> int:
+        """Columns of numbers: the numeric ones, then those that say what is missing."""
+        return len(self.numeric) + sum(column.flagged for column in self.numeric)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that become numbers and codes."""
+        return (*(c.name for c in self.numeric), *(c.name for c in self.categorical))
+
 
 @dataclass(frozen=True)
 class Features:
-    """Encoded rows.  Shapes: numeric [n, F], categorical [n, C]."""
+    """Encoded rows.  Shapes: numeric [n, F], F the encoder's width; categorical [n, C]."""
 
     numeric: NDArray[np.float32]
     categorical: NDArray[np.int64]
@@ -84,8 +101,9 @@ def encoder_from(data: dict[str, Any]) -> Encoder:
         if (
             not all(isinstance(x, int | float) and math.isfinite(x) for x in (column.mean, column.scale))
             or column.scale <= 0
+            or not isinstance(column.flagged, bool)
         ):
-            raise DataError(f"an encoder has finite means, and scales above 0; {column} came.")
+            raise DataError(f"expected finite means, scales above 0 and flags of an encoder; got {column}.")
     return found
 
 
@@ -200,27 +218,35 @@ def _is_category(dtype: pl.DataType) -> bool:
 # --- encoding ---------------------------------------------------------------------------------------------------------
 
 
-def fit(frame: pl.DataFrame, id_column: str) -> Encoder:
-    """Means, scales and categories of all rows of a frame that `read` gave. A constant column has scale 1."""
+def fit(frame: pl.DataFrame, id_column: str, ids: pl.Series | None = None) -> Encoder:
+    """Means, scales and categories of all rows of a frame that `read` gave. A constant column has scale 1.
+
+    `ids`: who will be encoded; where some have no row, every number has a column that says so.  Shapes: ids [n].
+    """
     columns = [frame[column] for column in frame.columns if column != id_column]
-    categorical = [
-        Categorical(c.name, tuple(c.cast(pl.String).drop_nulls().unique().sort()))
-        for c in columns
-        if _is_category(c.dtype)
-    ]
-    return Encoder(id_column, tuple(scale_of(c) for c in columns if is_number(c.dtype)), tuple(categorical))
+    absent = ids is not None and bool((places(frame, id_column, ids) < 0).any())
+    numeric = tuple(scale_of(c, absent=absent) for c in columns if is_number(c.dtype))
+    return Encoder(id_column, numeric, tuple(_categories(c) for c in columns if _is_category(c.dtype)))
 
 
-def scale_of(column: pl.Series) -> Numeric:
-    values = column.cast(pl.Float64).fill_nan(None).drop_nulls().to_numpy()
+def scale_of(column: pl.Series, *, absent: bool = False) -> Numeric:
+    """The mean and scale of a column; `absent`: whether there are rows that it does not have."""
+    known = column.cast(pl.Float64).fill_nan(None)
+    values = known.drop_nulls().to_numpy()
     mean = float(values.mean()) if len(values) else 0.0
     scale = float(values.std()) if len(values) else 0.0
     # Rounding alone gives equal numbers a tiny deviation, and noise must not be blown up to scale 1.
-    return Numeric(column.name, mean, scale if scale > 1e-9 * abs(mean) else 1.0)
+    return Numeric(column.name, mean, scale if scale > 1e-9 * abs(mean) else 1.0, absent or known.null_count() > 0)
+
+
+def _categories(column: pl.Series) -> Categorical:
+    """The values of a column, the most frequent first, of equally many the first in the alphabet."""
+    number = pl.DataFrame({"value": column.cast(pl.String)}).drop_nulls().group_by("value").len()
+    return Categorical(column.name, tuple(number.sort(["len", "value"], descending=[True, False])["value"].head(CODES)))
 
 
 def encode(encoder: Encoder, frame: pl.DataFrame, ids: pl.Series) -> Features:
-    """The encoded features of `ids`, in their order, from a frame that `read` gave; each id must be there.
+    """The encoded features of `ids`, in their order, from a frame that `read` gave; of one without a row all is missing.
 
     Shapes: ids [n] -> numeric [n, F], categorical [n, C].
     """
@@ -228,34 +254,39 @@ def encode(encoder: Encoder, frame: pl.DataFrame, ids: pl.Series) -> Features:
         _check_column(frame, number.name, "numbers", is_number)
     for category in encoder.categorical:
         _check_column(frame, category.name, "strings", _is_category)
-    chosen = frame[rows(frame, encoder.id_column, ids)]
-    numeric = np.zeros((len(ids), len(encoder.numeric)), np.float32)
+    place = places(frame, encoder.id_column, ids)
+    # A row of nulls at the end: that of whoever has none.
+    chosen = pl.concat([frame, frame.clear(1)])[np.where(place < 0, len(frame), place)]
+    numeric, flags = np.zeros((len(ids), encoder.width), np.float32), len(encoder.numeric)
     for f, number in enumerate(encoder.numeric):
-        values = chosen[number.name].cast(pl.Float64).fill_nan(None).fill_null(number.mean).to_numpy()
+        known = chosen[number.name].cast(pl.Float64).fill_nan(None)
+        values = known.fill_null(number.mean).to_numpy()
         numeric[:, f] = np.clip((values - number.mean) / number.scale, -OUTLIER, OUTLIER)
+        if number.flagged:
+            numeric[:, flags] = known.is_null().to_numpy()
+            flags += 1
     categorical = np.zeros((len(ids), len(encoder.categorical)), np.int64)
     for c, category in enumerate(encoder.categorical):
-        known = pl.DataFrame({"value": category.values, "code": np.arange(1, len(category.values) + 1)})
+        codes = pl.DataFrame({"value": category.values, "code": np.arange(1, len(category.values) + 1)})
         texts = chosen.select(value=pl.col(category.name).cast(pl.String))
-        found = texts.join(known.cast({"value": pl.String}), on="value", how="left", maintain_order="left")
+        found = texts.join(codes.cast({"value": pl.String}), on="value", how="left", maintain_order="left")
         categorical[:, c] = found["code"].fill_null(0).to_numpy()
     return Features(numeric, categorical)
 
 
-def numbers(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArray[np.float64]:
-    """Features as plain numbers: numeric columns, and a column of 0 and 1 for each of the commonest categories.
-
-    Shapes: ids [n] -> [n, J].
-    """
-    frame = read(source, id_column)
-    found = encode(fit(frame, id_column), frame, ids)
-    columns = [found.numeric.astype(np.float64)]
-    for codes in found.categorical.T:
-        number = np.bincount(codes)
-        number[0] = 0  # missing, or never seen: says nothing
-        common = np.argsort(-number, kind="stable")[:CATEGORIES]
-        columns.append((codes[:, None] == common[number[common] > 0]).astype(np.float64))
+def one_hot(encoder: Encoder, found: Features) -> NDArray[np.float32]:
+    """Encoded rows as numbers alone: a column of 0 and 1 for each of the commonest categories.  Shapes: [n] rows -> [n, J]."""
+    columns = [found.numeric]
+    for codes, category in zip(found.categorical.T, encoder.categorical, strict=True):
+        columns.append((codes[:, None] == np.arange(1, min(len(category.values), CATEGORIES) + 1)).astype(np.float32))
     return np.column_stack(columns)
+
+
+def numbers(source: FeatureSource, id_column: str, ids: pl.Series) -> NDArray[np.float64]:
+    """Features as plain numbers (`one_hot`), with an encoder fitted to them.  Shapes: ids [n] -> [n, J]."""
+    frame = read(source, id_column)
+    encoder = fit(frame, id_column, ids)
+    return one_hot(encoder, encode(encoder, frame, ids)).astype(np.float64)
 
 
 def _check_column(frame: pl.DataFrame, column: str, words: str, fits: Callable[[pl.DataType], bool]) -> None:
@@ -272,17 +303,31 @@ def _check_column(frame: pl.DataFrame, column: str, words: str, fits: Callable[[
 
 def rows(frame: pl.DataFrame, id_column: str, ids: pl.Series, name: str | None = None) -> NDArray[np.int64]:
     """The row of each id; refuses ids that have none. `name` is the table's, for messages.  Shapes: ids [n] -> [n]."""
+    found = places(frame, id_column, ids, name)
+    if len(missing := plain_ids(ids).filter(found < 0)):
+        raise DataError(
+            f"{name or _called(id_column)}, column {id_column}: {_some(missing)} in the log but not there, among its "
+            f"{len(frame)} rows. Add a row for each; features may be null."
+        )
+    return found
+
+
+def places(frame: pl.DataFrame, id_column: str, ids: pl.Series, name: str | None = None) -> NDArray[np.int64]:
+    """The row of each id, -1 where it has none; refuses a table that has a row for nobody.  Shapes: ids [n] -> [n]."""
     wanted, there = plain_ids(ids), frame[id_column]
-    what = id_column.removesuffix("_id")
-    name = name or f"the table of {what}s"
+    what, name = id_column.removesuffix("_id"), name or _called(id_column)
     if wanted.dtype != there.dtype:
         raise DataError(
             f"{what} ids are {wanted.dtype} in the log and {there.dtype} in {name}. Convert them to the same type."
         )
     found = positions_of(there, wanted, what, missing="mark")
-    if len(missing := wanted.filter(found < 0)):
+    if len(found) and (found < 0).all():
         raise DataError(
-            f"{name}, column {id_column}: {_some(missing)} in the log but not there, among its {len(there)} rows. "
-            f"Add a row for each; features may be null."
+            f"{name}, column {id_column}: expected rows for ids of the log (first: {wanted[0]!r}); got rows for none of them "
+            f"(first: {there[0]!r}). Check that both come from the same data."
         )
     return found
+
+
+def _called(id_column: str) -> str:
+    return f"the table of {id_column.removesuffix('_id')}s"

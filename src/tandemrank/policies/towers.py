@@ -59,9 +59,9 @@ class Tower(nn.Module):
                 f"expected a width and a dimension of 1 or more; {sizes.width} and {sizes.dimension} came."
             )
         self.encoder, self.sizes = encoder, sizes
-        self.columns = len(encoder.numeric) + len(encoder.categorical)
+        self.columns = encoder.width + len(encoder.categorical)
         n, width, dimension = sizes.rows, sizes.width, sizes.dimension
-        F, C = len(encoder.numeric), len(encoder.categorical)
+        F, C = encoder.width, len(encoder.categorical)
         self.register_buffer("numeric", torch.zeros(n, F))
         self.register_buffer("category", torch.zeros(n, C, dtype=torch.int64))
         self.first = nn.Parameter(torch.zeros(F, width))
@@ -82,7 +82,7 @@ class Tower(nn.Module):
 
         Shapes: -> [1, dimension].
         """
-        names = [*(c.name for c in self.encoder.numeric), *(c.name for c in self.encoder.categorical)]
+        names = self.encoder.names
         if not self.columns or (strange := [name for name in values if name not in names]):
             came = strange[0] if self.columns else "no column"
             raise DataError(f"the features are {', '.join(names) or 'none'}; {came!r} came. Give those alone.")
@@ -137,7 +137,7 @@ def tower_of(
 ) -> Tower:
     """One tower before training, of all ids `names`; without a table they are known by their ids alone."""
     frame = None if source is None else features.read(source, id_column)
-    encoder = Encoder(id_column) if frame is None else features.fit(frame, id_column)
+    encoder = Encoder(id_column) if frame is None else features.fit(frame, id_column, names)
     tower = Tower(encoder, Sizes(len(names), width, dimension, ids))
     if frame is not None:
         set_rows(tower, slice(None), features.encode(encoder, frame, names))
@@ -248,7 +248,7 @@ def from_features(
     ids: bool = True,
     seed: int = 0,
 ) -> TwoTowers:
-    """Two towers before training, with scores near 0, for the ids of `vocabulary`, which must all have features.
+    """Two towers before training, with scores near 0, for the ids of `vocabulary`; one without a row has its features missing.
 
     A side without a table is known by its ids alone. With `ids = False` nothing is learnt but of features.
     """

@@ -1,0 +1,241 @@
+"""Fitting f by the likelihood of clicks and non-clicks, with all else that is known of s as an offset; and choosing its kind.
+
+A kind is taken where held-out pairs of known queries and items are surely likelier with it than without. Whether it is used of
+queries, and of items, that the log has not seen, say those that are held out altogether, each for itself: more information must
+not hurt.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tandemrank.beliefs.features import Floats32, Pairs, Side
+from tandemrank.beliefs.grades import Grades
+from tandemrank.beliefs.models import FeatureModel, InputModel, Linear, Network, Own, Towers, Trees, one_thread
+
+Floats = NDArray[np.float64]
+Items = NDArray[np.integer]
+
+EPOCHS, BATCH, RATE = 24, 2048, 4e-3
+PATIENCE = 4  # epochs without a gain after which training ends
+ROUNDS, EVERY = 120, 10  # of trees, and after how many it is judged
+LEAVES, LEAST = 15, 100  # of a tree, and pairs of a leaf
+ENOUGH, CHOOSING = 400_000, 120_000  # pairs that are enough to fit f, and to choose its kind
+SURE = 2.0  # standard errors by which f must be better than none
+KNOWN, NEW_QUERY, NEW_ITEM = 1, 2, 3  # groups of pairs that judge
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Pairs to learn from, or to judge by.
+
+    `known_q`, `known_d`: the first columns of the rows, without the pair's own clicks. `group`: why a pair is held out.
+    Shapes: q, d, s, group [n]; L [n, J]; known_q, known_d [n, .].
+    """
+
+    grades: Grades
+    query: Side
+    item: Side
+    pairs: Pairs
+    q: Items
+    d: Items
+    s: Floats
+    L: Floats32
+    known_q: Floats32
+    known_d: Floats32
+    group: NDArray[np.int8]
+
+    def part(self, rows: NDArray[Any]) -> "Lesson":
+        """Some of the pairs."""
+        names = ("q", "d", "s", "L", "known_q", "known_d", "group")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+    def at_most(self, n: int, seed: int) -> "Lesson":
+        """A random part of at most n pairs."""
+        if len(self.q) <= n:
+            return self
+        return self.part(np.sort(np.random.default_rng(seed).permutation(len(self.q))[:n]))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """The columns of a query, an item and a pair."""
+        return self.query.width, self.item.width, self.pairs.width
+
+    def inputs(self, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor, Tensor]:
+        """What a model sees of some pairs.  Shapes: -> [n, Ju], [n, Jz], [n, Jp]."""
+        q, d = (torch.from_numpy(np.asarray(x, np.int64))[rows] for x in (self.q, self.d))
+        found = []
+        for side, index, known in ((self.query, q, self.known_q), (self.item, d, self.known_d)):
+            x = side.rows[index]
+            x[:, : known.shape[1]] = torch.from_numpy(known)[rows]
+            found.append(x)
+        return found[0], found[1], self.pairs.at(q, d)
+
+    def gains(self, f: Floats) -> Floats:
+        """How much likelier pairs are with f than without.  Shapes: [n] -> [n]."""
+        return self.grades.terms(self.s + f, self.L)[0] - self.grades.terms(self.s, self.L)[0]
+
+    def value(self, gains: Floats) -> float:
+        """The gain of pairs of known queries and items, which choose.  Shapes: [n]."""
+        return float(gains[self.group == KNOWN].sum())
+
+
+def log_likelihood(family: Tensor, s: Tensor, L: Tensor) -> Tensor:
+    """Log-likelihood of the showings of each pair, as `Grades.terms`, differentiable.  Shapes: s [n]; L [n, J] -> [n]."""
+    J = L.shape[1]
+    t = s.clamp(family[2, 1], family[2, 2])[:, None]
+    log_w = family[0, :J] + (family[1, :J] - family[2, 0] * t) * t
+    return torch.logsumexp(log_w + L.clamp_min(1e-30).log(), 1) - torch.logsumexp(log_w, 1)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A model, how long it was trained, and how much likelier each of the judge's pairs is with it."""
+
+    model: InputModel
+    epochs: int
+    gains: Floats
+
+
+def descend(lesson: Lesson, judge: Lesson | None, model: InputModel, *, decay: float, epochs: int, seed: int) -> Fit:
+    """Adam on the likelihood; with a judge the weights of the epoch that it found best, without one those of the last."""
+    generator = torch.Generator().manual_seed(seed)
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if p.ndim != 2]
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=RATE)
+    family, s, L = (torch.as_tensor(x, dtype=torch.float32) for x in (lesson.grades.family(), lesson.s, lesson.L))
+    inputs = lesson.inputs()
+    seen = None if judge is None else judge.inputs()
+    best, gains, taken = 0.0, np.zeros(0 if judge is None else len(judge.q)), 0
+    state = {name: t.clone() for name, t in model.state_dict().items()}
+    for epoch in range(epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = RATE * (1 - 0.9 * epoch / EPOCHS)
+        for rows in torch.split(torch.randperm(len(s), generator=generator), BATCH):
+            found = model(*(x[rows] for x in inputs))
+            loss = -log_likelihood(family, s[rows] + found, L[rows]).mean()
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+        if judge is None or seen is None:
+            continue
+        with torch.no_grad():
+            now = judge.gains(model(*seen).numpy().astype(np.float64))
+        if (value := judge.value(now)) > best:
+            best, gains, taken = value, now, epoch + 1
+            state = {name: t.clone() for name, t in model.state_dict().items()}
+        elif epoch + 1 - taken >= PATIENCE:
+            break
+    if judge is None:
+        return Fit(model, epochs, gains)
+    model.load_state_dict(state)
+    return Fit(model, taken, gains)
+
+
+def grow(lesson: Lesson, judge: Lesson | None, *, epochs: int, seed: int) -> Fit:
+    """LightGBM with gradient and Hessian of the likelihood in s, the rest of s as the start."""
+    import lightgbm
+
+    trees = Trees(lesson.sizes, (lesson.query.known, lesson.item.known), lesson.query.F, 0)
+
+    def objective(found: Floats, data: Any) -> tuple[Floats, Floats]:
+        _, slope, h = lesson.grades.terms(lesson.s + found, lesson.L)
+        return -slope, np.maximum(h, 0.02 * h.mean())
+
+    settings = {
+        "objective": objective, "learning_rate": 0.1, "num_leaves": LEAVES, "min_data_in_leaf": LEAST, "lambda_l2": 10.0,
+        "feature_fraction": 0.7, "verbose": -1, "num_threads": 1, "seed": seed, "deterministic": True,
+    }  # fmt: skip
+    data = lightgbm.Dataset(trees.table(*lesson.inputs()), np.zeros(len(lesson.q)), free_raw_data=True)
+    booster = lightgbm.train(settings, data, num_boost_round=epochs)
+    taken, gains = epochs, np.zeros(0)
+    if judge is not None:
+        table, taken, gains = trees.table(*judge.inputs()), 0, np.zeros(len(judge.q))
+        for rounds in range(EVERY, epochs + 1, EVERY):
+            now = judge.gains(np.asarray(booster.predict(table, num_iteration=rounds, num_threads=1), np.float64))
+            if judge.value(now) > judge.value(gains):
+                taken, gains = rounds, now
+    text = np.frombuffer(booster.model_to_string(num_iteration=max(taken, 1)).encode(), np.uint8).copy()
+    trees.text = torch.from_numpy(text)
+    return Fit(trees, taken, gains)
+
+
+def _torch(kind: Callable[[tuple[int, int, int]], InputModel], decay: float) -> "Learner":
+    def fit(lesson: Lesson, judge: Lesson | None, epochs: int, seed: int) -> Fit:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = kind(lesson.sizes)
+        return descend(lesson, judge, model, decay=decay, epochs=epochs, seed=seed)
+
+    return fit
+
+
+Learner = Callable[[Lesson, Lesson | None, int, int], Fit]
+LEARNERS: dict[str, tuple[int, Learner]] = {
+    "linear": (EPOCHS, _torch(Linear, 0.3)),
+    "towers": (EPOCHS, _torch(Towers, 0.15)),
+    "towers, careful": (EPOCHS, _torch(Towers, 0.6)),
+    "network": (EPOCHS, _torch(Network, 0.6)),
+    "trees": (ROUNDS, lambda a, b, n, seed: grow(a, b, epochs=n, seed=seed)),
+}
+
+
+def own(module: nn.Module) -> dict[str, tuple[int, Learner]]:
+    """The user's own module as the only kind: every fit begins with its weights as they were given."""
+    start = {name: t.clone() for name, t in module.state_dict().items()}
+
+    def fit(lesson: Lesson, judge: Lesson | None, epochs: int, seed: int) -> Fit:
+        module.load_state_dict(start)
+        return descend(lesson, judge, Own(lesson.sizes, module), decay=0.15, epochs=epochs, seed=seed)
+
+    return {"own": (EPOCHS, fit)}
+
+
+def learners(wanted: str | nn.Module | None) -> dict[str, tuple[int, Learner]]:
+    """What may be chosen: all that is installed, one kind by its name, or the user's own module; "none" is no model."""
+    if isinstance(wanted, nn.Module):
+        return own(wanted)
+    installed = {k: v for k, v in LEARNERS.items() if k != "trees" or find_spec("lightgbm") is not None}
+    return {k: v for k, v in installed.items() if wanted is None or k.split(",")[0] == wanted}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kind of f, how long it is trained, and whether it is used of new queries and of new items."""
+
+    name: str = "none"
+    epochs: int = 0
+    of_new: tuple[bool, bool] = (False, False)
+
+
+def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> Choice:
+    """The kind of f; none where none surely helps."""
+    lesson = lesson.at_most(CHOOSING, seed)
+    best, value = Choice(), 0.0
+    with one_thread():
+        for name, (epochs, fit) in among.items():
+            found = fit(lesson, judge, epochs, seed)
+            known, *of_new = (surely(found.gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
+            if known and judge.value(found.gains) > value:
+                best, value = Choice(name, found.epochs, (of_new[0], of_new[1])), judge.value(found.gains)
+    return best
+
+
+def surely(gains: Floats) -> bool:
+    """Whether a sum of gains is above 0 by SURE of its standard errors.  Shapes: [n]."""
+    return bool(gains.sum() > SURE * np.sqrt(np.square(gains).sum()))
+
+
+def train(choice: Choice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:
+    """A model of the kind and length that were chosen."""
+    with one_thread():
+        found = among[choice.name][1](lesson.at_most(ENOUGH, seed), None, choice.epochs, seed)
+    found.model.requires_grad_(False)
+    return FeatureModel(found.model, lesson.query, lesson.item, lesson.pairs, choice.of_new)
