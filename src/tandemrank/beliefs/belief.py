@@ -181,7 +181,7 @@ class Beliefs(RewardModel):
         x: list[Floats] = [self.x, self.inputs.opinions, w[0] * A]
         y: list[Floats] = [self.space.items.astype(np.float64), self.inputs.opinion[1], B]
         f = self.inputs.model
-        if f is not None and isinstance(f.model, ProductModel):
+        if f is not None and isinstance(f.model, ProductModel) and not f.pairs.width:
             for side, vectors in zip((x, y), f.vectors, strict=True):
                 side.append(vectors.numpy().astype(np.float64))
         level = self.space.offset - self.inputs.centre @ w - self.chosen.never

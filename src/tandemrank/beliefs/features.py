@@ -10,6 +10,7 @@ all standardised. One that the log has not seen has the mean of what is known, a
 regression, as strong as leaving one out says.
 """
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ Floats = NDArray[np.float64]
 Floats32 = NDArray[np.float32]
 Items = NDArray[np.integer]
 
+CONSTANT = 1e12  # the scale of a column that never varies: it is 0
 FARTHEST = 6.0  # deviations at which a column is cut
 SHRINK = 10.0  # examinations at the mean rate that are added to every rate
 RIDGES = 10.0 ** np.arange(-1, 7)  # strengths that leaving one out chooses from
@@ -181,6 +183,23 @@ class Side(nn.Module):
         found = tables.encode(self.encoder, frame, frame[self.encoder.id_column])
         return self.unseen(Encoded(self.encoder, tables.one_hot(self.encoder, found), found.categorical))
 
+    def of_table(self, frame: pl.DataFrame | None, n: int) -> Tensor:
+        """The rows of n that the log has not seen, by a table with their features in this order; None: all is missing.
+
+        Shapes: -> [n, J].
+        """
+        if frame is None:
+            return self.new({}).expand(n, -1)
+        column = self.encoder.id_column
+        found = tables.encode(self.encoder, frame, frame[column])
+        return self.unseen(Encoded(self.encoder, tables.one_hot(self.encoder, found), found.categorical))
+
+    def with_rows(self, rows: Tensor, seen: Tensor) -> "Side":
+        """The same side with other rows.  Shapes: rows [n, J]; seen [n]."""
+        found = copy.copy(self)
+        found._buffers = {**self._buffers, "rows": rows, "seen": seen}
+        return found
+
     def unseen(self, encoded: Encoded) -> Tensor:
         """Rows as of queries or items that the log has not seen.  Shapes: -> [n, J]."""
         n = len(encoded.numbers)
@@ -244,7 +263,7 @@ def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.
     side.seen[:] = there = torch.from_numpy(seen)
     known = rows[there] if seen.any() else rows
     side.centre[:], spread = known.mean(0), known.std(0, correction=0)
-    side.scale[:] = torch.where(spread > 1e-6, spread, torch.full_like(spread, torch.inf))  # what never varies is 0
+    side.scale[:] = torch.where(spread > 1e-6, spread, torch.full_like(spread, CONSTANT))  # what never varies is 0
     side.rows[:] = torch.where(there[:, None], side.standardised(rows), side.unseen(encoded))
     return side
 

@@ -262,6 +262,24 @@ class FeatureModel(nn.Module):
         found: Floats = self.model(u, z, none).numpy().astype(np.float64)
         return found * self.of_new[0 if item is None else 1]
 
+    def with_queries(self, rows: Tensor) -> "FeatureModel":
+        """f of other queries, none of which has numbers of pairs.  Shapes: rows [n, J]."""
+        query = self.query.with_rows(rows, torch.zeros(len(rows), dtype=torch.bool))
+        return FeatureModel(self.model, query, self.item, Pairs(0, 0, self.pairs.D), self.of_new)
+
+    def with_items(self, rows: Tensor) -> "FeatureModel":
+        """f of more items.  Shapes: rows [n, J]."""
+        if self.pairs.width:
+            raise PolicyError("numbers of pairs are of the items of the log: no more items can be added.")
+        seen = torch.cat([self.item.seen, torch.zeros(len(rows), dtype=torch.bool)])
+        more = self.item.with_rows(torch.cat([self.item.rows, rows]), seen)
+        return FeatureModel(self.model, self.query, more, Pairs(0, 0, len(more.rows)), self.of_new)
+
+    def joined(self, other: "FeatureModel") -> "FeatureModel":
+        """f of our queries, then of the other's, with the other's items."""
+        rows, seen = (torch.cat([getattr(x.query, name) for x in (self, other)]) for name in ("rows", "seen"))
+        return FeatureModel(self.model, self.query.with_rows(rows, seen), other.item, self.pairs, self.of_new)
+
     def _of_pairs(self, q: Tensor, d: Tensor) -> Tensor | float:
         layer = self.model.pair
         return 0.0 if layer is None else layer(self.pairs.at(q, d))[:, 0]  # type: ignore[operator]

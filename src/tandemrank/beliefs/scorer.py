@@ -1,29 +1,216 @@
-"""The beliefs of a log as the scores of a stage (`policies.believed`)."""
+"""The beliefs of a log as the stages of a policy: the belief re-ranks, the product nearest to it generates.
 
-from dataclasses import replace
+    s[q, d]     = <x_q, y_d> + f(q, d)                          before the pair's own showings, f where it is not a product
+    l[q, d]     = s / sqrt(1 + pi / 8 (spread^2 + v_q v_d))     the log-odds of E[R | s], s known up to a variance v_q v_d
+    score(q, d) = SHARPNESS l[q, d]                             of a remembered pair l is the log-odds of what its showings say
+
+A query that the log has not seen has the vector of nobody, and what its features say: by f, and by the opinion that production
+would have of it. An item likewise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
+from scipy.special import digamma
+from torch import Tensor, nn
 
 from tandemrank.beliefs.belief import Beliefs
-from tandemrank.policies.believed import FLAT, SHARPNESS, Believed, Retrieval, Spread
+from tandemrank.beliefs.models import FeatureModel, ProductModel
+from tandemrank.errors import PolicyError
+from tandemrank.gradients import products
 from tandemrank.policies.memory import Memory, memory_from
+from tandemrank.policies.retrieval import Listing, Retrieval, no_memory
+from tandemrank.policies.scorers import Scorer
 
+# The best lists do not depend on it, drawn ones come near them (docs/beliefs.md). Drawn by the log-odds alone, an item would be
+# shown as often as it is relevant.
+SHARPNESS = 4.0
+FLAT = np.pi / 8  # E sigmoid(N(mu, v)) = sigmoid(mu / sqrt(1 + pi v / 8)), nearly
 REMEMBERED = 20_000_000  # shown pairs that a stage remembers at most, those that say most; one takes 8 bytes
 SOME = 500  # queries that tell which items matter
 LEAST = 1e-9  # of a chance, whose log-odds are taken
 
 
+
+@dataclass(frozen=True)
+class Spread:
+    """How far relevance spreads around its mean, and how well the means are known: v_q v_d.  Shapes: query [Q]; item [D]."""
+
+    around: float
+    query: NDArray[np.float32]
+    item: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Nobody:
+    """The vectors of a query and of an item of which nothing is known, their spreads, and where what features say belongs.
+
+    `opinion` and `f`: the columns of production's opinion and of f; `weight`: of the opinion.  Shapes: query, item [F].
+    """
+
+    query: NDArray[np.float32]
+    item: NDArray[np.float32]
+    spread: tuple[float, float]
+    opinion: tuple[int, int]
+    f: tuple[int, int]
+    weight: float
+
+
+class Believed(Listing):
+    """The belief as the scores of the re-ranker: nothing of it is trained.  Shapes: queries [Q, F], items [D, F]."""
+
+    kind = "belief"
+    queries: Tensor
+    items: Tensor
+    query_spread: Tensor
+    item_spread: Tensor
+    nobody_query: Tensor
+    nobody_item: Tensor
+
+    def __init__(
+        self,
+        queries: NDArray[Any],
+        items: NDArray[Any],
+        spread: Spread,
+        memory: Memory,
+        nobody: Nobody,
+        f: FeatureModel | None = None,
+    ) -> None:
+        """`memory`: the log-odds of the expected relevance of pairs that were shown."""
+        super().__init__(memory)
+        self.around, self.nobody, self.f = float(spread.around), nobody, f
+        named = {
+            "queries": queries, "items": items, "query_spread": spread.query, "item_spread": spread.item,
+            "nobody_query": nobody.query, "nobody_item": nobody.item,
+        }  # fmt: skip
+        for name, values in named.items():
+            self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(values, np.float32)))
+
+    @property
+    def is_product(self) -> bool:
+        """Whether f, if there is one, is among the vectors."""
+        return self.f is None or (isinstance(self.f.model, ProductModel) and not self.f.pairs.width)
+
+    def forward(self, q: Tensor) -> Tensor:
+        s = self.queries[q] @ self.items.T
+        if self.f is not None and not self.is_product:
+            s = s + torch.from_numpy(self.f.matrix(q.numpy()).astype(np.float32))
+        return SHARPNESS * self._with_list(s * self._flat(q, self.item_spread), q)
+
+    def score(self, q: Tensor, items: Tensor) -> Tensor:
+        s = products.at(self.queries[q], self.items, items)
+        if self.f is not None and not self.is_product:
+            of_pairs = self.f.at(q[:, None].expand(items.shape).ravel().numpy(), items.ravel().numpy())
+            s = s + torch.from_numpy(of_pairs.astype(np.float32)).view(items.shape)
+        return SHARPNESS * self._with_listed(s * self._flat(q, self.item_spread[items]), q, items)
+
+    def _flat(self, q: Tensor, v: Tensor) -> Tensor:
+        """1 / sqrt(1 + pi / 8 (spread^2 + v_q v_d)), over that of the mean item: what is not known of items in general is no
+        reason to draw at random, and changes no order.  Shapes: q [B]; v [D] or [B, M] -> [B, D] or [B, M]."""
+        flat: Tensor = 1 / torch.sqrt(1 + FLAT * (self.around**2 + self.query_spread[q][:, None] * v))
+        return flat * self.scale(q)[:, None]
+
+    def scale(self, q: Tensor) -> Tensor:
+        """The scale of a query's scores, that of its mean item.  Shapes: q [B] -> [B]."""
+        return torch.sqrt(1 + FLAT * (self.around**2 + self.query_spread[q] * self.item_spread.mean()))
+
+    def _listed(self, q: Tensor, entries: Tensor) -> Tensor:
+        return self.value[entries] * self.scale(q.ravel()).view(q.shape)
+
+    def spec(self) -> dict[str, Any]:
+        (Q, F), D, n = self.queries.shape, self.D, self.nobody
+        return {
+            "Q": Q, "D": D, "F": F, "entries": len(self.value), "spread": self.around,
+            "nobody": {"spread": list(n.spread), "opinion": list(n.opinion), "f": list(n.f), "weight": n.weight},
+            "features": None if self.f is None else self.f.spec(),
+        }  # fmt: skip
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any]) -> "Believed":
+        Q, D, F = spec["Q"], spec["D"], spec["F"]
+        spread = Spread(float(spec["spread"]), np.zeros(Q, np.float32), np.zeros(D, np.float32))
+        n = {name: tuple(x) if isinstance(x, list) else float(x) for name, x in spec["nobody"].items()}
+        query, item = np.zeros(F, np.float32), np.zeros(F, np.float32)
+        f = None if spec["features"] is None else FeatureModel.from_spec(spec["features"])
+        return cls(np.zeros((Q, F)), np.zeros((D, F)), spread, no_memory(spec), Nobody(query, item, **n), f)  # type: ignore[arg-type]
+
+    def per_query_parameters(self) -> Sequence[nn.Parameter]:
+        return []
+
+    def strangers(self, features: pl.DataFrame | None, n: int) -> "Believed":
+        x = self.nobody_query.expand(n, -1).clone()
+        f = self.f
+        if f is not None:
+            rows = f.query.of_table(features, n)
+            x[:, slice(*self.nobody.opinion)] = self.nobody.weight * f.query.opinions(rows)
+            f = f.with_queries(rows)
+            if self.is_product and f.of_new[0]:
+                x[:, slice(*self.nobody.f)] = f.model.queries(rows)  # type: ignore[operator]
+        elif features is not None:
+            raise PolicyError("the features of this log were of no use, so none were kept: leave them out.")
+        spread = Spread(self.around, np.full(n, self.nobody.spread[0], np.float32), self.item_spread.numpy())
+        none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
+        return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f)
+
+    def more_items(self, features: pl.DataFrame) -> "Believed":
+        n = len(features)
+        y, f = self.nobody_item.expand(n, -1).clone(), self.f
+        if f is not None:
+            rows = f.item.of_table(features, n)
+            y[:, slice(*self.nobody.opinion)] = f.item.opinions(rows)
+            f = f.with_items(rows)
+            if self.is_product and f.of_new[1]:
+                y[:, slice(*self.nobody.f)] = f.model.items(rows)  # type: ignore[operator]
+        item = np.append(self.item_spread.numpy(), np.full(n, self.nobody.spread[1], np.float32))
+        spread = Spread(self.around, self.query_spread.numpy(), item)
+        memory = replace(self.memory, D=self.D + n)
+        return Believed(self.queries.numpy(), torch.cat([self.items, y]).numpy(), spread, memory, self._nobody(), f)
+
+    def after(self, old: Scorer, new: Scorer) -> Scorer:
+        return new  # where there is one stage, it is the belief
+
+    def joined(self, other: Scorer) -> "Believed":
+        assert isinstance(other, Believed)
+        queries = torch.cat([self.queries, other.queries]).numpy()
+        query = torch.cat([self.query_spread, other.query_spread]).numpy()
+        f = None if self.f is None or other.f is None else self.f.joined(other.f)
+        spread = Spread(self.around, query, other.item_spread.numpy())
+        return Believed(queries, other.items.numpy(), spread, self._joined_memory(other), self._nobody(), f)
+
+    def _nobody(self) -> Nobody:
+        return replace(self.nobody, query=self.nobody_query.numpy(), item=self.nobody_item.numpy())
+
+
 def ranker_of(beliefs: Beliefs) -> Believed:
     """The re-ranker: the log-odds of the expected relevance.  Shapes: queries [Q, F + 1], items [D, F + 1]."""
     x, y, level = beliefs.product()
-    grades = beliefs.chosen.grades
     spread = Spread(
-        grades.spread, beliefs.query_spread.astype(np.float32), beliefs.item_spread.astype(np.float32)
+        beliefs.chosen.grades.spread, beliefs.query_spread.astype(np.float32), beliefs.item_spread.astype(np.float32)
     )
     queries = np.column_stack([x, np.ones(len(x), np.float32)])
-    return Believed(queries, np.column_stack([y, level]), spread, memory_of(beliefs))
+    items = np.column_stack([y, level])
+    return Believed(queries, items, spread, memory_of(beliefs), nobody_of(beliefs, items), beliefs.inputs.model)
+
+
+def nobody_of(beliefs: Beliefs, items: NDArray[np.floating]) -> Nobody:
+    """Who is not known: the prior's mean, and an item of the middle level."""
+    F, inputs = beliefs.x.shape[1], beliefs.inputs
+    opinion = (F, F + inputs.opinion[1].shape[1])
+    never = (opinion[1], opinion[1] + inputs.choice.never[0].shape[1])
+    query, item = (np.zeros(items.shape[1], np.float32) for _ in range(2))
+    # Who had no chance to be chosen was not left out: production's choice is what it is without any list.
+    alpha = inputs.choice.alpha
+    unchosen = inputs.w[0] * (digamma(alpha) - np.log(alpha))
+    query[F - 1], query[-1] = unchosen, 1
+    item[F - 1], item[-1] = 1, np.median(items[:, -1]) + unchosen
+    of_f = (never[1], items.shape[1] - 1)
+    spread = float(beliefs.query_spread.max()), float(np.quantile(beliefs.item_spread, 0.9))
+    return Nobody(query, item, spread, opinion, of_f, float(inputs.w[0] + inputs.w[1]))
 
 
 def memory_of(beliefs: Beliefs) -> Memory:

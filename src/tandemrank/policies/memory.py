@@ -7,10 +7,11 @@ numbers per query forgets single pairs, the memory holds them exactly. Training 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
@@ -160,7 +161,22 @@ class Remembering(Scorer):
         base = spec["base"]
         n = spec["entries"]
         empty = Memory(np.zeros(spec["Q"] + 1, np.int64), np.zeros(n, np.int32), np.zeros(n, np.float32), spec["D"])
-        return cls(Scorer.kinds[base["kind"]].from_spec(base["sizes"]), empty)
+        kind = Scorer.of_kind(base["kind"])
+        if kind is None:
+            raise PolicyError(f"unknown kind {base['kind']!r:.60}")
+        return cls(kind.from_spec(base["sizes"]), empty)
+
+    def strangers(self, features: pl.DataFrame | None, n: int) -> Scorer:
+        return self.base.strangers(features, n)  # nothing is remembered of them
+
+    def after(self, old: Scorer, new: Scorer) -> Scorer:
+        return self.base.after(base_of(old), base_of(new))
+
+    def joined(self, other: Scorer) -> "Remembering":
+        memory = self.memory
+        n = other.spec()["Q"]
+        first = np.append(memory.first, np.full(n, memory.first[-1]))
+        return Remembering(self.base.joined(base_of(other)), replace(memory, first=first, D=other.spec()["D"]))
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return self.base.per_query_parameters()

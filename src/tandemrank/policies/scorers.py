@@ -6,9 +6,11 @@ score by features, have a module of their own.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Any, ClassVar
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix, issparse, sparray, spmatrix
@@ -21,6 +23,7 @@ from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import _bridge, products
 from tandemrank.gradients.products import Products
 
+MODELS = "tandemrank.models"  # the group of entry points: the name of a kind, and its class
 LARGEST = 1e15  # of a weight, in size: the sum of ten million products of two of them is a number of single precision
 
 
@@ -48,6 +51,14 @@ class Scorer(nn.Module, ABC):
         if "kind" in cls.__dict__:
             Scorer.kinds[cls.kind] = cls
 
+    @staticmethod
+    def of_kind(kind: str) -> type["Scorer"] | None:
+        """The class of a kind: one that was imported, or that a package offers as an entry point; None if nobody does."""
+        if kind not in Scorer.kinds:
+            for entry in entry_points(group=MODELS, name=kind):
+                entry.load()
+        return Scorer.kinds.get(kind)
+
     def forward(self, q: Tensor) -> Tensor:
         """Scores of all items.  Shapes: q [B] -> [B, D]."""
         raise PolicyError(
@@ -62,6 +73,22 @@ class Scorer(nn.Module, ABC):
     def linked(self, generator: "Scorer") -> "Scorer":
         """The same scorer for the candidates of this generator; one that does not need the generator stays as it is."""
         return self
+
+    def strangers(self, features: pl.DataFrame | None, n: int) -> "Scorer":
+        """The same scorer for n queries that it has not seen: by a table of their features, or else as the average query."""
+        raise PolicyError(f"a {self.kind} cannot score queries that it has not seen.")
+
+    def more_items(self, features: pl.DataFrame) -> "Scorer":
+        """The same scorer with more items, which it has not seen, by a table of their features."""
+        raise PolicyError(f"a {self.kind} cannot score items that it has not seen.")
+
+    def after(self, old: "Scorer", new: "Scorer") -> "Scorer":
+        """The generator of a re-ranker that was `old` for the queries, and with the items, of `new`, which nobody has seen."""
+        return self.strangers(None, new.spec()["Q"])
+
+    def joined(self, other: "Scorer") -> "Scorer":
+        """The same scorer for its own queries, then for those of another one of its kind, which may have more items."""
+        raise PolicyError(f"a {self.kind} cannot take more queries.")
 
     def factors(self, q: Tensor) -> Products | None:
         """The scores of all items as products of factors, or None where they are no such: a large catalogue is then scored in
@@ -89,7 +116,7 @@ class Scorer(nn.Module, ABC):
         """Refuses weights that give no scores, as loading a damaged file would bring: by default what is not finite, or so
         large that their products may not be."""
         for name, t in self.state_dict().items():
-            if not bool((t.abs() <= LARGEST).all()):
+            if t.is_floating_point() and not bool((t.abs() <= LARGEST).all()):
                 raise PolicyError(
                     f"{name} of the {self.kind} has numbers that are not finite, or above {LARGEST:g} in size"
                 )
@@ -130,6 +157,15 @@ class MatrixFactorisation(Scorer):
 
     def factors(self, q: Tensor) -> Products:
         return Products(self.queries[q], self.items)
+
+    def strangers(self, features: pl.DataFrame | None, n: int) -> "MatrixFactorisation":
+        if features is not None:
+            raise PolicyError(f"this {self.kind} was learned without features: leave them out.")
+        return MatrixFactorisation(self.queries.detach().mean(0).expand(n, -1), self.items.detach())
+
+    def joined(self, other: Scorer) -> "MatrixFactorisation":
+        assert isinstance(other, MatrixFactorisation)
+        return MatrixFactorisation(torch.cat([self.queries, other.queries]).detach(), other.items.detach())
 
     def spec(self) -> dict[str, Any]:
         return {"Q": self.queries.shape[0], "D": self.items.shape[0], "F": self.items.shape[1]}

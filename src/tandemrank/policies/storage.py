@@ -21,7 +21,7 @@ from torch import Tensor
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
-from tandemrank.policies import believed, memory, towers  # noqa: F401 (a kind is known once its module is imported)
+from tandemrank.policies import memory, retrieval, towers  # noqa: F401 (a kind is known once its module is imported)
 from tandemrank.policies.scorers import Scorer
 
 FORMAT = 1
@@ -191,7 +191,7 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
     own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     sides = {"Q": len(vocabulary.query_ids), "D": len(vocabulary.item_ids)}
     _check_sizes(stage, config, sides, max((size for t in own.values() for size in t.shape), default=0))
-    scorer = Scorer.kinds[config.kind].from_spec(config.sizes)
+    scorer = _class(stage, config.kind).from_spec(config.sizes)
     for name, t in scorer.state_dict().items():
         if name in own and own[name].dtype != t.dtype:
             raise PolicyError(f"{prefix}{name} is of {own[name].dtype}; expected {t.dtype}")
@@ -200,18 +200,24 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
     return scorer
 
 
-def _check_sizes(stage: Stage, config: _StageConfig, sides: dict[str, int], largest: int) -> None:
-    """Refuses an unknown kind, and sizes that the ids and the weights do not have; of a scorer inside another too."""
-    if config.kind not in Scorer.kinds:
+def _class(stage: Stage, kind: str) -> type[Scorer]:
+    found = Scorer.of_kind(kind)
+    if found is None:
         raise PolicyError(
-            f"the {stage} is of the unknown kind {config.kind[:60]!r}; known: {', '.join(Scorer.kinds)}. A model of your own "
+            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. A model of your own "
             "must be defined, or imported, before it is loaded"
         )
+    return found
+
+
+def _check_sizes(stage: Stage, config: _StageConfig, sides: dict[str, int], largest: int) -> None:
+    """Refuses an unknown kind, and sizes that the ids and the weights do not have; of a scorer inside another too."""
+    kind = _class(stage, config.kind)
     spec = config.sizes
     for name, n in sides.items():
         if type(spec.get(name)) is not int or spec[name] != n:
             raise PolicyError(f"the {stage} has {name} = {str(spec.get(name))[:60]}, but there are {n} ids")
-    for name in Scorer.kinds[config.kind].lengths:
+    for name in kind.lengths:
         if type(spec.get(name)) is not int or not 0 <= spec[name] <= largest:
             came = str(spec.get(name))[:60]
             raise PolicyError(

@@ -15,15 +15,14 @@ from torch import Tensor
 
 from tandemrank._base import random
 from tandemrank._base.arguments import checked
-from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, positions_of
+from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, plain_ids, positions_of
 from tandemrank._base.sparse import canonical_csr
-from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.gradients import race
-from tandemrank.policies import candidates, storage, towers
+from tandemrank.policies import candidates, features, storage
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.storage import Saved
-from tandemrank.policies.towers import TwoTowers
 
 BATCH = 128
 CANDIDATES = 500  # K2 where nothing says otherwise
@@ -305,6 +304,22 @@ class TwoStagePolicy:
         )
         return found
 
+    def strangers(self, query_ids: pl.Series, features: pl.DataFrame | None = None) -> "TwoStagePolicy":
+        """The policy for queries that it has not seen, and no others: by a table of their features, a row for each, or else as
+        the average query."""
+        ranker = self.ranker.strangers(features, len(query_ids))
+        generator = ranker if self.generator is self.ranker else self.generator.after(self.ranker, ranker)
+        return replace(self, generator=generator, ranker=ranker, vocabulary=Vocabulary(query_ids, self.vocabulary.item_ids))
+
+    def with_queries(self, query_ids: pl.Series, features: pl.DataFrame | None = None) -> "TwoStagePolicy":
+        """The policy for its own queries, and after them for `strangers`."""
+        new = self.strangers(query_ids, features)
+        ranker = self.ranker.joined(new.ranker)
+        generator = ranker if self.generator is self.ranker else self.generator.joined(new.generator)
+        own = plain_ids(self.vocabulary.query_ids)
+        ids = Vocabulary(pl.concat([own.alias("query_id"), query_ids.alias("query_id")]), self.vocabulary.item_ids)
+        return replace(self, generator=generator, ranker=ranker, vocabulary=ids)
+
     @checked
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
@@ -320,27 +335,36 @@ class TwoStagePolicy:
 def extended(
     policy: TwoStagePolicy, *, query_features: FeatureSource | None = None, item_features: FeatureSource | None = None
 ) -> TwoStagePolicy:
-    """The policy for more queries and items, known by their features alone; both stages must be two towers.
+    """The policy for more queries and items, known by their features alone.
 
-    The new ids come after the old ones, which keep their positions and, up to rounding, their scores. An old id that is
-    in a table takes its features from there and keeps what was learnt of it.
+    The new ids come after the old ones, which keep their positions and, up to rounding, their scores.
     """
-    stages = []
-    for stage, scorer in (("generator", policy.generator), ("ranker", policy.ranker)):
-        if not isinstance(scorer, TwoTowers):
-            raise PolicyError(
-                f"the {stage} is of the kind {scorer.kind}, which cannot score queries or items that it has not seen. "
-                f"Train two towers, with features."
-            )
-        stages.append(scorer)
-    old = policy.vocabulary
-    queries, query_ids = towers.more_rows(query_features, "query_id", old.query_ids)
-    items, item_ids = towers.more_rows(item_features, "item_id", old.item_ids)
-    generator, ranker = (
-        TwoTowers(towers.extended(s.queries, queries, query_ids), towers.extended(s.items, items, item_ids))
-        for s in stages
-    )
-    return replace(policy, generator=generator, ranker=ranker, vocabulary=Vocabulary(query_ids, item_ids))
+    if item_features is not None:
+        policy = _with_items(policy, _new_rows(item_features, "item_id", policy.vocabulary.item_ids))
+    if query_features is not None:
+        new = _new_rows(query_features, "query_id", policy.vocabulary.query_ids)
+        if len(new):
+            policy = policy.with_queries(new["query_id"], new)
+    return policy
+
+
+def _new_rows(source: FeatureSource, id_column: str, known: pl.Series) -> pl.DataFrame:
+    """The rows of a table of features whose ids are not known."""
+    frame = features.read(source, id_column)
+    ids, own = frame[id_column], plain_ids(known)
+    if ids.dtype != own.dtype:
+        raise DataError(f"column {id_column}: expected ids of {own.dtype}, as the policy has; got {ids.dtype}. Convert them.")
+    return frame.filter(~ids.is_in(own.implode()))
+
+
+def _with_items(policy: TwoStagePolicy, new: pl.DataFrame) -> TwoStagePolicy:
+    if not len(new):
+        return policy
+    ranker = policy.ranker.more_items(new)
+    generator = ranker if policy.generator is policy.ranker else policy.generator.after(policy.ranker, ranker)
+    own = plain_ids(policy.vocabulary.item_ids)
+    ids = Vocabulary(policy.vocabulary.query_ids, pl.concat([own.alias("item_id"), new["item_id"]]))
+    return replace(policy, generator=generator, ranker=ranker, vocabulary=ids)
 
 
 def without(s_c: Tensor, pairs: csr_matrix) -> Tensor:

@@ -1,16 +1,12 @@
-"""What a log says of relevance as the scores of a stage: the belief, for candidates, and its product, for all items.
+"""A light generator: a product that any vector index can serve, and a short list of each query, merged in after retrieval.
 
-    s[q, d]     = <x_q, y_d> + f(q, d)                              before the pair's own showings, f where it is not a product
-    l[q, d]     = s / sqrt(1 + pi / 8 (spread^2 + v_q v_d))         the log-odds of E[R | s], s known up to a variance v_q v_d
-    score(q, d) = SHARPNESS l[q, d],                                of a remembered pair l is the log-odds of what its showings say
+    score(q, d) = listed[q, d] where the pair is in the query's list, else <queries[q], items[d]>
 
-`Believed` is the re-ranker. `Retrieval` is the generator: a product that any vector index can serve, and a short list of what
-is remembered of the query, merged in after retrieval. Queries and items that neither has seen are known by their features
-(`Strangers`), or else they are the average ones.
+The lists hold what is remembered of single pairs; training moves the vectors alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,13 +21,10 @@ from tandemrank.gradients import products
 from tandemrank.policies.memory import Memory
 from tandemrank.policies.scorers import Scorer
 
-# The best lists do not depend on it, drawn ones come near them (docs/beliefs.md). Drawn by the log-odds alone, an item would be
-# shown as often as it is relevant.
-SHARPNESS = 4.0
-FLAT = np.pi / 8  # E sigmoid(N(mu, v)) = sigmoid(mu / sqrt(1 + pi v / 8)), nearly
+RIDGE = 1e-4  # of the regression that gives new queries and items their vectors, as a share of the mean square
 
 
-class _Listing(Scorer):
+class Listing(Scorer):
     """Scores that are a list for some pairs of a query, and come from vectors for all others."""
 
     lengths = ("F", "entries")
@@ -71,6 +64,12 @@ class _Listing(Scorer):
         """The scores of remembered pairs.  Shapes: q, entries of one shape -> the same."""
         return self.value[entries]
 
+    def _joined_memory(self, other: "Listing") -> Memory:
+        """Our lists, then those of the other's queries."""
+        first = np.concatenate([self.first.numpy(), other.first.numpy()[1:] + len(self.item)])
+        item, value = (torch.cat([getattr(x, name) for x in (self, other)]).numpy() for name in ("item", "value"))
+        return Memory(first, item, value, self.D)
+
     def check(self) -> None:
         """Refuses vectors and numbers that are not finite, and pairs out of range, out of order or twice."""
         super().check()
@@ -83,74 +82,13 @@ class _Listing(Scorer):
             raise PolicyError("the remembered pairs are not in order, or one is there twice")
 
 
-def _no_memory(spec: dict[str, Any]) -> Memory:
+def no_memory(spec: dict[str, Any]) -> Memory:
+    """Lists of the sizes of a spec, still to be loaded."""
     n = spec["entries"]
     return Memory(np.zeros(spec["Q"] + 1, np.int64), np.zeros(n, np.int32), np.zeros(n, np.float32), spec["D"])
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How far relevance spreads around its mean, and how well the means are known: v_q v_d.  Shapes: query [Q]; item [D]."""
-
-    around: float
-    query: NDArray[np.float32]
-    item: NDArray[np.float32]
-
-
-class Believed(_Listing):
-    """The belief as the scores of the re-ranker: nothing of it is trained.  Shapes: queries [Q, F], items [D, F]."""
-
-    kind = "belief"
-    queries: Tensor
-    items: Tensor
-    query_spread: Tensor
-    item_spread: Tensor
-
-    def __init__(self, queries: NDArray[Any], items: NDArray[Any], spread: Spread, memory: Memory) -> None:
-        """`memory`: the log-odds of the expected relevance of pairs that were shown."""
-        super().__init__(memory)
-        self.around = float(spread.around)
-        named = {"queries": queries, "items": items, "query_spread": spread.query, "item_spread": spread.item}
-        for name, values in named.items():
-            self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(values, np.float32)))
-
-    def forward(self, q: Tensor) -> Tensor:
-        scores = (self.queries[q] @ self.items.T) * self._flat(q, self.item_spread)
-        return SHARPNESS * self._with_list(scores, q)
-
-    def score(self, q: Tensor, items: Tensor) -> Tensor:
-        s = products.at(self.queries[q], self.items, items)
-        return SHARPNESS * self._with_listed(s * self._flat(q, self.item_spread[items]), q, items)
-
-    def _flat(self, q: Tensor, v: Tensor) -> Tensor:
-        """1 / sqrt(1 + pi / 8 (spread^2 + v_q v_d)), over that of the mean item: what is not known of items in general is no
-        reason to draw at random, and changes no order.  Shapes: q [B]; v [D] or [B, M] -> [B, D] or [B, M]."""
-        own, around = self.query_spread[q][:, None], self.around**2
-        flat: Tensor = 1 / torch.sqrt(1 + FLAT * (around + own * v))
-        return flat * self.scale(q)[:, None]
-
-    def scale(self, q: Tensor) -> Tensor:
-        """The scale of a query's scores, that of its mean item.  Shapes: q [B] -> [B]."""
-        return torch.sqrt(1 + FLAT * (self.around**2 + self.query_spread[q] * self.item_spread.mean()))
-
-    def _listed(self, q: Tensor, entries: Tensor) -> Tensor:
-        return self.value[entries] * self.scale(q.ravel()).view(q.shape)
-
-    def spec(self) -> dict[str, Any]:
-        (Q, F), D = self.queries.shape, self.D
-        return {"Q": Q, "D": D, "F": F, "entries": len(self.value), "spread": self.around}
-
-    @classmethod
-    def from_spec(cls, spec: dict[str, Any]) -> "Believed":
-        Q, D, F = spec["Q"], spec["D"], spec["F"]
-        spread = Spread(float(spec["spread"]), np.zeros(Q, np.float32), np.zeros(D, np.float32))
-        return cls(np.zeros((Q, F)), np.zeros((D, F)), spread, _no_memory(spec))
-
-    def per_query_parameters(self) -> Sequence[nn.Parameter]:
-        return []
-
-
-class Retrieval(_Listing):
+class Retrieval(Listing):
     """A light generator: products, and a list of its own for each query.  Shapes: queries [Q, F], items [D, F].
 
     Training moves the vectors; the lists stay as they are.
@@ -177,7 +115,40 @@ class Retrieval(_Listing):
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> "Retrieval":
         Q, D, F = spec["Q"], spec["D"], spec["F"]
-        return cls(torch.empty(Q, F), torch.empty(D, F), _no_memory(spec))
+        return cls(torch.empty(Q, F), torch.empty(D, F), no_memory(spec))
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return [self.queries]
+
+    def after(self, old: Scorer, new: Scorer) -> "Retrieval":
+        """Vectors for what the re-ranker has not seen: as the re-ranker's vectors of known ones suggest, a regression."""
+        (X, Y), (X_new, Y_new) = (_vectors(one) for one in (old, new))
+        items = self.items.detach()
+        if len(Y_new) > len(Y):
+            items = torch.cat([items, _regressed(Y, items, Y_new[len(Y) :])])
+            return Retrieval(self.queries.detach(), items, replace(self.memory, D=len(items)))
+        n = len(X_new)
+        none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
+        return Retrieval(_regressed(X, self.queries, X_new), items, none)
+
+    def joined(self, other: Scorer) -> "Retrieval":
+        assert isinstance(other, Retrieval)
+        return Retrieval(torch.cat([self.queries, other.queries]).detach(), other.items.detach(), self._joined_memory(other))
+
+
+def _vectors(scorer: Scorer) -> tuple[Tensor, Tensor]:
+    """The vectors of a re-ranker that has some.  Shapes: -> [Q, F], [D, F]."""
+    queries, items = getattr(scorer, "queries", None), getattr(scorer, "items", None)
+    if not isinstance(queries, Tensor) or not isinstance(items, Tensor):
+        raise PolicyError(f"a {scorer.kind} has no vectors, so its generator cannot score what it has not seen.")
+    return queries, items
+
+
+@torch.no_grad()
+def _regressed(x: Tensor, y: Tensor, new: Tensor) -> Tensor:
+    """What a ridge regression of y on x, with a constant, says at new rows.  Shapes: x [n, F]; y [n, r]; new [m, F] -> [m, r]."""
+    ones = (torch.ones(len(t), 1, dtype=torch.float64) for t in (x, new))
+    X, N = (torch.cat([t.double(), one], 1) for t, one in zip((x, new), ones, strict=True))
+    G = X.T @ X
+    G += RIDGE * G.diagonal().mean() * torch.eye(len(G), dtype=torch.float64)
+    return (N @ torch.linalg.solve(G, X.T @ y.double())).float()
