@@ -98,7 +98,7 @@ def _learns(pair: TwoStagePolicy) -> None:
     liked = scores.masked_fill(scores == -torch.inf, torch.inf).argmin(1).numpy()
     weights = csr_matrix((np.ones(Q, np.float32), (np.arange(Q), liked)), shape=(Q, D))
     theta = [1.0, 0.5]
-    if not list(pair.generator.parameters()):
+    if not any(p.requires_grad for p in pair.generator.parameters()):
         return  # nothing of it is trained
     trained = train(pair, weights, theta, TrainingConfig(epochs=6, learning_rate=0.5, shared_rate=0.5), seed=1).policy
     before, after = (evaluate(policy, weights, theta).utility.mean() for policy in (pair, trained))

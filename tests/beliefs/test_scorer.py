@@ -1,84 +1,144 @@
-"""The beliefs as the scores of a stage: flattened, sharpened, with what earlier logs are remembered for; and vectors by ids."""
-
-from dataclasses import replace
+"""The belief as the scores of a stage, and the generator nearest to it: formulas by hand, strangers, saving."""
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
-from tandemrank._base.ids import Vocabulary
-from tandemrank.beliefs import posterior, scorer
-from tandemrank.beliefs.scorer import SHARPNESS, scorer_of
-from tandemrank.beliefs.vectors import vectors_of
-from tandemrank.logs import counting
-from tandemrank.logs.impressions import Impressions
-from tandemrank.policies.memory import Memory, Remembering, memory_from
-from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
-from tandemrank.policies.two_stage import TwoStagePolicy
-
-Q, D, K = 8, 12, 3
-IDS = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
-EVERY = torch.arange(Q)
+import believing
+from tandemrank.beliefs.scorer import FLAT, SHARPNESS, generator_of
+from tandemrank.errors import PolicyError
+from tandemrank.policies.two_stage import TwoStagePolicy, extended, load
 
 
-@pytest.fixture(scope="module")
-def known() -> posterior.Posterior:
-    """With a spread that differs much between items."""
-    rng = np.random.default_rng(0)
-    items = np.argsort(rng.random((300, D)), axis=1)[:, :K].astype(np.int32)
-    part = Impressions(rng.integers(Q, size=300).astype(np.int32), items, (rng.random((300, K)) < 0.3).astype(np.uint8))
-    found = posterior.fit(counting.from_impressions([part], IDS), 1 / np.arange(1.0, K + 1))
-    return replace(found, query_spread=np.ones(Q), item_spread=np.geomspace(0.1, 40, D))
+def by_hand(scorer, q: int, d: int) -> float:
+    """score = SHARPNESS l, l = s over the root of its spread, over that of the mean item; or as it is remembered."""
+    v_q, v_d = float(scorer.query_spread[q]), scorer.item_spread.numpy()
+    mean = np.sqrt(1 + FLAT * (scorer.around**2 + v_q * v_d.mean()))
+    memory = scorer.memory
+    own = slice(memory.first[q], memory.first[q + 1])
+    if d in memory.item[own]:
+        return SHARPNESS * float(memory.value[own][memory.item[own] == d][0]) * mean
+    s = float(scorer.queries[q] @ scorer.items[d])
+    return SHARPNESS * s / np.sqrt(1 + FLAT * (scorer.around**2 + v_q * v_d[d])) * mean
 
 
-def log_odds(known: posterior.Posterior) -> np.ndarray:
-    """offset_d + y_d . x_q + beta_q + l[q, d], pair by pair."""
-    found = np.zeros((Q, D))
-    for q in range(Q):
-        for d in range(D):
-            found[q, d] = known.offset[d] + known.items[d].astype(float) @ known.queries[q]
-        own = slice(known.memory.first[q], known.memory.first[q + 1])
-        found[q, known.memory.item[own]] += known.memory.value[own]
-    return found
+def test_the_scores_are_their_formula() -> None:
+    scorer = believing.believed()
+    every = scorer(torch.arange(6)).numpy()
+    wanted = [[by_hand(scorer, q, d) for d in range(8)] for q in range(6)]
+    assert every == pytest.approx(np.array(wanted), rel=1e-4, abs=1e-4)
+    assert len(scorer.value)
 
 
-def test_the_scores_are_the_flattened_log_odds(known) -> None:
-    flat = 1 / np.sqrt(1 + np.pi / 8 * known.item_spread)
-    wanted = SHARPNESS * log_odds(known) * flat / flat.mean()
-    assert scorer_of(known)(EVERY).detach().numpy() == pytest.approx(wanted, rel=1e-4, abs=1e-4)
+def test_a_model_that_is_no_product_is_added_at_the_pairs() -> None:
+    from tandemrank.beliefs.models import FeatureModel, Network
+    from tandemrank.beliefs.scorer import Believed, Spread
+
+    plain = believing.believed(entries=False)
+    f = plain.f
+    network = Network(f.model.sizes).requires_grad_(False)
+    torch.nn.init.normal_(network.out[2].weight, generator=torch.Generator().manual_seed(3))
+    other = FeatureModel(network, f.query, f.item, f.pairs)
+    keep = [*range(5), 22]  # without the columns of the product
+    spread = Spread(0.7, plain.query_spread.numpy(), plain.item_spread.numpy())
+    nobody = plain._nobody()
+    short = type(nobody)(nobody.query[keep], nobody.item[keep], nobody.spread, nobody.opinion, (5, 5), nobody.weight)
+    scorer = Believed(plain.queries.numpy()[:, keep], plain.items.numpy()[:, keep], spread, plain.memory, short, other)
+    q, items = torch.arange(6), torch.arange(8).expand(6, -1)
+    assert torch.allclose(scorer(q), scorer.score(q, items), atol=1e-5)
+    s = scorer.queries @ scorer.items.T + torch.from_numpy(other.matrix(q.numpy()).astype(np.float32))
+    assert torch.allclose(scorer(q), SHARPNESS * s * scorer._flat(q, scorer.item_spread), atol=1e-4)
+    new = scorer.strangers(believing.queries(3, first=50), 3)
+    assert new(torch.arange(3)).shape == (3, 8)
+    assert not torch.allclose(new(torch.arange(3))[0], new(torch.arange(3))[1])
 
 
-def test_items_are_in_the_order_of_their_expected_relevance(known) -> None:
-    found = scorer_of(known)(EVERY).detach().numpy()
-    order = np.argsort(-known.matrix(np.arange(Q))[:, :D], axis=1).tolist()
-    assert np.argsort(-found, axis=1).tolist() == order
-    assert np.argsort(-log_odds(known), axis=1).tolist() != order
+def test_the_nearest_generator_of_enough_dimensions_has_the_re_rankers_order() -> None:
+    """Up to the spread of single queries, which a product does not have: here it is the same for all items."""
+    ranker = believing.believed()
+    ranker.item_spread[:] = 0.4
+    generator = generator_of(ranker, 30)
+    q = torch.arange(6)
+    a, b = generator(q).detach(), ranker(q)
+    scale = ranker.scale(q) / np.sqrt(1 + FLAT * (ranker.around**2 + 0.4))
+    centred = [x - x.mean(1, keepdim=True) for x in (a * scale[:, None] / scale.mean(), b)]
+    assert np.corrcoef(centred[0].ravel(), centred[1].ravel())[0, 1] > 0.98
+    assert torch.equal(generator.item, ranker.item)
 
 
-def test_what_was_remembered_of_earlier_logs_is_added_up(known, monkeypatch) -> None:
-    at = np.array([0, 3, 1]), np.array([2, 7, 1])
-    earlier = memory_from(np.array([0, 3]), np.array([2, 7], np.int32), np.array([1.5, -2.0], np.float32), Q, D)
-    base = MatrixFactorisation(np.zeros((Q, 1)), np.zeros((D, 1)))
-    found, fresh = scorer_of(known, Remembering(base, earlier)).memory, scorer_of(known, base).memory
-    assert found.at(*at) - fresh.at(*at) == pytest.approx([1.5, -2.0, 0.0])
-    both = earlier.plus(earlier)
-    assert (both.item.tolist(), both.value.tolist()) == ([2, 7], [3.0, -4.0])
-    nothing = Memory(np.zeros(Q + 1, np.int64), earlier.item[:0], earlier.value[:0], D)
-    assert earlier.plus(nothing).value.tolist() == [1.5, -2.0]
-    monkeypatch.setattr(scorer, "REMEMBERED", 5)
-    assert sorted(np.abs(scorer_of(known).memory.value)) == sorted(np.abs(fresh.value))[-5:]
+def test_fewer_dimensions_are_the_nearest_by_what_matters() -> None:
+    ranker = believing.believed(entries=False)
+    q = torch.arange(6)
+    errors = []
+    for rank in (1, 2, 4, 8):
+        a, b = generator_of(ranker, rank)(q).detach(), ranker(q)
+        errors.append(float((a - b - (a - b).mean(1, keepdim=True)).square().mean()))
+    assert errors == sorted(errors, reverse=True)
 
 
-def test_vectors_are_found_by_ids_and_not_where_some_are_missing() -> None:
-    rng = np.random.default_rng(1)
-    one = MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3)))
-    nothing = memory_from(np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), Q, D)
-    live = TwoStagePolicy(one, Remembering(one, nothing), 6, K, IDS)
-    found = vectors_of(live, Vocabulary(IDS.query_ids.reverse(), IDS.item_ids.reverse()))
-    assert found is not None
-    assert np.array_equal(found.items, one.items.detach().numpy()[::-1])
-    assert np.array_equal(found.queries, one.queries.detach().numpy()[::-1])
-    assert vectors_of(live, replace(IDS, item_ids=pl.Series([*range(D), 99]))) is None
-    assert vectors_of(replace(live, ranker=GivenScores(np.zeros((Q, D)))), IDS) is None
-    assert vectors_of(None, IDS) is None
+def test_a_policy_is_the_same_after_saving(tmp_path) -> None:
+    policy = believing.policy()
+    loaded = load(policy.save(tmp_path / "policy"))
+    for ours, theirs in zip(policy.scores(range(6)), loaded.scores(range(6)), strict=True):
+        assert torch.equal(ours, theirs)
+    new = believing.queries(2, first=70)
+    ours, theirs = (p.strangers(new["query_id"], new).scores(range(2)) for p in (policy, loaded))
+    assert torch.equal(ours[0], theirs[0])
+    assert torch.equal(ours[1], theirs[1])
+
+
+def test_a_query_with_the_features_of_another_scores_like_it_but_for_what_was_seen_of_that_one() -> None:
+    """Features of query 2 under a new id: f and the opinion are its own, vector and memory nobody's."""
+    policy = believing.policy()
+    row = believing.queries().filter(pl.col("query_id") == 2).with_columns(query_id=pl.lit(99, pl.Int64))
+    new = policy.strangers(row["query_id"], row)
+    assert new.vocabulary.query_ids.to_list() == [99]
+    ranker, old = new.ranker, policy.ranker
+    f = slice(*old.nobody.f)
+    assert torch.allclose(ranker.queries[0, f], old.queries[2, f], atol=1e-5)
+    assert torch.allclose(ranker.queries[0, : believing.F], torch.zeros(believing.F))
+    assert not len(ranker.value)
+    without = policy.strangers(pl.Series([99]))
+    assert not torch.allclose(without.ranker.queries[0, f], ranker.queries[0, f])
+
+
+def test_the_generator_follows_its_re_ranker_to_what_neither_has_seen() -> None:
+    """It is a linear map of the re-ranker's vectors here, so its vectors of new queries are that map of theirs."""
+    policy = believing.policy(Q=40, D=30, K2=9)
+    table = believing.queries(5, first=200)
+    new = policy.strangers(table["query_id"], table)
+    solution = torch.linalg.lstsq(policy.ranker.queries, policy.generator.queries.detach(), driver="gelsd").solution
+    assert torch.allclose(new.generator.queries, new.ranker.queries @ solution, atol=0.05)
+    assert (new.most_likely() >= 0).all()
+
+
+def test_more_queries_and_items_come_after_the_known_ones_which_keep_their_scores() -> None:
+    policy = believing.policy(Q=40, D=30, K2=9)
+    larger = extended(policy, query_features=believing.queries(42), item_features=believing.items(33))
+    assert (len(larger.vocabulary.query_ids), len(larger.vocabulary.item_ids)) == (42, 33)
+    for ours, theirs in zip(policy.scores(range(40)), larger.scores(range(40)), strict=True):
+        assert torch.allclose(ours, theirs[:, :30], atol=1e-3)
+    assert np.isfinite(larger.scores(range(42))[1].numpy()).all()
+    again = extended(larger, query_features=believing.queries(42))
+    assert len(again.vocabulary.query_ids) == 42
+
+
+def test_one_stage_has_strangers_too(tmp_path) -> None:
+    ranker = believing.believed()
+    ids = believing.policy().vocabulary
+    policy = load(TwoStagePolicy(ranker, ranker, 8, 3, ids).save(tmp_path / "one"))
+    table = believing.queries(2, first=9)
+    assert policy.strangers(table["query_id"], table).most_likely().shape == (2, 3)
+    assert extended(policy, item_features=believing.items(9)).most_likely().shape == (6, 3)
+
+
+def test_features_that_are_not_known_are_refused() -> None:
+    policy = believing.policy()
+    wrong = believing.queries(2, first=9).drop("age")
+    with pytest.raises(Exception, match="age"):
+        policy.strangers(wrong["query_id"], wrong)
+    plain = believing.believed()
+    plain.f = None
+    with pytest.raises(PolicyError, match="leave them out"):
+        plain.strangers(believing.queries(2), 2)

@@ -83,7 +83,8 @@ class Believed(Listing):
     ) -> None:
         """`memory`: the log-odds of the expected relevance of pairs that were shown."""
         super().__init__(memory)
-        self.around, self.nobody, self.f = float(spread.around), nobody, f
+        self.around, self.nobody = float(spread.around), nobody
+        self.f = None if f is None else f.requires_grad_(False)
         named = {
             "queries": queries, "items": items, "query_spread": spread.query, "item_spread": spread.item,
             "nobody_query": nobody.query, "nobody_item": nobody.item,

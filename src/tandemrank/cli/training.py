@@ -31,7 +31,7 @@ def learn(
         typer.Option(help="Saved policy to start from; by default the clicks alone."),
     ] = None,
     query_features: Annotated[
-        Path | None, typer.Option(help="Start from two towers: Parquet with query_id and numbers or categories.")
+        Path | None, typer.Option(help="Features of the queries: Parquet with query_id and numbers or categories.")
     ] = None,
     item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None,
     query_embeddings: Annotated[
@@ -45,8 +45,8 @@ def learn(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="beliefs (the default: trains nothing), joint (the default with features), independent, baseline or "
-            "stacking, may be repeated; or auto: held-out clicks choose."
+            help="auto (the default: the generator is trained where that pays), beliefs (trains nothing), independent, baseline, "
+            "stacking or joint; may be repeated."
         ),
     ] = None,
     candidates: Annotated[
@@ -81,7 +81,7 @@ def learn(
 ) -> None:
     """Learns both stages from a click log alone, and values them on impressions that nothing before has seen.
 
-    By default both stages are the beliefs of the log, and nothing is trained; --method joint trains both stages.
+    The re-ranker is what the log is believed to say, the generator a product near it, trained where that pays.
     Writes OUT/METHOD/policy and history.json for each method, OUT/summary.json, OUT/report.html and OUT/config.json.
     """
     load_first("training.learning", "reports.training")

@@ -21,7 +21,7 @@ from torch import Tensor
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
-from tandemrank.policies import memory, retrieval, towers  # noqa: F401 (a kind is known once its module is imported)
+from tandemrank.policies import memory, retrieval  # noqa: F401 (a kind is known once its module is imported)
 from tandemrank.policies.scorers import Scorer
 
 FORMAT = 1

@@ -26,7 +26,6 @@ from tandemrank.gradients.coarse import Bounded, Coarse
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
-from tandemrank.policies.towers import TwoTowers
 
 Source = Literal["pair", "features", "popular"]
 Row = NDArray[np.float32]
@@ -90,9 +89,7 @@ class _Stage:
         self.X: Row | None = None
         self.Y: Row | None = None
         with torch.no_grad():
-            if isinstance(scorer, TwoTowers):
-                self.X, self.Y = _plain(scorer.queries()), _plain(scorer.items())
-            elif isinstance(scorer, MatrixFactorisation):
+            if isinstance(scorer, MatrixFactorisation):
                 self.X, self.Y = _plain(scorer.queries), _plain(scorer.items)
         self.coarse: Coarse | None = None
         most = AVERAGE if self.X is not None else FEW

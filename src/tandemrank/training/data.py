@@ -9,6 +9,7 @@ from scipy.sparse import csr_matrix
 
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.vectors import Vectors, vectors_of
 from tandemrank.errors import ConfigError, LogError
@@ -67,12 +68,13 @@ def prepare(
     logging_policy: TwoStagePolicy | None = None,
     lists: Callable[[], Lists] | None = None,
     vectors: Vectors | None = None,
+    features: Features | None = None,
     seed: int = 0,
 ) -> TrainingData:
     """The weights of the documents by `train_log`, and `held_out`, which only judges, with its propensities.
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
-    the beliefs, by default those of the logging policy.
+    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items.
     """
     parts = [train_log] if held_out is None else [train_log, held_out]
     if any(part.clicks.sum() == 0 for part in parts):
@@ -100,7 +102,7 @@ def prepare(
     if config.objective == "ips" and not needs_beliefs:
         return TrainingData(click_weights(used.rho_0[0], train_log), impressions, held_out, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
-    beliefs = fit(Counts.of([train_log], config.theta), production=vectors or drew, seed=seed)
+    beliefs = fit(Counts.of([train_log], config.theta), features, production=vectors or drew, seed=seed)
     by_clicks = config.objective == "ips"
     weights = click_weights(used.rho_0[0], train_log) if by_clicks else belief_weights(train_log, beliefs)
     return TrainingData(weights, impressions, held_out, used, beliefs)

@@ -252,10 +252,12 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
         logging_policy=plan.logging_policy,
         lists=lambda: lists_of([parts.first]),
         vectors=vectors,
+        features=plan.start.features(parts.vocabulary),
         seed=derive(plan.seed, "rho_0") % 2**32,
     )
     _refuse_without_support(parts, data, plan.config)
-    for words in before_training(parts.train, plan.config):
+    of_features = () if data.beliefs is None else data.beliefs.notes
+    for words in (*before_training(parts.train, plan.config), *of_features):
         plan.listener.note(words)
     return data
 

@@ -118,7 +118,8 @@ def schedule_of(method: Method, name: ScheduleName, generator: Scorer, ranker: S
         return ()
     if are_same(generator, ranker):
         return {"baseline": BASELINE, "independent": ALONE, "stacking": STACKING, "joint": JOINT[name]}[method]
-    moving = {stage for stage, one in (("generator", generator), ("ranker", ranker)) if any(True for _ in one.parameters())}
+    stages = (("generator", generator), ("ranker", ranker))
+    moving = {stage for stage, one in stages if any(p.requires_grad for p in one.parameters())}
     found = (phase.of(moving) for phase in _of_two_models(method, name, generator, ranker))
     return tuple(phase for phase in found if phase.steps)
 

@@ -7,6 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary
+from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.vectors import Vectors, vectors_of
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.policies import features
@@ -74,6 +75,7 @@ class Start:
     item_embeddings: FeatureSource | None = None
     query_features: FeatureSource | None = None
     item_features: FeatureSource | None = None
+    pair_features: FeatureSource | None = None
 
     def __post_init__(self) -> None:
         """Refuses two starting points at once, and embeddings of one side only."""
@@ -89,8 +91,8 @@ class Start:
 
     @property
     def has_features(self) -> bool:
-        """Whether queries or items have features."""
-        return self.query_features is not None or self.item_features is not None
+        """Whether queries, items or pairs have features."""
+        return any(table is not None for table in (self.query_features, self.item_features, self.pair_features))
 
     def with_tables(self) -> "Start":
         """With its tables of features as frames: read, and checked, once."""
@@ -100,6 +102,14 @@ class Start:
             if source is not None
         }
         return replace(self, **tables)  # type: ignore[arg-type]
+
+    def features(self, vocabulary: Vocabulary) -> Features | None:
+        """Its features, for the beliefs."""
+        if not self.has_features:
+            return None
+        return Features.of(
+            vocabulary, query=self.query_features, item=self.item_features, pair=self.pair_features
+        )
 
     def vectors(self, vocabulary: Vocabulary) -> Vectors | None:
         """Its vectors, the prior of the beliefs; None where it has none.  Shapes: -> [Q, F], [D, F]."""
