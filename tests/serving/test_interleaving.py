@@ -1,4 +1,4 @@
-"""Team-draft interleaving: its exposure against complete enumeration of both pairs' lists and of the coins."""
+"""Team-draft interleaving: its exposure against complete enumeration of both policies' lists and of the coins."""
 
 from itertools import permutations
 
@@ -8,8 +8,7 @@ import pytest
 import enumeration
 from tandemrank.serving import interleaving
 from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.interleaving import DraftTeam, draft
-from tandemrank.serving.propensities import drafted_exposure as exposure
+from tandemrank.serving.interleaving import DraftTeam, draft, exposure
 
 D, K = 5, 3
 THETA = np.array([1.0, 0.6, 0.3])
@@ -34,7 +33,7 @@ def plackett_luce(scores: dict[str, float], length: int) -> dict[tuple[str, ...]
 
 
 def lists(t: DraftTeam, places: int, T: float = 1.0, flat: bool = False) -> dict[tuple[str, ...], float]:
-    """Every shown list of a pair with its probability, by enumeration of candidates in their order and of lists."""
+    """Every shown list of a policy with its probability, by enumeration of candidates in their order and of lists."""
     s_c, s_r = ({x: 0.0 if flat else float(s[n]) / T for x, n in t.item_at.items()} for s in (t.s_c, t.s_r))
     found: dict[tuple[str, ...], float] = {}
     for candidates, p in plackett_luce(s_c, t.K2).items():
@@ -84,7 +83,7 @@ def test_exposure_with_exploration(how) -> None:
 def test_fixed_lists_are_exact() -> None:
     a, b = team(4, 4), team(5, 3)
     best = [
-        tuple(t.items[d] for d in Exploration("deterministic").draw_one(t.s_c, t.s_r.__getitem__, t.K2, K, 0))
+        tuple(t.items[d] for d in Exploration("deterministic").draw(t.s_c, t.s_r.__getitem__, t.K2, K, 0))
         for t in (a, b)
     ]
     wanted = exact({best[0]: 1.0}, {best[1]: 1.0}, K)
@@ -93,7 +92,7 @@ def test_fixed_lists_are_exact() -> None:
     assert not error.any()
 
 
-def test_one_race_of_the_pair_with_itself_is_the_enumerated_pair() -> None:
+def test_one_race_of_the_policy_with_itself_is_the_enumerated_policy() -> None:
     """The reference itself: lists by enumeration have the exposure of `enumeration.utility`."""
     a = team(0, 4)
     found = dict.fromkeys("abcde", 0.0)

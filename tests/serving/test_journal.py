@@ -142,9 +142,8 @@ def test_everything_is_on_disk_within_a_second_also_if_nobody_asks(tmp_path, mon
     assert log.synced == log.size
 
 
-def test_a_disk_that_fails_at_the_end_is_told_and_stops_nothing(tmp_path, monkeypatch) -> None:
-    heard: list[str] = []
-    log = Journal(tmp_path / "j.bin", sync_seconds=3600, alarm=heard.append)
+def test_a_disk_that_fails_at_the_end_is_told_and_stops_nothing(tmp_path, monkeypatch, capsys) -> None:
+    log = Journal(tmp_path / "j.bin", sync_seconds=3600)
     log.append(b"one")
     log.append(b"two")
 
@@ -153,7 +152,7 @@ def test_a_disk_that_fails_at_the_end_is_told_and_stops_nothing(tmp_path, monkey
 
     monkeypatch.setattr(os, "fsync", broken)
     log.close()
-    assert "cannot be synced" in heard[0]
+    assert "cannot be synced" in capsys.readouterr().err
 
 
 WRITER = """

@@ -1,4 +1,4 @@
-"""Two pairs at once: sticky shares, propensities of the mixture by enumeration, lists drawn again, features."""
+"""Two policies at once: sticky shares, propensities of the mixture by enumeration, lists drawn again, features."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ Q, D, K2, K = 4, 6, 4, 2
 THETA = [1.0, 0.5]
 
 
-def pair(seed: int = 0, *, first: int = 0, K: int = K, queries: list | None = None) -> TwoStagePolicy:
+def policy(seed: int = 0, *, first: int = 0, K: int = K, queries: list | None = None) -> TwoStagePolicy:
     rng = np.random.default_rng(seed)
     stages = [MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3))) for _ in range(2)]
     ids = Vocabulary(pl.Series(queries or range(10, 10 + Q)), pl.Series([f"i{d}" for d in range(first, first + D)]))
@@ -34,13 +34,13 @@ def pair(seed: int = 0, *, first: int = 0, K: int = K, queries: list | None = No
 
 
 def exact(live: LivePolicy, q: int) -> dict[str, float]:
-    s_c, s_r = (s.astype(float).tolist() for s in live.rows(q))
+    s_c, s_r = (s.astype(float).tolist() for s in live.scores(q).rows())
     one = [[float(d == e) for e in range(D)] for d in range(D)]
     return {item: enumeration.utility(s_c, s_r, one[d], THETA, K2)[0] for d, item in enumerate(live.items)}
 
 
-def test_a_unit_keeps_its_pair_and_shares_are_kept() -> None:
-    old, new = LivePolicy(pair(0)), LivePolicy(pair(1))
+def test_a_unit_keeps_its_policy_and_shares_are_kept() -> None:
+    old, new = LivePolicy(policy(0)), LivePolicy(policy(1))
     split = records.split(old, new, 0.3, salt="x")
     arms = [split.choose(f"user {n}") for n in range(20_000)]
     assert arms == [split.choose(f"user {n}") for n in range(20_000)]
@@ -57,8 +57,8 @@ def test_a_unit_keeps_its_pair_and_shares_are_kept() -> None:
 @pytest.mark.parametrize("mode", ["split", "interleave"])
 def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp_path, mode) -> None:
     log = Recorder(tmp_path, Propensities(400))
-    server = Server(pair(0), recorder=log)
-    old, new = server.live, LivePolicy(pair(1, first=2))
+    server = Server(policy(0), recorder=log)
+    old, new = server.traffic.first, LivePolicy(policy(1, first=2))
     server.swap(records.split(old, new, 0.25 if mode == "split" else 0.5, salt="s", mode=mode))
     answers = [server.rank(11, unit=f"u{n % 7}" if n % 2 else None) for n in range(60)]
     stuck = {}
@@ -87,16 +87,16 @@ def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp
         assert sum(rho for [rho] in by_item.values()) <= sum(THETA) + 0.1
     assert validation.validate(tmp_path / "*.parquet").fit
     assert reading.read(tmp_path / "*.parquet").N == 60
-    found = replay.replay([tmp_path], [pair(0), pair(1, first=2)])
+    found = replay.replay([tmp_path], [policy(0), policy(1, first=2)])
     assert (found.impressions, found.equal) == (60, 60)
 
 
-def test_a_pair_that_does_not_fit_is_refused_and_the_old_one_stays() -> None:
-    server = Server(pair(0))
-    for wrong in (pair(1, K=1), pair(1, queries=["a", "b", "c", "d"])):
+def test_a_policy_that_does_not_fit_is_refused_and_the_old_one_stays() -> None:
+    server = Server(policy(0))
+    for wrong in (policy(1, K=1), policy(1, queries=["a", "b", "c", "d"])):
         with pytest.raises(PolicyError):
             server.swap(records.single(LivePolicy(wrong)))
-    assert server.rank(10).policy == server.live.digest == LivePolicy(pair(0)).digest
+    assert server.rank(10).policy == server.traffic.first.digest == LivePolicy(policy(0)).digest
 
 
 def two_towers() -> TwoStagePolicy:
@@ -110,16 +110,16 @@ def two_towers() -> TwoStagePolicy:
     return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
 
 
-def test_a_stranger_with_features_gets_what_the_extended_pair_gives() -> None:
+def test_a_stranger_with_features_gets_what_the_extended_policy_gives() -> None:
     live = LivePolicy(two_towers())
     new = pl.DataFrame({"query_id": [99], "age": [61.0], "land": ["b"]})
     wanted = extended(two_towers(), query_features=new).plain_scores([Q])
-    for found, other in zip(live.rows(99, None, {"age": 61.0, "land": "b"}), wanted, strict=True):
+    for found, other in zip(live.scores(99, {"age": 61.0, "land": "b"}).rows(), wanted, strict=True):
         assert np.allclose(found, other.numpy(), atol=1e-5)
     server = Server(live)
     assert server.rank(99, features={"age": 61.0, "land": "b"}).source == "features"
-    assert server.rank(10, features={"age": 61.0}).source == "pair"
-    assert Server(pair()).rank(99, features={"age": 61.0}).source == "popular"
+    assert server.rank(10, features={"age": 61.0}).source == "policy"
+    assert Server(policy()).rank(99, features={"age": 61.0}).source == "popular"
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -160,12 +160,14 @@ def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, ask
     log = Recorder(tmp_path, Propensities(2000))
     server = Server(two_towers(), recorder=log, log_features=asked, exploration=Exploration("temperature", 0.2))
     if mode == "interleave":
-        server.swap(records.split(server.live, LivePolicy(replace(two_towers(), K2=K2 - 1)), 0.5, salt="s", mode=mode))
+        server.swap(
+            records.split(server.traffic.first, LivePolicy(replace(two_towers(), K2=K2 - 1)), 0.5, salt="s", mode=mode)
+        )
     views = [{"age": 20.0, "land": "a"}, {"age": 80.0, "land": "b"}]
     shown = {server.rank(99, features=views[n % 2]).impression_id: n % 2 for n in range(60)}
     [sealed] = log.seal(everything=True)
     log.close()
-    live = server.live
+    live = server.traffic.first
     found: list[dict[str, set[float]]] = [{}, {}]
     for row in pl.read_parquet(sealed.path).iter_rows(named=True):
         assert row["query_id"] == 99
@@ -173,7 +175,7 @@ def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, ask
         for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
             found[view].setdefault(item, set()).add(rho)
             if mode == "single":
-                s_c, s_r = (5 * s.astype(float) for s in live.rows(99, None, views[view]))
+                s_c, s_r = (5 * s.astype(float) for s in live.scores(99, views[view]).rows())
                 one = [float(item == other) for other in live.items]
                 exact = enumeration.utility(s_c.tolist(), s_r.tolist(), one, THETA, K2)[0]
                 assert abs(rho - exact) <= 5 * error + 1e-5
@@ -183,7 +185,7 @@ def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, ask
     assert all(found[0][item] != found[1][item] for item in both)
 
 
-def test_ids_of_strangers_have_the_kind_of_the_pairs() -> None:
+def test_ids_of_strangers_have_the_kind_of_the_policies() -> None:
     for key in (None, features_key({"age": 1.0}, b"x")):
         assert isinstance(logged_id(key, int), int)
         assert isinstance(logged_id(key, str), str)

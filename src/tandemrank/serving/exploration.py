@@ -1,17 +1,17 @@
-"""How lists are drawn while a pair is live, and the exposure that follows from it: exploration with known propensities.
+"""How lists are drawn while a policy is live, and the exposure that follows from it: exploration with known propensities.
 
-    trained          the pair as it was trained: Plackett-Luce on its scores
+    trained          the policy as it was trained: Plackett-Luce on its scores
     temperature T    its scores divided by T: above 1 it varies more, below 1 less
-    uniform e        with chance e a list of the pair with equal scores, else one of the pair itself
+    uniform e        with chance e a list of the policy with equal scores, else one of the policy itself
     deterministic    always the most likely list: nothing is learned beyond it
 
-A list is a function of the pair, the query, the available items and a 64-bit key, so that it can be drawn again.
+A list is a function of the policy, the query, the available items and a 64-bit key, so that it can be drawn again.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from functools import cached_property, lru_cache
+from typing import Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from tandemrank.gradients.single import Edge, Ranker
 Strategy = Literal["trained", "temperature", "uniform", "deterministic"]
 Floats = NDArray[np.float64]
 Row = NDArray[np.float32]
+WITH_AMOUNT = ("temperature", "uniform")
 
 
 @dataclass(frozen=True)
@@ -47,34 +48,21 @@ class Exploration:
     @cached_property
     def name(self) -> str:
         """The strategy in one word, as logs have it; `parse` reads it."""
-        return self.strategy if self.strategy in ("trained", "deterministic") else f"{self.strategy}:{self.amount!r}"
+        return f"{self.strategy}:{self.amount!r}" if self.strategy in WITH_AMOUNT else self.strategy
 
-    def draw(self, s_c: Tensor, s_r: Tensor, K2: int, K: int, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """A list for each key.  Shapes: s_c, s_r [1, D]; keys [n] -> [n, K], -1 where too few items are available."""
-        if self.strategy == "deterministic":
-            return np.repeat(race.most_likely(s_c, s_r, K2, K), len(keys), 0)
-        rows = np.zeros(len(keys), np.int64)
-        if self.strategy != "uniform":
-            return race.draw(*self._scaled(s_c, s_r), K2, K, rows=rows, keys=keys)
-        both = [torch.cat(pair) for pair in zip((s_c, s_r), _flat(s_c, s_r), strict=True)]
-        chosen = uniforms(mix(mix(keys))) < self.amount
-        return race.draw(both[0], both[1], K2, K, rows=rows + chosen, keys=keys)
-
-    def draw_one(
+    def draw(
         self, s_c: Row | Bounded, s_r: Row | Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None
     ) -> NDArray[np.int32]:
-        """The list of one key, the same as `draw` gives, on the calling thread.
+        """The list of one key, on the calling thread; -1 where too few items are available.
 
         `s_c`: the generator's scores, or bounds of them; `s_r`: the re-ranker's, or who gives some; `edge`: of earlier lists.
         Shapes: s_c, s_r [D] -> [K].
         """
-        if self.strategy == "trained":
-            return single.draw(s_c, s_r, K2, K, key, edge=edge)
         if self.strategy == "temperature":
-            T = np.float32(self.amount)
-            return single.draw(_row(s_c) / T, changed(s_r, lambda found: found / T), K2, K, key, edge=edge)
+            [(_, a, b)] = self.parts(_exact(s_c), s_r)
+            return single.draw(a, b, K2, K, key, edge=edge)
         if self.is_uniform(key):
-            return single.draw(_flat_of(_row(s_c)), changed(s_r, _flat_of), K2, K, key)
+            return single.draw(_flat(_exact(s_c)), _changed(s_r, _flat), K2, K, key)
         return single.draw(s_c, s_r, K2, K, key, edge=edge, is_drawn=self.strategy != "deterministic")
 
     def is_uniform(self, key: int) -> bool:
@@ -83,33 +71,6 @@ class Exploration:
         return self.strategy == "uniform" and bool(uniforms(mix(mix(np.array([key], np.uint64))))[0] < self.amount)
 
     def exposure(
-        self, s_c: Tensor, s_r: Tensor, theta: Tensor, K2: int, *, samples: int, seed: int
-    ) -> tuple[Floats, Floats]:
-        """rho of every item under this strategy, and its Monte-Carlo standard error.
-
-        rho = E[theta_{k(d)}], for a mixture (1 - e) rho_pair + e rho_uniform.  Shapes: s_c, s_r [1, D] -> [D], [D].
-        """
-        if self.strategy == "deterministic":
-            rho = np.zeros(s_c.shape[1])
-            shown = race.most_likely(s_c, s_r, K2, len(theta))[0]
-            rho[shown[shown >= 0]] = theta.double().numpy()[: int((shown >= 0).sum())]
-            return rho, np.zeros_like(rho)
-        parts = [(1.0, *self._scaled(s_c, s_r))]
-        if self.strategy == "uniform":
-            parts = [(1 - self.amount, s_c, s_r), (self.amount, *_flat(s_c, s_r))]
-        generator = torch.Generator().manual_seed(seed)
-        found = [
-            (
-                share,
-                *(x.double().numpy()[0] for x in race.exposure(a, b, theta, K2, samples=samples, generator=generator)),
-            )
-            for share, a, b in parts
-        ]
-        rho = np.sum([share * mean for share, mean, _ in found], axis=0)
-        error = np.sqrt(np.sum([np.square(share * own) for share, _, own in found], axis=0))
-        return rho, error
-
-    def exposure_of(
         self,
         s_c: Row,
         s_r: Row | Ranker,
@@ -120,69 +81,82 @@ class Exploration:
         samples: int,
         seed: int,
     ) -> tuple[Floats, Floats]:
-        """`exposure` of some items, in the order of their numbers; the re-ranker is asked about these and candidates alone.
+        """rho of some items under this strategy, and its Monte-Carlo standard error.
 
-        Shapes: s_c [D]; documents [n] -> [n], [n].
+        rho = E[theta_{k(d)}], for a mixture (1 - e) rho_policy + e rho_uniform. Where all the re-ranker's scores are given, by
+        one race of all items; else by one that asks the re-ranker about candidates and these items alone, in the order of
+        their numbers.  Shapes: s_c, s_r [D]; documents [n] -> [n], [n].
         """
         if self.strategy == "deterministic":
-            shown = self.draw_one(s_c, s_r, K2, len(theta), 0)
+            shown = self.draw(s_c, s_r, K2, len(theta), 0)
             curve = theta.double().numpy()[: len(shown), None]
             return np.sum(curve * (shown[:, None] == documents), axis=0), np.zeros(len(documents))
-        T = np.float32(self.amount if self.strategy == "temperature" else 1.0)
-        parts = [(1.0, s_c / T, changed(s_r, lambda found: found / T))]
-        if self.strategy == "uniform":
-            parts = [(1 - self.amount, s_c, s_r), (self.amount, _flat_of(s_c), changed(s_r, _flat_of))]
         generator = torch.Generator().manual_seed(seed)
-        n = len(documents)
-        rho, variance = np.zeros(n), np.zeros(n)
-        for share, a, b in parts:
-            wanted = csr_matrix((np.ones(n), documents, [0, n]), (1, len(s_c)))
-            scores = torch.from_numpy(a)[None]
-            plan = sparse_race.plan(scores, wanted, K2, samples=samples, pattern=None, generator=generator)
-            asked = plan.ranker_documents[0].numpy()
-            found = torch.from_numpy(b[asked] if isinstance(b, np.ndarray) else b(asked))[None]
-            mean, error = (x.double().numpy() for x in sparse_race.exposure(found, plan, theta))
+        rho, variance = np.zeros(len(documents)), np.zeros(len(documents))
+        for share, a, b in self.parts(s_c, s_r):
+            of = _of_all if isinstance(b, np.ndarray) else _of_some
+            mean, error = of(a, b, documents, theta, K2, samples, generator)  # type: ignore[arg-type]
             rho, variance = rho + share * mean, variance + np.square(share * error)
         return rho, np.sqrt(variance)
 
-    def _scaled(self, s_c: Tensor, s_r: Tensor) -> tuple[Tensor, Tensor]:
-        T = self.amount if self.strategy == "temperature" else 1.0
-        return s_c / T, s_r / T
+    def parts(self, s_c: Row, s_r: Row | Ranker) -> list[tuple[float, Row, Row | Ranker]]:
+        """The scores that lists are drawn from by chance, each with its share of the lists."""
+        if self.strategy == "temperature":
+            T = np.float32(self.amount)
+            return [(1.0, s_c / T, _changed(s_r, lambda found: found / T))]
+        if self.strategy == "uniform":
+            return [(1 - self.amount, s_c, s_r), (self.amount, _flat(s_c), _changed(s_r, _flat))]
+        return [(1.0, s_c, s_r)]
 
 
-def _row(s_c: Row | Bounded) -> Row:
+def _of_all(
+    s_c: Row, s_r: Row, documents: NDArray[np.int64], theta: Tensor, K2: int, samples: int, generator: torch.Generator
+) -> tuple[Floats, Floats]:
+    first, second = torch.from_numpy(s_c)[None], torch.from_numpy(s_r)[None]
+    rho, error = race.exposure(first, second, theta, K2, samples=samples, generator=generator)
+    return rho[0].double().numpy()[documents], error[0].double().numpy()[documents]
+
+
+def _of_some(
+    s_c: Row,
+    s_r: Ranker,
+    documents: NDArray[np.int64],
+    theta: Tensor,
+    K2: int,
+    samples: int,
+    generator: torch.Generator,
+) -> tuple[Floats, Floats]:
+    n = len(documents)
+    wanted = csr_matrix((np.ones(n), documents, [0, n]), (1, len(s_c)))
+    plan = sparse_race.plan(torch.from_numpy(s_c)[None], wanted, K2, samples=samples, pattern=None, generator=generator)
+    found = torch.from_numpy(s_r(plan.ranker_documents[0].numpy()))[None]
+    rho, error = sparse_race.exposure(found, plan, theta)
+    return rho.double().numpy(), error.double().numpy()
+
+
+def _exact(s_c: Row | Bounded) -> Row:
     return s_c.exact() if isinstance(s_c, Bounded) else s_c
 
 
-def _flat_of(scores: Row) -> Row:
+def _flat(scores: Row) -> Row:
+    """Equal scores for whatever is available."""
     return np.where(scores == -np.inf, scores, np.float32(0))
 
 
-def changed(s_r: Row | Ranker, change: Callable[[Row], Row]) -> Row | Ranker:
+def _changed(s_r: Row | Ranker, change: Callable[[Row], Row]) -> Row | Ranker:
     """Other scores of the re-ranker, or who gives them."""
     return change(s_r) if isinstance(s_r, np.ndarray) else lambda items: change(s_r(items))
 
 
-def _flat(s_c: Tensor, s_r: Tensor) -> tuple[Tensor, Tensor]:
-    """Equal scores for whatever is available."""
-    return tuple(torch.where(s == -torch.inf, s, 0.0) for s in (s_c, s_r))  # type: ignore[return-value]
-
-
+@lru_cache(maxsize=64)
 def parse(name: str) -> Exploration:
     """The strategy of a name: "trained", "temperature:2", "uniform:0.1", "deterministic"."""
-    strategy, _, amount = name.partition(":")
-    takes_amount: dict[str, Callable[[float], Exploration]] = {
-        "temperature": lambda x: Exploration("temperature", x),
-        "uniform": lambda x: Exploration("uniform", x),
-    }
-    if strategy in takes_amount and amount:
-        try:
-            return takes_amount[strategy](float(amount))
-        except ValueError as error:
-            if isinstance(error, ConfigError):
-                raise
-    elif name == "trained":
-        return Exploration("trained")
-    elif name == "deterministic":
-        return Exploration("deterministic")
+    strategy, colon, amount = name.partition(":")
+    try:
+        if strategy in get_args(Strategy) and bool(colon) == (strategy in WITH_AMOUNT):
+            return Exploration(cast(Strategy, strategy), float(amount) if colon else 1.0)
+    except ConfigError:
+        raise
+    except ValueError:
+        pass  # an amount that is no number
     raise ConfigError(f"exploration is trained, temperature:T, uniform:SHARE or deterministic; got {name!r}.")

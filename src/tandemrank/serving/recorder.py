@@ -1,4 +1,4 @@
-"""The log of a live pair: impressions and events go to a journal at once, and become Parquet segments when they are complete.
+"""The log of a live policy: impressions and events go to a journal at once, and become Parquet segments when they are complete.
 
 Propensities are computed when a segment is made, off the way of any request (`propensities`, `sealing`). Several replicas
 write into one folder, each under its own name.
@@ -7,16 +7,16 @@ write into one folder, each under its own name.
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 from tandemrank.errors import InputError, OutputError
 from tandemrank.policies.features import FeatureValues
-from tandemrank.serving import journal, log_files
+from tandemrank.serving import journal
 from tandemrank.serving.journal import Journal
-from tandemrank.serving.records import WINDOW, Event, Impression, L, steady_clock
-from tandemrank.serving.sealing import PropensitySource, Sealed, Sealer
+from tandemrank.serving.propensities import Propensities
+from tandemrank.serving.records import WINDOW, Event, Impression, StoredEvent, steady_clock
+from tandemrank.serving.sealing import Sealed, Sealer
 
 try:  # of the extra `serve`: several times as fast
     import orjson
@@ -30,14 +30,13 @@ def _dumps(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-ROTATE = (
-    16 * 2**20
-)  # bytes of a journal before the next one begins; as much is in memory while it is sealed, several times
+# Bytes of a journal before the next one begins; as much is in memory while it is sealed, several times.
+ROTATE = 16 * 2**20
 REMEMBERED = 100_000  # features that are kept in memory until the impressions they decided are sealed
 PATIENCE = 5.0  # seconds; a process that seals looks whether a replica has ended
 
 
-class Recorder(Generic[L]):
+class Recorder:
     """Writes a served log into a folder, under the name of one replica.
 
     `clock` tells the time, seconds since 1970; tests give their own. The first journal has the number after all that are there,
@@ -47,7 +46,7 @@ class Recorder(Generic[L]):
     def __init__(
         self,
         folder: str | Path,
-        propensities: PropensitySource[L],
+        propensities: Propensities,
         *,
         replica: str = "0",
         window: float = WINDOW,
@@ -65,11 +64,14 @@ class Recorder(Generic[L]):
         self.failing = ""
         self._sync_seconds = sync_seconds
         self._features: dict[str, FeatureValues] = {}
-        self._sealer = Sealer(folder, propensities, window=window, clock=self.clock, features=self._features)
+        self.propensities = propensities
+        self.sealer = Sealer(
+            folder, propensities, replica=replica, window=window, clock=self.clock, features=self._features
+        )
         self._lock = threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._name = journal.hold(log_files.lock_path(self.folder, replica), seconds=PATIENCE)
+            self._name = journal.hold(journal.lock_path(self.folder, replica), seconds=PATIENCE)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"cannot write the log to {folder}: {reason}. Give a folder.") from error
@@ -77,25 +79,13 @@ class Recorder(Generic[L]):
             raise OutputError(
                 f"{folder} is being written by another process under the name {replica!r}. Give each its own."
             )
-        self._number = max(first, log_files.next_number(self.folder, replica))
+        self._number = max(first, journal.next_number(self.folder, replica))
         self._journal = self._open(self._number)
         self._turn_at = rotate
 
     def _open(self, number: int) -> Journal:
         path = self.folder / f"journal-{self.replica}-{number:06d}.bin"
         return Journal(path, sync_seconds=self._sync_seconds)
-
-    def know(self, live: L) -> None:
-        """A pair whose impressions will come: its propensities can be computed."""
-        self._sealer.know(live)
-
-    def missing(self) -> set[str]:
-        """The digests of pairs that journals name and that are not known yet: their segments cannot be made."""
-        return self._sealer.missing(replica=self.replica)
-
-    def forget(self, keep: set[str]) -> None:
-        """Lets go of pairs that are not among these digests and that no journal names."""
-        self._sealer.forget(keep, replica=self.replica)
 
     def impressions(self, found: Sequence[Impression], *, features: bool = False) -> None:
         """Records answers, all or none, with the queries' features if asked; an `OutputError` where the disk takes none."""
@@ -104,17 +94,16 @@ class Recorder(Generic[L]):
                 if len(self._features) >= REMEMBERED:
                     self._features.pop(next(iter(self._features)))
                 self._features[one.features_key] = one.features
-        self._append([{"impression": one.record(features=features)} for one in found])
+        kept = found if features else [one._replace(features=None) for one in found]
+        self._append([{"impression": one._asdict()} for one in kept])
 
     def events(self, impression_id: str, events: Sequence[Event]) -> None:
         """Records events of an impression, in any order, any number of times."""
         now = self.clock()
-        self._append(
-            [
-                {"event": {"impression": impression_id, **asdict(e), "time": now if e.time is None else e.time}}
-                for e in events
-            ]
-        )
+        stored = [
+            StoredEvent(impression_id, e.item, e.type, e.value, now if e.time is None else e.time) for e in events
+        ]
+        self._append([{"event": one._asdict()} for one in stored])
 
     @property
     def unsynced(self) -> int:
@@ -147,9 +136,9 @@ class Recorder(Generic[L]):
 
     def _turn_over(self) -> None:
         """The next journal; where it cannot be begun, the one that there is stays."""
-        if not log_files.lock_path(self.folder, self.replica).exists() and self.folder.is_dir():
+        if not journal.lock_path(self.folder, self.replica).exists() and self.folder.is_dir():
             journal.let_go(self._name)  # the folder was removed, and is there again
-            self._name = journal.hold(log_files.lock_path(self.folder, self.replica))
+            self._name = journal.hold(journal.lock_path(self.folder, self.replica))
         opened = self._open(self._number + 1)
         before = self._journal
         self._journal = opened
@@ -162,8 +151,8 @@ class Recorder(Generic[L]):
         with self._lock:
             if self._journal.size:
                 self._turn_over()
-            open_number = self._number
-        return self._sealer.seal(everything=everything, replica=self.replica, open_number=open_number)
+            writing = self._number
+        return self.sealer.seal(everything=everything, writing=writing)
 
     def close(self) -> None:
         """Everything on disk; the journal stays for the next process, or for `seal`."""

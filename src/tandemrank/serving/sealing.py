@@ -10,40 +10,42 @@ journal has than that of their impression. A sealed journal is renamed, so that 
 impression that is still open has a click in it; one that was damaged goes to `.set-aside`, as it is:
 
     journal-REPLICA-NUMBER.bin  ->  segment-REPLICA-NUMBER.parquet, events-REPLICA-NUMBER.bin  ->  segment
+
+A bucket has a copy of every finished segment, so that servers that share no folder write one log. What was copied is what the
+bucket has: nothing is remembered beside it, so a copy that is gone is made again, and one that failed is tried again.
 """
 
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from tandemrank._base import checksum
+from tandemrank._base import buckets, checksum
 from tandemrank._base.files import Kind, replacing
 from tandemrank._base.ids import Id
-from tandemrank.errors import OutputError
+from tandemrank.errors import ConfigError, OutputError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
-from tandemrank.serving.log_files import (
+from tandemrank.serving.journal import (
     ASIDE,
     EVENTS,
     JOURNAL,
-    Click,
-    ClicksElsewhere,
+    SEGMENTS,
     JournalContent,
     LogFile,
     files,
     in_utf8,
     lock_path,
-    parsed,
-    read_journal,
+    named,
 )
-from tandemrank.serving.records import WINDOW, Impression, L, steady_clock
+from tandemrank.serving.propensities import Propensities
+from tandemrank.serving.records import WINDOW, Impression, StoredEvent, steady_clock
 
 SEGMENT = Kind("segment of a served log")
 
@@ -68,28 +70,29 @@ class Sealed:
     dropped: int = 0
 
 
-class PropensitySource(Protocol[L]):
-    """Computes the propensities of impressions of pairs that it knows; `propensities.Propensities` is one."""
+@dataclass
+class _ClicksElsewhere:
+    """Clicks that another file has than that of their impression, by impression; and which impressions a file names so."""
 
-    @property
-    def known(self) -> set[str]:
-        """The digests of the pairs."""
+    clicks: dict[str, list[StoredEvent]] = field(default_factory=dict)
+    named: dict[LogFile, set[str]] = field(default_factory=dict)
 
-    def know(self, live: L) -> None:
-        """Another pair."""
+    @classmethod
+    def of(cls, everywhere: Iterable[LogFile]) -> "_ClicksElsewhere":
+        """Reads all files, one after the other."""
+        found = cls()
+        for file in everywhere:
+            content = journal.read_content(file.path)
+            own = {i.id for i in content.impressions}
+            away = [click for click in content.clicks if click.impression not in own]
+            found.named[file] = {click.impression for click in away}
+            for click in away:
+                found.clicks.setdefault(click.impression, []).append(click)
+        return found
 
-    def forget(self, digests: set[str]) -> None:
-        """Pairs whose impressions are all sealed."""
 
-    def check(self, impression: Impression) -> None:
-        """Refuses an impression that those pairs cannot have given, with an `InputError`."""
-
-    def of(self, impressions: Sequence[Impression]) -> list[tuple[list[float], list[float]]]:
-        """rho_0 of every shown item of each impression, and its standard error."""
-
-
-class Sealer(Generic[L]):
-    """Makes segments in the folder of a served log.
+class Sealer:
+    """Makes segments in the folder of a served log: of the journals of replicas that have ended, and of `replica`, one's own.
 
     `features`: those that decided answers, by their keys, as far as this process has them in memory.
     """
@@ -97,63 +100,55 @@ class Sealer(Generic[L]):
     def __init__(
         self,
         folder: str | Path,
-        propensities: PropensitySource[L],
+        propensities: Propensities,
         *,
+        replica: str | None = None,
         window: float = WINDOW,
         clock: Callable[[], float] | None = None,
         features: Mapping[str, FeatureValues] | None = None,
     ) -> None:
         self.folder = in_utf8(folder)
+        self.replica = replica
         self.window = window
         self.clock = clock or steady_clock()
-        self._propensities = propensities
+        self.propensities = propensities
         self._features = {} if features is None else features
         self._sealing = threading.Lock()
 
-    def know(self, live: L) -> None:
-        """A pair whose impressions may come: its propensities can be computed."""
-        self._propensities.know(live)
+    def missing(self) -> set[str]:
+        """The digests of policies that journals name and that are not known yet: their segments cannot be made."""
+        return self._named() - self.propensities.known
 
-    def missing(self, *, replica: str | None = None) -> set[str]:
-        """The digests of pairs that journals name and that are not known yet: their segments cannot be made."""
-        return self._named(replica) - self._propensities.known
+    def forget(self, keep: set[str]) -> None:
+        """Lets go of policies that are not among these digests and that no journal names."""
+        if idle := self.propensities.known - keep:
+            self.propensities.forget(idle - self._named())
 
-    def forget(self, keep: set[str], *, replica: str | None = None) -> None:
-        """Lets go of pairs that are not among these digests and that no journal names."""
-        if idle := self._propensities.known - keep:
-            self._propensities.forget(idle - self._named(replica))
+    def _named(self) -> set[str]:
+        journals = (journal.read_content(found.path) for found in self._ours(None))
+        return {digest for content in journals for i in content.impressions for digest, _ in i.mixture}
 
-    def _named(self, replica: str | None) -> set[str]:
-        return {
-            digest
-            for found in self._ours(replica, None)
-            for i in read_journal(found.path).impressions
-            for digest, _ in i.mixture
-        }
-
-    def seal(
-        self, *, everything: bool = False, replica: str | None = None, open_number: int | None = None
-    ) -> list[Sealed]:
+    def seal(self, *, everything: bool = False, writing: int | None = None) -> list[Sealed]:
         """Makes segments of the journals whose impressions can get no more clicks, and removes those journals.
 
-        Of the replica that asks, but for the number that it is writing, and of replicas that have ended. With `everything`
-        also of those that could get some: these will be unmatched. Where another process seals nothing is done, or with
-        `everything` after it. A pair that is missing is an `OutputError`, after everything else is sealed.
+        `writing`: the number of one's own journal that is still written. With `everything` also of journals whose impressions
+        could get more: such clicks will be unmatched. Where another process seals nothing is done, or with `everything` after
+        it. A policy that is missing is an `OutputError`, after everything else is sealed.
         """
         with (
             self._sealing,
             journal.held(self.folder / ".sealing.lock", seconds=np.inf if everything else 0.0) as alone,
         ):
-            ours = self._ours(replica, open_number) if alone else []
+            ours = self._ours(writing) if alone else []
             if not ours or not (everything or any(self._may_be_ripe(found.path) for found in ours)):
                 return []
             return self._seal(ours, everything)
 
-    def _ours(self, replica: str | None, open_number: int | None) -> list[LogFile]:
+    def _ours(self, writing: int | None) -> list[LogFile]:
         """Journals that nobody writes any more: listed first, so that a replica that starts after it is not among them."""
         listed = files(self.folder, JOURNAL)
-        ended = {name: name == replica or self._has_ended(name) for name in {found.replica for found in listed}}
-        return [x for x in listed if ended[x.replica] and (x.replica, x.number) != (replica, open_number)]
+        ended = {name: name == self.replica or self._has_ended(name) for name in {found.replica for found in listed}}
+        return [x for x in listed if ended[x.replica] and (x.replica, x.number) != (self.replica, writing)]
 
     def _has_ended(self, replica: str) -> bool:
         with journal.held(lock_path(self.folder, replica)) as free:
@@ -162,19 +157,19 @@ class Sealer(Generic[L]):
     def _seal(self, ours: Sequence[LogFile], everything: bool) -> list[Sealed]:
         # After `ours`: whatever a click in them is of was written before, so it is read here.
         everywhere = [*files(self.folder, JOURNAL), *files(self.folder, EVENTS)]
-        elsewhere = ClicksElsewhere.of(everywhere)
+        elsewhere = _ClicksElsewhere.of(everywhere)
         done: dict[LogFile, LogFile] = {}
         sealed: list[Sealed] = []
         waiting: set[str] = set()
         problem: OutputError | None = None
         for found in ours:
-            content = read_journal(found.path)
+            content = journal.read_content(found.path)
             if found.replica in waiting or not (everything or self._is_ripe(content.impressions)):
                 waiting.add(found.replica)  # later ones are later still
                 continue
             try:
                 one = self._segment(found, content, elsewhere)
-            except OutputError as error:  # a pair that is not there: what others left must not wait for it
+            except OutputError as error:  # a policy that is not there: what others left must not wait for it
                 waiting.add(found.replica)
                 problem = error
                 continue
@@ -201,7 +196,7 @@ class Sealer(Generic[L]):
         """Whether a journal may be complete, without reading it: its first impression is as old as the window."""
         payload = journal.first_record(path)
         try:
-            first = None if payload is None else parsed(payload)
+            first = None if payload is None else journal.parsed(payload)
         except ValueError:
             return True
         return not isinstance(first, Impression) or self._is_ripe([first])
@@ -217,20 +212,20 @@ class Sealer(Generic[L]):
         return found._replace(path=path)
 
     def _clean(
-        self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], elsewhere: ClicksElsewhere
+        self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], elsewhere: _ClicksElsewhere
     ) -> None:
         """Removes sealed journals that have no event of an impression that is not sealed."""
         is_sealed = {found: found in done or found.path.name.startswith(EVENTS) for found in everywhere}
         open_ids: set[str] = set()
         if any(is_sealed[found] and elsewhere.named[found] for found in everywhere):
             open_journals = [found for found in everywhere if not is_sealed[found]]
-            open_ids = {i.id for found in open_journals for i in read_journal(found.path).impressions}
+            open_ids = {i.id for found in open_journals for i in journal.read_content(found.path).impressions}
         for found in everywhere:
             if is_sealed[found] and not elsewhere.named[found] & open_ids:
                 with suppress(FileNotFoundError):
                     done.get(found, found).path.unlink()
 
-    def _segment(self, found: LogFile, content: JournalContent, elsewhere: ClicksElsewhere) -> Sealed:
+    def _segment(self, found: LogFile, content: JournalContent, elsewhere: _ClicksElsewhere) -> Sealed:
         good, damaged = self._usable(content.impressions)
         shown = [i for i in good if i.items]
         whole = [i._replace(features=self._known_features(i)) for i in shown]
@@ -244,7 +239,7 @@ class Sealer(Generic[L]):
             (self.folder / ASIDE).mkdir(exist_ok=True)
             self._write(self.folder / ASIDE / path.name, wide(aside, clicked, [([], [])] * len(aside)))
         if kept:
-            rho = self._propensities.of([i for i, gone in zip(whole, lost, strict=True) if not gone])
+            rho = self.propensities.of([i for i, gone in zip(whole, lost, strict=True) if not gone])
             self._write(path, wide(kept, clicked, rho))
         return Sealed(
             path=path if kept else None,
@@ -263,7 +258,7 @@ class Sealer(Generic[L]):
         found: dict[str, Impression] = {}
         for i in impressions:
             with suppress(ValueError):
-                self._propensities.check(i)
+                self.propensities.check(i)
                 found.setdefault(i.id, i)
         return list(found.values()), len(impressions) - len(found)
 
@@ -279,23 +274,23 @@ class Sealer(Generic[L]):
 
 
 def join_clicks(
-    impressions: Iterable[Impression], clicks: Iterable[Click], window: float
+    impressions: Iterable[Impression], clicks: Iterable[StoredEvent], window: float
 ) -> tuple[dict[str, set[Id]], int, int]:
     """The clicked items of each impression, and how many distinct clicks came too late, or for an item that it did not show."""
     shown = {i.id: i for i in impressions}
     clicked: dict[str, set[Id]] = {}
     late: set[tuple[str, Id]] = set()
     unmatched: set[tuple[str, Id]] = set()
-    for name, item, time in clicks:
-        of = shown.get(name)
+    for click in clicks:
+        of, name = shown.get(click.impression), (click.impression, click.item)
         if of is None:
             continue
-        if item not in of.items:
-            unmatched.add((name, item))
-        elif time > of.time + window:
-            late.add((name, item))
+        if click.item not in of.items:
+            unmatched.add(name)
+        elif click.time > of.time + window:
+            late.add(name)
         else:
-            clicked.setdefault(name, set()).add(item)
+            clicked.setdefault(click.impression, set()).add(click.item)
     late -= {(name, item) for name, items in clicked.items() for item in items}
     return clicked, len(late), len(unmatched)
 
@@ -333,3 +328,87 @@ def wide(
             "timestamp": pl.from_epoch(pl.Series([round(i.time * 1e6) for i in impressions]), time_unit="us"),
         }
     )  # fmt: skip
+
+
+# --- copies in a bucket -------------------------------------------------------------------------------------------------
+
+END = 2**16  # bytes; the end of a segment has the extremes of its random keys, which no other has
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How many segments were copied, and what went wrong, in words."""
+
+    segments: int
+    problems: tuple[str, ...] = ()
+
+
+def finished(folder: Path) -> list[LogFile]:
+    """Segments that nobody will make again: those whose journals are gone. One that a kill left beside its journal is not."""
+    segments = files(folder, SEGMENTS)  # before the journals: one that is sealed meanwhile waits
+    waiting = {(x.replica, x.number) for x in files(folder, JOURNAL)}
+    return [x for x in segments if (x.replica, x.number) not in waiting]
+
+
+class Bucket:
+    """The bucket path of a served log. Its files have the names that they have in the folder: REPLICA makes them distinct."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        if not buckets.is_url(url):
+            raise ConfigError(f"a bucket path is a URL such as s3://bucket/prefix; got {url!r}.")
+        buckets.check(url)
+        self._same: set[str] = set()  # names that were compared with what the bucket has
+
+    def next_number(self, replica: str) -> int:
+        """After all numbers of a replica there: one that lost its disk must not use them again."""
+        try:
+            names = buckets.sizes(self.url)
+        except OSError as error:
+            raise OutputError(f"cannot copy the log to {self.url}: {error}.") from error
+        if "" in names:
+            raise OutputError(
+                f"cannot copy the log to {self.url}: it is a file. Give a path that segments may be below."
+            )
+        found = [named(Path(name), SEGMENTS) for name in names]
+        return max((x.number + 1 for x in found if x is not None and x.replica == replica), default=0)
+
+    def copy(self, folder: Path) -> Copied:
+        """Copies the finished segments of a folder that are not in the bucket yet; where another process does, nothing.
+
+        Never over something else: another segment of the same name is a problem, and the others are copied all the same.
+        """
+        with journal.held(folder / ".copying.lock") as alone:
+            return self._copy(folder) if alone else Copied(0)
+
+    def _copy(self, folder: Path) -> Copied:
+        count, problems = 0, list[str]()
+        try:
+            there = buckets.sizes(self.url)
+            for found in finished(folder):
+                name = found.path.name
+                if name not in there:
+                    try:
+                        buckets.create(found.path, f"{self.url}/{name}")
+                        count += 1
+                        self._same.add(name)
+                        continue
+                    except FileExistsError:  # another machine was faster
+                        there = buckets.sizes(self.url)
+                if name not in self._same and not self._is_same(found.path, there.get(name)):
+                    problems.append(
+                        f"{self.url}/{name} is there and is another segment than {found.path}. Has another server the "
+                        f"name {found.replica!r}? Give each its own --replica, and rename one of the two segments."
+                    )
+                else:
+                    self._same.add(name)
+        except OSError as error:  # the store does not answer: the rest waits for the next time
+            problems.append(f"cannot copy the log to {self.url}: {error}. It is tried again.")
+        return Copied(count, tuple(problems))
+
+    def _is_same(self, path: Path, size: int | None) -> bool:
+        if path.stat().st_size != size:
+            return False
+        with path.open("rb") as file:
+            file.seek(-min(END, size), 2)
+            return file.read() == buckets.end(f"{self.url}/{path.name}", END)
