@@ -128,10 +128,11 @@ class Server:
         query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
         named = features_key(features, self._secret) if features else None
         by_features = bool(features) and any(arm.live.source(query, features) == "features" for arm in now.arms)
-        key = self._key()
+        chance = os.urandom(24)
+        key = int.from_bytes(chance[:8], "little") if self.seed is None else self._seeded()
         arm = 0 if now.mode == "single" else now.choose(f"impression {key}" if unit is None else f"unit {unit}")
         asked = Impression(
-            id=os.urandom(16).hex(),
+            id=chance[8:].hex(),
             time=self.clock(),
             query_id=logged_id(named, live.query_kind) if query is None else query,
             items=(),
@@ -194,10 +195,9 @@ class Server:
             return False
         return True
 
-    def _key(self) -> int:
-        """Of the next list: by chance, or the next of the seed."""
-        if self.seed is None:
-            return int.from_bytes(os.urandom(8), "little")
+    def _seeded(self) -> int:
+        """The next key of the seed."""
+        assert self.seed is not None
         with self._lock:
             self._count += 1
             number = self._count

@@ -94,8 +94,8 @@ class Recorder:
                 if len(self._features) >= REMEMBERED:
                     self._features.pop(next(iter(self._features)))
                 self._features[one.features_key] = one.features
-        kept = found if features else [one._replace(features=None) for one in found]
-        self._append([{"impression": one._asdict()} for one in kept])
+        kept = {} if features else {"features": None}
+        self._append([{"impression": one._asdict() | kept} for one in found])
 
     def events(self, impression_id: str, events: Sequence[Event]) -> None:
         """Records events of an impression, in any order, any number of times."""
