@@ -17,9 +17,8 @@ from tandemrank.serving.engine import Server
 from tandemrank.serving.explain import exploration_costs
 from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.recorder import Recorder
+from tandemrank.serving.recorder import Bucket, Recorder, finished
 from tandemrank.serving.records import Event
-from tandemrank.serving.sealing import Bucket, finished
 
 MEMORY = fsspec.filesystem("memory")
 

@@ -83,7 +83,7 @@ def test_exposure_of_every_strategy_by_enumeration(how) -> None:
 def test_lists_are_drawn_as_often_as_their_exposure_says(how) -> None:
     live = LivePolicy(policy(1))
     s_c, s_r = rows(live, 12)
-    n = 20_000
+    n = 5000
     lists = np.array([how.draw(s_c, s_r, K2, K, int(key)) for key in np.random.default_rng(0).integers(2**63, size=n)])
     seen = sum(np.bincount(lists[:, k], minlength=D) * THETA[k] for k in range(K)) / n
     rho, error = exposed(how, s_c, s_r, samples=5000, seed=1)
@@ -185,10 +185,10 @@ def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkey
     found = []
     for name in ("plain", "heavy"):
         live, asked = (LivePolicy(made), set()) if name == "plain" else counted(made, monkeypatch)
-        log = Recorder(tmp_path / name, Propensities(300))
+        log = Recorder(tmp_path / name, Propensities(100))
         server = Server(other, recorder=log, seed=0, exploration=how)
         server.swap(split(other, live, 0.5, salt="s", mode="interleave"))
-        for n in range(30):
+        for n in range(12):
             server.rank(11, items=[1, 2, 5, 7] if n % 3 == 0 else None)
         [sealed] = log.seal(everything=True)
         log.close()
@@ -206,7 +206,7 @@ def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkey
 
 
 def test_prices_by_candidates_are_those_by_all_items(monkeypatch) -> None:
-    monkeypatch.setattr(explain, "SAMPLES", 4000)
+    monkeypatch.setattr(explain, "SAMPLES", 2000)
     plain = LivePolicy(policy(2))
     wanted = explain.exploration_costs(plain, THETA).strategies
     live, _ = counted(policy(2), monkeypatch)

@@ -45,21 +45,17 @@ def test_a_journal_cut_anywhere_keeps_every_whole_record(tmp_path_factory, recor
     assert read(path) == journals.Recovered(tuple(records[:whole]), torn, int(torn > 0))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_behind_a_damaged_record_all_others_are_read(tmp_path, seed) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_behind_a_damaged_record_all_others_are_read(seed) -> None:
     rng = np.random.default_rng(seed)
     records = [rng.bytes(int(rng.integers(40))) for _ in range(20)]
-    log = Journal(tmp_path / "j.bin")
-    log.append(*records)
-    log.close()
-    good = (tmp_path / "j.bin").read_bytes()
+    good = b"".join(map(journals.framed, records))
     ends = np.cumsum([HEADER.size + len(record) for record in records])
     for at in range(8 * len(good)):
         content = bytearray(good)
         content[at // 8] ^= 1 << at % 8
-        (tmp_path / "j.bin").write_bytes(content)
         hit = int(np.searchsorted(ends, at // 8, side="right"))
-        found = read(tmp_path / "j.bin")
+        found = journals.recovered(bytes(content))
         assert found.records == tuple(records[:hit] + records[hit + 1 :]), at
         assert (found.dropped, found.gaps) == (HEADER.size + len(records[hit]), 1)
 

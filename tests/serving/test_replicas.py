@@ -125,7 +125,7 @@ def details(**status: str) -> dict:
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_replicas_answer_when_every_proxy_knows_the_way(host) -> None:
     with HTTPServer(("127.0.0.1", 0), NotThereYet) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         at = Address(host, server.server_port)
         NotThereYet.left = 0
         assert not run.proxies_answer(details(a="HEALTHY"), at)  # one node has a replica, and no proxy yet
@@ -193,7 +193,7 @@ class NotThereYet(BaseHTTPRequestHandler):
 
 def test_the_client_waits_for_a_proxy_that_does_not_know_the_way_yet(monkeypatch) -> None:
     with HTTPServer(("127.0.0.1", 0), NotThereYet) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         client = Client(f"http://127.0.0.1:{server.server_port}", token=TOKEN)
         NotThereYet.left = 3
         assert client.rank(11) == {}
@@ -214,7 +214,7 @@ def test_the_client_waits_for_a_proxy_that_does_not_know_the_way_yet(monkeypatch
 def test_the_client_asks_again_where_that_does_no_harm() -> None:
     Dying.asked = []
     with HTTPServer(("127.0.0.1", 0), Dying) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         client = Client(f"http://127.0.0.1:{server.server_port}", token=TOKEN)
         assert client.rank(11) == {}
         assert client.feedback("x", []) == {}

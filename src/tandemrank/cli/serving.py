@@ -144,7 +144,7 @@ def _on_cluster(settings: "Settings", address: "Address", count: int, seal_secon
     """Replicas answer, on whatever nodes; the folders must be there on all of them."""
     from tandemrank.serving import app as application
     from tandemrank.serving import run
-    from tandemrank.serving.sealing import Bucket
+    from tandemrank.serving.recorder import Bucket
 
     if address.port == 0:
         raise ConfigError(
@@ -220,7 +220,8 @@ def seal(
 ) -> None:
     """Makes segments of the journals that ended servers left; a running one does it by itself, and is left alone."""
     from tandemrank.serving.propensities import Propensities
-    from tandemrank.serving.sealing import Bucket, Sealer
+    from tandemrank.serving.recorder import Bucket
+    from tandemrank.serving.sealing import Sealer
     from tandemrank.serving.service import PolicyFolder
 
     if not os.path.isdir(log):

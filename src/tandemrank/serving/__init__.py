@@ -7,9 +7,9 @@ Without a network:
 - `exploration`: how lists are drawn, and the exposure that follows from it
 - `interleaving`: two policies in one list, and its exposure
 - `explain`: what a policy makes of a query, and what exploration costs and buys
-- `journal`: append-only files that survive `kill -9`, what is in them, and the names of a log's files
-- `recorder`: impressions and events go to a journal
-- `sealing`: journals become segments of a click log, which are copied to a bucket
+- `journal`: append-only files that survive `kill -9`, and the names of a log's files
+- `recorder`: impressions and events go to a journal; copies of segments in a bucket
+- `sealing`: journals become segments of a click log
 - `propensities`: those of the segments, of the mixture of policies
 - `replay`: every list drawn again from its key, and compared
 - `verdict`: what became of recent answers, and new minus old while both are live

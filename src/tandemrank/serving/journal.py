@@ -1,4 +1,4 @@
-"""The journals of a served log: append-only files that survive `kill -9`, what is in them, and the names of all its files.
+"""The journals of a served log: append-only files that survive `kill -9`; and the names of all files of a log.
 
     journal-REPLICA-NUMBER.bin      answers and events as they come
     events-REPLICA-NUMBER.bin       a sealed journal with clicks that other journals wait for
@@ -26,10 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from tandemrank.errors import InputError, OutputError
-from tandemrank.serving.records import Impression, StoredEvent
 
 MAGIC = b"\xff\xf5\xfe\xf6"
 HEADER = struct.Struct("<4sII")
@@ -58,7 +55,11 @@ def framed(payload: bytes) -> bytes:
 
 def read(path: str | Path) -> Recovered:
     """Every whole record of a journal, in order."""
-    content = _content(path, -1)
+    return recovered(_content(path, -1))
+
+
+def recovered(content: bytes) -> Recovered:
+    """The same of its bytes."""
     records: list[bytes] = []
     dropped = gaps = end = 0
     for at, payload in _whole_records(content):
@@ -230,54 +231,6 @@ def _locked(file: int) -> bool:
     except OSError:
         return False
     return True
-
-
-# --- what is in a journal ---------------------------------------------------------------------------------------------
-
-
-class _Record(BaseModel):
-    """What a journal's record has: one of the two."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    impression: Impression | None = None
-    event: StoredEvent | None = None
-
-
-def parsed(payload: bytes) -> Impression | StoredEvent:
-    """What a record has. Refuses another shape with a `ValueError`."""
-    record = _Record.model_validate_json(payload)
-    found = record.impression or record.event
-    if found is None or (record.impression and record.event):
-        raise ValueError("expected an impression or an event")
-    return found
-
-
-class JournalContent(NamedTuple):
-    """The impressions and clicks of a journal; how many records cannot be used, and how many bytes are in none."""
-
-    impressions: list[Impression]
-    clicks: list[StoredEvent]
-    damaged: int
-    dropped: int
-
-
-def read_content(path: Path) -> JournalContent:
-    """Everything that can be read of a journal."""
-    found = read(path)
-    impressions: list[Impression] = []
-    clicks: list[StoredEvent] = []
-    damaged = found.gaps
-    for payload in found.records:
-        try:
-            one = parsed(payload)
-        except ValueError:
-            damaged += 1
-            continue
-        if isinstance(one, Impression):
-            impressions.append(one)
-        elif one.type == "click":
-            clicks.append(one)
-    return JournalContent(impressions, clicks, damaged, found.dropped)
 
 
 # --- the files of a log -----------------------------------------------------------------------------------------------

@@ -2,33 +2,30 @@
 
 Propensities are computed when a segment is made, off the way of any request (`propensities`, `sealing`). Several replicas
 write into one folder, each under its own name.
+
+A bucket has a copy of every finished segment, so that servers that share no folder write one log. What was copied is what the
+bucket has: nothing is remembered beside it, so a copy that is gone is made again, and one that failed is tried again.
 """
 
-import json
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandemrank.errors import InputError, OutputError
+from tandemrank._base import buckets
+from tandemrank.errors import ConfigError, InputError, OutputError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
-from tandemrank.serving.journal import Journal
+from tandemrank.serving.journal import JOURNAL, SEGMENTS, Journal, LogFile, files, named
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.records import WINDOW, Event, Impression, StoredEvent, steady_clock
 from tandemrank.serving.sealing import Sealed, Sealer
 
 try:  # of the extra `serve`: several times as fast
-    import orjson
+    from orjson import dumps
 except ImportError:
-    orjson = None  # type: ignore[assignment]
-
-
-def _dumps(value: Any) -> bytes:
-    if orjson is not None:
-        return orjson.dumps(value)
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-
+    from pydantic_core import to_json as dumps  # type: ignore[assignment]
 
 # Bytes of a journal before the next one begins; as much is in memory while it is sealed, several times.
 ROTATE = 16 * 2**20
@@ -111,7 +108,7 @@ class Recorder:
         return self._journal.size - self._journal.synced
 
     def _append(self, records: Sequence[dict[str, Any]]) -> None:
-        payloads = [_dumps(record) for record in records]
+        payloads = [dumps(record) for record in records]
         with self._lock:
             try:
                 self._usable_journal().append(*payloads)
@@ -160,3 +157,87 @@ class Recorder:
             self._journal.close()
             journal.let_go(self._name)
             self._name = None
+
+
+# --- copies in a bucket -------------------------------------------------------------------------------------------------
+
+END = 2**16  # bytes; the end of a segment has the extremes of its random keys, which no other has
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How many segments were copied, and what went wrong, in words."""
+
+    segments: int
+    problems: tuple[str, ...] = ()
+
+
+def finished(folder: Path) -> list[LogFile]:
+    """Segments that nobody will make again: those whose journals are gone. One that a kill left beside its journal is not."""
+    segments = files(folder, SEGMENTS)  # before the journals: one that is sealed meanwhile waits
+    waiting = {(x.replica, x.number) for x in files(folder, JOURNAL)}
+    return [x for x in segments if (x.replica, x.number) not in waiting]
+
+
+class Bucket:
+    """The bucket path of a served log. Its files have the names that they have in the folder: REPLICA makes them distinct."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        if not buckets.is_url(url):
+            raise ConfigError(f"a bucket path is a URL such as s3://bucket/prefix; got {url!r}.")
+        buckets.check(url)
+        self._same: set[str] = set()  # names that were compared with what the bucket has
+
+    def next_number(self, replica: str) -> int:
+        """After all numbers of a replica there: one that lost its disk must not use them again."""
+        try:
+            names = buckets.sizes(self.url)
+        except OSError as error:
+            raise OutputError(f"cannot copy the log to {self.url}: {error}.") from error
+        if "" in names:
+            raise OutputError(
+                f"cannot copy the log to {self.url}: it is a file. Give a path that segments may be below."
+            )
+        found = [named(Path(name), SEGMENTS) for name in names]
+        return max((x.number + 1 for x in found if x is not None and x.replica == replica), default=0)
+
+    def copy(self, folder: Path) -> Copied:
+        """Copies the finished segments of a folder that are not in the bucket yet; where another process does, nothing.
+
+        Never over something else: another segment of the same name is a problem, and the others are copied all the same.
+        """
+        with journal.held(folder / ".copying.lock") as alone:
+            return self._copy(folder) if alone else Copied(0)
+
+    def _copy(self, folder: Path) -> Copied:
+        count, problems = 0, list[str]()
+        try:
+            there = buckets.sizes(self.url)
+            for found in finished(folder):
+                name = found.path.name
+                if name not in there:
+                    try:
+                        buckets.create(found.path, f"{self.url}/{name}")
+                        count += 1
+                        self._same.add(name)
+                        continue
+                    except FileExistsError:  # another machine was faster
+                        there = buckets.sizes(self.url)
+                if name not in self._same and not self._is_same(found.path, there.get(name)):
+                    problems.append(
+                        f"{self.url}/{name} is there and is another segment than {found.path}. Has another server the "
+                        f"name {found.replica!r}? Give each its own --replica, and rename one of the two segments."
+                    )
+                else:
+                    self._same.add(name)
+        except OSError as error:  # the store does not answer: the rest waits for the next time
+            problems.append(f"cannot copy the log to {self.url}: {error}. It is tried again.")
+        return Copied(count, tuple(problems))
+
+    def _is_same(self, path: Path, size: int | None) -> bool:
+        if path.stat().st_size != size:
+            return False
+        with path.open("rb") as file:
+            file.seek(-min(END, size), 2)
+            return file.read() == buckets.end(f"{self.url}/{path.name}", END)

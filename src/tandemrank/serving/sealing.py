@@ -10,9 +10,6 @@ journal has than that of their impression. A sealed journal is renamed, so that 
 impression that is still open has a click in it; one that was damaged goes to `.set-aside`, as it is:
 
     journal-REPLICA-NUMBER.bin  ->  segment-REPLICA-NUMBER.parquet, events-REPLICA-NUMBER.bin  ->  segment
-
-A bucket has a copy of every finished segment, so that servers that share no folder write one log. What was copied is what the
-bucket has: nothing is remembered beside it, so a copy that is gone is made again, and one that failed is tried again.
 """
 
 import json
@@ -21,28 +18,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from pydantic import BaseModel, ConfigDict
 
-from tandemrank._base import buckets, checksum
+from tandemrank._base import checksum
 from tandemrank._base.files import Kind, replacing
 from tandemrank._base.ids import Id
-from tandemrank.errors import ConfigError, OutputError
+from tandemrank.errors import OutputError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
 from tandemrank.serving.journal import (
     ASIDE,
     EVENTS,
     JOURNAL,
-    SEGMENTS,
-    JournalContent,
     LogFile,
     files,
     in_utf8,
     lock_path,
-    named,
 )
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.records import WINDOW, Impression, StoredEvent, steady_clock
@@ -70,6 +65,51 @@ class Sealed:
     dropped: int = 0
 
 
+class _Record(BaseModel):
+    """What a journal's record has: one of the two."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    impression: Impression | None = None
+    event: StoredEvent | None = None
+
+
+def _parsed(payload: bytes) -> Impression | StoredEvent:
+    """What a record has. Refuses another shape with a `ValueError`."""
+    record = _Record.model_validate_json(payload)
+    found = record.impression or record.event
+    if found is None or (record.impression and record.event):
+        raise ValueError("expected an impression or an event")
+    return found
+
+
+class _Content(NamedTuple):
+    """The impressions and clicks of a journal; how many records cannot be used, and how many bytes are in none."""
+
+    impressions: list[Impression]
+    clicks: list[StoredEvent]
+    damaged: int
+    dropped: int
+
+
+def _content(path: Path) -> _Content:
+    """Everything that can be read of a journal."""
+    found = journal.read(path)
+    impressions: list[Impression] = []
+    clicks: list[StoredEvent] = []
+    damaged = found.gaps
+    for payload in found.records:
+        try:
+            one = _parsed(payload)
+        except ValueError:
+            damaged += 1
+            continue
+        if isinstance(one, Impression):
+            impressions.append(one)
+        elif one.type == "click":
+            clicks.append(one)
+    return _Content(impressions, clicks, damaged, found.dropped)
+
+
 @dataclass
 class _ClicksElsewhere:
     """Clicks that another file has than that of their impression, by impression; and which impressions a file names so."""
@@ -82,7 +122,7 @@ class _ClicksElsewhere:
         """Reads all files, one after the other."""
         found = cls()
         for file in everywhere:
-            content = journal.read_content(file.path)
+            content = _content(file.path)
             own = {i.id for i in content.impressions}
             away = [click for click in content.clicks if click.impression not in own]
             found.named[file] = {click.impression for click in away}
@@ -125,7 +165,7 @@ class Sealer:
             self.propensities.forget(idle - self._named())
 
     def _named(self) -> set[str]:
-        journals = (journal.read_content(found.path) for found in self._ours(None))
+        journals = (_content(found.path) for found in self._ours(None))
         return {digest for content in journals for i in content.impressions for digest, _ in i.mixture}
 
     def seal(self, *, everything: bool = False, writing: int | None = None) -> list[Sealed]:
@@ -163,7 +203,7 @@ class Sealer:
         waiting: set[str] = set()
         problem: OutputError | None = None
         for found in ours:
-            content = journal.read_content(found.path)
+            content = _content(found.path)
             if found.replica in waiting or not (everything or self._is_ripe(content.impressions)):
                 waiting.add(found.replica)  # later ones are later still
                 continue
@@ -196,7 +236,7 @@ class Sealer:
         """Whether a journal may be complete, without reading it: its first impression is as old as the window."""
         payload = journal.first_record(path)
         try:
-            first = None if payload is None else journal.parsed(payload)
+            first = None if payload is None else _parsed(payload)
         except ValueError:
             return True
         return not isinstance(first, Impression) or self._is_ripe([first])
@@ -219,13 +259,13 @@ class Sealer:
         open_ids: set[str] = set()
         if any(is_sealed[found] and elsewhere.named[found] for found in everywhere):
             open_journals = [found for found in everywhere if not is_sealed[found]]
-            open_ids = {i.id for found in open_journals for i in journal.read_content(found.path).impressions}
+            open_ids = {i.id for found in open_journals for i in _content(found.path).impressions}
         for found in everywhere:
             if is_sealed[found] and not elsewhere.named[found] & open_ids:
                 with suppress(FileNotFoundError):
                     done.get(found, found).path.unlink()
 
-    def _segment(self, found: LogFile, content: JournalContent, elsewhere: _ClicksElsewhere) -> Sealed:
+    def _segment(self, found: LogFile, content: _Content, elsewhere: _ClicksElsewhere) -> Sealed:
         good, damaged = self._usable(content.impressions)
         shown = [i for i in good if i.items]
         whole = [i._replace(features=self._known_features(i)) for i in shown]
@@ -328,87 +368,3 @@ def wide(
             "timestamp": pl.from_epoch(pl.Series([round(i.time * 1e6) for i in impressions]), time_unit="us"),
         }
     )  # fmt: skip
-
-
-# --- copies in a bucket -------------------------------------------------------------------------------------------------
-
-END = 2**16  # bytes; the end of a segment has the extremes of its random keys, which no other has
-
-
-@dataclass(frozen=True)
-class Copied:
-    """How many segments were copied, and what went wrong, in words."""
-
-    segments: int
-    problems: tuple[str, ...] = ()
-
-
-def finished(folder: Path) -> list[LogFile]:
-    """Segments that nobody will make again: those whose journals are gone. One that a kill left beside its journal is not."""
-    segments = files(folder, SEGMENTS)  # before the journals: one that is sealed meanwhile waits
-    waiting = {(x.replica, x.number) for x in files(folder, JOURNAL)}
-    return [x for x in segments if (x.replica, x.number) not in waiting]
-
-
-class Bucket:
-    """The bucket path of a served log. Its files have the names that they have in the folder: REPLICA makes them distinct."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        if not buckets.is_url(url):
-            raise ConfigError(f"a bucket path is a URL such as s3://bucket/prefix; got {url!r}.")
-        buckets.check(url)
-        self._same: set[str] = set()  # names that were compared with what the bucket has
-
-    def next_number(self, replica: str) -> int:
-        """After all numbers of a replica there: one that lost its disk must not use them again."""
-        try:
-            names = buckets.sizes(self.url)
-        except OSError as error:
-            raise OutputError(f"cannot copy the log to {self.url}: {error}.") from error
-        if "" in names:
-            raise OutputError(
-                f"cannot copy the log to {self.url}: it is a file. Give a path that segments may be below."
-            )
-        found = [named(Path(name), SEGMENTS) for name in names]
-        return max((x.number + 1 for x in found if x is not None and x.replica == replica), default=0)
-
-    def copy(self, folder: Path) -> Copied:
-        """Copies the finished segments of a folder that are not in the bucket yet; where another process does, nothing.
-
-        Never over something else: another segment of the same name is a problem, and the others are copied all the same.
-        """
-        with journal.held(folder / ".copying.lock") as alone:
-            return self._copy(folder) if alone else Copied(0)
-
-    def _copy(self, folder: Path) -> Copied:
-        count, problems = 0, list[str]()
-        try:
-            there = buckets.sizes(self.url)
-            for found in finished(folder):
-                name = found.path.name
-                if name not in there:
-                    try:
-                        buckets.create(found.path, f"{self.url}/{name}")
-                        count += 1
-                        self._same.add(name)
-                        continue
-                    except FileExistsError:  # another machine was faster
-                        there = buckets.sizes(self.url)
-                if name not in self._same and not self._is_same(found.path, there.get(name)):
-                    problems.append(
-                        f"{self.url}/{name} is there and is another segment than {found.path}. Has another server the "
-                        f"name {found.replica!r}? Give each its own --replica, and rename one of the two segments."
-                    )
-                else:
-                    self._same.add(name)
-        except OSError as error:  # the store does not answer: the rest waits for the next time
-            problems.append(f"cannot copy the log to {self.url}: {error}. It is tried again.")
-        return Copied(count, tuple(problems))
-
-    def _is_same(self, path: Path, size: int | None) -> bool:
-        if path.stat().st_size != size:
-            return False
-        with path.open("rb") as file:
-            file.seek(-min(END, size), 2)
-            return file.read() == buckets.end(f"{self.url}/{path.name}", END)

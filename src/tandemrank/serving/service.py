@@ -23,9 +23,9 @@ from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.messages import ArmAnswer, PolicyAnswer, TrafficAnswer
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.recorder import Recorder
+from tandemrank.serving.recorder import Bucket, Copied, Recorder
 from tandemrank.serving.records import WINDOW, Mode, ShownList, Traffic
-from tandemrank.serving.sealing import Bucket, Copied, Sealed
+from tandemrank.serving.sealing import Sealed
 from tandemrank.serving.verdict import LEVEL, LiveTest, LiveVerdict, Outcomes
 
 LOG = logging.getLogger("tandemrank.serving")
