@@ -17,7 +17,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving.app import Context, application
 from tandemrank.serving.client import started
 from tandemrank.serving.records import Impression, Mixture, ShownList
-from tandemrank.serving.run import Access, Limits
+from tandemrank.serving.run import Address, Limits
 from tandemrank.serving.service import Service, Settings
 
 Q, D, K2, K = 6, 12, 6, 3
@@ -120,7 +120,7 @@ def local(
     """A server with policy-0 of a folder; nothing happens on its own, tests tick it themselves."""
     settings = Settings(folder / "policy-0", **{"log": folder / "log", "samples": 5, "settle": 10.0, **switches})
     service = Service(settings, clock=clock or Clock())
-    found = Local(Context(service, Access(host, TOKEN), limits or Limits(), tick=0, seal=0, alone=alone))
+    found = Local(Context(service, Address(host, token=TOKEN, limits=limits or Limits()), tick=0, seal=0, alone=alone))
     try:
         yield found
     finally:

@@ -14,10 +14,9 @@ from tandemrank.gradients import race
 from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import explain, exploration, recorder, replay
-from tandemrank.serving import live_policy as live_module
+from tandemrank.serving import drawing, explain, recorder, replay
+from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
-from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live_policy import LivePolicy, digest
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
@@ -99,13 +98,15 @@ class Heavy(MatrixFactorisation):
     def forward(self, q: torch.Tensor) -> torch.Tensor:
         raise AssertionError("it was asked about every item")
 
+    def factors(self, q: torch.Tensor) -> None:
+        """By `score`, not by its factors."""
+
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exact(tmp_path, how, monkeypatch) -> None:
     plain = policy(2)
     heavy = Heavy(plain.ranker.queries.detach(), plain.ranker.items.detach())
     made = TwoStagePolicy(plain.generator, heavy, K2, K, plain.vocabulary)
-    monkeypatch.setattr(live_module, "MatrixFactorisation", type(None))  # by `score`, not by its factors
     live = LivePolicy(made)
     asked: list[int] = []
     score = heavy.score
@@ -133,7 +134,6 @@ def counted(made: TwoStagePolicy, monkeypatch) -> tuple[LivePolicy, set[int]]:
     """The policy with a heavy re-ranker, and the items that it is asked about."""
     heavy, asked = Heavy(made.ranker.queries.detach(), made.ranker.items.detach()), set[int]()
     score = heavy.score
-    monkeypatch.setattr(live_module, "MatrixFactorisation", type(None))
     monkeypatch.setattr(heavy, "score", lambda q, items: (asked.update(items.flatten().tolist()), score(q, items))[1])
     return LivePolicy(TwoStagePolicy(made.generator, heavy, made.K2, made.K, made.vocabulary)), asked
 
@@ -237,10 +237,10 @@ def test_no_strategy_shows_what_is_not_available(how) -> None:
 
 def test_names_of_strategies_are_read_back() -> None:
     for how in STRATEGIES:
-        assert exploration.parse(how.name).name == how.name
+        assert drawing.parse(how.name).name == how.name
     for wrong in ("", "greedy", "temperature", "temperature:x", "uniform:2", "temperature:-1", "trained:3"):
         with pytest.raises(ConfigError):
-            exploration.parse(wrong)
+            drawing.parse(wrong)
 
 
 def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:

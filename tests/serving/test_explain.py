@@ -12,7 +12,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("strategy", ["trained", "deterministic", "uniform"])
 def test_candidates_alone_are_listed(folder, tmp_path, strategy) -> None:
-    from tandemrank.serving.exploration import Exploration
+    from tandemrank.serving.drawing import Exploration
 
     with local(folder, log=tmp_path, exploration=Exploration(strategy)) as server:
         [found] = server.post("/explain", {"query_id": 11}).json()["policies"]
@@ -23,7 +23,7 @@ def test_candidates_alone_are_listed(folder, tmp_path, strategy) -> None:
 
 
 def test_exposure_is_by_the_curve_of_the_server(folder, tmp_path) -> None:
-    from tandemrank.serving.exploration import Exploration
+    from tandemrank.serving.drawing import Exploration
 
     theta = (0.9, 0.2, 0.1)
     with local(folder, log=tmp_path, theta=theta, exploration=Exploration("deterministic")) as server:

@@ -53,7 +53,7 @@ def test_the_command_seals_with_the_curve_of_the_server(folder, tmp_path, capsys
 def how_exposed(theta) -> dict[str, tuple[float, float]]:
     import torch
 
-    from tandemrank.serving.exploration import Exploration
+    from tandemrank.serving.drawing import Exploration
 
     live = LivePolicy(policy())
     everything, curve = np.arange(len(live.items)), torch.tensor(theta)

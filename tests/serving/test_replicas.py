@@ -126,7 +126,7 @@ def details(**status: str) -> dict:
 def test_replicas_answer_when_every_proxy_knows_the_way(host) -> None:
     with HTTPServer(("127.0.0.1", 0), NotThereYet) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        at = Address(host, server.server_port)
+        at = Address(host, server.server_port, TOKEN)
         NotThereYet.left = 0
         assert not run.proxies_answer(details(a="HEALTHY"), at)  # one node has a replica, and no proxy yet
         assert not run.proxies_answer(details(a="HEALTHY", b="STARTING"), at)

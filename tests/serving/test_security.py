@@ -13,7 +13,7 @@ from httpx import Headers
 from served import TOKEN, K, local, saved
 from tandemrank.errors import ConfigError
 from tandemrank.serving import run
-from tandemrank.serving.run import Access, Limits, is_loopback, read_token
+from tandemrank.serving.run import Address, Limits, is_loopback, read_token
 from tandemrank.serving.service import Settings
 
 ADMIN = [("/policies", {"folder": "policy-1"}), ("/split", {"policy": "x", "share": 0.5}), ("/rollback", {})]
@@ -30,10 +30,10 @@ def test_other_addresses_need_a_token(tmp_path, monkeypatch) -> None:
     assert [is_loopback(h) for h in ("0.0.0.0", "::", "192.168.1.1", "example.org", "")] == [False] * 5
     for token in ("", "short"):
         with pytest.raises(ConfigError, match="can be reached from other machines"):
-            Access("0.0.0.0", token)
+            Address("0.0.0.0", token=token)
     for strange in ("tökentökentökentöken", "two words two words"):
         with pytest.raises(ConfigError, match="printable ASCII"):
-            Access("0.0.0.0", strange)
+            Address("0.0.0.0", token=strange)
     assert read_token(None, "0.0.0.0") == ""
     assert len(read_token(None, "127.0.0.1")) >= 16
     assert read_token(None, "127.0.0.1") != read_token(None, "127.0.0.1")
@@ -67,10 +67,10 @@ def test_tokens_are_compared_in_constant_time(monkeypatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
     real = run.hmac.compare_digest
     monkeypatch.setattr(run.hmac, "compare_digest", lambda a, b: (compared.append((a, b)), real(a, b))[1])
-    access = Access("127.0.0.1", TOKEN)
+    address = Address(token=TOKEN)
     for given, refused in ((f"Bearer {TOKEN}", False), ("Bearer x", True)):
         with pytest.raises(run.Refused) if refused else nullcontext():
-            access.check({b"authorization": given.encode()}, admin=True)
+            address.check({b"authorization": given.encode()}, admin=True)
         assert compared.pop() == (given.encode(), f"Bearer {TOKEN}".encode())
 
 
@@ -186,7 +186,7 @@ def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, 
     bounded = Limits(seconds=0.2, head=2000)
     ports: asyncio.Queue[int] = asyncio.Queue()
     server = app.server(
-        Settings(folder / "policy-0", log=tmp_path), run.Address(port=0, token=TOKEN, limits=bounded),
+        Settings(folder / "policy-0", log=tmp_path), Address(port=0, token=TOKEN, limits=bounded),
         listening=ports.put_nowait,
     )  # fmt: skip
     requests = {
@@ -220,9 +220,9 @@ def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, 
 def test_connections_are_limited_and_it_listens_on_the_loopback_unless_told(folder, tmp_path) -> None:
     from tandemrank.serving import app
 
-    assert run.Address().host == "127.0.0.1"
+    assert Address().host == "127.0.0.1"
     ports: asyncio.Queue[int] = asyncio.Queue()
-    address = run.Address(port=0, token=TOKEN, limits=Limits(connections=3))
+    address = Address(port=0, token=TOKEN, limits=Limits(connections=3))
     server = app.server(Settings(folder / "policy-0", log=tmp_path), address, listening=ports.put_nowait)
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
@@ -289,9 +289,9 @@ def test_neither_journal_nor_metrics_have_features(folder, tmp_path) -> None:
     ],
 )  # fmt: skip
 def test_a_host_is_parsed_strictly(folder, tmp_path, host) -> None:
-    access = Access("127.0.0.1", TOKEN)
+    address = Address(token=TOKEN)
     with pytest.raises(run.Refused, match=r"127\.0\.0\.1 and localhost only"):
-        access.check(run.headers_of([(b"host", host.encode())]), admin=False)
+        address.check(run.headers_of([(b"host", host.encode())]), admin=False)
 
 
 def test_what_must_be_said_once_is_refused_twice(folder, tmp_path) -> None:
@@ -401,7 +401,7 @@ def test_other_versions_of_http_are_refused(line) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"answered"})
 
-        config = run.server(app, run.Address(port=0)).config
+        config = run.server(app, Address(port=0)).config
         config.load()
         transport = Transport()
         connection = config.http_protocol_class(config, run.uvicorn.server.ServerState(), {})

@@ -15,8 +15,8 @@ from tandemrank.policies import towers
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy, extended
 from tandemrank.serving import records, replay
+from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
-from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live_policy import LivePolicy, features_key, logged_id
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder

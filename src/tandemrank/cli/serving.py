@@ -85,7 +85,7 @@ def serve(
     /policies, /split, /rollback.
     """
     from tandemrank._base.cluster import check_engine
-    from tandemrank.serving.exploration import parse
+    from tandemrank.serving.drawing import parse
 
     how, on_cluster = parse(exploration), check_engine(engine) == "ray"
     if not 0 < level < 1:

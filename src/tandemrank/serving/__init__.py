@@ -4,8 +4,7 @@ Without a network:
 - `engine`: `Server`, which answers queries
 - `records`: who answers, answers, impressions, events as values
 - `live_policy`: a policy as it answers: scores one query at a time, ids, its digest
-- `exploration`: how lists are drawn, and the exposure that follows from it
-- `interleaving`: two policies in one list, and its exposure
+- `drawing`: how lists are drawn, by one policy or with two in one list, and the exposure that follows from it
 - `explain`: what a policy makes of a query, and what exploration costs and buys
 - `journal`: append-only files that survive `kill -9`, and the names of a log's files
 - `recorder`: impressions and events go to a journal; copies of segments in a bucket

@@ -8,7 +8,7 @@ thread.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
@@ -28,8 +28,6 @@ from tandemrank.serving.records import Event
 from tandemrank.serving.run import (
     HEADERS,
     POLICY,
-    Access,
-    Limits,
     Receive,
     Refused,
     check_origin,
@@ -58,8 +56,7 @@ class Context:
     """
 
     service: Service
-    access: Access
-    limits: Limits = field(default_factory=Limits)
+    address: run.Address
     tick: float = TICK
     seal: float = SEAL
     alone: bool = True
@@ -113,7 +110,7 @@ class Guard:
         """Answers one request."""
         try:
             headers = headers_of(scope["headers"])
-            self.context.access.check(headers, admin=self.admin, open_to_all=self.open_to_all)
+            self.context.address.check(headers, admin=self.admin, open_to_all=self.open_to_all)
             if scope["method"] == "POST" and b"origin" in headers:
                 check_origin(headers)
             if self.admin and not self.context.alone:
@@ -128,7 +125,7 @@ class Guard:
 async def body_of(request: HttpRequest, context: Context) -> Any:
     """The JSON of a request."""
     try:
-        return orjson.loads(await read_body(request.headers, request.receive, context.limits))
+        return orjson.loads(await read_body(request.headers, request.receive, context.address.limits))
     except orjson.JSONDecodeError as error:
         raise Refused(400, f"the body is not JSON: {error}.") from error
 
@@ -364,12 +361,10 @@ def server(
     seal: float = SEAL,
 ) -> run.Running:
     """A server that is ready to run: the policy is loaded and warm."""
-    access = Access(address.host, address.token)
-    context = Context(Service(settings), access, address.limits, tick=tick, seal=seal)
+    context = Context(Service(settings), address, tick=tick, seal=seal)
     return run.server(application(context), address, listening=listening)
 
 
 def replica(settings: Settings, address: run.Address, *, seal: float = SEAL) -> Application:
     """The application of one of several processes that answer at one address; the policy is loaded and warm."""
-    access = Access(address.host, address.token)
-    return application(Context(Service(settings), access, address.limits, seal=seal, alone=False))
+    return application(Context(Service(settings), address, seal=seal, alone=False))

@@ -20,8 +20,8 @@ from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import InputError, OutputError, PolicyError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import exploration, interleaving, records
-from tandemrank.serving.exploration import Exploration
+from tandemrank.serving import drawing, records
+from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.live_policy import LivePolicy, as_kind, features_key, logged_id
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event, Feedback, Impression, Ranked, ShownList, Traffic, steady_clock
@@ -208,9 +208,9 @@ def answer(now: Traffic, arm: int, asked: Impression) -> tuple[tuple[Id, ...], t
     """The items of an impression, as they are drawn and drawn again, and the team of each place where it is interleaved."""
     if now.mode != "interleave":
         return _list_of(now.arms[arm].live, asked, asked.key), None
-    first, second, coins = interleaving.keys_of(asked.key)
+    first, second, coins = drawing.keys_of(asked.key)
     lists = _list_of(now.arms[0].live, asked, first), _list_of(now.arms[1].live, asked, second)
-    shown, teams = interleaving.draft(lists, asked.places, coins)
+    shown, teams = drawing.draft(lists, asked.places, coins)
     return tuple(shown), tuple(teams)
 
 
@@ -219,7 +219,7 @@ def _list_of(live: LivePolicy, asked: Impression, key: int) -> tuple[Id, ...]:
     scores, items, how = (
         live.scores(asked.query_id, asked.features, asked.available),
         live.items,
-        exploration.parse(asked.strategy),
+        drawing.parse(asked.strategy),
     )
     found = how.draw(scores.first, scores.ranker, live.K2, live.K, key, edge=scores.edge)[: asked.places].tolist()
     return tuple([items[d] for d in found if d >= 0])

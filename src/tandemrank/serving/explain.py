@@ -20,14 +20,14 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from tandemrank._base import buckets, checksum
 from tandemrank._base.ids import Id
 from tandemrank._base.random import derive
 from tandemrank.errors import LogError
 from tandemrank.logs import sources
 from tandemrank.policies.features import FeatureValues
-from tandemrank.serving.exploration import Exploration, parse
+from tandemrank.serving.drawing import Exploration, parse
 from tandemrank.serving.live_policy import LivePolicy, Source, as_kind
+from tandemrank.serving.sealing import read_segment
 
 Floats = NDArray[np.float64]
 BEST = Exploration("deterministic")
@@ -164,26 +164,17 @@ def exploration_costs(
 
 def _clicked(paths: Sequence[str | Path], live: LivePolicy) -> pl.DataFrame:
     """The impressions of a log with propensities, an item a row, of queries that the policy knows."""
+    columns = ["query_id", "items", "clicks", "propensities"]
     try:
-        frame = pl.concat([_read(path) for path in sources.paths(list(paths))])
-    except LogError:
-        raise
-    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+        frame = pl.concat([read_segment(path, columns) for path in sources.paths(list(paths))])
+    except pl.exceptions.PolarsError as error:
         raise LogError(
-            f"cannot price by {', '.join(map(str, paths))}: {str(error).splitlines()[0]}. Expected Parquet files with "
-            f"query_id, items, clicks and propensities, as a server writes them."
+            f"{', '.join(map(str, paths))}: {str(error).splitlines()[0]}. Give segments of one log."
         ) from error
     known = frame.with_row_index("row").filter(pl.col("query_id").is_in(list(live.query_at)))
     if not len(known):
         raise LogError("the log has no impression of a query that the policy knows. Give a log of the same system.")
     return known.explode("items", "clicks", "propensities")
-
-
-def _read(path: str | Path) -> pl.DataFrame:
-    with buckets.local(path) as here:
-        if damage := checksum.problem(Path(here)):
-            raise LogError(f"{path} {damage}")
-        return pl.read_parquet(here, glob=False, columns=["query_id", "items", "clicks", "propensities"])
 
 
 class _QueryCost(NamedTuple):

@@ -25,7 +25,7 @@ from tandemrank.gradients import single
 from tandemrank.gradients.coarse import Bounded, Coarse
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
-from tandemrank.policies.scorers import MatrixFactorisation, Scorer
+from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.towers import TwoTowers
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -64,13 +64,10 @@ class _Stage:
 
     def __init__(self, scorer: Scorer, Q: int, D: int) -> None:
         self.scorer, self.D = scorer, D
-        self.X: Row | None = None
-        self.Y: Row | None = None
         with torch.no_grad():
-            if isinstance(scorer, TwoTowers):
-                self.X, self.Y = _plain(scorer.queries()), _plain(scorer.items())
-            elif isinstance(scorer, MatrixFactorisation):
-                self.X, self.Y = _plain(scorer.queries), _plain(scorer.items)
+            found = scorer.factors(torch.arange(Q))
+        self.X = None if found is None else _plain(found.queries)
+        self.Y = None if found is None else _plain(found.items)
         self.coarse: Coarse | None = None
         most = AVERAGE if self.X is not None else FEW
         self._typical = np.unique(np.linspace(0, Q - 1, min(Q, most)).astype(np.int64))

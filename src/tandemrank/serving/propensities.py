@@ -18,8 +18,8 @@ from tandemrank._base.ids import Id
 from tandemrank._base.random import derive
 from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import InputError, OutputError
-from tandemrank.serving import exploration, interleaving
-from tandemrank.serving.interleaving import DraftTeam
+from tandemrank.serving import drawing
+from tandemrank.serving.drawing import DraftTeam
 from tandemrank.serving.live_policy import LivePolicy, as_kind, features_text
 from tandemrank.serving.records import Impression
 
@@ -80,7 +80,7 @@ class Propensities:
             raise InputError(f"expected digests of {DIGEST} digits, got {i.mixture}.")
         arms = i.traffic({digest: self._live(digest) for digest, _ in i.mixture})[0].arms
         first = arms[0].live
-        exploration.parse(i.strategy)
+        drawing.parse(i.strategy)
         _check_curve(i.theta, i.places)
         if as_kind(i.query_id, first.query_kind, "query", least=-(2**63)) != i.query_id:
             raise InputError("expected a query id of the policy's kind.")
@@ -147,11 +147,11 @@ class Propensities:
     def _race(self, live: LivePolicy, i: Impression, documents: NDArray[np.int64], *name: Id) -> tuple[Floats, Floats]:
         scores, theta = live.scores(i.query_id, i.features, i.available), torch.tensor(i.theta[: i.places])
         options = {"samples": self.samples, "seed": derive(0, "served propensities", *name, live.digest, *_place(i))}
-        return exploration.parse(i.strategy).exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
+        return drawing.parse(i.strategy).exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
 
     def _drafted(self, i: Impression, found: dict[Place, tuple[float, float]]) -> tuple[Floats, Floats]:
         digests = tuple(digest for digest, _ in i.mixture)
-        curve, how = np.array(i.theta[: i.places]), exploration.parse(i.strategy)
+        curve, how = np.array(i.theta[: i.places]), drawing.parse(i.strategy)
         known = (i.theta, *digests, *_place(i))
         if wanted := [item for item in i.items if (item, *known) not in found]:
             one, other = (_team(self._live(digest), i) for digest in digests)
@@ -160,7 +160,7 @@ class Propensities:
                     "samples": self.samples,
                     "seed": derive(0, "drafted propensities", *digests, item, *_place(i)),
                 }
-                rho, error = interleaving.exposure((one, other), [item], curve, how, **options)
+                rho, error = drawing.drafted_exposure((one, other), [item], curve, how, **options)
                 found[(item, *known)] = float(rho[0]), float(error[0])
         values = np.array([found[(item, *known)] for item in i.items]).reshape(-1, 2)
         return values[:, 0], values[:, 1]

@@ -7,11 +7,10 @@ from datetime import UTC
 from pathlib import Path, PurePath
 from typing import Any
 
-import polars as pl
 from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import from_json
 
-from tandemrank._base import buckets, checksum
+from tandemrank._base import buckets
 from tandemrank._base.files import plain
 from tandemrank.errors import InputError, LogError
 from tandemrank.logs import sources
@@ -19,6 +18,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import engine, journal
 from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.records import Impression
+from tandemrank.serving.sealing import read_segment
 
 IMPRESSION = TypeAdapter(Impression, config=ConfigDict(strict=True, allow_inf_nan=False))
 PLAIN = ("query_id", "items", "policy", "strategy", "key", "places")
@@ -98,18 +98,7 @@ def _segments(path: str | Path) -> Sequence[str | Path]:
 
 def _impressions(path: str | Path) -> Iterator[Impression]:
     """The rows of a segment, as `sealing.wide` made them."""
-    try:
-        with buckets.local(path) as here:
-            if damage := checksum.problem(Path(here)):
-                raise LogError(f"{path} {damage}")
-            frame = pl.read_parquet(here, glob=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise LogError(
-            f"cannot read {path}: {str(error).splitlines()[0]}. Expected a segment of a served log."
-        ) from error
-    if missing := [c for c in COLUMNS if c not in frame.columns]:
-        raise LogError(f"{path}: expected the columns {', '.join(COLUMNS)}; {', '.join(missing)} is not there.")
-    for number, row in enumerate(frame.select(COLUMNS).iter_rows(named=True)):
+    for number, row in enumerate(read_segment(path, COLUMNS).iter_rows(named=True)):
         try:
             yield _impression(row)
         except (ValueError, TypeError, AttributeError) as error:

@@ -82,11 +82,16 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Access:
-    """Who may do what: on the loopback everybody may ask, elsewhere only who has the token; admin calls need it always."""
+class Address:
+    """Where to listen, and who may do what there; port 0 takes a free one.
 
-    host: str
-    token: str
+    On the loopback everybody may ask, elsewhere only who has the token; admin calls need it always.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token: str = ""
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         """Refuses to be reachable from elsewhere without a token that is worth the name."""
@@ -170,16 +175,6 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive, limits: Limit
 SWITCH = 0.0005  # seconds after which a thread that makes segments lets the answers go on
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where to listen, and the token; port 0 takes a free one."""
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-    token: str = ""
-    limits: Limits = field(default_factory=Limits)
-
-
 def read_token(path: Path | None, host: str) -> str:
     """The token of a file or of TANDEMRANK_TOKEN; on the loopback a new one where there is none."""
     if path is not None:
@@ -238,14 +233,6 @@ class BoundedConnection(HttpToolsProtocol):
         self.since = None
 
 
-def sweep(connections: set[Any], now: float, seconds: float) -> int:
-    """Ends the connections whose request has not arrived in time; returns how many."""
-    late = [c for c in list(connections) if getattr(c, "since", None) is not None and now - c.since > seconds]
-    for connection in late:
-        connection.transport.close()
-    return len(late)
-
-
 class Running(uvicorn.Server):
     """A server that tells its port when it listens, and sweeps connections that wait too long."""
 
@@ -267,9 +254,12 @@ class Running(uvicorn.Server):
         self._captured_signals.clear()
 
     async def on_tick(self, counter: int) -> bool:
-        """Every tenth of a second."""
+        """Every tenth of a second; ends the connections whose request has not arrived in time."""
         if counter % 5 == 0:
-            sweep(self.server_state.connections, asyncio.get_running_loop().time(), self.limits.seconds)
+            latest = asyncio.get_running_loop().time() - self.limits.seconds
+            for connection in list(self.server_state.connections):
+                if (since := getattr(connection, "since", None)) is not None and since < latest:
+                    connection.transport.close()
         return await super().on_tick(counter)
 
 

@@ -24,10 +24,10 @@ import numpy as np
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
-from tandemrank._base import checksum
+from tandemrank._base import buckets, checksum
 from tandemrank._base.files import Kind, replacing
 from tandemrank._base.ids import Id
-from tandemrank.errors import OutputError
+from tandemrank.errors import LogError, OutputError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
 from tandemrank.serving.journal import (
@@ -368,3 +368,19 @@ def wide(
             "timestamp": pl.from_epoch(pl.Series([round(i.time * 1e6) for i in impressions]), time_unit="us"),
         }
     )  # fmt: skip
+
+
+def read_segment(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
+    """Columns of a segment, here or in a bucket; refuses one that is damaged, or none."""
+    try:
+        with buckets.local(path) as here:
+            if damage := checksum.problem(Path(here)):
+                raise LogError(f"{path} {damage}")
+            frame = pl.read_parquet(here, glob=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise LogError(
+            f"cannot read {path}: {str(error).splitlines()[0]}. Expected a segment of a served log."
+        ) from error
+    if missing := [c for c in columns if c not in frame.columns]:
+        raise LogError(f"{path}: expected the columns {', '.join(columns)}; {', '.join(missing)} is not there.")
+    return frame.select(columns)

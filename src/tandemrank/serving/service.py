@@ -18,8 +18,8 @@ from typing import Literal
 from tandemrank.errors import OutputError, PolicyError, TandemRankError
 from tandemrank.policies.two_stage import load
 from tandemrank.serving import journal, propensities, records, verdict
+from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
-from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.messages import ArmAnswer, PolicyAnswer, TrafficAnswer
 from tandemrank.serving.propensities import Propensities
@@ -124,7 +124,6 @@ class Settings:
     rollback: bool = True
     promote: bool = False
     log_features: bool = False
-    seed: int | None = None
 
     @property
     def folder(self) -> PolicyFolder:
@@ -161,7 +160,6 @@ class Service:
             live,
             exploration=settings.exploration,
             recorder=self.recorder,
-            seed=settings.seed,
             theta=settings.theta,
             log_features=settings.log_features,
             clock=self.clock,

@@ -10,7 +10,7 @@ first impression of each counts: later ones of the same unit go to the same poli
 
 import math
 import threading
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -85,8 +85,7 @@ class Outcomes:
         self.tallies: dict[str, ClickTally] = {}
         self.fates: dict[Fate, int] = dict.fromkeys(get_args(Fate), 0)
         # By name, in the order of time, and in the same order those of them that are not settled.
-        self._pending: dict[str, _Pending] = {}
-        self._in_order: deque[_Pending] = deque()
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()
         self._open: deque[_Pending] = deque()
         self._lock = threading.RLock()
 
@@ -95,10 +94,9 @@ class Outcomes:
         with self._lock:
             self._pending[shown.impression.id] = found = _Pending(shown)
             self.lists[shown.impression.policy] += 1
-            self._in_order.append(found)
             self._open.append(found)
-            while len(self._in_order) > self.most:
-                self._settle_one(self._forget_oldest())
+            while len(self._pending) > self.most:
+                self._settle_one(self._pending.popitem(last=False)[1])
                 while self._open and self._open[0].settled:
                     self._open.popleft()
 
@@ -135,14 +133,9 @@ class Outcomes:
         with self._lock:
             while self._open and self._open[0].shown.impression.time + self.settle_after <= now:
                 count += self._settle_one(self._open.popleft())
-            while self._in_order and self._in_order[0].shown.impression.time + self.window < now:
-                self._forget_oldest()
+            while self._pending and next(iter(self._pending.values())).shown.impression.time + self.window < now:
+                self._pending.popitem(last=False)
         return count
-
-    def _forget_oldest(self) -> _Pending:
-        found = self._in_order.popleft()
-        self._pending.pop(found.shown.impression.id, None)
-        return found
 
     def _settle_one(self, found: _Pending) -> bool:
         """Once; returns whether this was the time."""

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import enumeration
-from tandemrank.serving import interleaving
-from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.interleaving import DraftTeam, draft, exposure
+from tandemrank.serving import drawing
+from tandemrank.serving.drawing import DraftTeam, Exploration, draft, drafted_exposure
 
 D, K = 5, 3
 THETA = np.array([1.0, 0.6, 0.3])
@@ -57,7 +56,7 @@ def exact(a: dict, b: dict, places: int) -> dict[str, float]:
 def test_exposure_of_the_draft_by_enumeration(K2, K2_other) -> None:
     a, b = team(0, K2), team(1, K2_other, "cdefg")
     wanted = exact(lists(a, K), lists(b, K), K)
-    rho, error = exposure((a, b), "abcdefg", THETA, Exploration(), samples=400, seed=0)
+    rho, error = drafted_exposure((a, b), "abcdefg", THETA, Exploration(), samples=400, seed=0)
     assert sum(wanted.values()) == pytest.approx(THETA.sum())
     assert np.all(np.abs(rho - list(wanted.values())) <= 5 * error + 1e-9)
     assert error.max() < 0.03
@@ -76,7 +75,7 @@ def test_exposure_with_exploration(how) -> None:
             plain, flat = lists(t, K), lists(t, K, flat=True)
             of.append({x: 0.6 * plain.get(x, 0.0) + 0.4 * flat.get(x, 0.0) for x in {**plain, **flat}})
     wanted = exact(*of, K)
-    rho, error = exposure((a, b), "abcde", THETA, how, samples=400, seed=0)
+    rho, error = drafted_exposure((a, b), "abcde", THETA, how, samples=400, seed=0)
     assert np.all(np.abs(rho - [wanted[x] for x in "abcde"]) <= 5 * error + 1e-9)
 
 
@@ -87,7 +86,7 @@ def test_fixed_lists_are_exact() -> None:
         for t in (a, b)
     ]
     wanted = exact({best[0]: 1.0}, {best[1]: 1.0}, K)
-    rho, error = exposure((a, b), "abcde", THETA, Exploration("deterministic"), samples=2, seed=0)
+    rho, error = drafted_exposure((a, b), "abcde", THETA, Exploration("deterministic"), samples=2, seed=0)
     assert rho == pytest.approx([wanted[x] for x in "abcde"])
     assert not error.any()
 
@@ -110,4 +109,4 @@ def test_a_draft_by_hand() -> None:
     assert draft(("abc", "bcd"), 3, 0b10) == (["a", "b", "c"], [0, 1, 1])
     assert draft(("a", "abcd"), 4, 0b00) == (["a", "b", "c", "d"], [0, 1, 1, 1])
     assert draft(("", ""), 4, 0b00) == ([], [])
-    assert len(set(interleaving.keys_of(5))) == 3
+    assert len(set(drawing.keys_of(5))) == 3
