@@ -146,7 +146,7 @@ def steep(D: int) -> TwoStagePolicy:
     return TwoStagePolicy(generator, ranker, K2, K, Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series(range(D))))
 
 
-def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path, monkeypatch) -> None:
+def test_a_heavy_re_ranker_is_explained_and_its_exploration_costed_by_candidates_alone(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(explain, "STRATEGIES", ("trained", "deterministic"))
     monkeypatch.setattr(explain, "OTHERS", 3)
     monkeypatch.setattr(explain, "SAMPLES", 500)
@@ -160,7 +160,7 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
     log.seal(everything=True)
     log.close()
     wanted = explain.explain(plain, 11, None, Exploration(), THETA)
-    wanted_prices = explain.exploration_costs(plain, THETA, log=[tmp_path]).strategies
+    wanted_costs = explain.exploration_costs(plain, THETA, log=[tmp_path]).strategies
     live, asked = counted(made, monkeypatch)
     assert live.ranks_candidates
     found = explain.explain(live, 11, None, Exploration(), THETA)
@@ -171,9 +171,9 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
         assert replace(c, exposure=0) == replace(by_item[c.item], exposure=0)
         assert c.exposure == pytest.approx(by_item[c.item].exposure, abs=0.1)  # few samples of the other
     asked.clear()
-    prices = explain.exploration_costs(live, THETA, log=[tmp_path]).strategies
+    costs = explain.exploration_costs(live, THETA, log=[tmp_path]).strategies
     assert len(asked) <= 12 + Q * 3  # those that stand for all others are asked about, too
-    for one, other in zip(prices, wanted_prices, strict=True):
+    for one, other in zip(costs, wanted_costs, strict=True):
         for name in ("kept", "clicks", "effective_best"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), abs=0.05), name
 
@@ -205,7 +205,7 @@ def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkey
         assert abs(mean - found[1][place][0]) <= 5 * np.hypot(error, found[1][place][1]) + 1e-6
 
 
-def test_prices_by_candidates_are_those_by_all_items(monkeypatch) -> None:
+def test_costs_by_candidates_are_those_by_all_items(monkeypatch) -> None:
     monkeypatch.setattr(explain, "SAMPLES", 2000)
     plain = LivePolicy(policy(2))
     wanted = explain.exploration_costs(plain, THETA).strategies

@@ -32,6 +32,7 @@ def test_a_list_a_batch_and_their_clicks(folder, tmp_path) -> None:
         assert [len(a["items"]) for a in answers] == [1, K, K, 2]
         assert [a["source"] for a in answers] == ["policy", "popular", "popular", "policy"]
         assert answers[3]["unknown"] == ["nothing"]
+        assert "query ids" in server.post("/rank", {"query_id": "requests"}).json()["error"]  # one question, no batch
         event = {"impression_id": one["impression_id"], "events": [{"item": one["items"][0]}]}
         assert server.post("/feedback", event).json() == {
             "recorded": True, "counted": 1, "repeated": 0, "late": 0, "unmatched": 0, "unknown": 0,
@@ -199,7 +200,7 @@ def test_the_description_names_every_call(folder, tmp_path) -> None:
         json.dumps(found)
 
 
-def test_a_price_list(folder, tmp_path) -> None:
+def test_what_exploration_costs(folder, tmp_path) -> None:
     from tandemrank.serving.explain import exploration_costs
     from tandemrank.serving.live_policy import LivePolicy
 

@@ -178,7 +178,7 @@ def _cost(policy: Path, how: Any, logs: list[str], curve: str | None, as_json: b
 
     live = LivePolicy(load(policy), name=str(policy))
     theta = examination_curve(live.K, read_curve_option(curve) or "reciprocal").tolist()
-    with working("pricing exploration"):
+    with working("computing what exploration costs"):
         found = explain.exploration_costs(live, theta, asked=how, log=logs)
     print_summary(found, as_json)
 

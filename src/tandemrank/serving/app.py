@@ -344,12 +344,7 @@ def application(context: Context) -> Application:
         code = getattr(error, "status_code", 404)
         return Reply({"error": "there is no such path." if code == 404 else "another method is expected here."}, code)
 
-    @asynccontextmanager
-    async def life(app: Starlette) -> AsyncIterator[None]:
-        async with _life(context):
-            yield
-
-    return Application(paths, exception_handlers={404: missing, 405: missing}, lifespan=life)
+    return Application(paths, exception_handlers={404: missing, 405: missing}, lifespan=lambda app: _life(context))
 
 
 def server(

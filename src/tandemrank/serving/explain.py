@@ -195,12 +195,12 @@ def _query_costs(
     s_c, s_r = scores.s_c, scores.remembering()
     best_list = BEST.draw(s_c, s_r, live.K2, len(theta), 0)
     logged = [] if shown is None else [live.item_at[item] for item in shown["items"] if item in live.item_at]
-    documents, count = _looked_at(live, [*best_list[best_list >= 0], *logged], derive(seed, "price", "others", q))
+    documents, count = _looked_at(live, [*best_list[best_list >= 0], *logged], derive(seed, "cost", "others", q))
     best, _ = BEST.exposure(s_c, s_r, documents, curve, live.K2, samples=1, seed=0)
     equal = np.full(len(documents), float(np.sum(theta[: len(s_c)])) / len(s_c))
     found = []
     for name in names:
-        options = {"samples": SAMPLES, "seed": derive(seed, "price", name, q)}
+        options = {"samples": SAMPLES, "seed": derive(seed, "cost", name, q)}
         rho, _ = parse(name).exposure(s_c, s_r, documents, curve, live.K2, **options)
         found.append(
             _QueryCost(

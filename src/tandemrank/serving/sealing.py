@@ -47,7 +47,7 @@ SEGMENT = Kind("segment of a served log")
 
 @dataclass(frozen=True)
 class Sealed:
-    """What became of a journal: its segment, impressions and clicks there, and events that came late or for nothing.
+    """What became of a journal: its segment, impressions and clicks there, and events that were late or for nothing.
 
     `path` is None where nothing is left to write. `set_aside`: impressions whose propensity is not known, since a process that
     died alone knew the features of the query. `empty`: answers that showed nothing, of which there is no row. `damaged`:
@@ -316,7 +316,7 @@ class Sealer:
 def join_clicks(
     impressions: Iterable[Impression], clicks: Iterable[StoredEvent], window: float
 ) -> tuple[dict[str, set[Id]], int, int]:
-    """The clicked items of each impression, and how many distinct clicks came too late, or for an item that it did not show."""
+    """The clicked items of each impression, and how many distinct clicks were too late, or on an item that it did not show."""
     shown = {i.id: i for i in impressions}
     clicked: dict[str, set[Id]] = {}
     late: set[tuple[str, Id]] = set()

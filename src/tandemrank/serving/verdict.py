@@ -101,7 +101,7 @@ class Outcomes:
                     self._open.popleft()
 
     def event(self, impression_id: str, event: Event, now: float) -> Fate:
-        """An event came, and this became of it."""
+        """What becomes of an event."""
         with self._lock:
             fate = self._fate(impression_id, event, now)
             self.fates[fate] += 1
@@ -201,6 +201,50 @@ class VerdictPoint:
     high: float
 
 
+class Credits:
+    """Interleaved lists: how often each Z in [-K, K] was seen, and what it says, as `TwoArms` of split traffic.
+
+    Z is the clicks on items of the new policy minus those on items of the old.
+    """
+
+    def __init__(self, K: int) -> None:
+        self.K, self.stakes = K, bounds.spread_stakes()
+        self.counts: NDArray[np.int64] = np.zeros(2 * K + 1, np.int64)
+
+    def add(self, Z: int) -> None:
+        """One more list."""
+        self.counts[self.K + Z] += 1
+
+    @property
+    def impressions(self) -> tuple[int, int]:
+        """Of the new policy and of the old: every list is of both."""
+        n = int(self.counts.sum())
+        return n, n
+
+    @property
+    def difference(self) -> float:
+        """The mean of Z."""
+        return float(self._terms().mean)
+
+    def evidence(self, u: float) -> tuple[float, float]:
+        """The logarithms of the wealth against "Z is at most u" and against "it is at least u"."""
+        if not self.counts.any():
+            return 0.0, 0.0
+        terms, stakes = self._terms(), self.stakes
+        better = stakes.log_mean(bounds.log_wealth(terms, u, stakes.fractions))
+        worse = stakes.log_mean(bounds.log_wealth(terms.mirrored(), -u, stakes.fractions))
+        return float(better), float(worse)
+
+    def one_sided(self, level: float) -> tuple[float, float]:
+        """A lower and an upper bound, each at the level."""
+        low, high = (bounds.betting(t, level, stakes=self.stakes) for t in (self._terms(), self._terms().mirrored()))
+        return low, -high
+
+    def _terms(self) -> Terms:
+        values = np.arange(-self.K, self.K + 1, dtype=np.float64)
+        return Terms(values, np.ones(len(values)), float(self.K), float(self.K), self.counts.astype(np.float64))
+
+
 class LiveTest:
     """The test of one policy against another, from the first split to the last; a share may change meanwhile.
 
@@ -211,8 +255,8 @@ class LiveTest:
         (self.old, _), (self.new, share) = mixture
         self.mode, self.K, self.level = mode, K, level
         against = stakes_against_a_loss(K, usual, share)
-        self.arms = TwoArms(K, centre=min(usual, float(K)), against=against)
-        self.credits: NDArray[np.int64] = np.zeros(2 * K + 1, np.int64)
+        split = TwoArms(K, centre=min(usual, float(K)), against=against)
+        self.seen: TwoArms | Credits = Credits(K) if mode == "interleave" else split
         self.history: list[VerdictPoint] = []
         self._fresh: dict[float, tuple[list[int], list[int]]] = {}
         self._units: set[int] = set()
@@ -229,12 +273,12 @@ class LiveTest:
         mixture, teams = shown.impression.mixture, shown.teams
         if not self.fits(mixture, "split" if teams is None else "interleave") or not self._counts(shown.unit):
             return
-        if teams is not None:
-            of_new = sum(teams[rank] for rank in ranks)
-            self.credits[self.K + of_new - (len(ranks) - of_new)] += 1
-            return
-        fresh = self._fresh.setdefault(mixture[1][1], ([], []))
-        fresh[0 if shown.arm == 1 else 1].append(len(ranks))
+        if isinstance(self.seen, Credits):
+            assert teams is not None
+            self.seen.add(sum(1 if teams[rank] == 1 else -1 for rank in ranks))
+        else:
+            fresh = self._fresh.setdefault(mixture[1][1], ([], []))
+            fresh[0 if shown.arm == 1 else 1].append(len(ranks))
 
     def _counts(self, unit: str | None) -> bool:
         if unit is None:
@@ -248,35 +292,28 @@ class LiveTest:
     def look(self) -> Decision:
         """Takes in what was heard; the decision at the level, one-sided: a false rollback has at most 1 - level."""
         for share, (new, old) in self._fresh.items():
-            self.arms = self.arms.update(new, old, share)
+            assert isinstance(self.seen, TwoArms)
+            self.seen = self.seen.update(new, old, share)
         self._fresh = {}
         enough = math.log(1 / (1 - self.level))
-        for side, found in enumerate(self._evidence()):
+        for side, found in enumerate(self.seen.evidence(0.0)):
             if found > enough >= self._peaks[side]:
                 self._sharpen()  # the bound that decides is read off where it decides
             self._peaks[side] = max(self._peaks[side], found)
-        total = sum(self.impressions)
+        total = sum(self.seen.impressions)
         if total >= self._next and len(self.history) < POINTS:
             self._next = max(total + 1, int(1.15 * total))
-            self.history.append(VerdictPoint(total, self._difference() or 0.0, *self._interval()))
+            self.history.append(VerdictPoint(total, self.seen.difference, *self._interval()))
         if self._peaks[1] > enough:
             return "roll back"
         return "promote" if self._peaks[0] > enough else "continue"
-
-    @property
-    def impressions(self) -> tuple[int, int]:
-        """Of the new policy and of the old; interleaved ones are of both."""
-        if self.mode == "interleave":
-            n = int(self.credits.sum())
-            return n, n
-        return self.arms.impressions
 
     def verdict(self) -> LiveVerdict:
         """All that is known by now."""
         decision = self.look()
         self._sharpen()
         low, high = self._interval()
-        new, old = self.impressions
+        new, old = self.seen.impressions
         p_better, p_worse = (min(1.0, math.exp(-peak)) for peak in self._peaks)
         at_level, per = f"at level {self.level:.0%}", "clicks per impression or more"
         words = {
@@ -290,7 +327,7 @@ class LiveTest:
             mode=self.mode,
             impressions_new=new,
             impressions_old=old,
-            difference=self._difference(),
+            difference=self.seen.difference if new + old else None,
             low=low,
             high=high,
             at_least=self._sharpest[0],
@@ -302,27 +339,6 @@ class LiveTest:
             words=words,
         )
 
-    def _credit_terms(self) -> Terms:
-        values = np.arange(-self.K, self.K + 1, dtype=np.float64)
-        return Terms(values, np.ones(len(values)), float(self.K), float(self.K), self.credits.astype(np.float64))
-
-    def _evidence(self) -> tuple[float, float]:
-        """The logarithms of the wealth against "not better" and against "not worse"."""
-        if self.mode != "interleave":
-            return self.arms.evidence(0.0)
-        terms, stakes = self._credit_terms(), self.arms.stakes
-        if not self.credits.sum():
-            return 0.0, 0.0
-        better, worse = (
-            float(stakes.log_mean(bounds.log_wealth(t, 0.0, stakes.fractions))) for t in (terms, terms.mirrored())
-        )
-        return better, worse
-
-    def _difference(self) -> float | None:
-        if not sum(self.impressions):
-            return None
-        return float(self._credit_terms().mean) if self.mode == "interleave" else float(self.arms.difference)
-
     def _interval(self) -> tuple[float, float]:
         return self._bounds((1 + self.level) / 2)
 
@@ -333,12 +349,6 @@ class LiveTest:
 
     def _bounds(self, level: float) -> tuple[float, float]:
         """A lower and an upper bound, each at the level."""
-        if not sum(self.impressions):
+        if not any(self.seen.impressions):
             return -float(self.K), float(self.K)
-        if self.mode != "interleave":
-            return self.arms.one_sided(level)
-        terms, stakes = self._credit_terms(), self.arms.stakes
-        return (
-            bounds.betting(terms, level, stakes=stakes),
-            -bounds.betting(terms.mirrored(), level, stakes=stakes),
-        )
+        return self.seen.one_sided(level)
