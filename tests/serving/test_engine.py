@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import enumeration
+from served import Clock
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, InputError, LogError, OutputError
 from tandemrank.gradients import race
@@ -33,16 +34,6 @@ def policy(seed: int = 0, items: list | None = None) -> TwoStagePolicy:
     stages = [MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3))) for _ in range(2)]
     ids = Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series(items or [f"i{d}" for d in range(D)]))
     return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
-
-
-class Clock:
-    """A time that tests move."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def rows(live: LivePolicy, query: int, available: list[str] | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -347,7 +338,7 @@ def test_replay_draws_every_list_again(tmp_path, how) -> None:
 def test_replay_refuses_what_is_no_row_of_a_served_log(tmp_path, columns) -> None:
     log = Recorder(tmp_path, Propensities(2))
     server = Server(policy(), recorder=log)
-    server.rank(10, features={"age": 3.0})
+    server.rank(10, query_features={"age": 3.0})
     [sealed] = log.seal(everything=True)
     log.close()
     frame = pl.read_parquet(sealed.path)

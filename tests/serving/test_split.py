@@ -118,16 +118,16 @@ def test_a_stranger_with_features_gets_what_the_extended_policy_gives() -> None:
     for found, other in zip(live.scores(99, {"age": 61.0, "land": "b"}).rows(), wanted, strict=True):
         assert np.allclose(found, other.numpy(), atol=1e-5)
     server = Server(live)
-    assert server.rank(99, features={"age": 61.0, "land": "b"}).source == "features"
-    assert server.rank(10, features={"age": 61.0}).source == "policy"
-    assert Server(policy()).rank(99, features={"age": 61.0}).source == "popular"
+    assert server.rank(99, query_features={"age": 61.0, "land": "b"}).source == "features"
+    assert server.rank(10, query_features={"age": 61.0}).source == "policy"
+    assert Server(policy()).rank(99, query_features={"age": 61.0}).source == "popular"
 
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
     log = Recorder(tmp_path, Propensities(5))
     server = Server(two_towers(), recorder=log, log_features=asked)
-    server.rank(features={"age": 61.25, "land": "b"})
+    server.rank(query_features={"age": 61.25, "land": "b"})
     server.rank(11)
     [journal] = tmp_path.glob("journal-*.bin")
     assert (b"61.25" in journal.read_bytes()) is asked
@@ -147,7 +147,7 @@ def test_the_same_process_knows_the_features(tmp_path) -> None:
     log = Recorder(tmp_path, Propensities(5))
     server = Server(two_towers(), recorder=log)
     for age in (61.25, 61.25, 20.0):
-        server.rank(features={"age": age})
+        server.rank(query_features={"age": age})
     [sealed] = log.seal(everything=True)
     log.close()
     assert (sealed.impressions, sealed.set_aside) == (3, 0)
@@ -164,7 +164,7 @@ def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, ask
             records.split(server.traffic.first, LivePolicy(replace(two_towers(), K2=K2 - 1)), 0.5, salt="s", mode=mode)
         )
     views = [{"age": 20.0, "land": "a"}, {"age": 80.0, "land": "b"}]
-    shown = {server.rank(99, features=views[n % 2]).impression_id: n % 2 for n in range(40)}
+    shown = {server.rank(99, query_features=views[n % 2]).impression_id: n % 2 for n in range(40)}
     [sealed] = log.seal(everything=True)
     log.close()
     live = server.traffic.first

@@ -100,28 +100,31 @@ class Server:
         *,
         K: int | None = None,
         items: Sequence[Id] | None = None,
-        features: FeatureValues | None = None,
+        query_features: FeatureValues | None = None,
         unit: str | None = None,
     ) -> Ranked:
         """A list for the query; K of its places, at most the policy's; only of `items`, where those are given."""
-        return self._given_out(self._traffic, [self._drawn(self._traffic, query_id, K, items, features, unit)])[0]
+        asked = {"query_id": query_id, "K": K, "items": items, "query_features": query_features, "unit": unit}
+        return self.rank_all([asked])[0]
 
     def rank_all(self, requests: Sequence[Mapping[str, Any]]) -> list[Ranked]:
         """Lists for several queries, each by the arguments of `rank`: all of them, or a refusal that leaves no trace."""
-        now, names = self._traffic, ("query_id", "K", "items", "features", "unit")
-        return self._given_out(now, [self._drawn(now, *(asked.get(name) for name in names)) for asked in requests])
+        now = self._traffic
+        drawn = [self._drawn(now, **asked) for asked in requests]
+        logged = self._record([one.impression for one in drawn])
+        return [self._given_out(now, one, logged) for one in drawn]
 
     def _drawn(
         self,
         now: Traffic,
-        query_id: Id | None,
-        K: int | None,
-        items: Sequence[Id] | None,
-        features: FeatureValues | None,
-        unit: str | None,
+        query_id: Id | None = None,
+        K: int | None = None,
+        items: Sequence[Id] | None = None,
+        query_features: FeatureValues | None = None,
+        unit: str | None = None,
     ) -> ShownList:
         """A list that nobody has seen yet, and that nothing remembers."""
-        live = now.first
+        live, features = now.first, query_features
         K = live.K if K is None else K
         if not 1 <= K <= live.K:
             raise InputError(f"K must be from 1 to {live.K}, the places of the policy; got {K}.")
@@ -151,25 +154,18 @@ class Server:
         shown, teams = answer(now, arm, asked)
         return ShownList(asked._replace(items=shown), arm, teams, unit)
 
-    def _given_out(self, now: Traffic, drawn: Sequence[ShownList]) -> list[Ranked]:
-        """Has lists recorded, and gives them out."""
-        logged = self._record([one.impression for one in drawn])
-        answers = []
-        for one in drawn:
-            if self.outcomes is not None:
-                self.outcomes.shown(one)
-            found = one.impression
-            answers.append(
-                Ranked(
-                    impression_id=found.id,
-                    items=found.items,
-                    policy=found.policy,
-                    source=now.arms[one.arm].live.source(found.query_id, found.features),
-                    logged=logged,
-                    unknown=tuple(i for i in found.available or () if not any(i in a.live.item_at for a in now.arms)),
-                )
-            )
-        return answers
+    def _given_out(self, now: Traffic, shown: ShownList, logged: bool) -> Ranked:
+        if self.outcomes is not None:
+            self.outcomes.shown(shown)
+        found = shown.impression
+        return Ranked(
+            impression_id=found.id,
+            items=found.items,
+            policy=found.policy,
+            source=now.arms[shown.arm].live.source(found.query_id, found.features),
+            logged=logged,
+            unknown=tuple(i for i in found.available or () if not any(i in a.live.item_at for a in now.arms)),
+        )
 
     def feedback(self, impression_id: str, events: Sequence[Event]) -> Feedback:
         """Records events of an impression; the same event twice counts once."""

@@ -33,16 +33,6 @@ class RankRequest(Message):
     )
     items: Annotated[list[Id], Field(max_length=ITEMS)] | None = Field(None, description="Only these are available.")
 
-    def arguments(self) -> dict[str, Any]:
-        """As the engine takes them."""
-        return {
-            "query_id": self.query_id,
-            "K": self.K,
-            "items": self.items,
-            "features": self.query_features,
-            "unit": self.unit,
-        }
-
 
 class ExplainRequest(Message):
     """A question whose answer nobody is shown: what each live policy makes of it."""
