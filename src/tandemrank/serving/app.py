@@ -146,10 +146,10 @@ async def rank(request: HttpRequest, context: Context) -> Response:
     body = await body_of(request, context)
     if isinstance(body, dict) and "requests" in body:
         batch = messages.RankBatch.model_validate(body)
-        found = server.rank_all([dict(one) for one in batch.requests])
+        found = server.rank_all([vars(one) for one in batch.requests])
         reply = Reply({"answers": [one._asdict() for one in found]})
     else:
-        reply = Reply(server.rank(**dict(messages.RankRequest.model_validate(body)))._asdict())
+        reply = Reply(server.rank(**vars(messages.RankRequest.model_validate(body)))._asdict())
     context.metrics.ranked(perf_counter() - start)
     return reply
 
