@@ -3,10 +3,10 @@
     python benchmarks/canaries.py [--canaries 1000] [--impressions 2000] [--share 0.5] [--seed 0] [--json]
 
 
-Clicks of an impression are Binomial(K, rate / K); chance gives it to the new pair or to the old. Two questions:
+Clicks of an impression are Binomial(K, rate / K); chance gives it to the new policy or to the old. Two questions:
 
-    equal pairs           how often is the new one rolled back, if one looks after every single impression?
-    half of the clicks    how many impressions, of both pairs, until the new one is rolled back?
+    equal policies           how often is the new one rolled back, if one looks after every single impression?
+    half of the clicks    how many impressions, of both policies, until the new one is rolled back?
 
 The bet is that of `serving.verdict.LiveTest`, which a server asks.
 """
@@ -22,14 +22,14 @@ from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.sequential import stakes_against_a_loss
 from tandemrank.serving.verdict import LEVEL
 
-K, RATE = 10, 0.5  # places, and clicks per impression of the old pair
+K, RATE = 10, 0.5  # places, and clicks per impression of the old policy
 
 
 @dataclass(frozen=True)
 class Canaries:
-    """Shares of canaries that were rolled back: of equal pairs, and of pairs with half the clicks; and when, of the latter.
+    """Shares of canaries that were rolled back, of equal policies and of some with half the clicks; and when, of the latter.
 
-    `rolled_back_after`: impressions of both pairs until 50% and 95% of the bad pairs were rolled back; None if fewer were.
+    `rolled_back_after`: impressions of both policies until 50% and 95% of the bad ones were rolled back; None if fewer were.
     """
 
     canaries: int
@@ -37,18 +37,18 @@ class Canaries:
     share: float
     false_rollbacks: float
     false_promotions: float
-    bad_pairs: int
+    bad_policies: int
     rolled_back: float
     rolled_back_after: dict[str, float | None]
 
 
 def measure(
-    *, canaries: int = 1000, impressions: int = 2000, bad_pairs: int = 200, share: float = 0.5, seed: int = 0
+    *, canaries: int = 1000, impressions: int = 2000, bad_policies: int = 200, share: float = 0.5, seed: int = 0
 ) -> Canaries:
     """Both questions."""
     rng = np.random.default_rng(seed)
     ends = [one(rng, RATE, impressions, share) for _ in range(canaries)]
-    bad = [one(rng, RATE / 2, impressions, share) for _ in range(bad_pairs)]
+    bad = [one(rng, RATE / 2, impressions, share) for _ in range(bad_policies)]
     when = np.array([n if decision == "roll back" else np.inf for decision, n in bad])
     after = {f"{q:.0%}": float(np.quantile(when, q, method="inverted_cdf")) for q in (0.5, 0.95)} if bad else {}
     wrong = [float(np.mean([decision == x for decision, _ in ends])) for x in ("roll back", "promote")]
@@ -60,7 +60,7 @@ def measure(
         share=share,
         false_rollbacks=wrong[0],
         false_promotions=wrong[1],
-        bad_pairs=bad_pairs,
+        bad_policies=bad_policies,
         rolled_back=rolled_back,
         rolled_back_after=found,
     )
@@ -78,7 +78,7 @@ def one(rng: np.random.Generator, new: float, impressions: int, share: float) ->
 def drawn(
     rng: np.random.Generator, new: float, impressions: int, share: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Who answered each impression (1: the new pair), and its clicks.  Shapes: -> [n], [n]."""
+    """Who answered each impression (1: the new policy), and its clicks.  Shapes: -> [n], [n]."""
     arm = (rng.random(impressions) < share).astype(np.int64)
     return arm, rng.binomial(K, np.where(arm == 1, new, RATE) / K)
 
@@ -97,7 +97,7 @@ def _looks(arm: NDArray[np.int64], clicks: NDArray[np.int64], share: float, sign
 
 
 def proportion(text: str) -> float:
-    """Of the new pair: both must answer now and then."""
+    """Of the new policy: both must answer now and then."""
     found = float(text)
     if not 0.01 <= found <= 0.99:
         raise argparse.ArgumentTypeError(f"expected a share from 0.01 to 0.99; got {text}")
@@ -107,9 +107,9 @@ def proportion(text: str) -> float:
 def main() -> None:
     """Measures and prints."""
     found = options(__doc__)
-    found.add_argument("--canaries", type=positive, default=1000, help="simulated canaries of equal pairs")
+    found.add_argument("--canaries", type=positive, default=1000, help="simulated canaries of equal policies")
     found.add_argument("--impressions", type=positive, default=2000, help="impressions of a canary, each looked at")
-    found.add_argument("--share", type=proportion, default=0.5, help="share of the new pair, 0.01 to 0.99")
+    found.add_argument("--share", type=proportion, default=0.5, help="share of the new policy, 0.01 to 0.99")
     found.add_argument("--seed", type=not_negative, default=0)
     asked = found.parse_args()
     report(

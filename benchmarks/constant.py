@@ -12,7 +12,7 @@ from tandemrank.serving import run
 
 ANSWER = (
     b'{"impression_id":"69a43c658de835eb66639e49d54f6ad1","items":[212,202,284,166,325,9,352,349,316,183],'
-    b'"policy":"ba8bb1cd49640c11","source":"pair","logged":true,"unknown":[]}'
+    b'"policy":"ba8bb1cd49640c11","source":"policy","logged":true,"unknown":[]}'
 )
 
 

@@ -1,4 +1,4 @@
-"""A live pair over HTTP against the same framework answering a constant, side by side; and what swaps and kills do to it.
+"""A live policy over HTTP against the same framework answering a constant, side by side; and what swaps and kills do to it.
 
     python benchmarks/serve.py [--quick] [--seed 0] [--json]
 
@@ -64,7 +64,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Swaps:
-    """Hot swaps under load: requests that did not get a list, and lists that are not wholly of the pair that they name."""
+    """Hot swaps under load: requests that did not get a list, and lists that are not wholly of the policy that they name."""
 
     swaps: int
     requests: int
@@ -125,9 +125,9 @@ def measure(size: Size | None = None, *, seed: int = 0, say: Callable[[object], 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for number in range(2):
-            random_pair(size, seed + number).save(folder / "pairs" / f"pair-{number}")
+            random_policy(size, seed + number).save(folder / "policies" / f"policy-{number}")
         p50, p99, rate, cpu = _speed(folder, size)
-        say(f"p50 {p50}, p99 {p99}, cpu {cpu} ms, {rate} requests per second: of the pair and of the constant")
+        say(f"p50 {p50}, p99 {p99}, cpu {cpu} ms, {rate} requests per second: of the policy and of the constant")
         say(equal := _replayed(folder, size))
         say(swaps := swapped(folder, size))
         say(kills := killed(folder, size))
@@ -152,8 +152,8 @@ def measure(size: Size | None = None, *, seed: int = 0, say: Callable[[object], 
         )
 
 
-def random_pair(size: Size, seed: int) -> TwoStagePolicy:
-    """A pair of random factors; scores have a standard deviation of about 2."""
+def random_policy(size: Size, seed: int) -> TwoStagePolicy:
+    """A policy of random factors; scores have a standard deviation of about 2."""
     rng = np.random.default_rng(seed)
     scale = np.sqrt(2 / np.sqrt(size.rank))
     stages = [
@@ -226,10 +226,10 @@ def _cpu(pid: int) -> float:
 
 
 def _speed(folder: Path, size: Size) -> tuple[list[float], list[float], list[float], list[float]]:
-    """p50 and p99 in milliseconds, requests per second, milliseconds of processor time: of the pair and of the constant."""
+    """p50 and p99 in milliseconds, requests per second, milliseconds of processor time: of the policy and of the constant."""
     with ExitStack() as stack:
-        pair = str(folder / "pairs" / "pair-0")
-        ours = stack.enter_context(started(pair, "--log", str(folder / "log-speed"), token=TOKEN))
+        policy = str(folder / "policies" / "policy-0")
+        ours = stack.enter_context(started(policy, "--log", str(folder / "log-speed"), token=TOKEN))
         other = stack.enter_context(started(token=TOKEN, python=CONSTANT))
         rng = np.random.default_rng(0)
         one = [stack.enter_context(wires(server.url, 1))[0] for server in (ours, other)]
@@ -269,14 +269,14 @@ def _rate(connections: Sequence[Wire], n: int, queries: int, rng: np.random.Gene
 
 
 def swapped(folder: Path, size: Size) -> Swaps:
-    """Pairs take turns while requests come; every list is drawn again afterwards from the pair that it names."""
+    """Pairs take turns while requests come; every list is drawn again afterwards from the policy that it names."""
     failed, done, log = 0, threading.Event(), folder / "log-swaps"
-    with started(str(folder / "pairs" / "pair-0"), "--log", str(log), token=TOKEN) as server:
+    with started(str(folder / "policies" / "policy-0"), "--log", str(log), token=TOKEN) as server:
         admin = Client(server.url, token=TOKEN)
 
         def swap() -> None:
             for number in range(size.swaps):
-                policy = admin.call("POST", "/pairs", {"folder": f"pair-{(number + 1) % 2}"})["policy"]
+                policy = admin.call("POST", "/policies", {"folder": f"policy-{(number + 1) % 2}"})["policy"]
                 admin.call("POST", "/split", {"policy": policy, "share": 1})
             admin.close()
             done.set()
@@ -300,7 +300,7 @@ def killed(folder: Path, size: Size) -> Kills:
     """A server is killed and started again; what it acknowledged a second before must be in the log, once, and whole."""
     log, acknowledged = folder / "log-kills", []
     for _ in range(size.kills):
-        with started(str(folder / "pairs" / "pair-0"), "--log", str(log), token=TOKEN) as server:
+        with started(str(folder / "policies" / "policy-0"), "--log", str(log), token=TOKEN) as server:
             found = _until_killed(server.url, server.process.pid, size)
             server.process.wait()
         end = found[-1][1]
@@ -339,16 +339,16 @@ def _until_killed(url: str, pid: int, size: Size) -> list[tuple[str, float]]:
 def _sealed(folder: Path, log: Path) -> replay.Replayed:
     """Makes segments of what a server left, and draws every list again."""
     sealer = Sealer(log, Propensities(samples=1))
-    pairs = PolicyFolder(folder / "pairs").find(sealer.missing())
-    for live in pairs:
-        sealer.know(live)
+    policies = PolicyFolder(folder / "policies").find(sealer.missing())
+    for live in policies:
+        sealer.propensities.know(live)
     sealer.seal(everything=True)
-    return replay.replay([log], pairs)
+    return replay.replay([log], policies)
 
 
 def _replayed(folder: Path, size: Size) -> float:
     """The share of equal lists among many, of the engine alone."""
-    live = LivePolicy(random_pair(size, 0))
+    live = LivePolicy(random_policy(size, 0))
     recorder = Recorder(folder / "log-replay", Propensities(samples=1))
     server = Server(live, recorder=recorder)
     rng = np.random.default_rng(1)
@@ -363,14 +363,14 @@ def _replayed(folder: Path, size: Size) -> float:
 def large(size: Size, seed: int) -> Large:
     """A large catalogue: a list for queries that come for the first time, and again."""
     big = Size(D=size.million, K2=size.K2, K=size.K, rank=64, queries=size.million_requests + 1)
-    pair = random_pair(big, seed)
-    return Large(size.million, *_first_and_kept(pair, size.million_requests))
+    policy = random_policy(big, seed)
+    return Large(size.million, *_first_and_kept(policy, size.million_requests))
 
 
-def _first_and_kept(pair: TwoStagePolicy, requests: int) -> tuple[float, float, float, float]:
+def _first_and_kept(policy: TwoStagePolicy, requests: int) -> tuple[float, float, float, float]:
     """p50 and p99 of the first list of a query, and of the second."""
-    server = Server(LivePolicy(pair))
-    server.live.warm()
+    server = Server(LivePolicy(policy))
+    server.traffic.first.warm()
     taken = np.zeros((requests, 2))
     for query in range(requests):
         for turn in range(2):

@@ -62,8 +62,10 @@ def believed(Q: int = 6, D: int = 8, *, seed: int = 1, entries: bool = True) -> 
     return Believed(X, Y, spread, memory, nobody, f)
 
 
-def policy(Q: int = 6, D: int = 8, K2: int = 5, K: int = 3, *, seed: int = 1) -> TwoStagePolicy:
+def policy(
+    Q: int = 6, D: int = 8, K2: int = 5, K: int = 3, *, seed: int = 1, ids: Vocabulary | None = None
+) -> TwoStagePolicy:
     """Both stages."""
     ranker = believed(Q, D, seed=seed)
-    ids = Vocabulary(pl.Series("query_id", np.arange(Q)), pl.Series("item_id", np.arange(D)))
+    ids = ids or Vocabulary(pl.Series("query_id", np.arange(Q)), pl.Series("item_id", np.arange(D)))
     return TwoStagePolicy(generator_of(ranker, 4), ranker, K2, K, ids)

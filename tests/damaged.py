@@ -734,7 +734,7 @@ USAGE = {
     "serving with a bucket of nobody's protocol": [
         *["serve", "POLICY", "--log", "log", "--bucket", "magic://bucket/log", "--port", "0"]
     ],
-    "sealing with a bucket of nobody's protocol": ["seal", ".", "--pairs", ".", "--bucket", "magic://bucket/log"],
+    "sealing with a bucket of nobody's protocol": ["seal", ".", "--policies", ".", "--bucket", "magic://bucket/log"],
     "validating a URL of nobody's protocol": ["validate", "magic://bucket/log"],
     "validating a URL with nothing there": ["validate", "memory://nothing/log"],
     "estimating by a URL with nothing there": ["estimate", "--logs", "memory://nothing/log", "--policy", "POLICY"],
@@ -742,23 +742,23 @@ USAGE = {
     "learning from a URL with nothing there": ["learn", "--logs", "memory://nothing/log", "--out", "out"],
     "learning from a file:// URL that is not there": ["learn", "--logs", "file:///nothing/log", "--out", "out"],
     "deciding by a URL of nobody's protocol": ["decide", "--logs", "magic://bucket/log", "--policy", "POLICY"],
-    "replaying a URL with nothing there": ["replay", "memory://nothing/log", "--pairs", "."],
-    "sealing nothing": ["seal", "nothing", "--pairs", "."],
-    "sealing a file": ["seal", "LOG", "--pairs", "."],
+    "replaying a URL with nothing there": ["replay", "memory://nothing/log", "--policies", "."],
+    "sealing nothing": ["seal", "nothing", "--policies", "."],
+    "sealing a file": ["seal", "LOG", "--policies", "."],
     "serving under a strange name": ["serve", "POLICY", "--log", "log", "--replica", "a/b", "--port", "0"],
     "serving by an unknown engine": ["serve", "POLICY", "--engine", "magic"],
     "serving from no replicas": ["serve", "POLICY", "--engine", "ray", "--replicas", "0"],
     "serving from several replicas of one name": ["serve", "POLICY", "--engine", "ray", "--replica", "a"],
     "serving nothing from several replicas": ["serve", "nothing", "--engine", "ray"],
     "serving from several replicas on any port": ["serve", "POLICY", "--engine", "ray", "--port", "0"],
-    "sealing with a window in words": ["seal", ".", "--pairs", ".", "--window", "long"],
-    "replaying nothing": ["replay", "nothing", "--pairs", "."],
-    "replaying a log that was not served": ["replay", "LOG", "--pairs", "."],
-    "replaying ratings": ["replay", "RATINGS", "--pairs", "."],
-    "replaying with pairs that are not there": ["replay", "SERVED", "--pairs", "nothing"],
-    "replaying with pairs in a file": ["replay", "SERVED", "--pairs", "LOG"],
-    "replaying without the folder of pairs": ["replay", "SERVED"],
-    "replaying a folder without segments": ["replay", "POLICY", "--pairs", "."],
+    "sealing with a window in words": ["seal", ".", "--policies", ".", "--window", "long"],
+    "replaying nothing": ["replay", "nothing", "--policies", "."],
+    "replaying a log that was not served": ["replay", "LOG", "--policies", "."],
+    "replaying ratings": ["replay", "RATINGS", "--policies", "."],
+    "replaying with policies that are not there": ["replay", "SERVED", "--policies", "nothing"],
+    "replaying with policies in a file": ["replay", "SERVED", "--policies", "LOG"],
+    "replaying without the folder of policies": ["replay", "SERVED"],
+    "replaying a folder without segments": ["replay", "POLICY", "--policies", "."],
     "examining one rank": ["examine", "LOG", "--list-length", "1"],
     "examining ratings": ["examine", "RATINGS"],
     "examining a policy": ["examine", "POLICY/weights.safetensors"],
@@ -893,7 +893,7 @@ def in_each_row(**columns: pl.Expr) -> Damage:
 
 
 def replayed(good: Good, name: str) -> list[str]:
-    return ["replay", name, "--pairs", str(good.folder)]
+    return ["replay", name, "--policies", str(good.folder)]
 
 
 file_cases(

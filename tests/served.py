@@ -1,4 +1,4 @@
-"""A small pair on HTTP for tests: in this process, without a socket, or as a process of its own on the loopback."""
+"""A small policy on HTTP for tests: in this process, without a socket, or as a process of its own on the loopback."""
 
 import asyncio
 import subprocess
@@ -14,9 +14,10 @@ import polars as pl
 from tandemrank._base.ids import Vocabulary
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving.access import Access, Limits
 from tandemrank.serving.app import Context, application
 from tandemrank.serving.client import started
+from tandemrank.serving.records import Impression, Mixture, ShownList
+from tandemrank.serving.run import Address, Limits
 from tandemrank.serving.service import Service, Settings
 
 Q, D, K2, K = 6, 12, 6, 3
@@ -33,7 +34,7 @@ class Clock:
         return self.now
 
 
-def pair(seed: int = 0, *, items: int = D, K: int = K) -> TwoStagePolicy:
+def policy(seed: int = 0, *, items: int = D, K: int = K) -> TwoStagePolicy:
     rng = np.random.default_rng(seed)
     stages = [MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(items, 3))) for _ in range(2)]
     ids = Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series([f"i{d}" for d in range(items)]))
@@ -41,10 +42,36 @@ def pair(seed: int = 0, *, items: int = D, K: int = K) -> TwoStagePolicy:
 
 
 def saved(folder: Path, *seeds: int) -> Path:
-    """Pairs pair-0, pair-1, ... in a folder."""
+    """Policies policy-0, policy-1, ... in a folder."""
     for seed in seeds:
-        pair(seed).save(folder / f"pair-{seed}")
+        policy(seed).save(folder / f"policy-{seed}")
     return folder
+
+
+def shown(
+    mixture: Mixture,
+    arm: int = 0,
+    teams: tuple[int, ...] | None = None,
+    unit: str | None = None,
+    *,
+    name: str = "a",
+    time: float = 0.0,
+) -> ShownList:
+    """A list of three items that went out."""
+    impression = Impression(
+        id=name,
+        time=time,
+        query_id=11,
+        items=("i1", "i2", "i3"),
+        policy="p",
+        strategy="trained",
+        key=0,
+        places=3,
+        available=None,
+        mixture=mixture,
+        theta=(1.0, 0.5, 0.3),
+    )
+    return ShownList(impression, arm, teams, unit)
 
 
 class Local:
@@ -90,10 +117,10 @@ def local(
     alone: bool = True,
     **switches: Any,
 ) -> Iterator[Local]:
-    """A server with pair-0 of a folder; nothing happens on its own, tests tick it themselves."""
-    settings = Settings(folder / "pair-0", **{"log": folder / "log", "samples": 5, "settle": 10.0, **switches})
+    """A server with policy-0 of a folder; nothing happens on its own, tests tick it themselves."""
+    settings = Settings(folder / "policy-0", **{"log": folder / "log", "samples": 5, "settle": 10.0, **switches})
     service = Service(settings, clock=clock or Clock())
-    found = Local(Context(service, Access(host, TOKEN), limits or Limits(), tick=0, seal=0, alone=alone))
+    found = Local(Context(service, Address(host, token=TOKEN, limits=limits or Limits()), tick=0, seal=0, alone=alone))
     try:
         yield found
     finally:
@@ -102,6 +129,6 @@ def local(
 
 @contextmanager
 def process(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`tandemrank serve` with pair-0 of a folder on a free port; gives its address when it says that it listens."""
-    with started(str(folder / "pair-0"), *options, token=TOKEN) as found:
+    """`tandemrank serve` with policy-0 of a folder on a free port; gives its address when it says that it listens."""
+    with started(str(folder / "policy-0"), *options, token=TOKEN) as found:
         yield found

@@ -5,10 +5,7 @@ import pytest
 
 import canaries
 from canaries import RATE, K
-from served import pair
-from tandemrank.serving import records
-from tandemrank.serving.live_policy import LivePolicy
-from tandemrank.serving.records import Settled
+from served import shown
 from tandemrank.serving.verdict import LiveTest
 
 
@@ -16,16 +13,16 @@ from tandemrank.serving.verdict import LiveTest
 def test_the_servers_test_decides_at_the_same_impression(new, ends) -> None:
     arm, clicks = canaries.drawn(np.random.default_rng(3), new, 800, 0.5)
     [when] = np.flatnonzero(canaries._looks(arm, clicks, 0.5, -1 if ends == "roll back" else 1))[:1]
-    now = records.split(LivePolicy(pair(0)), LivePolicy(pair(1)), 0.5, salt="x")
-    test = LiveTest(now, K, usual=RATE)
+    mixture = (("old", 0.5), ("new", 0.5))
+    test = LiveTest(mixture, "split", K, usual=RATE)
     for n in range(when + 1):
         assert test.look() == "continue", n
-        test.hear(Settled(now, int(arm[n]), None, tuple(range(clicks[n])), None))
+        test.hear(shown(mixture, int(arm[n])), tuple(range(clicks[n])))
     assert test.look() == ends
 
 
 def test_seldom_wrong_and_soon_right() -> None:
-    found = canaries.measure(canaries=200, impressions=2000, bad_pairs=40)
+    found = canaries.measure(canaries=200, impressions=2000, bad_policies=40)
     assert found.false_rollbacks <= 0.05 + 5 * np.sqrt(0.05 * 0.95 / 200)
     assert found.rolled_back >= 0.95
     assert found.rolled_back_after["95%"] <= 2000

@@ -38,7 +38,7 @@ NAMES = {
         "rows": "distribution over bound coverage mean_bound truth",
     },
     "canaries": {
-        "": "canaries impressions share false_rollbacks false_promotions bad_pairs rolled_back rolled_back_after",
+        "": "canaries impressions share false_rollbacks false_promotions bad_policies rolled_back rolled_back_after",
         "rolled_back_after": "50% 95%",
     },
     "serve": {
@@ -69,7 +69,7 @@ MEASURED = {
     "scale": lambda: scale.measure(items=2000, K2=20, queries=4, turns=1),
     "logs": lambda: logs.reading(2000, queries=20, items=80, turns=1),
     "bounds": lambda: bounds.measure(simulations=2),
-    "canaries": lambda: canaries.measure(canaries=2, impressions=50, bad_pairs=2),
+    "canaries": lambda: canaries.measure(canaries=2, impressions=50, bad_policies=2),
     "serve": _served,
 }
 

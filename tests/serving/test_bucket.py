@@ -7,18 +7,17 @@ import numpy as np
 import polars as pl
 import pytest
 
-from served import Clock, local, pair, saved
+from served import Clock, local, policy, saved
 from tandemrank._base import buckets
 from tandemrank.cli.serving import seal
 from tandemrank.errors import ConfigError, LogError, OutputError
 from tandemrank.logs import reading, validation
 from tandemrank.serving import replay
 from tandemrank.serving.engine import Server
-from tandemrank.serving.exploration_cost import exploration_costs
+from tandemrank.serving.explain import exploration_costs
 from tandemrank.serving.live_policy import LivePolicy
-from tandemrank.serving.log_files import Bucket, finished
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.recorder import Recorder
+from tandemrank.serving.recorder import Bucket, Recorder, finished
 from tandemrank.serving.records import Event
 
 MEMORY = fsspec.filesystem("memory")
@@ -35,7 +34,7 @@ def url(request, tmp_path):
 def write(folder, *, replica="0", first=0, seed=0, n=8):
     """A segment of a server that is done."""
     log = Recorder(folder, Propensities(samples=2), replica=replica, first=first, clock=Clock())
-    server = Server(pair(), recorder=log, seed=seed)
+    server = Server(policy(), recorder=log, seed=seed)
     for i in range(n):
         found = server.rank(10 + i % 6)
         if i % 3 == 0:
@@ -61,12 +60,12 @@ def test_two_machines_make_one_log_whose_sums_are_the_same_bits(tmp_path, url) -
     assert reading.read(f"{url}/*-b-*.parquet").N == 8
     assert reading.read([f"{url}/{path.name}" for path in paths]).N == 16
     assert validation.validate(url).fit
-    assert replay.replay([url], [pair()]) == replay.replay([together], [pair()])
-    assert replay.policies([url]) == {LivePolicy(pair()).digest}
-    prices = [
-        exploration_costs(LivePolicy(pair()), (1.0, 0.5, 0.3), log=[place], queries=2) for place in (url, together)
+    assert replay.replay([url], [policy()]) == replay.replay([together], [policy()])
+    assert replay.digests([url]) == {LivePolicy(policy()).digest}
+    costs = [
+        exploration_costs(LivePolicy(policy()), (1.0, 0.5, 0.3), log=[place], queries=2) for place in (url, together)
     ]
-    assert prices[0] == prices[1]
+    assert costs[0] == costs[1]
 
 
 def test_what_is_there_is_not_copied_again_and_never_overwritten(tmp_path, url) -> None:
@@ -138,19 +137,17 @@ def test_a_segment_that_a_kill_left_beside_its_journal_waits(tmp_path) -> None:
 
 
 def test_a_server_copies_counts_failures_and_goes_on_after_a_lost_disk(tmp_path, url, monkeypatch, caplog) -> None:
-    from tandemrank.serving.app import copy_segments
-
     def served(log):
-        with local(saved(tmp_path / "pairs", 0), log=log, bucket=url) as server:
+        with local(saved(tmp_path / "policies", 0), log=log, bucket=url) as server:
             assert server.post("/rank", {"query_id": 11}).status_code == 200
             [sealed] = server.context.service.seal(everything=True)
             if log.name == "first":
                 with monkeypatch.context() as broken:
                     broken.setattr(buckets, "create", lambda *_: (_ for _ in ()).throw(OSError("no network")))
-                    server._loop.run_until_complete(copy_segments(server.context))
+                    server.context.service.copy()
                 assert "no network" in caplog.text
                 assert "tandemrank_copy_failures_total 1.0" in server.get("/metrics").text
-            server._loop.run_until_complete(copy_segments(server.context))
+            server.context.service.copy()
             assert "tandemrank_copied_segments_total 1.0" in server.get("/metrics").text
             return sealed.path.name
 
@@ -160,11 +157,11 @@ def test_a_server_copies_counts_failures_and_goes_on_after_a_lost_disk(tmp_path,
 
 
 def test_sealing_copies(tmp_path, url, capsys) -> None:
-    saved(tmp_path / "pairs", 0)
+    saved(tmp_path / "policies", 0)
     log = Recorder(tmp_path / "log", Propensities(samples=2))
-    Server(pair(), recorder=log, seed=0).rank(11)
+    Server(policy(), recorder=log, seed=0).rank(11)
     log.close()
-    seal(tmp_path / "log", tmp_path / "pairs", everything=True, bucket=url, as_json=True)
+    seal(tmp_path / "log", tmp_path / "policies", everything=True, bucket=url, as_json=True)
     assert '"copied": 1' in capsys.readouterr().out
     assert reading.read(url).N == 1
 

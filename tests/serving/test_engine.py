@@ -8,47 +8,41 @@ import pytest
 import torch
 
 import enumeration
+from served import Clock
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, InputError, LogError, OutputError
 from tandemrank.gradients import race
 from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import explain, exploration, recorder, replay
-from tandemrank.serving import exploration_cost as price
-from tandemrank.serving import live_policy as live_module
+from tandemrank.serving import drawing, explain, recorder, replay
+from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
-from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live_policy import LivePolicy, digest
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
-from tandemrank.serving.records import Event, Impression, single, split
-from tandemrank.serving.sealing import Click, Sealer, join_clicks
+from tandemrank.serving.records import Event, Impression, StoredEvent, split
+from tandemrank.serving.sealing import Sealer, join_clicks
 
 Q, D, K2, K = 4, 6, 4, 2
 THETA = [1.0, 0.5]
 STRATEGIES = [Exploration(), Exploration("temperature", 2.0), Exploration("uniform", 0.3), Exploration("deterministic")]
 
 
-def pair(seed: int = 0, items: list | None = None) -> TwoStagePolicy:
+def policy(seed: int = 0, items: list | None = None) -> TwoStagePolicy:
     rng = np.random.default_rng(seed)
     stages = [MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3))) for _ in range(2)]
     ids = Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series(items or [f"i{d}" for d in range(D)]))
     return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
 
 
-class Clock:
-    """A time that tests move."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+def rows(live: LivePolicy, query: int, available: list[str] | None = None) -> tuple[np.ndarray, np.ndarray]:
+    return live.scores(query, None, available).rows()
 
 
-def tensors(live: LivePolicy, query: int, available: list[str] | None = None) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.from_numpy(s)[None] for s in live.rows(query, available))
+def exposed(how: Exploration, s_c: np.ndarray, s_r: np.ndarray, *, samples: int, seed: int):
+    """rho of all items, and its error."""
+    return how.exposure(s_c, s_r, np.arange(D), torch.tensor(THETA), K2, samples=samples, seed=seed)
 
 
 def exact_exposure(s_c: np.ndarray, s_r: np.ndarray) -> np.ndarray:
@@ -58,17 +52,17 @@ def exact_exposure(s_c: np.ndarray, s_r: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_exposure_of_every_strategy_by_enumeration(how) -> None:
-    live = LivePolicy(pair())
-    s_c, s_r = tensors(live, 11)
-    rho, error = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=20_000, seed=1)
-    a, b = (s.double().numpy()[0].tolist() for s in (s_c, s_r))
+    live = LivePolicy(policy())
+    s_c, s_r = rows(live, 11)
+    rho, error = exposed(how, s_c, s_r, samples=20_000, seed=1)
+    a, b = (s.astype(float).tolist() for s in (s_c, s_r))
     if how.strategy == "temperature":
         wanted = exact_exposure([x / 2 for x in a], [x / 2 for x in b])
     elif how.strategy == "uniform":
         wanted = 0.7 * exact_exposure(a, b) + 0.3 * exact_exposure([0.0] * D, [0.0] * D)
     elif how.strategy == "deterministic":
         wanted = np.zeros(D)
-        wanted[race.most_likely(s_c, s_r, K2, K)[0]] = THETA
+        wanted[race.most_likely(torch.from_numpy(s_c)[None], torch.from_numpy(s_r)[None], K2, K)[0]] = THETA
     else:
         wanted = exact_exposure(a, b)
     assert np.all(np.abs(rho - wanted) <= 5 * error + 1e-6)
@@ -77,12 +71,12 @@ def test_exposure_of_every_strategy_by_enumeration(how) -> None:
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_lists_are_drawn_as_often_as_their_exposure_says(how) -> None:
-    live = LivePolicy(pair(1))
-    s_c, s_r = tensors(live, 12)
-    n = 20_000
-    lists = how.draw(s_c, s_r, K2, K, np.random.default_rng(0).integers(2**63, size=n).astype(np.uint64))
+    live = LivePolicy(policy(1))
+    s_c, s_r = rows(live, 12)
+    n = 5000
+    lists = np.array([how.draw(s_c, s_r, K2, K, int(key)) for key in np.random.default_rng(0).integers(2**63, size=n)])
     seen = sum(np.bincount(lists[:, k], minlength=D) * THETA[k] for k in range(K)) / n
-    rho, error = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=5000, seed=1)
+    rho, error = exposed(how, s_c, s_r, samples=5000, seed=1)
     assert np.all(np.abs(seen - rho) <= 5 * np.sqrt(rho.clip(0, 1) / n + error**2) + 1e-9)
 
 
@@ -95,13 +89,15 @@ class Heavy(MatrixFactorisation):
     def forward(self, q: torch.Tensor) -> torch.Tensor:
         raise AssertionError("it was asked about every item")
 
+    def factors(self, q: torch.Tensor) -> None:
+        """By `score`, not by its factors."""
+
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exact(tmp_path, how, monkeypatch) -> None:
-    plain = pair(2)
+    plain = policy(2)
     heavy = Heavy(plain.ranker.queries.detach(), plain.ranker.items.detach())
     made = TwoStagePolicy(plain.generator, heavy, K2, K, plain.vocabulary)
-    monkeypatch.setattr(live_module, "MatrixFactorisation", type(None))  # by `score`, not by its factors
     live = LivePolicy(made)
     asked: list[int] = []
     score = heavy.score
@@ -116,8 +112,7 @@ def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exa
     log.close()
     wanted = {}
     for available in (None, ("i1", "i2", "i5")):
-        s_c, s_r = tensors(LivePolicy(plain), 11, available)
-        wanted[available] = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=5000, seed=1)
+        wanted[available] = exposed(how, *rows(LivePolicy(plain), 11, available), samples=5000, seed=1)
     frame = pl.read_parquet(sealed.path)
     for row in frame.filter(pl.col("query_id") == 11).iter_rows(named=True):
         rho, error = wanted[None if row["available"] is None else ("i1", "i2", "i5")]
@@ -127,10 +122,9 @@ def test_a_heavy_re_ranker_is_asked_about_candidates_alone_and_its_log_is_as_exa
 
 
 def counted(made: TwoStagePolicy, monkeypatch) -> tuple[LivePolicy, set[int]]:
-    """The pair with a heavy re-ranker, and the items that it is asked about."""
+    """The policy with a heavy re-ranker, and the items that it is asked about."""
     heavy, asked = Heavy(made.ranker.queries.detach(), made.ranker.items.detach()), set[int]()
     score = heavy.score
-    monkeypatch.setattr(live_module, "MatrixFactorisation", type(None))
     monkeypatch.setattr(heavy, "score", lambda q, items: (asked.update(items.flatten().tolist()), score(q, items))[1])
     return LivePolicy(TwoStagePolicy(made.generator, heavy, made.K2, made.K, made.vocabulary)), asked
 
@@ -143,10 +137,10 @@ def steep(D: int) -> TwoStagePolicy:
     return TwoStagePolicy(generator, ranker, K2, K, Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series(range(D))))
 
 
-def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(price, "STRATEGIES", ("trained", "deterministic"))
-    monkeypatch.setattr(price, "OTHERS", 3)
-    monkeypatch.setattr(price, "SAMPLES", 500)
+def test_a_heavy_re_ranker_is_explained_and_its_exploration_costed_by_candidates_alone(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(explain, "STRATEGIES", ("trained", "deterministic"))
+    monkeypatch.setattr(explain, "OTHERS", 3)
+    monkeypatch.setattr(explain, "SAMPLES", 500)
     monkeypatch.setattr(explain, "FEW", 500)
     made = steep(40)
     log = Recorder(tmp_path, Propensities(50))
@@ -156,11 +150,11 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
         server.feedback(found.impression_id, [Event(found.items[n % 2])])
     log.seal(everything=True)
     log.close()
-    [wanted] = explain.explain(single(plain), 11, None, Exploration(), THETA)
-    wanted_prices = price.exploration_costs(plain, THETA, log=[tmp_path]).strategies
+    wanted = explain.explain(plain, 11, None, Exploration(), THETA)
+    wanted_costs = explain.exploration_costs(plain, THETA, log=[tmp_path]).strategies
     live, asked = counted(made, monkeypatch)
     assert live.ranks_candidates
-    [found] = explain.explain(single(live), 11, None, Exploration(), THETA)
+    found = explain.explain(live, 11, None, Exploration(), THETA)
     assert max(asked) < 12
     by_item = {c.item: c for c in wanted.candidates}
     assert [c.item for c in found.candidates if c.place] == [c.item for c in wanted.candidates if c.place]
@@ -168,24 +162,24 @@ def test_a_heavy_re_ranker_is_explained_and_priced_by_candidates_alone(tmp_path,
         assert replace(c, exposure=0) == replace(by_item[c.item], exposure=0)
         assert c.exposure == pytest.approx(by_item[c.item].exposure, abs=0.1)  # few samples of the other
     asked.clear()
-    prices = price.exploration_costs(live, THETA, log=[tmp_path]).strategies
+    costs = explain.exploration_costs(live, THETA, log=[tmp_path]).strategies
     assert len(asked) <= 12 + Q * 3  # those that stand for all others are asked about, too
-    for one, other in zip(prices, wanted_prices, strict=True):
+    for one, other in zip(costs, wanted_costs, strict=True):
         for name in ("kept", "clicks", "effective_best"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), abs=0.05), name
 
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkeypatch, how) -> None:
-    """Interleaved with another pair: the propensities are those by all items."""
+    """Interleaved with another policy: the propensities are those by all items."""
     made, other = steep(40), LivePolicy(replace(steep(40), K2=K2 - 1))
     found = []
     for name in ("plain", "heavy"):
         live, asked = (LivePolicy(made), set()) if name == "plain" else counted(made, monkeypatch)
-        log = Recorder(tmp_path / name, Propensities(300))
+        log = Recorder(tmp_path / name, Propensities(100))
         server = Server(other, recorder=log, seed=0, exploration=how)
         server.swap(split(other, live, 0.5, salt="s", mode="interleave"))
-        for n in range(30):
+        for n in range(12):
             server.rank(11, items=[1, 2, 5, 7] if n % 3 == 0 else None)
         [sealed] = log.seal(everything=True)
         log.close()
@@ -202,23 +196,22 @@ def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkey
         assert abs(mean - found[1][place][0]) <= 5 * np.hypot(error, found[1][place][1]) + 1e-6
 
 
-def test_prices_by_candidates_are_those_by_all_items(monkeypatch) -> None:
-    monkeypatch.setattr(price, "SAMPLES", 4000)
-    plain = LivePolicy(pair(2))
-    wanted = price.exploration_costs(plain, THETA).strategies
-    live, _ = counted(pair(2), monkeypatch)
-    for one, other in zip(price.exploration_costs(live, THETA).strategies, wanted, strict=True):
+def test_costs_by_candidates_are_those_by_all_items(monkeypatch) -> None:
+    monkeypatch.setattr(explain, "SAMPLES", 2000)
+    plain = LivePolicy(policy(2))
+    wanted = explain.exploration_costs(plain, THETA).strategies
+    live, _ = counted(policy(2), monkeypatch)
+    for one, other in zip(explain.exploration_costs(live, THETA).strategies, wanted, strict=True):
         for name in ("kept", "effective_best", "effective_other"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), abs=0.02), (one.strategy, name)
-    monkeypatch.setattr(price, "OTHERS", 2)
-    assert price._view(live, 11, None, THETA, 0).count.sum() == pytest.approx(D)  # two stand for all
+    monkeypatch.setattr(explain, "OTHERS", 2)
+    assert explain._looked_at(live, [0, 3], 0)[1].sum() == pytest.approx(D)  # two stand for all
 
 
 def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
-    """sqrt((1 - e)^2 se_pair^2 + e^2 se_uniform^2): what many estimates scatter by, not more."""
-    s_c, s_r = tensors(LivePolicy(pair()), 11)
-    how, theta = Exploration("uniform", 0.3), torch.tensor(THETA)
-    found = [how.exposure(s_c, s_r, theta, K2, samples=50, seed=seed) for seed in range(200)]
+    """sqrt((1 - e)^2 se_policy^2 + e^2 se_uniform^2): what many estimates scatter by, not more."""
+    s_c, s_r = rows(LivePolicy(policy()), 11)
+    found = [exposed(Exploration("uniform", 0.3), s_c, s_r, samples=50, seed=seed) for seed in range(200)]
     scatter = np.std([rho for rho, _ in found], axis=0)
     said = np.sqrt(np.mean([np.square(error) for _, error in found], axis=0))
     assert said == pytest.approx(scatter, rel=0.25)  # five standard errors of a deviation of 200
@@ -226,32 +219,31 @@ def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_no_strategy_shows_what_is_not_available(how) -> None:
-    live = LivePolicy(pair())
-    s_c, s_r = tensors(live, 11, ["i1", "i2", "i5"])
-    lists = how.draw(s_c, s_r, K2, K, np.arange(200, dtype=np.uint64))
-    assert set(lists.ravel().tolist()) <= {1, 2, 5}
-    rho, _ = how.exposure(s_c, s_r, torch.tensor(THETA), K2, samples=200, seed=0)
+    live = LivePolicy(policy())
+    s_c, s_r = rows(live, 11, ["i1", "i2", "i5"])
+    assert {d for key in range(200) for d in how.draw(s_c, s_r, K2, K, key).tolist()} <= {1, 2, 5}
+    rho, _ = exposed(how, s_c, s_r, samples=200, seed=0)
     assert rho[[0, 3, 4]].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_names_of_strategies_are_read_back() -> None:
     for how in STRATEGIES:
-        assert exploration.parse(how.name).name == how.name
+        assert drawing.parse(how.name).name == how.name
     for wrong in ("", "greedy", "temperature", "temperature:x", "uniform:2", "temperature:-1", "trained:3"):
         with pytest.raises(ConfigError):
-            exploration.parse(wrong)
+            drawing.parse(wrong)
 
 
 def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
     clock = Clock()
     log = Recorder(tmp_path, Propensities(500), clock=clock)
-    server = Server(pair(), recorder=log, seed=3)
+    server = Server(policy(), recorder=log, seed=3)
     answers = [server.rank(10 + n % Q) for n in range(40)]
     assert {len(a.items) for a in answers} == {K}
-    assert all(a.logged and a.source == "pair" and a.policy == digest(pair()) for a in answers)
+    assert all(a.logged and a.source == "policy" and a.policy == digest(policy()) for a in answers)
     for a in answers[::4]:
         for _ in range(2):  # the same event twice counts once
-            assert server.feedback(a.impression_id, [Event(a.items[0])])
+            assert server.feedback(a.impression_id, [Event(a.items[0])]).recorded
     server.feedback(answers[1].impression_id, [Event("nothing"), Event(answers[1].items[0], "view")])
     server.feedback(answers[2].impression_id, [Event(answers[2].items[0], time=clock.now + 10**6)])
     assert log.seal() == []  # clicks may still come
@@ -263,8 +255,8 @@ def test_an_answer_and_its_click_become_a_log_that_is_fit(tmp_path) -> None:
     feedback = reading.read(tmp_path / "*.parquet")
     assert (feedback.N, feedback.clicks.sum()) == (40, 10)
     row = pl.read_parquet(sealed.path).row(0, named=True)
-    live = LivePolicy(pair())
-    exact = exact_exposure(*(s.astype(float).tolist() for s in live.rows(row["query_id"])))
+    live = LivePolicy(policy())
+    exact = exact_exposure(*(s.astype(float).tolist() for s in rows(live, row["query_id"])))
     for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
         assert abs(rho - exact[live.item_at[item]]) <= 5 * error + 1e-6
     log.close()
@@ -288,47 +280,48 @@ def test_a_click_in_time_is_not_late_as_well() -> None:
         )
         for name in ("a", "b")
     ]
-    rows = [("a", "i1", 105.0), ("a", "i1", 500.0), ("a", "i2", 110.0), ("b", "i1", 110.1), ("b", "i1", 300.0)]
-    assert join_clicks(shown, [Click(*row) for row in rows], 10.0) == ({"a": {"i1", "i2"}}, 1, 0)
+    times = [("a", "i1", 105.0), ("a", "i1", 500.0), ("a", "i2", 110.0), ("b", "i1", 110.1), ("b", "i1", 300.0)]
+    clicks = [StoredEvent(name, item, "click", None, at) for name, item, at in times]
+    assert join_clicks(shown, clicks, 10.0) == ({"a": {"i1", "i2"}}, 1, 0)
 
 
 def test_a_propensity_does_not_depend_on_who_else_was_asked(tmp_path) -> None:
-    rows = []
+    found = []
     for name, queries in (("alone", [11]), ("many", [10, 12, 11, 13])):
         log = Recorder(tmp_path / name, Propensities())
-        server = Server(pair(), recorder=log, exploration=Exploration("deterministic"))
+        server = Server(policy(), recorder=log, exploration=Exploration("deterministic"))
         for q in queries:
             server.rank(q)
         [sealed] = log.seal(everything=True)
-        rows.append(pl.read_parquet(sealed.path).filter(pl.col("query_id") == 11)["propensities"].to_list())
+        found.append(pl.read_parquet(sealed.path).filter(pl.col("query_id") == 11)["propensities"].to_list())
         log.close()
-    assert rows[0] == rows[1]
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
 def test_replay_draws_every_list_again(tmp_path, how) -> None:
     log = Recorder(tmp_path, Propensities(2))
-    server = Server(pair(), recorder=log, exploration=how)
+    server = Server(policy(), recorder=log, exploration=how)
     for n in range(30):
         server.rank(10 + n % Q, K=1 + n % 2, items=["i1", "i2", "i5", "never"] if n % 3 == 0 else None)
         server.rank(999)
     log.seal(everything=True)
     log.close()
-    found = replay.replay([tmp_path], [pair()])
+    found = replay.replay([tmp_path], [policy()])
     assert (found.impressions, found.equal, found.first) == (60, 60, None)
     if how.strategy != "deterministic":
         [path] = replay.segments([tmp_path])
         frame = pl.read_parquet(path)
         frame.with_columns(key=pl.col("key") ^ pl.lit(12345, pl.UInt64)).write_parquet(path)
-        other = replay.replay([tmp_path], [pair()])
+        other = replay.replay([tmp_path], [policy()])
         assert other.equal < 60
         assert other.first is not None
     with pytest.raises(LogError, match="which was not given"):
-        replay.replay([tmp_path], [pair(5)])
+        replay.replay([tmp_path], [policy(5)])
     (tmp_path / "empty").mkdir()
     for where, message in (("empty", "no segment"), ("nowhere", "cannot read")):
         with pytest.raises(LogError, match=message):
-            replay.replay([tmp_path / where], [pair()])
+            replay.replay([tmp_path / where], [policy()])
 
 
 @pytest.mark.parametrize(
@@ -344,33 +337,33 @@ def test_replay_draws_every_list_again(tmp_path, how) -> None:
 )  # fmt: skip
 def test_replay_refuses_what_is_no_row_of_a_served_log(tmp_path, columns) -> None:
     log = Recorder(tmp_path, Propensities(2))
-    server = Server(pair(), recorder=log)
-    server.rank(10, features={"age": 3.0})
+    server = Server(policy(), recorder=log)
+    server.rank(10, query_features={"age": 3.0})
     [sealed] = log.seal(everything=True)
     log.close()
     frame = pl.read_parquet(sealed.path)
     changed = {name: pl.Series([x] if isinstance(x, str) else x) for name, x in columns.items()}
     frame.with_columns(**changed).write_parquet(sealed.path)
     with pytest.raises(LogError) as refused:
-        replay.replay([tmp_path], [pair()])
+        replay.replay([tmp_path], [policy()])
     assert "segment-0" in str(refused.value)
     assert len(str(refused.value)) < 1000
 
 
 def test_replay_refuses_a_damaged_segment(tmp_path) -> None:
     log = Recorder(tmp_path, Propensities(2))
-    Server(pair(), recorder=log).rank(10)
+    Server(policy(), recorder=log).rank(10)
     [sealed] = log.seal(everything=True)
     log.close()
     content = bytearray(sealed.path.read_bytes())
     content[40] ^= 1
     sealed.path.write_bytes(content)
     with pytest.raises(LogError, match="is damaged"):
-        replay.replay([tmp_path], [pair()])
+        replay.replay([tmp_path], [policy()])
 
 
 def test_available_items_and_strangers(tmp_path) -> None:
-    server = Server(pair(), seed=0)
+    server = Server(policy(), seed=0)
     for _ in range(20):
         found = server.rank(10, items=["i0", "i3", "i0", "never"])
         assert sorted(found.items) == ["i0", "i3"]
@@ -378,7 +371,7 @@ def test_available_items_and_strangers(tmp_path) -> None:
         assert not found.logged
     assert server.rank(10, items=[]).items == ()
     assert server.rank(999).source == "popular"
-    assert server.rank("10").source == "pair"
+    assert server.rank("10").source == "policy"
     for wrong in ("nobody", "1e1", "010", True, 2**63, -(2**63)):
         with pytest.raises(InputError, match="query ids"):
             server.rank(wrong)
@@ -386,14 +379,16 @@ def test_available_items_and_strangers(tmp_path) -> None:
     for K_ in (0, 3):
         with pytest.raises(InputError, match="K must be from 1 to 2"):
             server.rank(10, K=K_)
-    runs = [[server.rank(10).items for _ in range(20)] for server in (Server(pair(), seed=4), Server(pair(), seed=4))]
+    runs = [
+        [server.rank(10).items for _ in range(20)] for server in (Server(policy(), seed=4), Server(policy(), seed=4))
+    ]
     assert runs[0] == runs[1]
     assert len(set(runs[0])) > 1
 
 
 def test_after_a_kill_the_next_process_has_every_impression_and_says_what_was_torn(tmp_path, capsys) -> None:
     log = Recorder(tmp_path, Propensities(), sync_seconds=0)
-    server = Server(pair(), recorder=log)
+    server = Server(policy(), recorder=log)
     answers = [server.rank(10) for _ in range(5)]
     log.close()  # as a killed process leaves it: nothing sealed
     with (tmp_path / "journal-0-000000.bin").open("ab") as file:
@@ -401,7 +396,7 @@ def test_after_a_kill_the_next_process_has_every_impression_and_says_what_was_to
     later = Recorder(tmp_path, Propensities())
     with pytest.raises(OutputError, match="which is not loaded"):
         later.seal(everything=True)
-    after = Server(pair(), recorder=later)
+    after = Server(policy(), recorder=later)
     after.feedback(answers[0].impression_id, [Event(answers[0].items[1])])
     sealed = later.seal(everything=True)
     assert [(s.impressions, s.clicks, s.damaged, s.dropped) for s in sealed] == [(5, 1, 1, 8)]
@@ -413,7 +408,7 @@ def test_after_a_kill_the_next_process_has_every_impression_and_says_what_was_to
 @pytest.mark.parametrize("when", ["while it is written", "before the journal goes", "before events go"])
 def test_no_segment_is_half_written_and_none_is_made_twice(tmp_path, monkeypatch, when) -> None:
     log = Recorder(tmp_path, Propensities(2))
-    server = Server(pair(), recorder=log)
+    server = Server(policy(), recorder=log)
     found = [server.rank(11) for _ in range(3)]
     server.feedback(found[1].impression_id, [Event(found[1].items[0])])
     write = pl.DataFrame.write_parquet
@@ -443,7 +438,7 @@ def test_no_segment_is_half_written_and_none_is_made_twice(tmp_path, monkeypatch
 
 def test_without_room_for_the_next_journal_the_one_that_there_is_goes_on(tmp_path, monkeypatch) -> None:
     log = Recorder(tmp_path, Propensities(2))
-    server = Server(pair(), recorder=log)
+    server = Server(policy(), recorder=log)
     assert server.rank(11).logged
 
     def full(*args, **options):
@@ -463,7 +458,7 @@ def test_replicas_write_side_by_side_and_each_may_hear_the_clicks_of_the_other(t
     logs = {
         name: Recorder(tmp_path, Propensities(5), replica=name, clock=clock, window=100.0) for name in ("a", "b", "a-b")
     }
-    servers = {name: Server(pair(), recorder=log) for name, log in logs.items()}
+    servers = {name: Server(policy(), recorder=log) for name, log in logs.items()}
     first = servers["a"].rank(11)
     clock.now += 50
     second = servers["b"].rank(11)
@@ -491,7 +486,7 @@ def test_replicas_write_side_by_side_and_each_may_hear_the_clicks_of_the_other(t
 def test_a_journal_waits_for_the_clicks_of_its_last_impression(tmp_path) -> None:
     clock = Clock()
     log = Recorder(tmp_path, Propensities(5), clock=clock, window=100.0)
-    server = Server(pair(), recorder=log)
+    server = Server(policy(), recorder=log)
     server.rank(11)
     clock.now += 60
     last = server.rank(11)
@@ -508,17 +503,17 @@ def test_a_replica_that_runs_is_left_alone_and_one_that_ended_is_sealed_by_other
     one, other = (Recorder(tmp_path, Propensities(5), replica=name) for name in ("one", "other"))
     with pytest.raises(OutputError, match="under the name 'one'"):
         Recorder(tmp_path, Propensities(), replica="one")
-    ranked = Server(pair(), recorder=one).rank(11)
-    lost = Server(pair(5), recorder=other)
+    ranked = Server(policy(), recorder=one).rank(11)
+    lost = Server(policy(5), recorder=other)
     stranger = Sealer(tmp_path, Propensities(5))
     assert stranger.seal(everything=True) == []
     lost.rank(11)
     other.close()
-    with pytest.raises(OutputError, match="which is not loaded"):  # the pair of the other is not known here
+    with pytest.raises(OutputError, match="which is not loaded"):  # the policy of the other is not known here
         one.seal(everything=True)
     [sealed] = tmp_path.glob("*.parquet")  # and yet its own is sealed
     assert pl.read_parquet(sealed)["impression_key"].to_list() == [ranked.impression_id]
-    stranger.know(LivePolicy(pair(5)))
+    stranger.propensities.know(LivePolicy(policy(5)))
     assert [(s.path.name, s.impressions) for s in stranger.seal(everything=True)] == [
         ("segment-other-000000.parquet", 1)
     ]
@@ -527,7 +522,7 @@ def test_a_replica_that_runs_is_left_alone_and_one_that_ended_is_sealed_by_other
 
 def test_a_full_disk_does_not_stop_answers(tmp_path, monkeypatch) -> None:
     log = Recorder(tmp_path, Propensities())
-    server = Server(pair(), recorder=log)
+    server = Server(policy(), recorder=log)
     server.rank(10)
 
     def full(*payloads: bytes) -> None:
@@ -538,23 +533,23 @@ def test_a_full_disk_does_not_stop_answers(tmp_path, monkeypatch) -> None:
     assert len(found.items) == K
     assert not found.logged
     assert server.unlogged == 1
-    assert not server.feedback(found.impression_id, [Event(found.items[0])])
+    assert not server.feedback(found.impression_id, [Event(found.items[0])]).recorded
     log.close()
 
 
-def test_digests_tell_pairs_apart() -> None:
-    one, other = pair(), pair(1)
+def test_digests_tell_policies_apart() -> None:
+    one, other = policy(), policy(1)
     halves = [(one.generator, other.ranker), (other.generator, one.ranker)]
     others = [TwoStagePolicy(*stages, K2, K, one.vocabulary) for stages in halves]
     longer = TwoStagePolicy(one.generator, one.ranker, K2 + 1, K, one.vocabulary)
-    names = {digest(p) for p in (one, other, *others, longer, pair(0, [f"x{d}" for d in range(D)]))}
+    names = {digest(p) for p in (one, other, *others, longer, policy(0, [f"x{d}" for d in range(D)]))}
     assert len(names) == 6
-    assert digest(pair()) == digest(pair())
+    assert digest(policy()) == digest(policy())
 
 
 def test_journals_turn_over(tmp_path) -> None:
     log = Recorder(tmp_path, Propensities(), rotate=200)
-    server = Server(pair(), recorder=log)
+    server = Server(policy(), recorder=log)
     for _ in range(6):
         server.rank(10)
     assert len(list(tmp_path.glob("journal-*.bin"))) > 2

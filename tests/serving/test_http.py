@@ -1,4 +1,4 @@
-"""The HTTP interface: lists and batches, feedback in any order, health, metrics, pairs that come and go, refusals."""
+"""The HTTP interface: lists and batches, feedback in any order, health, metrics, policies that come and go, refusals."""
 
 import gc
 import json
@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from served import TOKEN, Clock, D, K, local, pair, process, saved
+from served import TOKEN, Clock, D, K, local, policy, process, saved
 from tandemrank.errors import JobError
 from tandemrank.logs import reading, validation
 from tandemrank.serving import replay
@@ -18,7 +18,7 @@ from tandemrank.serving.live_policy import digest
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("pairs"), 0, 1)
+    return saved(tmp_path_factory.mktemp("policies"), 0, 1)
 
 
 def test_a_list_a_batch_and_their_clicks(folder, tmp_path) -> None:
@@ -26,12 +26,13 @@ def test_a_list_a_batch_and_their_clicks(folder, tmp_path) -> None:
     with local(folder, log=tmp_path / "log", clock=clock) as server:
         one = server.post("/rank", {"query_id": 11}).json()
         assert one.keys() == {"impression_id", "items", "policy", "source", "logged", "unknown"}
-        assert (len(one["items"]), one["policy"], one["source"], one["logged"]) == (K, digest(pair()), "pair", True)
+        assert (len(one["items"]), one["policy"], one["source"], one["logged"]) == (K, digest(policy()), "policy", True)
         asked = [{"query_id": 10, "K": 1}, {"query_id": 999}, {}, {"query_id": "12", "items": ["i3", "i4", "nothing"]}]
         answers = server.post("/rank", {"requests": asked}).json()["answers"]
         assert [len(a["items"]) for a in answers] == [1, K, K, 2]
-        assert [a["source"] for a in answers] == ["pair", "popular", "popular", "pair"]
+        assert [a["source"] for a in answers] == ["policy", "popular", "popular", "policy"]
         assert answers[3]["unknown"] == ["nothing"]
+        assert "query ids" in server.post("/rank", {"query_id": "requests"}).json()["error"]  # one question, no batch
         event = {"impression_id": one["impression_id"], "events": [{"item": one["items"][0]}]}
         assert server.post("/feedback", event).json() == {
             "recorded": True, "counted": 1, "repeated": 0, "late": 0, "unmatched": 0, "unknown": 0,
@@ -48,20 +49,20 @@ def test_a_list_a_batch_and_their_clicks(folder, tmp_path) -> None:
         assert (sealed.impressions, sealed.clicks, sealed.late) == (5, 1, 1)
     assert validation.validate(tmp_path / "log").fit
     assert reading.read(tmp_path / "log").N == 5
-    assert replay.replay([tmp_path / "log"], [pair()]).equal == 5
+    assert replay.replay([tmp_path / "log"], [policy()]).equal == 5
 
 
 def test_health_and_readiness_and_metrics(folder, tmp_path) -> None:
     with local(folder, log=tmp_path) as server:
         assert server.get("/healthz").json() == {"status": "alive", "log": "ok"}
         assert server.get("/readyz").json() == {"status": "ready"}
-        server.context.ready = False
+        server.context.metrics.ready = False
         assert server.get("/readyz").status_code == 503
         assert server.post("/rank", {"query_id": 11}).status_code == 503
-        server.context.ready = True
+        server.context.metrics.ready = True
         server.post("/rank", {"query_id": 11, "unit": "someone-in-particular"})
         text = server.get("/metrics").text
-        assert f'tandemrank_impressions_total{{policy="{digest(pair())}"}} 1.0' in text
+        assert f'tandemrank_impressions_total{{policy="{digest(policy())}"}} 1.0' in text
         assert "tandemrank_ready 1.0" in text
         assert "someone-in-particular" not in text
 
@@ -82,48 +83,48 @@ def test_a_full_disk_is_counted_and_answers_go_on(folder, tmp_path, monkeypatch)
         assert not server.post("/feedback", event).json()["recorded"]
 
 
-def test_a_pair_is_loaded_gets_a_share_is_promoted_and_rolled_back(folder, tmp_path) -> None:
+def test_a_policy_is_loaded_gets_a_share_is_promoted_and_rolled_back(folder, tmp_path) -> None:
     with local(folder, log=tmp_path) as server:
-        loaded = server.post("/pairs", {"folder": "pair-1"}, admin=True).json()
-        assert (loaded["policy"], loaded["items"], loaded["live"]) == (digest(pair(1)), D, False)
+        loaded = server.post("/policies", {"folder": "policy-1"}, admin=True).json()
+        assert (loaded["policy"], loaded["items"], loaded["live"]) == (digest(policy(1)), D, False)
         nothing = server.post("/rollback", admin=True)
         assert nothing.status_code == 422
         split = server.post("/split", {"policy": loaded["policy"], "share": 0.25}, admin=True).json()
         assert split["mode"] == "split"
         assert [arm["share"] for arm in split["arms"]] == [0.75, 0.25]
         seen = [server.post("/rank", {"query_id": 11}).json()["policy"] for _ in range(60)]
-        assert set(seen) == {digest(pair(0)), digest(pair(1))}
+        assert set(seen) == {digest(policy(0)), digest(policy(1))}
         stuck = {server.post("/rank", {"query_id": 11, "unit": "u"}).json()["policy"] for _ in range(20)}
         assert len(stuck) == 1
         back = server.post("/rollback", admin=True).json()
-        assert [arm["policy"] for arm in back["arms"]] == [digest(pair(0))]
+        assert [arm["policy"] for arm in back["arms"]] == [digest(policy(0))]
         again = server.post("/split", {"policy": loaded["policy"], "mode": "interleave"}, admin=True)
         assert "Load it first" in again.json()["error"]
-        server.post("/pairs", {"folder": "pair-1"}, admin=True)
+        server.post("/policies", {"folder": "policy-1"}, admin=True)
         server.post("/split", {"policy": loaded["policy"], "mode": "interleave"}, admin=True)
-        assert server.post("/rank", {"query_id": 11}).json()["policy"] == f"{digest(pair(0))}+{digest(pair(1))}"
+        assert server.post("/rank", {"query_id": 11}).json()["policy"] == f"{digest(policy(0))}+{digest(policy(1))}"
         all_of_it = server.post("/split", {"policy": loaded["policy"], "share": 1.0}, admin=True).json()
-        assert all_of_it["arms"] == [{"policy": digest(pair(1)), "folder": "pair-1", "share": 1.0}]
-        assert server.post("/rollback", admin=True).json()["arms"][0]["policy"] == digest(pair(0))
+        assert all_of_it["arms"] == [{"policy": digest(policy(1)), "folder": "policy-1", "share": 1.0}]
+        assert server.post("/rollback", admin=True).json()["arms"][0]["policy"] == digest(policy(0))
         status = server.get("/status").json()
-        assert next(c["words"].split(" (")[0] for c in status["changes"]) == "pair-0"
+        assert next(c["words"].split(" (")[0] for c in status["changes"]) == "policy-0"
         assert sum("rolled back" in c["words"] for c in status["changes"]) == 2
         assert 'tandemrank_rollbacks_total{by="hand"} 2.0' in server.get("/metrics").text
         server.context.service.seal(everything=True)
-    assert replay.replay([tmp_path], [pair(0), pair(1)]).equal == 81
+    assert replay.replay([tmp_path], [policy(0), policy(1)]).equal == 81
 
 
-def test_pairs_that_no_longer_answer_are_let_go_but_for_what_a_rollback_needs(tmp_path) -> None:
-    folder, clock = saved(tmp_path / "pairs", 0, 1, 2), Clock()
+def test_policies_that_no_longer_answer_are_let_go_but_for_what_a_rollback_needs(tmp_path) -> None:
+    folder, clock = saved(tmp_path / "policies", 0, 1, 2), Clock()
     with local(folder, log=tmp_path / "log", clock=clock) as server:
         service = server.context.service
         for number in (1, 2):
-            new = server.post("/pairs", {"folder": f"pair-{number}"}, admin=True).json()["policy"]
+            new = server.post("/policies", {"folder": f"policy-{number}"}, admin=True).json()["policy"]
             server.post("/split", {"policy": new, "share": 0.5}, admin=True)
             server.post("/rank", {"query_id": 11})
             server.post("/split", {"policy": new, "share": 1.0}, admin=True)
-        first, second, third = (digest(pair(n)) for n in range(3))
-        gone = weakref.ref(service.server.recorder._sealer._propensities._pairs[first])
+        first, second, third = (digest(policy(n)) for n in range(3))
+        gone = weakref.ref(service.recorder.propensities._known[first])
         assert set(service.loaded) == {second, third}  # the second is the one before
         assert gone() is not None  # its impressions are not sealed yet
         service.seal(everything=True)
@@ -137,7 +138,7 @@ def test_pairs_that_no_longer_answer_are_let_go_but_for_what_a_rollback_needs(tm
 def test_while_one_change_is_under_way_another_is_refused_and_answers_go_on(folder, tmp_path) -> None:
     with local(folder, log=tmp_path) as server, server.context.service._one_change():
         for path, body in (
-            ("/pairs", {"folder": "pair-1"}),
+            ("/policies", {"folder": "policy-1"}),
             ("/split", {"policy": "x", "share": 0.5}),
             ("/rollback", {}),
         ):
@@ -145,27 +146,27 @@ def test_while_one_change_is_under_way_another_is_refused_and_answers_go_on(fold
         assert server.post("/rank", {"query_id": 11}).status_code == 200
 
 
-def test_what_fails_to_load_leaves_the_old_pair(folder, tmp_path) -> None:
-    pair(3, K=2).save(tmp_path / "pairs" / "short")
-    damaged = pair(4).save(tmp_path / "pairs" / "damaged")
+def test_what_fails_to_load_leaves_the_old_policy(folder, tmp_path) -> None:
+    policy(3, K=2).save(tmp_path / "policies" / "short")
+    damaged = policy(4).save(tmp_path / "policies" / "damaged")
     (damaged / "config.json").write_text("{")
-    saved(tmp_path / "pairs", 0)
-    with local(tmp_path / "pairs", log=tmp_path / "log") as server:
+    saved(tmp_path / "policies", 0)
+    with local(tmp_path / "policies", log=tmp_path / "log") as server:
         for name in ("short", "damaged", "nowhere"):
-            refused = server.post("/pairs", {"folder": name}, admin=True)
+            refused = server.post("/policies", {"folder": name}, admin=True)
             assert refused.status_code == 422, name
             assert "Traceback" not in refused.text
         assert server.post("/split", {"policy": "0" * 16, "share": 0.5}, admin=True).status_code == 422
-        assert server.post("/rank", {"query_id": 11}).json()["policy"] == digest(pair(0))
+        assert server.post("/rank", {"query_id": 11}).json()["policy"] == digest(policy(0))
 
 
 def test_the_command_serves_and_survives_kill_9_and_the_log_is_sealed_and_replayed(tmp_path, capsys) -> None:
     from tandemrank.cli.serving import replay as replay_command
     from tandemrank.cli.serving import seal
 
-    saved(tmp_path / "pairs", 0)
+    saved(tmp_path / "policies", 0)
     log = tmp_path / "log"
-    with process(tmp_path / "pairs", "--log", str(log), "--fsync-every-request") as (url, running):
+    with process(tmp_path / "policies", "--log", str(log), "--fsync-every-request") as (url, running):
         client = Client(url, token=TOKEN)
         answers = [client.rank(11), *client.rank_all([{"query_id": 12}, {"query_id": 13}])]
         assert client.click(answers[0]["impression_id"], answers[0]["items"][0])["counted"] == 1
@@ -176,16 +177,16 @@ def test_the_command_serves_and_survives_kill_9_and_the_log_is_sealed_and_replay
         with pytest.raises(JobError, match="does not answer"):
             client.rank(11)
         client.close()
-    seal(log, tmp_path / "pairs", everything=True, as_json=True)
+    seal(log, tmp_path / "policies", everything=True, as_json=True)
     [segment] = json.loads(capsys.readouterr().out)["segments"]
     assert (segment["impressions"], segment["clicks"]) == (3, 1)
     assert set(pl.read_parquet(segment["path"])["impression_key"]) == {a["impression_id"] for a in answers}
-    replay_command(log, tmp_path / "pairs", as_json=True)
+    replay_command(log, tmp_path / "policies", as_json=True)
     assert json.loads(capsys.readouterr().out)["equal"] == 3
     frame = pl.read_parquet(segment["path"])
     frame.with_columns(pl.col("key") + 1).write_parquet(segment["path"])
     with pytest.raises(SystemExit, match="1"):
-        replay_command(log, tmp_path / "pairs", as_json=True)
+        replay_command(log, tmp_path / "policies", as_json=True)
     assert json.loads(capsys.readouterr().out)["first"]["row"] == 0
 
 
@@ -194,13 +195,13 @@ def test_the_description_names_every_call(folder, tmp_path) -> None:
         found = server.get("/openapi.json").json()
         routes = {route.path for route in server.app.routes}
         assert set(found["paths"]) <= routes
-        assert {"/rank", "/feedback", "/pairs", "/split", "/rollback", "/status"} <= set(found["paths"])
+        assert {"/rank", "/feedback", "/policies", "/split", "/rollback", "/status"} <= set(found["paths"])
         assert "RankRequest" in found["components"]["schemas"]
         json.dumps(found)
 
 
-def test_a_price_list(folder, tmp_path) -> None:
-    from tandemrank.serving import exploration_cost as price
+def test_what_exploration_costs(folder, tmp_path) -> None:
+    from tandemrank.serving.explain import exploration_costs
     from tandemrank.serving.live_policy import LivePolicy
 
     theta = [1.0, 0.5, 1 / 3]
@@ -213,14 +214,14 @@ def test_a_price_list(folder, tmp_path) -> None:
                     "/feedback", {"impression_id": found["impression_id"], "events": [{"item": found["items"][0]}]}
                 )
         server.context.service.seal(everything=True)
-    found = price.exploration_costs(LivePolicy(pair()), theta, log=[tmp_path])
+    found = exploration_costs(LivePolicy(policy()), theta, log=[tmp_path])
     by_name = {p.strategy: p for p in found.strategies}
     assert found.impressions == 120
     assert by_name["deterministic"].kept == pytest.approx(1)
     assert by_name["deterministic"].effective_other == 0
     assert by_name["temperature:0.5"].kept > by_name["trained"].kept > by_name["temperature:2.0"].kept
     assert by_name["uniform:0.1"].effective_other > by_name["trained"].effective_other > 0
-    # On its own log the pair is worth what was clicked.
+    # On its own log the policy is worth what was clicked.
     frame = pl.read_parquet(tmp_path / "*.parquet")
     clicks = frame["clicks"].list.sum().mean()
     assert by_name["trained"].clicks == pytest.approx(clicks, abs=0.1)

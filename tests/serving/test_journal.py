@@ -45,21 +45,17 @@ def test_a_journal_cut_anywhere_keeps_every_whole_record(tmp_path_factory, recor
     assert read(path) == journals.Recovered(tuple(records[:whole]), torn, int(torn > 0))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_behind_a_damaged_record_all_others_are_read(tmp_path, seed) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_behind_a_damaged_record_all_others_are_read(seed) -> None:
     rng = np.random.default_rng(seed)
     records = [rng.bytes(int(rng.integers(40))) for _ in range(20)]
-    log = Journal(tmp_path / "j.bin")
-    log.append(*records)
-    log.close()
-    good = (tmp_path / "j.bin").read_bytes()
+    good = b"".join(map(journals.framed, records))
     ends = np.cumsum([HEADER.size + len(record) for record in records])
     for at in range(8 * len(good)):
         content = bytearray(good)
         content[at // 8] ^= 1 << at % 8
-        (tmp_path / "j.bin").write_bytes(content)
         hit = int(np.searchsorted(ends, at // 8, side="right"))
-        found = read(tmp_path / "j.bin")
+        found = journals.recovered(bytes(content))
         assert found.records == tuple(records[:hit] + records[hit + 1 :]), at
         assert (found.dropped, found.gaps) == (HEADER.size + len(records[hit]), 1)
 
@@ -142,9 +138,8 @@ def test_everything_is_on_disk_within_a_second_also_if_nobody_asks(tmp_path, mon
     assert log.synced == log.size
 
 
-def test_a_disk_that_fails_at_the_end_is_told_and_stops_nothing(tmp_path, monkeypatch) -> None:
-    heard: list[str] = []
-    log = Journal(tmp_path / "j.bin", sync_seconds=3600, alarm=heard.append)
+def test_a_disk_that_fails_at_the_end_is_told_and_stops_nothing(tmp_path, monkeypatch, capsys) -> None:
+    log = Journal(tmp_path / "j.bin", sync_seconds=3600)
     log.append(b"one")
     log.append(b"two")
 
@@ -153,7 +148,7 @@ def test_a_disk_that_fails_at_the_end_is_told_and_stops_nothing(tmp_path, monkey
 
     monkeypatch.setattr(os, "fsync", broken)
     log.close()
-    assert "cannot be synced" in heard[0]
+    assert "cannot be synced" in capsys.readouterr().err
 
 
 WRITER = """

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from served import K2, Clock, Q, local, pair, saved
+from served import K2, Clock, Q, local, policy, saved
 from tandemrank.cli.serving import seal as seal_command
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import reading, validation
-from tandemrank.serving import replay
+from tandemrank.serving import journal, replay
 from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.records import steady_clock
 
@@ -24,16 +24,16 @@ YEAR = 365 * 86400.0
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("pairs"), 0, 1)
+    return saved(tmp_path_factory.mktemp("policies"), 0, 1)
 
 
 def journals(log):
     return sorted(log.glob("journal-*.bin"))
 
 
-def sealed_by_command(log, pairs, capsys) -> list[dict]:
+def sealed_by_command(log, policies, capsys) -> list[dict]:
     capsys.readouterr()
-    seal_command(log, pairs, everything=True, as_json=True)
+    seal_command(log, policies, everything=True, as_json=True)
     return json.loads(capsys.readouterr().out)["segments"]
 
 
@@ -53,11 +53,11 @@ def test_the_command_seals_with_the_curve_of_the_server(folder, tmp_path, capsys
 def how_exposed(theta) -> dict[str, tuple[float, float]]:
     import torch
 
-    from tandemrank.serving.exploration import Exploration
+    from tandemrank.serving.drawing import Exploration
 
-    live = LivePolicy(pair())
-    s_c, s_r = (torch.from_numpy(s)[None] for s in live.rows(11))
-    rho, error = Exploration().exposure(s_c, s_r, torch.tensor(theta), K2, samples=3000, seed=9)
+    live = LivePolicy(policy())
+    everything, curve = np.arange(len(live.items)), torch.tensor(theta)
+    rho, error = Exploration().exposure(*live.scores(11).rows(), everything, curve, K2, samples=3000, seed=9)
     return {item: (rho[d], error[d]) for d, item in enumerate(live.items)}
 
 
@@ -80,21 +80,15 @@ def test_a_refused_batch_leaves_no_trace(folder, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("leap", [YEAR, -YEAR])
-def test_a_clock_that_leaps_stops_neither_the_verdict_nor_the_log(folder, tmp_path, leap) -> None:
-    clock = Clock()
-    with local(folder, log=tmp_path / "log", clock=clock, settle=10.0, window=100.0) as server:
-        server.post("/rank", {"query_id": 11})
-        clock.now += leap
-        server.post("/rank", {"query_id": 11})
-        clock.now -= leap
-        server.post("/rank", {"query_id": 11})
-        service = server.context.service
-        for _ in range(2):
-            clock.now += 11
-            service.tick()
-        assert service.tallies()[LivePolicy(pair()).digest]["impressions"] == 3
-        clock.now += 200
-        assert sum(s.impressions for s in service.seal()) == 3
+def test_a_clock_that_was_set_between_two_processes_does_not_stop_the_log(folder, tmp_path, leap) -> None:
+    for ahead in (leap, 0.0):
+        clock = Clock()
+        clock.now += ahead
+        with local(folder, log=tmp_path / "log", clock=clock, window=100.0) as server:
+            server.post("/rank", {"query_id": 11})
+            if ahead == 0:
+                clock.now += 200
+                assert sum(s.impressions for s in server.context.service.seal()) == 2
 
 
 def test_the_clock_of_a_server_is_that_of_the_wall_when_it_began_and_never_leaps() -> None:
@@ -107,7 +101,7 @@ def test_the_clock_of_a_server_is_that_of_the_wall_when_it_began_and_never_leaps
     assert abs(steady_clock()() - time.time()) < 5
 
 
-@pytest.mark.parametrize("place", range(16))
+@pytest.mark.parametrize("place", range(9))
 def test_a_flipped_bit_costs_one_record(folder, tmp_path, capsys, place) -> None:
     log = tmp_path / "log"
     with local(folder, log=log) as server:
@@ -115,8 +109,8 @@ def test_a_flipped_bit_costs_one_record(folder, tmp_path, capsys, place) -> None
     [path] = journals(log)
     content = bytearray(path.read_bytes())
     at = np.random.default_rng(place).integers(len(content) * 8)
-    if place < 8:  # in a header: its magic, its length, its checksum
-        at = [3, 35, 47, 60, 66, 90][place % 6] if place < 6 else at
+    if place < 6:  # in a header: its magic, its length, its checksum
+        at = [3, 35, 47, 60, 66, 90][place]
     content[at // 8] ^= 1 << at % 8
     path.write_bytes(content)
     [found] = sealed_by_command(log, folder, capsys)
@@ -176,9 +170,9 @@ def test_a_disk_that_fails_is_told(folder, tmp_path, monkeypatch, call) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(os, call, broken)
             if call == "fsync":  # what was written may not be on disk, and the thread that syncs hears of it
-                journal = server.context.service.recorder._journal
-                journal.append(b"{}")
-                journal.sync()
+                written = server.context.service.recorder._journal
+                written.append(b"{}")
+                written.sync()
             assert not server.post("/rank", {"query_id": 11}).json()["logged"]
             assert "Input/output error" in server.get("/healthz").json()["log"]
         assert server.post("/rank", {"query_id": 11}).json()["logged"]
@@ -232,13 +226,13 @@ def test_every_flipped_bit_of_a_segment_is_found(folder, tmp_path) -> None:
     assert checksum.problem(path) is None
     rng, other = np.random.default_rng(0), tmp_path / "other.parquet"
     marked = range(good.index(checksum.KEY.encode()) - 8, good.index(checksum.VALUE) + 100)
-    places = [*rng.integers(len(good), size=600), *marked, *range(len(good) - 12, len(good))]
+    places = [*rng.integers(len(good), size=150), *marked, *range(len(good) - 12, len(good))]
     for at in places:
         content = bytearray(good)
         content[at] ^= 1 << int(rng.integers(8))
         other.write_bytes(content)
         assert checksum.problem(other) is not None, at
-    for at in places[:20]:
+    for at in places[:4]:
         content = bytearray(good)
         content[at] ^= 1
         path.write_bytes(content)
@@ -275,7 +269,7 @@ def shapes(good: dict) -> list[bytes]:
         left = {key: value for key, value in good.items() if key != name}
         wrong.append(json.dumps({"impression": left}).encode())
         for value in values:
-            record = json.dumps({"impression": {**good, "id": "other", name: value}})
+            record = json.dumps({"impression": {**good, "id": f"other {len(wrong)}", name: value}})
             wrong.append(record.replace("\\\\ud800", "\\ud800").replace('"NaN"', "NaN").encode())
     event = {"impression": good["id"], "item": good["items"][0], "type": "click", "value": None, "time": good["time"]}
     for name in event:
@@ -284,9 +278,7 @@ def shapes(good: dict) -> list[bytes]:
     return wrong
 
 
-def test_one_record_of_another_shape_is_set_aside_and_the_rest_is_sealed(folder, tmp_path, capsys) -> None:
-    from tandemrank.serving import journal
-
+def test_records_of_another_shape_are_set_aside_and_the_rest_is_sealed(folder, tmp_path, capsys) -> None:
     log = tmp_path / "log"
     with local(folder, log=log) as server:
         for _ in range(5):
@@ -296,20 +288,15 @@ def test_one_record_of_another_shape_is_set_aside_and_the_rest_is_sealed(folder,
     good = json.loads(payloads[0])["impression"]
     cases = shapes(good)
     assert len(cases) > 150
-    kept = 0
-    for number, wrong in enumerate(cases):
-        shutil.rmtree(log)
-        log.mkdir()
-        path.write_bytes(b"".join(map(journal.framed, (*payloads[:2], wrong, *payloads[2:]))))
-        found = sealed_by_command(log, folder, capsys)
-        assert [one["impressions"] for one in found] in ([5], [6]), wrong
-        kept += found[0]["impressions"] == 6
-        others = sum(found[0][name] for name in ("damaged", "empty", "set_aside"))
-        assert others == 6 - found[0]["impressions"], wrong
-        assert (log / ".set-aside" / path.name).exists() == bool(found[0]["damaged"]), wrong
-        if number % 10 == 0:
-            assert validation.validate(log).fit
-    assert kept < 25  # another key, time, place of a query and so on are as good as before
+    path.write_bytes(b"".join(map(journal.framed, (*payloads[:2], *cases, *payloads[2:]))))
+    [found] = sealed_by_command(log, folder, capsys)
+    kept = set(pl.read_parquet(log / "segment-*.parquet")["impression_key"])
+    assert {json.loads(payload)["impression"]["id"] for payload in payloads} <= kept
+    assert len(kept) == found["impressions"] < 5 + 25  # another key, time, query and so on are as good as before
+    assert found["damaged"] > 150
+    assert sum(found[name] for name in ("impressions", "damaged", "empty", "set_aside")) == len(payloads) + len(cases)
+    assert (log / ".set-aside" / path.name).exists()
+    assert validation.validate(log).fit
 
 
 def test_a_record_that_is_there_twice_counts_once(folder, tmp_path, capsys) -> None:
@@ -336,17 +323,16 @@ def test_validate_names_seal_where_there_are_journals_alone(folder, tmp_path) ->
 
 def test_sealing_holds_one_journal_at_a_time(folder, tmp_path) -> None:
     peaks = []
-    for n in (1, 8):
+    for n in (1, 6):
         with local(folder, log=tmp_path / f"log-{n}") as server:
             recorder = server.context.service.recorder
             for _ in range(n):
-                for _ in range(4):
-                    server.post("/rank", {"requests": [{"query_id": 10 + k % Q} for k in range(200)]})
+                server.post("/rank", {"requests": [{"query_id": 10 + k % Q} for k in range(250)]})
                 with recorder._lock:
                     recorder._turn_over()
             server.context.service.outcomes.settle(1e12)
             tracemalloc.start()
-            assert sum(s.impressions for s in server.context.service.seal(everything=True)) == 800 * n
+            assert sum(s.impressions for s in server.context.service.seal(everything=True)) == 250 * n
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
     assert peaks[1] < 1.6 * peaks[0]
@@ -361,4 +347,4 @@ def test_a_folder_that_parquet_cannot_name_is_refused_before_anything_is_logged(
     with pytest.raises(InputError, match="UTF-8"):
         seal_command(strange, folder, everything=True)
     with pytest.raises(InputError, match="UTF-8"):
-        replay.replay([strange], [pair()])
+        replay.replay([strange], [policy()])

@@ -29,10 +29,19 @@ def check(operation, statuses: set[int]) -> None:
 
 def test_answers_are_as_described(tmp_path) -> None:
     statuses: dict[str, set[int]] = {}
-    with local(saved(tmp_path / "pairs", 0, 1), host="0.0.0.0", log=tmp_path / "log") as server:
+    with local(saved(tmp_path / "policies", 0, 1), host="0.0.0.0", log=tmp_path / "log") as server:
         schema = schemathesis.openapi.from_asgi("/openapi.json", server.app, headers=HEADERS)
         for found in schema.get_all_operations():
             check(found.ok(), statuses.setdefault(found.ok().path, set()))
-    assert set(statuses) >= {"/rank", "/feedback", "/pairs", "/split", "/rollback", "/status", "/metrics", "/explain"}
+    assert set(statuses) >= {
+        "/rank",
+        "/feedback",
+        "/policies",
+        "/split",
+        "/rollback",
+        "/status",
+        "/metrics",
+        "/explain",
+    }
     assert 200 in statuses["/rank"]
     assert 200 in statuses["/feedback"]

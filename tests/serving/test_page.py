@@ -32,7 +32,7 @@ def running(folder: Path, log: Path) -> Iterator[str]:
     """A server on a real port, in a thread."""
     ports: queue.Queue[int] = queue.Queue()
     server = app.server(
-        Settings(folder / "pair-0", log=log, settle=0.0),
+        Settings(folder / "policy-0", log=log, settle=0.0),
         run.Address(port=0, token=TOKEN),
         listening=ports.put,
         tick=0.05,
@@ -59,13 +59,13 @@ def use(url: str, n: int) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
 def test_in_a_browser(tmp_path) -> None:
-    folder = saved(tmp_path / "pairs", 0, 1)
+    folder = saved(tmp_path / "policies", 0, 1)
     with running(folder, tmp_path / "log") as url, browser(tmp_path) as seen:
         use(url, 60)
         seen.screen(1200, 1000)
         seen.open(url)
-        seen.wait("document.getElementById('tallies').textContent.includes('pair-0')")
-        assert seen.look("document.getElementById('arms').textContent").startswith("pair-0")
+        seen.wait("document.getElementById('tallies').textContent.includes('policy-0')")
+        assert seen.look("document.getElementById('arms').textContent").startswith("policy-0")
         # Without the token a canary is refused, and the page says why.
         seen.click("#canary")
         seen.wait("document.getElementById('problem').textContent.includes('token')")
@@ -112,8 +112,8 @@ def test_ids_are_text_in_the_page(tmp_path) -> None:
     rng = np.random.default_rng(0)
     stages = [MatrixFactorisation(rng.normal(size=(2, 3)), rng.normal(size=(6, 3))) for _ in range(2)]
     ids = Vocabulary(pl.Series([EVIL, "b"]), pl.Series([f"{EVIL}{n}" for n in range(6)]))
-    TwoStagePolicy(stages[0], stages[1], 4, 2, ids).save(tmp_path / "pairs" / "pair-0")
-    with running(tmp_path / "pairs", tmp_path / "log") as url, browser(tmp_path) as seen:
+    TwoStagePolicy(stages[0], stages[1], 4, 2, ids).save(tmp_path / "policies" / "policy-0")
+    with running(tmp_path / "policies", tmp_path / "log") as url, browser(tmp_path) as seen:
         seen.open(url)
         seen.write("#query", EVIL)
         seen.click("#ask button")
@@ -138,8 +138,8 @@ def test_the_page_without_a_browser(tmp_path) -> None:
             assert "http" not in found.text.replace("http://www.w3.org/2000/svg", "")
             assert "innerHTML" not in found.text
         assert server.post("/explain", {"query_id": 11}).status_code == 401
-        found = server.post("/explain", {"query_id": 11}, admin=True).json()["pairs"]
-        assert found[0]["folder"] == "pair-0"
+        found = server.post("/explain", {"query_id": 11}, admin=True).json()["policies"]
+        assert found[0]["folder"] == "policy-0"
         assert [c["place"] for c in found[0]["candidates"]][:3] == [1, 2, 3]
         total = found[0]["others_exposure"] + sum(c["exposure"] for c in found[0]["candidates"])
         assert total == pytest.approx(1 + 1 / 2 + 1 / 3, abs=1e-3)

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import polars as pl
 import pytest
 
-from served import TOKEN, local, pair, saved
+from served import TOKEN, local, policy, saved
 from tandemrank.errors import JobError
 from tandemrank.logs import reading
 from tandemrank.serving import replay, run
@@ -33,7 +33,7 @@ os.environ["RAY_ADDRESS"] = nodes.address
 with socket.socket() as free:
     free.bind(("127.0.0.1", 0))
     port = free.getsockname()[1]
-serve(folder / "pairs" / "pair-0", log=folder / "log", port=port, engine="ray", replicas=2)
+serve(folder / "policies" / "policy-0", log=folder / "log", port=port, engine="ray", replicas=2)
 alive = len([node for node in ray.nodes() if node["Alive"]])
 
 answers, clicks, failed, done = [], [], [], threading.Event()
@@ -88,7 +88,7 @@ def test_on_two_nodes_with_a_replica_killed_under_load(tmp_path) -> None:
     pytest.importorskip("ray.serve", reason="the extra `cluster` is not installed")
     from tandemrank.cli.serving import seal
 
-    saved(tmp_path / "pairs", 0)
+    saved(tmp_path / "policies", 0)
     # Where others want the processor, Ray takes a proxy that is slow for a dead one, and its workers wait for everybody else.
     patient = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
     patient |= {"RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -103,7 +103,7 @@ def test_on_two_nodes_with_a_replica_killed_under_load(tmp_path) -> None:
     log = tmp_path / "log"
     names = {path.name.rpartition("-")[0] for path in log.glob("journal-*.bin")}
     assert len(names) >= 2
-    seal(log, tmp_path / "pairs", everything=True, as_json=True)
+    seal(log, tmp_path / "policies", everything=True, as_json=True)
     assert not list(log.glob("*.bin"))
     frame = pl.read_parquet(log / "*.parquet")
     kept = frame["impression_key"].to_list()
@@ -112,7 +112,7 @@ def test_on_two_nodes_with_a_replica_killed_under_load(tmp_path) -> None:
     clicked = frame.filter(pl.col("clicks").list.first() == 1)["impression_key"].to_list()
     assert set(found["clicks"]) <= set(clicked)
     assert len(kept) == reading.read(log / "*.parquet").N
-    assert replay.replay([log], [pair(0)]).equal == len(kept)
+    assert replay.replay([log], [policy(0)]).equal == len(kept)
 
 
 def details(**status: str) -> dict:
@@ -125,8 +125,8 @@ def details(**status: str) -> dict:
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_replicas_answer_when_every_proxy_knows_the_way(host) -> None:
     with HTTPServer(("127.0.0.1", 0), NotThereYet) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        at = Address(host, server.server_port)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        at = Address(host, server.server_port, TOKEN)
         NotThereYet.left = 0
         assert not run.proxies_answer(details(a="HEALTHY"), at)  # one node has a replica, and no proxy yet
         assert not run.proxies_answer(details(a="HEALTHY", b="STARTING"), at)
@@ -140,14 +140,14 @@ def test_replicas_answer_when_every_proxy_knows_the_way(host) -> None:
 
 
 def test_what_would_reach_one_of_several_is_refused_to_those_who_have_the_token(tmp_path) -> None:
-    with local(saved(tmp_path / "pairs", 0, 1), log=tmp_path / "log", alone=False) as server:
-        for path, body in (("/pairs", {"folder": "pair-1"}), ("/split", {"policy": "x"}), ("/rollback", {})):
+    with local(saved(tmp_path / "policies", 0, 1), log=tmp_path / "log", alone=False) as server:
+        for path, body in (("/policies", {"folder": "policy-1"}), ("/split", {"policy": "x"}), ("/rollback", {})):
             assert server.post(path, body).status_code == 401
             refused = server.post(path, body, admin=True)
             assert refused.status_code == 409
             assert "--engine ray" in refused.json()["error"]
         assert server.post("/rank", {"query_id": 11}).status_code == 200
-        assert len(server.get("/status").json()["pairs"]) == 1
+        assert len(server.get("/status").json()["policies"]) == 1
 
 
 class Dying(BaseHTTPRequestHandler):
@@ -193,7 +193,7 @@ class NotThereYet(BaseHTTPRequestHandler):
 
 def test_the_client_waits_for_a_proxy_that_does_not_know_the_way_yet(monkeypatch) -> None:
     with HTTPServer(("127.0.0.1", 0), NotThereYet) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         client = Client(f"http://127.0.0.1:{server.server_port}", token=TOKEN)
         NotThereYet.left = 3
         assert client.rank(11) == {}
@@ -214,7 +214,7 @@ def test_the_client_waits_for_a_proxy_that_does_not_know_the_way_yet(monkeypatch
 def test_the_client_asks_again_where_that_does_no_harm() -> None:
     Dying.asked = []
     with HTTPServer(("127.0.0.1", 0), Dying) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         client = Client(f"http://127.0.0.1:{server.server_port}", token=TOKEN)
         assert client.rank(11) == {}
         assert client.feedback("x", []) == {}

@@ -12,17 +12,16 @@ from httpx import Headers
 
 from served import TOKEN, K, local, saved
 from tandemrank.errors import ConfigError
-from tandemrank.serving import access as limits
-from tandemrank.serving.access import Access, Limits, is_loopback
-from tandemrank.serving.run import read_token
+from tandemrank.serving import run
+from tandemrank.serving.run import Address, Limits, is_loopback, read_token
 from tandemrank.serving.service import Settings
 
-ADMIN = [("/pairs", {"folder": "pair-1"}), ("/split", {"policy": "x", "share": 0.5}), ("/rollback", {})]
+ADMIN = [("/policies", {"folder": "policy-1"}), ("/split", {"policy": "x", "share": 0.5}), ("/rollback", {})]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return saved(tmp_path_factory.mktemp("pairs"), 0, 1)
+    return saved(tmp_path_factory.mktemp("policies"), 0, 1)
 
 
 def test_other_addresses_need_a_token(tmp_path, monkeypatch) -> None:
@@ -31,10 +30,10 @@ def test_other_addresses_need_a_token(tmp_path, monkeypatch) -> None:
     assert [is_loopback(h) for h in ("0.0.0.0", "::", "192.168.1.1", "example.org", "")] == [False] * 5
     for token in ("", "short"):
         with pytest.raises(ConfigError, match="can be reached from other machines"):
-            Access("0.0.0.0", token)
+            Address("0.0.0.0", token=token)
     for strange in ("tökentökentökentöken", "two words two words"):
         with pytest.raises(ConfigError, match="printable ASCII"):
-            Access("0.0.0.0", strange)
+            Address("0.0.0.0", token=strange)
     assert read_token(None, "0.0.0.0") == ""
     assert len(read_token(None, "127.0.0.1")) >= 16
     assert read_token(None, "127.0.0.1") != read_token(None, "127.0.0.1")
@@ -51,7 +50,7 @@ def test_the_command_refuses_to_listen_elsewhere_without_a_token(folder, monkeyp
 
     monkeypatch.delenv("TANDEMRANK_TOKEN", raising=False)
     with pytest.raises(ConfigError, match="token"):
-        serve(folder / "pair-0", host="0.0.0.0", port=0)
+        serve(folder / "policy-0", host="0.0.0.0", port=0)
 
 
 @pytest.mark.parametrize(
@@ -66,12 +65,12 @@ def test_admin_calls_need_the_token_always(folder, tmp_path, wrong) -> None:
 
 def test_tokens_are_compared_in_constant_time(monkeypatch) -> None:
     compared: list[tuple[bytes, bytes]] = []
-    real = limits.hmac.compare_digest
-    monkeypatch.setattr(limits.hmac, "compare_digest", lambda a, b: (compared.append((a, b)), real(a, b))[1])
-    access = Access("127.0.0.1", TOKEN)
+    real = run.hmac.compare_digest
+    monkeypatch.setattr(run.hmac, "compare_digest", lambda a, b: (compared.append((a, b)), real(a, b))[1])
+    address = Address(token=TOKEN)
     for given, refused in ((f"Bearer {TOKEN}", False), ("Bearer x", True)):
-        with pytest.raises(limits.Refused) if refused else nullcontext():
-            access.check({b"authorization": given.encode()}, admin=True)
+        with pytest.raises(run.Refused) if refused else nullcontext():
+            address.check({b"authorization": given.encode()}, admin=True)
         assert compared.pop() == (given.encode(), f"Bearer {TOKEN}".encode())
 
 
@@ -131,28 +130,28 @@ def test_sizes_are_limited(folder, tmp_path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "../pair-0",
+        "../policy-0",
         "..",
         ".",
         "",
         "/etc",
-        "pair-1/../../x",
+        "policy-1/../../x",
         "outside",
-        "pair-0\0",
+        "policy-0\0",
         "a" * 250,
         "~root",
-        "pair-0/config.json",
+        "policy-0/config.json",
     ],
 )
 def test_no_path_outside_the_folder_is_loaded(tmp_path, name) -> None:
     saved(tmp_path / "elsewhere", 1)
-    inside = saved(tmp_path / "pairs", 0)
-    (inside / "outside").symlink_to(tmp_path / "elsewhere" / "pair-1")
+    inside = saved(tmp_path / "policies", 0)
+    (inside / "outside").symlink_to(tmp_path / "elsewhere" / "policy-1")
     with local(inside, log=tmp_path / "log") as server:
-        found = server.post("/pairs", {"folder": name}, admin=True)
+        found = server.post("/policies", {"folder": name}, admin=True)
         assert found.status_code == 422
         assert str(tmp_path) not in found.text
-        assert len(server.get("/status").json()["pairs"]) == 1
+        assert len(server.get("/status").json()["policies"]) == 1
 
 
 def test_no_trace_in_an_answer(folder, tmp_path, monkeypatch, caplog) -> None:
@@ -182,12 +181,12 @@ def raw(url: str, data: bytes) -> bytes:
 
 def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, tmp_path) -> None:
     """On a real socket, with the time shortened: connections that wait are ended by the server, not by us."""
-    from tandemrank.serving import app, run
+    from tandemrank.serving import app
 
     bounded = Limits(seconds=0.2, head=2000)
     ports: asyncio.Queue[int] = asyncio.Queue()
     server = app.server(
-        Settings(folder / "pair-0", log=tmp_path), run.Address(port=0, token=TOKEN, limits=bounded),
+        Settings(folder / "policy-0", log=tmp_path), Address(port=0, token=TOKEN, limits=bounded),
         listening=ports.put_nowait,
     )  # fmt: skip
     requests = {
@@ -219,12 +218,12 @@ def test_slow_and_endless_requests_are_ended_and_the_token_stays_secret(folder, 
 
 
 def test_connections_are_limited_and_it_listens_on_the_loopback_unless_told(folder, tmp_path) -> None:
-    from tandemrank.serving import app, run
+    from tandemrank.serving import app
 
-    assert run.Address().host == "127.0.0.1"
+    assert Address().host == "127.0.0.1"
     ports: asyncio.Queue[int] = asyncio.Queue()
-    address = run.Address(port=0, token=TOKEN, limits=Limits(connections=3))
-    server = app.server(Settings(folder / "pair-0", log=tmp_path), address, listening=ports.put_nowait)
+    address = Address(port=0, token=TOKEN, limits=Limits(connections=3))
+    server = app.server(Settings(folder / "policy-0", log=tmp_path), address, listening=ports.put_nowait)
     request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
     async def go() -> list[bytes]:
@@ -290,9 +289,9 @@ def test_neither_journal_nor_metrics_have_features(folder, tmp_path) -> None:
     ],
 )  # fmt: skip
 def test_a_host_is_parsed_strictly(folder, tmp_path, host) -> None:
-    access = Access("127.0.0.1", TOKEN)
-    with pytest.raises(limits.Refused, match=r"127\.0\.0\.1 and localhost only"):
-        access.check(limits.headers_of([(b"host", host.encode())]), admin=False)
+    address = Address(token=TOKEN)
+    with pytest.raises(run.Refused, match=r"127\.0\.0\.1 and localhost only"):
+        address.check(run.headers_of([(b"host", host.encode())]), admin=False)
 
 
 def test_what_must_be_said_once_is_refused_twice(folder, tmp_path) -> None:
@@ -313,7 +312,7 @@ def test_what_must_be_said_once_is_refused_twice(folder, tmp_path) -> None:
 
 def test_nobody_is_sent_elsewhere(folder, tmp_path) -> None:
     with local(folder, log=tmp_path) as server:
-        for method, path in (("POST", "/rank/"), ("GET", "/status/"), ("GET", "/healthz/"), ("POST", "/pairs/")):
+        for method, path in (("POST", "/rank/"), ("GET", "/status/"), ("GET", "/healthz/"), ("POST", "/policies/")):
             found = server.call(method, path, headers={"Host": "evil.example"})
             assert (found.status_code, found.headers.get("location")) == (404, None)
 
@@ -339,28 +338,28 @@ def test_calls_from_pages_of_other_origins_change_nothing(folder, tmp_path, orig
 
 
 def test_a_saved_policy_whose_files_are_links_to_outside_is_refused(tmp_path) -> None:
-    elsewhere = saved(tmp_path / "elsewhere", 1) / "pair-1"
-    inside = saved(tmp_path / "pairs", 0)
+    elsewhere = saved(tmp_path / "elsewhere", 1) / "policy-1"
+    inside = saved(tmp_path / "policies", 0)
     (inside / "linked").mkdir()
     for file in elsewhere.iterdir():
         (inside / "linked" / file.name).symlink_to(file)
     (inside / "near").mkdir()
-    for file in (inside / "pair-0").iterdir():
+    for file in (inside / "policy-0").iterdir():
         (inside / "near" / file.name).symlink_to(file)  # stays in the folder
     with local(inside, log=tmp_path / "log") as server:
-        found = server.post("/pairs", {"folder": "linked"}, admin=True)
+        found = server.post("/policies", {"folder": "linked"}, admin=True)
         assert found.status_code == 422
         assert "leads out of the folder" in found.json()["error"]
         assert str(tmp_path) not in found.text
-        assert server.get("/status").json()["folders"] == ["near", "pair-0"]
-        assert server.post("/pairs", {"folder": "near"}, admin=True).status_code == 200
+        assert server.get("/status").json()["folders"] == ["near", "policy-0"]
+        assert server.post("/policies", {"folder": "near"}, admin=True).status_code == 200
 
 
 @pytest.mark.parametrize("name", ["a" * 256, "a" * 300, "é" * 200, "a/" * 120 + "b", "\ud800"])
 def test_a_name_that_no_file_can_have_is_a_refusal(folder, tmp_path, name) -> None:
     with local(folder, log=tmp_path) as server:
         found = server.call(
-            "POST", "/pairs", content=json.dumps({"folder": name}).encode(),
+            "POST", "/policies", content=json.dumps({"folder": name}).encode(),
             headers={"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
         )  # fmt: skip
         assert found.status_code in (400, 422)
@@ -368,21 +367,19 @@ def test_a_name_that_no_file_can_have_is_a_refusal(folder, tmp_path, name) -> No
 
 
 def test_names_that_are_not_utf_8_are_left_out(tmp_path) -> None:
-    folder = saved(tmp_path / "pairs", 0)
+    folder = saved(tmp_path / "policies", 0)
     strange = os.fsdecode(b"\xff\xfe")
-    (folder / "pair-0").rename(folder / "first")
-    for name in ("pair-0", strange):
+    (folder / "policy-0").rename(folder / "first")
+    for name in ("policy-0", strange):
         shutil.copytree(folder / "first", folder / name)
     with local(folder, log=tmp_path / "log") as server:
-        assert server.get("/status").json()["folders"] == ["first", "pair-0"]
+        assert server.get("/status").json()["folders"] == ["first", "policy-0"]
 
 
 @pytest.mark.parametrize(
     "line", [b"GET /healthz\r\n\r\n", b"GET /healthz HTTP/0.9\r\n\r\n", b"GET /healthz HTTP/2.0\r\n\r\n"]
 )
 def test_other_versions_of_http_are_refused(line) -> None:
-    from tandemrank.serving import run
-
     class Transport:
         def __init__(self) -> None:
             self.sent = b""
@@ -404,7 +401,7 @@ def test_other_versions_of_http_are_refused(line) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"answered"})
 
-        config = run.server(app, run.Address(port=0)).config
+        config = run.server(app, Address(port=0)).config
         config.load()
         transport = Transport()
         connection = config.http_protocol_class(config, run.uvicorn.server.ServerState(), {})

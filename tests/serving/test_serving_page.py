@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from served import saved
+from served import local, saved
 from tandemrank.serving import messages
-from tandemrank.serving.access import Limits
-from tandemrank.serving.metrics import Metrics
+from tandemrank.serving.run import Limits
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
 
@@ -46,8 +45,8 @@ def test_its_command_runs_and_ends_in_order(tmp_path, monkeypatch) -> None:
     import subprocess
     import sys
 
-    saved(tmp_path / "srv/tandemrank/pairs", 0)
-    (tmp_path / "srv/tandemrank/pairs/current").symlink_to("pair-0")
+    saved(tmp_path / "srv/tandemrank/policies", 0)
+    (tmp_path / "srv/tandemrank/policies/current").symlink_to("policy-0")
     command = unit()["Service"]["ExecStart"].replace("/srv/", f"{tmp_path}/srv/").replace("--port 8080", "--port 0")
     words = [sys.executable, "-m", "tandemrank", *shlex.split(command)[1:]]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as running:
@@ -60,9 +59,11 @@ def test_its_command_runs_and_ends_in_order(tmp_path, monkeypatch) -> None:
     assert list((tmp_path / "srv/tandemrank/log").glob("journal-*.bin"))
 
 
-def test_every_metric_is_explained_and_no_other() -> None:
+def test_every_metric_is_explained_and_no_other(tmp_path) -> None:
     explained = set(re.findall(r"^\| `(tandemrank_\w+)` \|", PAGE, re.MULTILINE))
-    real = {metric.name + ("_total" if metric.type == "counter" else "") for metric in Metrics().registry.collect()}
+    with local(saved(tmp_path, 0)) as server:
+        found = list(server.context.metrics.collect())
+    real = {metric.name + ("_total" if metric.type == "counter" else "") for metric in found}
     assert explained == real
 
 

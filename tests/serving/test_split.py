@@ -1,4 +1,4 @@
-"""Two pairs at once: sticky shares, propensities of the mixture by enumeration, lists drawn again, features."""
+"""Two policies at once: sticky shares, propensities of the mixture by enumeration, lists drawn again, features."""
 
 import json
 from dataclasses import replace
@@ -7,16 +7,16 @@ import numpy as np
 import polars as pl
 import pytest
 
+import believing
 import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.logs import reading, validation
-from tandemrank.policies import towers
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy, extended
 from tandemrank.serving import records, replay
+from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
-from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live_policy import LivePolicy, features_key, logged_id
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
@@ -26,21 +26,22 @@ Q, D, K2, K = 4, 6, 4, 2
 THETA = [1.0, 0.5]
 
 
-def pair(seed: int = 0, *, first: int = 0, K: int = K, queries: list | None = None) -> TwoStagePolicy:
+def policy(seed: int = 0, *, first: int = 0, K: int = K, queries: list | None = None) -> TwoStagePolicy:
     rng = np.random.default_rng(seed)
     stages = [MatrixFactorisation(rng.normal(size=(Q, 3)), rng.normal(size=(D, 3))) for _ in range(2)]
     ids = Vocabulary(pl.Series(queries or range(10, 10 + Q)), pl.Series([f"i{d}" for d in range(first, first + D)]))
     return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
 
 
-def exact(live: LivePolicy, q: int) -> dict[str, float]:
-    s_c, s_r = (s.astype(float).tolist() for s in live.rows(q))
+def exact(live: LivePolicy, q: int, features: dict | None = None, times: float = 1.0) -> dict[str, float]:
+    """The exposure of every item by enumeration, with the scores so many times as large."""
+    s_c, s_r = ((times * s.astype(float)).tolist() for s in live.scores(q, features).rows())
     one = [[float(d == e) for e in range(D)] for d in range(D)]
     return {item: enumeration.utility(s_c, s_r, one[d], THETA, K2)[0] for d, item in enumerate(live.items)}
 
 
-def test_a_unit_keeps_its_pair_and_shares_are_kept() -> None:
-    old, new = LivePolicy(pair(0)), LivePolicy(pair(1))
+def test_a_unit_keeps_its_policy_and_shares_are_kept() -> None:
+    old, new = LivePolicy(policy(0)), LivePolicy(policy(1))
     split = records.split(old, new, 0.3, salt="x")
     arms = [split.choose(f"user {n}") for n in range(20_000)]
     assert arms == [split.choose(f"user {n}") for n in range(20_000)]
@@ -57,8 +58,8 @@ def test_a_unit_keeps_its_pair_and_shares_are_kept() -> None:
 @pytest.mark.parametrize("mode", ["split", "interleave"])
 def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp_path, mode) -> None:
     log = Recorder(tmp_path, Propensities(400))
-    server = Server(pair(0), recorder=log)
-    old, new = server.live, LivePolicy(pair(1, first=2))
+    server = Server(policy(0), recorder=log)
+    old, new = server.traffic.first, LivePolicy(policy(1, first=2))
     server.swap(records.split(old, new, 0.25 if mode == "split" else 0.5, salt="s", mode=mode))
     answers = [server.rank(11, unit=f"u{n % 7}" if n % 2 else None) for n in range(60)]
     stuck = {}
@@ -87,103 +88,96 @@ def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp
         assert sum(rho for [rho] in by_item.values()) <= sum(THETA) + 0.1
     assert validation.validate(tmp_path / "*.parquet").fit
     assert reading.read(tmp_path / "*.parquet").N == 60
-    found = replay.replay([tmp_path], [pair(0), pair(1, first=2)])
+    found = replay.replay([tmp_path], [policy(0), policy(1, first=2)])
     assert (found.impressions, found.equal) == (60, 60)
 
 
-def test_a_pair_that_does_not_fit_is_refused_and_the_old_one_stays() -> None:
-    server = Server(pair(0))
-    for wrong in (pair(1, K=1), pair(1, queries=["a", "b", "c", "d"])):
+def test_a_policy_that_does_not_fit_is_refused_and_the_old_one_stays() -> None:
+    server = Server(policy(0))
+    for wrong in (policy(1, K=1), policy(1, queries=["a", "b", "c", "d"])):
         with pytest.raises(PolicyError):
             server.swap(records.single(LivePolicy(wrong)))
-    assert server.rank(10).policy == server.live.digest == LivePolicy(pair(0)).digest
+    assert server.rank(10).policy == server.traffic.first.digest == LivePolicy(policy(0)).digest
 
 
-def two_towers() -> TwoStagePolicy:
+def featured() -> TwoStagePolicy:
     ids = Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series([f"i{d}" for d in range(D)]))
-    rng = np.random.default_rng(0)
-    queries = pl.DataFrame(
-        {"query_id": ids.query_ids, "age": rng.normal(size=Q) * 9 + 40, "land": ["a", "b", "a", None]}
-    )
-    items = pl.DataFrame({"item_id": ids.item_ids, "price": rng.normal(size=D)})
-    stages = [towers.from_features(queries, items, ids, width=8, dimension=4, seed=s) for s in range(2)]
-    return TwoStagePolicy(stages[0], stages[1], K2, K, ids)
+    return believing.policy(Q, D, K2, K, ids=ids)
 
 
-def test_a_stranger_with_features_gets_what_the_extended_pair_gives() -> None:
-    live = LivePolicy(two_towers())
+def test_a_stranger_with_features_gets_what_the_extended_policy_gives() -> None:
+    live = LivePolicy(featured())
     new = pl.DataFrame({"query_id": [99], "age": [61.0], "land": ["b"]})
-    wanted = extended(two_towers(), query_features=new).plain_scores([Q])
-    for found, other in zip(live.rows(99, None, {"age": 61.0, "land": "b"}), wanted, strict=True):
+    wanted = extended(featured(), query_features=new).plain_scores([Q])
+    for found, other in zip(live.scores(99, {"age": 61.0, "land": "b"}).rows(), wanted, strict=True):
         assert np.allclose(found, other.numpy(), atol=1e-5)
     server = Server(live)
-    assert server.rank(99, features={"age": 61.0, "land": "b"}).source == "features"
-    assert server.rank(10, features={"age": 61.0}).source == "pair"
-    assert Server(pair()).rank(99, features={"age": 61.0}).source == "popular"
+    assert server.rank(99, query_features={"age": 61.0, "land": "b"}).source == "features"
+    assert server.rank(10, query_features={"age": 61.0}).source == "policy"
+    assert Server(policy()).rank(99, query_features={"age": 61.0}).source == "popular"
 
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
     log = Recorder(tmp_path, Propensities(5))
-    server = Server(two_towers(), recorder=log, log_features=asked)
-    server.rank(features={"age": 61.25, "land": "b"})
+    server = Server(featured(), recorder=log, log_features=asked)
+    server.rank(query_features={"age": 61.25, "land": "b"})
     server.rank(11)
     [journal] = tmp_path.glob("journal-*.bin")
     assert (b"61.25" in journal.read_bytes()) is asked
     log.close()
     # The next process does not have them in memory.
     later = Recorder(tmp_path, Propensities(5))
-    Server(two_towers(), recorder=later)
+    Server(featured(), recorder=later)
     [sealed] = later.seal(everything=True)
     later.close()
     assert (sealed.impressions, sealed.set_aside) == ((2, 0) if asked else (1, 1))
-    found = replay.replay([tmp_path], [two_towers()])
+    found = replay.replay([tmp_path], [featured()])
     assert found.impressions == found.equal == (2 if asked else 1)
     assert validation.validate(tmp_path).fit
 
 
 def test_the_same_process_knows_the_features(tmp_path) -> None:
     log = Recorder(tmp_path, Propensities(5))
-    server = Server(two_towers(), recorder=log)
+    server = Server(featured(), recorder=log)
     for age in (61.25, 61.25, 20.0):
-        server.rank(features={"age": age})
+        server.rank(query_features={"age": age})
     [sealed] = log.seal(everything=True)
     log.close()
     assert (sealed.impressions, sealed.set_aside) == (3, 0)
     assert pl.read_parquet(sealed.path)["query_id"].n_unique() == 2
-    assert replay.replay([tmp_path], [two_towers()]).without_features == 3
+    assert replay.replay([tmp_path], [featured()]).without_features == 3
 
 
-@pytest.mark.parametrize("asked", [False, True])
-@pytest.mark.parametrize("mode", ["single", "interleave"])
+@pytest.mark.parametrize(("mode", "asked"), [("single", True), ("interleave", False)])
 def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, asked, mode) -> None:
-    log = Recorder(tmp_path, Propensities(2000))
-    server = Server(two_towers(), recorder=log, log_features=asked, exploration=Exploration("temperature", 0.2))
+    log = Recorder(tmp_path, Propensities(300))
+    server = Server(featured(), recorder=log, log_features=asked, exploration=Exploration("temperature", 0.2))
     if mode == "interleave":
-        server.swap(records.split(server.live, LivePolicy(replace(two_towers(), K2=K2 - 1)), 0.5, salt="s", mode=mode))
+        server.swap(
+            records.split(server.traffic.first, LivePolicy(replace(featured(), K2=K2 - 1)), 0.5, salt="s", mode=mode)
+        )
     views = [{"age": 20.0, "land": "a"}, {"age": 80.0, "land": "b"}]
-    shown = {server.rank(99, features=views[n % 2]).impression_id: n % 2 for n in range(60)}
+    shown = {server.rank(99, query_features=views[n % 2]).impression_id: n % 2 for n in range(40)}
     [sealed] = log.seal(everything=True)
     log.close()
-    live = server.live
+    live = server.traffic.first
     found: list[dict[str, set[float]]] = [{}, {}]
+    wanted = [exact(live, 99, view, times=5.0) for view in views]
     for row in pl.read_parquet(sealed.path).iter_rows(named=True):
         assert row["query_id"] == 99
         view = shown[row["impression_key"]]
         for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
             found[view].setdefault(item, set()).add(rho)
             if mode == "single":
-                s_c, s_r = (5 * s.astype(float) for s in live.rows(99, None, views[view]))
-                one = [float(item == other) for other in live.items]
-                exact = enumeration.utility(s_c.tolist(), s_r.tolist(), one, THETA, K2)[0]
-                assert abs(rho - exact) <= 5 * error + 1e-5
+                assert abs(rho - wanted[view][item]) <= 5 * error + 1e-5
     assert all(len(values) == 1 for view in found for values in view.values())
     both = set(found[0]) & set(found[1])
     assert both
     assert all(found[0][item] != found[1][item] for item in both)
 
 
-def test_ids_of_strangers_have_the_kind_of_the_pairs() -> None:
+def test_ids_of_strangers_have_the_kind_of_the_policies() -> None:
     for key in (None, features_key({"age": 1.0}, b"x")):
         assert isinstance(logged_id(key, int), int)
         assert isinstance(logged_id(key, str), str)

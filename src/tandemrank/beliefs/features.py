@@ -168,20 +168,28 @@ class Side(nn.Module):
         """The columns of a row."""
         return self.rows.shape[1]
 
-    def new(self, values: Mapping[str, object]) -> Tensor:
-        """The row of one that the log has not seen, by the names of its features; what is not given is missing.  -> [1, J]."""
+    def table(self, values: Mapping[str, object]) -> pl.DataFrame:
+        """A row of features by their names; what is not given is missing."""
         if strange := [name for name in values if name not in self.encoder.names]:
             raise DataError(
                 f"expected features among {', '.join(self.encoder.names) or 'none'}; got {strange[0]!r}. Leave it out."
             )
         frame = pl.DataFrame({self.encoder.id_column: [0]})
         for number in self.encoder.numeric:
-            frame = frame.with_columns(pl.Series(number.name, [values.get(number.name)], pl.Float64, strict=False))
+            value = values.get(number.name)
+            if isinstance(value, str) or (isinstance(value, float | int) and not abs(value) < tables.LARGEST):
+                raise DataError(
+                    f"the feature {number.name} must be a number below {tables.LARGEST:g} in size, or null; got {value!r:.60}."
+                )
+            frame = frame.with_columns(pl.Series(number.name, [value], pl.Float64, strict=False))
         for category in self.encoder.categorical:
             value = values.get(category.name)
             frame = frame.with_columns(pl.Series(category.name, [None if value is None else str(value)], pl.String))
-        found = tables.encode(self.encoder, frame, frame[self.encoder.id_column])
-        return self.unseen(Encoded(self.encoder, tables.one_hot(self.encoder, found), found.categorical))
+        return frame
+
+    def new(self, values: Mapping[str, object]) -> Tensor:
+        """The row of one that the log has not seen, by the names of its features; what is not given is missing.  -> [1, J]."""
+        return self.of_table(self.table(values), 1)
 
     def of_table(self, frame: pl.DataFrame | None, n: int) -> Tensor:
         """The rows of n that the log has not seen, by a table with their features in this order; None: all is missing.

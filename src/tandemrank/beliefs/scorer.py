@@ -23,6 +23,7 @@ from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import products
+from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.memory import Memory, memory_from
 from tandemrank.policies.retrieval import Listing, Retrieval, no_memory
 from tandemrank.policies.scorers import Scorer
@@ -142,6 +143,13 @@ class Believed(Listing):
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return []
+
+    @property
+    def query_columns(self) -> tuple[str, ...]:
+        return () if self.f is None else self.f.query.encoder.names
+
+    def query_table(self, values: FeatureValues) -> pl.DataFrame:
+        return super().query_table(values) if self.f is None else self.f.query.table(values)
 
     def strangers(self, features: pl.DataFrame | None, n: int) -> "Believed":
         x = self.nobody_query.expand(n, -1).clone()

@@ -1,4 +1,4 @@
-"""Commands of a live pair: serve, replay, seal."""
+"""Commands of a live policy: serve, replay, seal."""
 
 import os
 import sys
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from tandemrank.serving.run import Address
     from tandemrank.serving.service import Settings
 
-Pairs = Annotated[
-    Path | None, typer.Option(help="The only folder that pairs are loaded from; by default the one that holds PAIR.")
+Policies = Annotated[
+    Path | None,
+    typer.Option(help="The only folder that policies are loaded from; by default the one that holds POLICY."),
 ]
-
+LivePolicies = Annotated[Path, typer.Option("--policies", help="Folder that holds the policies which were live.")]
 
 BucketUrl = Annotated[
     str | None, typer.Option(help="URL that every finished segment is copied to, such as s3://bucket/prefix.")
@@ -32,10 +33,10 @@ BucketUrl = Annotated[
 
 @app.command()
 def serve(
-    pair: Annotated[Path, typer.Argument(help="Saved pair to serve.")],
+    policy: Annotated[Path, typer.Argument(help="Saved policy to serve.")],
     log: Annotated[Path | None, typer.Option(help="Folder of the log: journals and Parquet segments.")] = None,
     bucket: BucketUrl = None,
-    pairs: Pairs = None,
+    policies: Policies = None,
     exploration: Annotated[
         str, typer.Option(help="trained (Plackett-Luce), temperature:T, uniform:SHARE or deterministic.")
     ] = "trained",
@@ -62,9 +63,9 @@ def serve(
     ] = False,
     seal_seconds: Annotated[float, typer.Option(help="Seconds between segments.", min=0.1)] = 300.0,
     level: Annotated[float, typer.Option(help="Level of the verdict and of the automatic rollback.")] = 0.95,
-    rollback: Annotated[bool, typer.Option(help="Roll back automatically if the new pair is worse.")] = True,
+    rollback: Annotated[bool, typer.Option(help="Roll back automatically if the new policy is worse.")] = True,
     promote: Annotated[
-        bool, typer.Option("--promote", help="Promote automatically if the new pair is better.")
+        bool, typer.Option("--promote", help="Promote automatically if the new policy is better.")
     ] = False,
     log_features: Annotated[
         bool, typer.Option("--log-features", help="Write the features of queries into the log.")
@@ -78,19 +79,19 @@ def serve(
     replicas: Annotated[int, typer.Option(help="With --engine ray: how many processes answer.", min=1, max=1000)] = 2,
     as_json: Json = False,
 ) -> None:
-    """Serves a pair over HTTP, and logs what the next round of learning needs, propensities included.
+    """Serves a policy over HTTP, and logs what the next round of learning needs, propensities included.
 
     POST /rank and /feedback; GET /healthz, /readyz, /status, /metrics, /openapi.json, and a page at /. With the token: POST
-    /pairs, /split, /rollback.
+    /policies, /split, /rollback.
     """
     from tandemrank._base.cluster import check_engine
-    from tandemrank.serving.exploration import parse
+    from tandemrank.serving.drawing import parse
 
     how, on_cluster = parse(exploration), check_engine(engine) == "ray"
     if not 0 < level < 1:
         raise ConfigError(f"--level is above 0 and below 1; got {level}.")
     if dry_run:
-        _cost(pair, how, logs or [], curve, as_json)
+        _cost(policy, how, logs or [], curve, as_json)
         return
     if logs:
         raise ConfigError("--logs is for --dry-run. To serve and log, give --log.")
@@ -107,10 +108,10 @@ def serve(
     if on_cluster and replica != "0":
         raise ConfigError("--replica names one process; with --engine ray each replica has a name of its own.")
     settings = Settings(
-        pair,
+        policy,
         log=log,
         bucket=bucket,
-        pairs=pairs,
+        policies=policies,
         exploration=how,
         replica=replica,
         theta=read_curve_option(curve) or "reciprocal",
@@ -126,9 +127,9 @@ def serve(
     address = run.Address(host, port, token)
 
     def listening(found: int) -> None:
-        _say(f"http://{host}:{found} answers with {pair}" + ("" if log is None else f", log in {log}"))
+        _say(f"http://{host}:{found} answers with {policy}" + ("" if log is None else f", log in {log}"))
         if token_file is None and "TANDEMRANK_TOKEN" not in os.environ:
-            _say(f"token for /pairs, /split and /rollback: {token}")
+            _say(f"token for /policies, /split and /rollback: {token}")
 
     if on_cluster:
         _on_cluster(settings, address, replicas, seal_seconds)
@@ -143,26 +144,25 @@ def _on_cluster(settings: "Settings", address: "Address", count: int, seal_secon
     """Replicas answer, on whatever nodes; the folders must be there on all of them."""
     from tandemrank.serving import app as application
     from tandemrank.serving import run
-    from tandemrank.serving.log_files import Bucket
-    from tandemrank.serving.service import PolicyFolder
+    from tandemrank.serving.recorder import Bucket
 
     if address.port == 0:
         raise ConfigError(
             "--port 0 takes a free port of one machine; with --engine ray give one that is free on every node."
         )
-    library = PolicyFolder(settings.pairs or settings.pair.resolve().parent)
-    library.load(library.name_of(settings.pair))  # what is wrong with it is said here, not by a replica
+    folder = settings.folder
+    folder.load(folder.name_of(settings.policy))  # what is wrong with it is said here, not by a replica
     if settings.bucket is not None:
         Bucket(settings.bucket).next_number("")  # nor is this
-    pair, log = settings.pair.resolve(), None if settings.log is None else settings.log.resolve()
-    found = replace(settings, pair=pair, log=log, pairs=library.folder)
+    policy, log = settings.policy.resolve(), None if settings.log is None else settings.log.resolve()
+    found = replace(settings, policy=policy, log=log, policies=folder.folder)
 
     def build(name: str) -> "Starlette":
         return application.replica(replace(found, replica=name), address, seal=seal_seconds)
 
     run.deploy(build, address, count)
     written = "" if log is None else f", log in {log}"
-    _say(f"http://{address.host}:{address.port} answers with {pair} from {count} replicas{written}")
+    _say(f"http://{address.host}:{address.port} answers with {policy} from {count} replicas{written}")
     run.stay()
 
 
@@ -170,26 +170,26 @@ def _say(words: str) -> None:
     print(f"tandemrank: {words}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _cost(pair: Path, how: Any, logs: list[str], curve: str | None, as_json: bool) -> None:
+def _cost(policy: Path, how: Any, logs: list[str], curve: str | None, as_json: bool) -> None:
     from tandemrank.clicks.models import examination_curve
     from tandemrank.policies.two_stage import load
-    from tandemrank.serving import exploration_cost
+    from tandemrank.serving import explain
     from tandemrank.serving.live_policy import LivePolicy
 
-    live = LivePolicy(load(pair), name=str(pair))
+    live = LivePolicy(load(policy), name=str(policy))
     theta = examination_curve(live.K, read_curve_option(curve) or "reciprocal").tolist()
-    with working("pricing exploration"):
-        found = exploration_cost.exploration_costs(live, theta, asked=how, log=logs)
+    with working("computing what exploration costs"):
+        found = explain.exploration_costs(live, theta, asked=how, log=logs)
     print_summary(found, as_json)
 
 
 @app.command()
 def replay(
     log: Annotated[str, typer.Argument(help="Folder or URL of a served log, or one of its segments.")],
-    pairs: Annotated[Path, typer.Option(help="Folder that holds the pairs which were live.")],
+    policies: LivePolicies,
     as_json: Json = False,
 ) -> None:
-    """Draws every list of a served log again, from pair, query and key, and compares them item by item.
+    """Draws every list of a served log again, from policy, query and key, and compares them item by item.
 
     Exit code 0: all equal; 1: the first difference is shown.
     """
@@ -197,7 +197,7 @@ def replay(
     from tandemrank.serving.service import PolicyFolder
 
     with working("lists drawn again") as progress:
-        live = PolicyFolder(pairs).find(replays.policies([log]))
+        live = PolicyFolder(policies).find(replays.digests([log]))
         found = replays.replay([log], live, progress=progress)
     print_summary(found, as_json)
     if found.first is not None:
@@ -207,7 +207,7 @@ def replay(
 @app.command()
 def seal(
     log: Annotated[Path, typer.Argument(help="Folder of a served log.")],
-    pairs: Annotated[Path, typer.Option(help="Folder that holds the pairs which were live.")],
+    policies: LivePolicies,
     window: Annotated[float, typer.Option(help="Seconds after an impression in which a click counts.", min=0)] = 1800.0,
     everything: Annotated[
         bool,
@@ -219,8 +219,8 @@ def seal(
     as_json: Json = False,
 ) -> None:
     """Makes segments of the journals that ended servers left; a running one does it by itself, and is left alone."""
-    from tandemrank.serving.log_files import Bucket
     from tandemrank.serving.propensities import Propensities
+    from tandemrank.serving.recorder import Bucket
     from tandemrank.serving.sealing import Sealer
     from tandemrank.serving.service import PolicyFolder
 
@@ -228,8 +228,8 @@ def seal(
         raise LogError(f"there is no folder {log}. Expected that of a served log, with journals in it.")
     copies = None if bucket is None else Bucket(bucket)
     sealer = Sealer(log, Propensities(), window=window)
-    for live in PolicyFolder(pairs).find(sealer.missing()):
-        sealer.know(live)
+    for live in PolicyFolder(policies).find(sealer.missing()):
+        sealer.propensities.know(live)
     with working("computing propensities"):
         found = sealer.seal(everything=everything)
         copied = None if copies is None else copies.copy(log)

@@ -204,7 +204,7 @@ class _Rounds:
     def _canary(self, number: int, pair: TwoStagePolicy, gate: GateAnswer, before: float) -> Round:
         name = f"round-{number}"
         pair.save(self.folder / "pairs" / name)
-        new = self.client.call("POST", "/pairs", {"folder": name})["policy"]
+        new = self.client.call("POST", "/policies", {"folder": name})["policy"]
         self.client.call("POST", "/split", {"policy": new, "share": gate.share})
         got, verdict = self.stage(number, "canary", self.size.canary, new)
         status = self.client.call("GET", "/status")

@@ -218,7 +218,7 @@ def _paths(path: str | Path) -> Sequence[str | Path]:
         if (folder := Path(path)).is_dir() and any(folder.glob("journal-*-*.bin")):
             raise LogError(
                 f"{path} has journals of a served log and no segment yet. A server that runs makes segments by itself; after "
-                f"its end make them: tandemrank seal {path} --pairs PAIRS --everything."
+                f"its end make them: tandemrank seal {path} --policies POLICIES --everything."
             )
         raise LogError(
             f"expected a file of Parquet, CSV or JSON lines, or a folder or pattern that has some; nothing is at {path}."

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tandemrank._base.sparse import canonical_csr, entries_of_rows, places_in_rows
 from tandemrank.errors import ConfigError, InputError, PolicyError
+from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.scorers import Scorer
 
 Floats = NDArray[np.float64]
@@ -165,6 +166,13 @@ class Remembering(Scorer):
         if kind is None:
             raise PolicyError(f"unknown kind {base['kind']!r:.60}")
         return cls(kind.from_spec(base["sizes"]), empty)
+
+    @property
+    def query_columns(self) -> tuple[str, ...]:
+        return self.base.query_columns
+
+    def query_table(self, values: FeatureValues) -> pl.DataFrame:
+        return self.base.query_table(values)
 
     def strangers(self, features: pl.DataFrame | None, n: int) -> Scorer:
         return self.base.strangers(features, n)  # nothing is remembered of them

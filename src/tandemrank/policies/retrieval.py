@@ -100,6 +100,7 @@ class Retrieval(Listing):
         super().__init__(memory)
         self.queries = nn.Parameter(torch.as_tensor(queries, dtype=torch.float32).contiguous().clone())
         self.items = nn.Parameter(torch.as_tensor(items, dtype=torch.float32).contiguous().clone())
+        self._map: tuple[Tensor, Tensor] | None = None  # from the vectors of a re-ranker to ours, made where it is asked for
 
     def forward(self, q: Tensor) -> Tensor:
         return self._with_list(self.queries[q] @ self.items.T, q)
@@ -125,11 +126,13 @@ class Retrieval(Listing):
         (X, Y), (X_new, Y_new) = (_vectors(one) for one in (old, new))
         items = self.items.detach()
         if len(Y_new) > len(Y):
-            items = torch.cat([items, _regressed(Y, items, Y_new[len(Y) :])])
+            items = torch.cat([items, _with_one(Y_new[len(Y) :]) @ _regression(Y, items)])
             return Retrieval(self.queries.detach(), items, replace(self.memory, D=len(items)))
+        if self._map is None or self._map[0] is not X:
+            self._map = X, _regression(X, self.queries)
         n = len(X_new)
         none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
-        return Retrieval(_regressed(X, self.queries, X_new), items, none)
+        return Retrieval(_with_one(X_new) @ self._map[1], items, none)
 
     def joined(self, other: Scorer) -> "Retrieval":
         assert isinstance(other, Retrieval)
@@ -144,11 +147,14 @@ def _vectors(scorer: Scorer) -> tuple[Tensor, Tensor]:
     return queries, items
 
 
+def _with_one(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.ones(len(x), 1)], 1)
+
+
 @torch.no_grad()
-def _regressed(x: Tensor, y: Tensor, new: Tensor) -> Tensor:
-    """What a ridge regression of y on x, with a constant, says at new rows.  Shapes: x [n, F]; y [n, r]; new [m, F] -> [m, r]."""
-    ones = (torch.ones(len(t), 1, dtype=torch.float64) for t in (x, new))
-    X, N = (torch.cat([t.double(), one], 1) for t, one in zip((x, new), ones, strict=True))
+def _regression(x: Tensor, y: Tensor) -> Tensor:
+    """The weights of a ridge regression of y on x and a constant.  Shapes: x [n, F]; y [n, r] -> [F + 1, r]."""
+    X = _with_one(x).double()
     G = X.T @ X
     G += RIDGE * G.diagonal().mean() * torch.eye(len(G), dtype=torch.float64)
-    return (N @ torch.linalg.solve(G, X.T @ y.double())).float()
+    return torch.linalg.solve(G, X.T @ y.double()).float()

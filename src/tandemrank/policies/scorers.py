@@ -22,6 +22,7 @@ from tandemrank._base.sparse import canonical_csr, places_in_rows
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import _bridge, products
 from tandemrank.gradients.products import Products
+from tandemrank.policies.features import FeatureValues
 
 MODELS = "tandemrank.models"  # the group of entry points: the name of a kind, and its class
 LARGEST = 1e15  # of a weight, in size: the sum of ten million products of two of them is a number of single precision
@@ -73,6 +74,15 @@ class Scorer(nn.Module, ABC):
     def linked(self, generator: "Scorer") -> "Scorer":
         """The same scorer for the candidates of this generator; one that does not need the generator stays as it is."""
         return self
+
+    @property
+    def query_columns(self) -> tuple[str, ...]:
+        """The features of queries that it knows."""
+        return ()
+
+    def query_table(self, values: FeatureValues) -> pl.DataFrame:
+        """The features of one query as a table; what is not given is missing."""
+        raise PolicyError(f"this {self.kind} was learned without features of queries: leave them out.")
 
     def strangers(self, features: pl.DataFrame | None, n: int) -> "Scorer":
         """The same scorer for n queries that it has not seen: by a table of their features, or else as the average query."""

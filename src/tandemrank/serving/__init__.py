@@ -2,28 +2,23 @@
 
 Without a network:
 - `engine`: `Server`, which answers queries
-- `records`: who answers, questions, answers, impressions, events, outcomes as values
+- `records`: who answers, answers, impressions, events as values
 - `live_policy`: a policy as it answers: scores one query at a time, ids, its digest
-- `exploration`: how lists are drawn, and the exposure that follows from it
-- `exploration_cost`: what exploration costs and buys
-- `interleaving`: two policies in one list, and its exposure
-- `journal`: an append-only file that survives `kill -9`
-- `recorder`: impressions and events go to a journal
-- `log_files`: the files of a log, what journals have in them, copies of segments in a bucket
+- `drawing`: how lists are drawn, by one policy or with two in one list, and the exposure that follows from it
+- `explain`: what a policy makes of a query, and what exploration costs and buys
+- `journal`: append-only files that survive `kill -9`, and the names of a log's files
+- `recorder`: impressions and events go to a journal; copies of segments in a bucket
 - `sealing`: journals become segments of a click log
 - `propensities`: those of the segments, of the mixture of policies
 - `replay`: every list drawn again from its key, and compared
 - `verdict`: what became of recent answers, and new minus old while both are live
-- `explain`: what each live policy makes of a query
 
 With one (the extra `serve`):
 - `service`: policies that come and go, the folder they are loaded from, the verdict, the log, in one process
-- `messages`: what goes over the wire, and its description
-- `access`: what a stranger may ask for
-- `requests`: lists and clicks over HTTP; around every handler: access, and failures as answers
+- `messages`: what goes over the wire, every call, and their description
+- `app`: the HTTP interface: around every handler access, and failures as answers; the page for people (`static/`)
 - `metrics`: for monitoring
-- `app`: the HTTP interface, and the page for people (`static/`)
-- `run`: listens on one address, within limits; several processes on a Ray cluster
+- `run`: listens on one address, within limits; what a stranger may ask for; several processes on a Ray cluster
 - `client`: calls it
 """
 

@@ -1,4 +1,11 @@
-"""An append-only journal that survives `kill -9`: every record is framed, checksummed, and on disk within a second.
+"""The journals of a served log: append-only files that survive `kill -9`; and the names of all files of a log.
+
+    journal-REPLICA-NUMBER.bin      answers and events as they come
+    events-REPLICA-NUMBER.bin       a sealed journal with clicks that other journals wait for
+    segment-REPLICA-NUMBER.parquet  impressions with clicks and propensities (`sealing`)
+    .set-aside/                     what cannot be used, as it was
+
+Every record of a journal is framed, checksummed, and on disk within a second:
 
     record = magic (4 bytes) | length (4 bytes) | crc32 of length and payload (4 bytes) | payload
 
@@ -13,18 +20,21 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from tandemrank.errors import OutputError
+from tandemrank.errors import InputError, OutputError
 
 MAGIC = b"\xff\xf5\xfe\xf6"
 HEADER = struct.Struct("<4sII")
 LONGEST = 2**24  # bytes of a record
 BEGINNING = 2**16  # bytes in which the first record of a journal ends, nearly always
 SYNC_SECONDS = 1.0
+ASIDE = ".set-aside"
+JOURNAL, EVENTS, SEGMENTS = "journal", "events", "segment"
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,11 @@ def framed(payload: bytes) -> bytes:
 
 def read(path: str | Path) -> Recovered:
     """Every whole record of a journal, in order."""
-    content = _content(path, -1)
+    return recovered(_content(path, -1))
+
+
+def recovered(content: bytes) -> Recovered:
+    """The same of its bytes."""
     records: list[bytes] = []
     dropped = gaps = end = 0
     for at, payload in _whole_records(content):
@@ -88,18 +102,15 @@ class Journal:
 
     `sync_seconds`: a thread has everything on disk this often; 0 has every record there before `append` returns. The first
     record always is: a disk that takes no more is found before anybody relies on it. `size` is how many bytes were written.
-    `broken` says why the file can no longer be relied on, and is empty while it can; `alarm` hears of it at once.
+    `broken` says why the file can no longer be relied on, and is empty while it can.
     """
 
-    def __init__(
-        self, path: str | Path, *, sync_seconds: float = SYNC_SECONDS, alarm: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, path: str | Path, *, sync_seconds: float = SYNC_SECONDS) -> None:
         self.path = Path(path)
         self.sync_seconds = sync_seconds
         self.size = 0
         self.synced = 0
         self.broken = ""
-        self._alarm = alarm or shout
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
@@ -152,7 +163,7 @@ class Journal:
             self.synced = size
         except OSError as error:
             self.broken = error.strerror or str(error)
-            self._alarm(f"the journal {self.path} cannot be synced to disk: {self.broken}. The next one begins.")
+            shout(f"the journal {self.path} cannot be synced to disk: {self.broken}. The next one begins.")
 
     def _keep_synced(self) -> None:
         while not self._wake.wait(self.sync_seconds):
@@ -220,3 +231,47 @@ def _locked(file: int) -> bool:
     except OSError:
         return False
     return True
+
+
+# --- the files of a log -----------------------------------------------------------------------------------------------
+
+
+class LogFile(NamedTuple):
+    """A file of a served log, and what its name says."""
+
+    path: Path
+    replica: str
+    number: int
+
+
+def files(folder: Path, what: str, replica: str | None = None) -> list[LogFile]:
+    """The journals, segments or events of a folder, of all replicas or of one, in the order of their numbers."""
+    found = [x for path in folder.glob(f"{what}-*-*") if (x := named(path, what)) and replica in (None, x.replica)]
+    return sorted(found, key=lambda x: (x.replica, x.number))
+
+
+def named(path: Path, what: str) -> LogFile | None:
+    """What the name of a journal, segment or events says; None for any other."""
+    name, _, number = path.stem.removeprefix(f"{what}-").rpartition("-")
+    ours = path.stem.startswith(f"{what}-") and bool(name) and number.isdecimal()
+    return LogFile(path, name, int(number)) if ours else None
+
+
+def in_utf8(path: str | Path) -> Path:
+    """The path, if Parquet files can be written and read there."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"expected a path in UTF-8, got {os.fsencode(path)!r}. Rename it, or give another.") from error
+    return Path(path)
+
+
+def next_number(folder: Path, replica: str) -> int:
+    """After all numbers that a replica has used, as far as their files are there."""
+    places = (folder, JOURNAL), (folder, SEGMENTS), (folder, EVENTS), (folder / ASIDE, JOURNAL)
+    return max((x.number + 1 for place, what in places for x in files(place, what, replica)), default=0)
+
+
+def lock_path(folder: Path, replica: str) -> Path:
+    """The file that a replica holds for as long as it runs."""
+    return folder / f".replica-{replica}.lock"

@@ -1,9 +1,9 @@
-"""A pair that answers: its scores one query at a time, the look-up of its ids, and its digest.
+"""A policy that answers: its scores one query at a time, the look-up of its ids, and its digest.
 
 The scores of a query are computed alone, in an order of sums that no thread changes, so that a list can be drawn again bit
 by bit; those of recent queries are kept. Over many items, and where the re-ranker is too heavy for all of them, it is asked
-about the candidates alone. A query that the pair does not know is answered by its features, where both stages are two
-towers, or else as the average query.
+about the candidates alone. A query that the policy does not know is answered by its features, where the policy was learned
+with some, or else as the average query.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -19,15 +19,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tandemrank._base.ids import Id, Vocabulary
-from tandemrank.errors import InputError
+from tandemrank._base.ids import Id
+from tandemrank.errors import InputError, PolicyError
 from tandemrank.gradients import single
 from tandemrank.gradients.coarse import Bounded, Coarse
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
-from tandemrank.policies.scorers import MatrixFactorisation, Scorer
+from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.two_stage import TwoStagePolicy
 
-Source = Literal["pair", "features", "popular"]
+Source = Literal["policy", "features", "popular"]
 Row = NDArray[np.float32]
 # Queries that the answer for an unknown one is the average of, at most: of factors, of other models.
 AVERAGE, FEW = 4096, 64
@@ -36,37 +37,13 @@ KEPT = 256 * 2**20  # bytes of scores of recent queries
 LEAST = -(2**63)  # the integer that stands for a query that nobody named
 
 
-class ServablePolicy(Protocol):
-    """What answering needs of a `TwoStagePolicy`."""
-
-    @property
-    def generator(self) -> Scorer:
-        """Chooses the candidates."""
-
-    @property
-    def ranker(self) -> Scorer:
-        """Orders them."""
-
-    @property
-    def K2(self) -> int:
-        """How many candidates there are."""
-
-    @property
-    def K(self) -> int:
-        """How many items are shown."""
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The ids of queries and items."""
-
-
-def digest(pair: ServablePolicy) -> str:
-    """A name for exactly this pair: a hash of its numbers, sizes and ids."""
-    found = hashlib.sha256(repr((pair.K2, pair.K)).encode())
-    for ids in (pair.vocabulary.query_ids, pair.vocabulary.item_ids):
+def digest(policy: TwoStagePolicy) -> str:
+    """A name for exactly this policy: a hash of its numbers, sizes and ids."""
+    found = hashlib.sha256(repr((policy.K2, policy.K)).encode())
+    for ids in (policy.vocabulary.query_ids, policy.vocabulary.item_ids):
         found.update(repr((str(ids.dtype), len(ids))).encode())
         found.update("\0".join(map(str, ids.to_list())).encode())
-    for stage in (pair.generator, pair.ranker):
+    for stage in (policy.generator, policy.ranker):
         for name, tensor in sorted(stage.state_dict().items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(tensor.detach().numpy()).tobytes())
@@ -74,11 +51,10 @@ def digest(pair: ServablePolicy) -> str:
 
 
 class Who(NamedTuple):
-    """Whose scores are asked for: a query that the pair knows, by its place, or one known by features, or nobody's."""
+    """Whose scores are asked for: a query that the stage knows, by its place, or nobody's."""
 
     source: Source
     q: int
-    features: FeatureValues | None
 
 
 class _Stage:
@@ -86,11 +62,10 @@ class _Stage:
 
     def __init__(self, scorer: Scorer, Q: int, D: int) -> None:
         self.scorer, self.D = scorer, D
-        self.X: Row | None = None
-        self.Y: Row | None = None
         with torch.no_grad():
-            if isinstance(scorer, MatrixFactorisation):
-                self.X, self.Y = _plain(scorer.queries), _plain(scorer.items)
+            found = scorer.factors(torch.arange(Q))
+        self.X = None if found is None else _plain(found.queries)
+        self.Y = None if found is None else _plain(found.items)
         self.coarse: Coarse | None = None
         most = AVERAGE if self.X is not None else FEW
         self._typical = np.unique(np.linspace(0, Q - 1, min(Q, most)).astype(np.int64))
@@ -124,12 +99,8 @@ class _Stage:
         assert self.X is not None
         if who.source == "popular":
             return _mean(list(self.X[self._typical]))
-        if who.source == "pair":
-            found: Row = self.X[who.q]
-            return found
-        assert isinstance(self.scorer, TwoTowers)
-        with torch.no_grad():
-            return _plain(self.scorer.queries.of_stranger(who.features or {})[0])
+        found: Row = self.X[who.q]
+        return found
 
 
 def _mean(rows: Sequence[Row]) -> Row:
@@ -147,7 +118,7 @@ class Scores:
     """Both stages' scores of one query: the generator's of all items, the re-ranker's of what one asks about.
 
     `first` is what lists are drawn from: the generator's scores, or bounds of them. `edge` is where the last list of these
-    scores was cut. Shapes: s_c, first [D]; s_r [D] where the pair keeps all of them.
+    scores was cut. Shapes: s_c, first [D]; s_r [D] where the policy keeps all of them.
     """
 
     __slots__ = ("_stage", "_who", "edge", "first", "s_r")
@@ -172,14 +143,16 @@ class Scores:
     def _some(self, items: NDArray[np.integer]) -> Row:
         return self._stage.some(self._who, items)
 
-    def remembering(self) -> single.Ranker:
-        """Who gives the re-ranker's scores, and asks it about each item once."""
+    def remembering(self) -> Row | single.Ranker:
+        """The same, where only some are given by one who asks the re-ranker about each item once."""
+        if self.s_r is not None:
+            return self.s_r
         known = np.full(self.first.size, np.nan, np.float32)
 
         def some(places: NDArray[np.integer]) -> Row:
             missing = np.unique(places[np.isnan(known[places])])
             if len(missing):
-                known[missing] = self._some(missing) if self.s_r is None else self.s_r[missing]
+                known[missing] = self._some(missing)
             found: Row = known[places]
             return found
 
@@ -200,91 +173,85 @@ class Scores:
 
 
 class LivePolicy:
-    """A pair and everything that answering needs of it; safe to use from several threads."""
+    """A policy and everything that answering needs of it; safe to use from several threads. `name` is that of its folder."""
 
-    def __init__(self, pair: ServablePolicy, *, name: str = "") -> None:
-        self.pair, self.digest, self.name = pair, digest(pair), name
-        self.K, self.K2 = int(pair.K), int(pair.K2)
-        self.items: list[Id] = pair.vocabulary.item_ids.to_list()
+    def __init__(self, policy: TwoStagePolicy, *, name: str = "") -> None:
+        self.digest, self.name = digest(policy), name
+        self.K, self.K2 = int(policy.K), int(policy.K2)
+        query_ids, item_ids = policy.vocabulary.query_ids, policy.vocabulary.item_ids
+        self.items: list[Id] = item_ids.to_list()
         self.item_at = {item: place for place, item in enumerate(self.items)}
-        self.query_at: dict[Id, int] = {q: place for place, q in enumerate(pair.vocabulary.query_ids.to_list())}
-        D, Q = len(self.items), len(self.query_at)
-        self.stages = (_Stage(pair.generator, Q, D), _Stage(pair.ranker, Q, D))
-        self.ranks_candidates = self.K2 < D and is_large(pair.generator, pair.ranker)
-        generator = self.stages[0]
-        if self.ranks_candidates and generator.Y is not None and D > LARGE:
-            generator.coarse = Coarse.of(generator.Y)
-        self.query_kind, self.item_kind = _kind(pair.vocabulary.query_ids), _kind(pair.vocabulary.item_ids)
-        self.takes_features = all(isinstance(s, TwoTowers) and s.queries.columns for s in (pair.generator, pair.ranker))
-        self._kept: OrderedDict[Id | None, Scores] = OrderedDict()
+        self.query_at: dict[Id, int] = {q: place for place, q in enumerate(query_ids.to_list())}
+        self.query_kind, self.item_kind = _kind(query_ids), _kind(item_ids)
+        D, Q, stages = len(self.items), len(self.query_at), (policy.generator, policy.ranker)
+        self._generator, self._ranker = (_Stage(stage, Q, D) for stage in stages)
+        self.ranks_candidates = self.K2 < D and is_large(*stages)
+        if self.ranks_candidates and self._generator.Y is not None and D > LARGE:
+            self._generator.coarse = Coarse.of(self._generator.Y)
+        self._policy, self.takes_features = policy, bool(policy.ranker.query_columns)
+        self._recent: OrderedDict[Id | None, Scores] = OrderedDict()
         # A query keeps its scores by each stage, or by the first alone, and limits for its clocks.
         self._room = max(16, KEPT // ((8 if self.ranks_candidates else 12) * D))
-        self._crowded = False
         self._lock = threading.Lock()
-
-    def knows(self, query_id: object) -> bool:
-        """Whether the pair has an answer of its own for the query."""
-        return query_id in self.query_at
 
     def source(self, query_id: Id | None, features: FeatureValues | None) -> Source:
         """Whose answer a query gets."""
         if query_id is not None and query_id in self.query_at:
-            return "pair"
+            return "policy"
         return "features" if features and self.takes_features else "popular"
 
     def scores(
         self, query_id: Id | None, features: FeatureValues | None = None, available: Sequence[Id] | None = None
     ) -> Scores:
         """The scores of one query, where only some items are available of those: the same bits whoever else is asked."""
-        if available is None and query_id is not None and (kept := self._kept.get(query_id)) is not None:
-            if self._crowded:
-                self._touch(query_id)
-            return kept
         source = self.source(query_id, features)
-        name = query_id if source == "pair" else None
-        who = Who(source, -1 if name is None else self.query_at[name], features if source == "features" else None)
+        if source == "features":
+            found = self._of_stranger(features)
+        else:
+            found = self._remembered(query_id if source == "policy" else None)
         if available is None:
-            return self._kept_scores(name, who)
-        there = [self.item_at[item] for item in available if item in self.item_at]
-        return self._kept_scores(name, who).only(there)
-
-    def _kept_scores(self, name: Id | None, who: Who) -> Scores:
-        if who.source == "features":
-            return self._scores(who)
-        if (found := self._kept.get(name)) is not None:
-            self._touch(name)
             return found
-        found = self._scores(who)
-        with self._lock:
-            self._kept[name] = found
-            if len(self._kept) > self._room:
-                self._kept.popitem(last=False)
-            self._crowded = 2 * len(self._kept) > self._room
-        return found
+        return found.only([self.item_at[item] for item in available if item in self.item_at])
 
-    def _touch(self, name: Id | None) -> None:
-        """The query is the last that will be forgotten; while there is much room it matters little."""
+    def _of_stranger(self, features: FeatureValues | None) -> Scores:
+        """Of a query that the policy has not seen, by its features, or as the average one."""
+        table = None if features is None else self._policy.ranker.query_table(features)
+        ids = self._policy.vocabulary.query_ids
+        policy = self._policy.strangers(pl.Series([0] if ids.dtype.is_integer() else ["0"], dtype=ids.dtype), table)
+        stages = [_Stage(stage, 1, len(self.items)) for stage in (policy.generator, policy.ranker)]
+        return self._computed(Who("policy", 0), *stages)
+
+    def _nobodys(self) -> Scores:
+        """Of nobody's query: as the policy answers a stranger, or the average of what it knows, where it answers none."""
+        try:
+            return self._of_stranger(None)
+        except PolicyError:
+            return self._computed(Who("popular", -1))
+
+    def _remembered(self, query_id: Id | None) -> Scores:
+        """Of a query that the policy knows, or of the average one; those asked for most recently are kept."""
         with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
+            if (found := self._recent.get(query_id)) is not None:
+                self._recent.move_to_end(query_id)
+                return found
+        found = self._nobodys() if query_id is None else self._computed(Who("policy", self.query_at[query_id]))
+        with self._lock:
+            self._recent[query_id] = found
+            if len(self._recent) > self._room:
+                self._recent.popitem(last=False)
+        return found
 
     def forget_scores(self) -> None:
         """Frees what is kept of recent queries; they are computed again where they are asked for."""
         with self._lock:
-            self._kept.clear()
-            self._crowded = False
+            self._recent.clear()
 
-    def _scores(self, who: Who) -> Scores:
-        generator, ranker = self.stages
+    def _computed(self, who: Who, generator: _Stage | None = None, ranker: _Stage | None = None) -> Scores:
+        """By our own stages, or by those of a stranger."""
+        generator, ranker = generator or self._generator, ranker or self._ranker
         if self.ranks_candidates and (found := generator.bounded(who)) is not None:
             return Scores(found, None, ranker, who)
         return Scores(generator.row(who), None if self.ranks_candidates else ranker.row(who), ranker, who)
-
-    def rows(
-        self, query_id: Id | None, available: Sequence[Id] | None = None, features: FeatureValues | None = None
-    ) -> tuple[Row, Row]:
-        """Both stages' scores of all items.  Shapes: -> [D], [D]."""
-        return self.scores(query_id, features, available).rows()
 
     def warm(self) -> None:
         """Has ready what the first answers would wait for: compiled code, and the answer for strangers."""
@@ -299,7 +266,7 @@ def _kind(ids: pl.Series) -> type[int] | type[str]:
 
 
 def as_kind(value: Id, kind: type[int] | type[str], what: str, *, least: int = LEAST + 1) -> Id:
-    """An id as the pair has them: "17" is 17 where ids are integers, 17 is "17" where they are strings."""
+    """An id as the policy has them: "17" is 17 where ids are integers, 17 is "17" where they are strings."""
     if isinstance(value, kind) and not isinstance(value, bool):
         if isinstance(value, int) and not least <= value < 2**63:
             raise InputError(f"expected {what} ids that are integers of 64 bits, got {value}.")
@@ -309,7 +276,7 @@ def as_kind(value: Id, kind: type[int] | type[str], what: str, *, least: int = L
     text = str(value)
     if text.removeprefix("-").isdecimal() and text.isascii() and str(int(text[:20])) == text:
         return as_kind(int(text), kind, what)
-    raise InputError(f"expected {what} ids that are integers, as this pair has them; got {text[:60]!r}.")
+    raise InputError(f"expected {what} ids that are integers, as this policy has them; got {text[:60]!r}.")
 
 
 def features_key(features: FeatureValues, secret: bytes = b"") -> str:

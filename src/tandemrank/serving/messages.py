@@ -1,6 +1,6 @@
 """What goes over the wire: requests, held to their limits, and answers; and its description, OpenAPI 3.1, made of these."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
@@ -23,29 +23,19 @@ class Message(BaseModel):
 class RankRequest(Message):
     """A question: who asks, how many places, and which items are available."""
 
-    query_id: Id | None = Field(None, description="The query, or the user, as the pair's ids have it.")
+    query_id: Id | None = Field(None, description="The query, or the user, as the policy's ids have it.")
     query_features: Annotated[dict[Text, Number | Text | None], Field(max_length=FEATURES)] | None = Field(
-        None, description="Features of a query that the pair may not know, by the names of its columns."
+        None, description="Features of a query that the policy may not know, by the names of its columns."
     )
-    unit: Text | None = Field(None, description="Who always gets the same pair while a split lasts, such as a user.")
+    unit: Text | None = Field(None, description="Who always gets the same policy while a split lasts, such as a user.")
     K: Annotated[int, Field(ge=1, le=10_000, strict=True)] | None = Field(
-        None, description="Places, at most the pair's."
+        None, description="Places, at most the policy's."
     )
     items: Annotated[list[Id], Field(max_length=ITEMS)] | None = Field(None, description="Only these are available.")
 
-    def arguments(self) -> dict[str, Any]:
-        """As the engine takes them."""
-        return {
-            "query_id": self.query_id,
-            "K": self.K,
-            "items": self.items,
-            "features": self.query_features,
-            "unit": self.unit,
-        }
-
 
 class ExplainRequest(Message):
-    """A question whose answer nobody is shown: what each live pair makes of it."""
+    """A question whose answer nobody is shown: what each live policy makes of it."""
 
     query_id: Id | None = None
     query_features: Annotated[dict[Text, Number | Text | None], Field(max_length=FEATURES)] | None = None
@@ -62,10 +52,10 @@ class RankAnswer(Message):
 
     impression_id: str
     items: list[int | str]
-    policy: str = Field(description="The digest of the pair, or of both where their lists were interleaved.")
-    source: Literal["pair", "features", "popular"]
+    policy: str = Field(description="The digest of the policy, or of both where their lists were interleaved.")
+    source: Literal["policy", "features", "popular"]
     logged: bool
-    unknown: list[int | str] = Field(description="Items that were said to be available and that no pair knows.")
+    unknown: list[int | str] = Field(description="Items that were said to be available and that no policy knows.")
 
 
 class RankAnswers(Message):
@@ -103,14 +93,14 @@ class FeedbackAnswer(Message):
     unknown: int = Field(description="Clicks of an impression that this process does not remember; the log joins them.")
 
 
-class PairRequest(Message):
-    """A saved pair in the allowed folder."""
+class PolicyRequest(Message):
+    """A saved policy in the allowed folder."""
 
-    folder: Text = Field(description="Its path below the folder of pairs.")
+    folder: Text = Field(description="Its path below the folder of policies.")
 
 
-class PairAnswer(Message):
-    """A pair that is loaded, warm, and ready to get traffic."""
+class PolicyAnswer(Message):
+    """A policy that is loaded, warm, and ready to get traffic."""
 
     policy: str
     folder: str
@@ -122,17 +112,17 @@ class PairAnswer(Message):
 
 
 class SplitRequest(Message):
-    """How a loaded pair gets traffic: a share, all of it, or half of every list."""
+    """How a loaded policy gets traffic: a share, all of it, or half of every list."""
 
     policy: Text
     share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, strict=True)] = Field(
-        0.5, description="Of impressions; 1 makes it the only pair."
+        0.5, description="Of impressions; 1 makes it the only policy."
     )
     mode: Literal["split", "interleave"] = "split"
 
 
 class ArmAnswer(Message):
-    """A pair that is live."""
+    """A policy that is live."""
 
     policy: str
     folder: str
@@ -147,7 +137,7 @@ class TrafficAnswer(Message):
 
 
 class ErrorAnswer(Message):
-    """What was expected and what came."""
+    """What was expected and what was found."""
 
     error: str
 
@@ -161,7 +151,10 @@ class Health(Message):
 
 @dataclass(frozen=True)
 class HttpCall:
-    """One call: what it takes and gives, who may make it, and which statuses it has beside 200."""
+    """One call: what it takes and gives, who may make it, and which statuses it has beside 200.
+
+    `admin`: with the token alone. `open_to_all`: without it, also where others can reach the server.
+    """
 
     method: str
     path: str
@@ -169,28 +162,63 @@ class HttpCall:
     takes: tuple[type[BaseModel], ...] = ()
     gives: tuple[type[BaseModel], ...] = ()
     admin: bool = False
-    statuses: tuple[int, ...] = field(default_factory=tuple)
+    open_to_all: bool = False
+    statuses: tuple[int, ...] = ()
     media: str = "application/json"
 
 
 BODY = (400, 408, 413, 415, 422)
 CALLS = [
-    HttpCall("post", "/rank", "A list, or a batch of lists.", (RankRequest, RankBatch), (RankAnswer, RankAnswers),
-         statuses=(*BODY, 503)),
-    HttpCall("post", "/feedback", "Events of an impression: idempotent, in any order.", (FeedbackRequest,),
-         (FeedbackAnswer,), statuses=BODY),
-    HttpCall("post", "/pairs", "Loads a pair from the allowed folder.", (PairRequest,), (PairAnswer,), admin=True,
-         statuses=(*BODY, 409)),
-    HttpCall("post", "/split", "Gives a loaded pair a share of the traffic.", (SplitRequest,), (TrafficAnswer,),
-         admin=True, statuses=(*BODY, 409)),
-    HttpCall("post", "/rollback", "Back to the old pair.", (), (TrafficAnswer,), admin=True, statuses=(400, 409, 422)),
-    HttpCall("post", "/explain", "Candidates, scores and exposure of a query, by pair.", (ExplainRequest,), statuses=BODY),
-    HttpCall("get", "/status", "Pairs, shares, outcomes, latency, the verdict.", admin=False),
-    HttpCall("get", "/healthz", "The process is alive.", gives=(Health,)),
-    HttpCall("get", "/readyz", "It is warm and answers.", gives=(Health,), statuses=(503,)),
-    HttpCall("get", "/metrics", "For Prometheus.", media="text/plain"),
-    HttpCall("get", "/openapi.json", "This description."),
-]  # fmt: skip
+    HttpCall(
+        "POST",
+        "/rank",
+        "A list, or a batch of lists.",
+        takes=(RankRequest, RankBatch),
+        gives=(RankAnswer, RankAnswers),
+        statuses=(*BODY, 503),
+    ),
+    HttpCall(
+        "POST",
+        "/feedback",
+        "Events of an impression: idempotent, in any order.",
+        takes=(FeedbackRequest,),
+        gives=(FeedbackAnswer,),
+        statuses=BODY,
+    ),
+    HttpCall(
+        "POST",
+        "/policies",
+        "Loads a policy from the allowed folder.",
+        takes=(PolicyRequest,),
+        gives=(PolicyAnswer,),
+        admin=True,
+        statuses=(*BODY, 409),
+    ),
+    HttpCall(
+        "POST",
+        "/split",
+        "Gives a loaded policy a share of the traffic.",
+        takes=(SplitRequest,),
+        gives=(TrafficAnswer,),
+        admin=True,
+        statuses=(*BODY, 409),
+    ),
+    HttpCall(
+        "POST", "/rollback", "Back to the old policy.", gives=(TrafficAnswer,), admin=True, statuses=(400, 409, 422)
+    ),
+    HttpCall(
+        "POST",
+        "/explain",
+        "Candidates, scores and exposure of a query, by policy.",
+        takes=(ExplainRequest,),
+        statuses=BODY,
+    ),
+    HttpCall("GET", "/status", "Policies, shares, outcomes, latency, the verdict."),
+    HttpCall("GET", "/healthz", "The process is alive.", gives=(Health,), open_to_all=True),
+    HttpCall("GET", "/readyz", "It is warm and answers.", gives=(Health,), open_to_all=True, statuses=(503,)),
+    HttpCall("GET", "/metrics", "For Prometheus.", media="text/plain"),
+    HttpCall("GET", "/openapi.json", "This description."),
+]
 
 
 def document(version: str) -> dict[str, Any]:
@@ -199,10 +227,10 @@ def document(version: str) -> dict[str, Any]:
     _, schemas = models_json_schema([(x, "validation") for x in models], ref_template="#/components/schemas/{model}")
     paths: dict[str, Any] = {}
     for call in CALLS:
-        paths.setdefault(call.path, {})[call.method] = _operation(call)
+        paths.setdefault(call.path, {})[call.method.lower()] = _operation(call)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "TandemRank", "version": version, "description": "A pair of ranking stages, live."},
+        "info": {"title": "TandemRank", "version": version, "description": "A two-stage ranking policy, live."},
         "paths": paths,
         "components": {"schemas": schemas["$defs"], "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }

@@ -1,43 +1,39 @@
-"""The log of a live pair: impressions and events go to a journal at once, and become Parquet segments when they are complete.
+"""The log of a live policy: impressions and events go to a journal at once, and become Parquet segments when they are complete.
 
 Propensities are computed when a segment is made, off the way of any request (`propensities`, `sealing`). Several replicas
 write into one folder, each under its own name.
+
+A bucket has a copy of every finished segment, so that servers that share no folder write one log. What was copied is what the
+bucket has: nothing is remembered beside it, so a copy that is gone is made again, and one that failed is tried again.
 """
 
-import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
-from tandemrank.errors import InputError, OutputError
+from tandemrank._base import buckets
+from tandemrank.errors import ConfigError, InputError, OutputError
 from tandemrank.policies.features import FeatureValues
-from tandemrank.serving import journal, log_files
-from tandemrank.serving.journal import Journal
-from tandemrank.serving.records import WINDOW, Event, Impression, L, steady_clock
-from tandemrank.serving.sealing import PropensitySource, Sealed, Sealer
+from tandemrank.serving import journal
+from tandemrank.serving.journal import JOURNAL, SEGMENTS, Journal, LogFile, files, named
+from tandemrank.serving.propensities import Propensities
+from tandemrank.serving.records import WINDOW, Event, Impression, StoredEvent, steady_clock
+from tandemrank.serving.sealing import Sealed, Sealer
 
 try:  # of the extra `serve`: several times as fast
-    import orjson
+    from orjson import dumps
 except ImportError:
-    orjson = None  # type: ignore[assignment]
+    from pydantic_core import to_json as dumps  # type: ignore[assignment]
 
-
-def _dumps(value: Any) -> bytes:
-    if orjson is not None:
-        return orjson.dumps(value)
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-
-
-ROTATE = (
-    16 * 2**20
-)  # bytes of a journal before the next one begins; as much is in memory while it is sealed, several times
+# Bytes of a journal before the next one begins; as much is in memory while it is sealed, several times.
+ROTATE = 16 * 2**20
 REMEMBERED = 100_000  # features that are kept in memory until the impressions they decided are sealed
 PATIENCE = 5.0  # seconds; a process that seals looks whether a replica has ended
 
 
-class Recorder(Generic[L]):
+class Recorder:
     """Writes a served log into a folder, under the name of one replica.
 
     `clock` tells the time, seconds since 1970; tests give their own. The first journal has the number after all that are there,
@@ -47,7 +43,7 @@ class Recorder(Generic[L]):
     def __init__(
         self,
         folder: str | Path,
-        propensities: PropensitySource[L],
+        propensities: Propensities,
         *,
         replica: str = "0",
         window: float = WINDOW,
@@ -65,11 +61,14 @@ class Recorder(Generic[L]):
         self.failing = ""
         self._sync_seconds = sync_seconds
         self._features: dict[str, FeatureValues] = {}
-        self._sealer = Sealer(folder, propensities, window=window, clock=self.clock, features=self._features)
+        self.propensities = propensities
+        self.sealer = Sealer(
+            folder, propensities, replica=replica, window=window, clock=self.clock, features=self._features
+        )
         self._lock = threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._name = journal.hold(log_files.lock_path(self.folder, replica), seconds=PATIENCE)
+            self._name = journal.hold(journal.lock_path(self.folder, replica), seconds=PATIENCE)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise OutputError(f"cannot write the log to {folder}: {reason}. Give a folder.") from error
@@ -77,25 +76,13 @@ class Recorder(Generic[L]):
             raise OutputError(
                 f"{folder} is being written by another process under the name {replica!r}. Give each its own."
             )
-        self._number = max(first, log_files.next_number(self.folder, replica))
+        self._number = max(first, journal.next_number(self.folder, replica))
         self._journal = self._open(self._number)
         self._turn_at = rotate
 
     def _open(self, number: int) -> Journal:
         path = self.folder / f"journal-{self.replica}-{number:06d}.bin"
         return Journal(path, sync_seconds=self._sync_seconds)
-
-    def know(self, live: L) -> None:
-        """A pair whose impressions will come: its propensities can be computed."""
-        self._sealer.know(live)
-
-    def missing(self) -> set[str]:
-        """The digests of pairs that journals name and that are not known yet: their segments cannot be made."""
-        return self._sealer.missing(replica=self.replica)
-
-    def forget(self, keep: set[str]) -> None:
-        """Lets go of pairs that are not among these digests and that no journal names."""
-        self._sealer.forget(keep, replica=self.replica)
 
     def impressions(self, found: Sequence[Impression], *, features: bool = False) -> None:
         """Records answers, all or none, with the queries' features if asked; an `OutputError` where the disk takes none."""
@@ -104,17 +91,16 @@ class Recorder(Generic[L]):
                 if len(self._features) >= REMEMBERED:
                     self._features.pop(next(iter(self._features)))
                 self._features[one.features_key] = one.features
-        self._append([{"impression": one.record(features=features)} for one in found])
+        kept = {} if features else {"features": None}
+        self._append([{"impression": one._asdict() | kept} for one in found])
 
     def events(self, impression_id: str, events: Sequence[Event]) -> None:
         """Records events of an impression, in any order, any number of times."""
         now = self.clock()
-        self._append(
-            [
-                {"event": {"impression": impression_id, **asdict(e), "time": now if e.time is None else e.time}}
-                for e in events
-            ]
-        )
+        stored = [
+            StoredEvent(impression_id, e.item, e.type, e.value, now if e.time is None else e.time) for e in events
+        ]
+        self._append([{"event": one._asdict()} for one in stored])
 
     @property
     def unsynced(self) -> int:
@@ -122,7 +108,7 @@ class Recorder(Generic[L]):
         return self._journal.size - self._journal.synced
 
     def _append(self, records: Sequence[dict[str, Any]]) -> None:
-        payloads = [_dumps(record) for record in records]
+        payloads = [dumps(record) for record in records]
         with self._lock:
             try:
                 self._usable_journal().append(*payloads)
@@ -147,9 +133,9 @@ class Recorder(Generic[L]):
 
     def _turn_over(self) -> None:
         """The next journal; where it cannot be begun, the one that there is stays."""
-        if not log_files.lock_path(self.folder, self.replica).exists() and self.folder.is_dir():
+        if not journal.lock_path(self.folder, self.replica).exists() and self.folder.is_dir():
             journal.let_go(self._name)  # the folder was removed, and is there again
-            self._name = journal.hold(log_files.lock_path(self.folder, self.replica))
+            self._name = journal.hold(journal.lock_path(self.folder, self.replica))
         opened = self._open(self._number + 1)
         before = self._journal
         self._journal = opened
@@ -162,8 +148,8 @@ class Recorder(Generic[L]):
         with self._lock:
             if self._journal.size:
                 self._turn_over()
-            open_number = self._number
-        return self._sealer.seal(everything=everything, replica=self.replica, open_number=open_number)
+            writing = self._number
+        return self.sealer.seal(everything=everything, writing=writing)
 
     def close(self) -> None:
         """Everything on disk; the journal stays for the next process, or for `seal`."""
@@ -171,3 +157,87 @@ class Recorder(Generic[L]):
             self._journal.close()
             journal.let_go(self._name)
             self._name = None
+
+
+# --- copies in a bucket -------------------------------------------------------------------------------------------------
+
+END = 2**16  # bytes; the end of a segment has the extremes of its random keys, which no other has
+
+
+@dataclass(frozen=True)
+class Copied:
+    """How many segments were copied, and what went wrong, in words."""
+
+    segments: int
+    problems: tuple[str, ...] = ()
+
+
+def finished(folder: Path) -> list[LogFile]:
+    """Segments that nobody will make again: those whose journals are gone. One that a kill left beside its journal is not."""
+    segments = files(folder, SEGMENTS)  # before the journals: one that is sealed meanwhile waits
+    waiting = {(x.replica, x.number) for x in files(folder, JOURNAL)}
+    return [x for x in segments if (x.replica, x.number) not in waiting]
+
+
+class Bucket:
+    """The bucket path of a served log. Its files have the names that they have in the folder: REPLICA makes them distinct."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        if not buckets.is_url(url):
+            raise ConfigError(f"a bucket path is a URL such as s3://bucket/prefix; got {url!r}.")
+        buckets.check(url)
+        self._same: set[str] = set()  # names that were compared with what the bucket has
+
+    def next_number(self, replica: str) -> int:
+        """After all numbers of a replica there: one that lost its disk must not use them again."""
+        try:
+            names = buckets.sizes(self.url)
+        except OSError as error:
+            raise OutputError(f"cannot copy the log to {self.url}: {error}.") from error
+        if "" in names:
+            raise OutputError(
+                f"cannot copy the log to {self.url}: it is a file. Give a path that segments may be below."
+            )
+        found = [named(Path(name), SEGMENTS) for name in names]
+        return max((x.number + 1 for x in found if x is not None and x.replica == replica), default=0)
+
+    def copy(self, folder: Path) -> Copied:
+        """Copies the finished segments of a folder that are not in the bucket yet; where another process does, nothing.
+
+        Never over something else: another segment of the same name is a problem, and the others are copied all the same.
+        """
+        with journal.held(folder / ".copying.lock") as alone:
+            return self._copy(folder) if alone else Copied(0)
+
+    def _copy(self, folder: Path) -> Copied:
+        count, problems = 0, list[str]()
+        try:
+            there = buckets.sizes(self.url)
+            for found in finished(folder):
+                name = found.path.name
+                if name not in there:
+                    try:
+                        buckets.create(found.path, f"{self.url}/{name}")
+                        count += 1
+                        self._same.add(name)
+                        continue
+                    except FileExistsError:  # another machine was faster
+                        there = buckets.sizes(self.url)
+                if name not in self._same and not self._is_same(found.path, there.get(name)):
+                    problems.append(
+                        f"{self.url}/{name} is there and is another segment than {found.path}. Has another server the "
+                        f"name {found.replica!r}? Give each its own --replica, and rename one of the two segments."
+                    )
+                else:
+                    self._same.add(name)
+        except OSError as error:  # the store does not answer: the rest waits for the next time
+            problems.append(f"cannot copy the log to {self.url}: {error}. It is tried again.")
+        return Copied(count, tuple(problems))
+
+    def _is_same(self, path: Path, size: int | None) -> bool:
+        if path.stat().st_size != size:
+            return False
+        with path.open("rb") as file:
+            file.seek(-min(END, size), 2)
+            return file.read() == buckets.end(f"{self.url}/{path.name}", END)

@@ -1,6 +1,7 @@
-"""Listens on one address: uvicorn around an application with every limit set, or replicas of it on a Ray cluster.
+"""Listens on one address: what a stranger may ask for, uvicorn with every limit set, or replicas on a Ray cluster.
 
-Connections of uvicorn's have limits here that its own do not: the size of a head, and the time in which a request must arrive.
+Sizes, times, hosts and the token are checked before anything else is done. Connections of uvicorn's have limits here that its
+own do not: the size of a head, and the time in which a request must arrive.
 
 On a cluster a proxy on each node takes a request and gives it to any replica, so nothing that a replica remembers may decide an
 answer: each has its own name in the log, and the log joins what several heard. What is asked of one replica alone is refused
@@ -10,15 +11,19 @@ listens before it knows any path, and answers 404 meanwhile: so we wait until ev
 
 import asyncio
 import gc
+import hmac
 import http.client
+import ipaddress
 import os
+import re
 import secrets
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +32,147 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tandemrank._base import cluster
 from tandemrank.errors import ConfigError, JobError
-from tandemrank.serving.access import Limits, is_loopback
 from tandemrank.serving.journal import shout
 
-SWITCH = 0.0005  # seconds after which a thread that makes segments lets the answers go on
+# --- access -------------------------------------------------------------------------------------------------------------
+
+JSON = b"application/json"
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+]
+ONCE = (b"host", b"origin", b"authorization", b"content-type", b"content-length")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most of everything that a request may take."""
+
+    body: int = 2**20  # bytes
+    head: int = 2**15  # bytes of the request line and headers
+    connections: int = 1000
+    seconds: float = 10.0  # for a request to arrive
+    idle: float = 30.0  # seconds of a connection without a request
+
+
+class Refused(Exception):  # noqa: N818  # an answer, not a failure
+    """A request that gets this status and these words."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status, self.words = status, words
+
+
+@lru_cache(maxsize=256)
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where to listen, and the token; port 0 takes a free one."""
+    """Where to listen, and who may do what there; port 0 takes a free one.
+
+    On the loopback everybody may ask, elsewhere only who has the token; admin calls need it always.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
     token: str = ""
     limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        """Refuses to be reachable from elsewhere without a token that is worth the name."""
+        if not is_loopback(self.host) and len(self.token) < 16:
+            raise ConfigError(
+                f"--host {self.host} can be reached from other machines: a token of 16 characters or more is needed. Put "
+                f"it into a file (--token-file) or into TANDEMRANK_TOKEN."
+            )
+        if not self.token.isascii() or any(c.isspace() for c in self.token):
+            raise ConfigError("a token is printable ASCII without spaces; got other characters.")
+
+    def check(self, headers: dict[bytes, bytes], *, admin: bool, open_to_all: bool = False) -> None:
+        """Refuses whoever may not."""
+        if is_loopback(self.host):
+            # A page on the web that has its own name point to this machine is refused by the name it uses.
+            if not _names_this_machine(headers.get(b"host", b"localhost").decode("latin-1")):
+                raise Refused(421, "this server answers for 127.0.0.1 and localhost only.")
+            if not admin:
+                return
+        if open_to_all:
+            return
+        given = headers.get(b"authorization", b"")
+        if not hmac.compare_digest(given, b"Bearer " + self.token.encode()):
+            raise Refused(401, "this needs the token: Authorization: Bearer TOKEN.")
+
+
+# An IPv6 address in brackets, or a name; then perhaps a port, and nothing else.
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
+
+
+@lru_cache(maxsize=256)
+def _names_this_machine(host: str) -> bool:
+    found = HOST.fullmatch(host)
+    return found is not None and is_loopback((found[1] or found[2]).lower())
+
+
+def headers_of(given: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; one that must be there once at most, and is there twice, is refused: which of them counts?"""
+    found = dict(given)
+    if len(found) != len(given):
+        names = [name for name, _ in given]
+        for name in ONCE:
+            if names.count(name) > 1:
+                raise Refused(400, f"expected one header {name.decode()}, got {names.count(name)}.")
+    return found
+
+
+def check_origin(headers: dict[bytes, bytes]) -> None:
+    """Refuses what a page of another origin has a browser send; other programs send no such header."""
+    scheme, _, rest = headers[b"origin"].lower().partition(b"://")
+    if scheme not in (b"http", b"https") or not rest or rest != headers.get(b"host", b"").lower():
+        raise Refused(403, "this is from a page of another origin. A proxy in front must pass Host on as it is.")
+
+
+async def read_body(headers: dict[bytes, bytes], receive: Receive, limits: Limits) -> bytes:
+    """The whole body, within its limit of size; that of time is the connection's (`protocol`)."""
+    kind = headers.get(b"content-type", b"")
+    if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
+        # A form on another site can send anything but this without asking first.
+        raise Refused(415, "expected Content-Type: application/json.")
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > limits.body:
+        raise Refused(413, f"a body has {limits.body} bytes at most.")
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "the connection ended before the body.")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limits.body:
+            raise Refused(413, f"a body has {limits.body} bytes at most.")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# --- one process --------------------------------------------------------------------------------------------------------
+
+SWITCH = 0.0005  # seconds after which a thread that makes segments lets the answers go on
 
 
 def read_token(path: Path | None, host: str) -> str:
@@ -101,14 +233,6 @@ class BoundedConnection(HttpToolsProtocol):
         self.since = None
 
 
-def sweep(connections: set[Any], now: float, seconds: float) -> int:
-    """Ends the connections whose request has not arrived in time; returns how many."""
-    late = [c for c in list(connections) if getattr(c, "since", None) is not None and now - c.since > seconds]
-    for connection in late:
-        connection.transport.close()
-    return len(late)
-
-
 class Running(uvicorn.Server):
     """A server that tells its port when it listens, and sweeps connections that wait too long."""
 
@@ -130,9 +254,12 @@ class Running(uvicorn.Server):
         self._captured_signals.clear()
 
     async def on_tick(self, counter: int) -> bool:
-        """Every tenth of a second."""
+        """Every tenth of a second; ends the connections whose request has not arrived in time."""
         if counter % 5 == 0:
-            sweep(self.server_state.connections, asyncio.get_running_loop().time(), self.limits.seconds)
+            latest = asyncio.get_running_loop().time() - self.limits.seconds
+            for connection in list(self.server_state.connections):
+                if (since := getattr(connection, "since", None)) is not None and since < latest:
+                    connection.transport.close()
         return await super().on_tick(counter)
 
 
@@ -151,6 +278,8 @@ def server(app: Any, address: Address, *, listening: Callable[[int], None] = lam
     )  # fmt: skip
     return Running(config, address.limits, listening)
 
+
+# --- replicas on a cluster ----------------------------------------------------------------------------------------------
 
 NAME = "tandemrank"  # of the application in the cluster; another of this name replaces it, one replica after the other
 AT_ONCE = 100  # requests that a replica has at a time; the others wait in the proxy

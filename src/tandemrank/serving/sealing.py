@@ -16,41 +16,38 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from pydantic import BaseModel, ConfigDict
 
-from tandemrank._base import checksum
+from tandemrank._base import buckets, checksum
 from tandemrank._base.files import Kind, replacing
 from tandemrank._base.ids import Id
-from tandemrank.errors import OutputError
+from tandemrank.errors import LogError, OutputError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
-from tandemrank.serving.log_files import (
+from tandemrank.serving.journal import (
     ASIDE,
     EVENTS,
     JOURNAL,
-    Click,
-    ClicksElsewhere,
-    JournalContent,
     LogFile,
     files,
     in_utf8,
     lock_path,
-    parsed,
-    read_journal,
 )
-from tandemrank.serving.records import WINDOW, Impression, L, steady_clock
+from tandemrank.serving.propensities import Propensities
+from tandemrank.serving.records import WINDOW, Impression, StoredEvent, steady_clock
 
 SEGMENT = Kind("segment of a served log")
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """What became of a journal: its segment, impressions and clicks there, and events that came late or for nothing.
+    """What became of a journal: its segment, impressions and clicks there, and events that were late or for nothing.
 
     `path` is None where nothing is left to write. `set_aside`: impressions whose propensity is not known, since a process that
     died alone knew the features of the query. `empty`: answers that showed nothing, of which there is no row. `damaged`:
@@ -68,28 +65,74 @@ class Sealed:
     dropped: int = 0
 
 
-class PropensitySource(Protocol[L]):
-    """Computes the propensities of impressions of pairs that it knows; `propensities.Propensities` is one."""
+class _Record(BaseModel):
+    """What a journal's record has: one of the two."""
 
-    @property
-    def known(self) -> set[str]:
-        """The digests of the pairs."""
-
-    def know(self, live: L) -> None:
-        """Another pair."""
-
-    def forget(self, digests: set[str]) -> None:
-        """Pairs whose impressions are all sealed."""
-
-    def check(self, impression: Impression) -> None:
-        """Refuses an impression that those pairs cannot have given, with an `InputError`."""
-
-    def of(self, impressions: Sequence[Impression]) -> list[tuple[list[float], list[float]]]:
-        """rho_0 of every shown item of each impression, and its standard error."""
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    impression: Impression | None = None
+    event: StoredEvent | None = None
 
 
-class Sealer(Generic[L]):
-    """Makes segments in the folder of a served log.
+def _parsed(payload: bytes) -> Impression | StoredEvent:
+    """What a record has. Refuses another shape with a `ValueError`."""
+    record = _Record.model_validate_json(payload)
+    found = record.impression or record.event
+    if found is None or (record.impression and record.event):
+        raise ValueError("expected an impression or an event")
+    return found
+
+
+class _Content(NamedTuple):
+    """The impressions and clicks of a journal; how many records cannot be used, and how many bytes are in none."""
+
+    impressions: list[Impression]
+    clicks: list[StoredEvent]
+    damaged: int
+    dropped: int
+
+
+def _content(path: Path) -> _Content:
+    """Everything that can be read of a journal."""
+    found = journal.read(path)
+    impressions: list[Impression] = []
+    clicks: list[StoredEvent] = []
+    damaged = found.gaps
+    for payload in found.records:
+        try:
+            one = _parsed(payload)
+        except ValueError:
+            damaged += 1
+            continue
+        if isinstance(one, Impression):
+            impressions.append(one)
+        elif one.type == "click":
+            clicks.append(one)
+    return _Content(impressions, clicks, damaged, found.dropped)
+
+
+@dataclass
+class _ClicksElsewhere:
+    """Clicks that another file has than that of their impression, by impression; and which impressions a file names so."""
+
+    clicks: dict[str, list[StoredEvent]] = field(default_factory=dict)
+    named: dict[LogFile, set[str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, everywhere: Iterable[LogFile]) -> "_ClicksElsewhere":
+        """Reads all files, one after the other."""
+        found = cls()
+        for file in everywhere:
+            content = _content(file.path)
+            own = {i.id for i in content.impressions}
+            away = [click for click in content.clicks if click.impression not in own]
+            found.named[file] = {click.impression for click in away}
+            for click in away:
+                found.clicks.setdefault(click.impression, []).append(click)
+        return found
+
+
+class Sealer:
+    """Makes segments in the folder of a served log: of the journals of replicas that have ended, and of `replica`, one's own.
 
     `features`: those that decided answers, by their keys, as far as this process has them in memory.
     """
@@ -97,63 +140,55 @@ class Sealer(Generic[L]):
     def __init__(
         self,
         folder: str | Path,
-        propensities: PropensitySource[L],
+        propensities: Propensities,
         *,
+        replica: str | None = None,
         window: float = WINDOW,
         clock: Callable[[], float] | None = None,
         features: Mapping[str, FeatureValues] | None = None,
     ) -> None:
         self.folder = in_utf8(folder)
+        self.replica = replica
         self.window = window
         self.clock = clock or steady_clock()
-        self._propensities = propensities
+        self.propensities = propensities
         self._features = {} if features is None else features
         self._sealing = threading.Lock()
 
-    def know(self, live: L) -> None:
-        """A pair whose impressions may come: its propensities can be computed."""
-        self._propensities.know(live)
+    def missing(self) -> set[str]:
+        """The digests of policies that journals name and that are not known yet: their segments cannot be made."""
+        return self._named() - self.propensities.known
 
-    def missing(self, *, replica: str | None = None) -> set[str]:
-        """The digests of pairs that journals name and that are not known yet: their segments cannot be made."""
-        return self._named(replica) - self._propensities.known
+    def forget(self, keep: set[str]) -> None:
+        """Lets go of policies that are not among these digests and that no journal names."""
+        if idle := self.propensities.known - keep:
+            self.propensities.forget(idle - self._named())
 
-    def forget(self, keep: set[str], *, replica: str | None = None) -> None:
-        """Lets go of pairs that are not among these digests and that no journal names."""
-        if idle := self._propensities.known - keep:
-            self._propensities.forget(idle - self._named(replica))
+    def _named(self) -> set[str]:
+        journals = (_content(found.path) for found in self._ours(None))
+        return {digest for content in journals for i in content.impressions for digest, _ in i.mixture}
 
-    def _named(self, replica: str | None) -> set[str]:
-        return {
-            digest
-            for found in self._ours(replica, None)
-            for i in read_journal(found.path).impressions
-            for digest, _ in i.mixture
-        }
-
-    def seal(
-        self, *, everything: bool = False, replica: str | None = None, open_number: int | None = None
-    ) -> list[Sealed]:
+    def seal(self, *, everything: bool = False, writing: int | None = None) -> list[Sealed]:
         """Makes segments of the journals whose impressions can get no more clicks, and removes those journals.
 
-        Of the replica that asks, but for the number that it is writing, and of replicas that have ended. With `everything`
-        also of those that could get some: these will be unmatched. Where another process seals nothing is done, or with
-        `everything` after it. A pair that is missing is an `OutputError`, after everything else is sealed.
+        `writing`: the number of one's own journal that is still written. With `everything` also of journals whose impressions
+        could get more: such clicks will be unmatched. Where another process seals nothing is done, or with `everything` after
+        it. A policy that is missing is an `OutputError`, after everything else is sealed.
         """
         with (
             self._sealing,
             journal.held(self.folder / ".sealing.lock", seconds=np.inf if everything else 0.0) as alone,
         ):
-            ours = self._ours(replica, open_number) if alone else []
+            ours = self._ours(writing) if alone else []
             if not ours or not (everything or any(self._may_be_ripe(found.path) for found in ours)):
                 return []
             return self._seal(ours, everything)
 
-    def _ours(self, replica: str | None, open_number: int | None) -> list[LogFile]:
+    def _ours(self, writing: int | None) -> list[LogFile]:
         """Journals that nobody writes any more: listed first, so that a replica that starts after it is not among them."""
         listed = files(self.folder, JOURNAL)
-        ended = {name: name == replica or self._has_ended(name) for name in {found.replica for found in listed}}
-        return [x for x in listed if ended[x.replica] and (x.replica, x.number) != (replica, open_number)]
+        ended = {name: name == self.replica or self._has_ended(name) for name in {found.replica for found in listed}}
+        return [x for x in listed if ended[x.replica] and (x.replica, x.number) != (self.replica, writing)]
 
     def _has_ended(self, replica: str) -> bool:
         with journal.held(lock_path(self.folder, replica)) as free:
@@ -162,19 +197,19 @@ class Sealer(Generic[L]):
     def _seal(self, ours: Sequence[LogFile], everything: bool) -> list[Sealed]:
         # After `ours`: whatever a click in them is of was written before, so it is read here.
         everywhere = [*files(self.folder, JOURNAL), *files(self.folder, EVENTS)]
-        elsewhere = ClicksElsewhere.of(everywhere)
+        elsewhere = _ClicksElsewhere.of(everywhere)
         done: dict[LogFile, LogFile] = {}
         sealed: list[Sealed] = []
         waiting: set[str] = set()
         problem: OutputError | None = None
         for found in ours:
-            content = read_journal(found.path)
+            content = _content(found.path)
             if found.replica in waiting or not (everything or self._is_ripe(content.impressions)):
                 waiting.add(found.replica)  # later ones are later still
                 continue
             try:
                 one = self._segment(found, content, elsewhere)
-            except OutputError as error:  # a pair that is not there: what others left must not wait for it
+            except OutputError as error:  # a policy that is not there: what others left must not wait for it
                 waiting.add(found.replica)
                 problem = error
                 continue
@@ -201,7 +236,7 @@ class Sealer(Generic[L]):
         """Whether a journal may be complete, without reading it: its first impression is as old as the window."""
         payload = journal.first_record(path)
         try:
-            first = None if payload is None else parsed(payload)
+            first = None if payload is None else _parsed(payload)
         except ValueError:
             return True
         return not isinstance(first, Impression) or self._is_ripe([first])
@@ -217,20 +252,20 @@ class Sealer(Generic[L]):
         return found._replace(path=path)
 
     def _clean(
-        self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], elsewhere: ClicksElsewhere
+        self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], elsewhere: _ClicksElsewhere
     ) -> None:
         """Removes sealed journals that have no event of an impression that is not sealed."""
         is_sealed = {found: found in done or found.path.name.startswith(EVENTS) for found in everywhere}
         open_ids: set[str] = set()
         if any(is_sealed[found] and elsewhere.named[found] for found in everywhere):
             open_journals = [found for found in everywhere if not is_sealed[found]]
-            open_ids = {i.id for found in open_journals for i in read_journal(found.path).impressions}
+            open_ids = {i.id for found in open_journals for i in _content(found.path).impressions}
         for found in everywhere:
             if is_sealed[found] and not elsewhere.named[found] & open_ids:
                 with suppress(FileNotFoundError):
                     done.get(found, found).path.unlink()
 
-    def _segment(self, found: LogFile, content: JournalContent, elsewhere: ClicksElsewhere) -> Sealed:
+    def _segment(self, found: LogFile, content: _Content, elsewhere: _ClicksElsewhere) -> Sealed:
         good, damaged = self._usable(content.impressions)
         shown = [i for i in good if i.items]
         whole = [i._replace(features=self._known_features(i)) for i in shown]
@@ -244,7 +279,7 @@ class Sealer(Generic[L]):
             (self.folder / ASIDE).mkdir(exist_ok=True)
             self._write(self.folder / ASIDE / path.name, wide(aside, clicked, [([], [])] * len(aside)))
         if kept:
-            rho = self._propensities.of([i for i, gone in zip(whole, lost, strict=True) if not gone])
+            rho = self.propensities.of([i for i, gone in zip(whole, lost, strict=True) if not gone])
             self._write(path, wide(kept, clicked, rho))
         return Sealed(
             path=path if kept else None,
@@ -263,7 +298,7 @@ class Sealer(Generic[L]):
         found: dict[str, Impression] = {}
         for i in impressions:
             with suppress(ValueError):
-                self._propensities.check(i)
+                self.propensities.check(i)
                 found.setdefault(i.id, i)
         return list(found.values()), len(impressions) - len(found)
 
@@ -279,23 +314,23 @@ class Sealer(Generic[L]):
 
 
 def join_clicks(
-    impressions: Iterable[Impression], clicks: Iterable[Click], window: float
+    impressions: Iterable[Impression], clicks: Iterable[StoredEvent], window: float
 ) -> tuple[dict[str, set[Id]], int, int]:
-    """The clicked items of each impression, and how many distinct clicks came too late, or for an item that it did not show."""
+    """The clicked items of each impression, and how many distinct clicks were too late, or on an item that it did not show."""
     shown = {i.id: i for i in impressions}
     clicked: dict[str, set[Id]] = {}
     late: set[tuple[str, Id]] = set()
     unmatched: set[tuple[str, Id]] = set()
-    for name, item, time in clicks:
-        of = shown.get(name)
+    for click in clicks:
+        of, name = shown.get(click.impression), (click.impression, click.item)
         if of is None:
             continue
-        if item not in of.items:
-            unmatched.add((name, item))
-        elif time > of.time + window:
-            late.add((name, item))
+        if click.item not in of.items:
+            unmatched.add(name)
+        elif click.time > of.time + window:
+            late.add(name)
         else:
-            clicked.setdefault(name, set()).add(item)
+            clicked.setdefault(click.impression, set()).add(click.item)
     late -= {(name, item) for name, items in clicked.items() for item in items}
     return clicked, len(late), len(unmatched)
 
@@ -333,3 +368,19 @@ def wide(
             "timestamp": pl.from_epoch(pl.Series([round(i.time * 1e6) for i in impressions]), time_unit="us"),
         }
     )  # fmt: skip
+
+
+def read_segment(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
+    """Columns of a segment, here or in a bucket; refuses one that is damaged, or none."""
+    try:
+        with buckets.local(path) as here:
+            if damage := checksum.problem(Path(here)):
+                raise LogError(f"{path} {damage}")
+            frame = pl.read_parquet(here, glob=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise LogError(
+            f"cannot read {path}: {str(error).splitlines()[0]}. Expected a segment of a served log."
+        ) from error
+    if missing := [c for c in columns if c not in frame.columns]:
+        raise LogError(f"{path}: expected the columns {', '.join(columns)}; {', '.join(missing)} is not there.")
+    return frame.select(columns)

@@ -1,58 +1,62 @@
-"""Everything that a live server does, without a network: answers, pairs that come and go, the verdict, the log.
+"""Everything that a live server does, without a network: answers, policies that come and go, the verdict, the log.
 
-`app` puts it on HTTP. Changes of who answers come one at a time: a pair is loaded, checked and warmed beside those that are
+`app` puts it on HTTP. Changes of who answers come one at a time: a policy is loaded, checked and warmed beside those that are
 live, and then one value is replaced.
 """
 
+import logging
 import os
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from tandemrank.errors import OutputError, PolicyError
+from tandemrank.errors import OutputError, PolicyError, TandemRankError
 from tandemrank.policies.two_stage import load
 from tandemrank.serving import journal, propensities, records, verdict
+from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
-from tandemrank.serving.exploration import Exploration
 from tandemrank.serving.live_policy import LivePolicy
-from tandemrank.serving.log_files import Bucket, Copied
-from tandemrank.serving.messages import ArmAnswer, PairAnswer, TrafficAnswer
+from tandemrank.serving.messages import ArmAnswer, PolicyAnswer, TrafficAnswer
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.recorder import Recorder
-from tandemrank.serving.records import WINDOW, Mode, Settled, Traffic
+from tandemrank.serving.recorder import Bucket, Copied, Recorder
+from tandemrank.serving.records import WINDOW, Mode, ShownList, Traffic
 from tandemrank.serving.sealing import Sealed
 from tandemrank.serving.verdict import LEVEL, LiveTest, LiveVerdict, Outcomes
 
+LOG = logging.getLogger("tandemrank.serving")
+
 
 class PolicyFolder:
-    """The pairs below a folder; a path that leads out of it, by dots or by a link, is refused."""
+    """The policies below a folder; a path that leads out of it, by dots or by a link, is refused."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).resolve()
 
-    def name_of(self, pair: Path) -> str:
-        """The name here of a pair's folder; refuses one that is elsewhere."""
-        if not pair.resolve().is_relative_to(self.folder):
-            raise PolicyError(f"{pair} is not in the folder of pairs {self.folder}.")
-        return str(pair.resolve().relative_to(self.folder))
+    def name_of(self, policy: Path) -> str:
+        """The name here of a policy's folder; refuses one that is elsewhere."""
+        if not policy.resolve().is_relative_to(self.folder):
+            raise PolicyError(f"{policy} is not in the folder of policies {self.folder}.")
+        return str(policy.resolve().relative_to(self.folder))
 
     def load(self, name: str) -> LivePolicy:
-        """The pair in the folder of that name, warm."""
+        """The policy in the folder of that name, warm."""
         live = LivePolicy(load(self._inside(name)), name=_text(name))
         live.warm()
         return live
 
     def names(self) -> list[str]:
-        """The folders that hold a saved pair, at most two levels down."""
+        """The folders that hold a saved policy, at most two levels down."""
         found = [p.parent for depth in ("*", "*/*", "*/*/*") for p in self.folder.glob(f"{depth}/config.json")]
         names = sorted(str(p.relative_to(self.folder)) for p in found if self._stays_inside(p))
         return [name for name in names if name == _text(name)]  # another could not be asked for
 
     def find(self, digests: set[str]) -> list[LivePolicy]:
-        """The pairs with these digests, as far as they are there."""
+        """The policies with these digests, as far as they are there."""
         found: list[LivePolicy] = []
         wanted = set(digests)
         for name in self.names():
@@ -73,11 +77,13 @@ class PolicyFolder:
         try:
             path = (self.folder / name).resolve()
             if not path.is_relative_to(self.folder) or path == self.folder:
-                raise PolicyError(f"{name[:60]!r} is not below the folder of pairs.")
+                raise PolicyError(f"{name[:60]!r} is not below the folder of policies.")
             if not path.is_dir():
-                raise PolicyError(f"there is no saved pair {name[:60]!r} in the folder of pairs.")
+                raise PolicyError(f"there is no saved policy {name[:60]!r} in the folder of policies.")
             if not self._stays_inside(path):
-                raise PolicyError(f"a file of {name[:60]!r} is a link that leads out of the folder of pairs. Copy it.")
+                raise PolicyError(
+                    f"a file of {name[:60]!r} is a link that leads out of the folder of policies. Copy it."
+                )
         except (OSError, RuntimeError, ValueError) as error:  # a name too long, a circle of links
             if isinstance(error, PolicyError):
                 raise
@@ -85,7 +91,7 @@ class PolicyFolder:
         return path
 
     def _stays_inside(self, path: Path) -> bool:
-        """Whether a folder and all that is in it are in the folder of pairs, wherever links lead."""
+        """Whether a folder and all that is in it are in the folder of policies, wherever links lead."""
         return all(p.resolve().is_relative_to(self.folder) for p in (path, *path.rglob("*")))
 
 
@@ -100,13 +106,13 @@ class Busy(PolicyError):  # noqa: N818  # a state, not a failure
 
 @dataclass(frozen=True)
 class Settings:
-    """How a pair is served. `pairs` is the folder that pairs may be loaded from; by default the one that holds the first.
-    `bucket` is a URL that segments are copied to."""
+    """How a policy is served. `policies` is the folder that policies may be loaded from; by default the one that holds the
+    first. `bucket` is a URL that segments are copied to."""
 
-    pair: Path
+    policy: Path
     log: Path | None = None
     bucket: str | None = None
-    pairs: Path | None = None
+    policies: Path | None = None
     exploration: Exploration = field(default_factory=Exploration)
     replica: str = "0"
     theta: str | tuple[float, ...] = "reciprocal"
@@ -118,7 +124,11 @@ class Settings:
     rollback: bool = True
     promote: bool = False
     log_features: bool = False
-    seed: int | None = None
+
+    @property
+    def folder(self) -> PolicyFolder:
+        """That policies may be loaded from."""
+        return PolicyFolder(self.policies or self.policy.resolve().parent)
 
 
 @dataclass(frozen=True)
@@ -136,8 +146,10 @@ class Service:
         self.settings = settings
         self.clock = clock or records.steady_clock()
         self.started = self.clock()
-        self.library = PolicyFolder(settings.pairs or settings.pair.resolve().parent)
-        live = self.library.load(self.library.name_of(settings.pair))
+        self.counts: Counter[str] = Counter()  # for monitoring, by the names of the metrics
+        self.rollbacks = {"hand": 0, "verdict": 0}
+        self.folder = settings.folder
+        live = self.folder.load(self.folder.name_of(settings.policy))
         self.loaded: dict[str, LivePolicy] = {live.digest: live}
         self.previous: LivePolicy | None = None
         self._answered = {live.digest}
@@ -148,32 +160,35 @@ class Service:
             live,
             exploration=settings.exploration,
             recorder=self.recorder,
-            seed=settings.seed,
             theta=settings.theta,
             log_features=settings.log_features,
             clock=self.clock,
-            watcher=self.outcomes,
+            outcomes=self.outcomes,
         )
         self.test: LiveTest | None = None
         self.last: LiveVerdict | None = None
         self.changes: list[TrafficChange] = []
-        self.on_change: Callable[[str], None] = lambda by: None
         self._changing = threading.Lock()
         self._say(f"{live.name} ({live.digest}) answers everything")
         self._recover()
 
-    def _recorder(self, folder: Path) -> Recorder[LivePolicy]:
-        s = self.settings
+    def _recorder(self, folder: Path) -> Recorder:
+        settings = self.settings
         return Recorder(
-            folder, Propensities(s.samples), replica=s.replica, window=s.window, sync_seconds=s.sync_seconds,
-            clock=self.clock, first=0 if self.bucket is None else self.bucket.next_number(s.replica),
-        )  # fmt: skip
+            folder,
+            Propensities(settings.samples),
+            replica=settings.replica,
+            window=settings.window,
+            sync_seconds=settings.sync_seconds,
+            clock=self.clock,
+            first=0 if self.bucket is None else self.bucket.next_number(settings.replica),
+        )
 
     def _recover(self) -> None:
-        """Knows the pairs of journals that a process before left, as far as their folders are there."""
-        if self.recorder is not None and (missing := self.recorder.missing()):
-            for live in self.library.find(missing):
-                self.recorder.know(live)
+        """Knows the policies of journals that a process before left, as far as their folders are there."""
+        if self.recorder is not None and (missing := self.recorder.sealer.missing()):
+            for live in self.folder.find(missing):
+                self.recorder.propensities.know(live)
 
     # --- who answers --------------------------------------------------------------------------------------------------
 
@@ -186,71 +201,76 @@ class Service:
         finally:
             self._changing.release()
 
-    def load(self, folder: str) -> PairAnswer:
-        """Loads a pair, checks that it fits, warms it; nothing changes for those who ask."""
+    def load(self, folder: str) -> PolicyAnswer:
+        """Loads a policy, checks that it fits, warms it; nothing changes for those who ask."""
         with self._one_change():
-            live = self.library.load(folder)
+            live = self.folder.load(folder)
             self.server.check_fits(live)
             live = self.loaded.setdefault(live.digest, live)
             return self.described(live)
 
-    def described(self, live: LivePolicy) -> PairAnswer:
-        """A loaded pair."""
-        is_live = any(arm.live is live for arm in self.server.traffic.arms)
-        sizes = len(live.query_at), len(live.items)
-        return PairAnswer(
-            policy=live.digest, folder=live.name, queries=sizes[0], items=sizes[1], K2=live.K2, K=live.K, live=is_live
+    def described(self, live: LivePolicy) -> PolicyAnswer:
+        """A loaded policy."""
+        return PolicyAnswer(
+            policy=live.digest,
+            folder=live.name,
+            queries=len(live.query_at),
+            items=len(live.items),
+            K2=live.K2,
+            K=live.K,
+            live=any(arm.live is live for arm in self.server.traffic.arms),
         )
 
     def split(self, policy: str, share: float, mode: Mode = "split") -> TrafficAnswer:
-        """Gives a loaded pair a share of the traffic, all of it, or half of every list."""
+        """Gives a loaded policy a share of the traffic, all of it, or half of every list."""
         with self._one_change():
             if policy not in self.loaded:
-                raise PolicyError(f"there is no loaded pair {policy[:60]!r}. Load it first.")
-            new, old = self.loaded[policy], self.server.live
+                raise PolicyError(f"there is no loaded policy {policy[:60]!r}. Load it first.")
+            new, old = self.loaded[policy], self.server.traffic.first
             if share == 1 and mode == "split":
                 return self._promote(new, "asked to")
             if new is old:
-                raise PolicyError("the pair has all the traffic, or is the old one of the split. Name another.")
+                raise PolicyError("the policy has all the traffic, or is the old one of the split. Name another.")
             now = self.server.traffic
             same = len(now.arms) == 2 and now.arms[1].live is new
             share = 0.5 if mode == "interleave" else share
             made = records.split(
                 old, new, share, salt=now.salt if same and now.salt else secrets.token_hex(8), mode=mode
             )
-            if self.test is None or not self.test.fits(made):
-                self.test = LiveTest(made, old.K, level=self.settings.level, usual=self.outcomes.usual(old.digest))
+            if self.test is None or not self.test.fits(made.mixture, mode):
+                usual = self.outcomes.usual(old.digest)
+                self.test = LiveTest(made.mixture, mode, old.K, level=self.settings.level, usual=usual)
             self._swap(made)
-            words = (
-                f"{share:.0%} to {new.name} ({policy})" if mode == "split" else f"{new.name} ({policy}) in every list"
-            )
-            self._say(words)
+            part = f"{share:.0%} to" if mode == "split" else "every list has items of"
+            self._say(f"{part} {new.name} ({policy})")
             return self.traffic()
 
-    def rollback(self, why: str = "asked to", by: str = "hand") -> TrafficAnswer:
-        """Back to the old pair of the split, or to the one before a promotion."""
+    def rollback(self, why: str = "asked to", by: Literal["hand", "verdict"] = "hand") -> TrafficAnswer:
+        """Back to the old policy of the split, or to the one before a promotion."""
         with self._one_change():
             now = self.server.traffic
             target = now.arms[0].live if len(now.arms) > 1 else self.previous
             if target is None:
-                raise PolicyError("there is nothing to roll back: one pair answers, and none did before it.")
+                raise PolicyError("there is nothing to roll back: one policy answers, and none did before it.")
             self._finish()
             self.previous = None
             self._swap(records.single(target))
-            self._say(f"rolled back to {target.name} ({target.digest}): {why}", by)
+            self.rollbacks[by] += 1
+            self._say(f"rolled back to {target.name} ({target.digest}): {why}")
             return self.traffic()
 
     def _promote(self, new: LivePolicy, why: str) -> TrafficAnswer:
-        old = self.server.live
+        old = self.server.traffic.first
         self._finish()
         self.previous = old if new is not old else self.previous
         self._swap(records.single(new))
         self._say(f"{new.name} ({new.digest}) answers everything: {why}")
         return self.traffic()
 
-    def _swap(self, new: Traffic[LivePolicy]) -> None:
+    def _swap(self, new: Traffic) -> None:
         """Others answer; those that answered before are let go, but for the one that a rollback would need."""
         self.server.swap(new)
+        self.counts["swaps"] += 1
         answering = {arm.live.digest for arm in new.arms}
         kept = answering | ({self.previous.digest} if self.previous is not None else set())
         for digest in self._answered - answering:
@@ -270,15 +290,14 @@ class Service:
         arms = [ArmAnswer(policy=a.live.digest, folder=a.live.name, share=a.share) for a in now.arms]
         return TrafficAnswer(mode=now.mode, arms=arms)
 
-    def _say(self, words: str, by: str = "hand") -> None:
+    def _say(self, words: str) -> None:
         self.changes = [*self.changes[-99:], TrafficChange(self.clock(), words)]
-        self.on_change(by)
 
     # --- what became of it --------------------------------------------------------------------------------------------
 
-    def _hear(self, settled: Settled) -> None:
+    def _hear(self, shown: ShownList, ranks: tuple[int, ...]) -> None:
         if self.test is not None:
-            self.test.hear(settled)
+            self.test.hear(shown, ranks)
 
     def tick(self) -> None:
         """To be called often: settles outcomes, looks at the test, and rolls back where it says so."""
@@ -298,8 +317,18 @@ class Service:
         """Of the test that runs, or of the last one."""
         return self.last if self.test is None else self.test.verdict()
 
+    def write_segments(self) -> None:
+        """Seals and copies, for a thread of its own; what fails is said, counted, and tried again the next time."""
+        try:
+            self.seal()
+        except Exception as error:
+            self.counts["seal_failures"] += 1
+            expected = isinstance(error, TandemRankError | OSError)
+            LOG.error("no segment was made: %s", error, exc_info=not expected)
+        self.copy()
+
     def seal(self, *, everything: bool = False) -> list[Sealed]:
-        """Makes segments of what is complete; for a thread of its own."""
+        """Makes segments of what is complete."""
         if self.recorder is None:
             return []
         if hasattr(os, "setpriority") and threading.current_thread() is not threading.main_thread():
@@ -308,16 +337,29 @@ class Service:
         try:
             sealed = self.recorder.seal(everything=everything)
         except OutputError:
-            self._recover()  # a pair may have come since
+            self._recover()  # a policy may have come since
             sealed = self.recorder.seal(everything=everything)
-        self.recorder.forget({*self.loaded, *(arm.live.digest for arm in self.server.traffic.arms)})
+        for one in sealed:
+            self.counts.update(
+                sealed_impressions=one.impressions,
+                set_aside=one.set_aside,
+                late_clicks=one.late,
+                damaged_records=one.damaged,
+            )
+        self.recorder.sealer.forget({*self.loaded, *(arm.live.digest for arm in self.server.traffic.arms)})
         return sealed
 
-    def copy(self) -> Copied:
-        """Copies finished segments to the bucket, if there is one; for a thread of its own."""
+    def copy(self) -> None:
+        """Copies finished segments to the bucket, if there is one; what fails is said, counted, and tried again."""
         if self.bucket is None or self.recorder is None:
-            return Copied(0)
-        return self.bucket.copy(self.recorder.folder)
+            return
+        try:
+            copied = self.bucket.copy(self.recorder.folder)
+        except Exception as error:
+            copied = Copied(0, (f"segments were not copied: {type(error).__name__}, {error}",))
+        self.counts.update(copied_segments=copied.segments, copy_failures=len(copied.problems))
+        for problem in copied.problems:
+            LOG.error("%s", problem)
 
     @property
     def log_state(self) -> str:
@@ -329,10 +371,10 @@ class Service:
         if self.recorder is not None:
             self.recorder.close()
 
-    def pairs(self) -> list[PairAnswer]:
-        """The loaded pairs."""
+    def policies(self) -> list[PolicyAnswer]:
+        """The loaded policies."""
         return [self.described(live) for live in self.loaded.values()]
 
     def tallies(self) -> dict[str, dict[str, object]]:
-        """What each pair got so far."""
+        """What each policy got so far."""
         return {digest: asdict(tally) for digest, tally in self.outcomes.tallies.items()}

@@ -3,14 +3,14 @@
 An impression is *settled* some time after it was shown: its clicks so far are its outcome for ever, whatever comes later, so
 that a test may look at it. The log has a longer window (`recorder`) and misses nothing.
 
-Split traffic: the difference in clicks per impression (`offpolicy.sequential.TwoArms`). Interleaved lists: the clicks that
-the new pair's items got minus those of the old pair's, per impression, Z in [-K, K], by the same bet. Where units are given,
-the first impression of each counts: later ones of the same unit go to the same pair, so chance does not decide about them.
+Split traffic: the difference in clicks per impression (`offpolicy.sequential.TwoArms`). Interleaved lists: the clicks of the
+new policy's items minus those of the old policy's, per impression, Z in [-K, K], by the same bet. Where units are given the
+first impression of each counts: later ones of the same unit go to the same policy, so chance does not decide about them.
 """
 
 import math
 import threading
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -22,16 +22,16 @@ from tandemrank._base.ids import Id
 from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.bounds import Terms
 from tandemrank.offpolicy.sequential import TwoArms, stakes_against_a_loss
-from tandemrank.serving.records import WINDOW, Event, Fate, NamedPolicy, Settled, ShownList, Traffic
+from tandemrank.serving.records import WINDOW, Event, Fate, Mixture, Mode, ShownList
 
 REMEMBERED = 100_000  # impressions
 SETTLE = 60.0  # seconds
-KNOWN = 100  # impressions from which the clicks per impression of a pair are taken as usual
+KNOWN = 100  # impressions from which the clicks per impression of a policy are taken as usual
 
 
 @dataclass
 class ClickTally:
-    """What a pair got of settled impressions: how many, those with a click, and clicks at each rank."""
+    """What a policy got of settled impressions: how many, those with a click, and clicks at each rank."""
 
     impressions: int = 0
     clicked: int = 0
@@ -54,19 +54,22 @@ _NOTHING: frozenset[Id] = frozenset()
 
 
 class _Pending:
-    """An answer, since when it waits, and its clicks; most have none, and a set of their own would be dear."""
+    """An answer and its clicks; most have none, and a set of their own would be dear."""
 
-    __slots__ = ("clicked", "settled", "shown", "since")
+    __slots__ = ("clicked", "settled", "shown")
 
     def __init__(self, shown: ShownList) -> None:
         self.shown = shown
-        self.since = shown.impression.time
         self.clicked = _NOTHING
         self.settled = False
 
 
 class Outcomes:
-    """Watches a server; safe to use from several threads. `heard` gets every settled impression, in order."""
+    """Watches a server; safe to use from several threads.
+
+    `heard` gets every settled impression, in order, and the ranks (from 0) that were clicked by then. Times never run
+    backwards (`records.steady_clock`). `lists`: how many lists went out, by what the log calls whoever answered.
+    """
 
     def __init__(
         self,
@@ -74,15 +77,15 @@ class Outcomes:
         window: float = WINDOW,
         settle: float = SETTLE,
         most: int = REMEMBERED,
-        heard: Callable[[Settled], None] | None = None,
+        heard: Callable[[ShownList, tuple[int, ...]], None] | None = None,
     ) -> None:
         self.window, self.settle_after, self.most = window, min(settle, window), most
         self.heard = heard
+        self.lists: Counter[str] = Counter()
         self.tallies: dict[str, ClickTally] = {}
         self.fates: dict[Fate, int] = dict.fromkeys(get_args(Fate), 0)
         # By name, in the order of time, and in the same order those of them that are not settled.
-        self._pending: dict[str, _Pending] = {}
-        self._in_order: deque[_Pending] = deque()
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()
         self._open: deque[_Pending] = deque()
         self._lock = threading.RLock()
 
@@ -90,16 +93,15 @@ class Outcomes:
         """An answer went out."""
         with self._lock:
             self._pending[shown.impression.id] = found = _Pending(shown)
-            self._not_after(found.since)
-            self._in_order.append(found)
+            self.lists[shown.impression.policy] += 1
             self._open.append(found)
-            while len(self._in_order) > self.most:
-                self._settle_one(self._forget_oldest())
+            while len(self._pending) > self.most:
+                self._settle_one(self._pending.popitem(last=False)[1])
                 while self._open and self._open[0].settled:
                     self._open.popleft()
 
     def event(self, impression_id: str, event: Event, now: float) -> Fate:
-        """An event came, and this became of it."""
+        """What becomes of an event."""
         with self._lock:
             fate = self._fate(impression_id, event, now)
             self.fates[fate] += 1
@@ -113,8 +115,7 @@ class Outcomes:
             return "unknown"
         if event.item not in found.shown.impression.items:
             return "unmatched"
-        since, heard = (found.since, now) if event.time is None else (found.shown.impression.time, event.time)
-        if heard > since + self.window:
+        if (now if event.time is None else event.time) > found.shown.impression.time + self.window:
             return "late"
         if event.item in found.clicked:
             return "repeated"
@@ -122,7 +123,7 @@ class Outcomes:
         return "counted"
 
     def usual(self, digest: str) -> float:
-        """The clicks per impression of a pair, 0 where too little is known."""
+        """The clicks per impression of a policy, 0 where too little is known."""
         found = self.tallies.get(digest)
         return 0.0 if found is None or found.impressions < KNOWN else found.clicks / found.impressions
 
@@ -130,24 +131,11 @@ class Outcomes:
         """Settles what is old enough, and forgets what can get no more clicks; returns how many were settled."""
         count = 0
         with self._lock:
-            self._not_after(now)
-            while self._open and self._open[0].since + self.settle_after <= now:
+            while self._open and self._open[0].shown.impression.time + self.settle_after <= now:
                 count += self._settle_one(self._open.popleft())
-            while self._in_order and self._in_order[0].since + self.window < now:
-                self._forget_oldest()
+            while self._pending and next(iter(self._pending.values())).shown.impression.time + self.window < now:
+                self._pending.popitem(last=False)
         return count
-
-    def _not_after(self, now: float) -> None:
-        """Nothing waits since a time to come: a clock that leapt ahead and back must not keep those behind it waiting."""
-        for found in reversed(self._in_order):
-            if found.since <= now:
-                break
-            found.since = now
-
-    def _forget_oldest(self) -> _Pending:
-        found = self._in_order.popleft()
-        self._pending.pop(found.shown.impression.id, None)
-        return found
 
     def _settle_one(self, found: _Pending) -> bool:
         """Once; returns whether this was the time."""
@@ -162,11 +150,11 @@ class Outcomes:
                 own = tuple(rank for rank in ranks if shown.teams[rank] == arm)
                 self._tally(shown, arm).add(own, shown.impression.places)
         if self.heard is not None:
-            self.heard(Settled(shown.traffic, shown.arm, shown.teams, ranks, shown.unit))
+            self.heard(shown, ranks)
         return True
 
     def _tally(self, shown: ShownList, arm: int) -> ClickTally:
-        return self.tallies.setdefault(shown.traffic.arms[arm].live.digest, ClickTally())
+        return self.tallies.setdefault(shown.impression.mixture[arm][0], ClickTally())
 
 
 LEVEL = 0.95
@@ -182,13 +170,13 @@ class LiveVerdict:
 
     `difference`, in clicks per impression, is in [low, high] with probability `level`, at all times at once. What decides are
     the one-sided bounds, each right with probability `level` by itself: `at_most` below 0 rolls back, `at_least` above 0
-    proposes the new pair. They are the sharpest so far: what was shown once stays shown. `p_worse` and `p_better` say the same
-    as p-values, valid at any time, of "the new pair is worse" and "better"; small means shown.
+    proposes the new policy. They are the sharpest so far: what was shown once stays shown. `p_worse` and `p_better` say the
+    same as p-values, valid at any time, of "the new policy is worse" and "better"; small means shown.
     """
 
     new: str
     old: str
-    mode: str
+    mode: Mode
     impressions_new: int
     impressions_old: int
     difference: float | None
@@ -213,18 +201,62 @@ class VerdictPoint:
     high: float
 
 
-class LiveTest:
-    """The test of one pair against another, from the first split to the last.
+class Credits:
+    """Interleaved lists: how often each Z in [-K, K] was seen, and what it says, as `TwoArms` of split traffic.
 
-    `usual` is what the old pair gets per impression as far as it is known; a wrong one makes the interval wider, not wrong.
+    Z is the clicks on items of the new policy minus those on items of the old.
     """
 
-    def __init__(self, traffic: Traffic[NamedPolicy], K: int, *, level: float = LEVEL, usual: float = 0.0) -> None:
-        self.old, self.new, self.mode = traffic.arms[0].live.digest, traffic.arms[1].live.digest, traffic.mode
-        self.K, self.level = K, level
-        against = stakes_against_a_loss(K, usual, traffic.arms[1].share)
-        self.arms = TwoArms(K, centre=min(usual, float(K)), against=against)
-        self.credits: NDArray[np.int64] = np.zeros(2 * K + 1, np.int64)
+    def __init__(self, K: int) -> None:
+        self.K, self.stakes = K, bounds.spread_stakes()
+        self.counts: NDArray[np.int64] = np.zeros(2 * K + 1, np.int64)
+
+    def add(self, Z: int) -> None:
+        """One more list."""
+        self.counts[self.K + Z] += 1
+
+    @property
+    def impressions(self) -> tuple[int, int]:
+        """Of the new policy and of the old: every list is of both."""
+        n = int(self.counts.sum())
+        return n, n
+
+    @property
+    def difference(self) -> float:
+        """The mean of Z."""
+        return float(self._terms().mean)
+
+    def evidence(self, u: float) -> tuple[float, float]:
+        """The logarithms of the wealth against "Z is at most u" and against "it is at least u"."""
+        if not self.counts.any():
+            return 0.0, 0.0
+        terms, stakes = self._terms(), self.stakes
+        better = stakes.log_mean(bounds.log_wealth(terms, u, stakes.fractions))
+        worse = stakes.log_mean(bounds.log_wealth(terms.mirrored(), -u, stakes.fractions))
+        return float(better), float(worse)
+
+    def one_sided(self, level: float) -> tuple[float, float]:
+        """A lower and an upper bound, each at the level."""
+        low, high = (bounds.betting(t, level, stakes=self.stakes) for t in (self._terms(), self._terms().mirrored()))
+        return low, -high
+
+    def _terms(self) -> Terms:
+        values = np.arange(-self.K, self.K + 1, dtype=np.float64)
+        return Terms(values, np.ones(len(values)), float(self.K), float(self.K), self.counts.astype(np.float64))
+
+
+class LiveTest:
+    """The test of one policy against another, from the first split to the last; a share may change meanwhile.
+
+    `usual` is what the old policy gets per impression as far as it is known; a wrong one makes the interval wider, not wrong.
+    """
+
+    def __init__(self, mixture: Mixture, mode: Mode, K: int, *, level: float = LEVEL, usual: float = 0.0) -> None:
+        (self.old, _), (self.new, share) = mixture
+        self.mode, self.K, self.level = mode, K, level
+        against = stakes_against_a_loss(K, usual, share)
+        split = TwoArms(K, centre=min(usual, float(K)), against=against)
+        self.seen: TwoArms | Credits = Credits(K) if mode == "interleave" else split
         self.history: list[VerdictPoint] = []
         self._fresh: dict[float, tuple[list[int], list[int]]] = {}
         self._units: set[int] = set()
@@ -232,20 +264,21 @@ class LiveTest:
         self._peaks = [0.0, 0.0]
         self._sharpest = -float(K), float(K)
 
-    def fits(self, traffic: Traffic[NamedPolicy]) -> bool:
-        """Whether the traffic is between the same pairs in the same way: a share may change."""
-        return traffic.mode == self.mode and [a.live.digest for a in traffic.arms] == [self.old, self.new]
+    def fits(self, mixture: Mixture, mode: Mode) -> bool:
+        """Whether the traffic is between the same policies in the same way."""
+        return mode == self.mode and [digest for digest, _ in mixture] == [self.old, self.new]
 
-    def hear(self, settled: Settled) -> None:
-        """One more outcome; those of other pairs, and of units that were counted, are left out."""
-        if not self.fits(settled.traffic) or not self._counts(settled.unit):
+    def hear(self, shown: ShownList, ranks: tuple[int, ...]) -> None:
+        """One more outcome; those of other policies, and of units that were counted, are left out."""
+        mixture, teams = shown.impression.mixture, shown.teams
+        if not self.fits(mixture, "split" if teams is None else "interleave") or not self._counts(shown.unit):
             return
-        if settled.teams is not None:
-            teams = [settled.teams[rank] for rank in settled.ranks]
-            self.credits[self.K + sum(teams) - (len(teams) - sum(teams))] += 1
-            return
-        fresh = self._fresh.setdefault(settled.traffic.arms[1].share, ([], []))
-        fresh[0 if settled.arm == 1 else 1].append(len(settled.ranks))
+        if isinstance(self.seen, Credits):
+            assert teams is not None
+            self.seen.add(sum(1 if teams[rank] == 1 else -1 for rank in ranks))
+        else:
+            fresh = self._fresh.setdefault(mixture[1][1], ([], []))
+            fresh[0 if shown.arm == 1 else 1].append(len(ranks))
 
     def _counts(self, unit: str | None) -> bool:
         if unit is None:
@@ -259,80 +292,52 @@ class LiveTest:
     def look(self) -> Decision:
         """Takes in what was heard; the decision at the level, one-sided: a false rollback has at most 1 - level."""
         for share, (new, old) in self._fresh.items():
-            self.arms = self.arms.update(new, old, share)
+            assert isinstance(self.seen, TwoArms)
+            self.seen = self.seen.update(new, old, share)
         self._fresh = {}
         enough = math.log(1 / (1 - self.level))
-        for side, found in enumerate(self._evidence()):
+        for side, found in enumerate(self.seen.evidence(0.0)):
             if found > enough >= self._peaks[side]:
                 self._sharpen()  # the bound that decides is read off where it decides
             self._peaks[side] = max(self._peaks[side], found)
-        total = sum(self.impressions)
+        total = sum(self.seen.impressions)
         if total >= self._next and len(self.history) < POINTS:
             self._next = max(total + 1, int(1.15 * total))
-            self.history.append(VerdictPoint(total, self._difference() or 0.0, *self._interval()))
+            self.history.append(VerdictPoint(total, self.seen.difference, *self._interval()))
         if self._peaks[1] > enough:
             return "roll back"
         return "promote" if self._peaks[0] > enough else "continue"
-
-    @property
-    def impressions(self) -> tuple[int, int]:
-        """Of the new pair and of the old; interleaved ones are of both."""
-        if self.mode == "interleave":
-            n = int(self.credits.sum())
-            return n, n
-        return self.arms.impressions
 
     def verdict(self) -> LiveVerdict:
         """All that is known by now."""
         decision = self.look()
         self._sharpen()
         low, high = self._interval()
-        new, old = self.impressions
+        new, old = self.seen.impressions
         p_better, p_worse = (min(1.0, math.exp(-peak)) for peak in self._peaks)
-        difference = self._difference()
         at_level, per = f"at level {self.level:.0%}", "clicks per impression or more"
         words = {
-            "continue": "nothing is shown yet: keep the split, or give the new pair a larger share",
-            "roll back": f"the new pair is worse, {at_level}: by {-self._sharpest[1]:.3g} {per}",
-            "promote": f"the new pair is better, {at_level}: by {self._sharpest[0]:.3g} {per}; promotion is proposed",
+            "continue": "nothing is shown yet: keep the split, or give the new policy a larger share",
+            "roll back": f"the new policy is worse, {at_level}: by {-self._sharpest[1]:.3g} {per}",
+            "promote": f"the new policy is better, {at_level}: by {self._sharpest[0]:.3g} {per}; promotion is proposed",
         }[decision]
         return LiveVerdict(
-            self.new,
-            self.old,
-            self.mode,
-            new,
-            old,
-            difference,
-            low,
-            high,
-            *self._sharpest,
-            self.level,
-            p_worse,
-            p_better,
-            decision,
-            words,
+            new=self.new,
+            old=self.old,
+            mode=self.mode,
+            impressions_new=new,
+            impressions_old=old,
+            difference=self.seen.difference if new + old else None,
+            low=low,
+            high=high,
+            at_least=self._sharpest[0],
+            at_most=self._sharpest[1],
+            level=self.level,
+            p_worse=p_worse,
+            p_better=p_better,
+            decision=decision,
+            words=words,
         )
-
-    def _credit_terms(self) -> Terms:
-        values = np.arange(-self.K, self.K + 1, dtype=np.float64)
-        return Terms(values, np.ones(len(values)), float(self.K), float(self.K), self.credits.astype(np.float64))
-
-    def _evidence(self) -> tuple[float, float]:
-        """The logarithms of the wealth against "not better" and against "not worse"."""
-        if self.mode != "interleave":
-            return self.arms.evidence(0.0)
-        terms, stakes = self._credit_terms(), self.arms.stakes
-        if not self.credits.sum():
-            return 0.0, 0.0
-        better, worse = (
-            float(stakes.log_mean(bounds.log_wealth(t, 0.0, stakes.fractions))) for t in (terms, terms.mirrored())
-        )
-        return better, worse
-
-    def _difference(self) -> float | None:
-        if not sum(self.impressions):
-            return None
-        return float(self._credit_terms().mean) if self.mode == "interleave" else float(self.arms.difference)
 
     def _interval(self) -> tuple[float, float]:
         return self._bounds((1 + self.level) / 2)
@@ -344,12 +349,6 @@ class LiveTest:
 
     def _bounds(self, level: float) -> tuple[float, float]:
         """A lower and an upper bound, each at the level."""
-        if not sum(self.impressions):
+        if not any(self.seen.impressions):
             return -float(self.K), float(self.K)
-        if self.mode != "interleave":
-            return self.arms.one_sided(level)
-        terms, stakes = self._credit_terms(), self.arms.stakes
-        return (
-            bounds.betting(terms, level, stakes=stakes),
-            -bounds.betting(terms.mirrored(), level, stakes=stakes),
-        )
+        return self.seen.one_sided(level)

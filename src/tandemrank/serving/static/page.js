@@ -40,12 +40,12 @@ async function act(work) {
 
 const newest = () => last.traffic.arms[last.traffic.arms.length - 1];
 async function start(mode) {
-  const loaded = await call("pairs", {folder: $("folder").value});
+  const loaded = await call("policies", {folder: $("folder").value});
   await call("split", {policy: loaded.policy, share: Number($("share").value), mode});
 }
 
 function names() {
-  return Object.fromEntries(last.pairs.map(pair => [pair.policy, pair.folder]));
+  return Object.fromEntries(last.policies.map(one => [one.policy, one.folder]));
 }
 
 function showTraffic() {
@@ -129,10 +129,10 @@ function chartRange(points) {
 
 function showVerdict() {
   const v = last.verdict, svg = empty($("history"));
-  $("words").textContent = v ? (last.running ? "" : "last test: ") + v.words : "no test: one pair answers";
+  $("words").textContent = v ? (last.running ? "" : "last test: ") + v.words : "no test: one policy answers";
   $("words").className = v && v.decision === "roll back" ? "worse" : "";
   $("numbers").textContent = v ? `${three(v.difference)} clicks per impression, ${percent(v.level)} at all times: ${three(v.low)} to ${three(v.high)}; what decides: at least ${three(v.at_least)}, at most ${three(v.at_most)}; ` +
-    `${v.impressions_new} impressions of the new pair, ${v.impressions_old} of the old` : "";
+    `${v.impressions_new} impressions of the new policy, ${v.impressions_old} of the old` : "";
   const points = last.history;
   if (points.length < 2) return;
   const [low, high] = chartRange(points);
@@ -147,14 +147,14 @@ function showVerdict() {
 
 function showAnswers(found) {
   const place = empty($("answers"));
-  for (const pair of found.pairs) {
+  for (const policy of found.policies) {
     const part = put(place, "div"), table = put(part, "table");
-    put(part, "p", `${pair.candidates_total} items, ${pair.K2} candidates; exposure of all others: ${three(pair.others_exposure)}`);
-    part.prepend(put(part, "h2", `${pair.folder} (${pair.source})`));
+    put(part, "p", `${policy.candidates_total} items, ${policy.K2} candidates; exposure of all others: ${three(policy.others_exposure)}`);
+    part.prepend(put(part, "h2", `${policy.folder} (${policy.source})`));
     const head = put(put(table, "thead"), "tr");
     for (const name of ["item", "generator", "its rank", "re-ranker", "place", "exposure"]) put(head, "th", name);
     const body = put(table, "tbody");
-    for (const c of pair.candidates) {
+    for (const c of policy.candidates) {
       const row = put(body, "tr");
       put(row, "td", c.item); put(row, "td", three(c.generator)); put(row, "td", c.generator_rank);
       put(row, "td", three(c.ranker)); put(row, "td", c.place === null ? "–" : c.place); put(row, "td", three(c.exposure));

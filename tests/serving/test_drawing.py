@@ -1,4 +1,4 @@
-"""Team-draft interleaving: its exposure against complete enumeration of both pairs' lists and of the coins."""
+"""Team-draft interleaving: its exposure against complete enumeration of both policies' lists and of the coins."""
 
 from itertools import permutations
 
@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 import enumeration
-from tandemrank.serving import interleaving
-from tandemrank.serving.exploration import Exploration
-from tandemrank.serving.interleaving import DraftTeam, draft
-from tandemrank.serving.propensities import drafted_exposure as exposure
+from tandemrank.serving import drawing
+from tandemrank.serving.drawing import DraftTeam, Exploration, draft, drafted_exposure
 
 D, K = 5, 3
 THETA = np.array([1.0, 0.6, 0.3])
@@ -34,7 +32,7 @@ def plackett_luce(scores: dict[str, float], length: int) -> dict[tuple[str, ...]
 
 
 def lists(t: DraftTeam, places: int, T: float = 1.0, flat: bool = False) -> dict[tuple[str, ...], float]:
-    """Every shown list of a pair with its probability, by enumeration of candidates in their order and of lists."""
+    """Every shown list of a policy with its probability, by enumeration of candidates in their order and of lists."""
     s_c, s_r = ({x: 0.0 if flat else float(s[n]) / T for x, n in t.item_at.items()} for s in (t.s_c, t.s_r))
     found: dict[tuple[str, ...], float] = {}
     for candidates, p in plackett_luce(s_c, t.K2).items():
@@ -58,7 +56,7 @@ def exact(a: dict, b: dict, places: int) -> dict[str, float]:
 def test_exposure_of_the_draft_by_enumeration(K2, K2_other) -> None:
     a, b = team(0, K2), team(1, K2_other, "cdefg")
     wanted = exact(lists(a, K), lists(b, K), K)
-    rho, error = exposure((a, b), "abcdefg", THETA, Exploration(), samples=400, seed=0)
+    rho, error = drafted_exposure((a, b), "abcdefg", THETA, Exploration(), samples=400, seed=0)
     assert sum(wanted.values()) == pytest.approx(THETA.sum())
     assert np.all(np.abs(rho - list(wanted.values())) <= 5 * error + 1e-9)
     assert error.max() < 0.03
@@ -77,23 +75,23 @@ def test_exposure_with_exploration(how) -> None:
             plain, flat = lists(t, K), lists(t, K, flat=True)
             of.append({x: 0.6 * plain.get(x, 0.0) + 0.4 * flat.get(x, 0.0) for x in {**plain, **flat}})
     wanted = exact(*of, K)
-    rho, error = exposure((a, b), "abcde", THETA, how, samples=400, seed=0)
+    rho, error = drafted_exposure((a, b), "abcde", THETA, how, samples=400, seed=0)
     assert np.all(np.abs(rho - [wanted[x] for x in "abcde"]) <= 5 * error + 1e-9)
 
 
 def test_fixed_lists_are_exact() -> None:
     a, b = team(4, 4), team(5, 3)
     best = [
-        tuple(t.items[d] for d in Exploration("deterministic").draw_one(t.s_c, t.s_r.__getitem__, t.K2, K, 0))
+        tuple(t.items[d] for d in Exploration("deterministic").draw(t.s_c, t.s_r.__getitem__, t.K2, K, 0))
         for t in (a, b)
     ]
     wanted = exact({best[0]: 1.0}, {best[1]: 1.0}, K)
-    rho, error = exposure((a, b), "abcde", THETA, Exploration("deterministic"), samples=2, seed=0)
+    rho, error = drafted_exposure((a, b), "abcde", THETA, Exploration("deterministic"), samples=2, seed=0)
     assert rho == pytest.approx([wanted[x] for x in "abcde"])
     assert not error.any()
 
 
-def test_one_race_of_the_pair_with_itself_is_the_enumerated_pair() -> None:
+def test_one_race_of_the_policy_with_itself_is_the_enumerated_policy() -> None:
     """The reference itself: lists by enumeration have the exposure of `enumeration.utility`."""
     a = team(0, 4)
     found = dict.fromkeys("abcde", 0.0)
@@ -111,4 +109,4 @@ def test_a_draft_by_hand() -> None:
     assert draft(("abc", "bcd"), 3, 0b10) == (["a", "b", "c"], [0, 1, 1])
     assert draft(("a", "abcd"), 4, 0b00) == (["a", "b", "c", "d"], [0, 1, 1, 1])
     assert draft(("", ""), 4, 0b00) == ([], [])
-    assert len(set(interleaving.keys_of(5))) == 3
+    assert len(set(drawing.keys_of(5))) == 3
