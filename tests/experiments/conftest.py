@@ -20,9 +20,9 @@ def config() -> GridConfig:
 def whole_folder(config: GridConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the whole grid; tests copy it before they damage it."""
     folder = tmp_path_factory.mktemp("grid") / "whole"
-    with store.opened(config, folder) as mine:  # its jobs in this process: a new one takes seconds to start
-        for job in grid._missing(mine):
-            grid.run_job(config.model_dump_json(), str(folder), job.N, job.run, frozenset())
+    with store.opened(folder, grid.GRID, grid.as_text(config), data=config.experiment.data):
+        for job in grid._missing(config, folder, {}):  # in this process: a new one takes seconds to start
+            grid.run_job(config.model_dump_json(), str(folder), job, frozenset())
     grid.run(config, folder, resume=True)
     return folder
 
