@@ -63,7 +63,9 @@ class ExperimentConfig(BaseModel):
 
     @model_validator(mode="after")
     def _applies(self) -> "ExperimentConfig":
-        """Refuses switches that would be ignored."""
+        """Refuses a name that no file can have here, and switches that would be ignored."""
+        if not self.data.isprintable() or "\0" in self.data:
+            raise ValueError("data: expected a name or a path of plain text")
         if self.learning.evaluation_share is not None:
             raise ValueError("evaluation_share is for logs of one's own; an experiment is judged by the truth")
         if self.learning.exclude is not None:
