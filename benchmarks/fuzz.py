@@ -50,7 +50,7 @@ class Result:
         """Counts a problem, and keeps the first of its place."""
         self.tracebacks += problem.kind == "traceback"
         self.hangs += problem.kind == "hang"
-        if problem.why not in {known.why for known in self.examples}:
+        if problem.where not in {known.where for known in self.examples}:
             self.examples.append(problem)
 
 

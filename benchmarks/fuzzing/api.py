@@ -159,7 +159,7 @@ def _functions(good: Path, place: Path) -> dict[str, tuple[Callable[..., Any], d
 
     def utility(s_c: Any, s_r: Any, w: Any, theta: Any, K2: Any, samples: Any) -> object:
         generator = torch.Generator().manual_seed(0)
-        return race.utility(s_c, s_r, w, torch.as_tensor(theta).float(), K2, samples=samples, generator=generator)
+        return race.utility(s_c, s_r, w, theta, K2, samples=samples, generator=generator)
 
     two = tr.GivenScores(users @ items.T)
     return {
@@ -183,7 +183,7 @@ def _functions(good: Path, place: Path) -> dict[str, tuple[Callable[..., Any], d
         "load": (tr.load, {"path": good / "policy"}),
         "race.utility": (
             utility,
-            {"s_c": s, "s_r": s, "w": weights, "theta": theta, "K2": 5, "samples": 1},
+            {"s_c": s, "s_r": s, "w": weights, "theta": torch.tensor(theta).float(), "K2": 5, "samples": 1},
         ),
         "evaluate": (
             tr.evaluate,
@@ -192,7 +192,7 @@ def _functions(good: Path, place: Path) -> dict[str, tuple[Callable[..., Any], d
         "validate": (tr.validate, {"source": log}),
         "examine": (tr.examine, {"log": log}),
         "estimate": (tr.estimate, {"policy": policy, "log": log, **asked}),
-        "compare": (tr.compare, {"new": policy, "log": log, "against": policy, **asked}),
+        "compare": (tr.compare, {"new": policy, "old": policy, "log": log, **asked}),
         "decide": (
             tr.decide,
             {"policies": policy, "log": log, "against": "production", "at_least": 0.0, "risk": 0.05, **asked},

@@ -26,6 +26,11 @@ class Problem:
     call: str
     why: str
 
+    @property
+    def where(self) -> str:
+        """The last line of ours that it went through."""
+        return self.why.rpartition(" at ")[2]
+
 
 class HangError(BaseException):
     """A call took too long. Not an `Exception`, so that nobody takes it for an error of theirs."""

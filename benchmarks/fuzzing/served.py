@@ -130,8 +130,7 @@ def seal_calls(good: Path, place: Path, rng: random.Random) -> Iterator[Call]:
     for number in itertools.count():
         folder = place / "log"
         content = list(records)
-        for _ in range(rng.randrange(1, 4)):
-            at = rng.randrange(len(content))
+        for at in rng.sample(range(len(content)), rng.randrange(1, 4)):
             content[at] = _other_record(rng, content[at])
         if rng.random() < 0.3:
             rng.shuffle(content)

@@ -37,21 +37,15 @@ def test_the_table_has_a_row_for_every_cell(whole: Table) -> None:
     assert set(whole.switches) <= set(whole.switch_help)
 
 
-def test_two_processes_give_the_same_table(config, whole, tmp_path) -> None:
-    states: list[GridState] = []
-    table = grid.run(config, tmp_path / "two", jobs=2, progress=states.append)
-    assert figures(table) == figures(whole)
-    assert (states[0].done, states[0].total) == (0, 12)
-    assert (states[-1].done, states[-1].total) == (12, 12)
-    assert read_table(tmp_path / "two" / "table.json") == table
-
-
 def test_a_cell_does_not_depend_on_the_others(config, whole, tmp_path) -> None:
     """One method at one K2 in a grid of its own: the same figures."""
     part = config.model_copy(
         update={"methods": ("joint",), "candidates": (20,), "impressions": (2000,), "references": False}
     )
-    table = grid.run(part, tmp_path / "part", jobs=1)
+    states: list[GridState] = []
+    table = grid.run(part, tmp_path / "part", jobs=1, progress=states.append)
+    assert [(state.done, state.total) for state in (states[0], states[-1])] == [(0, 1), (1, 1)]
+    assert read_table(tmp_path / "part" / "table.json") == table
     wanted = whole.row("joint", (20, 2000))
     assert (table.rows[0].ndcg_mean, table.rows[0].utility_mean) == (wanted.ndcg_mean, wanted.utility_mean)
     # Without references there are none; the time is known where all cells were trained by one call.
@@ -116,20 +110,18 @@ def finished(folder: Path) -> int:
     return len(list(folder.glob("cells/*.json")))
 
 
-def test_killed_several_times_and_resumed_it_is_the_same_table(whole, tmp_path) -> None:
-    """Killed each time as soon as one more cell is there, in the middle of the next: an event, so any load will do."""
-    folder, done = tmp_path / "killed", [0]
-    for attempt in range(2):
-        process = started(command(folder, "--jobs", "1", *(["--resume"] if attempt else [])))
-        while process.poll() is None and finished(folder) <= done[-1]:
-            time.sleep(0.02)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait() in (0, -signal.SIGKILL)
-        done.append(finished(folder))
-    assert done == sorted(set(done)) or done[-1] == 12
+def test_killed_and_resumed_on_two_processes_it_is_the_same_table(whole, tmp_path) -> None:
+    """Killed as soon as a cell is there, in the middle of the next: an event, so any load will do."""
+    folder = tmp_path / "killed"
+    process = started(command(folder, "--jobs", "1"))
+    while process.poll() is None and finished(folder) == 0:
+        time.sleep(0.02)
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() in (0, -signal.SIGKILL)
+    assert finished(folder) > 0
     final = subprocess.run(
-        command(folder, "--jobs", "1", "--resume", "--json"), capture_output=True, text=True, check=True
+        command(folder, "--jobs", "2", "--resume", "--json"), capture_output=True, text=True, check=True
     )
     table = from_json(Table, final.stdout)
     assert figures(table) == figures(whole)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from example_grid import figures
+from example_grid import figures, run_here
 from tandemrank._base import processes
 from tandemrank._base.files import MARK, write_json
 from tandemrank.errors import ConfigError, JobError, OutputError
@@ -112,7 +112,7 @@ def test_a_damaged_folder_gives_the_same_table(config: GridConfig, whole: Table,
     """A cell that is gone, one cut short, the references gone bad: all at once."""
     for damage in (gone(CELL), cut(OTHER), put(REFERENCES, b"{")):
         damage(copy)
-    assert figures(grid.run(config, copy, resume=True, jobs=1)) == figures(whole)
+    assert figures(run_here(config, copy, resume=True)) == figures(whole)
 
 
 REFUSED: dict[str, Damage] = {
