@@ -34,5 +34,5 @@ def run_here(config: GridConfig, folder: Path, *, resume: bool = False) -> Table
     with store.opened(folder, grid.GRID, grid.as_text(config), data=config.experiment.data, resume=resume):
         grid._read_new(config, folder, records)
         for job in grid._missing(config, folder, records):
-            grid.run_job(config.model_dump_json(), str(folder), job, frozenset(records))
+            grid.run_job(config.model_dump_json(), job, frozenset(records), str(folder))
     return grid.run(config, folder, resume=True)

@@ -62,7 +62,7 @@ def test_every_run_has_a_log_of_its_own(config) -> None:
     one = config.model_copy(
         update={"methods": ("independent",), "candidates": (10,), "impressions": (2000,), "runs": 2}
     )
-    found = [grid.run_job(one.model_dump_json(), None, Job(2000, run), frozenset()) for run in (0, 1, 0)]
+    found = [grid.run_job(one.model_dump_json(), Job(2000, run), frozenset()) for run in (0, 1, 0)]
     records = [record for ((_, record),) in found]
     assert [record.run for record in records] == [0, 1, 0]
     assert records[0].ndcg == records[2].ndcg != records[1].ndcg

@@ -88,7 +88,8 @@ def run(
         look()
         is_whole_run = not records
         if missing := _missing(config, place, records):
-            (_on_ray if engine == "ray" else _on_processes)(config, place, missing, frozenset(records), jobs, look)
+            asked = [(config.model_dump_json(), job, frozenset(records)) for job in missing]
+            (_on_ray if engine == "ray" else _on_processes)(asked, place, jobs, look)
             look()
             if left := _missing(config, place, records):
                 raise JobError(
@@ -155,9 +156,10 @@ def _task(config_json: str) -> Task:
 # --- jobs -------------------------------------------------------------------------------------------------------------
 
 Found = tuple[str, Record | tuple[Reference, ...]]  # a file of the folder, and what it is to hold
+Asked = tuple[str, Job, frozenset[Cell]]  # the first arguments of `run_job`
 
 
-def run_job(config_json: str, folder: str | None, job: Job, done: frozenset[Cell]) -> list[Found]:
+def run_job(config_json: str, job: Job, done: frozenset[Cell], folder: str | None = None) -> list[Found]:
     """The cells of one log that are not `done`, or the rows to compare with (N = 0).
 
     With a folder each result is written there as soon as it is finished, without one (on a cluster) they are returned.
@@ -198,23 +200,15 @@ def _record(cell: Cell, outcome: Outcome, *, with_users: bool) -> Record:
     )
 
 
-def _on_processes(
-    config: GridConfig,
-    folder: Path,
-    missing: list[Job],
-    done: frozenset[Cell],
-    jobs: int | None,
-    look: Callable[[], None],
-) -> None:
-    text = config.model_dump_json()
-    workers = min(jobs or os.cpu_count() or 1, len(missing))
+def _on_processes(asked: list[Asked], folder: Path, jobs: int | None, look: Callable[[], None]) -> None:
+    workers = min(jobs or os.cpu_count() or 1, len(asked))
     with (
         processes.one_thread_each(),
         ProcessPoolExecutor(
             workers, multiprocessing.get_context("spawn"), initializer=processes.end_with_parent
         ) as pool,
     ):
-        waiting = {pool.submit(run_job, text, str(folder), job, done) for job in missing}
+        waiting = {pool.submit(run_job, *one, str(folder)) for one in asked}
         try:
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION)
@@ -232,19 +226,11 @@ def _on_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _on_ray(
-    config: GridConfig,
-    folder: Path,
-    missing: list[Job],
-    done: frozenset[Cell],
-    jobs: int | None,
-    look: Callable[[], None],
-) -> None:
+def _on_ray(asked: list[Asked], folder: Path, jobs: int | None, look: Callable[[], None]) -> None:
     """The same jobs as Ray tasks; a task whose worker dies is run again, results are written by the driver."""
     ray = cluster.connect(jobs)
     task = cluster.task(ray, run_job)
-    text = config.model_dump_json()
-    waiting = [task.remote(text, None, job, done) for job in missing]
+    waiting = [task.remote(*one) for one in asked]
     while waiting:
         finished, waiting = ray.wait(waiting, timeout=0.5)
         for reference in finished:
