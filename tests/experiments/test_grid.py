@@ -16,7 +16,7 @@ from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid
 from tandemrank.experiments.config import GridConfig
 from tandemrank.experiments.grid import Job
-from tandemrank.experiments.results import FIGURES, GridState, Table, from_json, read_table
+from tandemrank.experiments.results import FIGURES, Table, from_json, read_table
 
 
 def test_the_table_has_a_row_for_every_cell(whole: Table) -> None:
@@ -35,26 +35,6 @@ def test_the_table_has_a_row_for_every_cell(whole: Table) -> None:
     assert (whole.world.queries, whole.world.items, whole.world.logged_users) == (60, 40, 54)
     assert whole.K == 5
     assert set(whole.switches) <= set(whole.switch_help)
-
-
-def test_a_cell_does_not_depend_on_the_others(config, whole, tmp_path) -> None:
-    """One method at one K2 in a grid of its own: the same figures."""
-    part = config.model_copy(
-        update={"methods": ("joint",), "candidates": (20,), "impressions": (2000,), "references": False}
-    )
-    states: list[GridState] = []
-    table = grid.run(part, tmp_path / "part", jobs=1, progress=states.append)
-    assert [(state.done, state.total) for state in (states[0], states[-1])] == [(0, 1), (1, 1)]
-    assert read_table(tmp_path / "part" / "table.json") == table
-    wanted = whole.row("joint", (20, 2000))
-    assert (table.rows[0].ndcg_mean, table.rows[0].utility_mean) == (wanted.ndcg_mean, wanted.utility_mean)
-    # Without references there are none; the time is known where all cells were trained by one call.
-    assert table.references == ()
-    assert not (tmp_path / "part" / "references.json").exists()
-    again = grid.run(part, tmp_path / "part", resume=True)
-    assert table.world.seconds > 0
-    assert math.isnan(again.world.seconds)
-    assert again.rows == table.rows
 
 
 def test_every_run_has_a_log_of_its_own(config) -> None:
@@ -225,16 +205,28 @@ def test_on_a_ray_cluster_of_two_nodes_with_a_worker_killed(whole, tmp_path) -> 
     assert figures(read_table(tmp_path / "ray" / "table.json")) == figures(whole)
 
 
-def test_a_grid_that_failed_accepts_the_corrected_command(config, tmp_path) -> None:
-    """Embeddings of too many dimensions, found out by the workers; then, in the same folder, of fewer."""
-    right = config.model_copy(update={"methods": ("independent",), "impressions": (2000,), "references": False})
+def test_a_cell_of_a_corrected_command_is_that_of_the_whole_grid(config, whole, tmp_path) -> None:
+    """Embeddings of too many dimensions, found out by the workers; then, in the same folder, one cell of the whole grid."""
+    right = config.model_copy(
+        update={"methods": ("joint",), "candidates": (20,), "impressions": (2000,), "references": False}
+    )
     wrong = right.model_copy(update={"experiment": config.experiment.model_copy(update={"rank": 5000})})
+    folder, states = tmp_path / "grid", []
     with pytest.raises(ConfigError, match="5000"):
-        grid.run(wrong, tmp_path / "grid", jobs=1)
-    assert (tmp_path / "grid" / "config.json").exists()
-    assert len(grid.run(right, tmp_path / "grid", jobs=1).rows) == 2
-    assert GridConfig.model_validate_json((tmp_path / "grid" / "config.json").read_text()) == right
+        grid.run(wrong, folder, jobs=1)
+    assert (folder / "config.json").exists()
+    table = grid.run(right, folder, jobs=1, progress=states.append)
+    assert [(state.done, state.total) for state in (states[0], states[-1])] == [(0, 1), (1, 1)]
+    assert read_table(folder / "table.json") == table
+    wanted = whole.row("joint", (20, 2000))
+    assert (table.rows[0].ndcg_mean, table.rows[0].utility_mean) == (wanted.ndcg_mean, wanted.utility_mean)
+    assert (table.references, (folder / "references.json").exists()) == ((), False)
+    assert GridConfig.model_validate_json((folder / "config.json").read_text()) == right
     with pytest.raises(ConfigError, match=r"holds this grid already\. Go on with --resume"):
-        grid.run(right, tmp_path / "grid")
+        grid.run(right, folder)
     with pytest.raises(ConfigError, match="with other switches"):
-        grid.run(wrong, tmp_path / "grid", resume=True)
+        grid.run(wrong, folder, resume=True)
+    again = grid.run(right, folder, resume=True)
+    assert again.rows == table.rows
+    assert table.world.seconds > 0  # known where all cells were trained by one call
+    assert math.isnan(again.world.seconds)
