@@ -15,6 +15,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import race_oracle
+from tandemrank._base.config import resolve
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.trainer import simulate_log
 from tandemrank.experiments.world import build_world, load_task, start_policy
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--impressions", type=int, default=100_000)
     parser.add_argument("--candidates", type=int, default=500)
     arguments = parser.parse_args()
-    config, K2 = ExperimentConfig(data=arguments.data), arguments.candidates
+    config, K2 = resolve(ExperimentConfig, flags={"data": arguments.data, "objective": "ips"}), arguments.candidates
     world = build_world(load_task(config), config, seed=0)
     w = simulate_log(world, config, arguments.impressions, seed=0).clicks.weights
     start = start_policy(world, config, K2)

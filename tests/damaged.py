@@ -978,9 +978,9 @@ def grid_case(config: bytes | None, mark: str = "grid\n", more: dict[str, bytes]
     """A folder with a finished cell, of which it cannot be told whose it is."""
 
     def case(good: Good, folder: Path) -> list[str]:
-        cell = folder / "grid" / "cells" / "joint-K2-10-N-100-run-0"
-        cell.mkdir(parents=True)
-        (cell / "record.json").write_text("{}")
+        cells = folder / "grid" / "cells"
+        cells.mkdir(parents=True)
+        (cells / "joint-K2-10-N-100-run-0.json").write_text("{}")
         (folder / "grid" / MARK).write_text(mark)
         for name, data in ({} if config is None else {"config.json": config} | (more or {})).items():
             (folder / "grid" / name).write_bytes(data)

@@ -1,7 +1,10 @@
 """A tiny grid for tests."""
 
+from pathlib import Path
 from typing import Any
 
+from tandemrank.experiments import grid, store
+from tandemrank.experiments.config import GridConfig
 from tandemrank.experiments.results import Table
 
 TINY: dict[str, Any] = {
@@ -23,3 +26,13 @@ def figures(table: Table) -> str:
     rows = [{name: value for name, value in vars(row).items() if "seconds" not in name} for row in table.rows]
     curves = [[(epoch.held_out, epoch.watched) for epoch in curve.history] for curve in table.curves]
     return repr([rows, curves, table.references, table.differences])
+
+
+def run_here(config: GridConfig, folder: Path, *, resume: bool = False) -> Table:
+    """A grid whose jobs run in this process: a new one takes seconds to start."""
+    records: grid.Records = {}
+    with store.opened(folder, grid.GRID, grid.as_text(config), data=config.experiment.data, resume=resume):
+        grid._read_new(config, folder, records)
+        for job in grid._missing(config, folder, records):
+            grid.run_job(config.model_dump_json(), job, frozenset(records), str(folder))
+    return grid.run(config, folder, resume=True)

@@ -124,8 +124,8 @@ def test_training_does_not_write_above_its_log(tmp_path) -> None:
 
 def test_the_demo_clears_its_own_folder_but_nothing_else(tmp_path) -> None:
     folder = tmp_path / "demo"
-    (folder / "cells" / "joint").mkdir(parents=True)
-    (folder / "cells" / "joint" / "record.json").write_text("a finished cell")
+    (folder / "cells").mkdir(parents=True)
+    (folder / "cells" / "joint.json").write_text("a finished cell")
     (folder / MARK).write_text("grid\n")
     (folder / "config.json").write_text('{"runs": 2}')
     with pytest.raises(ConfigError, match="a grid with other switches"):
@@ -136,7 +136,7 @@ def test_the_demo_clears_its_own_folder_but_nothing_else(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"notes.txt is in it"):
         experiments.demo(folder)
     assert sorted(os.listdir(folder)) == [MARK, "cells", "config.json", "notes.txt"]
-    assert (folder / "cells" / "joint" / "record.json").read_text() == "a finished cell"
+    assert (folder / "cells" / "joint.json").read_text() == "a finished cell"
 
 
 def test_a_page_of_somebody_else_is_not_replaced_by_a_report(tmp_path) -> None:

@@ -3,15 +3,21 @@
 `python tests/test_tutorial.py` writes the outputs anew.
 """
 
+import contextlib
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
+
+from tandemrank.cli.main import main
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = {  # the first and the last heading of what is run, and how many outputs it has
@@ -24,14 +30,48 @@ CLOSE = re.compile(r"^Beliefs (?:and|would get \w+ clicks than) joint.*\n", re.M
 NUMBER = re.compile(r"[+\-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONWARNINGS": "error"}
+
+
 def run(kind: str, code: str, folder: Path) -> str:
-    """What a block prints; a command that fails is an error."""
-    one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONWARNINGS": "error"}
+    """What a block prints; a command that fails is an error. In this process where no shell is needed: a new one takes
+    seconds to load what it needs."""
+    lines = [] if kind == "python" else code.splitlines()
+    if any(re.search(r"&&|\||\\$", line) or not line.startswith("tandemrank ") for line in lines):
+        return _by_the_shell(code, folder)
+    out = io.StringIO()
+    with contextlib.chdir(folder), mock.patch.dict(os.environ, ONE_THREAD), contextlib.redirect_stdout(out):
+        if kind == "python":
+            exec(compile(code, "tutorial", "exec"), {"__name__": "__main__"})
+        for line in lines:
+            _command(line)
+    return out.getvalue()
+
+
+def _command(line: str) -> None:
+    """`tandemrank ...`, with what it prints in a file where the line says so."""
+    words, _, path = line.partition(" > ")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), mock.patch.object(sys, "argv", shlex.split(words)):
+        assert _exit_code() == 0, line
+    if path:
+        Path(path).write_text(printed.getvalue(), encoding="utf-8")
+    else:
+        sys.stdout.write(printed.getvalue())
+
+
+def _exit_code() -> object:
+    try:
+        main()
+    except SystemExit as end:
+        return end.code or 0
+    return 0
+
+
+def _by_the_shell(code: str, folder: Path) -> str:
     bin_of = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    command = [sys.executable, "-c", code] if kind == "python" else ["sh", "-e", "-c", code]
-    out = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env={**os.environ, **one_thread, "PATH": bin_of}
-    )
+    environment = {**os.environ, **ONE_THREAD, "PATH": bin_of}
+    out = subprocess.run(["sh", "-e", "-c", code], capture_output=True, text=True, cwd=folder, env=environment)
     assert out.returncode == 0, f"{code}\n{out.stderr}"
     return out.stdout
 

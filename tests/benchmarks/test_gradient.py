@@ -20,7 +20,7 @@ from tandemrank.gradients import _bridge, race
 from tandemrank.logs import writing
 from worlds import assert_mean, seeded, world
 
-SMALL = gradient.Effort(reinforce=400, race=16_000, truth=40_000, turns=1, batch=200)
+SMALL = gradient.Effort(reinforce=200, race=8000, truth=20_000, turns=1, batch=200)
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def test_a_job_in_a_pipe_says_what_it_does_in_plain_lines(capsys: pytest.Capture
         until(said, "tandemrank: impressions drawn: 1,500 of 2,000, ")
     with progress.grid_progress() as tell:
         until(said, "the first trainings are under way, ")
-        tell(GridState(3, 12, 5.0, ()))
+        tell(GridState(3, 12, ()))
         until(said, "3 of 12 trainings are finished, ")
     with progress.training_progress() as (stage, train):
         until(said, "reading the log, ")
@@ -88,7 +88,7 @@ def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     with progress.working("impressions drawn", 2000) as count:
         count(1500)
     with progress.grid_progress() as tell:
-        tell(GridState(3, 12, 5.0, (Row(method="joint", K2=10, N=1000, ndcg_mean=0.5),)))
+        tell(GridState(3, 12, (Row(method="joint", K2=10, N=1000, ndcg_mean=0.5),)))
     with progress.training_progress() as (stage, _):
         stage("what the log says")
     with progress.training_progress() as (_, train):

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from example_grid import TINY
+from example_grid import TINY, run_here
 from tandemrank._base.config import validated
-from tandemrank.experiments import grid, store
 from tandemrank.experiments.config import GridConfig
 from tandemrank.experiments.results import Table, read_table
 
@@ -20,10 +19,7 @@ def config() -> GridConfig:
 def whole_folder(config: GridConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the whole grid; tests copy it before they damage it."""
     folder = tmp_path_factory.mktemp("grid") / "whole"
-    with store.opened(config, folder) as mine:  # its jobs in this process: a new one takes seconds to start
-        for job in grid._missing(mine):
-            grid.run_job(config.model_dump_json(), str(folder), job.N, job.run, frozenset())
-    grid.run(config, folder, resume=True)
+    run_here(config, folder)
     return folder
 
 

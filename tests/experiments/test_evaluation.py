@@ -10,7 +10,7 @@ import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import DataError
 from tandemrank.experiments import evaluation
-from tandemrank.experiments.ratings import Task
+from tandemrank.experiments.datasets import Task
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -123,3 +123,14 @@ def test_queries_are_told_of_while_they_are_evaluated(monkeypatch) -> None:
     pair, task = TwoStagePolicy(scorer, scorer, 3, 2, ids), Task("three", relevance, relevance, ids)
     evaluation.judge({"a": pair, "b": pair}, task, [1.0, 0.5], np.arange(3), samples=2, progress=heard.append)
     assert heard == [2, 3, 5, 6]
+
+
+def test_the_interval_over_few_runs_is_students() -> None:
+    """Three runs: t = 4.303 at two degrees of freedom, not 1.96; more runs of the same spread say more."""
+    found = evaluation.over_runs(np.array([0.50, 0.52, 0.56]))
+    mean, deviation = 1.58 / 3, np.sqrt(((0.50 - 1.58 / 3) ** 2 + (0.52 - 1.58 / 3) ** 2 + (0.56 - 1.58 / 3) ** 2) / 2)
+    half = 4.302653 * deviation / np.sqrt(3)
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half))
+    assert found.n == 3
+    two = evaluation.over_runs(np.array([0.0, 1.0]))
+    assert two.high - two.mean == pytest.approx(12.706205 * np.sqrt(0.5) / np.sqrt(2))

@@ -39,7 +39,7 @@ def test_the_figures_of_a_small_grid() -> None:
         "methods": list(PUBLISHED),
     }
     config = validated(GridConfig, values).model_dump_json()
-    records = [finished.record for finished in grid.run_job(config, None, 3000, 0, frozenset()).cells]
+    records = [record for _, record in grid.run_job(config, grid.Job(3000, 0), frozenset())]
     assert {record.method for record in records} == set(PUBLISHED)
     for record in records:
         ndcg, clicks = PUBLISHED[record.method]

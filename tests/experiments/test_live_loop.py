@@ -1,9 +1,8 @@
-"""The circle, small: a server of its own, users over HTTP, a log that trains, a gate, a canary, more clicks."""
+"""The live loop, small: a server of its own, users over HTTP, a log that trains, a gate, a canary, more clicks."""
 
 import polars as pl
 import pytest
 
-from tandemrank.cli import experiments as command
 from tandemrank.experiments import live_loop
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.live_loop import Size
@@ -19,20 +18,23 @@ SIZE = Size(queries=40, items=60, candidates=20, rank=3, rounds=2, log=600, cana
 @pytest.fixture(scope="module")
 def turned(tmp_path_factory):
     """Round 1: the truth itself is what was learned, so that it must win. Round 2: the gate refuses."""
-    folder = tmp_path_factory.mktemp("circle")
+    folder = tmp_path_factory.mktemp("live")
     config = ExperimentConfig(queries=40, items=60, rank=20, production="all", temperature=0.1)
     oracle = start_policy(build_world(load_task(config), config, 0), config, SIZE.candidates)
-    learned = []
+    learned, really_learn, really_decide = [], live_loop.learn_live, live_loop.decide_live
 
     def learn(log, live, seed):
-        learned.append(command.learn_live(log, live, seed))
+        learned.append(really_learn(log, live, seed))
         return oracle if len(learned) == 1 else learned[-1]
 
     def decide(new, live, log, seed):
-        found = command.decide_live(new, live, log, seed)
-        return command._Called("canary" if len(learned) == 1 else "do not", found.why, 0.5)
+        found = really_decide(new, live, log, seed)
+        return live_loop.Gate("canary" if len(learned) == 1 else "do not", found.why, 0.5)
 
-    return folder, live_loop.run(folder, learn, decide, size=SIZE), learned
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_loop, "learn_live", learn)
+        patch.setattr(live_loop, "decide_live", decide)
+        return folder, live_loop.run(folder, size=SIZE), learned
 
 
 def test_the_better_pair_goes_live_and_clicks_rise(turned) -> None:
@@ -64,5 +66,5 @@ def test_the_page_has_every_round_and_the_figure(turned, tmp_path) -> None:
     assert "Clicks over time" in page
     assert page.count("<tr>") == 1 + len(found.rounds)
     assert pages.headline(found).startswith(f"{found.first:.3f} clicks")
-    assert live_loop.CIRCLE.check(tmp_path)
+    assert live_loop.LIVE_DEMO.check(tmp_path)
     assert pages.text(found).row_count == 2

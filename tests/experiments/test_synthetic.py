@@ -9,7 +9,7 @@ from scipy.sparse.linalg import svds
 import enumeration
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import synthetic
-from tandemrank.experiments.synthetic import synthetic_ratings
+from tandemrank.experiments.synthetic import synthetic_world
 
 
 def ndcg_at_10(relevant: NDArray[np.bool_], scores: NDArray[np.float32]) -> float:
@@ -29,7 +29,7 @@ def svd_scores(ratings: csr_matrix, rank: int) -> NDArray[np.float32]:
 
 @pytest.fixture(scope="module")
 def full() -> csr_matrix:
-    return synthetic_ratings(6040, 3706, seed=0)
+    return synthetic_world(6040, 3706, seed=0)[0]
 
 
 class TestFullSizeResemblesMovieLens1M:
@@ -68,18 +68,18 @@ class TestFullSizeResemblesMovieLens1M:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_other_seeds_have_the_same_popularity_level(seed: int) -> None:
-    relevant = synthetic_ratings(6040, 3706, seed=seed).toarray() > 3
+    relevant = synthetic_world(6040, 3706, seed=seed)[0].toarray() > 3
     assert ndcg_at_10(relevant, relevant.sum(axis=0, dtype=np.float32)[None]) == pytest.approx(0.40, abs=0.03)
 
 
 def test_same_seed_same_world() -> None:
-    first, again, other = (synthetic_ratings(300, 200, seed=seed) for seed in (4, 4, 5))
+    first, again, other = (synthetic_world(300, 200, seed=seed)[0] for seed in (4, 4, 5))
     assert (first != again).nnz == 0
     assert (first != other).nnz > 0
 
 
 def test_a_small_world_can_be_learned_too() -> None:
-    ratings = synthetic_ratings(1000, 500)
+    ratings = synthetic_world(1000, 500)[0]
     relevant = ratings.toarray() > 3
     by_popularity = ndcg_at_10(relevant, relevant.sum(axis=0, dtype=np.float32)[None])
     assert 0.4 < by_popularity < 0.6
@@ -89,7 +89,7 @@ def test_a_small_world_can_be_learned_too() -> None:
 @settings(max_examples=40, deadline=None)
 @given(queries=st.integers(1, 60), items=st.integers(1, 60), seed=st.integers(0, 9))
 def test_worlds_of_any_size(queries: int, items: int, seed: int) -> None:
-    ratings = synthetic_ratings(queries, items, seed=seed)
+    ratings = synthetic_world(queries, items, seed=seed)[0]
     assert ratings.shape == (queries, items)
     assert ratings.dtype == np.float32
     assert ratings.has_canonical_format
@@ -103,7 +103,7 @@ def test_worlds_of_any_size(queries: int, items: int, seed: int) -> None:
 @pytest.mark.parametrize(("queries", "items", "seed"), [(0, 5, 0), (5, 0, 0), (5, 5, -1)])
 def test_impossible_worlds_are_refused(queries: int, items: int, seed: int) -> None:
     with pytest.raises(ConfigError, match=f"but {queries} queries, {items} items and seed {seed} came"):
-        synthetic_ratings(queries, items, seed=seed)
+        synthetic_world(queries, items, seed=seed)[0]
 
 
 def test_lazy_watching_has_the_law_of_the_race() -> None:

@@ -157,7 +157,7 @@ def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, ask
         server.swap(
             records.split(server.traffic.first, LivePolicy(replace(featured(), K2=K2 - 1)), 0.5, salt="s", mode=mode)
         )
-    views = [{"age": 20.0, "land": "a"}, {"age": 80.0, "land": "b"}]
+    views = [{"age": -0.4, "land": "a"}, {"age": 0.4, "land": "b"}]
     shown = {server.rank(99, query_features=views[n % 2]).impression_id: n % 2 for n in range(40)}
     [sealed] = log.seal(everything=True)
     log.close()

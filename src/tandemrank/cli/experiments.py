@@ -1,6 +1,5 @@
 """Commands where the truth is known: demo, table, simulate, evaluate."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,11 +25,9 @@ from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
-    import polars as pl
     from rich.table import Table
 
     from tandemrank.experiments.results import Evaluated, Figure
-    from tandemrank.policies.two_stage import TwoStagePolicy
 
 
 def _grid(
@@ -75,7 +72,8 @@ def demo(
     seed: Seed = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes; by default one per core.", min=1)] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="The circle: a server, users over HTTP, training, the gate, a live verdict.")
+        bool,
+        typer.Option("--live", help="The live loop: a server, users over HTTP, training, the gate, a live verdict."),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -90,55 +88,25 @@ def demo(
     if live:
         if jobs is not None:
             raise ConfigError("--jobs is for the demonstration without --live, which has one server and its users.")
-        _circle(Path(f"{out}-live") if out == Path("tandemrank-demo") else out, seed, as_json)
+        _live_demo(Path(f"{out}-live") if out == Path("tandemrank-demo") else out, seed, as_json)
         return
     _grid(validated(GridConfig, {**DEMO, "seed": seed}), out, as_json, jobs=jobs, anew=True)
 
 
-def _circle(out: Path, seed: int, as_json: bool) -> None:
+def _live_demo(out: Path, seed: int, as_json: bool) -> None:
     """The live demo: its folder, its figure, its report."""
     from tandemrank._base.files import replacing
     from tandemrank.experiments import live_loop
     from tandemrank.reports import live_loop as pages
 
-    with working("the circle turns"), replacing(out, live_loop.CIRCLE) as folder:
-        found = live_loop.run(
-            folder, learn_live, decide_live, seed=seed, say=lambda words: None if as_json else show(words)
-        )
+    with working("the live loop"), replacing(out, live_loop.LIVE_DEMO) as folder:
+        found = live_loop.run(folder, seed=seed, say=lambda words: None if as_json else show(words))
         pages.write(found, folder, command=command_line())
     if as_json:
         print_json(found.summary())
     else:
         show(pages.text(found))
         show(f"report: {(out / 'report.html').resolve()}")
-
-
-@dataclass(frozen=True)
-class _Called:
-    """What the gate says, and the share of the traffic that it allows."""
-
-    call: str
-    why: str
-    share: float
-
-
-def learn_live(log: "pl.DataFrame", live: "TwoStagePolicy", seed: int) -> "TwoStagePolicy":
-    """The beliefs of the log alone, with what the live policy knows as their prior."""
-    from tandemrank.training import learning
-    from tandemrank.training.config import LearningConfig
-    from tandemrank.training.start import Start
-
-    config = LearningConfig(candidates=live.K2, list_length=live.K)
-    return learning.learn(log, config, start=Start(live), seed=seed).policy
-
-
-def decide_live(new: "TwoStagePolicy", live: "TwoStagePolicy", log: "pl.DataFrame", seed: int) -> _Called:
-    """The gate, on impressions that no training saw."""
-    from tandemrank.decisions import decision
-
-    found = decision.decide({"new": new}, log, against=live, seed=seed)
-    [one] = found.candidates
-    return _Called(str(found.call), one.reasons[0], 0.5 if one.canary is None else one.canary.share)
 
 
 # Two stages that know different things: who clicked what, in few dimensions, and what is known of the items. Trained as in the
@@ -170,8 +138,6 @@ def _study(
     from tandemrank.reports import stages, style
 
     whole = experiment.data != "synthetic"
-    if not whole and experiment.queries is None and experiment.items is None:
-        experiment = experiment.model_copy(update={"queries": 1500, "items": 1000})
     lengths = _sizes(impressions, "1000000" if whole else "100000")
     if len(lengths) != 1 or lengths[0] < 1:
         raise ConfigError(f"--preset stages takes one length of the log, at least 1; got {impressions!r}.")
@@ -218,6 +184,9 @@ def table(
     from tandemrank.experiments.config import GridConfig
 
     experiment = experiment_config(preset, config, switches, data=data)
+    whole = experiment.data != "synthetic"
+    if not whole and experiment.queries is None and experiment.items is None:
+        experiment = experiment.model_copy(update={"queries": 1500, "items": 1000})
     if preset == "stages":
         elsewhere = engine != "local" or jobs is not None
         if methods != METHODS or candidates is not None or not references or elsewhere:
@@ -227,10 +196,6 @@ def table(
             )
         _study(experiment, out, as_json, impressions=impressions, runs=runs, resume=resume, seed=seed)
         return
-    whole = experiment.data != "synthetic"
-    small = {} if whole else {"queries": 1500, "items": 1000}
-    if not whole and experiment.queries is None and experiment.items is None:
-        experiment = experiment.model_copy(update=small)
     values = {
         "experiment": experiment.model_dump(),
         "methods": listed(methods, str),

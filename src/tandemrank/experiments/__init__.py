@@ -1,16 +1,14 @@
 """Where the truth is known: data sets, the paper's experiment, its table.
 
 - `synthetic`: the embedded synthetic world
-- `ratings`: ratings become a `Task`
-- `datasets`: data sets by name or path; MovieLens, read or downloaded
+- `datasets`: data sets by name or path; MovieLens, read or downloaded; own ratings
 - `config`: the experiment's switches and presets, and the cells of a grid
 - `world`: a task, its production policy and the clicks on its lists, also as files
-- `evaluation`: NDCG, recall, expected clicks; paired differences of policies
+- `evaluation`: NDCG, recall, expected clicks; means, and paired differences of policies
 - `trainer`: a log ready for training, the methods that learn from it, and the references
 - `results`: what experiments come to, as types, and as JSON
-- `store`: the folder of a grid: claimed, locked, its finished cells
-- `grid`: tables of experiments, resumable, on local processes or on Ray
-- `table`: from finished cells to the table; Table 1 of the paper
+- `store`: the folder of a grid or a study: claimed, locked, its finished cells
+- `grid`: grids of experiments, resumable, on local processes or on Ray, and their table; Table 1 of the paper
 - `stage_models`: two models for two stages that know different things
 - `study`: when it pays to train such stages for each other
 - `live_loop`: the live loop: a server, users over HTTP, learning, the gate, a live verdict

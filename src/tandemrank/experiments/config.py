@@ -26,34 +26,20 @@ class ExperimentConfig(BaseModel):
         default=0, ge=0, lt=2**63, description="seed of the synthetic world; --seed does not change the world"
     )
     threshold: float | None = Field(default=None, description="a rating above it is relevant (3 for MovieLens)")
-    grades: Literal["binary", "graded"] = Field(
-        default="binary",
-        description="relevance of what is rated above the threshold: 1, or the share of the way from it to the highest rating",
-    )
     relevant: float = Field(default=1.0, gt=0, le=1, description="chance of a click on an examined item of relevance 1")
     irrelevant: float = Field(
         default=0.0, ge=0, lt=1, description="chance of a click on an examined item of relevance 0"
     )
-    trust_bias: float = Field(
-        default=0.0,
-        ge=0,
-        le=1,
-        description="added to `irrelevant` at rank 1, a half of it at rank 2, a third at rank 3, ...",
-    )
-    user_column: str = Field(default="user", description="column of the users in an own ratings file")
-    item_column: str = Field(default="item", description="column of the items in an own ratings file")
-    rating_column: str = Field(default="rating", description="column of the ratings in an own ratings file")
-    production: Literal["mean", "zero", "ratings", "all"] = Field(
+    production: Literal["mean", "ratings", "all"] = Field(
         default="mean",
-        description="production policy: SVD of the ratings of a share of users, the others start from their mean vector or "
-        "from zero; or SVD of a share of all ratings; or SVD of all ratings",
+        description="production policy: SVD of the ratings of a share of users, the others start from their mean vector; or "
+        "SVD of a share of all ratings; or SVD of all ratings",
     )
     production_share: float = Field(
         default=0.1, gt=0, lt=1, description="share of users or ratings that production knows"
     )
-    logged_users: Literal["rest", "all", "production"] = Field(
-        default="rest",
-        description="users who are logged and evaluated: those production does not know, all, or those it does",
+    logged_users: Literal["rest", "all"] = Field(
+        default="rest", description="users who are logged and evaluated: those production does not know, or all"
     )
     production_candidates: int | None = Field(
         default=None,
@@ -72,15 +58,14 @@ class ExperimentConfig(BaseModel):
         default=1.0, ge=1e-6, le=1e6, description="the logging policy's scores are divided by it"
     )
     impressions: int = Field(default=100_000, ge=1, le=10**12, description="length of the log, N")
-    evaluation_samples: int = Field(
-        default=2, ge=1, le=LARGEST, description="sampled lists per user for the expected NDCG"
-    )
     learning: LearningConfig = LearningConfig()
     stages: Stages = Stages()
 
     @model_validator(mode="after")
     def _applies(self) -> "ExperimentConfig":
-        """Refuses switches that would be ignored."""
+        """Refuses a name that no file can have here, and switches that would be ignored."""
+        if not self.data.isprintable() or "\0" in self.data:
+            raise ValueError("data: expected a name or a path of plain text")
         if self.learning.evaluation_share is not None:
             raise ValueError("evaluation_share is for logs of one's own; an experiment is judged by the truth")
         if self.learning.exclude is not None:

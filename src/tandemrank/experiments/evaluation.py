@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
+from scipy.stats import t as student
 from torch import Tensor
 
 from tandemrank._base.arguments import checked, matrix
@@ -20,10 +21,11 @@ from tandemrank._base.sparse import canonical_csr
 from tandemrank.clicks import simulation
 from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError
-from tandemrank.experiments.ratings import Task
+from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
 from tandemrank.gradients import _bridge, products, race
 from tandemrank.policies import candidates
+from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
@@ -43,6 +45,12 @@ def mean(values: Floats) -> Mean:
 def difference(a: Floats, b: Floats) -> Mean:
     """The mean of a - b over the same queries, with its interval.  Shapes: a, b [n]."""
     return mean(a - b)
+
+
+def over_runs(values: Floats) -> Mean:
+    """The mean over runs with its 95% Student interval.  Shapes: [runs]."""
+    half = student.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return Mean(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
 
 
 def _mean_if_any(figure: Figure, values: Floats) -> Mean:
@@ -145,25 +153,74 @@ def evaluate(
     positions = np.arange(relevance.shape[0]) if q is None else checked_positions(q, relevance.shape[0], "queries")
     generator = torch.Generator().manual_seed(seed % 2**63)
     curve = torch.as_tensor(check_examination(theta), dtype=torch.float32)
-    parts: list[tuple[Floats, ...]] = [tuple(np.empty(0) for _ in FIGURES)]
+    parts: list[dict[Figure, Floats]] = [{figure: np.empty(0) for figure in FIGURES}]
+    done = 0
     for part in policy.parts(positions):
-        R = relevance[part].astype(np.float32)
-        shown = (_seen_by_candidates if policy.is_large else _seen)(policy, part, R, curve, samples, generator)
-        known = [ndcg(own, part, relevance) if own is not None else np.full(len(part), np.nan) for own in shown.alone]
-        parts.append(
-            (
-                ndcg(shown.lists, part, relevance),
-                _new(policy, part, relevance, clicked),
-                ndcg(shown.drawn, np.repeat(part, samples), relevance).reshape(len(part), samples).mean(1),
-                shown.recall,
-                np.where(np.diff(R.indptr) > 0, shown.value, np.nan),
-                *known,
-                _overlap(*shown.alone),
-            )
-        )
+        lists = _lists(policy, part, samples, generator)
+        value = _utility(policy, part, relevance[part].astype(np.float32), curve, samples, generator)
+        parts.append(_figures(lists, value, part, relevance) | {"ndcg_new": _new(policy, part, relevance, clicked)})
+        done += len(part)
         if progress:
-            progress(sum(len(done[0]) for done in parts))
-    return Evaluation(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+            progress(done)
+    return Evaluation(**{figure: np.concatenate([found[figure] for found in parts]) for figure in FIGURES})
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """What a batch of queries is shown: the most likely lists, drawn ones, the candidates (None where everything is one), and
+    what each stage would show alone (None of a re-ranker that scores candidates only).
+
+    Shapes: most_likely, generator, ranker [B, K]; drawn [B samples, K]; candidates [B, K2].
+    """
+
+    most_likely: NDArray[np.int32]
+    drawn: NDArray[np.int32]
+    candidates: NDArray[np.int32] | None
+    generator: NDArray[np.int32]
+    ranker: NDArray[np.int32] | None
+
+
+def _lists(policy: TwoStagePolicy, q: NDArray[np.int64], samples: int, generator: torch.Generator) -> _Lists:
+    rows = np.repeat(np.arange(len(q)), samples)
+    return _Lists(
+        most_likely=policy.most_likely(q),
+        drawn=policy.draw(q, rows, _bridge.keys_for(len(rows), generator)),
+        candidates=None if candidates.is_one_stage(policy) else candidates.top(policy, q),
+        generator=_alone(policy.generator, q, policy.K),
+        ranker=_alone(policy.ranker, q, policy.K) if policy.ranker.scores_everything else None,
+    )
+
+
+def _alone(scorer: Scorer, q: NDArray[np.int64], K: int) -> NDArray[np.int32]:
+    return products.top(candidates.generator_scores(scorer, torch.from_numpy(q)), K)[0]
+
+
+def _utility(
+    policy: TwoStagePolicy, q: NDArray[np.int64], R: csr_matrix, curve: Tensor, samples: int, generator: torch.Generator
+) -> Floats:
+    """The expected clicks of a batch of queries.  Shapes: q [B]; R [B, D] -> [B]."""
+    if policy.is_large:
+        return candidates.utility(policy, q, R, curve, samples=samples, generator=generator)
+    found = race.utility(*policy.plain_scores(q), R, curve, policy.K2, samples=samples, generator=generator)
+    value: Floats = found.double().numpy()
+    return value
+
+
+def _figures(lists: _Lists, value: Floats, q: NDArray[np.int64], relevance: csr_matrix) -> dict[Figure, Floats]:
+    """Every figure of a batch of queries but that of new items.  Shapes: each [B]."""
+    R = relevance[q]
+    is_known, unknown = np.diff(R.indptr) > 0, np.full(len(q), np.nan)
+    recall = np.ones(len(q)) if lists.candidates is None else _recall(lists.candidates, R)
+    samples = len(lists.drawn) // len(q)
+    return {
+        "ndcg": ndcg(lists.most_likely, q, relevance),
+        "ndcg_expected": ndcg(lists.drawn, np.repeat(q, samples), relevance).reshape(len(q), samples).mean(1),
+        "recall_at_K2": np.where(is_known, recall, np.nan),
+        "utility": np.where(is_known, value, np.nan),
+        "generator_alone": ndcg(lists.generator, q, relevance),
+        "ranker_alone": unknown if lists.ranker is None else ndcg(lists.ranker, q, relevance),
+        "overlap": unknown if lists.ranker is None else _overlap(lists.generator, lists.ranker),
+    }
 
 
 def _new(policy: TwoStagePolicy, part: NDArray[np.int64], relevance: csr_matrix, clicked: csr_matrix | None) -> Floats:
@@ -173,50 +230,7 @@ def _new(policy: TwoStagePolicy, part: NDArray[np.int64], relevance: csr_matrix,
     return ndcg_of_new(policy.most_likely(part, exclude=clicked), part, relevance, clicked)
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """What a batch of queries is shown.  Shapes: lists [B, K]; drawn [B samples, K]; value, recall [B]; alone two of [B, K]."""
-
-    lists: NDArray[np.int32]
-    drawn: NDArray[np.int32]
-    value: Floats
-    recall: Floats
-    alone: tuple[NDArray[np.int32], NDArray[np.int32] | None]
-
-
-def _seen(
-    policy: TwoStagePolicy, q: NDArray[np.int64], R: csr_matrix, curve: Tensor, samples: int, generator: torch.Generator
-) -> _Shown:
-    s_c, s_r = policy.plain_scores(q)
-    rows = np.repeat(np.arange(len(q)), samples)
-    drawn = race.draw(s_c, s_r, policy.K2, policy.K, rows=rows, keys=_bridge.keys_for(len(rows), generator))
-    lists = race.most_likely(s_c, s_r, policy.K2, policy.K)
-    alone = race.most_likely(s_c, s_c, s_c.shape[1], policy.K), race.most_likely(s_r, s_r, s_r.shape[1], policy.K)
-    value = race.utility(s_c, s_r, R, curve, policy.K2, samples=samples, generator=generator).double().numpy()
-    best = np.argpartition(s_c.numpy(), -policy.K2, axis=1)[:, -policy.K2 :]
-    chosen = np.where(np.take_along_axis(s_c.numpy(), best, 1) > -np.inf, best, -1).astype(np.int32)
-    return _Shown(lists, drawn, value, _recall(chosen, R), alone)
-
-
-def _seen_by_candidates(
-    policy: TwoStagePolicy, q: NDArray[np.int64], R: csr_matrix, curve: Tensor, samples: int, generator: torch.Generator
-) -> _Shown:
-    """The same where the re-ranker is asked about candidates only; alone it shows nothing if it cannot score everything."""
-    rows = np.repeat(np.arange(len(q)), samples)
-    drawn = policy.draw(q, rows, _bridge.keys_for(len(rows), generator))
-    value = candidates.utility(policy, q, R, curve, samples=samples, generator=generator)
-    ours, theirs = (
-        products.top(candidates.generator_scores(s, torch.from_numpy(q)), policy.K)[0] if s.scores_everything else None
-        for s in (policy.generator, policy.ranker)
-    )
-    assert ours is not None
-    recall = np.ones(len(q)) if candidates.is_one_stage(policy) else _recall(candidates.top(policy, q), R)
-    return _Shown(policy.most_likely(q), drawn, value, np.where(np.diff(R.indptr) > 0, recall, np.nan), (ours, theirs))
-
-
-def _overlap(ours: NDArray[np.int32], theirs: NDArray[np.int32] | None) -> Floats:
-    if theirs is None:
-        return np.full(len(ours), np.nan)
+def _overlap(ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> Floats:
     found: Floats = ((ours[:, :, None] == theirs[:, None, :]).any(2) & (ours >= 0)).mean(1)
     return found
 
@@ -244,10 +258,11 @@ def judge(
                 f"{name} was made for other users or items than {task.name} has. Give its own data; a pair that was "
                 "trained without --start knows those of its log only."
             )
+        before = len(found) * np.size(q)
+        tell = None if progress is None else lambda n, before=before: progress(before + n)
         found[name] = evaluate(
-            policy, task.relevance, theta, q, samples=samples, seed=seed, clicked=clicked,
-            progress=progress and _onwards(progress, len(found) * np.size(q)),
-        )  # fmt: skip
+            policy, task.relevance, theta, q, samples=samples, seed=seed, clicked=clicked, progress=tell
+        )
     first, *others = found
     figures = {name: one.figures() for name, one in found.items()}
     return Evaluated(
@@ -263,11 +278,6 @@ def judge(
             if figures[first].of(figure).n
         ),
     )  # fmt: skip
-
-
-def _onwards(progress: Callable[[int], None], before: int) -> Callable[[int], None]:
-    """Counts on from what was done before."""
-    return lambda n: progress(before + n)
 
 
 COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility")

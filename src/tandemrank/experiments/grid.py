@@ -1,36 +1,56 @@
-"""Grids of experiments: (method, K2, N, run), one atomic record per cell, resumable, on processes or on Ray.
+"""Grids of experiments: (method, K2, N, run), resumable, on processes or on Ray; and the table that they make.
 
 A job is everything that shares one log, (N, run): it simulates the log once and trains its cells. Seeds are derived from
 the grid's seed and the cell's own coordinates, so a table does not depend on order, on parallelism or on interruptions.
-What is in the folder of a grid says `store`.
 """
 
+import math
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tandemrank import __version__
 from tandemrank._base import cluster, processes
 from tandemrank._base.cluster import Engine, check_engine
-from tandemrank._base.files import write_json
+from tandemrank._base.config import switch_help, switch_values
+from tandemrank._base.files import Kind, write_json
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, JobError
-from tandemrank.experiments import results, store
+from tandemrank.experiments import store
 from tandemrank.experiments.config import Cell, GridConfig, cells
-from tandemrank.experiments.ratings import Task
-from tandemrank.experiments.results import GridState, Point, Record, Reference, Table
-from tandemrank.experiments.store import CellUsers, Clock, Finished, Store
-from tandemrank.experiments.table import rows_of, table_of
+from tandemrank.experiments.datasets import Task
+from tandemrank.experiments.evaluation import difference, over_runs
+from tandemrank.experiments.results import (
+    FIGURES,
+    UNKNOWN,
+    GridState,
+    Mean,
+    NdcgDifference,
+    NdcgFigure,
+    PaperRow,
+    Point,
+    Record,
+    Reference,
+    Row,
+    Table,
+    WorldFacts,
+)
 from tandemrank.experiments.trainer import Outcome, Trainer, references, simulate_log
-from tandemrank.experiments.world import World, build_world, load_task, logged_users
+from tandemrank.experiments.world import build_world, load_task, logged_users
+
+# All that a grid's folder holds, its reports included.
+GRID = Kind("grid", r"(config|references|table)\.json|table\.md|report\.html|cells/([^/]+\.json)?")
+REFERENCES = "references.json"
+
+Records = dict[Cell, Record]
 
 
 class Job(NamedTuple):
@@ -57,36 +77,33 @@ def run(
     """
     check_engine(engine)
     _check_candidates(config)
-    with store.opened(config, Path(folder), resume=resume, anew=anew) as mine:
-        clock, total = Clock(mine.folder), len(cells(config))
+    place, records, since = Path(folder), Records(), time.perf_counter()
 
-        def look() -> None:
-            records, seconds = mine.records(), clock.seconds()
-            if progress is not None:
-                progress(GridState(len(records), total, seconds, rows_of(records.values())))
+    def look() -> None:
+        _read_new(config, place, records)
+        if progress is not None:
+            progress(GridState(len(records), len(cells(config)), rows_of(records.values())))
 
+    with store.opened(place, GRID, as_text(config), data=config.experiment.data, resume=resume, anew=anew):
         look()
-        if missing := _missing(mine):
-            (_on_ray if engine == "ray" else _on_processes)(mine, missing, jobs, look)
-            _check_finished(mine)
-        return _finish(mine, clock.seconds(last=True), command)
+        is_whole_run = not records
+        if missing := _missing(config, place, records):
+            asked = [(config.model_dump_json(), job, frozenset(records)) for job in missing]
+            (_on_ray if engine == "ray" else _on_processes)(asked, place, jobs, look)
+            look()
+            if left := _missing(config, place, records):
+                raise JobError(
+                    f"{len(left)} of the grid's jobs left no whole result in {folder}. Check the disk, and go on with --resume."
+                )
+        seconds = time.perf_counter() - since if is_whole_run else math.nan
+        table = table_of(config, _world(config, seconds), records, _references(config, place) or (), command)
+        write_json(place / "table.json", table)
+        return table
 
 
-def _check_finished(mine: Store) -> None:
-    """Refuses to go on where a job left nothing."""
-    if left := _missing(mine):
-        raise JobError(
-            f"{len(left)} of the grid's jobs left no whole result in {mine.folder}. Check the disk, and go on with --resume."
-        )
-
-
-def _finish(mine: Store, seconds: float, command: str) -> Table:
-    """The table of a grid whose jobs are done, also written into its folder."""
-    store.clear_checkpoints(mine.folder)
-    world, references = _world(mine.config, seconds), mine.references() or ()
-    table = table_of(mine.config, world, mine.records(), references, mine.users, command)
-    write_json(mine.folder / "table.json", table)
-    return table
+def as_text(config: GridConfig) -> str:
+    """The `config.json` of a grid."""
+    return config.model_dump_json(indent=2) + "\n"
 
 
 def _check_candidates(config: GridConfig) -> None:
@@ -95,21 +112,32 @@ def _check_candidates(config: GridConfig) -> None:
         raise ConfigError(f"K2 = {most} candidates, but there are only {task.D} items. Ask for fewer candidates.")
 
 
-def _missing(mine: Store) -> list[Job]:
+def _file(cell: Cell) -> str:
+    return f"cells/{cell.name}.json"
+
+
+def _read_new(config: GridConfig, folder: Path, records: Records) -> None:
+    """Adds the records of cells that have been finished since; all of them stay in the grid's order."""
+    for cell in cells(config):
+        found = records.pop(cell, None) or store.read(folder / _file(cell), Record)
+        if found is not None and math.isfinite(found.ndcg.mean):
+            records[cell] = found
+
+
+def _references(config: GridConfig, folder: Path) -> tuple[Reference, ...] | None:
+    """What to compare with; None where it is not there yet."""
+    return (store.read(folder / REFERENCES, tuple[Reference, ...]) or None) if config.references else ()
+
+
+def _missing(config: GridConfig, folder: Path, records: Records) -> list[Job]:
     """The jobs with something to do."""
-    done = _done(mine)
-    found = dict.fromkeys(Job(cell.N, cell.run) for cell in cells(mine.config) if cell.name not in done)
-    return list(found) + ([Job(0, 0)] if mine.references() is None else [])
+    found = dict.fromkeys(Job(cell.N, cell.run) for cell in cells(config) if cell not in records)
+    return list(found) + ([Job(0, 0)] if _references(config, folder) is None else [])
 
 
-def _done(mine: Store) -> frozenset[str]:
-    """The names of the finished cells."""
-    return frozenset(cell.name for cell in mine.records())
-
-
-def _world(config: GridConfig, seconds: float) -> results.WorldFacts:
+def _world(config: GridConfig, seconds: float) -> WorldFacts:
     task = _task(config.model_dump_json())
-    return results.WorldFacts(
+    return WorldFacts(
         data=task.name,
         queries=task.Q,
         items=task.D,
@@ -125,92 +153,62 @@ def _task(config_json: str) -> Task:
     return load_task(GridConfig.model_validate_json(config_json).experiment)
 
 
-@dataclass(frozen=True)
-class Done:
-    """What came of a job."""
+# --- jobs -------------------------------------------------------------------------------------------------------------
 
-    cells: tuple[Finished, ...] = ()
-    references: tuple[Reference, ...] = ()
+Found = tuple[str, Record | tuple[Reference, ...]]  # a file of the folder, and what it is to hold
+Asked = tuple[str, Job, frozenset[Cell]]  # the first arguments of `run_job`
 
 
-def run_job(
-    config_json: str,
-    folder: str | None,
-    N: int,
-    run: int,
-    done: frozenset[str],
-) -> Done:
+def run_job(config_json: str, job: Job, done: frozenset[Cell], folder: str | None = None) -> list[Found]:
     """The cells of one log that are not `done`, or the rows to compare with (N = 0).
 
     With a folder each result is written there as soon as it is finished, without one (on a cluster) they are returned.
     """
+    found: list[Found] = []
+    for name, result in _results(config_json, job, done):
+        if folder is None:
+            found.append((name, result))
+        else:
+            write_json(Path(folder) / name, result)
+    return found
+
+
+def _results(config_json: str, job: Job, done: frozenset[Cell]) -> Iterator[Found]:
     config = GridConfig.model_validate_json(config_json)
-    seed = derive(config.seed, "run", run)
+    seed = derive(config.seed, "run", job.run)
     world = build_world(_task(config_json), config.experiment, seed)
-    if N == 0:
-        found = references(world, config.experiment, config.candidates[0], seed)
-        rows = tuple(Reference(name=name, **vars(evaluation.figures())) for name, evaluation in found.items())
-        return _deliver(Done(references=rows), folder)
-    finished: list[Finished] = []
-    place = None if folder is None else store.checkpoints_of(Path(folder), N, run)
-    for one in _trained(config, world, Job(N, run), seed, done, place):
-        finished += _deliver(Done((one,)), folder).cells
-    if place is not None:
-        store.drop_checkpoints(place)
-    return Done(tuple(finished))
+    if job.N == 0:
+        rows = references(world, config.experiment, config.candidates[0], seed)
+        yield REFERENCES, tuple(Reference(name=name, **vars(one.figures())) for name, one in rows.items())
+        return
+    log = simulate_log(world, config.experiment, job.N, seed, config.methods)
+    trainer = Trainer(world, config.experiment, log, seed)
+    for cell in cells(config):
+        if (cell.N, cell.run) == job and cell not in done:
+            # Users are compared where there is one run alone.
+            yield _file(cell), _record(cell, trainer.run(cell.method, cell.K2), with_users=config.runs == 1)
 
 
-def _trained(
-    config: GridConfig, world: World, job: Job, seed: int, done: frozenset[str], checkpoints: Path | None
-) -> Iterator[Finished]:
-    """The methods of one log that are not done: the log is drawn once."""
-    missing = [cell for cell in cells(config) if (cell.N, cell.run) == job and cell.name not in done]
-    if missing:
-        if checkpoints is not None:
-            checkpoints.mkdir(parents=True, exist_ok=True)
-        log = simulate_log(world, config.experiment, job.N, seed, config.methods)
-        trainer = Trainer(world, config.experiment, log, seed, checkpoints)
-        for cell in missing:
-            yield _finished(cell, trainer.run(cell.method, cell.K2))
-
-
-def _finished(cell: Cell, outcome: Outcome) -> Finished:
+def _record(cell: Cell, outcome: Outcome, *, with_users: bool) -> Record:
     found = outcome.evaluation
-    record = Record(
+    return Record(
         **cell._asdict(),
         **vars(found.figures()),
         seconds=outcome.seconds,
         history=tuple(Point(**epoch._asdict()) for epoch in outcome.history),
+        ndcg_users=tuple(found.ndcg.round(6).tolist()) if with_users else (),
     )
-    return Finished(cell, record, CellUsers(_rounded(found.ndcg), _rounded(found.ndcg_new)))
 
 
-def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(round(float(x), 6) for x in values)
-
-
-def _deliver(found: Done, folder: str | Path | None) -> Done:
-    """Writes results into the folder, if there is one; what is written need not travel back."""
-    if folder is None:
-        return found
-    for finished in found.cells:
-        store.write_cell(Path(folder), finished)
-    if found.references:
-        store.write_references(Path(folder), found.references)
-    return Done()
-
-
-def _on_processes(mine: Store, missing: list[Job], jobs: int | None, look: Callable[[], None]) -> None:
-    done = _done(mine)
-    text, folder = mine.config.model_dump_json(), str(mine.folder)
-    workers = min(jobs or os.cpu_count() or 1, len(missing))
+def _on_processes(asked: list[Asked], folder: Path, jobs: int | None, look: Callable[[], None]) -> None:
+    workers = min(jobs or os.cpu_count() or 1, len(asked))
     with (
         processes.one_thread_each(),
         ProcessPoolExecutor(
             workers, multiprocessing.get_context("spawn"), initializer=processes.end_with_parent
         ) as pool,
     ):
-        waiting = {pool.submit(run_job, text, folder, job.N, job.run, done) for job in missing}
+        waiting = {pool.submit(run_job, *one, str(folder)) for one in asked}
         try:
             while waiting:
                 finished, waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION)
@@ -228,15 +226,107 @@ def _on_processes(mine: Store, missing: list[Job], jobs: int | None, look: Calla
             pool.shutdown(cancel_futures=True)
 
 
-def _on_ray(mine: Store, missing: list[Job], jobs: int | None, look: Callable[[], None]) -> None:
-    """The same jobs as Ray tasks; a task whose worker dies is run again, records are written by the driver."""
+def _on_ray(asked: list[Asked], folder: Path, jobs: int | None, look: Callable[[], None]) -> None:
+    """The same jobs as Ray tasks; a task whose worker dies is run again, results are written by the driver."""
     ray = cluster.connect(jobs)
     task = cluster.task(ray, run_job)
-    done = _done(mine)
-    text = mine.config.model_dump_json()
-    waiting = [task.remote(text, None, job.N, job.run, done) for job in missing]
+    waiting = [task.remote(*one) for one in asked]
     while waiting:
         finished, waiting = ray.wait(waiting, timeout=0.5)
         for reference in finished:
-            _deliver(ray.get(reference), mine.folder)
+            for name, result in ray.get(reference):
+                write_json(folder / name, result)
         look()
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+# Table 1 of the paper: NDCG@10, means of 25 runs.
+PAPER = {
+    "baseline": {500: (0.404, 0.437, 0.470), 1000: (0.401, 0.440, 0.469), 1500: (0.400, 0.441, 0.474)},
+    "independent": {500: (0.410, 0.454, 0.489), 1000: (0.416, 0.465, 0.496), 1500: (0.416, 0.455, 0.496)},
+    "joint": {500: (0.420, 0.470, 0.504), 1000: (0.426, 0.479, 0.504), 1500: (0.424, 0.472, 0.510)},
+}
+ROWS = tuple(
+    PaperRow(method, K2, N, value)
+    for method, by_K2 in PAPER.items()
+    for K2, values in by_K2.items()
+    for N, value in zip((100_000, 320_000, 1_000_000), values, strict=True)
+)
+
+
+def rows_of(records: Iterable[Record]) -> tuple[Row, ...]:
+    """One row for each (method, K2, N): means over the runs so far."""
+    groups: dict[tuple[str, int, int], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.method, record.K2, record.N), []).append(record)
+    return tuple(_row(group) for group in groups.values())
+
+
+def _row(group: list[Record]) -> Row:
+    first, interval, new = group[0], _over(group, "ndcg"), _over(group, "ndcg_new")
+    values = np.array([record.ndcg.mean for record in group])
+    means = {f"{figure}_mean": float(np.mean([record.of(figure).mean for record in group])) for figure in FIGURES}
+    return Row(
+        method=first.method, K2=first.K2, N=first.N, runs=len(group),
+        ndcg_std=float(values.std(ddof=1)) if len(values) > 1 else UNKNOWN.mean,
+        ndcg_low=interval.low, ndcg_high=interval.high, ndcg_new_low=new.low, ndcg_new_high=new.high, **means,
+        seconds_mean=float(np.mean([record.seconds for record in group])),
+        ndcg_runs=tuple(values.tolist()), ndcg_new_runs=tuple(record.ndcg_new.mean for record in group),
+    )  # fmt: skip
+
+
+def _over(group: Sequence[Record], figure: NdcgFigure) -> Mean:
+    """A figure of some runs: with the interval over runs, over the users where there is one run."""
+    means = [record.of(figure) for record in group]
+    return over_runs(np.array([one.mean for one in means])) if len(means) > 1 else means[0]
+
+
+def differences(config: GridConfig, records: Mapping[Cell, Record]) -> tuple[NdcgDifference, ...]:
+    """Joint less each other method in every setting: paired over the runs, over the users where there is one run."""
+    found = []
+    for N in config.impressions:
+        for K2 in config.candidates:
+            for other in (method for method in config.methods if method != "joint"):
+                pairs = [(Cell("joint", K2, N, run), Cell(other, K2, N, run)) for run in range(config.runs)]
+                both = [(records[a], records[b]) for a, b in pairs if a in records and b in records]
+                if both:
+                    found.append(_difference(both))
+    return tuple(found)
+
+
+def _difference(both: Sequence[tuple[Record, Record]]) -> NdcgDifference:
+    """Of the records of every run; of the users, where there is one run."""
+    joint, other = both[0]
+    if len(both) > 1:
+        gap = over_runs(np.array([x.ndcg.mean - y.ndcg.mean for x, y in both]))
+    else:
+        gap = difference(np.array(joint.ndcg_users), np.array(other.ndcg_users))
+    return NdcgDifference(
+        K2=joint.K2, N=joint.N, method=joint.method, against=other.method, runs=len(both),
+        mean=gap.mean, low=gap.low, high=gap.high, kind="runs" if len(both) > 1 else "users",
+    )  # fmt: skip
+
+
+def table_of(
+    config: GridConfig,
+    world: WorldFacts,
+    records: Mapping[Cell, Record],
+    references: tuple[Reference, ...],
+    command: str,
+) -> Table:
+    """Everything that a report shows."""
+    asked = {(method, K2, N) for method in config.methods for K2 in config.candidates for N in config.impressions}
+    return Table(
+        title=f"Two-stage counterfactual learning to rank on {world.data}",
+        command=command,
+        version=__version__,
+        world=world,
+        switches=switch_values(config),
+        switch_help=switch_help(GridConfig),
+        rows=rows_of(records.values()),
+        references=references,
+        differences=differences(config, records),
+        curves=tuple(record.curve for record in records.values()),
+        paper=tuple(row for row in ROWS if world.data == "ml-1m" and (row.method, row.K2, row.N) in asked),
+    )

@@ -1,7 +1,7 @@
-"""The circle where the truth is known: a server answers, users click, the log trains a pair, the gate lets it go live.
+"""The live loop where the truth is known: a server answers, users click, the log trains a policy, the gate lets it go live.
 
 A round is: simulated users (position-based) ask the server over HTTP on the loopback and click; the log that it wrote, with its
-propensities, trains a pair; the gate decides on impressions that no training saw; a pair that may go live gets its share
+propensities, trains a policy; the gate decides on impressions that no training saw; a policy that may go live gets its share
 of the traffic, and the server's verdict on live clicks decides whether it stays. What the figure shows is counted by the
 users themselves.
 """
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -18,53 +18,37 @@ from numpy.typing import NDArray
 
 from tandemrank._base.files import Kind, has_keys
 from tandemrank._base.random import derive
+from tandemrank.decisions import decision
 from tandemrank.errors import JobError
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.world import World, build_world, load_task, start_policy
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving.client import Client, started
+from tandemrank.training import learning
+from tandemrank.training.config import LearningConfig
+from tandemrank.training.start import Start
 
 BATCH = 100  # users who ask at once
 PATIENCE = 60.0  # seconds in which the log must grow: how fast it does is the machine's matter
 HELD_BACK = 0.35  # of a round's log, its end, which training does not see and the gate decides on
 
-CIRCLE = Kind(
+LIVE_DEMO = Kind(
     "live demo", r"report\.html|summary\.json|(pairs|log)/.*", lambda path: has_keys(path / "summary.json", "rounds")
 )
 
 Stage = Literal["log", "canary"]
-Learn = Callable[[pl.DataFrame, TwoStagePolicy, int], TwoStagePolicy]
-
-
-class GateAnswer(Protocol):
-    """What the gate says: `call` is "ship", "canary" or "do not"."""
-
-    @property
-    def call(self) -> str:
-        """What to do."""
-
-    @property
-    def why(self) -> str:
-        """The reason."""
-
-    @property
-    def share(self) -> float:
-        """Of the traffic, for the new pair."""
-
-
-Decide = Callable[[TwoStagePolicy, TwoStagePolicy, pl.DataFrame, int], GateAnswer]
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the circle is: everything is bounded."""
+    """How large the loop is: everything is bounded."""
 
     queries: int = 300
     items: int = 300
     candidates: int = 60
     rank: int = 20
     rounds: int = 3
-    log: int = 6000  # impressions that a round's pair is learned from, about
+    log: int = 6000  # impressions that a round's policy is learned from, about
     canary: int = 4000  # impressions of a canary at most
 
 
@@ -80,6 +64,15 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """What the gate says ("ship", "canary" or "do not"), why, and the share of the traffic that it allows."""
+
+    call: str
+    why: str
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Round:
     """One turn: what the gate said, what live traffic said, who stayed, and the clicks per impression before and after.
 
@@ -89,19 +82,19 @@ class Round:
     number: int
     call: str
     why: str
-    share: float | None
-    difference: float | None
-    low: float | None
-    high: float | None
-    verdict: str
-    stayed: str
     clicks_before: float
-    clicks_new: float | None
+    share: float | None = None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    verdict: str = ""
+    stayed: str = "old"
+    clicks_new: float | None = None
 
 
-@dataclass(frozen=True)
-class Circle:
-    """All rounds, the clicks per impression over time, and how long it took; `truth` of the first and the last pair."""
+@dataclass(frozen=True, kw_only=True)
+class LiveResult:
+    """All rounds, the clicks per impression over time, those of the first and of the last policy, and how long it took."""
 
     rounds: tuple[Round, ...]
     moments: tuple[Moment, ...]
@@ -112,10 +105,7 @@ class Circle:
 
     def summary(self) -> dict[str, object]:
         """As plain names and values."""
-        return {
-            "rounds": [asdict(one) for one in self.rounds], "first": self.first, "last": self.last,
-            "impressions": self.impressions, "seconds": self.seconds,
-        }  # fmt: skip
+        return {name: value for name, value in asdict(self).items() if name != "moments"}
 
 
 class Users:
@@ -128,7 +118,7 @@ class Users:
         self.count = 0
 
     def visit(self, n: int) -> tuple[NDArray[np.int64], list[str]]:
-        """n impressions: their clicks, and the pair that answered each.  Shapes: -> [n]."""
+        """n impressions: their clicks, and the policy that answered each.  Shapes: -> [n]."""
         q = self.rng.choice(self.world.q, n)
         answers = self.client.rank_all([{"query_id": self.queries[x]} for x in q])
         shown = [[self.place[item] for item in answer["items"]] for answer in answers]
@@ -145,84 +135,100 @@ class Users:
 
 
 def run(
-    folder: Path,
-    learn: Learn,
-    decide: Decide,
-    *,
-    size: Size | None = None,
-    seed: int = 0,
-    say: Callable[[str], None] = lambda words: None,
-) -> Circle:
-    """The circle in a new folder: `folder/pairs` and `folder/log`."""
+    folder: Path, *, size: Size | None = None, seed: int = 0, say: Callable[[str], None] = lambda words: None
+) -> LiveResult:
+    """The live loop in a new folder: `folder/pairs` and `folder/log`."""
     size, begin = size or Size(), time.monotonic()
     config = ExperimentConfig(queries=size.queries, items=size.items, rank=size.rank)
     world = build_world(load_task(config), config, seed)
     first = start_policy(world, config, size.candidates)
     first.save(folder / "pairs" / "round-0")
     token = f"{derive(seed, 'token'):032x}"
-    options = (
-        "--log", str(folder / "log"), "--window", "1", "--settle", "0.2", "--seal-seconds", "0.5",
-    )  # fmt: skip
+    options = ("--log", str(folder / "log"), "--window", "1", "--settle", "0.2", "--seal-seconds", "0.5")
     with started(str(folder / "pairs" / "round-0"), *options, token=token) as (url, _):
         say(f"the server answers at {url}")
         client = Client(url, token=token)
-        circle = _Rounds(folder, world, client, learn, decide, size, seed, say)
-        rounds = [circle.turn(number, first if number == 1 else None) for number in range(1, size.rounds + 1)]
-        log = [m for m in circle.moments if m.stage == "log"]
-        last, _ = circle.stage(size.rounds + 1, "log", size.log // 4)
+        loop = _Loop(folder, Users(world, client, derive(seed, "users") % 2**32), first, size, seed, say)
+        rounds = tuple(loop.turn(number) for number in range(1, size.rounds + 1))
+        last, _ = loop.stage(size.rounds + 1, "log", size.log // 4)
         client.close()
-    clicks = float(np.mean([m.clicks_per_impression for m in log if m.round == 1]))
-    return Circle(tuple(rounds), tuple(circle.moments), clicks, last, circle.users.count, time.monotonic() - begin)
+    return LiveResult(
+        rounds=rounds,
+        moments=tuple(loop.moments),
+        first=float(np.mean([m.clicks_per_impression for m in loop.moments if m.round == 1 and m.stage == "log"])),
+        last=last,
+        impressions=loop.users.count,
+        seconds=time.monotonic() - begin,
+    )
 
 
-class _Rounds:
+def learn_live(log: pl.DataFrame, live: TwoStagePolicy, seed: int) -> TwoStagePolicy:
+    """The beliefs of the log alone, with what the live policy knows as their prior."""
+    config = LearningConfig(candidates=live.K2, list_length=live.K)
+    return learning.learn(log, config, start=Start(live), seed=seed).policy
+
+
+def decide_live(new: TwoStagePolicy, live: TwoStagePolicy, log: pl.DataFrame, seed: int) -> Gate:
+    """The gate, on impressions that no training saw."""
+    found = decision.decide({"new": new}, log, against=live, seed=seed)
+    [one] = found.candidates
+    return Gate(str(found.call), one.reasons[0], 0.5 if one.canary is None else one.canary.share)
+
+
+class _Loop:
+    """The rounds; `live` is the policy that answers now."""
+
     def __init__(
-        self, folder: Path, world: World, client: Client, learn: Learn, decide: Decide, size: Size, seed: int,
-        say: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self.folder, self.client, self.learn, self.decide, self.size = folder, client, learn, decide, size
-        self.seed, self.say = seed, say
-        self.users = Users(world, client, derive(seed, "users") % 2**32)
+        self, folder: Path, users: Users, live: TwoStagePolicy, size: Size, seed: int, say: Callable[[str], None]
+    ) -> None:
+        self.folder, self.users, self.client = folder, users, users.client
+        self.live, self.size, self.seed, self.say = live, size, seed, say
         self.moments: list[Moment] = []
-        self.live: TwoStagePolicy | None = None
         self.known = 0
 
-    def turn(self, number: int, first: TwoStagePolicy | None) -> Round:
+    def turn(self, number: int) -> Round:
         """One round."""
-        live = self.live = first or self.live
-        assert live is not None
         before, _ = self.stage(number, "log", self.size.log)
         train, held_back = self._log()
-        self.say(f"round {number}: {before:.3f} clicks per impression; {train.height} impressions train a pair")
-        pair = self.learn(train, live, self.seed + number)
-        gate = self.decide(pair, live, held_back, self.seed + number)
+        self.say(f"round {number}: {before:.3f} clicks per impression; {train.height} impressions train a policy")
+        new = learn_live(train, self.live, self.seed + number)
+        gate = decide_live(new, self.live, held_back, self.seed + number)
         self.say(f"round {number}: the gate says {gate.call}: {gate.why}")
         if gate.call == "do not":
-            return Round(number, gate.call, gate.why, None, None, None, None, "", "old", before, None)
-        return self._canary(number, pair, gate, before)
+            return Round(number=number, call=gate.call, why=gate.why, clicks_before=before)
+        return self._canary(number, new, gate, before)
 
-    def _canary(self, number: int, pair: TwoStagePolicy, gate: GateAnswer, before: float) -> Round:
+    def _canary(self, number: int, policy: TwoStagePolicy, gate: Gate, before: float) -> Round:
         name = f"round-{number}"
-        pair.save(self.folder / "pairs" / name)
+        policy.save(self.folder / "pairs" / name)
         new = self.client.call("POST", "/policies", {"folder": name})["policy"]
         self.client.call("POST", "/split", {"policy": new, "share": gate.share})
-        got, verdict = self.stage(number, "canary", self.size.canary, new)
+        clicks, verdict = self.stage(number, "canary", self.size.canary, new)
         status = self.client.call("GET", "/status")
         found = status["verdict"]
         stays = verdict == "promote"
         if stays:
             self.client.call("POST", "/split", {"policy": new, "share": 1})
-            self.live = pair
+            self.live = policy
         elif len(status["traffic"]["arms"]) > 1:
             self.client.call("POST", "/rollback")
         self.say(f"round {number}: live traffic says {verdict}: {found['difference']:+.3f} clicks per impression")
         return Round(
-            number, gate.call, gate.why, gate.share, found["difference"], found["low"], found["high"], verdict,
-            "new" if stays else "old", before, got,
-        )  # fmt: skip
+            number=number,
+            call=gate.call,
+            why=gate.why,
+            clicks_before=before,
+            share=gate.share,
+            difference=found["difference"],
+            low=found["low"],
+            high=found["high"],
+            verdict=verdict,
+            stayed="new" if stays else "old",
+            clicks_new=clicks,
+        )
 
     def stage(self, number: int, stage: Stage, n: int, new: str = "") -> tuple[float, str]:
-        """Users come until there are n impressions, or the verdict is there; mean clicks (of the new pair, if there is one)."""
+        """Users come until there are n impressions, or the verdict is there; mean clicks (of the new policy, if any)."""
         total, decision = [0, 0], "continue"
         while n > 0 and decision == "continue":
             part = [self.users.visit(min(BATCH, n - done)) for done in range(0, min(n, 10 * BATCH), BATCH)]
@@ -249,7 +255,7 @@ class _Rounds:
                 )
             time.sleep(0.1)
         held = int(HELD_BACK * (log.height - self.known))
-        self.known = log.height  # what a gate has looked at may train the next pair, not the other way round
+        self.known = log.height  # what a gate has looked at may train the next policy, not the other way round
         return log.head(log.height - held), log.tail(held)
 
 

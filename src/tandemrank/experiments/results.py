@@ -21,7 +21,7 @@ Figure = Literal[
     "ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility", "generator_alone", "ranker_alone", "overlap"
 ]  # fmt: skip
 FIGURES: tuple[Figure, ...] = get_args(Figure)
-NdcgFigure = Literal["ndcg", "ndcg_new"]  # what is kept of every user, and compared run by run
+NdcgFigure = Literal["ndcg", "ndcg_new"]  # what has an interval over runs
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Figures):
-    """One finished cell of a grid."""
+    """One finished cell of a grid. `ndcg_users`: NDCG of every user, where there is one run, so that users are compared."""
 
     method: str
     K2: int
@@ -101,6 +101,7 @@ class Record(Figures):
     run: int
     seconds: Number
     history: tuple[Point, ...]
+    ndcg_users: tuple[Number, ...] = ()
 
     @property
     def curve(self) -> Curve:
@@ -161,7 +162,6 @@ class NdcgDifference:
     N: int
     method: str
     against: str
-    figure: NdcgFigure = "ndcg"
     runs: int = 0
     mean: Number = math.nan
     low: Number = math.nan
@@ -264,7 +264,6 @@ class GridState:
 
     done: int
     total: int
-    seconds: float
     rows: tuple[Row, ...]
 
 

@@ -4,14 +4,15 @@
 
 Paired over runs; the best rival is the one with the highest mean by the truth, a choice in its favour. Every stage has as
 many epochs in every method. All settings are fixed; a run has one production policy, and one log per length, for all of
-them. The most telling cells come first, one file each: a study that was interrupted goes on, and one that is not finished
-says how many runs it has.
+them. Cells come run by run, one file each: a study that was interrupted goes on, and one that is not finished says how many
+runs it has.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -19,23 +20,21 @@ import numpy as np
 
 from tandemrank import __version__
 from tandemrank._base.config import validated
-from tandemrank._base.files import MARK, Kind, check_target, claim, write_json, write_text
-from tandemrank._base.processes import alone_in
+from tandemrank._base.files import Kind, write_json
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
+from tandemrank.experiments import store
 from tandemrank.experiments.config import ExperimentConfig
-from tandemrank.experiments.evaluation import ndcg
-from tandemrank.experiments.results import Mean, Number, from_json
+from tandemrank.experiments.datasets import Task
+from tandemrank.experiments.evaluation import over_runs
+from tandemrank.experiments.results import Mean, Number
 from tandemrank.experiments.stage_models import Stages
-from tandemrank.experiments.table import over_runs
-from tandemrank.experiments.trainer import Trainer, TrainerLog, simulate_log
+from tandemrank.experiments.trainer import Trainer, TrainerLog, ndcg_of, simulate_log
 from tandemrank.experiments.world import World, build_world, load_task
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.driver import Alone
 from tandemrank.training.schedules import GENERATOR_ALONE, Method
-
-DAMAGED = (OSError, ValueError)
 
 Question = Literal["information", "production", "clicks", "rank"]
 Score = Literal["off", "stacked"]
@@ -169,28 +168,17 @@ ORDER: tuple[tuple[Score, Method], ...] = (
     ("off", "joint"), ("off", "stacking"), ("off", "independent"), ("off", "baseline"), ("stacked", "joint"),
     ("stacked", "stacking"),
 )  # fmt: skip
-PLAIN, WITH_SCORE = ORDER[:4], ORDER[4:]
-FEW = 3  # runs of a setting before another has more, and all of what is there for a sign alone
+PLAIN = ORDER[:4]
 
 
 def cells(config: StudyConfig) -> list[StudyCell]:
-    """All of them, the most telling first: a few runs of every setting; where the stages know different things all runs, also
-    with the generator's score; all other runs; the score where both stages are factorisations, a few runs at the first K2."""
-    different = tuple(one for one in SETTINGS if one.question != "rank")
-    alike = tuple(one for one in SETTINGS if one.question == "rank" and one.K2 == Setting.K2)
-    main, runs = different + alike, config.runs
-    order = (
-        (main, FEW, PLAIN), (different, FEW, WITH_SCORE), (SETTINGS, FEW, PLAIN), (different, runs, ORDER), (main, runs, PLAIN),
-        (SETTINGS, runs, PLAIN), (alike, FEW, WITH_SCORE),
-    )  # fmt: skip
-    found = [
+    """All of them, run by run; with the generator's score where the stages know different things."""
+    return [
         StudyCell(setting.name, method, score, run)
-        for settings, most, methods in order
-        for run in range(min(most, runs))
-        for setting in settings
-        for score, method in methods
+        for run in range(config.runs)
+        for setting in SETTINGS
+        for score, method in (PLAIN if setting.question == "rank" else ORDER)
     ]
-    return list(dict.fromkeys(found))
 
 
 def length(config: StudyConfig, setting: Setting) -> int:
@@ -200,11 +188,8 @@ def length(config: StudyConfig, setting: Setting) -> int:
 
 def read_cell(folder: Path, cell: StudyCell) -> CellRecord | None:
     """The record of a finished cell; None where it is not there, or not whole."""
-    try:
-        found = from_json(CellRecord, (folder / "cells" / f"{cell.name}.json").read_bytes())
-    except DAMAGED:
-        return None
-    return found if np.isfinite(found.ndcg) else None
+    found = store.read(folder / "cells" / f"{cell.name}.json", CellRecord)
+    return found if found is not None and np.isfinite(found.ndcg) else None
 
 
 def table_of(config: StudyConfig, folder: Path, command: str = "") -> StudyTable:
@@ -213,9 +198,14 @@ def table_of(config: StudyConfig, folder: Path, command: str = "") -> StudyTable
     results = [result for setting in SETTINGS if (result := _result(config, setting, records)) is not None]
     seconds = [record.seconds for record in records.values()]
     return StudyTable(
-        command, __version__, Path(config.experiment.data).stem, config.seed, config.runs,
-        float(np.mean(seconds)) if seconds else float("nan"), tuple(results),
-    )  # fmt: skip
+        command=command,
+        version=__version__,
+        data=Path(config.experiment.data).stem,
+        seed=config.seed,
+        asked_runs=config.runs,
+        seconds_per_cell=float(np.mean(seconds)) if seconds else float("nan"),
+        settings=tuple(results),
+    )
 
 
 def _result(config: StudyConfig, setting: Setting, records: dict[StudyCell, CellRecord]) -> SettingResult | None:
@@ -232,9 +222,15 @@ def _result(config: StudyConfig, setting: Setting, records: dict[StudyCell, Cell
     first = records[StudyCell(setting.name, "joint", "off", min(values["joint"]))]
     lines = tuple(Line(name, _over(list(found.values())), found) for name, found in values.items())
     return SettingResult(
-        setting.name, setting.question, setting.K2, length(config, setting), setting.stages, first.clicked_per_query, lines,
-        tuple(gains),
-    )  # fmt: skip
+        name=setting.name,
+        question=setting.question,
+        K2=setting.K2,
+        N=length(config, setting),
+        switches=setting.stages,
+        clicked_per_query=first.clicked_per_query,
+        lines=lines,
+        gains=tuple(gains),
+    )
 
 
 def _label(method: Method, score: Score) -> str:
@@ -263,7 +259,6 @@ def _over(values: list[float]) -> Mean:
     return over_runs(np.array(values)) if len(values) > 1 else Mean(values[0], n=1)
 
 
-KEPT = 24  # logs, and what was trained alone on each, some 50 MB of MovieLens-1M
 STUDY = Kind("study of the stages", r"(config|table)\.json|table\.md|gains\.svg|cells/([^/]+\.json)?")
 
 
@@ -284,9 +279,7 @@ def run(
 ) -> StudyTable:
     """Trains what is missing, and returns (and writes) the table of all that is there; `progress` hears how many cells are."""
     _check_candidates(config)
-    claim(folder, STUDY, inputs=[config.experiment.data])
-    with alone_in(folder, MARK):
-        _claim(config, folder, resume)
+    with store.opened(folder, STUDY, _as_text(config), data=config.experiment.data, resume=resume):
         asked = cells(config)
         done = {cell.name for cell in asked if read_cell(folder, cell) is not None}
         missing = [cell for cell in asked if cell.name not in done]
@@ -307,59 +300,42 @@ def _check_candidates(config: StudyConfig) -> None:
         raise ConfigError(f"the study has up to {most} candidates, but there are only {items} items. Give more items.")
 
 
-def _claim(config: StudyConfig, folder: Path, resume: bool) -> None:
-    """Refuses the folder of another study, and without `resume` one with finished cells."""
-    check_target(folder, STUDY)
-    path, text = folder / "config.json", _as_text(config)
-    (folder / "cells").mkdir(exist_ok=True)
-    if any((folder / "cells").glob("*.json")):
-        try:
-            came = path.read_text(encoding="utf-8")
-        except DAMAGED as error:
-            raise ConfigError(
-                f"{path} is missing or damaged, and there are finished cells: it cannot be told which study they belong to. "
-                "Put it back, or give another folder."
-            ) from error
-        if came != text:
-            raise ConfigError(f"{folder} holds a study with other switches. Give another folder, or the same switches.")
-        if not resume:
-            raise ConfigError(f"{folder} holds this study already. Go on with --resume, or give another folder.")
-    write_text(path, text)
-
-
 def _as_text(config: StudyConfig) -> str:
     head = f'"impressions": {config.impressions}, "seed": {config.seed}'
     return f'{{{head}, "experiment": {config.experiment.model_dump_json()}}}\n'
 
 
 def _trained(config: StudyConfig, missing: list[StudyCell]) -> Iterator[tuple[StudyCell, CellRecord]]:
-    """Every cell that is missing; what shares a world, a log, a stage that was trained alone or a start is made once."""
+    """Every cell that is missing."""
+    task = load_task(config.experiment)
+    for run, asked in groupby(missing, key=lambda cell: cell.run):
+        yield from _trained_run(config, task, run, asked)
 
-    @lru_cache(maxsize=KEPT)
-    def world_of(run: int, switches: tuple[tuple[str, int], ...]) -> World:
-        return build_world(task, _with(config.experiment, dict(switches)), derive(config.seed, "run", run))
 
-    @lru_cache(maxsize=KEPT)
-    def log_of(run: int, switches: tuple[tuple[str, int], ...], N: int) -> tuple[TrainerLog, Alone]:
-        return (
-            simulate_log(world_of(run, switches), config.experiment, N, derive(config.seed, "run", run), ("joint",)),
-            {},
-        )
+def _trained_run(
+    config: StudyConfig, task: Task, run: int, asked: Iterable[StudyCell]
+) -> Iterator[tuple[StudyCell, CellRecord]]:
+    """The cells of one run; what shares a world, a log, a stage that was trained alone or a start is made once."""
+    seed = derive(config.seed, "run", run)
+
+    @cache
+    def world_of(switches: tuple[tuple[str, int], ...]) -> World:
+        return build_world(task, _with(config.experiment, dict(switches)), seed)
+
+    @cache
+    def log_of(switches: tuple[tuple[str, int], ...], N: int) -> tuple[TrainerLog, Alone]:
+        return simulate_log(world_of(switches), config.experiment, N, seed, ("joint",)), {}
 
     @lru_cache(maxsize=1)
-    def trainer_of(name: str, score: str, run: int) -> Trainer:
+    def trainer_of(name: str, score: str) -> Trainer:
         setting = BY_NAME[name]
         own = _with(config.experiment, {**dict(setting.world), "stages": {**setting.stages, "generator_score": score}})
-        log, alone = log_of(run, setting.world, length(config, setting))
-        world, seed = world_of(run, setting.world), derive(config.seed, "run", run)
-        return Trainer(world, own, log, seed, alone=alone, watched=False)
+        log, alone = log_of(setting.world, length(config, setting))
+        return Trainer(world_of(setting.world), own, log, seed, alone=alone)
 
-    if not missing:
-        return
-    task = load_task(config.experiment)
-    for cell in missing:
+    for cell in asked:
         since = time.perf_counter()
-        trainer = trainer_of(cell.setting, cell.score, cell.run)
+        trainer = trainer_of(cell.setting, cell.score)
         pair = trainer.methods.train(cell.method, BY_NAME[cell.setting].K2).policy
         figures = _figures(trainer, pair, is_independent=cell.method == "independent")
         clicked = trainer.log.clicked.nnz / len(trainer.world.q)
@@ -370,13 +346,10 @@ def _figures(trainer: Trainer, pair: TwoStagePolicy, *, is_independent: bool) ->
     """NDCG of the pair and of its stages alone; those trained for rank come with Independent."""
     world = trainer.world
 
-    def ndcg_of(policy: TwoStagePolicy) -> float:
-        return float(np.nanmean(ndcg(policy.most_likely(world.q), world.q, world.task.relevance)))
-
     def alone(scorer: Scorer) -> float:
-        return ndcg_of(TwoStagePolicy(scorer, scorer, world.task.D, pair.K, pair.vocabulary))
+        return ndcg_of(TwoStagePolicy(scorer, scorer, world.task.D, pair.K, pair.vocabulary), world)
 
-    found = {"ndcg": ndcg_of(pair), "generator_alone": alone(pair.generator)}
+    found = {"ndcg": ndcg_of(pair, world), "generator_alone": alone(pair.generator)}
     for_rank = dict.fromkeys(("ranker_alone", "generator_for_rank"), float("nan"))
     if is_independent:
         single = trainer.methods.alone(GENERATOR_ALONE).policy.generator

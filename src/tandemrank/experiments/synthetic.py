@@ -31,11 +31,6 @@ LARGE = 50_000  # items above which the clocks are drawn lazily, and activity is
 _USERS = 256  # that watch at a time in a large world
 
 
-def synthetic_ratings(queries: int, items: int, *, seed: int = 0) -> csr_matrix:
-    """The ratings of `synthetic_world` alone."""
-    return synthetic_world(queries, items, seed=seed)[0]
-
-
 def synthetic_world(queries: int, items: int, *, seed: int = 0) -> tuple[csr_matrix, NDArray[np.int8]]:
     """Ratings 1 .. 5 of the synthetic world; each query likes (rates above 3) at least one item. And what is known of an item:
     whether it is below, within or above the middle of each of its first tastes (-1, 0, 1).

@@ -1,9 +1,8 @@
-"""The log of a world ready for training, three ways to learn from it, and the references to compare them with."""
+"""The log of a world ready for training, the methods that learn from it, and the references to compare them with."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +22,11 @@ from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.data import TrainingData, prepare
 from tandemrank.training.driver import Alone, Methods
-from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.loop import Criterion, train
-from tandemrank.training.results import are_same_policy
+from tandemrank.training.history import Epoch
+from tandemrank.training.loop import train
 from tandemrank.training.schedules import UNTRAINED, Method
+
+LISTS = 2  # drawn of every user for the expected figures: their interval is over users, and more lists hardly narrow it
 
 
 @dataclass(frozen=True)
@@ -80,25 +80,15 @@ class Outcome:
 class Trainer:
     """Trains methods on one log, and evaluates them on the truth; the stages alone are trained once, for every K2.
 
-    With `checkpoints`, a folder, an interrupted training goes on from there. Trainers on one log may share what they trained
-    `alone`. Curves of the true NDCG cost a fifth of the time; without them (`watched`) nothing else changes.
+    Trainers on one log may share what they trained `alone`.
     """
 
     def __init__(
-        self,
-        world: World,
-        config: ExperimentConfig,
-        log: TrainerLog,
-        seed: int,
-        checkpoints: Path | None = None,
-        *,
-        alone: Alone | None = None,
-        watched: bool = True,
+        self, world: World, config: ExperimentConfig, log: TrainerLog, seed: int, *, alone: Alone | None = None
     ) -> None:
         self.world, self.config, self.log, self.seed = world, config, log, seed
-        self._evaluated: list[tuple[TwoStagePolicy, Evaluation]] = []
-        criterion, watch = self._judges()
         start = start_policy(world, config, world.task.D)
+        # Nothing below may hold the trainer: a circle is freed late, with its log.
         self.methods = Methods(
             staged(config.stages, start, world.task.item_features),
             None if log.clicks.beliefs is None else _believed(start, log.clicks.beliefs),
@@ -107,54 +97,33 @@ class Trainer:
             config.learning.training,
             seed=seed,
             coordinates=(log.N,),
-            criterion=criterion,
-            watch=watch if watched else None,
+            criterion=log.clicks.criterion(config.learning),
+            watch=lambda policy: {"ndcg": ndcg_of(policy, world)},
+            watch_every=4,  # curves of every epoch would be a fifth of the time
             alone=alone,
-            # Lists that a criterion asked for are there already; made for the curves alone, they would be a fifth of the time.
-            watch_every=4 if criterion is None else 1,
-            checkpoints=checkpoints,
-            resume=checkpoints is not None,
         )
 
-    def run(self, method: Method, K2: int, *, progress: Callable[[Progress], None] | None = None) -> Outcome:
+    def run(self, method: Method, K2: int) -> Outcome:
         """Trains and evaluates one method."""
-        found = self.methods.train(method, K2, progress=progress)
+        found = self.methods.train(method, K2)
         return Outcome(found.policy, found.history, self.evaluate(found.policy), self.log.seconds + found.seconds)
 
-    def _judges(self) -> tuple[Criterion | None, Callable[[TwoStagePolicy], dict[str, float]]]:
-        """The criterion, and the true NDCG of the same lists: an epoch makes its lists once, for both."""
-        # Nothing below may hold the trainer: it holds what comes of this, and a circle is freed late, with its log.
-        q, relevance, judged = self.world.q, self.world.task.relevance, np.empty((0, 0), np.int32)
-
-        def lists(policy: TwoStagePolicy) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-            nonlocal judged
-            judged = policy.most_likely(q)
-            return q, judged
-
-        criterion = self.log.clicks.criterion(self.config.learning, lists=lists)
-
-        def watch(policy: TwoStagePolicy) -> dict[str, float]:
-            shown = policy.most_likely(q) if criterion is None else judged
-            return {"ndcg": float(np.nanmean(ndcg(shown, q, relevance)))}
-
-        return criterion, watch
-
     def evaluate(self, policy: TwoStagePolicy) -> Evaluation:
-        """All figures of a policy, on the users who were logged; of methods that come to one policy, once."""
-        for known, found in self._evaluated:
-            if are_same_policy(known, policy):
-                return found
-        found = evaluate(
+        """All figures of a policy, on the users who were logged."""
+        return evaluate(
             policy,
             self.world.task.relevance,
             self.world.theta,
             self.world.q,
-            samples=self.config.evaluation_samples,
+            samples=LISTS,
             seed=derive(self.seed, "evaluation") % 2**32,
             clicked=self.log.clicked,
         )
-        self._evaluated.append((policy, found))
-        return found
+
+
+def ndcg_of(policy: TwoStagePolicy, world: World) -> float:
+    """The true NDCG of a policy's most likely lists, over the users who were logged."""
+    return float(np.nanmean(ndcg(policy.most_likely(world.q), world.q, world.task.relevance)))
 
 
 def _believed(start: TwoStagePolicy, beliefs: Beliefs) -> TwoStagePolicy:
@@ -184,9 +153,7 @@ def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> di
         seed=derive(seed, "truth") % 2**32,
     ).policy
     return {
-        name: evaluate(
-            policy, task.relevance, world.theta, world.q, samples=config.evaluation_samples, seed=seed % 2**32
-        )
+        name: evaluate(policy, task.relevance, world.theta, world.q, samples=LISTS, seed=seed % 2**32)
         for name, policy in policies.items()
     }
 

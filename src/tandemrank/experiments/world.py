@@ -18,15 +18,13 @@ from tandemrank.clicks.models import ClickModel
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import datasets
 from tandemrank.experiments.config import ExperimentConfig
-from tandemrank.experiments.ratings import Task
+from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.results import SimulatedLog
 from tandemrank.logs import writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.propensities import SAMPLES
 from tandemrank.policies.scorers import MatrixFactorisation, low_rank, truncated_svd
 from tandemrank.policies.two_stage import TwoStagePolicy
-
-Floats = NDArray[np.float64]
 
 LARGE_PART = 2_000_000  # impressions of a large world that are drawn at once
 
@@ -38,11 +36,7 @@ def load_task(config: ExperimentConfig) -> Task:
         queries=config.queries,
         items=config.items,
         seed=config.world_seed,
-        query_column=config.user_column,
-        item_column=config.item_column,
-        rating_column=config.rating_column,
         threshold=config.threshold,
-        graded=config.grades == "graded",
     )
 
 
@@ -53,7 +47,7 @@ class World:
     task: Task
     production: TwoStagePolicy
     q: NDArray[np.int64]
-    theta: Floats
+    theta: NDArray[np.float64]
     click_model: ClickModel
 
 
@@ -61,18 +55,12 @@ def _known_users(task: Task, config: ExperimentConfig, rng: np.random.Generator)
     return np.sort(rng.permutation(task.Q)[: max(int(task.Q * config.production_share), 2)])
 
 
-def known_users(task: Task, config: ExperimentConfig, seed: int) -> NDArray[np.int64]:
-    """The users whose vectors are production's own: those it was trained on."""
-    if config.production in ("ratings", "all"):
-        return np.arange(task.Q)
-    return _known_users(task, config, np.random.default_rng(derive(seed, "production")))
-
-
 def logged_users(task: Task, config: ExperimentConfig, seed: int) -> NDArray[np.int64]:
     """The users whom production serves."""
-    known = _known_users(task, config, np.random.default_rng(derive(seed, "production")))
     everybody = np.arange(task.Q)
-    return {"rest": np.setdiff1d(everybody, known), "all": everybody, "production": known}[config.logged_users]
+    if config.logged_users == "all":
+        return everybody
+    return np.setdiff1d(everybody, _known_users(task, config, np.random.default_rng(derive(seed, "production"))))
 
 
 def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
@@ -80,22 +68,21 @@ def build_world(task: Task, config: ExperimentConfig, seed: int) -> World:
     rng = np.random.default_rng(derive(seed, "production"))
     known = _known_users(task, config, rng)
     ratings = task.ratings
-    if config.production in ("mean", "zero"):
+    if config.production == "mean":
         ratings = ratings[known]
     elif config.production == "ratings":
         kept = rng.random(ratings.nnz) < config.production_share
         rows = np.repeat(np.arange(task.Q), np.diff(ratings.indptr))
         ratings = csr_matrix((ratings.data[kept], (rows[kept], ratings.indices[kept])), shape=ratings.shape)
     users, items = truncated_svd(ratings, config.rank, seed=derive(seed, "svd") % 2**32)
-    if config.production in ("mean", "zero"):
-        start = users.mean(0) if config.production == "mean" else np.zeros(config.rank, np.float32)
-        everybody = np.tile(start, (task.Q, 1)).astype(np.float32)
+    if config.production == "mean":
+        everybody = np.tile(users.mean(0), (task.Q, 1)).astype(np.float32)
         everybody[known] = users
         users = everybody
     scorer = MatrixFactorisation(users / config.temperature, items)
     production = _production(scorer, task, config)
     theta = config.learning.theta
-    model = models.noisy(theta, config.relevant, config.irrelevant, config.trust_bias)
+    model = models.noisy(theta, config.relevant, config.irrelevant)
     return World(task, production, logged_users(task, config, seed), theta, model)
 
 

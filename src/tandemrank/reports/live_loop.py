@@ -1,4 +1,4 @@
-"""The circle on a page: clicks per impression over time, and every round with what the gate and live traffic said."""
+"""The live loop on a page: clicks per impression over time, and every round with what the gate and live traffic said."""
 
 from html import escape
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tandemrank import __version__
 from tandemrank._base.files import write_json, write_text
-from tandemrank.experiments.live_loop import Circle, Round
+from tandemrank.experiments.live_loop import LiveResult, Round
 from tandemrank.reports import style
 from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, table_of
 from tandemrank.reports.words import bracket, decimal, signed
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table as RichTable
 
-HEADS = ("round", "old pair", "gate", "share", "new pair", "new minus old, live", "always-valid interval", "stays")
+HEADS = ("round", "old policy", "gate", "share", "new policy", "new minus old, live", "always-valid interval", "stays")
 CAPTION = (
-    "Clicks per impression as the users counted them, a dot for about 1,000 impressions. Shaded: both pairs are live, and the "
-    "diamonds are the new one's own. Each round learns from the log that the rounds before it wrote."
+    "Clicks per impression as the users counted them, a dot for about 1,000 impressions. Shaded: both policies are live, and "
+    "the diamonds are the new one's own. Each round learns from the log that the rounds before it wrote."
 )
 
 
@@ -34,57 +34,57 @@ def cells(one: Round) -> list[str]:
     return [str(one.number), decimal(one.clicks_before), one.call, *canary, one.stayed]
 
 
-def headline(circle: Circle) -> str:
-    """The circle in a line."""
-    kept = sum(one.stayed == "new" for one in circle.rounds)
+def headline(found: LiveResult) -> str:
+    """The live loop in a line."""
+    kept = sum(one.stayed == "new" for one in found.rounds)
     return (
-        f"{circle.first:.3f} clicks per impression became {circle.last:.3f} in {len(circle.rounds)} rounds; "
-        f"{kept} new pairs stayed"
+        f"{found.first:.3f} clicks per impression became {found.last:.3f} in {len(found.rounds)} rounds; "
+        f"{kept} new policies stayed"
     )
 
 
-def text(circle: Circle) -> "RichTable":
+def text(found: LiveResult) -> "RichTable":
     """The rounds in a table for a terminal."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    out = Table(*HEADS, title=headline(circle), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for one in circle.rounds:
+    out = Table(*HEADS, title=headline(found), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for one in found.rounds:
         out.add_row(*cells(one))
     return out
 
 
-def write(circle: Circle, folder: Path, *, command: str = "") -> None:
+def write(found: LiveResult, folder: Path, *, command: str = "") -> None:
     """`report.html` and `summary.json`."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in HEADS)
     lines = [
         line(escape(first), (f"<td>{escape(cell)}</td>" for cell in rest))
-        for first, *rest in (cells(one) for one in circle.rounds)
+        for first, *rest in (cells(one) for one in found.rounds)
     ]
-    reasons = "".join(f"<li>Round {one.number}: {escape(one.call)}: {escape(one.why)}.</li>" for one in circle.rounds)
+    reasons = "".join(f"<li>Round {one.number}: {escape(one.call)}: {escape(one.why)}.</li>" for one in found.rounds)
     sections = [
-        f"<header><h1>The circle</h1><p>{escape(headline(circle))}.</p></header>",
-        figure_of("Clicks over time", clicks_over_time(circle), CAPTION),
+        f"<header><h1>The live loop</h1><p>{escape(headline(found))}.</p></header>",
+        figure_of("Clicks over time", clicks_over_time(found), CAPTION),
         section("Every round", table_of([f"<tr>{head}</tr>"], lines, "Every round") + f"<ul>{reasons}</ul>"),
         reproduce(command),
     ]
-    write_text(folder / "report.html", page("The circle", sections, __version__), REPORT)
-    write_json(folder / "summary.json", circle.summary())
+    write_text(folder / "report.html", page("The live loop", sections, __version__), REPORT)
+    write_json(folder / "summary.json", found.summary())
 
 
 @style.styled
-def clicks_over_time(circle: Circle) -> "Figure":
+def clicks_over_time(found: LiveResult) -> "Figure":
     """Clicks per impression against impressions; canaries shaded."""
     figure, axes = style.panels(1, 1, 3.2)
     axis = axes[0, 0]
     last = 0
-    for moment in circle.moments:
+    for moment in found.moments:
         if moment.stage == "canary":
             axis.axvspan(last, moment.impressions, color=style.THEME["method-4"], alpha=0.12, lw=0)
         last = moment.impressions
-    x = [m.impressions for m in circle.moments]
-    axis.plot(x, [m.clicks_per_impression for m in circle.moments], marker="o", ms=4, color=style.THEME["method-2"])
-    new = [(m.impressions, m.new) for m in circle.moments if m.new is not None]
+    x = [m.impressions for m in found.moments]
+    axis.plot(x, [m.clicks_per_impression for m in found.moments], marker="o", ms=4, color=style.THEME["method-2"])
+    new = [(m.impressions, m.new) for m in found.moments if m.new is not None]
     axis.plot(*zip(*new, strict=True) if new else ([], []), ls="", marker="D", ms=5, color=style.THEME["method-4"])
     axis.set(xlabel="impressions", ylabel="clicks per impression", ylim=(0, None))
     return figure
