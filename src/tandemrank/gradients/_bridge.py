@@ -217,7 +217,7 @@ def over_rows(kernel: Callable[..., None], rows: int, *arguments: Any) -> None:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    # As many as numba has, of which a call may use fewer (`numba.set_num_threads`).
+    # Threads start when they are first needed, and a call uses as many as numba may.
     return ThreadPoolExecutor(os.cpu_count(), "tandemrank")
 
 
