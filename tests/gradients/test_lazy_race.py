@@ -2,9 +2,6 @@
 
 import itertools
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -134,30 +131,6 @@ def test_the_split_of_a_batch_changes_no_bit() -> None:
     for name in ("candidates", "s", "count", "log_edge", "log_tau", "sample_n"):
         joined = np.concatenate([getattr(part, name) for part in parts])
         np.testing.assert_array_equal(getattr(whole, name), joined, err_msg=name)
-
-
-THREADS = """
-import torch, numba
-numba.set_num_threads(int(__import__("sys").argv[1]))
-torch.set_num_threads(int(__import__("sys").argv[1]))
-from tandemrank.gradients import _bridge, lazy_race
-from tandemrank.gradients.products import Products, Source
-g = torch.Generator().manual_seed(0)
-X, Y = torch.randn(17, 30, generator=g), torch.randn(9000, 30, generator=g)
-found = lazy_race.races(Source.of(Products(X, Y)), 100, 2, _bridge.keys_for(17, g), 2.0)
-print(hash((found.candidates.tobytes(), found.s.tobytes(), found.log_edge.tobytes(), found.sample_n.tobytes())))
-"""
-
-
-def test_the_number_of_threads_changes_nothing() -> None:
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "NUMBA_NUM_THREADS": "2"}
-    one, two = (
-        subprocess.run(
-            [sys.executable, "-c", THREADS, n], capture_output=True, text=True, check=True, env=environment
-        ).stdout
-        for n in ("1", "2")
-    )
-    assert one == two
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 1e4])

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank.errors import ConfigError, PolicyError
@@ -202,34 +203,24 @@ class _At(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         queries, items, documents = ctx.saved_tensors
         gradient, by_query, by_item = row_major(grad_outputs[0]), None, None
+        # The gradient by all scores, as a matrix [B, D] of those that are not 0.
+        kept = gradient != 0
+        first = np.concatenate([[0], np.cumsum(kept.sum(1))])
+        G = csr_matrix((gradient[kept], documents.numpy()[kept], first), shape=(len(queries), len(items)))
         if ctx.needs_input_grad[0]:
-            by_query = _query_gradient(items, documents, gradient).to(queries)
+            by_query = torch.from_numpy(G @ row_major(items)).to(queries)
         if ctx.needs_input_grad[1]:
-            by_item = _item_gradient(queries, items, documents, gradient)
+            by_item = _item_gradient(G, queries, items)
             by_item = by_item if ctx.sparse else by_item.to_dense()
         return by_query, by_item, None, None
 
 
-def _query_gradient(items: Tensor, documents: Tensor, gradient: NDArray[np.float32]) -> Tensor:
-    from tandemrank.gradients._kernels import products as kernel
-
-    by_query = np.zeros((len(gradient), items.shape[1]), np.float32)
-    with compiling():
-        over_rows(kernel.query_gradient, len(gradient), row_major(items), documents.numpy(), gradient, by_query)
-    return torch.from_numpy(by_query)
-
-
-def _item_gradient(queries: Tensor, items: Tensor, documents: Tensor, gradient: NDArray[np.float32]) -> Tensor:
-    """A coalesced sparse tensor [D, F]."""
-    from tandemrank.gradients._kernels import products as kernel
-
-    start, rows = np.zeros(len(items) + 1, np.int32), np.empty(len(items), np.int64)
-    of, values = np.empty(documents.numel(), np.int32), np.empty(documents.numel(), np.float32)
-    with compiling():
-        n = kernel.by_document(documents.numpy(), gradient, start, rows, of, values)
-        rows, by_row = rows[:n].copy(), np.empty((n, items.shape[1]), np.float32)
-        over_rows(kernel.item_gradient, n, row_major(queries), rows, start, of, values, by_row)
-    index, found = torch.from_numpy(rows)[None], torch.from_numpy(by_row).to(items)
+def _item_gradient(G: csr_matrix, queries: Tensor, items: Tensor) -> Tensor:
+    """The transpose of G times the queries: a coalesced sparse tensor [D, F], of the rows that count."""
+    by_document = G.T.tocsr()
+    rows = np.flatnonzero(np.diff(by_document.indptr))
+    found = torch.from_numpy(by_document[rows] @ row_major(queries)).to(items)
+    index = torch.from_numpy(rows)[None]
     return torch.sparse_coo_tensor(index, found, items.shape, is_coalesced=True, check_invariants=False)
 
 

@@ -139,10 +139,8 @@ def _collected(
     column, first = np.arange(columns + extra), ranker[:, None]
     source_column = np.where(column < columns, column, first + column - columns)
     real = np.where(column < columns, column < first, source_column < both[:, None])
-    source_column = np.where(real, source_column, 0)
-    spread_documents, spread_scores, spread_weight = (
-        np.take_along_axis(x, source_column, 1) for x in (documents, scores, weight)
-    )
+    place = np.where(real, source_column, 0) + room * np.arange(B)[:, None]
+    spread_documents, spread_scores, spread_weight = (np.take(x, place) for x in (documents, scores, weight))
     return Plan(
         documents=torch.from_numpy(spread_documents),
         scores=torch.from_numpy(spread_scores),

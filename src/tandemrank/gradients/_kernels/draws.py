@@ -119,41 +119,44 @@ def arrivals(score, key, log_T):
 
 
 @kernel()
-def first_race(log_T, K2, histogram, order, candidates):
+def first_race(log_T, K2, histogram, bucket, candidates):
     """The candidates, in the order of their numbers. Returns (x, l, n): who just missed, the last to arrive, how many.
 
-    A histogram of the leading bits of the times finds the few documents that can have rank K2; only they are sorted
-    out. Where at most K2 documents are available all of them are candidates, and x = l = -1.
-    Shapes: log_T [D]; order, candidates [D + 1].
+    A histogram of the leading bits of the times finds the few documents that can have rank K2; only they are looked
+    through. Where at most K2 documents are available all of them are candidates, and x = l = -1.
+    Shapes: log_T [D]; bucket, candidates [D + 1].
     """
     histogram[:] = 0
     for d in range(log_T.size):
         histogram[ordered(log_T[d]) >> u32(21)] += 1
     # The bucket of +inf holds those who never arrive: no finite time is as large.
-    available = log_T.size - histogram[ordered(f32(np.inf)) >> u32(21)]
-    x, key_x = -1, f32(np.inf)
-    if available > K2:
-        bucket, below = 0, 0
-        while below + histogram[bucket] <= K2:
-            below += histogram[bucket]
-            bucket += 1
+    there = log_T.size - histogram[ordered(f32(np.inf)) >> u32(21)]
+    missed, ties = f32(np.inf), 0
+    if there > K2:
+        number, below = 0, 0
+        while below + histogram[number] <= K2:
+            below += histogram[number]
+            number += 1
         n = np.int64(0)
         for d in range(log_T.size):
-            order[n] = d
-            n += ordered(log_T[d]) >> u32(21) == bucket
-        select(order, n, log_T, K2 - below)
-        x = order[K2 - below]
-        key_x = log_T[x]
-    n = 0
+            bucket[n] = log_T[d]
+            n += ordered(log_T[d]) >> u32(21) == number
+        missed = time_of_rank(bucket, n, K2 - below, f32(np.inf))
+        ties = K2 - below - _before(bucket, n, missed)
+    # Of those at the very time of who just missed, the first by number are candidates.
+    n, x = 0, -1
     for d in range(log_T.size):
         candidates[n] = d
-        n += (log_T[d] < key_x) | ((log_T[d] == key_x) & (d < x))
-    last = -1
-    if x >= 0:
-        last = candidates[0]
-        for j in range(1, n):
-            if log_T[candidates[j]] >= log_T[last]:
-                last = candidates[j]
+        tie = log_T[d] == missed
+        n += (log_T[d] < missed) | (tie & (ties > 0))
+        x = d if tie & (ties == 0) else x
+        ties -= tie
+    if there <= K2:
+        return -1, -1, n
+    last = candidates[0]
+    for j in range(1, n):
+        if log_T[candidates[j]] >= log_T[last]:
+            last = candidates[j]
     return x, last, n
 
 
@@ -298,9 +301,8 @@ def available(s, candidates):
     """Everybody who is available, where nobody can miss: no clock needs to be drawn for that. Returns how many."""
     n = 0
     for d in range(s.size):
-        if s[d] > f32(-np.inf):
-            candidates[n] = d
-            n += 1
+        candidates[n] = d
+        n += s[d] > f32(-np.inf)
     return n
 
 
@@ -327,12 +329,11 @@ def draw(s, r, key, K2, w, scratch):
     log_T, candidates, scores, D = floats[0], documents[0], floats[4], s.size
     if K2 < D:
         arrivals(s, stream(key, u64(0)), log_T[:D])
-        x, last, n = first_race(log_T[:D], K2, histogram, documents[1], candidates)
+        x, last, n = first_race(log_T[:D], K2, histogram, floats[1], candidates)
     else:
         x, last, n = -1, -1, available(s, candidates)
-        log_T[:D] = f32(np.inf)
-        for j in range(n):
-            log_T[candidates[j]] = f32(0.0)
+        for d in range(D):
+            log_T[d] = f32(0.0) if s[d] > f32(-np.inf) else f32(np.inf)
     for j in range(n):
         scores[j] = r[candidates[j]]
     second_race(candidates, n, scores, stream(key, u64(1)), np.bool_(True), floats[1], shown, lists[0])
@@ -365,7 +366,7 @@ def candidates_of(s, key, is_drawn, K2, below, limit, floats, documents, order, 
     else:
         for d in range(D):
             log_T[d] = f32(0.0) - s[d]  # never -0, which comes before 0 by its bits
-    x, _, n = first_race(log_T, K2, histogram, order, found)
+    x, _, n = first_race(log_T, K2, histogram, floats[1], found)
     missed = log_T[x] if x >= 0 else f32(np.inf)
     for j in range(n):
         # In the order of their numbers: no time is overwritten before its turn.

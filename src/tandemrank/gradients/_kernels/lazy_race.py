@@ -91,7 +91,8 @@ def set_horizons(first, stop, X, Y, given, some, K2, samples, wide, b, margin, l
     pattern's, is `wide` times as long. `margin` bounds the rounding of a product.
     Shapes: X [B, F]; Y [D, F]; given [B, D or 0]; b, margin, log_tau [B]; log_T [B, U], U = S or S + 1.
     """
-    D, rounding = Y.shape[0], rounding_of(Y[some])
+    D, part = Y.shape[0], Y[some]
+    rounding = rounding_of(part)
     needed, share = f32(K2 + 1 + 4.0 * np.sqrt(K2 + 1.0)), f32(D) / f32(some.size)
     rank = sampled_rank(needed, share, _ERRORS)
     edge, count = np.empty(BINS + 1, np.float32), np.empty(BINS + 1, np.float32)
@@ -99,7 +100,7 @@ def set_horizons(first, stop, X, Y, given, some, K2, samples, wide, b, margin, l
     for q in range(first, stop):
         margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
         for j in range(some.size):
-            score[j] = own_score(X, Y, given, q, some[j])
+            score[j] = score_of(X[q], part, j, given[q, some[j]] if given.size > 0 else f32(0.0))
         n, bins = binned(score, rank, order, cost, edge, count)
         rate, number = edge[:bins], count[:bins]
         log_T[q], log_tau[q], b[q] = f32(-np.inf), f32(-np.inf), f32(np.inf)
@@ -251,8 +252,8 @@ def _complete(X, Y, given, q, log_T, key, K, docs, scores, times, n, own, own_s,
     for j in range(n):
         own[j], own_s[j], at[j] = docs[j], scores[j], times[j]
         rest[docs[j]] = f32(np.inf)
-    order, found = np.empty(D + 1, np.int32), np.empty(D + 1, np.int32)
-    missed, _, more = first_race(rest, K - n, np.empty(BUCKETS, np.int32), order, found)
+    bucket, found = np.empty(D + 1, np.float32), np.empty(D + 1, np.int32)
+    missed, _, more = first_race(rest, K - n, np.empty(BUCKETS, np.int32), bucket, found)
     for j in range(more):
         d = found[j]
         if rest[d] < f32(np.inf):

@@ -5,9 +5,7 @@ Products of matrices round differently in batches of different size. So they onl
 """
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from tandemrank.gradients._kernels.compiled import SUMS, kernel
 from tandemrank.gradients._kernels.draws import select
@@ -16,8 +14,6 @@ from tandemrank.gradients._kernels.float32 import above, f32, i32
 # Documents per block: a row of products fits in the cache.
 BLOCK = 4096
 BINS = 128
-_AHEAD = 8  # documents that are loaded before their turn
-_LINE, _LINES = 16, 4  # floats per line of the cache, lines of a document
 
 
 @kernel(fastmath=SUMS)
@@ -109,13 +105,14 @@ def binned(score, rank, order, cost, edge, count):
 @kernel()
 def set_levels(first, stop, X, Y, given, some, wanted, b, margin):
     """A level that very probably at least `wanted` documents exceed, from the scores of the documents `some`; or -inf."""
-    rounding = rounding_of(Y[some])
+    part = Y[some]
+    rounding = rounding_of(part)
     rank = sampled_rank(f32(wanted), f32(Y.shape[0]) / f32(some.size), f32(3.0))
     score, cost, order = np.empty(some.size, np.float32), np.empty(some.size, np.float32), np.empty(some.size, np.int32)
     for q in range(first, stop):
         margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
         for j in range(some.size):
-            score[j] = own_score(X, Y, given, q, some[j])
+            score[j] = score_of(X[q], part, j, given[q, some[j]] if given.size > 0 else f32(0.0))
         # Just below, so that all who have this score exceed it: many may have the same.
         b[q] = np.nextafter(highest_of(score, rank, order, cost), f32(-np.inf))
 
@@ -169,87 +166,15 @@ def keep_highest(first, stop, docs, scores, filled, wanted):
             filled[q] = wanted
 
 
-# The scores of some documents, with gradients
-
-
-@intrinsic
-def fetch(typing_context, Y, d):
-    """Begins to load Y[d]: the rows of some documents lie all over the memory, and who waits for one may wait for several."""
-
-    def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        fetch = builder.module.declare_intrinsic(
-            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        )
-        size = builder.extract_value(array.shape, 1)
-        start = builder.gep(array.data, [builder.mul(arguments[1], size)])
-        last = builder.sub(size, ir.Constant(size.type, 1))
-        for number in range(_LINES):
-            step = ir.Constant(size.type, number * _LINE)
-            step = builder.select(builder.icmp_signed("<", step, last), step, last)
-            place = builder.bitcast(builder.gep(start, [step]), byte)
-            builder.call(fetch, [place, word(0), word(3), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(Y, types.int64), generate
+# The scores of some documents
 
 
 @kernel()
 def scores_at(first, stop, X, Y, documents, scores):
     """The products at some documents of each query.  Shapes: X [B, F]; Y [D, F]; documents, scores [B, M]."""
-    M = documents.shape[1]
     for q in range(first, stop):
-        for j in range(M):
-            fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
+        for j in range(documents.shape[1]):
             scores[q, j] = dot(X[q], Y[documents[q, j]])
-
-
-@kernel()
-def query_gradient(first, stop, Y, documents, gradient, by_query):
-    """by_query[q] = sum_j gradient[q, j] Y[documents[q, j]], which comes in as zeros.  Shapes: as `scores_at`; [B, F]."""
-    M = documents.shape[1]
-    for q in range(first, stop):
-        for j in range(M):
-            if gradient[q, j] != f32(0.0):
-                fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
-                for f in range(Y.shape[1]):
-                    by_query[q, f] += gradient[q, j] * Y[documents[q, j], f]
-
-
-@kernel()
-def by_document(documents, gradient, start, rows, queries, values):
-    """Everything that has a gradient, in the order of the documents; returns how many documents there are.
-
-    Shapes: start [D + 1], comes in as zeros; rows [D], filled with the documents; queries, values [B M], those of rows[i] end
-    at start[rows[i]], query after query.
-    """
-    B, M = documents.shape
-    for q in range(B):
-        for j in range(M):
-            start[documents[q, j] + 1] += gradient[q, j] != f32(0.0)
-    n = 0
-    for d in range(start.size - 1):
-        rows[n] = d
-        n += start[d + 1] > 0
-        start[d + 1] += start[d]
-    for q in range(B):
-        for j in range(M):
-            if gradient[q, j] != f32(0.0):
-                place = start[documents[q, j]]
-                queries[place], values[place] = q, gradient[q, j]
-                start[documents[q, j]] = place + 1
-    return n
-
-
-@kernel()
-def item_gradient(first, stop, X, rows, start, queries, values, by_row):
-    """by_row[i] = sum of gradient[q, j] X[q] over all (q, j) with the document rows[i].  Shapes: by_row [n, F], filled."""
-    for i in range(first, stop):
-        by_row[i] = f32(0.0)
-        for place in range(start[rows[i - 1]] if i > 0 else 0, start[rows[i]]):
-            for f in range(X.shape[1]):
-                by_row[i, f] += values[place] * X[queries[place], f]
 
 
 @kernel()

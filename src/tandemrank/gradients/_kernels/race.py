@@ -26,16 +26,17 @@ TYPICAL_DOCUMENTS, TYPICAL_STEPS = 512, 8
 
 
 @njit(inline="always")
-def chance_at(y):
-    """1 - exp(-y), the chance to arrive before rate times time is y; accurate for tiny chances too."""
-    return f32(1.0) - exp(-y) if y > f32(0.02) else y * (f32(1.0) - y * (f32(0.5) - y * f32(1.0 / 6.0)))
+def chances_at(y):
+    """(1 - exp(-y), y exp(-y)): the chance to arrive before rate times time is y, accurate for tiny ones too, and its slope."""
+    e = exp(-y)
+    series = y * (f32(1.0) - y * (f32(0.5) - y * f32(1.0 / 6.0)))
+    return f32(1.0) - e if y > f32(0.02) else series, y * e
 
 
 @njit(inline="always")
 def chances(s_d, log_tau):
     """(p, lambda tau exp(-lambda tau)) with p = 1 - exp(-lambda tau)."""
-    y = min(exp(s_d + log_tau), MOST)
-    return chance_at(y), y * exp(-y)
+    return chances_at(min(exp(s_d + log_tau), MOST))
 
 
 @kernel(fastmath=SUMS)
@@ -353,12 +354,12 @@ def utility(first, stop, s, r, keys, indptr, indices, weights, theta, K2, sample
 
 
 @kernel()
-def add_moments(rho, total, moments, totals, start, q):
-    """Adds what the exposures of one sample say: rho, rho^2, rho S from the entry `start` on; S, S^2 of the query."""
+def add_moments(rho, docs, total, moments, totals, start, q):
+    """Adds what the exposures of one sample say: rho, rho^2, rho S of `docs` from the entry `start` on; S, S^2 of the query."""
     totals[0, q] += total
     totals[1, q] += total * total
-    for j in range(rho.size):
-        one = np.float64(rho[j])
+    for j in range(docs.size):
+        one = np.float64(rho[docs[j]])
         moments[0, start + j] += one
         moments[1, start + j] += one * one
         moments[2, start + j] += one * total
@@ -376,7 +377,6 @@ def exposure(first, stop, s, r, keys, indptr, indices, theta, K2, samples, momen
     w, everybody = np.zeros(D, np.float32), np.arange(D).astype(np.int32)
     for q in range(first, stop):
         docs = indices[indptr[q] : indptr[q + 1]]
-        rho = np.empty(docs.size, np.float32)
         for sample in range(samples):
             state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
             own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
@@ -384,6 +384,4 @@ def exposure(first, stop, s, r, keys, indptr, indices, theta, K2, samples, momen
             for d in range(D):
                 block[0, d] *= block[2, d]
                 total += block[0, d]
-            for j in range(docs.size):
-                rho[j] = block[0, docs[j]]
-            add_moments(rho, total, moments, totals, indptr[q], q)
+            add_moments(block[0], docs, total, moments, totals, indptr[q], q)

@@ -6,7 +6,7 @@ from numba import njit
 from tandemrank.gradients._kernels.compiled import MATHS, kernel
 from tandemrank.gradients._kernels.float32 import exp, f32
 from tandemrank.gradients._kernels.products import own_score
-from tandemrank.gradients._kernels.race import MOST, TYPICAL_DOCUMENTS, chance_at, typical_time
+from tandemrank.gradients._kernels.race import MOST, TYPICAL_DOCUMENTS, chances_at, typical_time
 
 
 @njit(inline="always")
@@ -58,10 +58,9 @@ def _without_weight(docs, scores, n, indices, weights, documents, s):
 def _patterns(s, own, log_reach, log_t, x, h):
     """x_d, 1 for the first `own`, 1 / pi_d for the others; and h_d = y exp(-y), y = lambda_d t."""
     for j in range(s.size):
-        pi = max(chance_at(_rate(s[j], log_reach)), f32(1e-30))
+        pi = max(chances_at(_rate(s[j], log_reach))[0], f32(1e-30))
         x[j] = f32(1.0) if j < own else f32(1.0) / pi
-        y = _rate(s[j], log_t)
-        h[j] = y * exp(-y)
+        h[j] = chances_at(_rate(s[j], log_t))[1]
 
 
 @kernel(fastmath=MATHS)
@@ -82,7 +81,7 @@ def _add_race(s, w, documents, own, delta, first, log_t, w_first, place, g):
             g[j] += delta[k] * y * exp(-y) * (w[j] - (w_first[k + 1] if later else w_first[k]))
         for j in range(own):
             y = _rate(s[j], log_t[k + 1] if place[j] <= k else log_t[k])
-            value += np.float64(delta[k] * w[j] * chance_at(y))
+            value += np.float64(delta[k] * w[j] * chances_at(y)[0])
     return value
 
 

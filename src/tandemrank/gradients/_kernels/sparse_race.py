@@ -15,8 +15,8 @@ from tandemrank.gradients._kernels.products import own_score
 from tandemrank.gradients._kernels.race import (
     MOST,
     add_moments,
-    chance_at,
     chances,
+    chances_at,
     others_matter,
     others_terms,
     own_terms,
@@ -70,7 +70,7 @@ def _inverse_chances(s, n, own, places, count, log_edge, arrived_y, inside, inve
         for d in range(n):
             arrived_y[d] += min(exp(s[d] + log_edge[i, 1 if inside[d] else 0]), MOST)
     for d in range(n):
-        p = chance_at(min(arrived_y[d], MOST))
+        p = chances_at(min(arrived_y[d], MOST))[0]
         inverse[d] = f32(1.0) if d < own else inverse[d] / max(p, f32(1e-30))
 
 
@@ -280,4 +280,4 @@ def exposure(
                 d = places[q, i, j]
                 if d >= nw and r_q[d] > f32(-np.inf):
                     total += block[0, d]
-            add_moments(block[0, :nw], total, moments, totals, indptr[q], q)
+            add_moments(block[0], everybody[:nw], total, moments, totals, indptr[q], q)
