@@ -219,7 +219,9 @@ def _item_gradient(G: csr_matrix, queries: Tensor, items: Tensor) -> Tensor:
     """The transpose of G times the queries: a coalesced sparse tensor [D, F], of the rows that count."""
     by_document = G.T.tocsr()
     rows = np.flatnonzero(np.diff(by_document.indptr))
-    found = torch.from_numpy(by_document[rows] @ row_major(queries)).to(items)
+    first = by_document.indptr[np.append(0, rows + 1)]  # without the documents that have no entry
+    few = csr_matrix((by_document.data, by_document.indices, first), shape=(len(rows), len(queries)))
+    found = torch.from_numpy(few @ row_major(queries)).to(items)
     index = torch.from_numpy(rows)[None]
     return torch.sparse_coo_tensor(index, found, items.shape, is_coalesced=True, check_invariants=False)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit
 
 from tandemrank.gradients._kernels.compiled import MATHS, SUMS, kernel
-from tandemrank.gradients._kernels.draws import BLOCK, arrives_before, draw, scratch_space, stream
+from tandemrank.gradients._kernels.draws import BLOCK, draw, scratch_space, stream
 from tandemrank.gradients._kernels.float32 import exp, f32, log, u64
 
 MOST = f32(80.0)  # rate times time from which on somebody has surely arrived
@@ -190,16 +190,17 @@ def own_terms(s, r, docs, theta, delta, state, scratch, block):
     log_t = lists[2, :K]
     _without(outside, lists[0], log_t)
     _sweep(score[:n], log_t, delta, value, slope, y_first)
+    log_T_x, log_T_last = (log_T[x], log_T[last]) if x >= 0 else (f32(np.inf), f32(np.inf))
     for j in range(n):
         d = docs[j]
-        is_candidate = x < 0 or arrives_before(log_T, d, x)
+        is_candidate = x < 0 or log_T[d] < log_T_x or (log_T[d] == log_T_x and d < x)
         if log_T[d] == f32(np.inf) or r[d] == f32(-np.inf):
             # Never a candidate, or a candidate whom the re-ranker never shows: its own weight counts for nothing.
             chance[j], density[j] = f32(0.0), f32(0.0)
         elif x < 0:
             chance[j], density[j] = f32(1.0), f32(0.0)
         else:
-            chance[j], density[j] = chances(s[d], log_T[x] if is_candidate else log_T[last])
+            chance[j], density[j] = chances(s[d], log_T_x if is_candidate else log_T_last)
         # Who is shown sees the list without itself; a candidate also sees the last candidate, others do not.
         place = min(_place_of(d, shown), K) if is_candidate else outside
         if place != outside:
