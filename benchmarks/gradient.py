@@ -99,9 +99,9 @@ def by_pl_rank(samples: int) -> Estimate:
     def estimate(of: World, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         r, n = of.r.detach().numpy(), len(of.r)
         value, grad = np.zeros(n), np.empty_like(r)
-        pl_rank.utility(
-            r, _bridge.keys_for(n, generator), of.w.indptr.astype(np.int64), of.w.indices.astype(np.int32), of.w.data,
-            of.theta.numpy(), samples, _bridge.chunks(n), value, grad,
+        _bridge.over_rows(
+            pl_rank.utility, n, r, _bridge.keys_for(n, generator), *_bridge.entries(of.w), of.theta.numpy(), samples, value,
+            grad,
         )  # fmt: skip
         return torch.zeros(1), torch.from_numpy(grad)
 

@@ -12,7 +12,6 @@ samples and multiplied by a document's rate once. It draws its lists by the cloc
 """
 
 import numpy as np
-from numba import prange
 
 from tandemrank.gradients._kernels.compiled import kernel
 from tandemrank.gradients._kernels.draws import arrivals, first_arrivals, stream
@@ -45,35 +44,31 @@ def _add_shown(shown, filled, left, rate, w, theta, PR, total, DR_less, RI_less)
     return DR, RI
 
 
-@kernel(parallel=True)
-def utility(r, keys, indptr, indices, weights, theta, samples, chunks, value, grad):
-    """Mean reward and PL-Rank-3 gradient of a one-stage policy, each the mean over the samples.
+@kernel()
+def utility(first, stop, r, keys, indptr, indices, weights, theta, samples, value, grad):
+    """Mean reward and PL-Rank-3 gradient of a one-stage policy for the rows first ... stop - 1, means over the samples.
 
     Shapes: r, grad [B, D]; keys, value [B]; indptr [B + 1]; indices, weights [nnz]; theta [K]. `value` comes in as zeros.
     """
-    B, D = r.shape
-    K = theta.size
+    D, K = r.shape[1], theta.size
     everybody = np.arange(D).astype(np.int32)
-    for chunk in prange(chunks):
-        log_Q, rate, w = np.empty(D, np.float32), np.empty(D), np.zeros(D)
-        shown, times, PR, sums = np.empty(K, np.int32), np.empty(K, np.float32), np.empty(K + 1), np.empty((3, D))
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            for j in range(indptr[q], indptr[q + 1]):
-                w[indices[j]] = weights[j]
-            _rates(r[q], r[q], rate)
-            everything, DR, RI = rate.sum(), 0.0, 0.0
-            sums[:] = 0.0
-            for sample in range(samples):
-                arrivals(r[q], stream(stream(keys[q], u64(sample)), u64(1)), log_Q)
-                filled = first_arrivals(everybody, log_Q, D, shown, times)
-                DR_sample, RI_sample = _add_shown(
-                    shown, filled, everything, rate, w, theta, PR, sums[0], sums[1], sums[2]
-                )
-                DR += DR_sample
-                RI += RI_sample
-                value[q] += PR[0] / samples
-            for d in range(D):
-                own = w[d] * (DR + sums[1, d]) - (RI + sums[2, d])
-                grad[q, d] = f32((sums[0, d] + rate[d] * own) / samples)
-            for j in range(indptr[q], indptr[q + 1]):
-                w[indices[j]] = 0.0
+    log_Q, rate, w = np.empty(D, np.float32), np.empty(D), np.zeros(D)
+    shown, times, PR, sums = np.empty(K, np.int32), np.empty(K, np.float32), np.empty(K + 1), np.empty((3, D))
+    for q in range(first, stop):
+        for j in range(indptr[q], indptr[q + 1]):
+            w[indices[j]] = weights[j]
+        _rates(r[q], r[q], rate)
+        everything, DR, RI = rate.sum(), 0.0, 0.0
+        sums[:] = 0.0
+        for sample in range(samples):
+            arrivals(r[q], stream(stream(keys[q], u64(sample)), u64(1)), log_Q)
+            filled = first_arrivals(everybody, log_Q, D, shown, times)
+            DR_sample, RI_sample = _add_shown(shown, filled, everything, rate, w, theta, PR, sums[0], sums[1], sums[2])
+            DR += DR_sample
+            RI += RI_sample
+            value[q] += PR[0] / samples
+        for d in range(D):
+            own = w[d] * (DR + sums[1, d]) - (RI + sums[2, d])
+            grad[q, d] = f32((sums[0, d] + rate[d] * own) / samples)
+        for j in range(indptr[q], indptr[q + 1]):
+            w[indices[j]] = 0.0

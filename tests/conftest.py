@@ -30,9 +30,9 @@ def ml1m_zip() -> Path:
 LONGEST = (
     "test_tutorial.py",
     "test_grid.py",
+    "test_ray_train.py",
     "test_sparse_race.py",
     "test_malformed.py",
-    "test_lazy_race.py",
     "test_docs.py",
 )
 

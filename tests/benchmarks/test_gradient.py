@@ -124,8 +124,8 @@ def test_pl_rank_3_by_enumeration(seed: int) -> None:
     weights = csr_matrix(np.tile(np.array(w, np.float32), (n, 1)))
     found, grad = np.zeros(n), np.empty((n, len(r)), np.float32)
     pl_rank.utility(
-        np.tile(np.array(r, np.float32), (n, 1)), _bridge.keys_for(n, seeded(seed)), weights.indptr.astype(np.int64),
-        weights.indices, weights.data, np.array(theta, np.float32), 2, 1, found, grad,
+        0, n, np.tile(np.array(r, np.float32), (n, 1)), _bridge.keys_for(n, seeded(seed)), *_bridge.entries(weights),
+        np.array(theta, np.float32), 2, found, grad,
     )  # fmt: skip
     assert_mean(torch.from_numpy(found), value, f"world {seed}, value")
     assert_mean(torch.from_numpy(grad), by_r, f"world {seed}, gradient")

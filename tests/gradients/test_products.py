@@ -76,7 +76,7 @@ def test_a_level_is_exceeded_by_enough_and_not_by_many_more(wanted: int) -> None
     scores[:, ::5_000] += 1000.0
     source = products.Source.of(scores)
     b, margin = np.empty(4, np.float32), np.empty(4, np.float32)
-    kernel.set_levels(source.X, source.Y, source.given, source.some(), wanted, 1, b, margin)
+    kernel.set_levels(0, 4, source.X, source.Y, source.given, source.some(), wanted, b, margin)
     above = (scores.numpy() > b[:, None]).sum(1)
     assert (above >= wanted).all()
     assert (above < wanted + 2_000).all()

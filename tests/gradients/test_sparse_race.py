@@ -11,12 +11,9 @@ import enumeration
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import lazy_race, race, sparse_race
 from tandemrank.gradients.products import Products, at
+from worlds import assert_mean, seeded
 
 INF = math.inf
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def force(monkeypatch, b: float, log_T: float) -> None:
@@ -43,13 +40,6 @@ def value_and_gradients(s, r, w, theta, K2, **options):
         for documents, gradient in ((plan.generator_documents, by_c), (plan.ranker_documents, by_r))
     ]
     return value.detach(), *spread
-
-
-def assert_mean(sample: torch.Tensor, exact, what: str) -> None:
-    """The mean over the first axis is within five of its own standard errors of the exact value."""
-    sample, exact = sample.double(), torch.tensor(exact, dtype=torch.float64)
-    error = sample.std(0) / len(sample) ** 0.5
-    assert torch.all((sample.mean(0) - exact).abs() <= 5 * error + 1e-6), f"{what}: {sample.mean(0)} against {exact}"
 
 
 # (D, K2, K), (b, log T) or None as chosen, races

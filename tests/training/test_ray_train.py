@@ -90,7 +90,10 @@ def folder(tmp_path) -> Path:
 def test_on_two_nodes_with_a_worker_killed_in_the_middle_of_an_epoch(folder) -> None:
     pytest.importorskip("pyarrow", reason="the extra `cluster` is not installed")
     pytest.importorskip("ray", reason="the extra `cluster` is not installed")
-    environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    quickly = {
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2"
+    }  # it looks every two seconds otherwise who has died or is ready
+    environment = {**os.environ, **quickly, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     line = [sys.executable, "-c", ON_TWO_NODES, str(folder), json.dumps(SWITCHES)]
     out = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=1200)
     assert out.returncode == 0, out.stderr[-3000:]

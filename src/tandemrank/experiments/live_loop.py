@@ -33,7 +33,7 @@ PATIENCE = 60.0  # seconds in which the log must grow: how fast it does is the m
 HELD_BACK = 0.35  # of a round's log, its end, which training does not see and the gate decides on
 
 LIVE_DEMO = Kind(
-    "live demo", r"report\.html|summary\.json|(pairs|log)/.*", lambda path: has_keys(path / "summary.json", "rounds")
+    "live demo", r"report\.html|summary\.json|(policies|log)/.*", lambda path: has_keys(path / "summary.json", "rounds")
 )
 
 Stage = Literal["log", "canary"]
@@ -137,15 +137,15 @@ class Users:
 def run(
     folder: Path, *, size: Size | None = None, seed: int = 0, say: Callable[[str], None] = lambda words: None
 ) -> LiveResult:
-    """The live loop in a new folder: `folder/pairs` and `folder/log`."""
+    """The live loop in a new folder: `folder/policies` and `folder/log`."""
     size, begin = size or Size(), time.monotonic()
     config = ExperimentConfig(queries=size.queries, items=size.items, rank=size.rank)
     world = build_world(load_task(config), config, seed)
     first = start_policy(world, config, size.candidates)
-    first.save(folder / "pairs" / "round-0")
+    first.save(folder / "policies" / "round-0")
     token = f"{derive(seed, 'token'):032x}"
     options = ("--log", str(folder / "log"), "--window", "1", "--settle", "0.2", "--seal-seconds", "0.5")
-    with started(str(folder / "pairs" / "round-0"), *options, token=token) as (url, _):
+    with started(str(folder / "policies" / "round-0"), *options, token=token) as (url, _):
         say(f"the server answers at {url}")
         client = Client(url, token=token)
         loop = _Loop(folder, Users(world, client, derive(seed, "users") % 2**32), first, size, seed, say)
@@ -200,7 +200,7 @@ class _Loop:
 
     def _canary(self, number: int, policy: TwoStagePolicy, gate: Gate, before: float) -> Round:
         name = f"round-{number}"
-        policy.save(self.folder / "pairs" / name)
+        policy.save(self.folder / "policies" / name)
         new = self.client.call("POST", "/policies", {"folder": name})["policy"]
         self.client.call("POST", "/split", {"policy": new, "share": gate.share})
         clicks, verdict = self.stage(number, "canary", self.size.canary, new)
@@ -212,7 +212,9 @@ class _Loop:
             self.live = policy
         elif len(status["traffic"]["arms"]) > 1:
             self.client.call("POST", "/rollback")
-        self.say(f"round {number}: live traffic says {verdict}: {found['difference']:+.3f} clicks per impression")
+        gap = found["difference"]
+        by = "too little traffic to compare" if gap is None else f"{gap:+.3f} clicks per impression"
+        self.say(f"round {number}: live traffic says {verdict}: {by}")
         return Round(
             number=number,
             call=gate.call,

@@ -1,6 +1,6 @@
 """Plackett-Luce lists, and the gradients of what they show.
 
-- `plackett_luce`: sampling and log-probability, functions only
+- `plackett_luce`: many lists from few rows of scores, for simulation
 - `race`: exposures, utilities and their gradients by the race: our own contribution (docs/race.md)
 - `coarse`: scores within bounds from one byte per number, so that few of very many need be computed
 - `single`: one list and one row of scores at a time, for live answers

@@ -1,9 +1,13 @@
-"""Between torch and the compiled kernels: checked problems, gradients for autograd, sparse weights."""
+"""Between torch and the compiled kernels: checked problems, gradients for autograd, sparse weights, threads."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -73,8 +77,7 @@ class Problem:
             )
         for stage, scores in (("candidate", s_c), ("ranker", s_r)):
             check_scores(scores.detach(), stage)
-        if theta.ndim != 1 or len(theta) == 0 or not bool(torch.isfinite(theta).all()):
-            raise ConfigError(f"theta must be a list of finite examination probabilities, one a rank; got {theta}.")
+        check_theta(theta)
         if K2 < 1 or samples < 1:
             raise ConfigError(f"K2 and samples must be at least 1; got K2 = {K2}, samples = {samples}.")
         return Problem(theta.detach(), int(K2), int(samples), keys_for(len(s_c), generator))
@@ -92,17 +95,30 @@ def check_scores(scores: Tensor, stage: str) -> None:
         )
 
 
-def checked_weights(w: Weights, scores: Tensor) -> Weights:
-    """Finite weights in the shape of the scores: a tensor, or any sparse matrix as CSR with each entry once."""
+def check_theta(theta: Tensor) -> None:
+    """Refuses what is not a curve of examination."""
+    if theta.ndim != 1 or len(theta) == 0 or not bool(torch.isfinite(theta).all()):
+        raise ConfigError(f"theta must be a list of finite examination probabilities, one per rank; got {theta}.")
+
+
+def checked_weights(w: Weights, shape: tuple[int, ...]) -> csr_matrix:
+    """Finite weights in the shape of the scores, from a tensor or any sparse matrix: CSR, each entry once."""
     if not (isinstance(w, Tensor) or issparse(w)):
-        raise ConfigError(f"weights must be a tensor or a sparse matrix of scipy; {type(w).__name__} came.")
-    if tuple(w.shape) != tuple(scores.shape):
-        raise ConfigError(f"weights must have the shape of the scores, {tuple(scores.shape)}, not {tuple(w.shape)}.")
-    w = w if isinstance(w, Tensor) else canonical_csr(w)
-    total = float(w.sum()) if isinstance(w, Tensor) else float(w.data.sum())
-    if not np.isfinite(total):
+        raise ConfigError(f"weights must be a tensor or a sparse matrix of scipy; got {type(w).__name__}.")
+    if tuple(w.shape) != tuple(shape):
+        raise ConfigError(f"weights must have the shape of the scores, {tuple(shape)}, not {tuple(w.shape)}.")
+    found = csr_matrix(w.detach().cpu().numpy()) if isinstance(w, Tensor) else canonical_csr(w)
+    if not np.isfinite(found.data.sum(dtype=np.float64)):
         raise ConfigError("weights must be finite; a propensity of 0 gives infinite weights, clip it from below.")
-    return w
+    return found
+
+
+Entries: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
+
+
+def entries(w: csr_matrix) -> Entries:
+    """Bounds of the rows, columns and numbers of a matrix, in the types of the kernels.  Shapes: [B + 1], [nnz], [nnz]."""
+    return w.indptr.astype(np.int64), w.indices.astype(np.int32), w.data.astype(np.float32)
 
 
 Solution: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
@@ -131,6 +147,35 @@ def differentiable(s_c: Tensor, s_r: Tensor, solve: Callable[[Tensor, Tensor], S
     return result
 
 
+def solved(
+    kernel: Callable[..., None],
+    s_c: Tensor,
+    s_r: Tensor,
+    w: csr_matrix,
+    problem: Problem,
+    wanted: tuple[bool, bool],
+    *more: Any,
+) -> Solution:
+    """Value and gradients of a utility by the kernel of an estimator; a gradient that nobody wants is [B, 0], and costs
+    nothing.  Shapes: s_c, s_r, w [B, D] -> [B], [B, D], [B, D]."""
+    s, r, value = row_major(s_c), row_major(s_r), np.zeros(len(s_c))
+    grad_c, grad_r = (np.zeros((len(s), s.shape[1] if wants else 0), np.float32) for wants in wanted)
+    with compiling():
+        over_rows(
+            kernel, len(s), s, r, problem.keys, *entries(w), row_major(problem.theta), problem.K2, problem.samples, *more,
+            value, grad_c, grad_r,
+        )  # fmt: skip
+    by_c, by_r = (
+        torch.from_numpy(x).to(s_c) if wants else None for x, wants in zip((grad_c, grad_r), wanted, strict=True)
+    )
+    return torch.from_numpy(value).to(s_c), by_c, by_r
+
+
+def needs_gradient(scores: Tensor) -> bool:
+    """Whether autograd will ask for the gradient by these scores."""
+    return scores.requires_grad and torch.is_grad_enabled()
+
+
 _called_once = threading.Event()
 
 
@@ -155,11 +200,26 @@ def row_major(x: Tensor) -> NDArray[np.float32]:
     return x.detach().to(torch.float32).contiguous().cpu().numpy()
 
 
-def chunks(queries: int) -> int:
+def over_rows(kernel: Callable[..., None], rows: int, *arguments: Any) -> None:
+    """kernel(first, stop, *arguments) for parts of the rows 0 ... rows - 1, as many parts as numba may use threads.
+
+    Kernels hold no lock of the interpreter and write rows of their own, so that the number of parts changes no result.
+    """
     import numba
 
-    return int(max(1, min(queries, numba.get_num_threads())))
+    parts = max(1, min(rows, numba.get_num_threads()))
+    own, *others = pairwise(rows * part // parts for part in range(parts + 1))
+    waiting = [_pool().submit(kernel, *part, *arguments) for part in others]
+    kernel(*own, *arguments)
+    for part in waiting:
+        part.result()
 
 
-def sparse(w: Weights) -> csr_matrix:
-    return csr_matrix(w.detach().cpu().numpy()) if isinstance(w, Tensor) else w
+@cache
+def _pool() -> ThreadPoolExecutor:
+    # Threads start when they are first needed, and a call uses as many as numba may.
+    return ThreadPoolExecutor(os.cpu_count(), "tandemrank")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork

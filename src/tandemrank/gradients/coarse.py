@@ -93,7 +93,7 @@ class Bounded:
         with compiling():
             kernel.bounded_race(
                 self.query, self.coarse.items, self.upper, self.coarse.reach, self.length, np.uint64(0), False, n,
-                np.empty(0, np.float32), np.inf, floats, documents, order, found,
+                np.empty(0, np.float32), np.float32(np.inf), floats, documents, order, found,
             )  # fmt: skip
             scores = np.empty(n, np.float32)
             row_products(self.query, self.coarse.items[found], scores)

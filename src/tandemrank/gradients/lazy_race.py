@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank.errors import ConfigError
-from tandemrank.gradients._bridge import chunks, compiling, keys_for
+from tandemrank._base.random import GOLDEN, mix
+from tandemrank.gradients._bridge import compiling, keys_for, over_rows
 from tandemrank.gradients.products import GeneratorScores, Source, longer, refuse, room
 
 # The numbers of the samples of documents, behind those of all races.
@@ -73,31 +73,39 @@ def horizons(source: Source, K2: int, samples: int, wide: float | None) -> Horiz
     B, units = source.B, samples + (wide is not None)
     b, margin, log_tau = (np.empty(B, np.float32) for _ in range(3))
     log_T = np.empty((B, units), np.float32)
-    kernel.set_horizons(
-        source.X, source.Y, source.given, source.some(), K2, samples, wide or 1.0, chunks(B), b, margin, log_T, log_tau
-    )
+    over_rows(
+        kernel.set_horizons, B, source.X, source.Y, source.given, source.some(), K2, samples, wide or 1.0, b, margin, log_T,
+        log_tau,
+    )  # fmt: skip
     return Horizons(b, margin, log_T, log_tau)
 
 
 def races(source: Source, K2: int, samples: int, keys: NDArray[np.uint64], wide: float | None = None) -> Races:
     """S independent races to K2 candidates and who just missed; with `wide` a sample of the documents too."""
-    from tandemrank.gradients._kernels import lazy_race as kernel
-
     K2 = min(K2, source.D)
     with compiling():
         at = horizons(source, K2, samples, wide)
-        numbers = np.array([*range(samples), *([_PATTERN] if wide is not None else [])], np.uint64)
-        own = kernel.streams(keys, numbers)
-        docs, scores, times, filled = _arrived(source, at, own, K2)
-        B, n = source.B, chunks(source.B)
-        candidates, s = np.empty((B, samples, K2 + 1), np.int32), np.empty((B, samples, K2 + 1), np.float32)
-        count, log_edge = np.empty((B, samples), np.int64), np.empty((B, samples, 2), np.float32)
-        kernel.finish(
-            source.X, source.Y, source.given, at.log_T, own, K2, n, docs, scores, times, filled,
-            candidates, s, count, log_edge,
-        )  # fmt: skip
-    sampled = filled[:, -1] if wide is not None else np.zeros(B, np.int64)
-    return Races(candidates, s, count, log_edge, at.log_tau, docs[:, -1], scores[:, -1], sampled)
+        own = _streams(keys, [*range(samples), *([_PATTERN] if wide is not None else [])])
+        entries = _arrived(source, at, own, K2)
+        candidates, s, log_t = _first(source, at, own, entries, K2, samples)
+    missed = log_t[:, :, K2]
+    # Two times that are equal in float32 are kept apart: who missed came later.
+    last = np.where(missed < np.inf, np.minimum(log_t[:, :, 0], np.nextafter(missed, np.float32(-np.inf))), np.inf)
+    return Races(
+        candidates=candidates,
+        s=s,
+        count=(candidates[:, :, :K2] >= 0).sum(2),
+        log_edge=np.stack([last, missed], 2).astype(np.float32),
+        log_tau=at.log_tau,
+        sample=entries[0][:, -1],
+        sample_s=entries[1][:, -1],
+        sample_n=entries[3][:, -1] if wide is not None else np.zeros(source.B, np.int64),
+    )
+
+
+def _streams(keys: NDArray[np.uint64], numbers: list[int]) -> NDArray[np.uint64]:
+    """The keys of each query's races, as `stream` of the kernels makes them.  Shapes: keys [B], numbers [U] -> [B, U]."""
+    return mix(keys[:, None] + GOLDEN * (np.array(numbers, np.uint64) + np.uint64(1)))
 
 
 # Who arrived: documents, scores, log times [B, U, capacity], and how many of them there are [B, U].
@@ -114,16 +122,16 @@ def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) ->
     docs, filled = room((*shape, capacity), np.int32), np.zeros(shape, np.int64)
     scores, times = room((*shape, capacity), np.float32), room((*shape, capacity), np.float32)
     bad = np.full(source.B, -1, np.int64)
-    for tile, first, part in source.blocks():
-        if filled[tile : tile + len(part)].max(initial=0) + min(BLOCK, source.D - first) > capacity:
+    for tile, start, part in source.blocks():
+        if filled[tile : tile + len(part)].max(initial=0) + min(BLOCK, source.D - start) > capacity:
             capacity, used = min(source.D, 2 * capacity), int(filled.max())
             docs, scores, times = (
                 longer(docs, capacity, used),
                 longer(scores, capacity, used),
                 longer(times, capacity, used),
             )
-        kernel.scan(
-            part, tile, first, source.X, source.Y, at.b, at.margin, at.log_T, keys, chunks(len(part)),
+        over_rows(
+            kernel.scan, len(part), part, tile, start, source.X, source.Y, at.b, at.margin, at.log_T, keys,
             docs, scores, times, filled, bad,
         )  # fmt: skip
     refuse(bad)
@@ -133,28 +141,35 @@ def _arrived(source: Source, at: Horizons, keys: NDArray[np.uint64], K2: int) ->
 Arrivals: TypeAlias = tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.float32]]
 
 
+def _first(source: Source, at: Horizons, keys: NDArray[np.uint64], entries: Entries, K: int, samples: int) -> Arrivals:
+    """The K first arrivals of each query's first races, the last of them in front, and at place K who comes next.
+
+    Shapes: keys [B, U] -> documents, scores, log times [B, S, K + 1]; -1, -inf and +inf where nobody is left.
+    """
+    from tandemrank.gradients._kernels import lazy_race as kernel
+
+    shape = (source.B, samples, K + 1)
+    first, s, log_t = np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty(shape, np.float32)
+    over_rows(kernel.finish, source.B, source.X, source.Y, source.given, at.log_T, keys, K, *entries, first, s, log_t)
+    return first, s, log_t
+
+
+def _in_order(arrived: Arrivals) -> Arrivals:
+    first, s, log_t = arrived
+    order = np.argsort(log_t, axis=2, kind="stable")
+    return np.take_along_axis(first, order, 2), np.take_along_axis(s, order, 2), np.take_along_axis(log_t, order, 2)
+
+
 def first_arrivals(source: Source, K: int, keys: NDArray[np.uint64]) -> Arrivals:
     """The K + 1 first arrivals of a race for each key, in their order: documents, scores, log times.
 
     The first K are a Plackett-Luce list. One pass over the scores serves all races of a query.
     Shapes: keys [B, U] -> three of [B, U, K + 1]; -1, -inf and +inf where nobody is left.
     """
-    from tandemrank.gradients._kernels import lazy_race as kernel
-
-    n = min(K, source.D)
-    shape, more = (*keys.shape, n + 1), ((0, 0), (0, 0), (0, K - n))
-    first, s, log_t = np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty(shape, np.float32)
     with compiling():
-        at = horizons(source, n, keys.shape[1], None)
-        entries = _arrived(source, at, keys, n)
-        kernel.in_order(
-            source.X, source.Y, source.given, at.log_T, keys, n, chunks(source.B), *entries, first, s, log_t
-        )
-    return (
-        np.pad(first, more, constant_values=-1),
-        np.pad(s, more, constant_values=-np.inf),
-        np.pad(log_t, more, constant_values=np.inf),
-    )
+        at = horizons(source, K, keys.shape[1], None)
+        arrived = _first(source, at, keys, _arrived(source, at, keys, K), K, keys.shape[1])
+    return _in_order(arrived)
 
 
 @dataclass(frozen=True)
@@ -168,7 +183,7 @@ class ListsAndSamples:
 
     first: NDArray[np.int32]
     log_t: NDArray[np.float32]
-    log_reach: NDArray[np.float64]
+    log_reach: NDArray[np.float32]
     sampled: NDArray[np.int32]
     sampled_s: NDArray[np.float32]
     count: NDArray[np.int64]
@@ -176,47 +191,25 @@ class ListsAndSamples:
 
 def lists_and_samples(source: Source, K: int, samples: int, size: int, keys: NDArray[np.uint64]) -> ListsAndSamples:
     """S races to a list of K, and two samples of about `size` documents each, from one pass over the scores."""
-    from tandemrank.gradients._kernels import lazy_race as kernel
-
-    n, size = min(K, source.D), min(size, source.D)
-    shape, more = (source.B, samples, n + 1), ((0, 0), (0, 0), (0, K - n))
-    first, s, log_t = np.empty(shape, np.int32), np.empty(shape, np.float32), np.empty(shape, np.float32)
+    size = min(size, source.D)
     with compiling():
-        own, wide = horizons(source, n, samples, None), horizons(source, size, 2, None)
+        own, wide = horizons(source, K, samples, None), horizons(source, size, 2, None)
         reach = np.repeat(wide.log_tau[:, None], 2, 1)
         # Where nearly all are to be sampled there is no horizon, and the level is that of no race. Every clock is drawn then:
         # proposals up to `reach` at the level of the highest score would never end where scores differ much.
         level = np.where(wide.log_T[:, 0] > -np.inf, wide.b, np.float32(-np.inf))
         at = Horizons(level, wide.margin, np.concatenate([own.log_T, reach], 1), own.log_tau)
-        streams = kernel.streams(keys, np.array([*range(samples), _SECOND, _PATTERN], np.uint64))
-        entries = _arrived(source, at, streams, max(n, size))
-        kernel.in_order(
-            source.X, source.Y, source.given, at.log_T, streams, n, chunks(source.B), *entries, first, s, log_t
-        )
+        streams = _streams(keys, [*range(samples), _SECOND, _PATTERN])
+        entries = _arrived(source, at, streams, max(K, size))
+        first, _, log_t = _in_order(_first(source, at, streams, entries, K, samples))
     return ListsAndSamples(
-        np.pad(first, more, constant_values=-1), np.pad(log_t, more, constant_values=np.inf),
-        wide.log_tau.astype(np.float64), entries[0][:, samples:], entries[1][:, samples:], entries[3][:, samples:],
-    )  # fmt: skip
-
-
-def candidates(scores: GeneratorScores, K2: int, *, generator: torch.Generator) -> NDArray[np.int32]:
-    """One draw of K2 candidates for each query, Plackett-Luce, in no order; -1 where fewer are available.
-
-    Shapes: scores [B, D] -> [B, K2].
-    """
-    if K2 < 1:
-        raise ConfigError(f"K2 must be at least 1; got {K2}.")
-    source = Source.of(scores)
-    found = races(source, K2, 1, keys_for(source.B, generator))
-    inside = np.arange(found.candidates.shape[2]) < found.count[:, 0, None]
-    drawn = np.where(inside, found.candidates[:, 0], -1)
-    return _padded(drawn, K2)
-
-
-def _padded(drawn: NDArray[np.int32], n: int) -> NDArray[np.int32]:
-    result = np.full((len(drawn), n), -1, np.int32)
-    result[:, : min(n, drawn.shape[1])] = drawn[:, :n]
-    return result
+        first=first,
+        log_t=log_t,
+        log_reach=wide.log_tau,
+        sampled=entries[0][:, samples:],
+        sampled_s=entries[1][:, samples:],
+        count=entries[3][:, samples:],
+    )
 
 
 def draw(scores: GeneratorScores, K: int, *, rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
@@ -267,9 +260,8 @@ def exposure(
     left_over = np.maximum(square / samples - mean**2, 0.0)
     error = np.sqrt(left_over / (samples - 1)) if samples > 1 else np.full(len(rows), np.nan)
     available = s > -np.inf
-    return torch.from_numpy(np.where(available, mean, 0.0)).float(), torch.from_numpy(
-        np.where(available, error, 0.0)
-    ).float()
+    rho, its_error = (torch.from_numpy(np.where(available, x, 0.0)).float() for x in (mean, error))
+    return rho, its_error
 
 
 def scores_of(source: Source, rows: NDArray[np.int64], documents: NDArray[np.integer]) -> NDArray[np.float64]:

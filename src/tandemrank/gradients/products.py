@@ -13,10 +13,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank.errors import ConfigError, PolicyError
-from tandemrank.gradients._bridge import chunks, compiling, row_major
+from tandemrank.gradients._bridge import compiling, over_rows, row_major
 
 # Queries whose products are computed at once; documents that tell how the scores are distributed.
 _TILE, _SAMPLE = 64, 4096
@@ -133,37 +134,52 @@ def top(scores: GeneratorScores, n: int) -> tuple[NDArray[np.int32], NDArray[np.
     if n < 1:
         raise ConfigError(f"at least 1 document must be asked for; got {n}.")
     source = Source.of(scores)
-    B = source.B
-    b, margin = np.empty(B, np.float32), np.empty(B, np.float32)
+    b, margin = np.empty(source.B, np.float32), np.empty(source.B, np.float32)
     with compiling():
-        kernel.set_levels(source.X, source.Y, source.given, source.some(), n, chunks(B), b, margin)
-        docs, found, filled = _exceeding(source, b, margin, n)
-        short = np.flatnonzero(filled < min(n, source.D))
-        best, best_score = np.empty((B, n), np.int32), np.empty((B, n), np.float32)
-        kernel.highest(docs, found, filled, n, chunks(B), best, best_score)
-        if len(short) and np.any(b[short] > -np.inf):
+        over_rows(kernel.set_levels, source.B, source.X, source.Y, source.given, source.some(), n, b, margin)
+        best, score = _highest(source, b.copy(), margin, n)
+        short = np.flatnonzero((best[:, min(n, source.D) - 1] < 0) & (b > -np.inf))
+        if len(short):
             # The sample promised more than there is: these few queries look at everything.
             rest = Source(source.X[short], source.Y, source.given[short])
             everything = np.full(len(short), -np.inf, np.float32)
-            docs, found, filled = _exceeding(rest, everything, margin[short], n)
-            part, part_score = np.empty((len(short), n), np.int32), np.empty((len(short), n), np.float32)
-            kernel.highest(docs, found, filled, n, chunks(len(short)), part, part_score)
-            best[short], best_score[short] = part, part_score
-    return best, best_score
+            best[short], score[short] = _highest(rest, everything, margin[short], n)
+    return best, score
+
+
+def _highest(
+    source: Source, b: NDArray[np.float32], margin: NDArray[np.float32], n: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The n highest of those above the levels b, which rise on the way.  Shapes: b, margin [B] -> two of [B, n]."""
+    from tandemrank.gradients._kernels import products as kernel
+
+    wanted = min(n, source.D)
+    docs, scores, filled = _exceeding(source, b, margin, wanted)
+    over_rows(kernel.keep_highest, source.B, docs, scores, filled, wanted)
+    there = np.arange(wanted) < filled[:, None]
+    # Found in the order of their numbers: a stable sort leaves ties to the lower one.
+    score = np.where(there, scores[:, :wanted], np.float32(-np.inf))
+    order = np.argsort(-score, axis=1, kind="stable")
+    best = np.take_along_axis(np.where(there, docs[:, :wanted], np.int32(-1)), order, 1)
+    more = ((0, 0), (0, n - wanted))
+    return (
+        np.pad(best, more, constant_values=-1),
+        np.pad(np.take_along_axis(score, order, 1), more, constant_values=-np.inf),
+    )
 
 
 def _exceeding(
     source: Source, b: NDArray[np.float32], margin: NDArray[np.float32], n: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+    """Who exceeds the levels, the n highest of them at least, in the order of their numbers: documents, scores, how many."""
     from tandemrank.gradients._kernels import products as kernel
 
-    n = min(n, source.D)
     capacity = min(source.D, 2 * n + kernel.BLOCK)
     docs, filled = np.empty((source.B, capacity), np.int32), np.zeros(source.B, np.int64)
     scores, bad = np.empty((source.B, capacity), np.float32), np.full(source.B, -1, np.int64)
-    for tile, first, part in source.blocks():
-        kernel.scan_above(
-            part, tile, first, source.X, source.Y, n, b, margin, chunks(len(part)), docs, scores, filled, bad
+    for tile, start, part in source.blocks():
+        over_rows(
+            kernel.scan_above, len(part), part, tile, start, source.X, source.Y, n, b, margin, docs, scores, filled, bad
         )
     refuse(bad)
     return docs, scores, filled
@@ -180,41 +196,33 @@ class _At(torch.autograd.Function):
         ctx.sparse = sparse
         scores = np.empty(documents.shape, np.float32)
         with compiling():
-            kernel.scores_at(row_major(queries), row_major(items), documents.numpy(), chunks(len(scores)), scores)
+            over_rows(kernel.scores_at, len(scores), row_major(queries), row_major(items), documents.numpy(), scores)
         return torch.from_numpy(scores).to(queries)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         queries, items, documents = ctx.saved_tensors
         gradient, by_query, by_item = row_major(grad_outputs[0]), None, None
+        # The gradient by all scores, as a matrix [B, D] of those that are not 0.
+        kept = gradient != 0
+        first = np.concatenate([[0], np.cumsum(kept.sum(1))])
+        G = csr_matrix((gradient[kept], documents.numpy()[kept], first), shape=(len(queries), len(items)))
         if ctx.needs_input_grad[0]:
-            by_query = _query_gradient(items, documents, gradient).to(queries)
+            by_query = torch.from_numpy(G @ row_major(items)).to(queries)
         if ctx.needs_input_grad[1]:
-            by_item = _item_gradient(queries, items, documents, gradient)
+            by_item = _item_gradient(G, queries, items)
             by_item = by_item if ctx.sparse else by_item.to_dense()
         return by_query, by_item, None, None
 
 
-def _query_gradient(items: Tensor, documents: Tensor, gradient: NDArray[np.float32]) -> Tensor:
-    from tandemrank.gradients._kernels import products as kernel
-
-    by_query = np.zeros((len(gradient), items.shape[1]), np.float32)
-    with compiling():
-        kernel.query_gradient(row_major(items), documents.numpy(), gradient, chunks(len(gradient)), by_query)
-    return torch.from_numpy(by_query)
-
-
-def _item_gradient(queries: Tensor, items: Tensor, documents: Tensor, gradient: NDArray[np.float32]) -> Tensor:
-    """A coalesced sparse tensor [D, F]."""
-    from tandemrank.gradients._kernels import products as kernel
-
-    start, rows = np.zeros(len(items) + 1, np.int32), np.empty(len(items), np.int64)
-    of, values = np.empty(documents.numel(), np.int32), np.empty(documents.numel(), np.float32)
-    with compiling():
-        n = kernel.by_document(documents.numpy(), gradient, start, rows, of, values)
-        rows, by_row = rows[:n].copy(), np.empty((n, items.shape[1]), np.float32)
-        kernel.item_gradient(row_major(queries), rows, start, of, values, chunks(n), by_row)
-    index, found = torch.from_numpy(rows)[None], torch.from_numpy(by_row).to(items)
+def _item_gradient(G: csr_matrix, queries: Tensor, items: Tensor) -> Tensor:
+    """The transpose of G times the queries: a coalesced sparse tensor [D, F], of the rows that count."""
+    by_document = G.T.tocsr()
+    rows = np.flatnonzero(np.diff(by_document.indptr))
+    first = by_document.indptr[np.append(0, rows + 1)]  # without the documents that have no entry
+    few = csr_matrix((by_document.data, by_document.indices, first), shape=(len(rows), len(queries)))
+    found = torch.from_numpy(few @ row_major(queries)).to(items)
+    index = torch.from_numpy(rows)[None]
     return torch.sparse_coo_tensor(index, found, items.shape, is_coalesced=True, check_invariants=False)
 
 

@@ -23,14 +23,15 @@ from tandemrank.errors import ConfigError
 from tandemrank.gradients._bridge import (
     Problem,
     Randomness,
-    Solution,
     Weights,
     checked_weights,
-    chunks,
     compiling,
     differentiable,
+    entries,
+    needs_gradient,
+    over_rows,
     row_major,
-    sparse,
+    solved,
 )
 
 
@@ -53,14 +54,11 @@ def utility(
     "a candidate, but never shown"; weights may be negative.
     Shapes: s_c, s_r [B, D]; w [B, D], a tensor or a scipy CSR matrix; theta [K] -> [B].
     """
+    from tandemrank.gradients._kernels import race as kernel
+
     problem = Problem.checked(s_c, s_r, theta, K2, samples, generator)
-    w = checked_weights(w, s_c)
-    wanted = (_needs_gradient(s_c), _needs_gradient(s_r))
-    return differentiable(s_c, s_r, lambda s, r: _utility(s, r, w, problem, wanted))
-
-
-def _needs_gradient(scores: Tensor) -> bool:
-    return scores.requires_grad and torch.is_grad_enabled()
+    weights, wanted = checked_weights(w, s_c.shape), (needs_gradient(s_c), needs_gradient(s_r))
+    return differentiable(s_c, s_r, lambda s, r: solved(kernel.utility, s, r, weights, problem, wanted))
 
 
 def exposure(
@@ -84,18 +82,14 @@ def exposure(
     """
     problem = Problem.checked(s_c, s_r, theta, K2, samples, generator)
     if documents is not None and not isinstance(documents, csr_matrix):
-        raise ConfigError(
-            f"documents must be a CSR matrix; {type(documents).__name__} came. Its entries are the order."
-        )
+        raise ConfigError(f"documents must be a CSR matrix; got {type(documents).__name__}. Its entries are the order.")
     if documents is not None and documents.shape != s_c.shape:
         raise ConfigError(f"documents must have the shape of the scores, {tuple(s_c.shape)}, not {documents.shape}.")
     if len(theta) == 1 and s_c.shape[1] <= K2:
         return _of_the_first(s_c.detach(), s_r.detach(), theta, documents)
-    row, moments, totals = _moments(s_c.detach(), s_r.detach(), documents, problem)
-    mean, error = ratio_estimate(moments, totals[:, row], _places_filled(s_c, s_r, problem)[row], samples)
-    shape = s_c.shape if documents is None else row.shape
-    # Scaling up the mean of few samples can pass the largest examination, which no exposure does.
-    mean = mean.clamp(max=float(theta.max()))
+    indptr, moments, totals = _moments(s_c.detach(), s_r.detach(), documents, problem)
+    mean, error = ratio_estimate(indptr, moments, totals, _places_filled(s_c, s_r, problem), samples, theta)
+    shape = s_c.shape if documents is None else mean.shape
     return mean.to(s_c).reshape(shape), error.to(s_c).reshape(shape)
 
 
@@ -116,20 +110,7 @@ def draw(
 
     Shapes: s_c, s_r [B, D]; rows [n], the row of the scores for each list; keys [n] -> [n, K] int32.
     """
-    from tandemrank.gradients._kernels import lists as kernel
-
-    shown = np.empty((len(rows), K), np.int32)
-    with compiling():
-        kernel.lists(
-            row_major(s_c),
-            row_major(s_r),
-            rows.astype(np.int64),
-            keys.astype(np.uint64),
-            K2,
-            chunks(len(rows)),
-            shown,
-        )
-    return shown
+    return _lists(s_c, s_r, K2, K, rows, keys, is_drawn=True)
 
 
 def most_likely(s_c: Tensor, s_r: Tensor, K2: int, K: int) -> NDArray[np.int32]:
@@ -138,28 +119,53 @@ def most_likely(s_c: Tensor, s_r: Tensor, K2: int, K: int) -> NDArray[np.int32]:
     Ties go to the lower document number; -1 where fewer than K documents are available.
     Shapes: s_c, s_r [B, D] -> [B, K].
     """
-    from tandemrank.gradients._kernels import lists as kernel
+    rows = np.arange(len(s_c))
+    return _lists(s_c, s_r, K2, K, rows, rows, is_drawn=False)
 
-    shown = np.empty((len(s_c), K), np.int32)
+
+def _lists(
+    s_c: Tensor,
+    s_r: Tensor,
+    K2: int,
+    K: int,
+    rows: NDArray[np.int64],
+    keys: NDArray[np.integer],
+    *,
+    is_drawn: bool,
+) -> NDArray[np.int32]:
+    from tandemrank.gradients._kernels import draws as kernel
+
+    shown, of, by = np.empty((len(rows), K), np.int32), rows.astype(np.int64), keys.astype(np.uint64)
     with compiling():
-        kernel.best(row_major(s_c), row_major(s_r), K2, chunks(len(s_c)), shown)
+        over_rows(kernel.lists, len(rows), row_major(s_c), row_major(s_r), of, by, is_drawn, K2, shown)
     return shown
 
 
-def ratio_estimate(moments: Tensor, totals: Tensor, known: Tensor, n: int) -> tuple[Tensor, Tensor]:
+def ratio_estimate(
+    indptr: NDArray[np.int64],
+    moments: NDArray[np.float64],
+    totals: NDArray[np.float64],
+    known: Tensor,
+    n: int,
+    theta: Tensor,
+) -> tuple[Tensor, Tensor]:
     """known * sum(rho) / sum(S), and its standard error by the residuals rho_j - (sum(rho) / sum(S)) S_j.
 
     Where the sum of the exposures is not known in advance (NaN) it is the plain mean with its own standard error.
-    Shapes: moments [3, n], the sums of rho, rho^2, rho S; totals [2, n], of S and S^2; known [n] -> [n], [n].
+    Shapes: indptr [B + 1], the pairs of each query; moments [3, nnz], the sums of rho, rho^2, rho S; totals [2, B], of S and
+    S^2; known [B] -> [nnz], [nnz].
     """
-    rho, rho_rho, rho_S = moments
-    S, S_S = totals
+    row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+    rho, rho_rho, rho_S = torch.from_numpy(moments)
+    S, S_S = torch.from_numpy(totals[:, row])
+    known = known[row]
     plain = ~(known > 0) | (S <= 0)
     ratio = torch.where(plain, 0.0, rho / S.where(S > 0, 1.0))
     scale = torch.where(plain, 1.0, known * n / S.where(S > 0, 1.0))
     squares = torch.where(plain, rho_rho - rho * rho / n, rho_rho - 2 * ratio * rho_S + ratio**2 * S_S)
     error = scale * (squares.clamp(min=0) / (n * (n - 1))).sqrt() if n > 1 else torch.full_like(rho, torch.nan)
-    return scale * rho / n, error
+    # Scaling up the mean of few samples can pass the largest examination, which no exposure does.
+    return (scale * rho / n).clamp(max=float(theta.max())), error
 
 
 def _places_filled(s_c: Tensor, s_r: Tensor, problem: Problem) -> Tensor:
@@ -173,46 +179,22 @@ def _places_filled(s_c: Tensor, s_r: Tensor, problem: Problem) -> Tensor:
     return total.where(~(available & (s_r == -torch.inf)).any(1), torch.nan)
 
 
-def _utility(s_c: Tensor, s_r: Tensor, w: Weights, problem: Problem, wanted: tuple[bool, bool]) -> Solution:
-    from tandemrank.gradients._kernels import race as kernel
-
-    s, r, weights = row_major(s_c), row_major(s_r), sparse(w)
-    value = np.zeros(len(s))
-    # A gradient that nobody asks for is [B, 0], and costs nothing.
-    grad_c, grad_r = (np.zeros((len(s), s.shape[1] if wants else 0), np.float32) for wants in wanted)
-    with compiling():
-        kernel.utility(
-            s, r, problem.keys, weights.indptr.astype(np.int64), weights.indices.astype(np.int32),
-            weights.data.astype(np.float32), row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
-            value, grad_c, grad_r,
-        )  # fmt: skip
-    by_c, by_r = (
-        torch.from_numpy(x).to(s_c) if wants else None for x, wants in zip((grad_c, grad_r), wanted, strict=True)
-    )
-    return torch.from_numpy(value).to(s_c), by_c, by_r
-
-
-Moments: TypeAlias = tuple[NDArray[np.int64], Tensor, Tensor]
-
-
-def _pairs(documents: csr_matrix | None, B: int, D: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Bounds of the rows and the documents of a pattern; without one, of all pairs."""
-    if documents is None:
-        return np.arange(B + 1, dtype=np.int64) * D, np.tile(np.arange(D, dtype=np.int32), B)
-    return documents.indptr.astype(np.int64), documents.indices.astype(np.int32)
+Moments: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
 
 def _moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
-    """The row of each pair, and the sums over the samples of (rho, rho^2, rho S) [3, nnz] and of (S, S^2) [2, B]."""
+    """Bounds of the rows of pairs; the sums over the samples of (rho, rho^2, rho S) [3, nnz] and of (S, S^2) [2, B]."""
     from tandemrank.gradients._kernels import race as kernel
 
-    s, r = row_major(s_c), row_major(s_r)
-    indptr, indices = _pairs(documents, *s.shape)
-    moments, totals = np.zeros((3, len(indices))), np.zeros((2, len(s)))
+    s, r, (B, D) = row_major(s_c), row_major(s_r), s_c.shape
+    if documents is None:
+        indptr, indices = np.arange(B + 1, dtype=np.int64) * D, np.tile(np.arange(D, dtype=np.int32), B)
+    else:
+        indptr, indices, _ = entries(documents)
+    moments, totals = np.zeros((3, len(indices))), np.zeros((2, B))
     with compiling():
-        kernel.exposure(
-            s, r, problem.keys, indptr, indices, row_major(problem.theta), problem.K2, problem.samples, chunks(len(s)),
+        over_rows(
+            kernel.exposure, B, s, r, problem.keys, indptr, indices, row_major(problem.theta), problem.K2, problem.samples,
             moments, totals,
         )  # fmt: skip
-    rows = np.repeat(np.arange(len(s)), np.diff(indptr))
-    return rows, torch.from_numpy(moments), torch.from_numpy(totals)
+    return indptr, moments, totals

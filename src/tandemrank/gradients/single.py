@@ -18,7 +18,7 @@ Ranker = Callable[[Ints], Floats]
 _own = threading.local()  # working space of each thread: an answer allocates nothing that grows with D
 _kernel: list[Any] = []  # the compiled module, once it is: to look for it costs an answer as much as its scores
 _NO_SPACE: Any = ((), ())
-_NO_LIMITS: tuple[Floats, float] = (np.empty(0, np.float32), np.inf)
+_NO_LIMITS: tuple[Floats, np.float32] = (np.empty(0, np.float32), np.float32(np.inf))
 
 
 class Edge:
@@ -32,9 +32,9 @@ class Edge:
 
     def __init__(self) -> None:
         self.missed = np.inf
-        self.limits: tuple[Floats, float] = _NO_LIMITS
+        self.limits: tuple[Floats, np.float32] = _NO_LIMITS
 
-    def look(self, s_c: Floats | Bounded, K2: int) -> tuple[Floats, float]:
+    def look(self, s_c: Floats | Bounded, K2: int) -> tuple[Floats, np.float32]:
         """Limits of the clocks, and the time that they are of; none at the first draw.  Shapes: s_c [D] -> [D] or [0]."""
         found = self.limits  # one value, whatever other threads do
         if self.missed == np.inf or self.missed < found[1] < np.inf:
@@ -42,7 +42,7 @@ class Edge:
         from tandemrank.gradients._kernels import draws as kernel
 
         below, most = np.empty(s_c.size, np.float32), s_c.upper if isinstance(s_c, Bounded) else s_c
-        self.limits = found = below, kernel.latest(most, self.missed, K2, below)
+        self.limits = found = below, np.float32(kernel.latest(most, np.float32(self.missed), K2, below))
         return found
 
 
@@ -64,7 +64,7 @@ def draw(
     """
     if _kernel:
         return _draw(_kernel[0], s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
-    from tandemrank.gradients._kernels import lists as kernel
+    from tandemrank.gradients._kernels import draws as kernel
 
     with compiling():
         shown = _draw(kernel, s_c, s_r, K2, K, key, edge or Edge(), is_drawn)
@@ -100,10 +100,10 @@ def _draw(
         edge.missed = kernel.one_list(s_c, s_r, number, is_drawn, K2, below, limit, *space, shown)
         return shown
     else:
-        n, edge.missed = kernel.one_first_race(s_c, number, is_drawn, K2, below, limit, *space[:5])
+        n, edge.missed = kernel.candidates_of(s_c, number, is_drawn, K2, below, limit, *space[:5])
     found = space[4][:n].copy()  # the re-ranker may keep what it was asked about
     scores = s_r[found] if isinstance(s_r, np.ndarray) else s_r(found)
-    kernel.one_second_race(scores, number, is_drawn, found, space[0][1], space[5], shown)
+    kernel.shown_of(scores, number, is_drawn, found, space[0][1], space[5], shown)
     return shown
 
 

@@ -30,7 +30,15 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import lazy_race
-from tandemrank.gradients._bridge import Randomness, chunks, compiling, differentiable, keys_for
+from tandemrank.gradients._bridge import (
+    Randomness,
+    checked_weights,
+    compiling,
+    differentiable,
+    entries,
+    keys_for,
+    over_rows,
+)
 from tandemrank.gradients.products import GeneratorScores, Source
 
 SIZE = 500  # documents that are looked at beside the weighted ones, about: with fewer the noise grows, with more little falls
@@ -61,26 +69,20 @@ def plan(
     from tandemrank.gradients._kernels import sparse_alone as kernel
 
     source = Source.of(scores)
-    if w.shape != (source.B, source.D):
-        raise ConfigError(f"weights must have the shape of the scores, {(source.B, source.D)}, not {w.shape}.")
     if samples < 1 or size < 1 or len(alpha) < 1:
         raise ConfigError(f"at least 1 sample, document and rank are needed; got {samples}, {size}, {len(alpha)}.")
-    if not w.has_canonical_format:
-        w = w.copy()
-        w.sum_duplicates()
+    w = checked_weights(w, (source.B, source.D))
     curve, keys = alpha.detach().double().numpy(), keys_for(source.B, generator)
     drawn = lazy_race.lists_and_samples(source, len(curve), samples, size, keys)
-    log_t, places = np.empty(source.B, np.float32), abs(curve).sum() / max(abs(curve).max(), 1e-300)
+    places = abs(curve).sum() / max(abs(curve).max(), 1e-300)
     delta = ((curve - np.append(curve[1:], 0.0)) / samples).astype(np.float32)
     room = max(1, int(np.diff(w.indptr).max(initial=0)) + int(drawn.count.max(initial=0, axis=0).sum()))
     documents, gradient = np.empty((source.B, room), np.int64), np.zeros((source.B, room), np.float32)
     listed, value = np.zeros(source.B, np.int64), np.zeros(source.B)
     with compiling():
-        kernel.typical_times(source.X, source.Y, source.given, max(places, 1e-30), chunks(source.B), log_t)
-        kernel.gradients(
-            source.X, source.Y, source.given, w.indptr.astype(np.int64), w.indices.astype(np.int32),
-            w.data.astype(np.float32), drawn.first, drawn.log_t, delta, log_t,
-            drawn.log_reach.astype(np.float32), drawn.sampled, drawn.sampled_s, drawn.count, chunks(source.B),
+        over_rows(
+            kernel.gradients, source.B, source.X, source.Y, source.given, *entries(w), drawn.first, drawn.log_t, delta,
+            max(places, 1e-30), drawn.log_reach, drawn.sampled, drawn.sampled_s, drawn.count,
             documents, gradient, listed, value,
         )  # fmt: skip
     columns = max(1, int(listed.max(initial=0)))

@@ -36,16 +36,17 @@ from tandemrank.gradients import lazy_race
 from tandemrank.gradients._bridge import (
     Randomness,
     check_scores,
-    chunks,
+    check_theta,
+    checked_weights,
     compiling,
     differentiable,
+    entries,
     keys_for,
+    over_rows,
     row_major,
 )
-from tandemrank.gradients.products import GeneratorScores, Products, Source
+from tandemrank.gradients.products import GeneratorScores, Source
 from tandemrank.gradients.race import ratio_estimate
-
-__all__ = ["Plan", "Products", "exposure", "plan", "utility"]
 
 # How far the pattern's sample reaches, in typical times: twice as far as a race, for little.
 PATTERN_REACH = 2.0
@@ -107,16 +108,9 @@ def plan(
     Shapes: scores [B, D], as products or given; w CSR [B, D].
     """
     source = Source.of(scores)
-    if w.shape != (source.B, source.D):
-        raise ConfigError(f"weights must have the shape of the scores, {(source.B, source.D)}, not {w.shape}.")
-    if not np.isfinite(w.data.sum(dtype=np.float64)):
-        raise ConfigError("weights must be finite; a propensity of 0 gives infinite weights, clip it from below.")
     if K2 < 1 or samples < 1:
         raise ConfigError(f"K2 and samples must be at least 1; got K2 = {K2}, samples = {samples}.")
-    if not w.has_canonical_format:
-        w = w.copy()
-        w.sum_duplicates()
-    keys = keys_for(source.B, generator)
+    w, keys = checked_weights(w, (source.B, source.D)), keys_for(source.B, generator)
     return _collected(source, w, K2, keys, lazy_race.races(source, K2, samples, keys, pattern), pattern)
 
 
@@ -126,29 +120,42 @@ def _collected(
     """One list of documents of each query out of the races, the weights and the sample."""
     from tandemrank.gradients._kernels import sparse_race as kernel
 
-    (B, S), indptr = races.count.shape, w.indptr.astype(np.int64)
+    (B, S), (indptr, indices, _) = races.count.shape, entries(w)
     weighted, sampled = int(np.diff(indptr).max(initial=0)), int(races.sample_n.max(initial=0))
     room = max(1, min(source.D, weighted + races.candidates.shape[2] * S + sampled))
     documents, listed = np.zeros((B, room), np.int64), np.zeros((B, 2), np.int64)
-    scores, inverse, weight = (np.zeros((B, room), np.float32) for _ in range(3))
-    places = np.full(races.candidates.shape, -1, np.int32)
+    inverse, weight = np.zeros((B, room), np.float32), np.zeros((B, room), np.float32)
+    # A row without documents has none available: any one of them stands for that, with its score of -inf.
+    scores, places = np.full((B, room), -np.inf, np.float32), np.full(races.candidates.shape, -1, np.int32)
     with compiling():
-        kernel.collect(
-            source.X, source.Y, source.given, indptr, w.indices.astype(np.int32), races.candidates, races.s, races.count,
-            races.log_edge, races.sample, races.sample_s, races.sample_n, races.log_tau, wide or 1.0, chunks(B),
+        over_rows(
+            kernel.collect, B, source.X, source.Y, source.given, indptr, indices, races.candidates, races.s, races.count,
+            races.log_edge, races.sample, races.sample_s, races.sample_n, races.log_tau, wide or 1.0,
             documents, scores, places, listed, inverse, weight,
         )  # fmt: skip
-        columns = max(1, int(listed[:, 0].max(initial=0)))
-        extra = int((listed[:, 1] - listed[:, 0]).max(initial=0))
-        # A row without documents has none available: any one of them stands for that, with its score of -inf.
-        spread_documents = kernel.spread(documents, listed, columns, extra, True, np.int64(0))
-        spread_scores = kernel.spread(scores, listed, columns, extra, True, np.float32(-np.inf))
-        spread_weight = kernel.spread(weight, listed, columns, extra, False, np.float32(0))
-    ranker_count, generator_count = np.ascontiguousarray(listed.T)
+    ranker, both = np.ascontiguousarray(listed.T)
+    columns, extra = max(1, int(ranker.max(initial=0))), int((both - ranker).max(initial=0))
+    # What the generator alone scores begins in one column for all; rows are filled up with their first entry.
+    column, first = np.arange(columns + extra), ranker[:, None]
+    source_column = np.where(column < columns, column, first + column - columns)
+    real = np.where(column < columns, column < first, source_column < both[:, None])
+    place = np.where(real, source_column, 0) + room * np.arange(B)[:, None]
+    spread_documents, spread_scores, spread_weight = (np.take(x, place) for x in (documents, scores, weight))
     return Plan(
-        torch.from_numpy(spread_documents), torch.from_numpy(spread_scores), columns, ranker_count, generator_count, K2, w,
-        keys, places, races.count, races.log_edge, np.ascontiguousarray(inverse[:, :columns]), spread_weight,
-    )  # fmt: skip
+        documents=torch.from_numpy(spread_documents),
+        scores=torch.from_numpy(spread_scores),
+        ranker_columns=columns,
+        ranker_count=ranker,
+        generator_count=both,
+        K2=K2,
+        w=w,
+        keys=keys,
+        places=places,
+        count=races.count,
+        log_edge=races.log_edge,
+        inverse=np.ascontiguousarray(inverse[:, :columns]),
+        pattern=np.where(real, spread_weight, np.float32(0)),
+    )
 
 
 def utility(s_c: Tensor, s_r: Tensor, plan: Plan, theta: Tensor) -> Tensor:
@@ -180,21 +187,18 @@ def exposure(s_r: Tensor, plan: Plan, theta: Tensor) -> tuple[Tensor, Tensor]:
     from tandemrank.gradients._kernels import sparse_race as kernel
 
     _check(s_r, plan, theta)
-    r, indptr = row_major(s_r), plan.w.indptr.astype(np.int64)
+    r, indptr = row_major(s_r), entries(plan.w)[0]
     moments, totals = np.zeros((3, plan.w.nnz)), np.zeros((2, len(r)))
     with compiling():
-        kernel.exposure(
-            row_major(plan.scores), r, plan.documents.numpy(), plan.ranker_count, plan.keys, indptr, plan.places, plan.count,
-            plan.log_edge, row_major(theta), chunks(len(r)), moments, totals,
+        over_rows(
+            kernel.exposure, len(r), row_major(plan.scores), r, plan.documents.numpy(), plan.ranker_count, plan.keys, indptr,
+            plan.places, plan.count, plan.log_edge, row_major(theta), moments, totals,
         )  # fmt: skip
-    rows = np.repeat(np.arange(len(r)), np.diff(indptr))
     curve = np.concatenate([[0.0], np.cumsum(theta.detach().double().numpy())])
     known = curve[np.minimum(plan.count[:, 0], len(theta))]
     known[(r == -np.inf).any(1)] = np.nan
-    mean, error = ratio_estimate(
-        torch.from_numpy(moments), torch.from_numpy(totals[:, rows]), torch.from_numpy(known[rows]), plan.samples
-    )
-    return mean.clamp(max=float(theta.max())).to(s_r), error.to(s_r)
+    mean, error = ratio_estimate(indptr, moments, totals, torch.from_numpy(known), plan.samples, theta)
+    return mean.to(s_r), error.to(s_r)
 
 
 def _check(s_r: Tensor, plan: Plan, theta: Tensor) -> None:
@@ -204,8 +208,7 @@ def _check(s_r: Tensor, plan: Plan, theta: Tensor) -> None:
             f"got {tuple(s_r.shape)}."
         )
     check_scores(s_r.detach(), "ranker")
-    if theta.ndim != 1 or len(theta) == 0 or not bool(torch.isfinite(theta).all()):
-        raise ConfigError(f"theta must be a list of finite examination probabilities, one per rank; got {theta}.")
+    check_theta(theta)
 
 
 def _check_generator(s_c: Tensor, plan: Plan) -> None:
@@ -230,13 +233,12 @@ def _check_generator(s_c: Tensor, plan: Plan) -> None:
 def _solved(s_c: Tensor, s_r: Tensor, plan: Plan, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     from tandemrank.gradients._kernels import sparse_race as kernel
 
-    r, s = row_major(s_r), row_major(plan.scores)
+    r, s, (indptr, _, weights) = row_major(s_r), row_major(plan.scores), entries(plan.w)
     value, grad_c, grad_r = np.zeros(len(r)), np.zeros_like(s), np.zeros_like(r)
     with compiling():
-        kernel.utility(
-            s, r, plan.documents.numpy(), plan.ranker_count, plan.keys, plan.w.indptr.astype(np.int64),
-            plan.w.data.astype(np.float32), plan.places, plan.count, plan.log_edge, plan.inverse, plan.pattern,
-            row_major(theta), chunks(len(r)), value, grad_c, grad_r,
+        over_rows(
+            kernel.utility, len(r), s, r, plan.documents.numpy(), plan.ranker_count, plan.keys, indptr, weights, plan.places,
+            plan.count, plan.log_edge, plan.inverse, plan.pattern, row_major(theta), value, grad_c, grad_r,
         )  # fmt: skip
     by_c, by_r = torch.from_numpy(grad_c).to(s_c), torch.from_numpy(grad_r).to(s_r)
     return torch.from_numpy(value).to(s_c), by_c, by_r

@@ -2,10 +2,9 @@
 
 - `compiled`: how a kernel is compiled, and kept on disk
 - `float32`: random bits, clocks, exp and log on whole vectors
-- `draws`: both races of one sample, and the first one where it is known until when to look
-- `lists`: many lists, and one at a time
+- `draws`: both races of one sample, and the lists they show, many or one at a time
 - `race`: values, gradients and exposures by the race
-- `plackett_luce`: sampling and log-probability; `reinforce`: the paper's gradient
+- `plackett_luce`: sampling for simulation; `reinforce`: the paper's gradient
 - `products`: scores of very many documents; `coarse`: bounds of them from one byte per number
 - `lazy_race`: candidates out of very many documents; `sparse_race`, `sparse_alone`: gradients on few of them
 """

@@ -57,14 +57,14 @@ def bound(codes, scale, reach, steps, step, length, upper):
 
 @kernel()
 def bounded_race(x, Y, upper, reach, length, key, is_drawn, K2, below, limit, floats, documents, order, candidates):
-    """`one_first_race` where scores are known by bounds: only who may be among the first is scored, and then exactly.
+    """`draws.candidates_of` where scores are known by bounds: only who may be among the first is scored, and then exactly.
 
     Returns the number of candidates, K2, and the time of who just missed.
     Shapes: x [F]; Y [D, F]; upper, reach [D]; the rest as there.
     """
     first = stream(stream(key, u64(0)), u64(0))
     scores, docs = floats[0], documents[0]
-    if is_drawn and below.size == upper.size:
+    if is_drawn and limit < f32(np.inf):
         n = find_early(below, first, scores, docs)
         if n > K2:
             for j in range(n):

@@ -24,18 +24,22 @@ _config: Any = numba.config
 
 # No reassociation: every sum is in the order it is written, so a result is the same on every call.
 MATHS = {"contract", "nsz"}
+# But for these sums, eight at a time, whose order is decided when they are compiled, by their length alone.
+SUMS = MATHS | {"reassoc"}
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """As `numba.njit`, without the interpreter's lock, and kept on disk. It compiles at the first call."""
+    """As `numba.njit`, without the interpreter's lock, and kept on disk. It compiles at the first call.
+
+    Once for each list of types: a constant argument is a type of its own, so kernels pass np.int64(0), not 0.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
         folder, before = cache_folder(), _config.CACHE_DIR
-        if folder is None:
-            return numba.njit(nogil=True, **options)(function)
-        _config.CACHE_DIR = str(folder)  # is looked at here and now, not at the call
+        if folder is not None:
+            _config.CACHE_DIR = str(folder)  # is looked at here and now, not at the call
         try:
-            return numba.njit(nogil=True, cache=True, **options)(function)
+            return numba.njit(nogil=True, cache=folder is not None, **options)(function)
         finally:
             _config.CACHE_DIR = before
 

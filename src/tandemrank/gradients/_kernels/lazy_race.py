@@ -2,28 +2,27 @@
 
 1. `set_horizons` chooses, from the scores of some documents, the level b and the horizon T of each query.
 2. `scan` walks over one block of scores: who of the head (s_d > b) arrives before T, and the thinned stream of the tail.
-3. `finish` finds the candidates among those who arrived, and `_complete` draws on where too few did.
+3. `finish` finds the first among those who arrived, and `_complete` draws on where too few did.
 
 Products of matrices round differently in batches of different size. So they only propose: the score that decides is
 `dot`, in an order of its own, and neither threads nor the split of a batch change a result.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
-from tandemrank.gradients._kernels.compiled import MATHS, kernel
-from tandemrank.gradients._kernels.draws import arrivals, clocks_of, first_race, halves, stream
+from tandemrank.gradients._kernels.compiled import MATHS, SUMS, kernel
+from tandemrank.gradients._kernels.draws import BUCKETS, arrivals, clocks_of, first_race, halves, select, stream
 from tandemrank.gradients._kernels.float32 import above, bits, exp, f32, log, minus_log_1m, u32, u64, uniform
 from tandemrank.gradients._kernels.products import (
     BINS,
     BLOCK,
-    SUMS,
     binned,
     dot,
+    own_score,
     rounding_of,
     sampled_rank,
     score_of,
-    select,
 )
 
 # Proposals drawn at a time.
@@ -71,19 +70,20 @@ def _time_of(rate, count, share, target, errors):
 def _level(rate, count, width, share, D, log_T):
     """The level b that makes head and proposals cheapest, for all horizons; -inf: everything is head."""
     best, level, head, time = _HEAD_COST * f32(D) * f32(log_T.size), f32(-np.inf), f32(0.0), f32(0.0)
+    longest = log_T.max()  # the others are measured by it
     for u in range(log_T.size):
-        time += exp(log_T[u] - log_T[0]) if log_T[u] > f32(-np.inf) else f32(0.0)
+        time += exp(log_T[u] - longest) if log_T[u] > f32(-np.inf) else f32(0.0)
     for k in range(rate.size - 1, -1, -1):
         upper = rate[k] + width
-        cost = _HEAD_COST * head * f32(log_T.size) + _PROPOSAL_COST * f32(D) * exp(upper + log_T[0]) * time
+        cost = _HEAD_COST * head * f32(log_T.size) + _PROPOSAL_COST * f32(D) * exp(upper + longest) * time
         if cost < best:
             best, level = cost, upper
         head += share * count[k]
     return level
 
 
-@kernel(parallel=True)
-def set_horizons(X, Y, given, some, K2, samples, wide, chunks, b, margin, log_T, log_tau):
+@kernel()
+def set_horizons(first, stop, X, Y, given, some, K2, samples, wide, b, margin, log_T, log_tau):
     """Level and horizon of each query, from the scores of the documents `some`; functions of the scores alone.
 
     The horizon of the S races is the time by which K2 + 1 have very probably arrived (-inf where there is none: `finish`
@@ -91,45 +91,29 @@ def set_horizons(X, Y, given, some, K2, samples, wide, chunks, b, margin, log_T,
     pattern's, is `wide` times as long. `margin` bounds the rounding of a product.
     Shapes: X [B, F]; Y [D, F]; given [B, D or 0]; b, margin, log_tau [B]; log_T [B, U], U = S or S + 1.
     """
-    B, (D, F), part = len(b), Y.shape, Y[some]
+    D, part = Y.shape[0], Y[some]
     rounding = rounding_of(part)
     needed, share = f32(K2 + 1 + 4.0 * np.sqrt(K2 + 1.0)), f32(D) / f32(some.size)
     rank = sampled_rank(needed, share, _ERRORS)
-    for chunk in prange(chunks):
-        score, edge, count = (
-            np.empty(some.size, np.float32),
-            np.empty(BINS + 1, np.float32),
-            np.empty(BINS + 1, np.float32),
-        )
-        order, cost = np.empty(some.size, np.int32), np.empty(some.size, np.float32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
-            for j in range(some.size):
-                score[j] = dot(X[q], part[j]) if F > 0 else given[q, some[j]]
-            n, bins = binned(score, rank, order, cost, edge, count)
-            rate, number = edge[:bins], count[:bins]
-            log_T[q], log_tau[q], b[q] = f32(-np.inf), f32(-np.inf), f32(np.inf)
-            if n == 0:
-                continue
-            log_tau[q] = _time_of(rate, number, share, min(f32(K2), f32(0.5) * share * f32(n)), f32(0.0))
-            horizon = _time_of(rate, number, share, needed, _ERRORS)
-            for u in range(log_T.shape[1]):
-                if u >= samples:
-                    log_T[q, u] = log_tau[q] + log(f32(wide))
-                elif horizon < f32(np.inf):
-                    log_T[q, u] = horizon
-            # The dearest horizon first: `_level` measures the others by it.
-            b[q] = _level(rate, number, edge[BINS], share, D, np.sort(log_T[q])[::-1])
-
-
-@kernel()
-def streams(keys, numbers):
-    """The keys of each query's races.  Shapes: keys [B], numbers [U] -> [B, U]."""
-    found = np.empty((keys.size, numbers.size), np.uint64)
-    for q in range(keys.size):
-        for u in range(numbers.size):
-            found[q, u] = stream(keys[q], numbers[u])
-    return found
+    edge, count = np.empty(BINS + 1, np.float32), np.empty(BINS + 1, np.float32)
+    score, cost, order = np.empty(some.size, np.float32), np.empty(some.size, np.float32), np.empty(some.size, np.int32)
+    for q in range(first, stop):
+        margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
+        for j in range(some.size):
+            score[j] = score_of(X[q], part, j, given[q, some[j]] if given.size > 0 else f32(0.0))
+        n, bins = binned(score, rank, order, cost, edge, count)
+        rate, number = edge[:bins], count[:bins]
+        log_T[q], log_tau[q], b[q] = f32(-np.inf), f32(-np.inf), f32(np.inf)
+        if n == 0:
+            continue
+        log_tau[q] = _time_of(rate, number, share, min(f32(K2), f32(0.5) * share * f32(n)), f32(0.0))
+        horizon = _time_of(rate, number, share, needed, _ERRORS)
+        for u in range(log_T.shape[1]):
+            if u >= samples:
+                log_T[q, u] = log_tau[q] + log(f32(wide))
+            elif horizon < f32(np.inf):
+                log_T[q, u] = horizon
+        b[q] = _level(rate, number, edge[BINS], share, D, log_T[q])
 
 
 # One block
@@ -177,7 +161,7 @@ def _tail(row, first, size, x, Y, b, margin, log_T, key, work, docs, scores, tim
         width += 1
     slots = np.float64(1 << width)
     end = slots * np.exp(np.float64(b) + np.float64(log_T))
-    t, number, own = 0.0, 0, filled
+    t, number, own = 0.0, np.int64(0), filled
     while True:
         _proposals(key, number, width, b, gap, least, slot)
         number += gap.size
@@ -211,42 +195,40 @@ def _work():
     return np.empty(_DRAWN, np.float32), np.empty(_DRAWN, np.float32), np.empty(_DRAWN, np.uint32)
 
 
-@kernel(parallel=True)
-def scan(products, tile, first, X, Y, b, margin, log_T, keys, chunks, docs, scores, times, filled, bad):
-    """Who arrives before the horizon, out of the documents first, first + 1, ... of one block, for some of the queries.
+@kernel()
+def scan(first, stop, products, tile, start, X, Y, b, margin, log_T, keys, docs, scores, times, filled, bad):
+    """Who arrives before the horizon, out of the documents start, start + 1, ... of one block, for some of the queries.
 
     Shapes: products [n, BLOCK], the scores of the queries tile, tile + 1, ... (approximate where Y has factors); b,
     margin [B]; log_T, filled [B, U]; keys [B, U], one of each race; docs, scores, times [B, U, capacity]; bad [B], a
     document without a finite score, or -1.
     """
-    n_queries = products.shape[0]
-    size = min(BLOCK, Y.shape[0] - first)
-    for chunk in prange(chunks):
-        found, clock = np.empty(BLOCK + 1, np.int32), np.empty(BLOCK, np.float32)
-        ids, work = np.empty(BLOCK, np.uint32), _work()
-        for i in range(chunk * n_queries // chunks, (chunk + 1) * n_queries // chunks):
-            q, row = tile + i, products[i]
-            n = above(row, size, b[q] - margin[q], found)
-            for j in range(n):
-                ids[j] = first + found[j]
-                if not row[found[j]] < f32(np.inf):
-                    bad[q] = first + found[j]
-            for u in range(keys.shape[1]):
-                key = keys[q, u]
-                out = docs[q, u], scores[q, u], times[q, u]
-                if log_T[q, u] > f32(-np.inf):
-                    clocks_of(ids, n, stream(key, u64(0)), clock)
-                    filled[q, u] = _head(
-                        row, first, found, n, X[q], Y, b[q], margin[q], log_T[q, u], clock, *out, filled[q, u]
+    size = min(BLOCK, Y.shape[0] - start)
+    found, clock = np.empty(BLOCK + 1, np.int32), np.empty(BLOCK, np.float32)
+    ids, work = np.empty(BLOCK, np.int32), _work()
+    for i in range(first, stop):
+        q, row = tile + i, products[i]
+        n = above(row, size, b[q] - margin[q], found)
+        for j in range(n):
+            ids[j] = start + found[j]
+            if not row[found[j]] < f32(np.inf):
+                bad[q] = start + found[j]
+        for u in range(keys.shape[1]):
+            key = keys[q, u]
+            out = docs[q, u], scores[q, u], times[q, u]
+            if log_T[q, u] > f32(-np.inf):
+                clocks_of(ids, n, stream(key, u64(0)), clock)
+                filled[q, u] = _head(
+                    row, start, found, n, X[q], Y, b[q], margin[q], log_T[q, u], clock, *out, filled[q, u]
+                )
+                if b[q] > f32(-np.inf):
+                    block = stream(stream(key, _TAIL), u64(start // BLOCK))
+                    filled[q, u] = _tail(
+                        row, start, size, X[q], Y, b[q], margin[q], log_T[q, u], block, work, *out, filled[q, u]
                     )
-                    if b[q] > f32(-np.inf):
-                        block = stream(stream(key, _TAIL), u64(first // BLOCK))
-                        filled[q, u] = _tail(
-                            row, first, size, X[q], Y, b[q], margin[q], log_T[q, u], block, work, *out, filled[q, u]
-                        )
 
 
-# The candidates
+# The first arrivals
 
 
 @kernel()
@@ -257,105 +239,56 @@ def _log_sum(a, b):
 
 
 @kernel()
-def _complete(x, Y, given, log_T, key, K2, docs, scores, times, n, out_docs, out_scores, out_times):
+def _complete(X, Y, given, q, log_T, key, K, docs, scores, times, n, own, own_s, at):
     """Goes on beyond the horizon with new clocks for all who have not arrived, which is the same law: they have no memory.
 
-    Fills `out_*` with the candidates, and with the first who missed behind them. Returns the number of both.
+    Fills `own`, `own_s` and `at` with the first K arrivals, and at place K with who comes next. Returns how many of the K.
     """
     D = Y.shape[0]
     score, rest = np.empty(D, np.float32), np.empty(D, np.float32)
     for d in range(D):
-        score[d] = dot(x, Y[d]) if Y.shape[1] > 0 else given[d]
+        score[d] = own_score(X, Y, given, q, d)
     arrivals(score, stream(key, _LATER), rest)
     for j in range(n):
-        out_docs[j], out_scores[j], out_times[j] = docs[j], scores[j], times[j]
+        own[j], own_s[j], at[j] = docs[j], scores[j], times[j]
         rest[docs[j]] = f32(np.inf)
-    histogram, keys, numbers = np.empty(2048, np.int32), np.empty(D + 1, np.float32), np.empty(D + 1, np.int32)
-    candidates = np.empty(D + 1, np.int32)
-    missed, _, more = first_race(rest, K2 - n, histogram, keys, numbers, candidates)
+    bucket, found = np.empty(D + 1, np.float32), np.empty(D + 1, np.int32)
+    missed, _, more = first_race(rest, K - n, np.empty(BUCKETS, np.int32), bucket, found)
     for j in range(more):
-        if rest[candidates[j]] < f32(np.inf):
-            d = candidates[j]
-            out_docs[n], out_scores[n], out_times[n] = d, score[d], _log_sum(log_T, rest[d])
+        d = found[j]
+        if rest[d] < f32(np.inf):
+            own[n], own_s[n], at[n] = d, score[d], _log_sum(log_T, rest[d])
             n += 1
     if missed >= 0:
-        out_docs[n], out_scores[n], out_times[n] = missed, score[missed], _log_sum(log_T, rest[missed])
-        return n, n + 1
-    return n, n
+        own[K], own_s[K], at[K] = missed, score[missed], _log_sum(log_T, rest[missed])
+    return n
 
 
-@kernel(parallel=True)
-def finish(X, Y, given, log_T, keys, K2, chunks, docs, scores, times, filled, candidates, s, count, log_edge):
-    """The candidates of each race out of those who arrived before the horizon.
+@kernel()
+def finish(start, stop, X, Y, given, log_T, keys, K, docs, scores, times, filled, first, first_s, log_t):
+    """The K first arrivals of the first S races, the last of them in front, and at place K who comes next.
 
-    Entry 0 is the last candidate to arrive; entry `count` is the first who missed, -1 where everybody is a candidate.
-    `log_edge`: the times of both. Other clocks are not needed any more.
-    Shapes: candidates, s [B, S, K2 + 1]; count [B, S]; log_edge [B, S, 2]; the rest as in `scan`.
+    Shapes: first, first_s, log_t [B, S, K + 1], -1, -inf and +inf where nobody is left; the rest as in `scan`.
     """
-    B, S = count.shape
-    for chunk in prange(chunks):
-        order, at = np.empty(times.shape[2], np.int32), np.empty(K2 + 1, np.float32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            for i in range(S):
-                n, own, own_s = filled[q, i], candidates[q, i], s[q, i]
-                own[:] = -1
-                if n > K2:
-                    for j in range(n):
-                        order[j] = j
-                    select(order, n, times[q, i], K2)
-                    for j in range(K2 + 1):
-                        own[j], own_s[j] = docs[q, i, order[j]], scores[q, i, order[j]]
-                        at[j] = times[q, i, order[j]]
-                    n, total = K2, K2 + 1
-                else:
-                    n, total = _complete(
-                        X[q], Y, given[q], log_T[q, i], keys[q, i], K2, docs[q, i], scores[q, i], times[q, i], n,
-                        own, own_s, at,
-                    )  # fmt: skip
-                count[q, i] = n
-                last = 0
-                for j in range(1, n):
-                    last = j if at[j] > at[last] else last
-                if n > 0:
-                    own[0], own[last] = own[last], own[0]
-                    own_s[0], own_s[last] = own_s[last], own_s[0]
-                if total > n:
-                    # Two times that are equal in float32 are kept apart: who missed came later.
-                    log_edge[q, i, 1] = at[n]
-                    log_edge[q, i, 0] = min(at[last], np.nextafter(at[n], f32(-np.inf)))
-                else:
-                    log_edge[q, i] = f32(np.inf)
-
-
-@kernel(parallel=True)
-def in_order(X, Y, given, log_T, keys, K, chunks, docs, scores, times, filled, first, first_s, log_t):
-    """The K + 1 first arrivals of the first U races in their order, out of those who arrived before the horizon.
-
-    Shapes: first, first_s, log_t [B, U, K + 1], -1, -inf and +inf where nobody is left; the rest as in `scan`.
-    """
-    B, U, _ = first.shape
-    for chunk in prange(chunks):
-        order = np.empty(times.shape[2], np.int32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            for u in range(U):
-                n, own, own_s, at = filled[q, u], first[q, u], first_s[q, u], log_t[q, u]
-                own[:], own_s[:], at[:] = -1, f32(-np.inf), f32(np.inf)
-                if n > K:
-                    for j in range(n):
-                        order[j] = j
-                    select(order, n, times[q, u], K)
-                    for j in range(K + 1):
-                        own[j], own_s[j] = docs[q, u, order[j]], scores[q, u, order[j]]
-                        at[j] = times[q, u, order[j]]
-                    total = K + 1
-                else:
-                    _, total = _complete(
-                        X[q], Y, given[q], log_T[q, u], keys[q, u], K, docs[q, u], scores[q, u], times[q, u], n,
-                        own, own_s, at,
-                    )  # fmt: skip
-                for j in range(1, total):
-                    d, s, t, i = own[j], own_s[j], at[j], j
-                    while i > 0 and at[i - 1] > t:
-                        own[i], own_s[i], at[i] = own[i - 1], own_s[i - 1], at[i - 1]
-                        i -= 1
-                    own[i], own_s[i], at[i] = d, s, t
+    order = np.empty(times.shape[2], np.int32)
+    for q in range(start, stop):
+        for u in range(first.shape[1]):
+            n, own, own_s, at = filled[q, u], first[q, u], first_s[q, u], log_t[q, u]
+            own[:], own_s[:], at[:] = -1, f32(-np.inf), f32(np.inf)
+            if n > K:
+                for j in range(n):
+                    order[j] = j
+                select(order, n, times[q, u], K)
+                n = K
+                for j in range(K + 1):
+                    own[j], own_s[j], at[j] = docs[q, u, order[j]], scores[q, u, order[j]], times[q, u, order[j]]
+            else:
+                n = _complete(
+                    X, Y, given, q, log_T[q, u], keys[q, u], K, docs[q, u], scores[q, u], times[q, u], n, own, own_s, at
+                )
+            last = 0
+            for j in range(1, n):
+                last = j if at[j] > at[last] else last
+            own[0], own[last] = own[last], own[0]
+            own_s[0], own_s[last] = own_s[last], own_s[0]
+            at[0], at[last] = at[last], at[0]

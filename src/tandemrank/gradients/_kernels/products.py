@@ -5,23 +5,15 @@ Products of matrices round differently in batches of different size. So they onl
 """
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, prange, types
-from numba.extending import intrinsic
+from numba import njit
 
-from tandemrank.gradients._kernels.compiled import kernel
+from tandemrank.gradients._kernels.compiled import SUMS, kernel
+from tandemrank.gradients._kernels.draws import select
 from tandemrank.gradients._kernels.float32 import above, f32, i32
 
 # Documents per block: a row of products fits in the cache.
 BLOCK = 4096
 BINS = 128
-# The order of these sums is decided when they are compiled, by their length alone.
-_AHEAD, _LINE, _LINES = (
-    8,
-    16,
-    4,
-)  # documents that are loaded before their turn; floats per line of the cache, lines of a document
-SUMS = {"contract", "nsz", "reassoc"}
 
 
 @kernel(fastmath=SUMS)
@@ -39,6 +31,12 @@ def score_of(x, Y, d, given):
     return dot(x, Y[d]) if Y.shape[1] > 0 else given
 
 
+@njit(inline="always")
+def own_score(X, Y, given, q, d):
+    """The score of document d for query q.  Shapes: X [B, F]; Y [D, F]; given [B, D], or [B, 0] where there are factors."""
+    return dot(X[q], Y[d]) if Y.shape[1] > 0 else given[q, d]
+
+
 @kernel()
 def rounding_of(some):
     """What the rounding of a product stays below, for a query of length 1: for the longest of some documents, with room."""
@@ -46,35 +44,6 @@ def rounding_of(some):
     for j in range(some.shape[0]):
         norm = max(norm, dot(some[j], some[j]))
     return f32(8 * some.shape[1] * 2.0**-24) * f32(np.sqrt(norm))
-
-
-@njit(inline="always")
-def _earlier(times, a, b):
-    return times[a] < times[b] or (times[a] == times[b] and a < b)
-
-
-@kernel()
-def select(order, n, times, rank):
-    """Puts the entry of that rank, by (time, number), at its place: Hoare's selection."""
-    low, high = 0, n - 1
-    while low < high:
-        pivot = order[(low + high) >> 1]
-        i, j = low, high
-        while i <= j:
-            while _earlier(times, order[i], pivot):
-                i += 1
-            while _earlier(times, pivot, order[j]):
-                j -= 1
-            if i <= j:
-                order[i], order[j] = order[j], order[i]
-                i += 1
-                j -= 1
-        if rank <= j:
-            high = j
-        elif rank >= i:
-            low = i
-        else:
-            return
 
 
 @kernel()
@@ -133,168 +102,79 @@ def binned(score, rank, order, cost, edge, count):
 # The highest scores: exact retrieval
 
 
-@kernel(parallel=True)
-def set_levels(X, Y, given, some, wanted, chunks, b, margin):
+@kernel()
+def set_levels(first, stop, X, Y, given, some, wanted, b, margin):
     """A level that very probably at least `wanted` documents exceed, from the scores of the documents `some`; or -inf."""
-    B, (D, F), part = len(b), Y.shape, Y[some]
+    part = Y[some]
     rounding = rounding_of(part)
-    rank = sampled_rank(f32(wanted), f32(D) / f32(some.size), f32(3.0))
-    for chunk in prange(chunks):
-        score, cost = np.empty(some.size, np.float32), np.empty(some.size, np.float32)
-        order = np.empty(some.size, np.int32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
-            for j in range(some.size):
-                score[j] = dot(X[q], part[j]) if F > 0 else given[q, some[j]]
-            # Just below, so that all who have this score exceed it: many may have the same.
-            b[q] = np.nextafter(highest_of(score, rank, order, cost), f32(-np.inf))
+    rank = sampled_rank(f32(wanted), f32(Y.shape[0]) / f32(some.size), f32(3.0))
+    score, cost, order = np.empty(some.size, np.float32), np.empty(some.size, np.float32), np.empty(some.size, np.int32)
+    for q in range(first, stop):
+        margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
+        for j in range(some.size):
+            score[j] = score_of(X[q], part, j, given[q, some[j]] if given.size > 0 else f32(0.0))
+        # Just below, so that all who have this score exceed it: many may have the same.
+        b[q] = np.nextafter(highest_of(score, rank, order, cost), f32(-np.inf))
 
 
 @kernel()
 def _kept_highest(docs, scores, n, wanted, order, cost):
     """Keeps the `wanted` highest of n entries, ties to the earlier, in the order they have; returns their lowest score."""
+    lowest = highest_of(scores[:n], wanted, order, cost)
+    ties, kept = wanted, 0
     for j in range(n):
-        order[j], cost[j] = j, -scores[j]
-    select(order, n, cost, wanted - 1)
-    lowest = scores[order[wanted - 1]]
-    kept = np.sort(order[:wanted])
-    for j in range(wanted):
-        docs[j], scores[j] = docs[kept[j]], scores[kept[j]]
+        ties -= scores[j] > lowest
+    for j in range(n):
+        tie = scores[j] == lowest
+        docs[kept], scores[kept] = docs[j], scores[j]
+        kept += (scores[j] > lowest) | (tie & (ties > 0))
+        ties -= tie
     return lowest
 
 
-@kernel(parallel=True)
-def scan_above(products, tile, first, X, Y, wanted, b, margin, chunks, docs, scores, filled, bad):
-    """Appends the documents of one block that exceed the level, with their scores; shapes as in `scan`, without U.
+@kernel()
+def scan_above(first, stop, products, tile, start, X, Y, wanted, b, margin, docs, scores, filled, bad):
+    """Appends the documents of one block that exceed the level, with their scores; shapes as in `lazy_race.scan`, without U.
 
     Where a block might not find room any more, the `wanted` highest so far are kept, and their lowest is the level from then
     on: who is equal to it has a higher number, as documents come in their order.
     """
-    n_queries, capacity = products.shape[0], docs.shape[1]
-    size = min(BLOCK, Y.shape[0] - first)
-    for chunk in prange(chunks):
-        found, order, cost = np.empty(BLOCK + 1, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.float32)
-        for i in range(chunk * n_queries // chunks, (chunk + 1) * n_queries // chunks):
-            q, row = tile + i, products[i]
-            if filled[q] + size > capacity:
-                b[q] = _kept_highest(docs[q], scores[q], filled[q], wanted, order, cost)
-                filled[q] = wanted
-            for j in range(above(row, size, b[q] - margin[q], found)):
-                d = first + found[j]
-                s = score_of(X[q], Y, d, row[found[j]])
-                if not s < f32(np.inf):
-                    bad[q] = d
-                elif s > b[q]:
-                    docs[q, filled[q]], scores[q, filled[q]] = d, s
-                    filled[q] += 1
-
-
-@kernel(parallel=True)
-def highest(docs, scores, filled, wanted, chunks, best, best_score):
-    """The `wanted` highest of what was found, the highest first, ties to the lower number; -1 and -inf behind the last."""
-    B = len(filled)
-    for chunk in prange(chunks):
-        order, cost = np.empty(docs.shape[1], np.int32), np.empty(docs.shape[1], np.float32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            n = filled[q]
-            for j in range(n):
-                order[j], cost[j] = j, -scores[q, j]
-            if n > wanted:
-                select(order, n, cost, wanted - 1)
-            n = min(n, wanted)
-            # What is kept is put in the order of the numbers first: the sort is then a stable one by the cost alone.
-            kept = np.sort(order[:n])
-            by_cost = np.argsort(cost[kept], kind="mergesort")
-            best[q], best_score[q] = -1, f32(-np.inf)
-            for j in range(n):
-                best[q, j], best_score[q, j] = docs[q, kept[by_cost[j]]], scores[q, kept[by_cost[j]]]
-
-
-# The scores of some documents, with gradients
-
-
-@intrinsic
-def fetch(typing_context, Y, d):
-    """Begins to load Y[d]: the rows of some documents lie all over the memory, and who waits for one may wait for several."""
-
-    def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        word, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        fetch = builder.module.declare_intrinsic(
-            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        )
-        size = builder.extract_value(array.shape, 1)
-        start = builder.gep(array.data, [builder.mul(arguments[1], size)])
-        last = builder.sub(size, ir.Constant(size.type, 1))
-        for number in range(_LINES):
-            step = ir.Constant(size.type, number * _LINE)
-            step = builder.select(builder.icmp_signed("<", step, last), step, last)
-            place = builder.bitcast(builder.gep(start, [step]), byte)
-            builder.call(fetch, [place, word(0), word(3), word(1)])
-        return context.get_dummy_value()
-
-    return types.void(Y, types.int64), generate
-
-
-@kernel(parallel=True)
-def scores_at(X, Y, documents, chunks, scores):
-    """The products at some documents of each query.  Shapes: X [B, F]; Y [D, F]; documents, scores [B, M]."""
-    B, M = documents.shape
-    for chunk in prange(chunks):
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            for j in range(M):
-                fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
-                scores[q, j] = dot(X[q], Y[documents[q, j]])
-
-
-@kernel(parallel=True)
-def query_gradient(Y, documents, gradient, chunks, by_query):
-    """by_query[q] = sum_j gradient[q, j] Y[documents[q, j]], which comes in as zeros.  Shapes: as `scores_at`; [B, F]."""
-    B, M = documents.shape
-    for chunk in prange(chunks):
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            for j in range(M):
-                if gradient[q, j] != f32(0.0):
-                    fetch(Y, documents[q, min(j + _AHEAD, M - 1)])
-                    for f in range(Y.shape[1]):
-                        by_query[q, f] += gradient[q, j] * Y[documents[q, j], f]
+    capacity, size = docs.shape[1], min(BLOCK, Y.shape[0] - start)
+    found, order, cost = np.empty(BLOCK + 1, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.float32)
+    for i in range(first, stop):
+        q, row = tile + i, products[i]
+        if filled[q] + size > capacity:
+            b[q] = _kept_highest(docs[q], scores[q], filled[q], wanted, order, cost)
+            filled[q] = wanted
+        for j in range(above(row, size, b[q] - margin[q], found)):
+            d = start + found[j]
+            s = score_of(X[q], Y, d, row[found[j]])
+            if not s < f32(np.inf):
+                bad[q] = d
+            elif s > b[q]:
+                docs[q, filled[q]], scores[q, filled[q]] = d, s
+                filled[q] += 1
 
 
 @kernel()
-def by_document(documents, gradient, start, rows, queries, values):
-    """Everything that has a gradient, in the order of the documents; returns how many documents there are.
-
-    Shapes: start [D + 1], comes in as zeros; rows [D], filled with the documents; queries, values [B M], those of rows[i] end
-    at start[rows[i]], query after query.
-    """
-    B, M = documents.shape
-    for q in range(B):
-        for j in range(M):
-            start[documents[q, j] + 1] += gradient[q, j] != f32(0.0)
-    n = 0
-    for d in range(start.size - 1):
-        rows[n] = d
-        n += start[d + 1] > 0
-        start[d + 1] += start[d]
-    for q in range(B):
-        for j in range(M):
-            if gradient[q, j] != f32(0.0):
-                place = start[documents[q, j]]
-                queries[place], values[place] = q, gradient[q, j]
-                start[documents[q, j]] = place + 1
-    return n
+def keep_highest(first, stop, docs, scores, filled, wanted):
+    """Keeps the `wanted` highest of what was found of each query, in the order of their numbers."""
+    order, cost = np.empty(docs.shape[1], np.int32), np.empty(docs.shape[1], np.float32)
+    for q in range(first, stop):
+        if filled[q] > wanted:
+            _kept_highest(docs[q], scores[q], filled[q], wanted, order, cost)
+            filled[q] = wanted
 
 
-@kernel(parallel=True)
-def item_gradient(X, rows, start, queries, values, chunks, by_row):
-    """by_row[i] = sum of gradient[q, j] X[q] over all (q, j) with the document rows[i].  Shapes: by_row [n, F], filled."""
-    n = by_row.shape[0]
-    for chunk in prange(chunks):
-        for i in range(chunk * n // chunks, (chunk + 1) * n // chunks):
-            by_row[i] = f32(0.0)
-            for place in range(start[rows[i - 1]] if i > 0 else 0, start[rows[i]]):
-                for f in range(X.shape[1]):
-                    by_row[i, f] += values[place] * X[queries[place], f]
+# The scores of some documents
+
+
+@kernel()
+def scores_at(first, stop, X, Y, documents, scores):
+    """The products at some documents of each query.  Shapes: X [B, F]; Y [D, F]; documents, scores [B, M]."""
+    for q in range(first, stop):
+        for j in range(documents.shape[1]):
+            scores[q, j] = dot(X[q], Y[documents[q, j]])
 
 
 @kernel()

@@ -14,28 +14,32 @@ batches or order.
 """
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
-from tandemrank.gradients._kernels.compiled import MATHS, kernel
-from tandemrank.gradients._kernels.draws import BLOCK, arrives_before, draw, scratch_space, stream
+from tandemrank.gradients._kernels.compiled import MATHS, SUMS, kernel
+from tandemrank.gradients._kernels.draws import BLOCK, draw, scratch_space, stream
 from tandemrank.gradients._kernels.float32 import exp, f32, log, u64
 
-# Sums over documents that say how much noise to take out: eight at a time, in an order that D alone decides.
-_SUMS = MATHS | {"reassoc"}
+MOST = f32(80.0)  # rate times time from which on somebody has surely arrived
 # A typical time is found from about so many documents, in so many steps: it only has to be near.
 TYPICAL_DOCUMENTS, TYPICAL_STEPS = 512, 8
 
 
 @njit(inline="always")
+def chances_at(y):
+    """(1 - exp(-y), y exp(-y)): the chance to arrive before rate times time is y, accurate for tiny ones too, and its slope."""
+    e = exp(-y)
+    series = y * (f32(1.0) - y * (f32(0.5) - y * f32(1.0 / 6.0)))
+    return f32(1.0) - e if y > f32(0.02) else series, y * e
+
+
+@njit(inline="always")
 def chances(s_d, log_tau):
-    """(p, lambda tau exp(-lambda tau)) with p = 1 - exp(-lambda tau), accurate for tiny chances too."""
-    a = min(exp(s_d + log_tau), f32(80.0))
-    e = exp(-a)
-    series = a * (f32(1.0) - a * (f32(0.5) - a * f32(1.0 / 6.0)))
-    return f32(1.0) - e if a > f32(0.02) else series, a * e
+    """(p, lambda tau exp(-lambda tau)) with p = 1 - exp(-lambda tau)."""
+    return chances_at(min(exp(s_d + log_tau), MOST))
 
 
-@kernel(fastmath=_SUMS)
+@kernel(fastmath=SUMS)
 def typical_time(score, chance, target, rate, weight):
     """log t with sum_d chance_d (1 - exp(-mu_d t)) = target: when so many are expected to have arrived; -inf for never.
 
@@ -68,7 +72,7 @@ def typical_time(score, chance, target, rate, weight):
     return log(t) - top
 
 
-@kernel(fastmath=_SUMS)
+@kernel(fastmath=SUMS)
 def _take_out_sum(gradient, pattern):
     """gradient - pattern sum(gradient) / sum(pattern)."""
     total, mass = f32(0.0), f32(0.0)
@@ -95,7 +99,7 @@ def balance(s, r, K2, places, scratch, grad_s, grad_r):
         chance[d] = f32(1.0) if s[d] > f32(-np.inf) else f32(0.0)
         available += s[d] > f32(-np.inf)
     if available > K2:
-        log_tau = typical_time(s, chance[:D], K2, rate, weight)
+        log_tau = typical_time(s, chance[:D], f32(K2), rate, weight)
         for d in range(D):
             chance[d], pattern[d] = chances(s[d], log_tau)
         _take_out_sum(grad_s, pattern)
@@ -107,13 +111,14 @@ def balance(s, r, K2, places, scratch, grad_s, grad_r):
 
 
 @kernel(fastmath=MATHS)
-def _sweep(score, n, log_t, coefficient, value, slope, y_first):
+def _sweep(score, log_t, coefficient, value, slope, y_first):
     """For a block of documents that see the same list: adds sum_k c_k exp(-mu t_k), and its derivative by the score.
 
     Shapes: score, value, slope [n]; log_t, coefficient [K]; y_first [BLOCK], working space. Terms with c_k = 0 or
     t_k = inf cost nothing.
     """
     # A piece at a time, so that what every k reads and writes stays in the cache.
+    n = score.size
     for start in range(0, n, BLOCK):
         size = min(n - start, BLOCK)
         piece, piece_value, piece_slope = score[start:], value[start:], slope[start:]
@@ -184,23 +189,24 @@ def own_terms(s, r, docs, theta, delta, state, scratch, block):
     outside = min(_place_of(last, shown), K) if x >= 0 else K
     log_t = lists[2, :K]
     _without(outside, lists[0], log_t)
-    _sweep(score, n, log_t, delta, value, slope, y_first)
+    _sweep(score[:n], log_t, delta, value, slope, y_first)
+    log_T_x, log_T_last = (log_T[x], log_T[last]) if x >= 0 else (f32(np.inf), f32(np.inf))
     for j in range(n):
         d = docs[j]
-        is_candidate = x < 0 or arrives_before(log_T[d], d, log_T[x], x)
+        is_candidate = x < 0 or log_T[d] < log_T_x or (log_T[d] == log_T_x and d < x)
         if log_T[d] == f32(np.inf) or r[d] == f32(-np.inf):
             # Never a candidate, or a candidate whom the re-ranker never shows: its own weight counts for nothing.
             chance[j], density[j] = f32(0.0), f32(0.0)
         elif x < 0:
             chance[j], density[j] = f32(1.0), f32(0.0)
         else:
-            chance[j], density[j] = chances(s[d], log_T[x] if is_candidate else log_T[last])
+            chance[j], density[j] = chances(s[d], log_T_x if is_candidate else log_T_last)
         # Who is shown sees the list without itself; a candidate also sees the last candidate, others do not.
         place = min(_place_of(d, shown), K) if is_candidate else outside
         if place != outside:
             _without(place, lists[0], log_t)
             value[j], slope[j] = theta[0], f32(0.0)
-            _sweep(score[j : j + 1], 1, log_t, delta, value[j : j + 1], slope[j : j + 1], y_first)
+            _sweep(score[j : j + 1], log_t, delta, value[j : j + 1], slope[j : j + 1], y_first)
 
 
 @kernel(fastmath=MATHS)
@@ -234,7 +240,7 @@ def others_terms(r, theta, delta, w, state, scratch):
     V_outside = _joining(r[last], w_last, base, log_t, c, theta, delta) if x >= 0 else f32(0.0)
     value[:D] = base - V_outside
     slope[:D] = f32(0.0)
-    _sweep(r, D, log_t, c, value, slope, y_first)
+    _sweep(r, log_t, c, value, slope, y_first)
     if x >= 0:
         base_inside = _see(K, lists[0], lists[1], theta, delta, log_t, c)
         V_inside = _joining(r[x], w_x, base_inside, log_t, c, theta, delta)
@@ -243,13 +249,13 @@ def others_terms(r, theta, delta, w, state, scratch):
             inside_slope[:n] = f32(0.0)
             for j in range(n):
                 score[j] = r[candidates[j]]
-            _sweep(score, n, log_t, c, inside, inside_slope, y_first)
+            _sweep(score[:n], log_t, c, inside, inside_slope, y_first)
             for j in range(n):
                 value[candidates[j]], slope[candidates[j]] = inside[j], inside_slope[j]
         else:
             for j in range(n):
                 value[candidates[j]] += V_outside - V_inside
-    base = _see(0, lists[0], lists[1], theta, delta, log_t, c)
+    base = _see(np.int64(0), lists[0], lists[1], theta, delta, log_t, c)
     for place in range(shown.size):
         d = shown[place]
         if place > 0:
@@ -260,7 +266,7 @@ def others_terms(r, theta, delta, w, state, scratch):
         if d >= 0:
             value[d] = base - (_joining(r[x], w_x, base, log_t, c, theta, delta) if x >= 0 else f32(0.0))
             slope[d] = f32(0.0)
-            _sweep(r[d : d + 1], 1, log_t, c, value[d : d + 1], slope[d : d + 1], y_first)
+            _sweep(r[d : d + 1], log_t, c, value[d : d + 1], slope[d : d + 1], y_first)
 
 
 @kernel(fastmath=MATHS)
@@ -301,11 +307,8 @@ def steps(theta):
 
 
 @kernel()
-def _places(theta):
-    """Where an arrival changes something, on average over the ranks: the last place that counts if the curve is flat.
-
-    In a function of its own, one after the other: inside a parallel one the order of the sum is that of the threads.
-    """
+def places_of(theta):
+    """Where an arrival changes something, on average over the ranks: the last place that counts if the curve is flat."""
     total, top = f32(0.0), f32(0.0)
     for k in range(theta.size):
         total += abs(theta[k])
@@ -313,72 +316,73 @@ def _places(theta):
     return total / top if top > f32(0.0) else f32(1.0)
 
 
-@kernel(parallel=True)
-def utility(s, r, keys, indptr, indices, weights, theta, K2, samples, chunks, value, grad_s, grad_r):
-    """Value and both gradients of the two-stage utility, each the mean over the samples.
+@kernel()
+def utility(first, stop, s, r, keys, indptr, indices, weights, theta, K2, samples, value, grad_s, grad_r):
+    """Value and both gradients of the two-stage utility of the queries first ... stop - 1, each the mean over the samples.
 
     Shapes: s, r, grad_s, grad_r [B, D]; keys, value [B]; indptr [B + 1]; indices, weights [nnz]; theta [K].
     The outputs come in as zeros; a gradient that comes in as [B, 0] is not wanted, and not computed.
     """
-    B, D = s.shape
-    delta = steps(theta)
-    places = _places(theta)
+    D, delta, places = s.shape[1], steps(theta), places_of(theta)
     wants_s, wants_r = grad_s.shape[1] > 0, grad_r.shape[1] > 0
-    for chunk in prange(chunks):
-        scratch = scratch_space(D, theta.size)
-        w = np.zeros(D, np.float32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            docs, own = indices[indptr[q] : indptr[q + 1]], weights[indptr[q] : indptr[q + 1]]
-            block = np.empty((5, docs.size), np.float32)
+    scratch, w = scratch_space(D, theta.size), np.zeros(D, np.float32)
+    for q in range(first, stop):
+        docs, own = indices[indptr[q] : indptr[q + 1]], weights[indptr[q] : indptr[q + 1]]
+        block = np.empty((5, docs.size), np.float32)
+        for j in range(docs.size):
+            w[docs[j]] = own[j]
+        for sample in range(samples):
+            state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
+            if (wants_s or wants_r) and others_matter(w, state, scratch):
+                others_terms(r[q], theta, delta, w, state, scratch)
+                _add_others(s[q], state, scratch, grad_s[q], grad_r[q])
+            own_terms(s[q], r[q], docs, theta, delta, state, scratch, block)
+            total = 0.0
             for j in range(docs.size):
-                w[docs[j]] = own[j]
-            for sample in range(samples):
-                state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-                if (wants_s or wants_r) and others_matter(w, state, scratch):
-                    others_terms(r[q], theta, delta, w, state, scratch)
-                    _add_others(s[q], state, scratch, grad_s[q], grad_r[q])
-                own_terms(s[q], r[q], docs, theta, delta, state, scratch, block)
-                total = 0.0
-                for j in range(docs.size):
-                    if wants_s:
-                        grad_s[q, docs[j]] += block[3, j] * own[j] * block[0, j]
-                    if wants_r:
-                        grad_r[q, docs[j]] += block[2, j] * own[j] * block[1, j]
-                    total += block[2, j] * own[j] * block[0, j]
-                value[q] += (total - value[q]) / (sample + 1)
-            for j in range(docs.size):
-                w[docs[j]] = f32(0.0)
-            if samples > 1:
-                grad_s[q] /= f32(samples)
-                grad_r[q] /= f32(samples)
-            if wants_s or wants_r:
-                balance(s[q], r[q], K2, places, scratch, grad_s[q], grad_r[q])
+                if wants_s:
+                    grad_s[q, docs[j]] += block[3, j] * own[j] * block[0, j]
+                if wants_r:
+                    grad_r[q, docs[j]] += block[2, j] * own[j] * block[1, j]
+                total += block[2, j] * own[j] * block[0, j]
+            value[q] += (total - value[q]) / (sample + 1)
+        for j in range(docs.size):
+            w[docs[j]] = f32(0.0)
+        if samples > 1:
+            grad_s[q] /= f32(samples)
+            grad_r[q] /= f32(samples)
+        if wants_s or wants_r:
+            balance(s[q], r[q], K2, places, scratch, grad_s[q], grad_r[q])
 
 
-@kernel(parallel=True)
-def exposure(s, r, keys, indptr, indices, theta, K2, samples, chunks, moments, totals):
+@kernel()
+def add_moments(rho, docs, total, moments, totals, start, q):
+    """Adds what the exposures of one sample say: rho, rho^2, rho S of `docs` from the entry `start` on; S, S^2 of the query."""
+    totals[0, q] += total
+    totals[1, q] += total * total
+    for j in range(docs.size):
+        one = np.float64(rho[docs[j]])
+        moments[0, start + j] += one
+        moments[1, start + j] += one * one
+        moments[2, start + j] += one * total
+
+
+@kernel()
+def exposure(first, stop, s, r, keys, indptr, indices, theta, K2, samples, moments, totals):
     """Sums over the samples of what the exposures are made of; rho_j(d) is the closed form of sample j, S_j = sum_d rho_j(d).
 
     moments: rho, rho^2, rho S for the documents in `indices`; totals: S, S^2 for each query. The outputs come in as zeros.
     Shapes: s, r [B, D]; keys [B]; indptr [B + 1]; indices [nnz]; theta [K]; moments [3, nnz]; totals [2, B].
     """
-    B, D = s.shape
-    delta = steps(theta)
-    for chunk in prange(chunks):
-        scratch = scratch_space(D, theta.size)
-        w, block, everybody = np.zeros(D, np.float32), np.empty((5, D), np.float32), np.arange(D).astype(np.int32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            for sample in range(samples):
-                state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-                own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
-                S = 0.0
-                for d in range(D):
-                    block[0, d] *= block[2, d]
-                    S += block[0, d]
-                totals[0, q] += S
-                totals[1, q] += S * S
-                for j in range(indptr[q], indptr[q + 1]):
-                    rho = np.float64(block[0, indices[j]])
-                    moments[0, j] += rho
-                    moments[1, j] += rho * rho
-                    moments[2, j] += rho * S
+    D, delta = s.shape[1], steps(theta)
+    scratch, block = scratch_space(D, theta.size), np.empty((5, D), np.float32)
+    w, everybody = np.zeros(D, np.float32), np.arange(D).astype(np.int32)
+    for q in range(first, stop):
+        docs = indices[indptr[q] : indptr[q + 1]]
+        for sample in range(samples):
+            state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
+            own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
+            total = 0.0
+            for d in range(D):
+                block[0, d] *= block[2, d]
+                total += block[0, d]
+            add_moments(block[0], docs, total, moments, totals, indptr[q], q)

@@ -5,15 +5,13 @@ gradient of a Plackett-Luce log-probability needs only the running sum of 1 / Z:
 """
 
 import numpy as np
-from numba import prange
 
 from tandemrank.gradients._kernels.compiled import kernel
 from tandemrank.gradients._kernels.draws import (
+    BUCKETS,
     WORTH,
-    arrivals,
-    early_race,
+    candidates_of,
     first_arrivals,
-    first_race,
     latest,
     second_race,
     stream,
@@ -132,103 +130,84 @@ def _add_common(rate, common, sums):
 
 
 @kernel()
-def _first_race(s, below, limit, key, K2, left, floats, documents, order, histogram, candidates):
-    """The candidates of one sample, their times in floats[0]; `left` samples of these scores are still to come.
-
-    Returns how many there are, and the limit for the next sample, of `below`.
-    """
-    if limit < np.inf:
-        n, _ = early_race(s, below, limit, key, K2, floats, documents, order, candidates)
-        if n >= 0:
-            return n, limit
-    log_T = floats[0, : s.size]
-    arrivals(s, key, log_T)
-    x, _, n = first_race(log_T, K2, histogram, floats[1], documents[0], candidates)
-    limit = f32(np.inf)
-    if x >= 0 and left > WORTH:
-        limit = latest(s, log_T[x], K2, below)
-    for j in range(n):
-        log_T[j] = log_T[candidates[j]]  # candidates come in the order of their numbers: none is overwritten too soon
-    return n, limit
-
-
-@kernel(parallel=True)
 def utility(
-    s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, wants_s, wants_r, chunks, value, grad_s, grad_r
+    first, stop, s, r, keys, indptr, indices, weights, theta, K2, samples, baseline, value, grad_s, grad_r
 ):  # fmt: skip
     """Mean reward and REINFORCE gradients of both stages, each the mean over the samples (cand-grad, ranker-grad).
 
     Shapes: s, r, grad_s, grad_r [B, D]; keys, value [B]; indptr [B + 1]; indices, weights [nnz]; theta [K].
     With `baseline` each reward is measured from the mean of the other samples' rewards. Outputs come in as zeros. A gradient
-    that nobody `wants` costs nothing; neither do the clocks of a first race in which nobody can miss.
+    that comes in as [B, 0] is not wanted, and not computed; the generator has none where everybody is a candidate.
     """
-    B, D = s.shape
-    K = theta.size
-    is_one_stage = K2 >= D
+    D, K = s.shape[1], theta.size
+    wants_s, wants_r = grad_s.shape[1] > 0 and K2 < D, grad_r.shape[1] > 0
+    # Everybody available is a candidate, and of the second race the first K alone matter.
+    is_one_stage = K2 >= D > K
     size = K if is_one_stage else K2
-    for chunk in prange(chunks):
-        floats, documents, below, masked = (
-            np.empty((3, D + 1), np.float32),
-            np.empty((2, D + 1), np.int32),
-            np.empty(D, np.float32),
-            np.empty(D, np.float32),
-        )
-        candidates, order, packed = np.empty(D + 1, np.int32), np.empty(D + 1, np.int32), np.empty((2, D), np.uint64)
-        histogram, everybody = np.empty(2048, np.int32), np.arange(D).astype(np.int32)
-        shown, times = np.empty(K, np.int32), np.empty(K, np.float32)
-        rate_c, rate_r, w, drawn = np.empty(D), np.empty(D), np.zeros(D, np.float32), np.zeros(D, np.bool_)
-        sums, common, Z, counts = np.empty((4, D)), np.empty((2, 2)), np.empty(D), np.empty(257, np.int32)
-        for q in range(chunk * B // chunks, (chunk + 1) * B // chunks):
-            for j in range(indptr[q], indptr[q + 1]):
-                w[indices[j]] = weights[j]
-            total_c, total_r = _rates(s[q], s[q], rate_c), _rates(r[q], s[q], rate_r)
-            first = s[q]
+    floats, documents, order = (
+        np.empty((3, D + 1), np.float32),
+        np.empty((2, D + 1), np.int32),
+        np.empty(D + 1, np.int32),
+    )
+    histogram, candidates, everybody = np.empty(BUCKETS, np.int32), np.empty(D, np.int32), np.arange(D).astype(np.int32)
+    below, masked, shown, times = (
+        np.empty(D, np.float32),
+        np.empty(D, np.float32),
+        np.empty(K, np.int32),
+        np.empty(K, np.float32),
+    )
+    rate_c, rate_r, w, drawn = np.empty(D), np.empty(D), np.zeros(D, np.float32), np.zeros(D, np.bool_)
+    sums, common, Z = np.empty((4, D)), np.empty((2, 2)), np.empty(D)
+    packed, counts = np.empty((2, D), np.uint64), np.empty(257, np.int32)
+    for q in range(first, stop):
+        for j in range(indptr[q], indptr[q + 1]):
+            w[indices[j]] = weights[j]
+        total_c, total_r = _rates(s[q], s[q], rate_c), _rates(r[q], s[q], rate_r)
+        for d in range(D):
+            masked[d] = r[q, d] if is_one_stage and s[q, d] > f32(-np.inf) else s[q, d]
+        sums[:], common[:], limit = 0.0, 0.0, f32(np.inf)
+        for sample in range(samples):
+            key = stream(keys[q], u64(sample))
+            n, missed = candidates_of(
+                masked, key, np.bool_(True), size, below, limit, floats, documents, order, histogram, candidates
+            )
+            if limit == f32(np.inf) or missed >= limit:
+                pays = missed < f32(np.inf) and samples - sample > WORTH
+                limit = latest(masked, missed, size, below) if pays else f32(np.inf)
             if is_one_stage:
-                # Everybody available is a candidate, and of the second race the first K alone matter.
-                for d in range(D):
-                    masked[d] = r[q, d] if s[q, d] > f32(-np.inf) else f32(-np.inf)
-                first = masked
-            sums[:], common[:], limit = 0.0, 0.0, f32(np.inf)
-            for sample in range(samples):
-                key = stream(keys[q], u64(sample))
-                n, limit = _first_race(
-                    first,
-                    below,
-                    limit,
-                    stream(key, u64(is_one_stage)),
-                    size,
-                    samples - sample,
-                    floats,
-                    documents,
-                    order,
-                    histogram,
-                    candidates,
+                filled = first_arrivals(candidates, floats[0], n, shown, times)
+            else:
+                for j in range(n):
+                    floats[1, j] = r[q, candidates[j]]
+                filled = second_race(
+                    candidates, n, floats[1], stream(key, u64(1)), np.bool_(True), floats[2], shown, times
                 )
-                if is_one_stage:
-                    filled = first_arrivals(candidates, floats[0], n, shown, times)
-                else:
-                    filled = second_race(r[q], stream(key, u64(1)), candidates, n, floats[1], floats[2], shown, times)
-                reward = f32(0.0)
-                for k in range(filled):
-                    reward += theta[k] * w[shown[k]]
-                value[q] += reward / samples
-                if reward == 0.0 and not baseline:
-                    continue
-                if wants_s:
-                    _sort_by_arrival(floats[0], candidates, n, packed[0], packed[1], counts)
-                    _add_list(rate_c, candidates, n, everybody, D, total_c, reward, drawn, Z, sums[:2], common[0])
-                if wants_r and is_one_stage:
-                    _add_list(rate_r, shown, filled, everybody, D, total_r, reward, drawn, Z, sums[2:], common[1])
-                elif wants_r:
-                    _add_list(rate_r, shown, filled, candidates, n, np.nan, reward, drawn, Z, sums[2:], common[1])
-            _add_common(rate_c, common[0], sums[:2])
-            _add_common(rate_r, common[1], sums[2:])
-            for d in range(D):
-                if baseline:
-                    grad_s[q, d] = (sums[0, d] - value[q] * sums[1, d]) / max(samples - 1, 1)
-                    grad_r[q, d] = (sums[2, d] - value[q] * sums[3, d]) / max(samples - 1, 1)
-                else:
-                    grad_s[q, d] = sums[0, d] / samples
-                    grad_r[q, d] = sums[2, d] / samples
-            for j in range(indptr[q], indptr[q + 1]):
-                w[indices[j]] = f32(0.0)
+            reward = f32(0.0)
+            for k in range(filled):
+                reward += theta[k] * w[shown[k]]
+            value[q] += reward / samples
+            if reward == 0.0 and not baseline:
+                continue
+            if wants_s:
+                _sort_by_arrival(floats[0], candidates, n, packed[0], packed[1], counts)
+                _add_list(rate_c, candidates, n, everybody, D, total_c, reward, drawn, Z, sums[:2], common[0])
+            if wants_r and is_one_stage:
+                _add_list(rate_r, shown, filled, everybody, D, total_r, reward, drawn, Z, sums[2:], common[1])
+            elif wants_r:
+                _add_list(rate_r, shown, filled, candidates, n, np.nan, reward, drawn, Z, sums[2:], common[1])
+        _add_common(rate_c, common[0], sums[:2])
+        _add_common(rate_r, common[1], sums[2:])
+        _finish(sums[:2], value[q], samples, baseline, grad_s[q])
+        _finish(sums[2:], value[q], samples, baseline, grad_r[q])
+        for j in range(indptr[q], indptr[q + 1]):
+            w[indices[j]] = f32(0.0)
+
+
+@kernel()
+def _finish(sums, mean, samples, baseline, gradient):
+    """The mean over the samples; with a baseline, of the rewards less the mean of the others'.  Shapes: gradient [D] or [0]."""
+    for d in range(gradient.size):
+        if baseline:
+            gradient[d] = (sums[0, d] - mean * sums[1, d]) / max(samples - 1, 1)
+        else:
+            gradient[d] = sums[0, d] / samples
