@@ -191,7 +191,7 @@ def test_the_long_form_is_the_same_log(tmp_path):
     rows.write_parquet(tmp_path / "long.parquet", row_group_size=100)
     for batch in (40, 10_000):  # a batch may end inside an impression
         assert_same(reading.read(tmp_path / "long.parquet", batch=batch), reading.read(frame))
-        for a, b in zip(reading.read_split(rows, 0.3, batch=batch), reading.read_split(frame, 0.3), strict=True):
+        for a, b in zip(split(rows, 0.3, batch=batch), split(frame, 0.3), strict=True):
             assert_same(a, b)
 
 
@@ -330,20 +330,27 @@ def test_merging_refuses_more_ids_than_a_key_holds(monkeypatch):
         merge(pieces)
 
 
+def split(source, share, **options):
+    """What trains, and what is held out."""
+    found = reading.read_parts(source, (share,), **options)
+    assert not found.by_time
+    return *found.train, *found.held_out
+
+
 def test_the_split_is_by_impression_and_depends_on_the_seed_alone(tmp_path):
     N = 20_000
     path = writing.write(simulate(N, part=3000), tmp_path / "log", NUMBERS)
-    train, held_out = reading.read_split(path, 0.15, seed=5, vocabulary=NUMBERS)
+    train, held_out = split(path, 0.15, seed=5, vocabulary=NUMBERS)
     assert abs(held_out.N - 0.15 * N) < 5 * math.sqrt(N * 0.15 * 0.85)
     assert_same(merge([train, held_out]), reading.read(path, vocabulary=NUMBERS))
     assert held_out.shown.sum() == 3 * held_out.N  # whole impressions
     for again in (
-        reading.read_split(path, 0.15, seed=5, vocabulary=NUMBERS, batch=1111),
-        counting.split_impressions(simulate(N, part=700), NUMBERS, 0.15, seed=5),
+        split(path, 0.15, seed=5, vocabulary=NUMBERS, batch=1111),
+        counting.parts_of(simulate(N, part=700), NUMBERS, (0.15,), seed=5),
     ):
         assert_same(again[0], train)
         assert_same(again[1], held_out)
-    assert not np.array_equal(reading.read_split(path, 0.15, seed=6)[1].impressions, held_out.impressions)
+    assert not np.array_equal(split(path, 0.15, seed=6)[1].impressions, held_out.impressions)
     # the clicks are not what decides
     rates = [f.clicks.sum() / f.N for f in (train, held_out)]
     assert abs(rates[0] - rates[1]) < 5 * math.sqrt(rates[0] / held_out.N)
@@ -352,11 +359,11 @@ def test_the_split_is_by_impression_and_depends_on_the_seed_alone(tmp_path):
 @pytest.mark.parametrize("share", [1, -0.1, float("nan")])
 def test_a_split_that_is_none_is_refused(share):
     with pytest.raises(ConfigError, match="share"):
-        reading.read_split(wide(), share)
+        split(wide(), share)
 
 
 def test_a_share_of_nothing_leaves_all_for_training():
-    used, held_out = reading.read_split(wide(), 0)
+    used, held_out = split(wide(), 0)
     assert_same(used, reading.read(wide()))
     assert held_out.N == held_out.clicks.sum() == 0
 

@@ -56,10 +56,17 @@ def lose_a_node(n):
     if not lost:
         lost.append(n)
         nodes.remove_node(second, allow_graceful=False)
-parts, first = reading.read_with_lists(folder / "log", (0.3,), lists=70_000, seed=7, engine="ray", progress=lose_a_node)
+parts = reading.read_parts(folder / "log", (0.3,), times=3, lists=70_000, seed=7, engine="ray", progress=lose_a_node)
+assert not parts.by_time
+first = parts.first
 np.savez(folder / "first.npz", query=first.query, items=first.items, clicks=first.clicks)
-for name, part in zip(("used", "apart"), parts, strict=True):
+for name, part in zip(("used", "apart"), parts.train + parts.held_out, strict=True):
     feedback.save(part, folder / name)
+
+dated = reading.read_parts(folder / "dated", (0.2, 0.1), times=3, lists=70, seed=7, engine="ray")
+assert dated.by_time
+for number, part in enumerate(dated.train + dated.held_out):
+    feedback.save(part, folder / f"dated-{number}")
 
 feedback.save(reading.read(folder / "texts", engine="ray"), folder / "words")
 refused = {}
@@ -102,6 +109,15 @@ def write_texts(folder: Path) -> None:
     (folder / "2.jsonl").write_text('{"query_id": "b", "items": ["y", "x"], "clicks": [1, 0]}\n')
 
 
+def write_dated(folder: Path) -> None:
+    """Files of which the first is the latest and the last has no times; days, so that many times are equal."""
+    folder.mkdir()
+    for number, day in enumerate([20, 10]):
+        days = (pl.int_range(300) % 5 + day) * 86_400
+        impressions(300, number).with_columns(timestamp=days).write_parquet(folder / f"{number}.parquet")
+    impressions(50, 2).write_ndjson(folder / "2.jsonl")
+
+
 def write_broken_logs(folder: Path) -> None:
     """Logs of two files, the second of which is wrong, alone or beside the first; and one of empty files."""
     right = impressions(50, 0)
@@ -127,6 +143,7 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
     pytest.importorskip("ray", reason="the extra `cluster` is not installed")
     write_log(tmp_path / "log")
     write_texts(tmp_path / "texts")
+    write_dated(tmp_path / "dated")
     write_broken_logs(tmp_path)
     environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     out = subprocess.run(
@@ -139,11 +156,15 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
     assert result["heard"] == [500, 1000, 61_000, 121_000, 181_000]
     assert_same(feedback.load(tmp_path / "whole"), reading.read(tmp_path / "log"))
     assert_same(feedback.load(tmp_path / "words"), reading.read(tmp_path / "texts"))
-    parts, lists = reading.read_with_lists(tmp_path / "log", (0.3,), lists=70_000, seed=7)
-    for name, part in zip(("used", "apart"), parts, strict=True):
+    parts = reading.read_parts(tmp_path / "log", (0.3,), lists=70_000, seed=7)
+    lists = parts.first
+    for name, part in zip(("used", "apart"), parts.train + parts.held_out, strict=True):
         assert_same(feedback.load(tmp_path / name), part)
     with np.load(tmp_path / "first.npz") as first:
         assert all(np.array_equal(first[name], getattr(lists, name)) for name in ("query", "items", "clicks"))
+    dated = reading.read_parts(tmp_path / "dated", (0.2, 0.1), times=3, lists=70, seed=7)
+    for number, part in enumerate(dated.train + dated.held_out):
+        assert_same(feedback.load(tmp_path / f"dated-{number}"), part)
     for name in ("bad", "propensities", "empty", "linked"):
         with pytest.raises(LogError) as here:
             reading.read(tmp_path / name)

@@ -3,9 +3,9 @@
 Wide: `query_id, items, clicks` and perhaps `propensities, weight, timestamp, impression_id, policy`; one row per
 impression, items top first. Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, weight,
 timestamp, policy`; one row per shown item, positions from 1, the rows of an impression together. Ids are integers or
-strings. Times are dates, ISO texts or Unix seconds; nothing is computed from them, but a time in the future says that
-something is wrong. `policy` names the policy that drew the list: propensities are each row's own, so several policies are
-one log.
+strings. Times are dates, ISO texts or Unix seconds, in UTC where they name no zone; by them the last impressions can be held
+out, and a time in the future says that something is wrong. `policy` names the policy that drew the list: propensities are
+each row's own, so several policies are one log.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,6 +91,18 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
         if not (isinstance(dtype, pl.DataType) and right(dtype)):
             found.append(Problem(column, NO_ROWS, f"expected {words}; got the type {schema[column]}."))
     return found
+
+
+def seconds(times: pl.Series) -> pl.Series:
+    """Times in Unix seconds, null where there is none or a text is no time.  Shapes: [n] -> [n]."""
+    if times.dtype.is_numeric():
+        return times.cast(pl.Float64)
+    if times.dtype == pl.String:
+        try:
+            times = times.str.to_datetime(strict=False, time_zone="UTC")
+        except pl.exceptions.PolarsError:  # no value looks like a time
+            times = pl.Series([None] * len(times), dtype=pl.Datetime)
+    return times.cast(pl.Datetime("us")).dt.epoch("us") / 1e6
 
 
 def problem(column: str, rows: NDArray[np.int64], message: str) -> list[Problem]:

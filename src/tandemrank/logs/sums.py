@@ -283,6 +283,12 @@ def renamed(feedback: Feedback, vocabulary: Vocabulary) -> tuple[Sums, CountsOrL
     return Sums(key, shown, clicks, logged, others), impressions
 
 
+def in_vocabulary(feedback: Feedback, vocabulary: Vocabulary) -> Feedback:
+    """The same feedback in the positions of a vocabulary that has all its ids."""
+    sums, impressions = renamed(feedback, vocabulary)
+    return replace(unpacked(total([sums]), vocabulary, impressions), anew=feedback.anew, heaviest=feedback.heaviest)
+
+
 def _counts(x: NDArray[np.float64]) -> bool:
     """Whether sums of these numbers are exact in float64: they are integers far from its end."""
     return bool((x == np.rint(x)).all() and x.max(initial=0.0) < 2**50)

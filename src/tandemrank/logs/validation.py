@@ -118,7 +118,7 @@ def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int
     names = IdRegistry(None)
     parts = _good(source, survey, names, K, limit, batch)
     first = next(parts, None)
-    feedback = tally(chain([first], parts), names.vocabulary, (), 0)[0] if first else None
+    feedback = tally(chain([first], parts), names.vocabulary)[0] if first else None
     if name := survey.odd():
         message = "expected propensities in all files or in none; this one differs from the first."
         survey.add(Found(name, "propensities", (), 0, message), limit)
