@@ -16,8 +16,7 @@ from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid
 from tandemrank.experiments.config import ExperimentConfig, GridConfig
 from tandemrank.experiments.world import write_simulated_log
-from tandemrank.logs import feedback, validation, writing
-from tandemrank.logs.counting import from_impressions
+from tandemrank.logs import validation, writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -42,10 +41,6 @@ def save_policy(path: Path) -> None:
     TwoStagePolicy(GivenScores(np.zeros((2, 3))), GivenScores(np.zeros((2, 3))), 2, 1, IDS).save(path)
 
 
-def save_feedback(path: Path) -> None:
-    feedback.save(from_impressions([SHOWN], IDS), path)
-
-
 def simulate(path: Path) -> None:
     write_simulated_log(SMALL, path)
 
@@ -58,7 +53,7 @@ def run_grid(path: Path) -> None:
     grid.run(GridConfig(experiment=SMALL, candidates=(20,)), path)
 
 
-WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy, save_feedback]
+WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy]
 FILLED: list[Callable[[Path], None]] = [simulate, train, run_grid, partial(experiments.demo)]
 
 

@@ -435,7 +435,6 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["validate", "--logs", "absent.parquet"], 2, "absent.parquet"),
         (["examine"], 2, "expected a click log; got none. Give it by --logs"),
         (["examine", "absent.parquet"], 2, "absent.parquet"),
-        (["examine", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
         (["examine", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "absent.parquet"], 2, "give the pair by --policy"),

@@ -18,7 +18,7 @@ from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError, OutputError
 from tandemrank.logs import checks, counting, reading, sources, writing
 from tandemrank.logs import sums as log_sums
-from tandemrank.logs.feedback import exposure, load, save
+from tandemrank.logs.feedback import exposure
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy.propensities import clip, frequency_propensity, paper_clip, quantile_clip
@@ -366,30 +366,6 @@ def test_a_share_of_nothing_leaves_all_for_training():
     used, held_out = split(wide(), 0)
     assert_same(used, reading.read(wide()))
     assert held_out.N == held_out.clicks.sum() == 0
-
-
-@pytest.mark.parametrize("with_propensities", [None, propensities])
-def test_saved_feedback_is_loaded_bit_for_bit(tmp_path, with_propensities):
-    feedback = counting.from_impressions(simulate(), WORDS, propensities=with_propensities)
-    assert_same(load(save(feedback, tmp_path / "feedback")), feedback)
-
-
-def test_damaged_feedback_is_refused(tmp_path):
-    path = save(counting.from_impressions(simulate(), WORDS), tmp_path / "feedback")
-    sums = pl.read_parquet(path / "sums.parquet")
-    for wrong in (pl.concat([sums[:1], sums]), sums.reverse(), sums.sort("rank", "query", "item")):
-        wrong.write_parquet(path / "sums.parquet")
-        with pytest.raises(LogError, match="not in order, or a row comes twice"):
-            load(path)
-    sums.write_parquet(path / "sums.parquet")
-    pl.DataFrame({"item_id": ["u"]}).write_parquet(path / "items.parquet")
-    with pytest.raises(LogError, match="without an id"):
-        load(path)
-    (path / "sums.parquet").write_bytes((path / "sums.parquet").read_bytes()[:100])
-    with pytest.raises(LogError, match="damaged"):
-        load(path)
-    with pytest.raises(LogError, match="not saved feedback"):
-        load(tmp_path / "nothing")
 
 
 # --- propensities ---------------------------------------------------------------------------------------------------

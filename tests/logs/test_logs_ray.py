@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -14,17 +15,18 @@ import pytest
 from same import assert_same
 from tandemrank._base import cluster
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs import feedback, reading
+from tandemrank.logs import reading
 
 ON_TWO_NODES = """
-import json, os, signal, sys, threading, time
+import json, os, pickle, signal, sys, threading, time
 from pathlib import Path
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
-from tandemrank.logs import feedback, reading
+from tandemrank.logs import reading
 from tandemrank.errors import LogError
 
+read = {}
 folder = Path(sys.argv[1])
 nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 second = nodes.add_node(num_cpus=1)
@@ -48,7 +50,7 @@ def kill_a_worker():
 
 threading.Thread(target=kill_a_worker, daemon=True).start()
 heard = []
-feedback.save(reading.read(sorted(folder.glob("log/*"), reverse=True), engine="ray", progress=heard.append), folder / "whole")
+read["whole"] = reading.read(sorted(folder.glob("log/*"), reverse=True), engine="ray", progress=heard.append)
 
 lost = []
 def lose_a_node(n):
@@ -61,14 +63,14 @@ assert not parts.by_time
 first = parts.first
 np.savez(folder / "first.npz", query=first.query, items=first.items, clicks=first.clicks)
 for name, part in zip(("used", "apart"), parts.train + parts.held_out, strict=True):
-    feedback.save(part, folder / name)
+    read[name] = part
 
 dated = reading.read_parts(folder / "dated", (0.2, 0.1), times=3, lists=70, seed=7, engine="ray")
 assert dated.by_time
 for number, part in enumerate(dated.train + dated.held_out):
-    feedback.save(part, folder / f"dated-{number}")
+    read[f"dated-{number}"] = part
 
-feedback.save(reading.read(folder / "texts", engine="ray"), folder / "words")
+read["words"] = reading.read(folder / "texts", engine="ray")
 refused = {}
 for name in ("bad", "mixed", "propensities", "empty", "linked", "ids"):
     try:
@@ -76,6 +78,7 @@ for name in ("bad", "mixed", "propensities", "empty", "linked", "ids"):
     except LogError as error:
         refused[name] = str(error)
 result = {"killed": len(killed), "lost": len(lost), "heard": heard, "refused": refused}
+(folder / "read.pickle").write_bytes(pickle.dumps(read))
 (folder / "result.json").write_text(json.dumps(result))
 ray.shutdown()
 nodes.shutdown()
@@ -152,19 +155,20 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
     )  # fmt: skip
     assert out.returncode == 0, out.stderr[-2000:]
     result = json.loads((tmp_path / "result.json").read_text())
+    read = pickle.loads((tmp_path / "read.pickle").read_bytes())
     assert (result["killed"], result["lost"]) == (1, 1)
     assert result["heard"] == [500, 1000, 61_000, 121_000, 181_000]
-    assert_same(feedback.load(tmp_path / "whole"), reading.read(tmp_path / "log"))
-    assert_same(feedback.load(tmp_path / "words"), reading.read(tmp_path / "texts"))
+    assert_same(read["whole"], reading.read(tmp_path / "log"))
+    assert_same(read["words"], reading.read(tmp_path / "texts"))
     parts = reading.read_parts(tmp_path / "log", (0.3,), lists=70_000, seed=7)
     lists = parts.first
     for name, part in zip(("used", "apart"), parts.train + parts.held_out, strict=True):
-        assert_same(feedback.load(tmp_path / name), part)
+        assert_same(read[name], part)
     with np.load(tmp_path / "first.npz") as first:
         assert all(np.array_equal(first[name], getattr(lists, name)) for name in ("query", "items", "clicks"))
     dated = reading.read_parts(tmp_path / "dated", (0.2, 0.1), times=3, lists=70, seed=7)
     for number, part in enumerate(dated.train + dated.held_out):
-        assert_same(feedback.load(tmp_path / f"dated-{number}"), part)
+        assert_same(read[f"dated-{number}"], part)
     for name in ("bad", "propensities", "empty", "linked"):
         with pytest.raises(LogError) as here:
             reading.read(tmp_path / name)

@@ -156,7 +156,7 @@ def test_a_deterministic_logger_answers_little():
     assert found.log.deterministic
     assert found.log.queries_with_a_single_list == 1
     assert found.log.effective_items_at_rank_1 == pytest.approx(1)
-    assert [a.possible for a in found.answers] == [True, False, False, False, False, False]
+    assert [a.possible for a in found.answers] == [True, False, False, False, False]
     assert "same list" in found.answers[-1].why
 
 

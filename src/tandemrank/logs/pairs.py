@@ -55,11 +55,6 @@ def unconnected(pairs: Pairs) -> list[int]:
     return [int(k) + 1 for k in np.flatnonzero(part != part[0])]
 
 
-def often(pairs: Pairs) -> Pairs:
-    """The pairs shown at least ten times, which the model with trust bias is fitted to."""
-    return pairs.take(row_sums(pairs.shown) >= 10)
-
-
 def row_sums(matrix: csr_matrix) -> NDArray[np.float64]:
     return np.asarray(matrix.sum(axis=1), dtype=np.float64).ravel()
 
