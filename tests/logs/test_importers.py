@@ -10,7 +10,7 @@ import pytest
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs import reading, validation
 from tandemrank.logs.importers import run, tables
-from tandemrank.logs.importers.ubi import ubi
+from tandemrank.logs.importers.formats import ubi
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -18,7 +18,7 @@ from tandemrank.errors import DataError, OutputError
 from tandemrank.experiments.results import Table, from_json, read_table
 from tandemrank.reports import experiment, figures, style, text
 from tandemrank.reports.page import DARK
-from tandemrank.reports.sentences import headline, interval_note
+from tandemrank.reports.text import headline, interval_note
 from tandemrank.reports.words import switches
 
 ROOT = Path(__file__).resolve().parents[2]

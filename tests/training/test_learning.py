@@ -16,7 +16,7 @@ from tandemrank.errors import ConfigError, DataError, InputError, LogError
 from tandemrank.experiments import datasets, evaluation
 from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import reading, sources, sums, writing
-from tandemrank.logs.exclusion import pairs_of
+from tandemrank.logs.pairs import pairs_of
 from tandemrank.offpolicy import valuation
 from tandemrank.policies import features
 from tandemrank.policies.two_stage import TwoStagePolicy

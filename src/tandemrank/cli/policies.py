@@ -116,7 +116,7 @@ def _known(ids: "pl.Series", vocabulary: "Vocabulary") -> "pl.Series":
 
 
 def _excluded(asked: str, logs: list[str], vocabulary: "Vocabulary") -> "csr_matrix":
-    from tandemrank.logs.exclusion import check_exclude, pairs_of
+    from tandemrank.logs.pairs import check_exclude, pairs_of
     from tandemrank.logs.reading import read
 
     what = check_exclude(asked)

@@ -5,7 +5,7 @@
     canary    the log is not enough for that, but promises more than `at_least`: some traffic, and how much of it
     do not    no promise, or the log cannot tell
 
-The bound (`difference`) is that of `offpolicy.impression_bound`, about the log's own impressions, where every list was drawn
+The bound (`planning`) is that of `offpolicy.impression_bound`, about the log's own impressions, where every list was drawn
 anew; else, or if it is asked for, that of `offpolicy.bounds` on the paired terms of new and old, query by query: about other
 queries like these, and far less tight. What the first cannot know, whether other queries would say the same, the interval over
 queries is asked. Of m pairs each gets
@@ -28,9 +28,8 @@ import numpy as np
 from tandemrank._base.arguments import checked
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks.models import examination_curve
-from tandemrank.decisions import canary, difference, segments
-from tandemrank.decisions.canary import Canary
-from tandemrank.decisions.difference import Rules
+from tandemrank.decisions import planning, segments
+from tandemrank.decisions.planning import Canary, Rules
 from tandemrank.decisions.segments import SegmentDifference, Segments
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
@@ -242,9 +241,9 @@ def _candidate(
     others: list[tuple[Value, Value]],
 ) -> PolicyDecision:
     """`others`: both sides by other curves, where the log cannot tell which is right: the least of the bounds is the bound."""
-    comparison, sure = compare_values(new, old), difference.at_least(new, old, rules)
+    comparison, sure = compare_values(new, old), planning.at_least(new, old, rules)
     for one in others:
-        sure = min(sure, difference.at_least(*one, rules), key=lambda x: -np.inf if x.bound is None else x.bound)
+        sure = min(sure, planning.at_least(*one, rules), key=lambda x: -np.inf if x.bound is None else x.bound)
     call, reason = _call(comparison, sure.bound, rules)
     gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
     reasons = [reason, *([UNCHECKED] if others else []), *_segment_words(gaps)]
@@ -271,7 +270,7 @@ def _candidate(
 def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rules) -> Canary:
     """The canary of a pair; a bound that is not believed limits nothing."""
     worst = -live.value if bound is None or guessed(comparison.new, varies=rules.varies) else bound
-    return canary.plan(
+    return planning.plan_canary(
         comparison.difference,
         worst,
         live.estimate,

@@ -15,8 +15,8 @@ from tandemrank._base import files
 from tandemrank.experiments.results import Mean, Setting, Table
 from tandemrank.reports import figures
 from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
-from tandemrank.reports.sentences import MEASURES, headline, interval_note, what_was_run
 from tandemrank.reports.style import slots
+from tandemrank.reports.text import MEASURES, headline, interval_note, what_was_run
 from tandemrank.reports.words import ABOUT, bracket, closely, count, decimal, label, signed, switches
 
 if TYPE_CHECKING:

@@ -8,12 +8,8 @@ import polars as pl
 
 from tandemrank._base import files
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.importers.ga4 import ga4
-from tandemrank.logs.importers.metarank import metarank
-from tandemrank.logs.importers.own_tables import long, wide, with_context
-from tandemrank.logs.importers.public_data import clax, obd
+from tandemrank.logs.importers.formats import clax, ga4, long, metarank, obd, ubi, wide, with_context
 from tandemrank.logs.importers.tables import Log, read
-from tandemrank.logs.importers.ubi import ubi
 from tandemrank.logs.validation import validate
 from tandemrank.logs.writing import CLICK_LOG, write_part
 
