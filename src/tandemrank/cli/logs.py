@@ -133,25 +133,18 @@ MOST_PROBLEMS, MOST_RANKS, MOST_POLICIES = 8, 10, 5  # so that what is said of a
 
 def print_validation(found: "Validation", mended: "Fixed | None") -> None:
     """What is wrong with a log, what it is and can answer, on a screen."""
-    from rich.table import Table
-
     if found.problems:
-        problems = Table("file", "column", "rows", "count", "problem", title="problems", title_justify="left")
-        for p in found.problems[:MOST_PROBLEMS]:
-            rows = ", ".join(map(str, p.rows)) or "all"
-            problems.add_row(p.file, p.column, rows, f"{p.count:,}" if p.count else "", p.message)
-        show(problems)
+        problems = [
+            {"file": p.file, "column": p.column, "rows": p.rows or "all", "count": p.count or "", "problem": p.message}
+            for p in found.problems[:MOST_PROBLEMS]
+        ]
+        show(rows_table("problems", problems))
         if (more := len(found.problems) - MOST_PROBLEMS) > 0:
             show(f"and {more} more: --json lists all")
-    plain = Table(show_header=False, box=None)
-    for name, text in _described(found):
-        plain.add_row(name, text)
-    show(plain)
-    questions = Table("question", "", "why", title="what this log can answer", title_justify="left")
-    for answer in found.answers:
-        questions.add_row(answer.question, "yes" if answer.possible else "no", answer.why)
+    show(two_columns(dict(_described(found))))
     if found.answers:
-        show(questions)
+        answers = [{"question": a.question, "": a.possible, "why": a.why} for a in found.answers]
+        show(rows_table("what this log can answer", answers))
     if mended is not None:
         show(f"cleaned copy: {mended.path}, {mended.kept:,} of {mended.impressions:,} impressions")
         for reason in mended.dropped:

@@ -7,8 +7,8 @@ import typer
 
 from tandemrank._base.files import Kind, regular, replacing
 from tandemrank.cli.app import app
-from tandemrank.cli.options import Json
-from tandemrank.cli.terminal import print_json, show
+from tandemrank.cli.options import Json, Logs
+from tandemrank.cli.terminal import note, print_json, show
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ def recommend(
     exclude: Annotated[
         str | None, typer.Option(help="clicked or shown: leave out what a query has clicked, or was shown, in --logs.")
     ] = None,
-    logs: Annotated[
-        list[str] | None, typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")
-    ] = None,
+    logs: Logs = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Drawn lists instead of the most likely ones: what the next log needs.")
     ] = False,
@@ -99,19 +97,13 @@ def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
 
 def _known(ids: "pl.Series", vocabulary: "Vocabulary") -> "pl.Series":
     """The ids that the pair knows; the others are said on standard error. If it knows none, they are refused later, by name."""
-    import sys
-
     from tandemrank._base.ids import positions_of
 
     known = positions_of(vocabulary.query_ids, ids, "query", missing="mark", owner="the pair") >= 0
     if known.all() or not known.any():
         return ids
     unknown = ids.filter(~known)
-    print(  # noqa: T201
-        f"tandemrank: {len(unknown)} of {len(ids)} query ids are not known to the pair and get no list "
-        f"(first: {unknown[0]!r}).",
-        file=sys.stderr,
-    )
+    note(f"{len(unknown)} of {len(ids)} query ids are not known to the pair and get no list (first: {unknown[0]!r}).")
     return ids.filter(known)
 
 

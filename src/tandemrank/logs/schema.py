@@ -10,6 +10,7 @@ each row's own, so several policies are one log.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -45,24 +46,16 @@ def is_long(columns: Sequence[str]) -> bool:
     return "items" not in columns and "item_id" in columns
 
 
-def _is_id(dtype: pl.DataType) -> bool:
-    return dtype.is_integer() or dtype == pl.String or dtype in (pl.Categorical, pl.Enum)
-
-
-def _is_integer(dtype: pl.DataType) -> bool:
-    return dtype.is_integer()
-
-
-def _is_number(dtype: pl.DataType) -> bool:
-    return dtype.is_numeric()
-
-
-def _is_click(dtype: pl.DataType) -> bool:
-    return dtype.is_numeric() or dtype == pl.Boolean
-
-
-def _is_time(dtype: pl.DataType) -> bool:
-    return dtype.is_numeric() or dtype == pl.String or dtype == pl.Date or dtype == pl.Datetime
+def _fits(column: str, dtype: Any) -> tuple[str, bool]:
+    """What a column should have, in words, and whether values of a type are that; None is no type."""
+    dtype = dtype or pl.Null()
+    if column in IDS:
+        return "integers or strings", dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum)
+    if column == "position":
+        return "integers", dtype.is_integer()
+    if column == "timestamp":
+        return "times", dtype.is_numeric() or dtype in (pl.String, pl.Date, pl.Datetime)
+    return "numbers", dtype.is_numeric() or (column in ("click", "clicks") and dtype == pl.Boolean)
 
 
 def schema_problems(schema: pl.Schema) -> list[Problem]:
@@ -75,21 +68,12 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
         return [Problem(column, NO_ROWS, message) for column in missing]
     found = []
     for column in [c for c in (LONG if long else WIDE) if c in schema]:
-        words, right = "numbers", _is_number
-        if column in IDS:
-            words, right = "integers or strings", _is_id
-        elif column == "position":
-            words, right = "integers", _is_integer
-        elif column == "timestamp":
-            words, right = "times", _is_time
-        elif column in ("click", "clicks"):
-            right = _is_click
-        dtype: object = schema[column]
-        if column in ("items", "clicks", "propensities"):
-            words = f"lists of {words}"
-            dtype = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
-        if not (isinstance(dtype, pl.DataType) and right(dtype)):
-            found.append(Problem(column, NO_ROWS, f"expected {words}; got the type {schema[column]}."))
+        dtype, listed = schema[column], column in ("items", "clicks", "propensities")
+        inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
+        words, right = _fits(column, inner if listed else dtype)
+        if not right:
+            expected = f"lists of {words}" if listed else words
+            found.append(Problem(column, NO_ROWS, f"expected {expected}; got the type {dtype}."))
     return found
 
 

@@ -128,14 +128,14 @@ def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int
         )
     log = None if feedback is None else describe_log(feedback, survey.met)
     return Validation(
-        not survey.problems,
-        tuple(survey.problems.values()),
-        len(survey.files),
-        survey.rows,
-        survey.impressions,
-        survey.usable,
-        log,
-        () if feedback is None or log is None else answers(feedback, log),
+        fit=not survey.problems,
+        problems=tuple(survey.problems.values()),
+        files=len(survey.files),
+        rows=survey.rows,
+        impressions=survey.impressions,
+        usable=survey.usable,
+        log=log,
+        answers=() if feedback is None or log is None else answers(feedback, log),
     )
 
 

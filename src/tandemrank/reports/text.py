@@ -105,9 +105,16 @@ def markdown(table: Table) -> str:
     parts += [f"## NDCG@{table.K} with 95% intervals", _block(*_grid(table))]
     if table.differences:
         heads = ["difference", "K2", "N", "mean", "95% interval", "runs"]
-        parts += ["## Paired differences", _block(heads, _difference_lines(table)), interval_note(table)]
+        parts += [
+            "## Paired differences",
+            _block(heads, map(_difference_line, table.differences)),
+            interval_note(table),
+        ]
     if any(math.isfinite(row.ndcg_new_mean) for row in table.rows):
-        parts += [f"## NDCG@{table.K} of new items, those the user has not clicked", _block(*_new_grid(table))]
+        parts += [
+            f"## NDCG@{table.K} of new items, those the user has not clicked",
+            _block(_grid(table)[0], _new_lines(table)),
+        ]
     names = ["expected NDCG", "recall@K2", "clicks", "overlap", "generator alone", "re-ranker alone", "seconds"]
     parts += ["## All figures", _block(["method", "K2", "N", "runs", *names], _figure_lines(table))]
     explained = switches(table.switches, table.switch_help)
@@ -140,14 +147,13 @@ def _grid(table: Table) -> tuple[list[str], list[list[str]]]:
     return heads, lines
 
 
-def _new_grid(table: Table) -> tuple[list[str], list[list[str]]]:
-    """The same of new items."""
-    heads = ["method", *(f"K2={K2}, N={count(N)}" for K2, N in table.settings)]
+def _new_lines(table: Table) -> list[list[str]]:
+    """The methods of the same table by their NDCG of new items."""
     lines = []
     for method in table.methods:
         rows = (table.row(method, setting) for setting in table.settings)
         lines.append([label(method), *("–" if row is None else _with_interval(row.ndcg_new) for row in rows)])
-    return heads, lines
+    return lines
 
 
 def _difference_line(d: NdcgDifference) -> list[str]:
@@ -160,10 +166,6 @@ def _difference_line(d: NdcgDifference) -> list[str]:
         interval,
         f"{d.runs or '–'}",
     ]
-
-
-def _difference_lines(table: Table) -> list[list[str]]:
-    return [_difference_line(d) for d in table.differences]
 
 
 def _figure_lines(table: Table) -> list[list[str]]:
