@@ -104,7 +104,7 @@ def test_of_several_the_best_is_chosen_and_each_bound_counts_them_all() -> None:
     terms = comparison.difference_terms(by_queries.comparison.new, by_queries.comparison.old)
     assert by_queries.lower_bound == bounds.betting(terms, 1 - 0.05 / 2) < best.lower_bound
     assert "for queries like these" in by_queries.reasons[0]
-    assert "all 4 pairs together" in found.why
+    assert "all 4 policies together" in found.why
 
 
 def test_a_limit_of_clicks_and_the_log_s_own_impressions_make_it_tighter() -> None:
@@ -271,7 +271,7 @@ def test_a_deterministic_log_says_what_it_can() -> None:
 
 def test_a_pair_as_the_other_side() -> None:
     found = decide(BETTER, LOG, against=SAME, **KNOWN)
-    assert found.against == "the other pair"
+    assert found.against == "the other policy"
     assert found.candidates[0].comparison.old.verdict != Verdict.OBSERVED
     assert decide(SAME, LOG, against=BETTER, **KNOWN).call == Call.DO_NOT
 

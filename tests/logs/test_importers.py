@@ -281,7 +281,7 @@ def test_ga4_events_that_were_sent_together_or_twice(tmp_path) -> None:
     view, select = event("view_item_list", "ab", 1), event("select_item", "b", 1)
     found = run.import_log("ga4", [lines(tmp_path / "a.jsonl", select, view, view)], tmp_path / "log")
     assert rows(tmp_path / "log") == [("home", ["a", "b"], [0, 1])]
-    assert "1 events came again, the same in all, and count once" in found.notes
+    assert "1 events are repeated, the same in all, and count once" in found.notes
     later = event("view_item_list", "ba", 3)
     run.import_log(
         "ga4", [lines(tmp_path / "b.jsonl", later, select | {"batch_event_index": 2}, view)], tmp_path / "log"

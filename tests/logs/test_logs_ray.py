@@ -178,7 +178,7 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
         result["refused"]["ids"],
     )
     assert (
-        "2.parquet, column query_id: expected ids that are Int64, as in the files before; they are String"
+        "2.parquet, column query_id: expected ids that are Int64, as in the files before; got String"
         in (result["refused"]["mixed"])
     )
 

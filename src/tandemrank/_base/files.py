@@ -210,7 +210,7 @@ def replacing(path: str | Path, kind: Kind | None = None, inputs: Iterable[objec
 
 @contextmanager
 def _reporting(path: str | Path) -> Iterator[None]:
-    """Whatever the system refuses becomes one message, also if it came through polars or safetensors."""
+    """Whatever the system refuses becomes one message, also through polars or safetensors."""
     try:
         yield
     except TandemRankError:

@@ -1,8 +1,8 @@
 """What a log says of a difference at least, how much longer it would have to be for a yes, and what a canary would need.
 
-A canary has two arms (`offpolicy.sequential`): an impression goes to the new pair with chance p, and with C clicks
+A canary has two arms (`offpolicy.sequential`): an impression goes to the new policy with chance p, and with C clicks
 
-    Z = (C - m) / p  if it went to the new pair,  -(C - m) / (1 - p)  if to the old one,     m = the old one's value
+    Z = (C - m) / p  if it went to the new policy,  -(C - m) / (1 - p)  if to the old one,     m = the old one's value
 
 has the difference as its expectation, floor max(m / p, (K - m) / (1 - p)) and variance about Var(C) (1 / p + 1 / (1 - p)).
 The wealth of a bet on Z may be looked at after every impression.
@@ -88,10 +88,10 @@ SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # of the traffic: what people set
 
 @dataclass(frozen=True)
 class Canary:
-    """The share of the traffic for the new pair, and about how many impressions of both arms a verdict takes.
+    """The share of the traffic for the new policy, and about how many impressions of both arms a verdict takes.
 
     `impressions` is infinite where none can be expected. `loss_at_worst`: the share of all clicks that are lost meanwhile if
-    the new pair is as bad as its bound allows.
+    the new policy is as bad as its bound allows.
     """
 
     share: float
@@ -102,7 +102,7 @@ class Canary:
 def plan_canary(
     difference: float, worst: float, live: Estimate, *, at_least: float, most: float, level: float, risk: float
 ) -> Canary:
-    """The canary of a pair that is expected to be better by `difference`, and is surely not worse than by `worst`.
+    """The canary of a policy that is expected to be better by `difference`, and is surely not worse than by `worst`.
 
     `live`: production's clicks, query by query; `most`: the clicks that an impression can get; `risk`: the share of
     production's clicks that may be lost at worst while it runs. The largest share of `SHARES` within it, else the smallest.

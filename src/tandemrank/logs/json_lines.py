@@ -201,7 +201,7 @@ def _frame(rows: Sequence[dict[str, Any] | str], every_column: bool) -> Piece:
 
 
 def _object(line: bytes) -> dict[str, Any] | str:
-    """The object in a line, or in words what came instead."""
+    """The object in a line, or in words what is there instead."""
     try:
         value = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or numbers and nesting beyond what Python reads

@@ -188,7 +188,7 @@ def _heard(parts: Iterator[Shown], progress: Progress | None) -> Iterator[Shown]
 
 
 def _in_order(found: LogParts) -> LogParts:
-    """The same with sorted ids: those that were read are in the order in which they came, which is that of the files."""
+    """The same with sorted ids: those that were read are in the order of the files."""
     met = found.train[0].vocabulary
     final = Vocabulary(met.query_ids.sort(), met.item_ids.sort())
     return found if same_ids(final, met) else found.in_vocabulary(final)
@@ -274,11 +274,11 @@ def _stack(path: str | Path, stacks: list[list[Feedback]], found: LogParts) -> N
 def _check_alike(name: object, first: Feedback, other: Feedback) -> None:
     """Refuses a file whose ids or propensities are not of the kind of the first one's."""
     for column, ids in (("query_id", "query_ids"), ("items", "item_ids")):
-        expected, came = (getattr(one.vocabulary, ids) for one in (first, other))
-        if len(expected) and len(came) and expected.dtype != came.dtype:
+        expected, got = (getattr(one.vocabulary, ids) for one in (first, other))
+        if len(expected) and len(got) and expected.dtype != got.dtype:
             raise LogError(
-                f"{name}, column {column}: expected ids that are {expected.dtype}, as in the files before; they are "
-                f"{came.dtype}. Convert them to the same type."
+                f"{name}, column {column}: expected ids that are {expected.dtype}, as in the files before; got "
+                f"{got.dtype}. Convert them to the same type."
             )
     if (first.logged is None) != (other.logged is None):
         raise _mixed(name)

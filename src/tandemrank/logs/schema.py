@@ -63,8 +63,8 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
     long = is_long(schema.names())
     missing = [column for column in (LONG if long else WIDE)[: 5 if long else 3] if column not in schema]
     if missing:
-        came = ", ".join(list(schema)[:20]) + (" and more" if len(schema) > 20 else "")
-        message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; got {came or 'none'}."
+        got = ", ".join(list(schema)[:20]) + (" and more" if len(schema) > 20 else "")
+        message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; got {got or 'none'}."
         return [Problem(column, NO_ROWS, message) for column in missing]
     found = []
     for column in [c for c in (LONG if long else WIDE) if c in schema]:
@@ -102,12 +102,12 @@ def problem_unless(
     expected: str,
     rows: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda rows: rows,
 ) -> list[Problem]:
-    """A problem where `right` is not true, with the first value that came. Shapes: right, values [m]."""
+    """A problem where `right` is not true, with the first wrong value. Shapes: right, values [m]."""
     if right.all(ignore_nulls=False):
         return []
     wrong = np.flatnonzero(~right.fill_null(False).to_numpy())
     first = values[int(wrong[0]) : int(wrong[0]) + 1]
     value = (first.cast(pl.String) if first.dtype.is_temporal() else first)[0]  # a year may be beyond Python's
-    came = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
-    came = came if len(came) <= 80 else f"{came[:80]} ..."
-    return problem(column, rows(wrong), f"expected {expected}; got {came}.")
+    got = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
+    got = got if len(got) <= 80 else f"{got[:80]} ..."
+    return problem(column, rows(wrong), f"expected {expected}; got {got}.")

@@ -114,7 +114,7 @@ def is_frame(source: Source) -> TypeGuard[Frame]:
 
 
 def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | PandasFrame | LogError]]:
-    """The files or frames of a log: name, form, data. JSON lines stay a path; a file that came before is an error."""
+    """The files or frames of a log: name, form, data. JSON lines stay a path; a file that was there before is an error."""
     if isinstance(source, pl.DataFrame | pl.LazyFrame):
         yield "the frame", "a frame", source.lazy()
     elif is_pandas(source):
@@ -132,7 +132,7 @@ def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | Pan
                         yield str(path), form, LogError(damage)
                         continue
                     yield str(path), form, _opened(here, form)
-            except OSError as error:  # what is at a URL does not come
+            except OSError as error:  # a URL that does not answer
                 yield str(path), form, LogError(f"cannot be read: {error.strerror or error}.")
 
 
@@ -254,8 +254,8 @@ def _paths(path: str | Path) -> Sequence[str | Path]:
     """The files at a path: itself, those of a folder, those of a pattern."""
     path = plain(path)
     if not isinstance(path, str | Path) or str(path) == "":
-        came = "nothing" if isinstance(path, str) else type(path).__name__
-        raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; got {came}.")
+        got = "nothing" if isinstance(path, str) else type(path).__name__
+        raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; got {got}.")
     paths: Sequence[str | Path]
     try:
         if isinstance(path, str) and buckets.is_url(path):

@@ -35,7 +35,7 @@ ASSUMPTIONS = (
     "The propensities are right: we know how often the old system showed each item. The balance above is 1 if so.",
     "The examination curve is right: how much less people look at lower ranks. The command examine measures it.",
     "Tomorrow is like the log: the same queries, as often; the same users; a click is still something good.",
-    "No pair was trained on this log, and it is asked once: another pair that is looked at later should have been in the list.",
+    "No policy was trained on this log, and it is asked once: one that is looked at later should have been in the list.",
 )
 
 
@@ -52,14 +52,14 @@ def headline(decision: Decision) -> str:
 
 
 def warning(decision: Decision) -> str:
-    """For whom the chosen pair is worse, in a line; empty where for nobody."""
+    """For whom the chosen policy is worse, in a line; empty where for nobody."""
     worse = [gap for one in decision.candidates if one.name == decision.chosen for gap in one.worse_segments]
     named = [f"{gap.segment} ({signed(gap.difference)} clicks per impression)" for gap in worse]
     return f"Better on average, but worse for {listed(named)}." if worse else ""
 
 
 def text(decision: Decision) -> "RichTable":
-    """Every pair in a table for a terminal."""
+    """Every policy in a table for a terminal."""
     rows = [(one.name, *_numbers(one), str(one.call)) for one in decision.candidates]
     return terminal_table(_heads(decision, ""), rows, left=("", "call"))
 
@@ -69,7 +69,7 @@ def _heads(decision: Decision, first: str) -> tuple[str, ...]:
 
 
 def segment_table(decision: Decision, candidate: PolicyDecision) -> "RichTable":
-    """The segments of one pair for a terminal."""
+    """The segments of one policy for a terminal."""
     title = f"{candidate.name} by {decision.segment_column}"
     return terminal_table(SEGMENT_HEADS, map(_segment_cells, candidate.segments), title=title, left=("segment", ""))
 
@@ -102,20 +102,20 @@ def write(decision: Decision, path: Path, *, command: str = "") -> Path:
 
 
 def html(decision: Decision, *, command: str = "") -> str:
-    """One page: the decision, the picture, every pair with its reasons, the segments, what has to be believed."""
+    """One page: the decision, the picture, every policy with its reasons, the segments, what has to be believed."""
     title = headline(decision)
     chosen = [one for one in decision.candidates if one.name == decision.chosen] or list(decision.candidates[:1])
     caption = (
         f"Clicks per impression above {decision.against}. Dot and line: the estimate with its {decision.level:.0%} interval, "
-        f"which is about other queries like these too; upright bar: what it is at least, all pairs together; dashed: what was "
-        f"asked, {decision.at_least:g}."
+        "which is about other queries like these too; upright bar: what it is at least, all policies together; dashed: what "
+        f"was asked, {decision.at_least:g}."
     )
     worse = f'<p class="headline"><strong>{escape(warning(decision))}</strong></p>' if warning(decision) else ""
     sections = [
         f"<header><h1>{escape(title)}</h1>{worse}<p>{escape(_minus(decision.why))}.</p>{_tiles(decision, chosen[0])}</header>",
         page.figure_of("The difference", differences_figure(decision), caption),
         *(_segments(decision, one) for one in chosen if one.segments),
-        page.section("Every pair", _pairs(decision)),
+        page.section("Every policy", _pairs(decision)),
         page.section(f"What you have to believe for the {decision.level:.0%}", page.bullets(assumptions(decision))),
         page.reproduce(command),
     ]
@@ -153,7 +153,7 @@ def _pairs(decision: Decision) -> str:
         + "</li>"
         for one in decision.candidates
     )
-    table = page.table_of(page.heads_of(_heads(decision, "pair")), lines, "Every pair")
+    table = page.table_of(page.heads_of(_heads(decision, "policy")), lines, "Every policy")
     return f'{table}<ul class="methods">{reasons}</ul>'
 
 
@@ -171,7 +171,7 @@ def _segments(decision: Decision, candidate: PolicyDecision) -> str:
 
 @style.styled
 def segments_figure(decision: Decision, candidate: PolicyDecision) -> "Figure":
-    """The difference in every segment of a pair: a dot and its interval; those that are surely worse in their own colour."""
+    """The difference in every segment of a policy: a dot and its interval; those that are surely worse in their own colour."""
     found = candidate.segments[::-1]
     names, above = [one.segment for one in found], f"clicks per impression above {decision.against}"
     figure, axis = style.lines_figure(names, 0.9 + 0.3 * len(found), above)
@@ -185,7 +185,7 @@ def segments_figure(decision: Decision, candidate: PolicyDecision) -> "Figure":
 
 @style.styled
 def differences_figure(decision: Decision) -> "Figure":
-    """Every pair's difference: a dot, its interval, its bound, and the line that it has to be right of."""
+    """Every policy's difference: a dot, its interval, its bound, and the line that it has to be right of."""
     candidates = decision.candidates[::-1]
     names, above = [one.name for one in candidates], f"clicks per impression above {decision.against}"
     figure, axis = style.lines_figure(names, 1.0 + 0.42 * len(candidates), above)

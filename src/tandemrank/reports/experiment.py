@@ -124,8 +124,8 @@ def _measures(table: Table) -> str:
 
 
 FULL_INFORMATION = (
-    "Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a pair with a "
-    "memory may be ahead."
+    "Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a policy "
+    "with a memory may be ahead."
 )
 
 
@@ -164,7 +164,7 @@ def figures_of(table: Table) -> "list[tuple[str, Callable[[Table], Figure], str]
          f"NDCG@{K} as predicted from held-out clicks alone, against the truth, epoch by epoch. The mean distance is "
          f"{gap:.3f} over {len(judged):,} epochs; a perfect prediction is on the diagonal."),
         (recall, "How the two stages share the work", figures.stages,
-         f"Left: NDCG@{K} of the generator's own {K} best, of the re-ranker choosing from all items, and of the pair. Right: "
+         f"Left: NDCG@{K} of the generator's own {K} best, of the re-ranker choosing from all items, and of the policy. Right: "
          f"the share of the relevant items among the candidates, and of the {K} items that both stages alone would show."),
     ]  # fmt: skip
     return [(title, draw, caption) for wanted, title, draw, caption in drawn if wanted]

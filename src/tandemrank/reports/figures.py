@@ -179,7 +179,7 @@ def against_K2(table: Table) -> "Figure":
 
 @styled
 def stages(table: Table) -> "Figure":
-    """The two stages: NDCG of each alone and of the pair; recall of the generator and overlap of what both would show."""
+    """The two stages: NDCG of each alone and of the policy; recall of the generator and overlap of what both would show."""
     wanted = stage_settings(table)
     shown = [row for setting in wanted for m in table.methods if (row := table.row(m, setting)) is not None][::-1]
     figure, axes = panels(1, 2, 1.1 + 0.3 * len(shown), sharey=True, gridspec_kw={"width_ratios": [1.25, 1]})
@@ -206,7 +206,7 @@ def stages(table: Table) -> "Figure":
     return figure
 
 
-STAGE_TITLES = ("△ generator alone\u2003□ re-ranker alone\u2003● the pair", "◆ recall@K2\u2003◇ overlap")
+STAGE_TITLES = ("△ generator alone\u2003□ re-ranker alone\u2003● the policy", "◆ recall@K2\u2003◇ overlap")
 
 
 def stage_settings(table: Table) -> list[Setting]:
@@ -278,7 +278,7 @@ def _runs(axis: "Axes", curves: Sequence[Curve], colour: str) -> None:
             _one_run(axis, epochs, start, look)
         mark_phase(axis, phase, start)
         start += max(len(epochs) for epochs in runs)
-    axis.set_xlim(0.5, max(start, 1) + 0.5)  # a pair that was not trained has no epoch
+    axis.set_xlim(0.5, max(start, 1) + 0.5)  # a policy that was not trained has no epoch
 
 
 def _one_run(axis: "Axes", epochs: Sequence[Point], start: int, look: dict[str, Any]) -> None:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table as RichTable
 
-HEADS = ("round", "old pair", "gate", "share", "new pair", "new minus old, live", "always-valid interval", "stays")
+HEADS = ("round", "old policy", "gate", "share", "new policy", "new minus old, live", "always-valid interval", "stays")
 CAPTION = (
-    "Clicks per impression as the users counted them, a dot for about 1,000 impressions. Shaded: both pairs are live, and the "
-    "diamonds are the new one's own. Each round learns from the log that the rounds before it wrote."
+    "Clicks per impression as the users counted them, a dot for about 1,000 impressions. Shaded: both policies are live, and "
+    "the diamonds are the new one's own. Each round learns from the log that the rounds before it wrote."
 )
 
 
@@ -38,7 +38,7 @@ def headline(circle: Circle) -> str:
     kept = sum(one.stayed == "new" for one in circle.rounds)
     return (
         f"{circle.first:.3f} clicks per impression became {circle.last:.3f} in {len(circle.rounds)} rounds; "
-        f"{kept} new pairs stayed"
+        f"{kept} new policies stayed"
     )
 
 

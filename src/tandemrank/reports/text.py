@@ -49,8 +49,8 @@ def headline(table: Table) -> list[str]:
     """Who is ahead, by how much and how surely: a sentence for each comparison."""
     if len(table.methods) > 1 and table.differences and all(abs(d.mean) < SAME for d in table.differences):
         return [
-            f"{listed([label(method) for method in table.methods])} are one and the same pair here: both stages are one model, "
-            "start from all that the log says, and nothing was trained on top."
+            f"{listed([label(method) for method in table.methods])} are one and the same policy here: both stages are one "
+            "model, start from all that the log says, and nothing was trained on top."
         ]
     pairs = dict.fromkeys((entry.method, entry.against) for entry in table.differences)
     sentences = []

@@ -1,4 +1,4 @@
-"""What came of training on a log of one's own: sentences, a table for the terminal, one self-contained HTML page, and all the
+"""The report of `learn`: sentences, a table for the terminal, one self-contained HTML page, and all the
 files that `learn` leaves in its folder.
 """
 
@@ -104,7 +104,7 @@ def sentences(learned: Learned) -> list[str]:
         if getattr(trained, fact)
     ]
     noted += [
-        f"{label(a)} and {label(b)} came to the same policy, to the bit."
+        f"{label(a)} and {label(b)} are the same policy, to the bit."
         for a, b in combinations(learned.trained, 2)
         if are_same_policy(learned.trained[a].policy, learned.trained[b].policy)
     ]
@@ -195,7 +195,7 @@ def what_was_run(learned: Learned) -> str:
     return (
         f"A live system showed lists of up to {log.list_length} of {log.items:,} items to {log.queries:,} queries, "
         f"{log.impressions:,.0f} times, and {log.clicks:,.0f} clicks were logged. {made(learned)} The list has {policy.K} "
-        f"places. {log.train:,.0f} impressions were learned from{stopping} and {log.evaluation:,.0f} value what came out."
+        f"places. {log.train:,.0f} impressions were learned from{stopping} and {log.evaluation:,.0f} value the result."
     )
 
 
@@ -282,7 +282,7 @@ def gate_sentences(learned: Learned) -> list[str]:
 
 
 def _frequencies(learned: Learned) -> str:
-    """Every pair against production, by how often a query came in the log."""
+    """Every policy against production, by how often a query came in the log."""
     return page.bullets(
         f"{label(method)}, queries that came {_times(group)}: {signed(group.difference)} "
         f"{bracket(*group.interval, signed)} clicks per impression against production's {decimal(group.old)} "

@@ -144,7 +144,7 @@ BATCH = ("batch_page_id", "batch_ordering_id", "batch_event_index")  # the order
 def ga4(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
     """Google Analytics 4: `view_item_list` shows items in the order of their index, the next `select_item` clicks."""
     rows = pl.concat([_ga4_rows(need(f, ["event_name", "event_timestamp", "items"], "ga4")) for f in frames])
-    came = len(rows)
+    given = len(rows)
     rows = rows.unique(["name", "who", "list", "time", "batch", "items"], keep="first", maintain_order=True)
     # What a browser sends together has one time; nobody selects what is not shown yet.
     rows = rows.sort("who", "list", "time", "batch", pl.col("name") != "view_item_list", maintain_order=True)
@@ -156,7 +156,7 @@ def ga4(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
     )
     clicked = rows.filter(pl.col("name") == "select_item").select("impression", item=pl.col("items").list.first())
     wide, unmatched = joined(first_of_each(shown)[0], clicked)
-    again = came - len(rows)
+    again = given - len(rows)
     return Log(
         wide.drop("impression"),
         unmatched,
@@ -164,7 +164,7 @@ def ga4(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
             "a query is the name (or id) of the item list; a select_item belongs to the last view_item_list of the same list "
             "by the same visitor in the same session",
             "no propensities: value other pairs with fitted ones, and only if the lists vary",
-            *([f"{again:,} events came again, the same in all, and count once"] if again else []),
+            *([f"{again:,} events are repeated, the same in all, and count once"] if again else []),
         ),
     )
 

@@ -30,7 +30,7 @@ QUERIES = files.Kind("table of queries", check=lambda path: _has_queries(path))
 
 @dataclass(frozen=True)
 class Imported:
-    """What came of an import: where the log is, how long it is, and what a reader should know.
+    """The result of an import: where the log is, how long it is, and what a reader should know.
 
     `unmatched` are clicks that belong to no impression, or to an item that it did not show. `queries`: the table of the
     queries with their context, where there is one.
@@ -90,7 +90,7 @@ def import_log(
 
 
 def _unfit(frame: pl.DataFrame, out: Path) -> tuple[str, ...]:
-    """What is wrong with the log that came of it, if anything is, and how to be rid of it; refused where nothing is right."""
+    """What is wrong with the imported log, if anything is, and how to mend it; refused where no impression is right."""
     found = validate(frame)
     if found.fit:
         return ()
@@ -124,6 +124,6 @@ def _with_names(frame: pl.DataFrame, columns: Mapping[str, str], path: Path) -> 
     """The frame with the names that the format expects; a column that had such a name already gives way."""
     present = {ours: theirs for ours, theirs in columns.items() if ours != theirs}
     if missing := [theirs for theirs in columns.values() if theirs not in frame.columns]:
-        came = ", ".join(frame.columns[:20])
-        raise LogError(f"{path}: --column names {missing[0]!r}, but the columns are {came}.")
+        there = ", ".join(frame.columns[:20])
+        raise LogError(f"{path}: --column names {missing[0]!r}, but the columns are {there}.")
     return frame.drop([ours for ours in present if ours in frame.columns]).rename({v: k for k, v in present.items()})

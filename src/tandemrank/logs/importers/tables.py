@@ -130,7 +130,7 @@ def first_of_each(shown: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
     once = named.unique("impression", keep="first", maintain_order=True)
     lists = pl.col("items").list.drop_nulls().list.unique(maintain_order=True)
     again, nameless = len(named) - len(once), len(shown) - len(named)
-    notes = [f"{again:,} impressions came again under the same id and count once"] if again else []
+    notes = [f"{again:,} impressions have an id that was there before, and count once"] if again else []
     notes += [f"{nameless:,} impressions have no id, so no click can be theirs, and are left out"] if nameless else []
     return once.with_columns(lists), tuple(notes)
 
