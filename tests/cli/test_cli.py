@@ -117,7 +117,7 @@ def test_recommend_leaves_out_what_was_clicked(simulated, tmp_path, capsys, monk
     assert (row["query_id"], len(row["items"])) == (first, 10)
     code, out, err = call(capsys, monkeypatch, "recommend", pair, "--queries", f"{first},123456789", "--json")
     assert (code, json.loads(out)) == (0, [row])  # what is not known is no reason to answer nothing
-    assert "1 of 2 query ids are not known to the pair and get no list (first: 123456789)" in err
+    assert "1 of 2 query ids are not known to the policy and get no list (first: 123456789)" in err
     for _ in range(2):  # what it wrote it may replace
         code, out, err = call(
             capsys, monkeypatch, "recommend", pair, "--exclude", "clicked", "--logs", log, "--out", str(out_file)
@@ -446,11 +446,11 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["examine", "absent.parquet"], 2, "absent.parquet"),
         (["examine", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
-        (["estimate", "--logs", "absent.parquet"], 2, "give the pair by --policy"),
+        (["estimate", "--logs", "absent.parquet"], 2, "give a policy by --policy"),
         (["estimate", "--logs", "x", "--reward", "magic"], 2, "reward must be one of posterior, item-rate"),
         (["compare", "--logs", "x", "--reward", "posterior", "--estimator", "ips"], 2, "ips uses no reward model"),
         (["compare", "--logs", "x", "--policy", "absent", "--against", "nowhere"], 2, "absent"),
-        (["decide", "--logs", "x"], 2, "give at least one pair"),
+        (["decide", "--logs", "x"], 2, "give at least one policy"),
         (["estimate", "--logs", "x", "--policy", "absent", "--curve-interval"], 2, "--curve-interval needs --curve"),
         (["decide", "--logs", "x", "--policy", "absent", "--policy", "absent"], 2, "got absent twice"),
         (["estimate", "--logs", "absent.parquet", "--scores", "absent.parquet"], 2, "absent.parquet"),

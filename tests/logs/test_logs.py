@@ -20,6 +20,8 @@ from tandemrank.logs import checks, counting, reading, sources, writing
 from tandemrank.logs import sums as log_sums
 from tandemrank.logs.feedback import exposure
 from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.keys import IdRegistry
+from tandemrank.logs.schema import schema_problems
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy.propensities import clip, frequency_propensity, paper_clip, quantile_clip
 
@@ -511,6 +513,11 @@ BAD = {
 }
 
 
+def problems(frame, K=None, vocabulary=None):
+    """All that is wrong with the rows of a frame."""
+    return schema_problems(frame.schema) or checks.examine(frame, IdRegistry(vocabulary), K)[0]
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_log_is_refused_by_file_row_and_column(name, tmp_path):
     frame, place, what = BAD[name]
@@ -521,11 +528,11 @@ def test_a_bad_log_is_refused_by_file_row_and_column(name, tmp_path):
     if "empty" not in name:
         assert str(refused.value).startswith(str(tmp_path / "bad.parquet"))
         if name != "impression comes back":
-            assert checks.problems(frame, K=3)
+            assert problems(frame, K=3)
 
 
 def test_the_good_frames_are_good():
-    assert checks.problems(wide(), K=3) == checks.problems(long(), K=3) == []
+    assert problems(wide(), K=3) == problems(long(), K=3) == []
 
 
 def test_rows_are_counted_in_the_file_and_not_in_the_batch(tmp_path):
@@ -546,7 +553,7 @@ def test_all_problems_are_told_at_once():
         propensities=[[0.5, 0.5], [1.0, 0.2, 0.1], [0.0], [0.1, 0.3]],
     )
     vocabulary = Vocabulary(pl.Series([1, 2]), pl.Series([7, 8]))
-    found = {p.column + p.message[:14]: p.rows.tolist() for p in checks.problems(frame, vocabulary=vocabulary)}
+    found = {p.column + p.message[:14]: p.rows.tolist() for p in problems(frame, vocabulary=vocabulary)}
     assert found == {
         "clicksexpected 0 or ": [0, 2],
         "propensitiesexpected prope": [2],

@@ -240,9 +240,7 @@ def policy_of(policy: Path | None, scores: Path | None, sizes: ScoredSizes) -> "
     from tandemrank.policies import outside, two_stage
 
     if (policy is None) == (scores is None):
-        raise ConfigError(
-            "give the policy by --policy, a saved policy, or by --scores, a Parquet of scores; one of them."
-        )
+        raise ConfigError("give a policy by --policy, a saved one, or by --scores, a Parquet of scores; one of them.")
     if policy is not None:
         return two_stage.load(policy)
     return outside.policy_from_scores(cast(Path, scores), K2=sizes.candidates, K=sizes.places)

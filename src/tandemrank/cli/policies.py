@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from tandemrank._base.ids import Vocabulary
 
-LISTS = Kind("file of lists", check=lambda path: _has_lists(path))
 ON_SCREEN = 20  # queries, where the lists go to a terminal
 
 
@@ -42,6 +41,7 @@ def recommend(
     as_json: Json = False,
 ) -> None:
     """The lists that a saved policy recommends: what both stages score highest, best first, or drawn ones."""
+    from tandemrank._base.frames import columns_of
     from tandemrank.policies.two_stage import load
 
     if (exclude is None) != (not logs):
@@ -53,7 +53,8 @@ def recommend(
     left_out = None if exclude is None else _excluded(exclude, logs or [], loaded.vocabulary)
     lists = loaded.recommend(ids, exclude=left_out, sample=sample, seed=seed or 0)
     if out is not None:
-        with replacing(out, LISTS, inputs=[policy, *(logs or [])]) as place:
+        ours = Kind("file of lists", check=lambda path: columns_of(path) == ["query_id", "items"])
+        with replacing(out, ours, inputs=[policy, *(logs or [])]) as place:
             lists.write_parquet(place)
     if as_json:
         print_json(lists.to_dicts())
@@ -61,16 +62,6 @@ def recommend(
         show(f"lists of {len(lists):,} queries: {out}")
     else:
         _print(lists)
-
-
-def _has_lists(path: Path) -> bool:
-    """Whether a file is one that `recommend` wrote."""
-    import polars as pl
-
-    try:
-        return list(pl.read_parquet_schema(path)) == ["query_id", "items"]
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return False
 
 
 def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":

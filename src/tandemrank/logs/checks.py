@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank._base.ids import Vocabulary, plain_ids
+from tandemrank._base.ids import plain_ids
 from tandemrank.errors import ConfigError
 from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_WEIGHT
 from tandemrank.logs.impressions import Shown
@@ -21,21 +21,11 @@ from tandemrank.logs.schema import (
     is_long,
     problem,
     problem_unless,
-    schema_problems,
     seconds,
 )
 
 FEW_RANKS = 16  # up to so many, comparing all ranks of a list is faster than sorting it
 DAY = 86_400.0  # clocks and time zones may differ by so many seconds
-
-
-def problems(frame: pl.DataFrame, *, K: int | None = None, vocabulary: Vocabulary | None = None) -> list[Problem]:
-    """Everything that is wrong with the rows of a log, wide or long, by column; `read` refuses the first of it.
-
-    Rows are counted from 0 in the frame. Where the columns or the lengths of the lists are wrong, only that is told.
-    """
-    found = schema_problems(frame.schema)
-    return found or examine(frame, IdRegistry(vocabulary), K)[0]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base import buckets, checksum
 from tandemrank._base.files import plain, regular
-from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
+from tandemrank._base.frames import UNREADABLE, PandasFrame, from_pandas, is_pandas
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
 from tandemrank.logs.json_lines import Piece, column_of
@@ -95,7 +95,7 @@ def batches(
                 yield Batch(name, 0, pl.DataFrame(schema=dict.fromkeys(WIDE[:3], pl.Int64)), [])
         except LogError as error:
             yield Batch(name, first, None, [Problem("", NO_ROWS, str(error))])
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        except UNREADABLE as error:
             message = f"cannot be read as {form} after row {first}: {error}. Is it whole, and is it {form}?"
             yield Batch(name, first, None, [Problem("", NO_ROWS, message)])
 
@@ -160,9 +160,6 @@ def paths(source: Source) -> Iterator[str | Path]:
         yield from _paths(path)
 
 
-UNREADABLE = (LogError, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
-
-
 def impressions_in(source: str | Path | Frame) -> int:
     """The number of impressions in a file or a frame, 0 where it cannot be read: what is wrong with it is told by reading."""
     try:
@@ -173,7 +170,7 @@ def impressions_in(source: str | Path | Frame) -> int:
             long = is_long(data.collect_schema().names())
             number = pl.col("impression_id").rle().len() if long else pl.len()
             return int(data.select(number).collect().item())
-    except UNREADABLE:
+    except (LogError, *UNREADABLE):
         return 0
 
 
@@ -194,7 +191,7 @@ def times_in(source: str | Path | Frame) -> NDArray[np.float64] | None:
             pieces = data.select(times).collect_batches(maintain_order=True)
             found = [seconds(piece["timestamp"]).fill_null(-np.inf).to_numpy() for piece in pieces]
             return np.concatenate([np.zeros(0), *found])
-    except UNREADABLE:
+    except (LogError, *UNREADABLE):
         return None
 
 

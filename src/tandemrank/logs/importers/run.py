@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from tandemrank._base import files
+from tandemrank._base.frames import columns_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.importers.formats import clax, ga4, long, metarank, obd, ubi, wide, with_context
 from tandemrank.logs.importers.tables import Log, read
@@ -25,7 +26,7 @@ FORMATS: dict[str, Callable[[Sequence[pl.DataFrame], frozenset[str]], Log]] = {
     "wide": wide,
 }
 TABLES = ("long", "wide")  # formats whose columns are the log's own, so that a column may be context
-QUERIES = files.Kind("table of queries", check=lambda path: _has_queries(path))
+QUERIES = files.Kind("table of queries", check=lambda path: columns_of(path)[:1] == ["query_id"])
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,6 @@ def _write_queries(tables: Sequence[pl.DataFrame], out: Path, sources: Sequence[
     with files.replacing(path, QUERIES, inputs=sources) as place:
         found.write_parquet(place)
     return path
-
-
-def _has_queries(path: Path) -> bool:
-    """Whether a file is such a table."""
-    try:
-        return next(iter(pl.read_parquet_schema(path)), None) == "query_id"
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return False
 
 
 def _with_names(frame: pl.DataFrame, columns: Mapping[str, str], path: Path) -> pl.DataFrame:

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from tandemrank._base.files import regular
+from tandemrank._base.frames import UNREADABLE
 from tandemrank.errors import LogError
 
 MOST_NAMES = 10  # of events, in a note
@@ -37,7 +38,7 @@ def read(path: Path) -> pl.DataFrame:
             return pl.read_ndjson(_without_mark(path), infer_schema_length=None)
         if kind == ".json":
             return pl.read_json(_without_mark(path), infer_schema_length=None)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError) as error:
+    except (*UNREADABLE, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         reason = (_damaged_line(path) if kind in (".jsonl", ".ndjson") else None) or reason
         raise LogError(f"cannot read {path}: {reason}. Expected a whole file of that kind.") from error
