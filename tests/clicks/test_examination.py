@@ -157,7 +157,7 @@ def test_a_rank_without_clicks_is_named():
 def test_a_rank_that_hangs_on_a_few_queries_is_named():
     shown = np.full((50, 4, 3), 10)
     shown[1:, :, 2] = 0
-    with pytest.raises(LogError, match="ranks 3 hang on"):
+    with pytest.raises(LogError, match="ranks 3 depend on"):
         examination.examine(feedback_of(shown, shown // 2), 3)
 
 

@@ -109,7 +109,7 @@ def test_another_name_of_a_click(tmp_path) -> None:
             "a.csv",
             "item_id,position,click,propensity_score\n1,1,often,0.5\n",
             LogError,
-            "a.csv: values that the format obd does not have",
+            "a.csv: cannot be read as the format obd",
         ),
         ("ga4", "a.jsonl", '{"event_name": "x"}\n{"event_name": ', LogError, "cannot read .*line 2 is no JSON"),
         ("clax", "a.txt", "x", LogError, "ends in '.txt'"),
@@ -200,7 +200,7 @@ def test_columns_of_context_become_a_part_of_the_query(tmp_path) -> None:
     [
         ("ubi", with_devices(), ["device"], ConfigError, "--from long or wide; got 'ubi'"),
         ("wide", with_devices(), ["size"], LogError, "--context needs the column 'size'"),
-        ("wide", with_devices(), ["items"], ConfigError, "'items' is one"),
+        ("wide", with_devices(), ["items"], ConfigError, "got 'items'"),
         ("wide", with_devices().with_columns(device=pl.lit(None)), ["device"], LogError, "row 0, column device"),
         (
             "wide",

@@ -155,7 +155,7 @@ def _rest(pairs: Pairs, chosen: NDArray[np.bool_]) -> Pairs:
     if not len(part.query) or (apart := unconnected(part)):
         ranks = ", ".join(map(str, apart)) if len(part.query) else "all"
         raise LogError(
-            f"the log cannot compare ranks with certainty: ranks {ranks} hang on one in {GROUPS} queries. Use more of the "
+            f"the log cannot compare ranks with certainty: ranks {ranks} depend on one in {GROUPS} queries. Use more of the "
             "log or a smaller K."
         )
     return part

@@ -123,7 +123,7 @@ class _How:
 def _mixed(name: object) -> LogError:
     return LogError(
         f"{name}, column propensities: some parts of the log have propensities and others have none. "
-        "Read them apart, or add them."
+        "Read them separately, or add the missing ones."
     )
 
 
@@ -229,7 +229,9 @@ def _on_ray(source: Source, how: _How, progress: Progress | None) -> LogParts:
                 progress(done)
     except ray.exceptions.RayError as error:
         why = str(error).strip().splitlines()[-1]
-        raise JobError(f"a task that reads the log failed: {why}. Has every node the files, and memory?") from error
+        raise JobError(
+            f"a task that reads the log failed: {why}. Check that every node sees the files and has memory."
+        ) from error
     finally:
         for reference in waiting:
             ray.cancel(reference)

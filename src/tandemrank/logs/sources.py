@@ -265,7 +265,7 @@ def _paths(path: str | Path) -> Sequence[str | Path]:
         raise
     except (OSError, ValueError, re.error) as error:  # a name too long, a folder that may not be read
         raise LogError(
-            f"{str(path)[:200]}: cannot be looked at: {getattr(error, 'strerror', None) or error}."
+            f"{str(path)[:200]}: cannot be accessed: {getattr(error, 'strerror', None) or error}."
         ) from error
     if not paths:
         if (folder := Path(path)).is_dir() and any(folder.glob("journal-*-*.bin")):

@@ -157,7 +157,9 @@ def _joined(parts: Sequence[Sums]) -> Sums:
 
 def _check_propensities(has: Sequence[bool]) -> None:
     if any(has) != all(has):
-        raise LogError("some parts of the log have propensities and others have none. Read them apart, or add them.")
+        raise LogError(
+            "some parts of the log have propensities and others have none. Read them separately, or add the missing ones."
+        )
 
 
 def _sorted(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:

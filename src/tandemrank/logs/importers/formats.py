@@ -344,7 +344,7 @@ def with_context(frame: pl.DataFrame, columns: Sequence[str], path: Path) -> tup
             f"{path}: --context needs the column {missing[0]!r}; the columns are {', '.join(frame.columns[:20])}."
         )
     if own := [c for c in columns if c in (*WIDE, *LONG) and c != "policy"]:
-        raise ConfigError(f"--context takes columns that are no others of a log; {own[0]!r} is one.")
+        raise ConfigError(f"--context: expected columns that a log does not use itself; got {own[0]!r}.")
     for column in columns:
         if frame[column].dtype.is_nested():
             raise LogError(f"{path}, column {column}: expected numbers, text or categories; got {frame[column].dtype}.")

@@ -77,7 +77,7 @@ def import_log(
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise LogError(
-            f"{', '.join(map(str, sources))}: values that the format {kind} does not have: {reason}. Correct or drop the rows."
+            f"{', '.join(map(str, sources))}: cannot be read as the format {kind}: {reason}. Correct or drop the rows."
         ) from error
     if not len(log.frame):
         raise LogError(f"the files hold no impression of the format {kind}. Is it the right format?")
