@@ -40,7 +40,7 @@ from tandemrank.clicks.simulation import simulate
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.world import build_world, load_task
 from tandemrank.gradients import race
-from tandemrank.logs.counting import from_impressions, split_impressions
+from tandemrank.logs.counting import from_impressions, parts_of
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy import estimators, propensities
@@ -192,7 +192,7 @@ def logs(of: World, n: int, number: int, seed: int) -> Iterator[tuple[Feedback, 
     for i in range(number):
         key = derive(seed, n, i)
         parts = list(simulate(of.production.sample, sparse, np.arange(Q), n * Q, position_based(THETA), seed=key))
-        one, other = split_impressions(parts, vocabulary, 0.5, seed=key)
+        one, other = parts_of(parts, vocabulary, (0.5,), seed=key)
 
         def fitted(parts: list = parts, key: int = key) -> Floats:
             logger = fitted_policy(lists_of(parts), vocabulary, seed=key)

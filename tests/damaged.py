@@ -613,7 +613,6 @@ USAGE = {
     "exact propensities without a logger": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--propensity", "exact"],
     "compare with nothing": ["compare", "--logs", "LOG", "--policy", "POLICY", "--against", "nothing"],
     "an unknown engine": ["examine", "LOG", "--engine", "magic"],
-    "an unknown method of examination": ["examine", "LOG", "--method", "magic"],
     "too long a name of a log": ["validate", LONG_NAME],
     "too long a name of a log with a suffix": ["examine", LONG_NAME + ".csv"],
     "too long a name of a policy": ["estimate", "--logs", "LOG", "--policy", LONG_NAME],

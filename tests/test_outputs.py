@@ -16,12 +16,11 @@ from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid
 from tandemrank.experiments.config import ExperimentConfig, GridConfig
 from tandemrank.experiments.world import write_simulated_log
-from tandemrank.logs import feedback, validation, writing
-from tandemrank.logs.counting import from_impressions
+from tandemrank.logs import validation, writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.reports.page import REPORT, page
+from tandemrank.reports.page import REPORT, document
 
 IDS = Vocabulary(pl.Series([1, 2]), pl.Series([10, 20, 30]))
 SHOWN = Impressions(
@@ -42,10 +41,6 @@ def save_policy(path: Path) -> None:
     TwoStagePolicy(GivenScores(np.zeros((2, 3))), GivenScores(np.zeros((2, 3))), 2, 1, IDS).save(path)
 
 
-def save_feedback(path: Path) -> None:
-    feedback.save(from_impressions([SHOWN], IDS), path)
-
-
 def simulate(path: Path) -> None:
     write_simulated_log(SMALL, path)
 
@@ -58,7 +53,7 @@ def run_grid(path: Path) -> None:
     grid.run(GridConfig(experiment=SMALL, candidates=(20,)), path)
 
 
-WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy, save_feedback]
+WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy]
 FILLED: list[Callable[[Path], None]] = [simulate, train, run_grid, partial(experiments.demo)]
 
 
@@ -142,7 +137,7 @@ def test_the_demo_clears_its_own_folder_but_nothing_else(tmp_path) -> None:
 def test_a_page_of_somebody_else_is_not_replaced_by_a_report(tmp_path) -> None:
     path = tmp_path / "report.html"
     for _ in range(2):
-        write_text(path, page("Title", ["<p>text</p>"], "0.1.0"), REPORT)
+        write_text(path, document("Title", ["<p>text</p>"], "0.1.0"), REPORT)
     path.write_text("<html>mine</html>")
     with pytest.raises(ConfigError, match="not a report of ours"):
-        write_text(path, page("Title", [], "0.1.0"), REPORT)
+        write_text(path, document("Title", [], "0.1.0"), REPORT)

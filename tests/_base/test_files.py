@@ -267,7 +267,7 @@ def test_what_becomes_foreign_while_a_result_is_written_is_refused_too(tmp_path)
 
 def test_a_file_never_replaces_a_folder_or_a_device(tmp_path) -> None:
     for target in (tmp_path, Path(os.devnull)):
-        with pytest.raises(ConfigError, match="a file was to be written"):
+        with pytest.raises(ConfigError, match="expected a file; there is a folder"):
             write_text(target, "x")
     assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
 

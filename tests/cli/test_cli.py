@@ -14,8 +14,10 @@ import pytest
 
 import tandemrank
 from tandemrank import policies
+from tandemrank._base.files import MARK
 from tandemrank.cli import experiments
 from tandemrank.cli.main import app, main
+from tandemrank.experiments.config import GridConfig
 
 SMALL = ["--set", "queries=150", "--set", "items=100", "--set", "rank=8"]
 
@@ -115,7 +117,7 @@ def test_recommend_leaves_out_what_was_clicked(simulated, tmp_path, capsys, monk
     assert (row["query_id"], len(row["items"])) == (first, 10)
     code, out, err = call(capsys, monkeypatch, "recommend", pair, "--queries", f"{first},123456789", "--json")
     assert (code, json.loads(out)) == (0, [row])  # what is not known is no reason to answer nothing
-    assert "1 of 2 query ids are not known to the pair and get no list (first: 123456789)" in err
+    assert "1 of 2 query ids are not known to the policy and get no list (first: 123456789)" in err
     for _ in range(2):  # what it wrote it may replace
         code, out, err = call(
             capsys, monkeypatch, "recommend", pair, "--exclude", "clicked", "--logs", log, "--out", str(out_file)
@@ -259,11 +261,18 @@ def test_the_demo_prints_a_table_and_the_path_of_its_report(tmp_path, capsys, mo
         "runs": 1,
     }
     monkeypatch.setattr(experiments, "DEMO", tiny)
-    for _ in range(2):  # the demo starts anew each time
-        code, out, err = call(capsys, monkeypatch, "demo", "--jobs", "1", "--out", str(tmp_path / "demo"))
-        assert code == 0, err
-        assert "Joint" in out
-        assert "report.html" in out.splitlines()[-1] or "report.html" in "".join(out.splitlines()[-2:])
+    folder = tmp_path / "demo"
+    before = folder / "cells" / "of-another-time" / "record.json"  # the demo starts anew each time
+    before.parent.mkdir(parents=True)
+    before.write_text("a finished cell")
+    (folder / MARK).write_text("grid\n")
+    config = GridConfig.model_validate({**tiny, "seed": 0})
+    (folder / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
+    code, out, err = call(capsys, monkeypatch, "demo", "--jobs", "1", "--out", str(folder))
+    assert code == 0, err
+    assert not before.exists()
+    assert "Joint" in out
+    assert "report.html" in "".join(out.splitlines()[-2:])
     assert (tmp_path / "demo" / "report.html").exists()
 
 
@@ -435,14 +444,13 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
         (["validate", "--logs", "absent.parquet"], 2, "absent.parquet"),
         (["examine"], 2, "expected a click log; got none. Give it by --logs"),
         (["examine", "absent.parquet"], 2, "absent.parquet"),
-        (["examine", "x.parquet", "--method", "magic"], 2, "--method takes harvest, em or trust; got 'magic'"),
         (["examine", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
         (["estimate", "--logs", "x.parquet", "--engine", "other"], 2, "--engine takes local or ray; got 'other'"),
-        (["estimate", "--logs", "absent.parquet"], 2, "give the pair by --policy"),
+        (["estimate", "--logs", "absent.parquet"], 2, "give a policy by --policy"),
         (["estimate", "--logs", "x", "--reward", "magic"], 2, "reward must be one of beliefs, item-rate"),
         (["compare", "--logs", "x", "--reward", "beliefs", "--estimator", "ips"], 2, "ips uses no reward model"),
         (["compare", "--logs", "x", "--policy", "absent", "--against", "nowhere"], 2, "absent"),
-        (["decide", "--logs", "x"], 2, "give at least one pair"),
+        (["decide", "--logs", "x"], 2, "give at least one policy"),
         (["estimate", "--logs", "x", "--policy", "absent", "--curve-interval"], 2, "--curve-interval needs --curve"),
         (["decide", "--logs", "x", "--policy", "absent", "--policy", "absent"], 2, "got absent twice"),
         (["estimate", "--logs", "absent.parquet", "--scores", "absent.parquet"], 2, "absent.parquet"),

@@ -11,7 +11,7 @@ import pytest
 import tandemrank
 from tandemrank._base.files import as_json
 from tandemrank._base.ids import Vocabulary
-from tandemrank.decisions import canary, decision, difference, segments
+from tandemrank.decisions import decision, planning, segments
 from tandemrank.decisions.decision import Call, decide
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.offpolicy import bounds, comparison, impression_bound
@@ -104,7 +104,7 @@ def test_of_several_the_best_is_chosen_and_each_bound_counts_them_all() -> None:
     terms = comparison.difference_terms(by_queries.comparison.new, by_queries.comparison.old)
     assert by_queries.lower_bound == bounds.betting(terms, 1 - 0.05 / 2) < best.lower_bound
     assert "for queries like these" in by_queries.reasons[0]
-    assert "all 4 pairs together" in found.why
+    assert "all 4 policies together" in found.why
 
 
 def test_a_limit_of_clicks_and_the_log_s_own_impressions_make_it_tighter() -> None:
@@ -180,12 +180,12 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     ]
     rules = RULES
     odd = replace(value.diagnostics, balance=1.04, balance_error=0.01)
-    free = [difference.at_least(x, live, rules).bound for x in (value, replace(value, diagnostics=odd))]
+    free = [planning.at_least(x, live, rules).bound for x in (value, replace(value, diagnostics=odd))]
     assert free[1] < free[0]
     assert free[0] - free[1] == pytest.approx(value.weights @ live.log.clicks / live.log.N * (1 - 1 / 1.04), rel=0.1)
     value, live = (replace(x, sample=replace(x.sample, independent="queries")) for x in (value, live))
-    plain = difference.at_least(value, live, rules).bound
-    careful = difference.at_least(replace(value, diagnostics=odd), live, rules).bound
+    plain = planning.at_least(value, live, rules).bound
+    careful = planning.at_least(replace(value, diagnostics=odd), live, rules).bound
     terms = bounds.difference_terms(
         Estimate(value.terms.values / 1.04, value.terms.sizes), live.terms.values, live.terms.ceiling
     )
@@ -194,7 +194,7 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     assert excess_exposure(replace(odd, balance_error=0.02)) == 1.0
 
 
-RULES = difference.Rules(
+RULES = planning.Rules(
     at_least=0.0, level=0.95, policies=1, most_clicks=None, risk=0.01, against="production", varies=True
 )
 
@@ -271,7 +271,7 @@ def test_a_deterministic_log_says_what_it_can() -> None:
 
 def test_a_pair_as_the_other_side() -> None:
     found = decide(BETTER, LOG, against=SAME, **KNOWN)
-    assert found.against == "the other pair"
+    assert found.against == "the other policy"
     assert found.candidates[0].comparison.old.verdict != Verdict.OBSERVED
     assert decide(SAME, LOG, against=BETTER, **KNOWN).call == Call.DO_NOT
 
@@ -331,12 +331,12 @@ def test_a_canary_loses_no_more_than_the_risk_and_takes_about_as_long_as_planned
     rng = np.random.default_rng(0)
     n = np.full(50, 100.0)
     live = Estimate(rng.poisson(50, 50).astype(float), n)  # half a click per impression
-    plan = canary.plan(0.1, -0.1, live, at_least=0.0, most=5, level=0.95, risk=0.02)
+    plan = planning.plan_canary(0.1, -0.1, live, at_least=0.0, most=5, level=0.95, risk=0.02)
     assert plan.share == 0.1
     assert plan.loss_at_worst <= 0.02
-    assert canary.plan(0.1, -9.0, live, at_least=0.0, most=5, level=0.95, risk=0.001).share == 0.01
-    assert canary.plan(0.1, 0.2, live, at_least=0.0, most=5, level=0.95, risk=0.01).share == 0.5
-    assert canary.plan(0.1, 0.2, live, at_least=0.2, most=5, level=0.95, risk=0.01).impressions == np.inf
+    assert planning.plan_canary(0.1, -9.0, live, at_least=0.0, most=5, level=0.95, risk=0.001).share == 0.01
+    assert planning.plan_canary(0.1, 0.2, live, at_least=0.0, most=5, level=0.95, risk=0.01).share == 0.5
+    assert planning.plan_canary(0.1, 0.2, live, at_least=0.2, most=5, level=0.95, risk=0.01).impressions == np.inf
     # Bernoulli clicks on five places: how many impressions until the wealth speaks?
     took = []
     for seed in range(15):

@@ -55,7 +55,7 @@ def test_its_log_is_fit_has_everything_and_is_drawn_again(turned) -> None:
     assert validation.validate(log).fit
     rows = sum(pl.read_parquet(f).height for f in log.glob("segment-*.parquet"))
     assert found.impressions - SIZE.log // 4 <= rows <= found.impressions
-    again = replay.replay([log], PolicyFolder(folder / "pairs").find(replay.digests([log])))
+    again = replay.replay([log], PolicyFolder(folder / "policies").find(replay.digests([log])))
     assert again.equal == again.impressions == rows
 
 

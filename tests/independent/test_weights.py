@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from independent import simulator
-from tandemrank.logs import feedback, sums, variety
+from tandemrank.logs import sums, variety
 from tandemrank.logs.reading import read
 from tandemrank.offpolicy.valuation import estimate
 from tandemrank.offpolicy.values import PRODUCTION
@@ -38,11 +38,10 @@ def test_intervals_and_bounds_hold_whatever_the_weight_of_an_impression(weight: 
     assert above <= 7
 
 
-def test_a_log_remembers_that_it_has_weights_when_it_is_merged_and_saved(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_log_remembers_that_it_has_weights_when_it_is_merged() -> None:
     log = read(frame(0, 2.0))
     merged = sums.merge([read(frame(1, None)), log])
-    feedback.save(log, tmp_path / "sums")
-    for one in (log, merged, sums.merge([log]), feedback.load(tmp_path / "sums")):
+    for one in (log, merged, sums.merge([log])):
         assert (one.impressions == np.round(one.impressions)).all()
         assert one.weighted
         assert one.heaviest == 2.0

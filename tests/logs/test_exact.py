@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from same import assert_same
 from tandemrank.errors import LogError
 from tandemrank.logs import exact, reading
-from tandemrank.logs.feedback import load, save
 from tandemrank.logs.sums import merge
 
 WEIGHTS = st.one_of(st.floats(exact.SMALLEST_WEIGHT, 1e6), st.sampled_from([exact.SMALLEST_WEIGHT, 1.4e-6, 1.0, 1e6]))
@@ -153,19 +152,7 @@ def test_logs_with_and_without_weights_are_one_log() -> None:
     assert fraction(whole.exact.shown) == [Fraction(0.1) + 1_000_007]
 
 
-def test_saved_sums_are_exact(tmp_path) -> None:
-    logs = [reading.read(one_item(np.full(3, w), p, 1)) for w, p in ((1.4e-6, 0.3), (1e6, 1e-12))]
-    loaded = [load(save(log, tmp_path / str(number))) for number, log in enumerate(logs)]
-    assert_same(merge(loaded), merge(logs))
-    assert fraction(loaded[0].exact.logged) == fraction(logs[0].exact.logged)
-    frame = pl.read_parquet(tmp_path / "0" / "sums.parquet")
-    for damage in (pl.col("logged").cast(pl.Int64), pl.col("shown") * float("nan"), pl.col("rank") - 1):
-        frame.with_columns(damage).write_parquet(tmp_path / "0" / "sums.parquet")
-        with pytest.raises(LogError, match="damaged"):
-            load(tmp_path / "0")
-
-
-def test_clicks_beside_a_click_are_counted_with_and_without_weights_and_survive_merging_and_saving(tmp_path) -> None:
+def test_clicks_beside_a_click_are_counted_with_and_without_weights_and_survive_merging() -> None:
     """By hand, list by list: for every click on an item at a rank, how many other items of its list were clicked."""
     rng = np.random.default_rng(3)
     query, items = rng.integers(4, size=60), np.argsort(rng.random((60, 5)), axis=1)[:, :3]
@@ -178,8 +165,7 @@ def test_clicks_beside_a_click_are_counted_with_and_without_weights_and_survive_
     for extra in ({}, {"weight": pl.lit(0.5)}, {"propensities": pl.lit([0.5, 0.25, 0.1])}):
         whole = reading.read(frame.with_columns(**extra))
         halves = [reading.read(frame.with_columns(**extra)[rows]) for rows in (slice(0, 20), slice(20, 60))]
-        folder = save(whole, tmp_path / "-".join(["sums", *extra]))
-        for found in (whole, merge(halves), load(folder)):
+        for found in (whole, merge(halves)):
             ids = [found.vocabulary.query_ids.to_numpy()[found.query], found.vocabulary.item_ids.to_numpy()[found.item]]
             rows = zip(*(x.tolist() for x in (*ids, found.rank)), strict=True)
             assert found.others is not None

@@ -10,7 +10,7 @@ import pytest
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs import reading, validation
 from tandemrank.logs.importers import run, tables
-from tandemrank.logs.importers.ubi import ubi
+from tandemrank.logs.importers.formats import ubi
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -109,7 +109,7 @@ def test_another_name_of_a_click(tmp_path) -> None:
             "a.csv",
             "item_id,position,click,propensity_score\n1,1,often,0.5\n",
             LogError,
-            "a.csv: values that the format obd does not have",
+            "a.csv: cannot be read as the format obd",
         ),
         ("ga4", "a.jsonl", '{"event_name": "x"}\n{"event_name": ', LogError, "cannot read .*line 2 is no JSON"),
         ("clax", "a.txt", "x", LogError, "ends in '.txt'"),
@@ -200,7 +200,7 @@ def test_columns_of_context_become_a_part_of_the_query(tmp_path) -> None:
     [
         ("ubi", with_devices(), ["device"], ConfigError, "--from long or wide; got 'ubi'"),
         ("wide", with_devices(), ["size"], LogError, "--context needs the column 'size'"),
-        ("wide", with_devices(), ["items"], ConfigError, "'items' is one"),
+        ("wide", with_devices(), ["items"], ConfigError, "got 'items'"),
         ("wide", with_devices().with_columns(device=pl.lit(None)), ["device"], LogError, "row 0, column device"),
         (
             "wide",
@@ -281,7 +281,7 @@ def test_ga4_events_that_were_sent_together_or_twice(tmp_path) -> None:
     view, select = event("view_item_list", "ab", 1), event("select_item", "b", 1)
     found = run.import_log("ga4", [lines(tmp_path / "a.jsonl", select, view, view)], tmp_path / "log")
     assert rows(tmp_path / "log") == [("home", ["a", "b"], [0, 1])]
-    assert "1 events came again, the same in all, and count once" in found.notes
+    assert "1 events are repeated, the same in all, and count once" in found.notes
     later = event("view_item_list", "ba", 3)
     run.import_log(
         "ga4", [lines(tmp_path / "b.jsonl", later, select | {"batch_event_index": 2}, view)], tmp_path / "log"

@@ -39,9 +39,11 @@ def test_one_reading_gives_the_sums_and_the_first_lists(batch, limit, monkeypatc
     frame = log()
     read, opened = sources._files, []
     monkeypatch.setattr(sources, "_files", lambda source: opened.append(1) or read(source))
-    parts, first = reading.read_with_lists(frame, (0.3, 0.2), lists=limit, seed=5, batch=batch)
+    found = reading.read_parts(frame, (0.3, 0.2), lists=limit, seed=5, batch=batch)
+    parts, first = found.train + found.held_out, found.first
     assert opened == [1]
-    for ours, expected in zip(parts, reading.read_parts(frame, (0.3, 0.2), seed=5), strict=True):
+    alone = reading.read_parts(frame, (0.3, 0.2), seed=5)
+    for ours, expected in zip(parts, alone.train + alone.held_out, strict=True):
         assert_same(ours, expected)
     vocabulary = parts[0].vocabulary
     assert vocabulary.item_ids.is_sorted()
@@ -54,18 +56,19 @@ def test_a_given_vocabulary_stays():
     frame = log()
     whole = reading.read(frame).vocabulary
     larger = Vocabulary(whole.query_ids[::-1].append(pl.Series([-1])), whole.item_ids[::-1])
-    (sums,), first = reading.read_with_lists(frame, lists=50, vocabulary=larger)
+    found = reading.read_parts(frame, lists=50, vocabulary=larger)
+    (sums,), first = found.train, found.first
     assert sums.vocabulary is larger
     assert outside(first, larger) == [tuple(row) for row in frame[:50].iter_rows()]
-    (_,), own = reading.read_with_lists(frame, lists=50)
+    own = reading.read_parts(frame, lists=50).first
     moved = own.in_vocabulary(whole, larger)
     assert np.array_equal(moved.items, first.items)
     assert np.array_equal(moved.query, first.query)
 
 
 def test_an_item_is_at_its_rank():
-    (_,), first = reading.read_with_lists(pl.DataFrame(long_columns()), lists=9)
+    first = reading.read_parts(pl.DataFrame(long_columns()), lists=9).first
     assert first.items.tolist() == [[0, 1, -1], [1, -1, 0]]
     assert first.clicks.tolist() == [[0, 1, 0], [0, 0, 0]]
-    (_,), first = reading.read_with_lists(pl.DataFrame(wide_columns()), lists=1)
+    first = reading.read_parts(pl.DataFrame(wide_columns()), lists=1).first
     assert first.items.tolist() == [[0, 1]]

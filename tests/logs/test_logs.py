@@ -18,8 +18,10 @@ from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError, OutputError
 from tandemrank.logs import checks, counting, reading, sources, writing
 from tandemrank.logs import sums as log_sums
-from tandemrank.logs.feedback import exposure, load, save
+from tandemrank.logs.feedback import exposure
 from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.keys import IdRegistry
+from tandemrank.logs.schema import schema_problems
 from tandemrank.logs.sums import merge
 from tandemrank.offpolicy.propensities import clip, frequency_propensity, paper_clip, quantile_clip
 
@@ -191,7 +193,7 @@ def test_the_long_form_is_the_same_log(tmp_path):
     rows.write_parquet(tmp_path / "long.parquet", row_group_size=100)
     for batch in (40, 10_000):  # a batch may end inside an impression
         assert_same(reading.read(tmp_path / "long.parquet", batch=batch), reading.read(frame))
-        for a, b in zip(reading.read_split(rows, 0.3, batch=batch), reading.read_split(frame, 0.3), strict=True):
+        for a, b in zip(split(rows, 0.3, batch=batch), split(frame, 0.3), strict=True):
             assert_same(a, b)
 
 
@@ -330,20 +332,27 @@ def test_merging_refuses_more_ids_than_a_key_holds(monkeypatch):
         merge(pieces)
 
 
+def split(source, share, **options):
+    """What trains, and what is held out."""
+    found = reading.read_parts(source, (share,), **options)
+    assert not found.by_time
+    return *found.train, *found.held_out
+
+
 def test_the_split_is_by_impression_and_depends_on_the_seed_alone(tmp_path):
     N = 20_000
     path = writing.write(simulate(N, part=3000), tmp_path / "log", NUMBERS)
-    train, held_out = reading.read_split(path, 0.15, seed=5, vocabulary=NUMBERS)
+    train, held_out = split(path, 0.15, seed=5, vocabulary=NUMBERS)
     assert abs(held_out.N - 0.15 * N) < 5 * math.sqrt(N * 0.15 * 0.85)
     assert_same(merge([train, held_out]), reading.read(path, vocabulary=NUMBERS))
     assert held_out.shown.sum() == 3 * held_out.N  # whole impressions
     for again in (
-        reading.read_split(path, 0.15, seed=5, vocabulary=NUMBERS, batch=1111),
-        counting.split_impressions(simulate(N, part=700), NUMBERS, 0.15, seed=5),
+        split(path, 0.15, seed=5, vocabulary=NUMBERS, batch=1111),
+        counting.parts_of(simulate(N, part=700), NUMBERS, (0.15,), seed=5),
     ):
         assert_same(again[0], train)
         assert_same(again[1], held_out)
-    assert not np.array_equal(reading.read_split(path, 0.15, seed=6)[1].impressions, held_out.impressions)
+    assert not np.array_equal(split(path, 0.15, seed=6)[1].impressions, held_out.impressions)
     # the clicks are not what decides
     rates = [f.clicks.sum() / f.N for f in (train, held_out)]
     assert abs(rates[0] - rates[1]) < 5 * math.sqrt(rates[0] / held_out.N)
@@ -352,37 +361,13 @@ def test_the_split_is_by_impression_and_depends_on_the_seed_alone(tmp_path):
 @pytest.mark.parametrize("share", [1, -0.1, float("nan")])
 def test_a_split_that_is_none_is_refused(share):
     with pytest.raises(ConfigError, match="share"):
-        reading.read_split(wide(), share)
+        split(wide(), share)
 
 
 def test_a_share_of_nothing_leaves_all_for_training():
-    used, held_out = reading.read_split(wide(), 0)
+    used, held_out = split(wide(), 0)
     assert_same(used, reading.read(wide()))
     assert held_out.N == held_out.clicks.sum() == 0
-
-
-@pytest.mark.parametrize("with_propensities", [None, propensities])
-def test_saved_feedback_is_loaded_bit_for_bit(tmp_path, with_propensities):
-    feedback = counting.from_impressions(simulate(), WORDS, propensities=with_propensities)
-    assert_same(load(save(feedback, tmp_path / "feedback")), feedback)
-
-
-def test_damaged_feedback_is_refused(tmp_path):
-    path = save(counting.from_impressions(simulate(), WORDS), tmp_path / "feedback")
-    sums = pl.read_parquet(path / "sums.parquet")
-    for wrong in (pl.concat([sums[:1], sums]), sums.reverse(), sums.sort("rank", "query", "item")):
-        wrong.write_parquet(path / "sums.parquet")
-        with pytest.raises(LogError, match="not in order, or a row comes twice"):
-            load(path)
-    sums.write_parquet(path / "sums.parquet")
-    pl.DataFrame({"item_id": ["u"]}).write_parquet(path / "items.parquet")
-    with pytest.raises(LogError, match="without an id"):
-        load(path)
-    (path / "sums.parquet").write_bytes((path / "sums.parquet").read_bytes()[:100])
-    with pytest.raises(LogError, match="damaged"):
-        load(path)
-    with pytest.raises(LogError, match="not saved feedback"):
-        load(tmp_path / "nothing")
 
 
 # --- propensities ---------------------------------------------------------------------------------------------------
@@ -528,6 +513,11 @@ BAD = {
 }
 
 
+def problems(frame, K=None, vocabulary=None):
+    """All that is wrong with the rows of a frame."""
+    return schema_problems(frame.schema) or checks.examine(frame, IdRegistry(vocabulary), K)[0]
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_log_is_refused_by_file_row_and_column(name, tmp_path):
     frame, place, what = BAD[name]
@@ -538,11 +528,11 @@ def test_a_bad_log_is_refused_by_file_row_and_column(name, tmp_path):
     if "empty" not in name:
         assert str(refused.value).startswith(str(tmp_path / "bad.parquet"))
         if name != "impression comes back":
-            assert checks.problems(frame, K=3)
+            assert problems(frame, K=3)
 
 
 def test_the_good_frames_are_good():
-    assert checks.problems(wide(), K=3) == checks.problems(long(), K=3) == []
+    assert problems(wide(), K=3) == problems(long(), K=3) == []
 
 
 def test_rows_are_counted_in_the_file_and_not_in_the_batch(tmp_path):
@@ -563,7 +553,7 @@ def test_all_problems_are_told_at_once():
         propensities=[[0.5, 0.5], [1.0, 0.2, 0.1], [0.0], [0.1, 0.3]],
     )
     vocabulary = Vocabulary(pl.Series([1, 2]), pl.Series([7, 8]))
-    found = {p.column + p.message[:14]: p.rows.tolist() for p in checks.problems(frame, vocabulary=vocabulary)}
+    found = {p.column + p.message[:14]: p.rows.tolist() for p in problems(frame, vocabulary=vocabulary)}
     assert found == {
         "clicksexpected 0 or ": [0, 2],
         "propensitiesexpected prope": [2],

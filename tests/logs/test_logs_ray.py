@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -14,17 +15,18 @@ import pytest
 from same import assert_same
 from tandemrank._base import cluster
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs import feedback, reading
+from tandemrank.logs import reading
 
 ON_TWO_NODES = """
-import json, os, signal, sys, threading, time
+import json, os, pickle, signal, sys, threading, time
 from pathlib import Path
 import numpy as np
 import ray
 from ray.cluster_utils import Cluster
-from tandemrank.logs import feedback, reading
+from tandemrank.logs import reading
 from tandemrank.errors import LogError
 
+read = {}
 folder = Path(sys.argv[1])
 nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 second = nodes.add_node(num_cpus=1)
@@ -48,7 +50,7 @@ def kill_a_worker():
 
 threading.Thread(target=kill_a_worker, daemon=True).start()
 heard = []
-feedback.save(reading.read(sorted(folder.glob("log/*"), reverse=True), engine="ray", progress=heard.append), folder / "whole")
+read["whole"] = reading.read(sorted(folder.glob("log/*"), reverse=True), engine="ray", progress=heard.append)
 
 lost = []
 def lose_a_node(n):
@@ -56,12 +58,19 @@ def lose_a_node(n):
     if not lost:
         lost.append(n)
         nodes.remove_node(second, allow_graceful=False)
-parts, first = reading.read_with_lists(folder / "log", (0.3,), lists=70_000, seed=7, engine="ray", progress=lose_a_node)
+parts = reading.read_parts(folder / "log", (0.3,), times=3, lists=70_000, seed=7, engine="ray", progress=lose_a_node)
+assert not parts.by_time
+first = parts.first
 np.savez(folder / "first.npz", query=first.query, items=first.items, clicks=first.clicks)
-for name, part in zip(("used", "apart"), parts, strict=True):
-    feedback.save(part, folder / name)
+for name, part in zip(("used", "apart"), parts.train + parts.held_out, strict=True):
+    read[name] = part
 
-feedback.save(reading.read(folder / "texts", engine="ray"), folder / "words")
+dated = reading.read_parts(folder / "dated", (0.2, 0.1), times=3, lists=70, seed=7, engine="ray")
+assert dated.by_time
+for number, part in enumerate(dated.train + dated.held_out):
+    read[f"dated-{number}"] = part
+
+read["words"] = reading.read(folder / "texts", engine="ray")
 refused = {}
 for name in ("bad", "mixed", "propensities", "empty", "linked", "ids"):
     try:
@@ -69,6 +78,7 @@ for name in ("bad", "mixed", "propensities", "empty", "linked", "ids"):
     except LogError as error:
         refused[name] = str(error)
 result = {"killed": len(killed), "lost": len(lost), "heard": heard, "refused": refused}
+(folder / "read.pickle").write_bytes(pickle.dumps(read))
 (folder / "result.json").write_text(json.dumps(result))
 ray.shutdown()
 nodes.shutdown()
@@ -102,6 +112,15 @@ def write_texts(folder: Path) -> None:
     (folder / "2.jsonl").write_text('{"query_id": "b", "items": ["y", "x"], "clicks": [1, 0]}\n')
 
 
+def write_dated(folder: Path) -> None:
+    """Files of which the first is the latest and the last has no times; days, so that many times are equal."""
+    folder.mkdir()
+    for number, day in enumerate([20, 10]):
+        days = (pl.int_range(300) % 5 + day) * 86_400
+        impressions(300, number).with_columns(timestamp=days).write_parquet(folder / f"{number}.parquet")
+    impressions(50, 2).write_ndjson(folder / "2.jsonl")
+
+
 def write_broken_logs(folder: Path) -> None:
     """Logs of two files, the second of which is wrong, alone or beside the first; and one of empty files."""
     right = impressions(50, 0)
@@ -127,6 +146,7 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
     pytest.importorskip("ray", reason="the extra `cluster` is not installed")
     write_log(tmp_path / "log")
     write_texts(tmp_path / "texts")
+    write_dated(tmp_path / "dated")
     write_broken_logs(tmp_path)
     environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     out = subprocess.run(
@@ -135,15 +155,20 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
     )  # fmt: skip
     assert out.returncode == 0, out.stderr[-2000:]
     result = json.loads((tmp_path / "result.json").read_text())
+    read = pickle.loads((tmp_path / "read.pickle").read_bytes())
     assert (result["killed"], result["lost"]) == (1, 1)
     assert result["heard"] == [500, 1000, 61_000, 121_000, 181_000]
-    assert_same(feedback.load(tmp_path / "whole"), reading.read(tmp_path / "log"))
-    assert_same(feedback.load(tmp_path / "words"), reading.read(tmp_path / "texts"))
-    parts, lists = reading.read_with_lists(tmp_path / "log", (0.3,), lists=70_000, seed=7)
-    for name, part in zip(("used", "apart"), parts, strict=True):
-        assert_same(feedback.load(tmp_path / name), part)
+    assert_same(read["whole"], reading.read(tmp_path / "log"))
+    assert_same(read["words"], reading.read(tmp_path / "texts"))
+    parts = reading.read_parts(tmp_path / "log", (0.3,), lists=70_000, seed=7)
+    lists = parts.first
+    for name, part in zip(("used", "apart"), parts.train + parts.held_out, strict=True):
+        assert_same(read[name], part)
     with np.load(tmp_path / "first.npz") as first:
         assert all(np.array_equal(first[name], getattr(lists, name)) for name in ("query", "items", "clicks"))
+    dated = reading.read_parts(tmp_path / "dated", (0.2, 0.1), times=3, lists=70, seed=7)
+    for number, part in enumerate(dated.train + dated.held_out):
+        assert_same(read[f"dated-{number}"], part)
     for name in ("bad", "propensities", "empty", "linked"):
         with pytest.raises(LogError) as here:
             reading.read(tmp_path / name)
@@ -153,7 +178,7 @@ def test_on_two_nodes_with_a_worker_and_a_node_lost(tmp_path) -> None:
         result["refused"]["ids"],
     )
     assert (
-        "2.parquet, column query_id: expected ids that are Int64, as in the files before; they are String"
+        "2.parquet, column query_id: expected ids that are Int64, as in the files before; got String"
         in (result["refused"]["mixed"])
     )
 

@@ -142,7 +142,7 @@ def test_fitted_propensities_come_close_to_the_true_ones_and_so_do_estimates(tas
 def test_lists_of_files_and_of_impressions_are_the_same(tmp_path: Path) -> None:
     parts = shown(logger(0.0), np.full((Q, D), 0.5))
     path = writing.write(parts, tmp_path / "log", IDS)
-    (_,), first = reading.read_with_lists(path, lists=10**6, vocabulary=IDS)
+    first = reading.read_parts(path, lists=10**6, vocabulary=IDS).first
     read, given = lists_of([first]), lists_of(parts)
     assert np.array_equal(read.query, given.query)
     assert np.array_equal(read.items, given.items)

@@ -18,7 +18,7 @@ from tandemrank.errors import DataError, OutputError
 from tandemrank.experiments.results import Table, from_json, read_table
 from tandemrank.reports import experiment, figures, style, text
 from tandemrank.reports.page import DARK
-from tandemrank.reports.sentences import headline, interval_note
+from tandemrank.reports.text import headline, interval_note
 from tandemrank.reports.words import switches
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -164,7 +164,7 @@ def test_methods_that_are_one_pair_are_said_to_be_so() -> None:
     for entry in table["differences"]:
         entry |= {"mean": 1e-17, "low": 0.0, "high": 2e-17}
     [words] = headline(typed(table))
-    assert "Joint are one and the same pair here" in words
+    assert "Joint are one and the same policy here" in words
     assert figures.differences(typed(table)).axes[0].get_xlim()[1] >= 1e-4
     table["differences"][0] |= {"mean": 0.01}
     assert len(headline(typed(table))) > 1

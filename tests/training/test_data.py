@@ -59,7 +59,7 @@ def test_a_deterministic_logger_has_the_examination_of_the_rank_as_its_propensit
 
 def test_fitted_propensities_are_those_of_the_fitted_policy_for_both_parts() -> None:
     parts = impressions(800)
-    used, held_out = counting.split_impressions(parts, IDS, 0.3)
+    used, held_out = counting.parts_of(parts, IDS, (0.3,))
     found = prepare(used, CONFIG, held_out=held_out, lists=lambda: lists_of(parts))
     resolved = found.propensities
     assert resolved.kind == "fitted"

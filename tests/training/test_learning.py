@@ -16,7 +16,7 @@ from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.experiments import datasets, evaluation
 from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import reading, sources, sums, writing
-from tandemrank.logs.exclusion import pairs_of
+from tandemrank.logs.pairs import pairs_of
 from tandemrank.offpolicy import valuation
 from tandemrank.policies import features
 from tandemrank.policies.memory import memory_from
@@ -142,6 +142,24 @@ def test_no_part_shares_an_impression_with_another(world, share, wanted) -> None
     )
     assert (facts.items, facts.list_length) == (len(np.unique(whole.item)), 5)
     assert facts.pairs == len(set(zip(whole.query.tolist(), whole.item.tolist(), strict=True)))
+
+
+def test_in_a_log_with_times_the_last_impressions_value_and_the_oldest_train(world) -> None:
+    n = len(world.frame)
+    frame = world.frame.with_columns(timestamp=(pl.int_range(pl.len()) * 7919 % n).cast(pl.Float64))
+    parts = read_parts(frame, configured(), Start(), 3, held_out_share=0.15)
+    assert parts.by_time
+    ordered = frame.sort("timestamp")
+    for part, rows in zip(
+        parts.all(), (ordered[: n * 13 // 20], ordered[n * 13 // 20 : n * 4 // 5], ordered[n * 4 // 5 :]), strict=True
+    ):
+        assert len(rows) == part.N
+        assert part.clicks.sum() == rows["clicks"].list.sum().sum()
+    assert len(parts.train_times) == 8
+    assert sums.merge(parts.train_times).clicks.tolist() == parts.train.clicks.tolist()
+    assert parts.train_times[0].clicks.sum() == ordered[: n * 13 // 160]["clicks"].list.sum().sum()
+    by_chance = read_parts(world.frame, configured(), Start(), 3)
+    assert (by_chance.by_time, len(by_chance.train_times)) == (False, 1)
 
 
 def test_weights_are_not_impressions(world) -> None:

@@ -54,9 +54,9 @@ def _place(url: str) -> _Place:
     except Exception as error:  # a store may refuse a URL in any words of its own
         if "Protocol not known" in str(error):
             raise ConfigError(
-                f"{url}: nobody knows the protocol {protocol!r}. Expected a path, or a URL such as s3://bucket/prefix."
+                f"{url}: unknown protocol {protocol!r}. Expected a path, or a URL such as s3://bucket/prefix."
             ) from error
-        raise ConfigError(f"{url} is no URL of {protocol}: {_words(error)}.") from error
+        raise ConfigError(f"{url} is not a URL of {protocol}: {_words(error)}.") from error
     return _Place(store, str(path))
 
 

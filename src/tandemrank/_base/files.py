@@ -105,7 +105,7 @@ def check_target(path: str | Path, kind: Kind | None = None, inputs: Iterable[ob
             return real
         if kind is None:
             if not real.is_file():
-                raise ConfigError(f"cannot write {path}: a file was to be written, and there is a folder or a device.")
+                raise ConfigError(f"cannot write {path}: expected a file; there is a folder or a device.")
         elif objection := kind.objection(real):
             raise ConfigError(
                 f"{path} exists and is not a {kind.name} of ours: {objection}. Give another path, or remove it yourself."
@@ -210,7 +210,7 @@ def replacing(path: str | Path, kind: Kind | None = None, inputs: Iterable[objec
 
 @contextmanager
 def _reporting(path: str | Path) -> Iterator[None]:
-    """Whatever the system refuses becomes one message, also if it came through polars or safetensors."""
+    """Whatever the system refuses becomes one message, also through polars or safetensors."""
     try:
         yield
     except TandemRankError:

@@ -1,10 +1,21 @@
 """Frames of polars and pandas as one kind of table."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import polars as pl
+
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)  # what reading a file of rows may raise
+
+
+def columns_of(path: Path) -> list[str]:
+    """The names of the columns of a Parquet file, none where it is not one."""
+    try:
+        return list(pl.read_parquet_schema(path))
+    except UNREADABLE:
+        return []
 
 
 class PandasFrame(Protocol):

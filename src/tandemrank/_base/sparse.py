@@ -8,9 +8,9 @@ from scipy.sparse import csr_matrix, issparse
 
 
 def canonical_csr(matrix: Any, *, drop_zeros: bool = False) -> csr_matrix:
-    """A matrix by rows, each entry once and in the order of the columns; what came twice is added up.
+    """A matrix by rows, each entry once and in the order of the columns; what is there twice is added up.
 
-    Any sparse form or an array; the matrix that came is not changed. A stored zero is an entry like any other (a score of 0
+    Any sparse form or an array; the given matrix is not changed. A stored zero is an entry like any other (a score of 0
     is not an item that is not available), unless zeros are dropped.  Shapes: [n, m] -> [n, m].
     """
     found = matrix

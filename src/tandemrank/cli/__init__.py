@@ -6,8 +6,7 @@
 - `terminal`: results on standard output
 - `progress`: how far a long job is, on standard error
 - `logs`: import, validate, examine
-- `offpolicy`: estimate, compare
-- `decisions`: decide
+- `offpolicy`: estimate, compare, decide
 - `training`: learn
 - `policies`: recommend
 - `serving`: serve, replay, seal

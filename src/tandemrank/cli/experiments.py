@@ -259,7 +259,7 @@ def evaluate(
 
     from tandemrank.experiments.evaluation import judge
     from tandemrank.experiments.world import load_task
-    from tandemrank.logs.exclusion import pairs_of
+    from tandemrank.logs.pairs import pairs_of
     from tandemrank.logs.reading import read
     from tandemrank.policies.two_stage import load
 

@@ -14,9 +14,6 @@ from tandemrank.cli.terminal import print_json, rows_table, show, two_columns
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from tandemrank.clicks.examination import ExaminationCurve, TrustCurve
     from tandemrank.logs.validation import Fixed, Validation
 
 
@@ -106,12 +103,6 @@ def examine(
     list_length: Annotated[
         int | None, typer.Option(help="Ranks of the curve, K; by default all of the log's.", min=2)
     ] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="harvest (intervention harvesting: an item against itself at other ranks), em, or trust (with trust bias)."
-        ),
-    ] = "harvest",
     engine: Engine = "local",
     seed: Seed = 0,
     as_json: Json = False,
@@ -123,17 +114,16 @@ def examine(
     from tandemrank._base.cluster import check_engine
     from tandemrank.clicks import examination
 
-    if method not in ("harvest", "em", "trust"):
-        raise ConfigError(f"--method takes harvest, em or trust; got {method!r}.")
-    check_engine(engine)
     asked = given_logs(bare, logs)
     with working("reading the log and comparing ranks"):
-        found = examination.examine(asked, list_length, method=method, seed=seed, engine=engine)  # type: ignore[call-overload]
+        found = examination.examine(asked, list_length, seed=seed, engine=check_engine(engine))
     if as_json:
         print_json(found)
     else:
-        for table in curve_tables(found):
-            show(table)
+        show(two_columns({name: getattr(found, name) for name in ("level", "pairs_compared", "clicks")}))
+        columns = ("theta", "low", "high")
+        ranks = range(len(found.theta))
+        show(rows_table("curve", [{"rank": k + 1} | {c: float(getattr(found, c)[k]) for c in columns} for k in ranks]))
 
 
 # What a person sees of it.
@@ -143,25 +133,18 @@ MOST_PROBLEMS, MOST_RANKS, MOST_POLICIES = 8, 10, 5  # so that what is said of a
 
 def print_validation(found: "Validation", mended: "Fixed | None") -> None:
     """What is wrong with a log, what it is and can answer, on a screen."""
-    from rich.table import Table
-
     if found.problems:
-        problems = Table("file", "column", "rows", "count", "problem", title="problems", title_justify="left")
-        for p in found.problems[:MOST_PROBLEMS]:
-            rows = ", ".join(map(str, p.rows)) or "all"
-            problems.add_row(p.file, p.column, rows, f"{p.count:,}" if p.count else "", p.message)
-        show(problems)
+        problems = [
+            {"file": p.file, "column": p.column, "rows": p.rows or "all", "count": p.count or "", "problem": p.message}
+            for p in found.problems[:MOST_PROBLEMS]
+        ]
+        show(rows_table("problems", problems))
         if (more := len(found.problems) - MOST_PROBLEMS) > 0:
             show(f"and {more} more: --json lists all")
-    plain = Table(show_header=False, box=None)
-    for name, text in _described(found):
-        plain.add_row(name, text)
-    show(plain)
-    questions = Table("question", "", "why", title="what this log can answer", title_justify="left")
-    for answer in found.answers:
-        questions.add_row(answer.question, "yes" if answer.possible else "no", answer.why)
+    show(two_columns(dict(_described(found))))
     if found.answers:
-        show(questions)
+        answers = [{"question": a.question, "": a.possible, "why": a.why} for a in found.answers]
+        show(rows_table("what this log can answer", answers))
     if mended is not None:
         show(f"cleaned copy: {mended.path}, {mended.kept:,} of {mended.impressions:,} impressions")
         for reason in mended.dropped:
@@ -197,12 +180,3 @@ def _described(found: "Validation") -> Iterator[tuple[str, str]]:
 
 def _share(share: float | None) -> str:
     return "none" if share is None else f"{share:.1%}"
-
-
-def curve_tables(found: "ExaminationCurve | TrustCurve") -> "Iterator[Table]":
-    """What an examination curve rests on, and the curve with its intervals, rank by rank."""
-    values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in vars(found).items()}
-    K = next(len(value) for value in values.values() if isinstance(value, list))
-    columns = [name for name, value in values.items() if isinstance(value, list) and len(value) == K]
-    yield two_columns({name: value for name, value in values.items() if name not in columns})
-    yield rows_table("curve", [{"rank": k + 1, **{name: values[name][k] for name in columns}} for k in range(K)])

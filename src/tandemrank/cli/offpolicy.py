@@ -1,4 +1,4 @@
-"""The commands estimate and compare, and the options of a question, which they share with decide."""
+"""The commands that ask a log about a policy, estimate, compare and decide, and the options of a question, which they share."""
 
 import inspect
 import os
@@ -11,18 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from tandemrank.cli.app import app
-from tandemrank.cli.options import Curve, Engine, Json, Seed, read_curve_option
+from tandemrank.cli.options import Curve, Engine, Json, Seed, command_line, read_curve_option
 from tandemrank.cli.progress import load_first, working
-from tandemrank.cli.terminal import print_summary
+from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tandemrank.decisions.decision import Decision
     from tandemrank.offpolicy.question import Question
     from tandemrank.offpolicy.valuation import Side
     from tandemrank.policies.two_stage import TwoStagePolicy
 
+
 Log = Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")]
-Policy = Annotated[Path | None, typer.Option(help="Saved pair to value.")]
+Policy = Annotated[Path | None, typer.Option(help="Saved policy to value.")]
 Scores = Annotated[
     Path | None,
     typer.Option(
@@ -32,7 +34,7 @@ Scores = Annotated[
 Against = Annotated[
     str,
     typer.Option(
-        help="What to compare with: production (the policy that drew the log), a saved pair, or a Parquet of scores."
+        help="What to compare with: production (the policy that drew the log), a saved policy, or a Parquet of scores."
     ),
 ]
 Propensity = Annotated[
@@ -134,7 +136,9 @@ def estimate(
     candidates: Candidates = None,
     lists: Annotated[
         str,
-        typer.Option(help="What is shown: sampled (lists drawn from the pair) or most-likely (as `recommend` gives)."),
+        typer.Option(
+            help="What is shown: sampled (lists drawn from the policy) or most-likely (as `recommend` gives)."
+        ),
     ] = "sampled",
     curve_interval: Annotated[
         bool,
@@ -146,9 +150,9 @@ def estimate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Estimates what a pair would be worth if it were live (off-policy): value, interval, diagnostics and a verdict.
+    """Estimates what a policy would be worth if it were live (off-policy): value, interval, diagnostics and a verdict.
 
-    Give a log that the pair was not trained on: on its own training log every pair looks better than it is.
+    Give a log that the policy was not trained on: on its own training log every policy looks better than it is.
     """
     load_first("offpolicy.valuation")
     from tandemrank.offpolicy.exposure import MostLikely
@@ -165,13 +169,13 @@ def estimate(
     question = asked.question()
     sizes = ScoredSizes(candidates, list_length, logs)
     sizes.refuse_unused(scores)
-    pair = pair_of(policy, scores, sizes)
-    with working("reading the log and valuing the pair"):
+    side = policy_of(policy, scores, sizes)
+    with working("reading the log and valuing the policy"):
         if curve is None or not curve_interval:
-            [value] = estimate_all([pair if lists == "sampled" else MostLikely(pair)], logs, question)
+            [value] = estimate_all([side if lists == "sampled" else MostLikely(side)], logs, question)
             print_summary(value.summary(), as_json)
             return
-        value, found = sensitivity_of(pair, logs, question, read_curve_interval(curve))
+        value, found = sensitivity_of(side, logs, question, read_curve_interval(curve))
     print_summary(value.summary() | asdict(found), as_json)
 
 
@@ -187,9 +191,9 @@ def compare(
     candidates: Candidates = None,
     as_json: Json = False,
 ) -> None:
-    """Compares a pair with production, or with another pair: the paired difference in clicks per impression.
+    """Compares a policy with production, or with another policy: the paired difference in clicks per impression.
 
-    Give a log that neither was trained on: on its own training log every pair looks better than it is.
+    Give a log that neither was trained on: on its own training log every policy looks better than it is.
     """
     load_first("offpolicy.valuation")
     from tandemrank.offpolicy.valuation import compare as compared
@@ -197,7 +201,7 @@ def compare(
     question = asked.question()
     sizes = ScoredSizes(candidates, list_length, logs)
     sizes.refuse_unused(scores, against)
-    new, old = pair_of(policy, scores, sizes), other_side(against, sizes)
+    new, old = policy_of(policy, scores, sizes), other_side(against, sizes)
     with working("reading the log and comparing"):
         found = compared(new, old, logs, question)
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
@@ -221,34 +225,143 @@ class ScoredSizes:
         return self.list_length or longest_list(self.logs) or 1
 
     def refuse_unused(self, *sides: object) -> None:
-        """Refuses sizes where no side is given by its scores: a saved pair has its own."""
+        """Refuses sizes where no side is given by its scores: a saved policy has its own."""
         if any(isinstance(side, Path) or (isinstance(side, str) and os.path.isfile(side)) for side in sides):
             return
         if self.candidates is not None or self.list_length is not None:
             raise ConfigError(
-                "--candidates and --list-length are for a system given by its scores; a saved pair has its own K2 and K. "
+                "--candidates and --list-length are for a system given by its scores; a saved policy has its own K2 and K. "
                 "Leave them out."
             )
 
 
-def pair_of(policy: Path | None, scores: Path | None, sizes: ScoredSizes) -> "TwoStagePolicy":
-    """The pair that is asked about."""
+def policy_of(policy: Path | None, scores: Path | None, sizes: ScoredSizes) -> "TwoStagePolicy":
+    """The policy that is asked about."""
     from tandemrank.policies import outside, two_stage
 
     if (policy is None) == (scores is None):
-        raise ConfigError("give the pair by --policy, a saved pair, or by --scores, a Parquet of scores; one of them.")
+        raise ConfigError("give a policy by --policy, a saved one, or by --scores, a Parquet of scores; one of them.")
     if policy is not None:
         return two_stage.load(policy)
     return outside.policy_from_scores(cast(Path, scores), K2=sizes.candidates, K=sizes.places)
 
 
 def other_side(against: str, sizes: ScoredSizes) -> "Side":
-    """The other side: production, a saved pair, or any system by its scores."""
+    """The other side: production, a saved policy, or any system by its scores."""
     from tandemrank.offpolicy.values import PRODUCTION
 
     if against == PRODUCTION:
         return PRODUCTION
     path = Path(against)
     if not os.path.exists(path):
-        raise ConfigError(f"--against takes production, a saved pair or a Parquet of scores; nothing is at {against}.")
-    return pair_of(path, None, sizes) if os.path.isdir(path) else pair_of(None, path, sizes)
+        raise ConfigError(
+            f"--against takes production, a saved policy or a Parquet of scores; nothing is at {against}."
+        )
+    return policy_of(path, None, sizes) if os.path.isdir(path) else policy_of(None, path, sizes)
+
+
+Policies = Annotated[list[Path] | None, typer.Option("--policy", help="Saved policy that may ship. May be repeated.")]
+AllScores = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--scores",
+        help="Any system by its scores: Parquet with query_id, item_id, candidate_score, ranker_score. May be repeated.",
+    ),
+]
+
+
+@app.command()
+@asks
+def decide(
+    asked: QuestionOptions,
+    logs: Log,
+    policy: Policies = None,
+    scores: AllScores = None,
+    against: Against = "production",
+    at_least: Annotated[
+        float, typer.Option(help="Ship only if the difference is surely above this many clicks per impression.")
+    ] = 0.0,
+    level: Annotated[
+        float, typer.Option(help="Confidence level: the chance that nothing worse is called ship.")
+    ] = 0.95,
+    segment: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the log, or of --query-features: the difference is given for each of its values, too."
+        ),
+    ] = None,
+    query_features: Annotated[Path | None, typer.Option(help="Parquet with query_id and the segment's column.")] = None,
+    most_clicks: Annotated[
+        float | None,
+        typer.Option(
+            help="Most clicks that one impression can get, if fewer than the places of its list: tighter bounds."
+        ),
+    ] = None,
+    risk: Annotated[float, typer.Option(help="Share of production's clicks that a canary may lose at worst.")] = 0.01,
+    list_length: ListLength = None,
+    candidates: Candidates = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML page for the meeting to this path.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Decides whether a policy is surely better than production; exit code 0: ship, 3: canary, 4: do not ship.
+
+    With several policies every bound is corrected for their number, so the best of them may be taken. Give a log that no policy
+    was trained on.
+    """
+    load_first("decisions.decision")
+    from tandemrank.decisions import decision
+
+    sizes = ScoredSizes(candidates, list_length, logs)
+    sizes.refuse_unused(*(scores or []), against)
+    sides = _sides(policy or [], scores or [], sizes)
+    question = asked.question(level=level)
+    with working("reading the log and deciding"):
+        found = decision.decide(
+            sides,
+            logs,
+            question,
+            against=other_side(against, sizes),
+            at_least=at_least,
+            segment=segment,
+            query_features=query_features,
+            most_clicks=most_clicks,
+            risk=risk,
+        )
+    if report is not None:
+        from tandemrank.reports import decision as pages
+
+        pages.write(found, report, command=command_line())
+    if as_json:
+        print_json(found.summary())
+    else:
+        _print(found, report)
+    raise typer.Exit(found.exit_code)
+
+
+def _print(found: "Decision", report: Path | None) -> None:
+    from tandemrank.reports import decision as pages
+
+    show(pages.headline(found))
+    if warning := pages.warning(found):
+        show(warning)
+    show(f"clicks per impression above {found.against}; asked: more than {found.at_least:+g}")
+    show(pages.text(found))
+    for one in found.candidates:
+        show(f"{one.name}: {one.call}")
+        for reason in one.reasons:
+            show(f"  - {reason}")
+        if one.segments:
+            show(pages.segment_table(found, one))
+    if report is not None:
+        show(f"report: {report}")
+
+
+def _sides(policies: list[Path], scores: list[Path], sizes: ScoredSizes) -> "dict[str, TwoStagePolicy]":
+    """The policies by their paths."""
+    if not policies and not scores:
+        raise ConfigError("give at least one policy: --policy, a saved policy, or --scores, a Parquet of scores.")
+    names = [str(path) for path in (*policies, *scores)]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"expected every policy once; got {max(names, key=names.count)} twice.")
+    saved = {str(path): policy_of(path, None, sizes) for path in policies}
+    return saved | {str(path): policy_of(None, path, sizes) for path in scores}

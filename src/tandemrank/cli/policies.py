@@ -7,8 +7,8 @@ import typer
 
 from tandemrank._base.files import Kind, regular, replacing
 from tandemrank.cli.app import app
-from tandemrank.cli.options import Json
-from tandemrank.cli.terminal import print_json, show
+from tandemrank.cli.options import Json, Logs
+from tandemrank.cli.terminal import note, print_json, show
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,25 +17,22 @@ if TYPE_CHECKING:
 
     from tandemrank._base.ids import Vocabulary
 
-LISTS = Kind("file of lists", check=lambda path: _has_lists(path))
 ON_SCREEN = 20  # queries, where the lists go to a terminal
 
 
 @app.command()
 def recommend(
-    pair: Annotated[Path, typer.Argument(help="Saved pair.")],
+    policy: Annotated[Path, typer.Argument(help="Saved policy.")],
     queries: Annotated[
         str | None,
         typer.Option(
-            help="Query ids separated by commas, or a Parquet file with query_id; by default all of the pair."
+            help="Query ids separated by commas, or a Parquet file with query_id; by default all of the policy."
         ),
     ] = None,
     exclude: Annotated[
         str | None, typer.Option(help="clicked or shown: leave out what a query has clicked, or was shown, in --logs.")
     ] = None,
-    logs: Annotated[
-        list[str] | None, typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")
-    ] = None,
+    logs: Logs = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Drawn lists instead of the most likely ones: what the next log needs.")
     ] = False,
@@ -43,19 +40,21 @@ def recommend(
     out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
     as_json: Json = False,
 ) -> None:
-    """The lists that a saved pair recommends: what both stages score highest, best first, or drawn ones."""
+    """The lists that a saved policy recommends: what both stages score highest, best first, or drawn ones."""
+    from tandemrank._base.frames import columns_of
     from tandemrank.policies.two_stage import load
 
     if (exclude is None) != (not logs):
         raise ConfigError("--exclude says what to leave out, and --logs where it is: give both, or neither.")
     if seed is not None and not sample:
         raise ConfigError("--seed is for drawn lists: give --sample too, or leave it out.")
-    policy = load(pair)
-    ids = None if queries is None else _known(_query_ids(queries, policy.vocabulary), policy.vocabulary)
-    left_out = None if exclude is None else _excluded(exclude, logs or [], policy.vocabulary)
-    lists = policy.recommend(ids, exclude=left_out, sample=sample, seed=seed or 0)
+    loaded = load(policy)
+    ids = None if queries is None else _known(_query_ids(queries, loaded.vocabulary), loaded.vocabulary)
+    left_out = None if exclude is None else _excluded(exclude, logs or [], loaded.vocabulary)
+    lists = loaded.recommend(ids, exclude=left_out, sample=sample, seed=seed or 0)
     if out is not None:
-        with replacing(out, LISTS, inputs=[pair, *(logs or [])]) as place:
+        ours = Kind("file of lists", check=lambda path: columns_of(path) == ["query_id", "items"])
+        with replacing(out, ours, inputs=[policy, *(logs or [])]) as place:
             lists.write_parquet(place)
     if as_json:
         print_json(lists.to_dicts())
@@ -65,18 +64,8 @@ def recommend(
         _print(lists)
 
 
-def _has_lists(path: Path) -> bool:
-    """Whether a file is one that `recommend` wrote."""
-    import polars as pl
-
-    try:
-        return list(pl.read_parquet_schema(path)) == ["query_id", "items"]
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return False
-
-
 def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
-    """Ids by name, of the type that the pair's have, or those of a file."""
+    """Ids by name, of the type that the policy's have, or those of a file."""
     import polars as pl
 
     from tandemrank._base.ids import id_series
@@ -93,30 +82,24 @@ def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
         return found
     numbers = found.cast(pl.Int64, strict=False)
     if numbers.null_count():
-        raise ConfigError(f"the pair's query ids are whole numbers; got {asked!r}.")
+        raise ConfigError(f"the policy's query ids are whole numbers; got {asked!r}.")
     return numbers
 
 
 def _known(ids: "pl.Series", vocabulary: "Vocabulary") -> "pl.Series":
-    """The ids that the pair knows; the others are said on standard error. If it knows none, they are refused later, by name."""
-    import sys
-
+    """The ids that the policy knows; the others are named on standard error. If it knows none, they are refused later."""
     from tandemrank._base.ids import positions_of
 
-    known = positions_of(vocabulary.query_ids, ids, "query", missing="mark", owner="the pair") >= 0
+    known = positions_of(vocabulary.query_ids, ids, "query", missing="mark", owner="the policy") >= 0
     if known.all() or not known.any():
         return ids
     unknown = ids.filter(~known)
-    print(  # noqa: T201
-        f"tandemrank: {len(unknown)} of {len(ids)} query ids are not known to the pair and get no list "
-        f"(first: {unknown[0]!r}).",
-        file=sys.stderr,
-    )
+    note(f"{len(unknown)} of {len(ids)} query ids are not known to the policy and get no list (first: {unknown[0]!r}).")
     return ids.filter(known)
 
 
 def _excluded(asked: str, logs: list[str], vocabulary: "Vocabulary") -> "csr_matrix":
-    from tandemrank.logs.exclusion import check_exclude, pairs_of
+    from tandemrank.logs.pairs import check_exclude, pairs_of
     from tandemrank.logs.reading import read
 
     what = check_exclude(asked)

@@ -1,8 +1,7 @@
-"""Deciding whether to ship: from what a log says about a pair to a decision. Reads `offpolicy`, never `training`.
+"""Deciding whether to ship: from what a log says about a policy to a decision. Reads `offpolicy`, never `training`.
 
-- `decision`: `decide`: ship, canary or do not, for one pair or several, and why
-- `difference`: what the log says at least, and how long it would have to be for a yes
-- `canary`: how much traffic a canary may have, and how long it takes
+- `decision`: `decide`: ship, canary or do not, for one policy or several, and why
+- `planning`: what the log says at least, how long it would have to be for a yes, and what a canary would need
 - `segments`: better on average, and for whom not
 """
 

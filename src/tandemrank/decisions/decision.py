@@ -1,14 +1,14 @@
-"""The decision: is the new pair surely not worse, may it have some live traffic, or none?
+"""The decision: is the new policy surely not worse, may it have some live traffic, or none?
 
     ship      the lower bound of the difference is above `at_least`, so is its interval, and nothing speaks against the
               propensities
     canary    the log is not enough for that, but promises more than `at_least`: some traffic, and how much of it
     do not    no promise, or the log cannot tell
 
-The bound (`difference`) is that of `offpolicy.impression_bound`, about the log's own impressions, where every list was drawn
+The bound (`planning`) is that of `offpolicy.impression_bound`, about the log's own impressions, where every list was drawn
 anew; else, or if it is asked for, that of `offpolicy.bounds` on the paired terms of new and old, query by query: about other
 queries like these, and far less tight. What the first cannot know, whether other queries would say the same, the interval over
-queries is asked. Of m pairs each gets
+queries is asked. Of m policies each gets
 1 - (1 - level) / m, so all m bounds hold together and any choice among them is safe: with probability `level` nothing that is
 called "ship" is worse than asked. A bound rests on right propensities. Where the weights find more exposure than there is
 (balance above 1 beyond three standard errors), the new side is divided by that; and propensities that were fitted to the
@@ -28,9 +28,8 @@ import numpy as np
 from tandemrank._base.arguments import checked
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks.models import examination_curve
-from tandemrank.decisions import canary, difference, segments
-from tandemrank.decisions.canary import Canary
-from tandemrank.decisions.difference import Rules
+from tandemrank.decisions import planning, segments
+from tandemrank.decisions.planning import Canary, Rules
 from tandemrank.decisions.segments import SegmentDifference, Segments
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
@@ -72,9 +71,9 @@ class Call(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyDecision:
-    """One pair before the meeting: the call, the reasons, the most decisive first, and what they rest on.
+    """One policy before the meeting: the call, the reasons, the most decisive first, and what they rest on.
 
-    `lower_bound` of the difference at `bound_level`, which counts how many pairs were looked at; None without one.
+    `lower_bound` of the difference at `bound_level`, which counts how many policies were looked at; None without one.
     `log_needed`: about how many impressions of as many more queries would make it a yes; infinite if none would.
     """
 
@@ -103,7 +102,7 @@ class PolicyDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What to do, with which pair (None: with none), why, and every pair that was looked at."""
+    """What to do, with which policy (None: with none), why, and every policy that was looked at."""
 
     call: Call
     chosen: str | None
@@ -159,7 +158,7 @@ def decide(
         others = [_under(everybody, live.log, asked, steepness) for steepness in STEEPNESS]
     else:
         others = []
-    named = PRODUCTION if against == PRODUCTION else "the other pair"
+    named = PRODUCTION if against == PRODUCTION else "the other policy"
     rules = Rules(
         at_least=at_least,
         level=asked.level,
@@ -219,7 +218,7 @@ def _segments(
 
 
 def _choice(candidates: tuple[PolicyDecision, ...]) -> tuple[Call, PolicyDecision]:
-    """The best call, and of the pairs with that call the one with the largest estimate: all of them are safe."""
+    """The best call, and of the policies with that call the one with the largest estimate: all of them are safe."""
     call = min((one.call for one in candidates), key=list(Call).index)
     of_call = [one for one in candidates if one.call == call]
     return call, max(of_call, key=lambda one: np.nan_to_num(one.comparison.difference, nan=-np.inf))
@@ -242,9 +241,9 @@ def _candidate(
     others: list[tuple[Value, Value]],
 ) -> PolicyDecision:
     """`others`: both sides by other curves, where the log cannot tell which is right: the least of the bounds is the bound."""
-    comparison, sure = compare_values(new, old), difference.at_least(new, old, rules)
+    comparison, sure = compare_values(new, old), planning.at_least(new, old, rules)
     for one in others:
-        sure = min(sure, difference.at_least(*one, rules), key=lambda x: -np.inf if x.bound is None else x.bound)
+        sure = min(sure, planning.at_least(*one, rules), key=lambda x: -np.inf if x.bound is None else x.bound)
     call, reason = _call(comparison, sure.bound, rules)
     gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
     reasons = [reason, *([UNCHECKED] if others else []), *_segment_words(gaps)]
@@ -269,9 +268,9 @@ def _candidate(
 
 
 def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rules) -> Canary:
-    """The canary of a pair; a bound that is not believed limits nothing."""
+    """The canary of a policy; a bound that is not believed limits nothing."""
     worst = -live.value if bound is None or guessed(comparison.new, varies=rules.varies) else bound
-    return canary.plan(
+    return planning.plan_canary(
         comparison.difference,
         worst,
         live.estimate,
@@ -295,7 +294,7 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
         else f"it is at least {bound:+.3g} {ABOUT[new.sample.independent]} with {rules.level:.0%} certainty"
     )
     if rules.policies > 1:
-        sure += f", all {rules.policies} pairs together"
+        sure += f", all {rules.policies} policies together"
     if new.diagnostics is not None and excess_exposure(new.diagnostics) - 1 > CARE_MISSING:
         return Call.DO_NOT, (f"{misfit_words(new.diagnostics)}. Neither value nor bound can be believed")
     if bound is not None and bound > rules.at_least:

@@ -16,7 +16,7 @@ from tandemrank.experiments.evaluation import Evaluation, evaluate, ndcg
 from tandemrank.experiments.stage_models import staged
 from tandemrank.experiments.world import World, impressions, start_policy
 from tandemrank.logs import counting
-from tandemrank.logs.exclusion import pairs_of
+from tandemrank.logs.pairs import pairs_of
 from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy

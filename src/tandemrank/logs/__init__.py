@@ -14,8 +14,7 @@
 - `reading`: a log becomes `Feedback`, here or on a cluster
 - `writing`: a log as Parquet, its files marked as ours
 - `importers`: logs of other systems become logs of ours
-- `pairs`: what a log can compare ranks by
-- `exclusion`: pairs that were clicked or shown, for recommenders that must not repeat
+- `pairs`: pairs of query and item: what a log can compare ranks by, and what must not be shown again
 - `variety`: whether the lists of a query vary
 - `description`: what a log is, and which questions it can answer
 - `validation`: is my log fit, and a clean copy of it

@@ -7,37 +7,39 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank._base.ids import Vocabulary, plain_ids
+from tandemrank._base.ids import plain_ids
 from tandemrank.errors import ConfigError
 from tandemrank.logs.exact import LARGEST_WEIGHT, SMALLEST_PROPENSITY, SMALLEST_WEIGHT
 from tandemrank.logs.impressions import Shown
 from tandemrank.logs.keys import RANK_BITS, IdRegistry, encode_ids
-from tandemrank.logs.schema import KEY, LONG, NO_ROWS, WIDE, Problem, is_long, problem, problem_unless, schema_problems
+from tandemrank.logs.schema import (
+    KEY,
+    LONG,
+    NO_ROWS,
+    WIDE,
+    Problem,
+    is_long,
+    problem,
+    problem_unless,
+    seconds,
+)
 
 FEW_RANKS = 16  # up to so many, comparing all ranks of a list is faster than sorting it
 DAY = 86_400.0  # clocks and time zones may differ by so many seconds
-
-
-def problems(frame: pl.DataFrame, *, K: int | None = None, vocabulary: Vocabulary | None = None) -> list[Problem]:
-    """Everything that is wrong with the rows of a log, wide or long, by column; `read` refuses the first of it.
-
-    Rows are counted from 0 in the frame. Where the columns or the lengths of the lists are wrong, only that is told.
-    """
-    found = schema_problems(frame.schema)
-    return found or examine(frame, IdRegistry(vocabulary), K)[0]
 
 
 @dataclass(frozen=True)
 class _Flat:
     """A batch with its lists laid out in one row; `long` says what a row of the file is.
 
-    Shapes: query, length, weight [n]; item, rank, click, propensity [m].
+    Shapes: query, length, weight, time [n]; item, rank, click, propensity [m].
     """
 
     long: bool
     query: pl.Series
     length: NDArray[np.int64]
     weight: pl.Series | None
+    time: pl.Series | None
     item: pl.Series
     rank: NDArray[np.int16]
     click: pl.Series
@@ -85,7 +87,17 @@ def examine(frame: pl.DataFrame, names: "IdRegistry", K: int | None) -> tuple[li
     if flat.propensity is not None:
         propensity = flat.propensity.to_numpy()
     click = flat.click.cast(pl.UInt8).to_numpy()
-    return [], Shown(query, flat.length, weight, item, flat.rank, click, propensity, keys)
+    return [], Shown(
+        query=query,
+        length=flat.length,
+        weight=weight,
+        item=item,
+        rank=flat.rank,
+        click=click,
+        propensity=propensity,
+        key=keys,
+        time=flat.time,
+    )
 
 
 def _keys(frame: pl.DataFrame) -> NDArray[np.uint64] | None:
@@ -137,14 +149,8 @@ def _future_times(frame: pl.DataFrame) -> list[Problem]:
     if "timestamp" not in frame.columns:
         return []
     values = frame["timestamp"]
-    if values.dtype == pl.String:
-        try:
-            values = values.str.to_datetime(strict=False, time_zone="UTC")
-        except pl.exceptions.PolarsError:  # no value looks like a time
-            values = pl.Series([None] * len(values), dtype=pl.Datetime)
-    seconds = values if values.dtype.is_numeric() else values.cast(pl.Datetime("us")).dt.epoch("s")
-    right = (seconds <= time.time() + DAY).fill_null(False) | frame["timestamp"].is_null()
-    return problem_unless(right, frame["timestamp"], "timestamp", "times until now, ISO or in Unix seconds")
+    right = (seconds(values) <= time.time() + DAY).fill_null(False) | values.is_null()
+    return problem_unless(right, values, "timestamp", "times until now, ISO or in Unix seconds")
 
 
 def _wide_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
@@ -221,24 +227,32 @@ def _flatten_wide(frame: pl.DataFrame) -> _Flat:
         rank = (np.arange(len(start)) - start).astype(np.int16)
     weight = frame["weight"].cast(pl.Float64) if "weight" in frame.columns else None
     return _Flat(
-        False,
-        plain_ids(frame["query_id"]),
-        length,
-        weight,
-        plain_ids(flat["items"]),
-        rank,
-        flat["clicks"],
-        flat["propensities"].cast(pl.Float64) if "propensities" in flat else None,
+        long=False,
+        query=plain_ids(frame["query_id"]),
+        length=length,
+        weight=weight,
+        time=frame.get_column("timestamp", default=None),
+        item=plain_ids(flat["items"]),
+        rank=rank,
+        click=flat["clicks"],
+        propensity=flat["propensities"].cast(pl.Float64) if "propensities" in flat else None,
     )
 
 
 def _flatten_long(frame: pl.DataFrame) -> _Flat:
-    """The impressions of a long batch: runs of equal impression ids; weight and query are those of the first row."""
+    """The impressions of a long batch: runs of equal impression ids; query, weight and time are those of the first row."""
     run = frame["impression_id"].rle_id().to_numpy()
     starts = np.flatnonzero(np.diff(run.astype(np.int64), prepend=-1))
     length = np.diff(starts, append=len(run))
-    query = plain_ids(frame["query_id"]).gather(starts)
-    weight = frame["weight"].cast(pl.Float64).gather(starts) if "weight" in frame.columns else None
-    rank = (frame["position"].cast(pl.Int64).to_numpy() - 1).astype(np.int16)
-    propensity = frame["propensity"].cast(pl.Float64) if "propensity" in frame.columns else None
-    return _Flat(True, query, length, weight, plain_ids(frame["item_id"]), rank, frame["click"], propensity)
+    first = frame[starts]
+    return _Flat(
+        long=True,
+        query=plain_ids(first["query_id"]),
+        length=length,
+        weight=first["weight"].cast(pl.Float64) if "weight" in frame.columns else None,
+        time=first.get_column("timestamp", default=None),
+        item=plain_ids(frame["item_id"]),
+        rank=(frame["position"].cast(pl.Int64).to_numpy() - 1).astype(np.int16),
+        click=frame["click"],
+        propensity=frame["propensity"].cast(pl.Float64) if "propensity" in frame.columns else None,
+    )

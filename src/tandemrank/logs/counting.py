@@ -1,8 +1,10 @@
-"""Impressions become `Feedback`: counted as they go by, some of them held out."""
+"""Impressions become `Feedback`: counted as they go by, some of them held out, by chance or as the last ones by time."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base import random
@@ -11,6 +13,7 @@ from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.exact import SMALLEST_PROPENSITY
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions, Shown
+from tandemrank.logs.schema import seconds
 from tandemrank.logs.sums import Tally
 
 Propensities = Callable[[Impressions], NDArray[np.float64]]
@@ -21,20 +24,7 @@ def from_impressions(
 ) -> Feedback:
     """Simulated impressions become feedback without a file."""
     shown = (shown_items(part, vocabulary, propensities) for part in parts)
-    return tally(shown, lambda: vocabulary, (), 0)[0]
-
-
-def split_impressions(
-    parts: Iterable[Impressions],
-    vocabulary: Vocabulary,
-    held_out: float = 0.15,
-    *,
-    seed: int = 0,
-    propensities: Propensities | None = None,
-) -> tuple[Feedback, Feedback]:
-    """As `from_impressions`, with the given share of the impressions held out: (for training, held out)."""
-    used, apart = parts_of(parts, vocabulary, (held_out,), seed=seed, propensities=propensities)
-    return used, apart
+    return tally(shown, lambda: vocabulary)[0]
 
 
 def parts_of(
@@ -45,10 +35,9 @@ def parts_of(
     seed: int = 0,
     propensities: Propensities | None = None,
 ) -> tuple[Feedback, ...]:
-    """The same with several shares apart: the rest first, then each of them."""
-    check_shares(*shares)
+    """As `from_impressions`, with shares of the impressions held out by chance: the rest first, then a part for each share."""
     shown = (shown_items(part, vocabulary, propensities) for part in parts)
-    return tally(shown, lambda: vocabulary, shares, seed)
+    return tally(shown, lambda: vocabulary, Split(tuple(shares), seed))
 
 
 def shown_items(part: Impressions, vocabulary: Vocabulary, propensities: Propensities | None) -> Shown:
@@ -73,24 +62,91 @@ def shown_items(part: Impressions, vocabulary: Vocabulary, propensities: Propens
     return Shown(part.query, length, None, item, rank, click, propensity)
 
 
-def tally(
-    parts: Iterable[Shown], vocabulary: Callable[[], Vocabulary], shares: Sequence[float], seed: int, first: int = 0
-) -> tuple[Feedback, ...]:
-    """Counts impressions: the rest first, then each held-out share apart.
+@dataclass(frozen=True)
+class Split:
+    """Which part of a log an impression is in: those that train, oldest first, then one for each share.
 
-    Which impressions are held out depends on the seed and on the number of the impression alone; `first` is that of the
-    first one here.
+    By chance, a hash of the seed and the impression's number in the log, unless there are `bounds`: the time, and the hash
+    among impressions of the same time, at which each later part begins. By time the first share has the last impressions,
+    the second those just before.
     """
-    tallies = [Tally() for _ in range(1 + len(shares))]
-    bounds = np.cumsum([*shares, 1.0])
+
+    shares: tuple[float, ...] = ()
+    seed: int = 0
+    bounds: tuple[tuple[float, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses shares that leave nothing to train on."""
+        if not (min(self.shares, default=0.0) >= 0 and sum(self.shares) < 1):
+            got = " and ".join(map(str, self.shares))
+            raise ConfigError(f"expected a share of impressions to hold out, 0 or more and below 1; got {got}.")
+
+    @property
+    def train(self) -> int:
+        """The number of parts that train."""
+        return len(self.bounds) + 1 - len(self.shares) if self.bounds else 1
+
+    @property
+    def parts(self) -> int:
+        """The number of parts."""
+        return self.train + len(self.shares)
+
+    def by_time(self, times: NDArray[np.float64], train: int) -> "Split":
+        """The same shares by time, the rest in `train` parts of equal numbers; by chance still where times tell no order.
+
+        `times` are those of all impressions of the log, in Unix seconds; those without one (-inf) are the oldest.
+        """
+        ordered, N = np.sort(times), len(times)
+        dated = ordered[np.isfinite(ordered)]
+        if not len(dated) or dated[0] == dated[-1]:
+            return self
+        ends = [N - round(N * share) for share in np.cumsum(self.shares)]  # of what comes before each share
+        rest = ends[-1] if ends else N
+        train = min(train, max(rest, 1))
+        starts = [rest * part // train for part in range(1, train)] + ends[::-1]
+        return replace(self, bounds=tuple(self._bound(times, ordered, start) for start in starts))
+
+    def _bound(self, times: NDArray[np.float64], ordered: NDArray[np.float64], start: int) -> tuple[float, float]:
+        """The time and the hash of the impression at a place in the order of time; beyond all of them after the last."""
+        if start >= len(times):
+            return np.inf, 1.0
+        time = ordered[start]
+        drawn = np.sort(self._drawn(np.flatnonzero(times == time)))
+        return float(time), float(drawn[start - np.searchsorted(ordered, time)])
+
+    def _drawn(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        return random.uniforms(random.random_keys(self.seed, random.Stream.HELD_OUT, numbers))
+
+    def part(self, numbers: NDArray[np.int64], times: pl.Series | None) -> NDArray[np.int64]:
+        """The part of each impression, by its number in the log and its time.  Shapes: [n] each -> [n]."""
+        drawn = self._drawn(numbers)
+        if not self.bounds:
+            chosen: NDArray[np.int64] = np.searchsorted(np.cumsum([*self.shares, 1.0]), drawn, side="right")
+            return (1 + chosen) % self.parts
+        time = np.full(len(numbers), -np.inf) if times is None else seconds(times).fill_null(-np.inf).to_numpy()
+        place = np.zeros(len(numbers), np.int64)
+        for start, hashed in self.bounds:
+            place += (time > start) | ((time == start) & (drawn >= hashed))
+        return np.where(place < self.train, place, self.train + self.parts - 1 - place)
+
+
+WHOLE = Split()  # all impressions together
+
+
+def tally(
+    parts: Iterable[Shown], vocabulary: Callable[[], Vocabulary], split: Split = WHOLE, first: int = 0
+) -> tuple[Feedback, ...]:
+    """Counts impressions, those of each part of the split apart; `first` is the number of the first one in its log."""
+    tallies = [Tally() for _ in range(split.parts)]
     number = first
     for shown in parts:
-        if shares:
+        if len(tallies) > 1:
             numbers = np.arange(number, number + len(shown.query))
-            drawn = random.uniforms(random.random_keys(seed, random.Stream.HELD_OUT, numbers))
-            part = (1 + np.searchsorted(bounds, drawn, side="right")) % len(tallies)
+            part = split.part(numbers, shown.time)
             for place, one in enumerate(tallies):
-                one.add(shown.take(part == place))
+                chosen = part == place
+                if number == first or chosen.any():  # of the first, each learns whether the log has propensities
+                    one.add(shown.take(chosen))
         else:
             tallies[0].add(shown)
         number += len(shown.query)
@@ -98,9 +154,3 @@ def tally(
         raise LogError("expected a log with impressions; it is empty. Check the path and the filters that made it.")
     names = vocabulary()
     return tuple(one.feedback(names) for one in tallies)
-
-
-def check_shares(*shares: float) -> None:
-    if not (min(shares, default=0.0) >= 0 and sum(shares) < 1):
-        came = " and ".join(map(str, shares))
-        raise ConfigError(f"expected a share of impressions to hold out, 0 or more and below 1; got {came}.")

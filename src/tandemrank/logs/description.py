@@ -1,7 +1,6 @@
 """What a log is, and which questions it can answer, from its sums."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from tandemrank.logs.checks import impressions_of
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Shown
-from tandemrank.logs.pairs import compared, contradiction, often, unconnected
+from tandemrank.logs.pairs import compared, contradiction, unconnected
 from tandemrank.logs.variety import (
     CARE_LISTS,
     REFUSE_LISTS,
@@ -145,7 +144,7 @@ def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
         Answer(
             "train both stages", log.clicks >= ENOUGH_CLICKS, _training(log, bool(stuck if has else log.deterministic))
         ),
-        *_bias(feedback, log),
+        _curve(feedback, log),
         Answer(
             "value of another policy, logged propensities",
             has and stuck is None,
@@ -189,20 +188,17 @@ def _enough(each: float) -> str:
     return found if each >= CARE_LISTS else f"{found}: with care, below {CARE_LISTS}"
 
 
-def _bias(feedback: Feedback, log: Description) -> Iterator[Answer]:
-    """Whether position bias and trust bias can be had from the log."""
+def _curve(feedback: Feedback, log: Description) -> Answer:
+    """Whether the examination curve can be had from the log."""
     K = len(log.shown_by_rank)
     pairs = compared(feedback, max(K, 1))
-    for question, some in (("examination curve", pairs), ("trust bias", often(pairs))):
-        apart = unconnected(some) if len(some.query) else list(range(2, K + 1))
-        why = f"{len(some.query):,} pairs were shown at two ranks or more"
-        if some is not pairs:
-            why += ", ten times or more"
-        if apart:
-            why += f"; they do not connect rank 1 with {_listed(apart)}"
-        if some is pairs and (found := contradiction(feedback, 1 / np.arange(1.0, max(K, 1) + 1))) is not None:
-            why += f". They contradict 1/k, the default: {found.words}. Run `tandemrank examine`, and pass its curve"
-        yield Answer(question, not apart and K > 1 and len(some.query) > 0, why)
+    apart = unconnected(pairs) if len(pairs.query) else list(range(2, K + 1))
+    why = f"{len(pairs.query):,} pairs were shown at two ranks or more"
+    if apart:
+        why += f"; they do not connect rank 1 with {_listed(apart)}"
+    if (found := contradiction(feedback, 1 / np.arange(1.0, max(K, 1) + 1))) is not None:
+        why += f". They contradict 1/k, the default: {found.words}. Run `tandemrank examine`, and pass its curve"
+    return Answer("examination curve", not apart and K > 1 and len(pairs.query) > 0, why)
 
 
 def _listed(ranks: list[int]) -> str:

@@ -19,20 +19,14 @@ Nothing here has the size queries x items.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank._base import files
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import LogError
 from tandemrank.logs import exact
 from tandemrank.logs.exact import Limbs
-
-FEEDBACK = files.Kind("folder of feedback", r"(sums|queries|items)\.parquet", lambda folder: _columns_fit(folder))
 
 
 @dataclass(frozen=True)
@@ -140,91 +134,3 @@ def always_the_same(feedback: Feedback) -> NDArray[np.bool_]:
     """
     varied = feedback.shown < feedback.impressions[feedback.query]
     return np.asarray(np.bincount(feedback.query[varied], minlength=feedback.Q) == 0)
-
-
-def save(feedback: Feedback, path: str | Path) -> Path:
-    """Writes feedback as a folder of three small Parquet files: the sums, the queries, the items."""
-    names = [n for n in COLUMNS if getattr(feedback, n) is not None]
-    rows = {name: getattr(feedback, name) for name in names}
-    rows |= {k: v for name in ("shown", "clicks", "logged") for k, v in _limb_columns(feedback.exact, name).items()}
-    queries = {"query_id": feedback.vocabulary.query_ids, "impressions": feedback.impressions}
-    queries |= _limb_columns(feedback.exact, "impressions")
-    queries |= {"heaviest": np.full(feedback.Q, feedback.heaviest)}
-    with files.replacing(path, FEEDBACK) as folder:
-        folder.mkdir()
-        pl.DataFrame(rows).write_parquet(folder / "sums.parquet", compression="zstd", compression_level=1)
-        pl.DataFrame(queries).write_parquet(folder / "queries.parquet")
-        pl.DataFrame({"item_id": feedback.vocabulary.item_ids}).write_parquet(folder / "items.parquet")
-    return Path(path)
-
-
-def _columns_fit(folder: Path) -> bool:
-    """Whether the files have the columns of ours."""
-    expected = {"sums": {"query", "item", "rank"}, "queries": {"query_id", "impressions"}, "items": {"item_id"}}
-    try:
-        return all(names <= pl.read_parquet_schema(folder / f"{n}.parquet").keys() for n, names in expected.items())
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
-        return False
-
-
-def _limb_columns(sums: Exact, name: str) -> dict[str, NDArray[np.int64]]:
-    limbs = getattr(sums, name)
-    return {} if limbs is None else {f"{name}_{j}": limb for j, limb in enumerate(limbs)}
-
-
-def load(path: str | Path) -> Feedback:
-    """Reads feedback that `save` wrote; refuses a folder that is not one."""
-    try:
-        sums, queries, items = (pl.read_parquet(Path(path) / f"{n}.parquet") for n in ("sums", "queries", "items"))
-        columns: dict[str, Any] = {
-            n: _column(sums, n, t) for n, t in COLUMNS.items() if n not in ("logged", "others") or n in sums.columns
-        }
-        kept = {n: _limbs(queries if n == "impressions" else sums, n) for n in LIMBS}
-        vocabulary = Vocabulary(_ids(queries, "query_id"), _ids(items, "item_id"))
-        impressions = _column(queries, "impressions", pl.Float64)
-        heaviest = float(_column(queries, "heaviest", pl.Float64).max(initial=0.0)) or 1.0
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, LogError) as error:
-        raise LogError(
-            f"{path} is not saved feedback, or it is damaged: {error}. Build it from the log again."
-        ) from error
-    feedback = Feedback(
-        vocabulary, **({"logged": None} | columns), impressions=impressions, exact=Exact(**kept), heaviest=heaviest
-    )
-    for positions, size in ((feedback.query, feedback.Q), (feedback.item, feedback.D), (feedback.rank, 2**9)):
-        if len(positions) and not (positions.min() >= 0 and positions.max() < size):
-            raise LogError(f"{path} is damaged: its sums name positions without an id. Build it from the log again.")
-    rows = np.stack([feedback.query, feedback.item, feedback.rank])
-    first = np.argmax(np.diff(rows) != 0, axis=0)  # of two rows the first of the three columns in which they differ
-    if (np.take_along_axis(np.diff(rows), first[None], axis=0) <= 0).any():
-        raise LogError(
-            f"{path} is damaged: its sums are not in order, or a row comes twice. Build it from the log again."
-        )
-    return feedback
-
-
-COLUMNS: dict[str, type[pl.DataType]] = {
-    "query": pl.Int32, "item": pl.Int32, "rank": pl.Int16, "shown": pl.Float64, "clicks": pl.Float64,
-    "logged": pl.Float64, "others": pl.Float64,
-}  # fmt: skip
-LIMBS = {"shown": 3, "clicks": 3, "logged": 4, "impressions": 3}
-
-
-def _column(frame: pl.DataFrame, name: str, dtype: type[pl.DataType]) -> NDArray[Any]:
-    """A column of numbers, refused unless it is of its type and has a value in every row."""
-    column = frame[name]
-    if column.dtype != dtype or column.null_count() or (dtype == pl.Float64 and not column.is_finite().all()):
-        raise LogError(f"expected the column {name} of {dtype()}, with a value in every row")
-    return column.to_numpy()
-
-
-def _limbs(frame: pl.DataFrame, name: str) -> Limbs | None:
-    names = [f"{name}_{j}" for j in range(LIMBS[name])]
-    return np.stack([_column(frame, n, pl.Int64) for n in names]) if names[0] in frame.columns else None
-
-
-def _ids(frame: pl.DataFrame, name: str) -> pl.Series:
-    """A column of ids, refused unless they are integers or strings and distinct."""
-    ids = frame[name]
-    if not (ids.dtype.is_integer() or ids.dtype == pl.String) or ids.null_count() or ids.n_unique() < len(ids):
-        raise LogError(f"expected the column {name} of different integers or strings")
-    return ids

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary
@@ -43,8 +44,8 @@ def joined(parts: Sequence[Impressions]) -> Impressions:
 class Shown:
     """Impressions in inside positions, their items in one row.
 
-    `key`: the random numbers that decided the lists, in a served log.
-    Shapes: query, length, weight, key [n]; item, rank, click, propensity [m], where m = sum(length).
+    `key`: the random numbers that decided the lists, in a served log. `time`: when they were shown, as the log has it.
+    Shapes: query, length, weight, key, time [n]; item, rank, click, propensity [m], where m = sum(length).
     """
 
     query: NDArray[np.integer]
@@ -55,19 +56,23 @@ class Shown:
     click: NDArray[np.uint8]
     propensity: NDArray[np.float64] | None
     key: NDArray[np.uint64] | None = None
+    time: pl.Series | None = None
 
     def take(self, chosen: NDArray[np.bool_]) -> "Shown":
         """Only the chosen impressions. Shapes: chosen [n]."""
+        if chosen.all():
+            return self
         inside = np.repeat(chosen, self.length)
         return Shown(
-            self.query[chosen],
-            self.length[chosen],
-            None if self.weight is None else self.weight[chosen],
-            self.item[inside],
-            self.rank[inside],
-            self.click[inside],
-            None if self.propensity is None else self.propensity[inside],
-            None if self.key is None else self.key[chosen],
+            query=self.query[chosen],
+            length=self.length[chosen],
+            weight=None if self.weight is None else self.weight[chosen],
+            item=self.item[inside],
+            rank=self.rank[inside],
+            click=self.click[inside],
+            propensity=None if self.propensity is None else self.propensity[inside],
+            key=None if self.key is None else self.key[chosen],
+            time=None if self.time is None else self.time.filter(chosen),
         )
 
     def table(self, limit: int) -> Impressions:

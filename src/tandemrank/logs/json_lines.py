@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank.errors import LogError
-from tandemrank.logs.schema import IDS, LONG, WIDE, Problem, is_long, schema_problems
+from tandemrank.logs.schema import IDS, LONG, WIDE, Problem, is_long, schema_problems, seconds
 
 NULL, NUMBER, TEXT, FLAG, OTHER, NOTHING, MIXED = (
     "null", "numbers", "texts", "true or false", "objects", "nothing", "mixed types",
@@ -172,6 +172,20 @@ def pieces(path: Path, batch: int, every_column: bool) -> Iterator[Piece]:
                 return
 
 
+def times(path: Path) -> NDArray[np.float64] | None:
+    """When the impressions of a file were (`sources.times_in`); lines without the word are not parsed.  Shapes: -> [n]."""
+
+    def time(line: bytes) -> Any:
+        row = _object(line) if b'"timestamp"' in line else ""
+        return row.get("timestamp") if isinstance(row, dict) else None
+
+    with path.open("rb") as lines:
+        values = [time(line) for line in lines]
+    if not any(value is not None for value in values):
+        return None
+    return seconds(column_of("timestamp", values)[0]).fill_null(-np.inf).to_numpy()
+
+
 def _frame(rows: Sequence[dict[str, Any] | str], every_column: bool) -> Piece:
     """Objects as a frame; a line that is no object is a row of nulls and a problem."""
     bad = np.flatnonzero([isinstance(row, str) for row in rows])
@@ -187,7 +201,7 @@ def _frame(rows: Sequence[dict[str, Any] | str], every_column: bool) -> Piece:
 
 
 def _object(line: bytes) -> dict[str, Any] | str:
-    """The object in a line, or in words what came instead."""
+    """The object in a line, or in words what is there instead."""
     try:
         value = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, or numbers and nesting beyond what Python reads

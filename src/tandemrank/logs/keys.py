@@ -60,7 +60,7 @@ def encode_ids(ids: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
 
 
 class IdRegistry:
-    """The ids met so far and their positions, in the order in which they came; or a vocabulary, which does not grow."""
+    """The ids met so far and their positions, in that order; or a vocabulary, which does not grow."""
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
         self.given = vocabulary

@@ -1,15 +1,18 @@
-"""(query, item) pairs that were shown at two ranks or more: what a log can compare ranks by.
+"""(query, item) pairs of a log: those shown at two ranks or more, which compare ranks, and those clicked or shown, which a
+recommender that must not repeat leaves out.
 
 E[ c_pk | c_p ] = c_p n_pk theta_k / sum_j n_pj theta_j        of a pair p, whatever its relevance (`contradiction`)
 """
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import connected_components
 
+from tandemrank._base.ids import Vocabulary, positions_of, same_ids
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.keys import RANK_BITS
@@ -55,11 +58,6 @@ def unconnected(pairs: Pairs) -> list[int]:
     return [int(k) + 1 for k in np.flatnonzero(part != part[0])]
 
 
-def often(pairs: Pairs) -> Pairs:
-    """The pairs shown at least ten times, which the model with trust bias is fitted to."""
-    return pairs.take(row_sums(pairs.shown) >= 10)
-
-
 def row_sums(matrix: csr_matrix) -> NDArray[np.float64]:
     return np.asarray(matrix.sum(axis=1), dtype=np.float64).ravel()
 
@@ -103,3 +101,32 @@ def contradiction(feedback: Feedback, theta: NDArray[np.float64]) -> Contradicti
     far = np.maximum(clicks, expected) > FAR * np.minimum(clicks, expected)
     k = int(np.argmax(np.where(far, z, 0.0)))
     return Contradiction(k + 1, float(clicks[k]), float(expected[k])) if far[k] and z[k] > SURELY else None
+
+
+Exclude = Literal["clicked", "shown"]
+
+
+def check_exclude(asked: str) -> Exclude:
+    """The name of what is left out; refuses any other."""
+    if asked not in get_args(Exclude):
+        raise ConfigError(f"exclude takes {' or '.join(get_args(Exclude))}; got {asked!r}.")
+    return asked  # type: ignore[return-value]
+
+
+def pairs_of(log: Feedback, what: Exclude, vocabulary: Vocabulary | None = None) -> csr_matrix:
+    """1 at every pair that was clicked, or shown: positions of the log, or of another vocabulary.
+
+    Queries and items that the other vocabulary does not have are left out.  Shapes: -> sparse [Q, D].
+    """
+    chosen = log.clicks > 0 if check_exclude(what) == "clicked" else log.shown > 0
+    query, item = log.query[chosen].astype(np.int64), log.item[chosen].astype(np.int64)
+    ids = log.vocabulary if vocabulary is None else vocabulary
+    if not same_ids(ids, log.vocabulary):
+        query = positions_of(ids.query_ids, log.vocabulary.query_ids, "query", missing="mark")[query]
+        item = positions_of(ids.item_ids, log.vocabulary.item_ids, "item", missing="mark")[item]
+        known = (query >= 0) & (item >= 0)
+        query, item = query[known], item[known]
+    shape = len(ids.query_ids), len(ids.item_ids)
+    found = csr_matrix((np.ones(len(query), np.float32), (query, item)), shape=shape)
+    found.data[:] = 1  # a pair at several ranks came several times
+    return found

@@ -15,15 +15,15 @@ from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.ids import Vocabulary, same_ids
 from tandemrank._base.processes import ahead
-from tandemrank.errors import JobError, LogError
+from tandemrank.errors import ConfigError, JobError, LogError
 from tandemrank.logs.checks import examine
-from tandemrank.logs.counting import check_shares, tally
+from tandemrank.logs.counting import WHOLE, Split, tally
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions, Shown, joined
 from tandemrank.logs.keys import IdRegistry, push
 from tandemrank.logs.repeats import KnownFiles, KnownImpressions, in_two_files
-from tandemrank.logs.sources import Source, batches, describe, impressions_in, paths
-from tandemrank.logs.sums import merge, renamed, total, unpacked
+from tandemrank.logs.sources import Source, batches, describe, impressions_in, is_frame, paths, times_in
+from tandemrank.logs.sums import in_vocabulary, merge
 
 Progress = Callable[[int], None]
 
@@ -44,94 +44,86 @@ def read(
     of the examination curve. The engine ray reads each file by a task of a Ray cluster (RAY_ADDRESS, else one started
     here) whose nodes all see the files or reach the URLs: the same checks, the same bits. `progress(n)` hears of n impressions.
     """
-    return _read(source, _How(vocabulary, K, batch), engine, progress).parts[0]
+    return _read(source, _How(vocabulary, K, batch), engine, progress).train[0]
 
 
-@checked
-def read_split(
-    source: Source,
-    held_out: float = 0.15,
-    *,
-    seed: int = 0,
-    vocabulary: Vocabulary | None = None,
-    K: int | None = None,
-    batch: int = 200_000,
-    engine: Engine = "local",
-    progress: Progress | None = None,
-) -> tuple[Feedback, Feedback]:
-    """As `read`, with the given share of the impressions held out: (for training, held out), of one vocabulary.
+@dataclass(frozen=True)
+class LogParts:
+    """A log in parts of one vocabulary: those that train, a part for each share held out, and the first impressions.
 
-    Which impressions depends on the seed and their number in the log, not on the batches.
+    `by_time`: the held-out impressions are the last ones, the first share the very last; `train` has its parts oldest first.
     """
-    used, apart = read_parts(
-        source, (held_out,), seed=seed, vocabulary=vocabulary, K=K, batch=batch, engine=engine, progress=progress
-    )
-    return used, apart
+
+    train: tuple[Feedback, ...]
+    held_out: tuple[Feedback, ...]
+    first: Impressions
+    by_time: bool
+
+    def in_vocabulary(self, vocabulary: Vocabulary) -> "LogParts":
+        """The same in the positions of another vocabulary, which has all ids of this one."""
+        train, held_out = (
+            tuple(in_vocabulary(part, vocabulary) for part in some) for some in (self.train, self.held_out)
+        )
+        first = self.first.in_vocabulary(self.train[0].vocabulary, vocabulary)
+        return LogParts(train, held_out, first, self.by_time)
 
 
 @checked
 def read_parts(
     source: Source,
-    shares: Sequence[float],
-    *,
-    seed: int = 0,
-    vocabulary: Vocabulary | None = None,
-    K: int | None = None,
-    batch: int = 200_000,
-    engine: Engine = "local",
-    progress: Progress | None = None,
-) -> tuple[Feedback, ...]:
-    """As `read_split`, with several parts held out: (the rest, a part for each share), of one vocabulary."""
-    check_shares(*shares)
-    return _read(source, _How(vocabulary, K, batch, tuple(shares), seed), engine, progress).parts
-
-
-@checked
-def read_with_lists(
-    source: Source,
     shares: Sequence[float] = (),
     *,
-    lists: int,
+    times: int = 0,
+    lists: int = 0,
     seed: int = 0,
     vocabulary: Vocabulary | None = None,
     K: int | None = None,
     batch: int = 200_000,
     engine: Engine = "local",
     progress: Progress | None = None,
-) -> tuple[tuple[Feedback, ...], Impressions]:
-    """As `read_parts`, and the log's first `lists` impressions one by one, of all parts: the log is read once for both.
+) -> LogParts:
+    """As `read`, with shares of the impressions held out, and the first `lists` impressions one by one, of all parts.
 
-    A logging policy is fitted to lists, which sums do not have. As wide as the longest of these lists; -1 pads.
+    Impressions are held out by chance, a function of the seed and of their number in the log, not of the batches. With
+    `times` of 1 or more and a log that says when they were, the last ones are held out, and the rest is in so many parts of
+    equal numbers of impressions, oldest first. Chance orders impressions of the same time; those without a time are the
+    oldest; where no two times differ, chance splits the log as if it had none. Times are read before all else, so that a
+    file at a URL is then fetched twice. A logging policy is fitted to lists, which sums do not have: the table is as wide as
+    the longest of the first lists, and -1 pads.
     """
-    check_shares(*shares)
-    found = _read(source, _How(vocabulary, K, batch, tuple(shares), seed, lists), engine, progress)
-    return found.parts, found.first
+    if times < 0:
+        raise ConfigError(f"times: expected the number of parts that train, 0 or more; got {times}.")
+    return _read(source, _How(vocabulary, K, batch, Split(tuple(shares), seed), times, lists), engine, progress)
 
 
 @dataclass(frozen=True)
 class _How:
-    """How a log is read: the known ids, the ranks, rows at once, shares held out and their seed, lists that are kept."""
+    """How a log is read: the known ids, the ranks, rows at once, its parts, those by time, lists that are kept."""
 
     vocabulary: Vocabulary | None
     K: int | None
     batch: int
-    shares: tuple[float, ...] = ()
-    seed: int = 0
+    split: Split = WHOLE
+    times: int = 0
     lists: int = 0
 
+    def split_parts(self, parts: tuple[Feedback, ...], first: Impressions) -> LogParts:
+        """What was read of each part."""
+        train = self.split.train
+        return LogParts(parts[:train], parts[train:], first, bool(self.split.bounds))
 
-@dataclass(frozen=True)
-class _Found:
-    """What was read: the sums of each part, and the first impressions, in the same vocabulary."""
-
-    parts: tuple[Feedback, ...]
-    first: Impressions
+    def in_time(self, times: Sequence[NDArray[np.float64] | None], lengths: Callable[[int], int]) -> "_How":
+        """The same with a split by time, where a file has times; `lengths` says how long one without is, by its number."""
+        if all(time is None for time in times):
+            return self
+        filled = [np.full(lengths(i), -np.inf) if time is None else time for i, time in enumerate(times)]
+        return replace(self, split=self.split.by_time(np.concatenate(filled), self.times))
 
 
 def _mixed(name: object) -> LogError:
     return LogError(
         f"{name}, column propensities: some parts of the log have propensities and others have none. "
-        "Read them apart, or add them."
+        "Read them separately, or add the missing ones."
     )
 
 
@@ -142,14 +134,19 @@ class _EmptyError(LogError):
         super().__init__(f"{name}: expected a log with impressions; it is empty. Check the path and how it was made.")
 
 
-def _read(source: Source, how: _How, engine: Engine, progress: Progress | None) -> _Found:
+def _read(source: Source, how: _How, engine: Engine, progress: Progress | None) -> LogParts:
     check_engine(engine)
-    return (_on_ray if engine == "ray" else _here)(source, how, progress)
+    if engine == "ray":
+        return _on_ray(source, how, progress)
+    if how.times:
+        parts = [source] if is_frame(source) else list(paths(source))
+        how = how.in_time([times_in(part) for part in parts], lambda i: impressions_in(parts[i]))
+    return _here(source, how, progress)
 
 
 def _here(
     source: Source, how: _How, progress: Progress | None, before: int = 0, known: KnownImpressions | None = None
-) -> _Found:
+) -> LogParts:
     """Reads a log in this process; `before` is the number of impressions before it in a larger log."""
     names, lists = IdRegistry(how.vocabulary), list[Impressions]()
     missing = max(how.lists - before, 0)
@@ -175,8 +172,9 @@ def _here(
         if not done:
             raise _EmptyError(name)
 
-    found = tally(_heard(ahead(parts()), progress), names.vocabulary, how.shares, how.seed, before)
-    return _Found(found, joined(lists)) if how.vocabulary is not None else _in_order(_Found(found, joined(lists)))
+    found = tally(_heard(ahead(parts()), progress), names.vocabulary, how.split, before)
+    read = how.split_parts(found, joined(lists))
+    return read if how.vocabulary is not None else _in_order(read)
 
 
 def _heard(parts: Iterator[Shown], progress: Progress | None) -> Iterator[Shown]:
@@ -189,36 +187,32 @@ def _heard(parts: Iterator[Shown], progress: Progress | None) -> Iterator[Shown]
             progress(done)
 
 
-def _in_order(found: _Found) -> _Found:
-    """The same with sorted ids: those that were read are in the order in which they came, which is that of the files."""
-    met = found.parts[0].vocabulary
+def _in_order(found: LogParts) -> LogParts:
+    """The same with sorted ids: those that were read are in the order of the files."""
+    met = found.train[0].vocabulary
     final = Vocabulary(met.query_ids.sort(), met.item_ids.sort())
-    if same_ids(final, met):
-        return found
-    moved = [(*renamed(feedback, final), feedback) for feedback in found.parts]
-    parts = tuple(
-        replace(unpacked(total([sums]), final, shown), anew=before.anew, heaviest=before.heaviest)
-        for sums, shown, before in moved
-    )
-    return _Found(parts, found.first.in_vocabulary(met, final))
+    return found if same_ids(final, met) else found.in_vocabulary(final)
 
 
-def _on_ray(source: Source, how: _How, progress: Progress | None) -> _Found:
+def _on_ray(source: Source, how: _How, progress: Progress | None) -> LogParts:
     """Each file by a task of its own; what they return is merged here, the same bits in any order.
 
     The files are refused in their order, whichever is read first.
     """
     log = [path.absolute() if isinstance(path, Path) else path for path in paths(source)]
     ray = cluster.connect()
-    stacks: list[list[Feedback]] = [[] for _ in range(1 + len(how.shares))]
     lists: list[tuple[Vocabulary, Impressions]] = []
     files, impressions = KnownFiles(), KnownImpressions()
     done, waiting = 0, []
     try:
         # Which impressions are held out, and which are the first, depends on their number in the log.
-        count, part, task_how = cluster.task(ray, impressions_in), cluster.task(ray, _part), ray.put(how)
-        numbered = bool(how.shares or how.lists)
+        count, when, part = (cluster.task(ray, function) for function in (impressions_in, times_in, _part))
+        numbered = bool(how.split.shares or how.lists)
         lengths = ray.get([count.remote(path) for path in log]) if numbered else [0] * len(log)
+        if how.times:
+            how = how.in_time(ray.get([when.remote(path) for path in log]), lengths.__getitem__)
+        stacks: list[list[Feedback]] = [[] for _ in range(how.split.parts)]
+        task_how = ray.put(how)
         waiting = [part.remote(path, task_how, sum(lengths[:i])) for i, path in enumerate(log)]
         for path in log:
             if again := files.repeated(path):
@@ -229,13 +223,15 @@ def _on_ray(source: Source, how: _How, progress: Progress | None) -> _Found:
             _check_ids(path, impressions, hashes)
             if found is not None:
                 _stack(path, stacks, found)
-                lists.append((found.parts[0].vocabulary, found.first))
+                lists.append((found.train[0].vocabulary, found.first))
             done += n
             if progress and n:
                 progress(done)
     except ray.exceptions.RayError as error:
         why = str(error).strip().splitlines()[-1]
-        raise JobError(f"a task that reads the log failed: {why}. Has every node the files, and memory?") from error
+        raise JobError(
+            f"a task that reads the log failed: {why}. Check that every node sees the files and has memory."
+        ) from error
     finally:
         for reference in waiting:
             ray.cancel(reference)
@@ -243,10 +239,11 @@ def _on_ray(source: Source, how: _How, progress: Progress | None) -> _Found:
         raise _EmptyError(log[-1])
     parts = tuple(merge(stack) for stack in stacks)
     final = parts[0].vocabulary
-    return _Found(parts, joined([some.in_vocabulary(own, final) for own, some in lists if len(some.query)]))
+    first = joined([some.in_vocabulary(own, final) for own, some in lists if len(some.query)])
+    return how.split_parts(parts, first)
 
 
-def _part(path: str | Path, how: _How, before: int) -> tuple[int, str, _Found | None, NDArray[np.uint64]]:
+def _part(path: str | Path, how: _How, before: int) -> tuple[int, str, LogParts | None, NDArray[np.uint64]]:
     """A file of a log: its impressions, what is wrong with it ("" for nothing), what was read, the impressions' hashes.
 
     Nothing is read of an empty file.
@@ -269,9 +266,9 @@ def _check_ids(path: str | Path, known: KnownImpressions, hashes: NDArray[np.uin
         raise LogError(f"{path}, column impression_id: {in_two_files(known.files[twice[0]])}")
 
 
-def _stack(path: str | Path, stacks: list[list[Feedback]], found: _Found) -> None:
+def _stack(path: str | Path, stacks: list[list[Feedback]], found: LogParts) -> None:
     """Keeps what was read of a file, merged with what is of similar size."""
-    for stack, feedback in zip(stacks, found.parts, strict=True):
+    for stack, feedback in zip(stacks, found.train + found.held_out, strict=True):
         _check_alike(path, [*stack, feedback][0], feedback)
         push(stack, feedback, lambda one: len(one.query), merge)
 
@@ -279,11 +276,11 @@ def _stack(path: str | Path, stacks: list[list[Feedback]], found: _Found) -> Non
 def _check_alike(name: object, first: Feedback, other: Feedback) -> None:
     """Refuses a file whose ids or propensities are not of the kind of the first one's."""
     for column, ids in (("query_id", "query_ids"), ("items", "item_ids")):
-        expected, came = (getattr(one.vocabulary, ids) for one in (first, other))
-        if len(expected) and len(came) and expected.dtype != came.dtype:
+        expected, got = (getattr(one.vocabulary, ids) for one in (first, other))
+        if len(expected) and len(got) and expected.dtype != got.dtype:
             raise LogError(
-                f"{name}, column {column}: expected ids that are {expected.dtype}, as in the files before; they are "
-                f"{came.dtype}. Convert them to the same type."
+                f"{name}, column {column}: expected ids that are {expected.dtype}, as in the files before; got "
+                f"{got.dtype}. Convert them to the same type."
             )
     if (first.logged is None) != (other.logged is None):
         raise _mixed(name)

@@ -3,13 +3,14 @@
 Wide: `query_id, items, clicks` and perhaps `propensities, weight, timestamp, impression_id, policy`; one row per
 impression, items top first. Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, weight,
 timestamp, policy`; one row per shown item, positions from 1, the rows of an impression together. Ids are integers or
-strings. Times are dates, ISO texts or Unix seconds; nothing is computed from them, but a time in the future says that
-something is wrong. `policy` names the policy that drew the list: propensities are each row's own, so several policies are
-one log.
+strings. Times are dates, ISO texts or Unix seconds, in UTC where they name no zone; by them the last impressions can be held
+out, and a time in the future says that something is wrong. `policy` names the policy that drew the list: propensities are
+each row's own, so several policies are one log.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -45,24 +46,16 @@ def is_long(columns: Sequence[str]) -> bool:
     return "items" not in columns and "item_id" in columns
 
 
-def _is_id(dtype: pl.DataType) -> bool:
-    return dtype.is_integer() or dtype == pl.String or dtype in (pl.Categorical, pl.Enum)
-
-
-def _is_integer(dtype: pl.DataType) -> bool:
-    return dtype.is_integer()
-
-
-def _is_number(dtype: pl.DataType) -> bool:
-    return dtype.is_numeric()
-
-
-def _is_click(dtype: pl.DataType) -> bool:
-    return dtype.is_numeric() or dtype == pl.Boolean
-
-
-def _is_time(dtype: pl.DataType) -> bool:
-    return dtype.is_numeric() or dtype == pl.String or dtype == pl.Date or dtype == pl.Datetime
+def _fits(column: str, dtype: Any) -> tuple[str, bool]:
+    """What a column should have, in words, and whether values of a type are that; None is no type."""
+    dtype = dtype or pl.Null()
+    if column in IDS:
+        return "integers or strings", dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum)
+    if column == "position":
+        return "integers", dtype.is_integer()
+    if column == "timestamp":
+        return "times", dtype.is_numeric() or dtype in (pl.String, pl.Date, pl.Datetime)
+    return "numbers", dtype.is_numeric() or (column in ("click", "clicks") and dtype == pl.Boolean)
 
 
 def schema_problems(schema: pl.Schema) -> list[Problem]:
@@ -70,27 +63,30 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
     long = is_long(schema.names())
     missing = [column for column in (LONG if long else WIDE)[: 5 if long else 3] if column not in schema]
     if missing:
-        came = ", ".join(list(schema)[:20]) + (" and more" if len(schema) > 20 else "")
-        message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; got {came or 'none'}."
+        got = ", ".join(list(schema)[:20]) + (" and more" if len(schema) > 20 else "")
+        message = f"expected the columns {', '.join(LONG[:5] if long else WIDE[:3])}; got {got or 'none'}."
         return [Problem(column, NO_ROWS, message) for column in missing]
     found = []
     for column in [c for c in (LONG if long else WIDE) if c in schema]:
-        words, right = "numbers", _is_number
-        if column in IDS:
-            words, right = "integers or strings", _is_id
-        elif column == "position":
-            words, right = "integers", _is_integer
-        elif column == "timestamp":
-            words, right = "times", _is_time
-        elif column in ("click", "clicks"):
-            right = _is_click
-        dtype: object = schema[column]
-        if column in ("items", "clicks", "propensities"):
-            words = f"lists of {words}"
-            dtype = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
-        if not (isinstance(dtype, pl.DataType) and right(dtype)):
-            found.append(Problem(column, NO_ROWS, f"expected {words}; got the type {schema[column]}."))
+        dtype, listed = schema[column], column in ("items", "clicks", "propensities")
+        inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
+        words, right = _fits(column, inner if listed else dtype)
+        if not right:
+            expected = f"lists of {words}" if listed else words
+            found.append(Problem(column, NO_ROWS, f"expected {expected}; got the type {dtype}."))
     return found
+
+
+def seconds(times: pl.Series) -> pl.Series:
+    """Times in Unix seconds, null where there is none or a text is no time.  Shapes: [n] -> [n]."""
+    if times.dtype.is_numeric():
+        return times.cast(pl.Float64)
+    if times.dtype == pl.String:
+        try:
+            times = times.str.to_datetime(strict=False, time_zone="UTC")
+        except pl.exceptions.PolarsError:  # no value looks like a time
+            times = pl.Series([None] * len(times), dtype=pl.Datetime)
+    return times.cast(pl.Datetime("us")).dt.epoch("us") / 1e6
 
 
 def problem(column: str, rows: NDArray[np.int64], message: str) -> list[Problem]:
@@ -106,12 +102,12 @@ def problem_unless(
     expected: str,
     rows: Callable[[NDArray[np.int64]], NDArray[np.int64]] = lambda rows: rows,
 ) -> list[Problem]:
-    """A problem where `right` is not true, with the first value that came. Shapes: right, values [m]."""
+    """A problem where `right` is not true, with the first wrong value. Shapes: right, values [m]."""
     if right.all(ignore_nulls=False):
         return []
     wrong = np.flatnonzero(~right.fill_null(False).to_numpy())
     first = values[int(wrong[0]) : int(wrong[0]) + 1]
     value = (first.cast(pl.String) if first.dtype.is_temporal() else first)[0]  # a year may be beyond Python's
-    came = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
-    came = came if len(came) <= 80 else f"{came[:80]} ..."
-    return problem(column, rows(wrong), f"expected {expected}; got {came}.")
+    got = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
+    got = got if len(got) <= 80 else f"{got[:80]} ..."
+    return problem(column, rows(wrong), f"expected {expected}; got {got}.")

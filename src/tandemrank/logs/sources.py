@@ -14,24 +14,38 @@ after the other as they are read, and are then read as those here are.
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from tandemrank._base import buckets, checksum
 from tandemrank._base.files import plain, regular
-from tandemrank._base.frames import PandasFrame, from_pandas, is_pandas
+from tandemrank._base.frames import UNREADABLE, PandasFrame, from_pandas, is_pandas
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
 from tandemrank.logs.json_lines import Piece, column_of
 from tandemrank.logs.repeats import KnownFiles, KnownImpressions
-from tandemrank.logs.schema import IDS, KEY, LONG, NO_ROWS, WIDE, Problem, is_long, problem_unless, schema_problems
+from tandemrank.logs.schema import (
+    IDS,
+    KEY,
+    LONG,
+    NO_ROWS,
+    WIDE,
+    Problem,
+    is_long,
+    problem_unless,
+    schema_problems,
+    seconds,
+)
 
-Source = str | Path | Sequence[str | Path] | pl.DataFrame | pl.LazyFrame | PandasFrame
+Frame = pl.DataFrame | pl.LazyFrame | PandasFrame
+Source = str | Path | Sequence[str | Path] | Frame
 
 MOST_ROWS = 10**9  # of a batch
 FORMS = {".parquet": "Parquet", ".csv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON lines"}
@@ -81,7 +95,7 @@ def batches(
                 yield Batch(name, 0, pl.DataFrame(schema=dict.fromkeys(WIDE[:3], pl.Int64)), [])
         except LogError as error:
             yield Batch(name, first, None, [Problem("", NO_ROWS, str(error))])
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        except UNREADABLE as error:
             message = f"cannot be read as {form} after row {first}: {error}. Is it whole, and is it {form}?"
             yield Batch(name, first, None, [Problem("", NO_ROWS, message)])
 
@@ -94,8 +108,13 @@ def describe(batch: Batch, problem: Problem) -> str:
     return f"{batch.name}{row}{column}: {problem.message}{more}"
 
 
+def is_frame(source: Source) -> TypeGuard[Frame]:
+    """Whether a log is a frame, of polars or of pandas."""
+    return isinstance(source, pl.DataFrame | pl.LazyFrame) or is_pandas(source)
+
+
 def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | PandasFrame | LogError]]:
-    """The files or frames of a log: name, form, data. JSON lines stay a path; a file that came before is an error."""
+    """The files or frames of a log: name, form, data. JSON lines stay a path; a file that was there before is an error."""
     if isinstance(source, pl.DataFrame | pl.LazyFrame):
         yield "the frame", "a frame", source.lazy()
     elif is_pandas(source):
@@ -112,8 +131,8 @@ def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | Pan
                     if form == "Parquet" and here.is_file() and (damage := checksum.problem(here)):
                         yield str(path), form, LogError(damage)
                         continue
-                    yield str(path), form, _opened(regular(here), form)
-            except OSError as error:  # what is at a URL does not come
+                    yield str(path), form, _opened(here, form)
+            except OSError as error:  # a URL that does not answer
                 yield str(path), form, LogError(f"cannot be read: {error.strerror or error}.")
 
 
@@ -122,6 +141,7 @@ def _form(path: str | Path) -> str | None:
 
 
 def _opened(path: Path, form: str) -> pl.LazyFrame | Path:
+    path = regular(path)
     if form == "JSON lines":
         return path
     if form == "CSV":
@@ -132,7 +152,7 @@ def _opened(path: Path, form: str) -> pl.LazyFrame | Path:
 
 def paths(source: Source) -> Iterator[str | Path]:
     """The files of a log, in their order; those at a URL are strings."""
-    if isinstance(source, pl.DataFrame | pl.LazyFrame) or is_pandas(source):
+    if is_frame(source):
         raise ConfigError("expected a log of files; got a frame. Read it with the engine local, or write it to files.")
     for path in (
         source if isinstance(source, Sequence) and not isinstance(source, str) else [cast("str | Path", source)]
@@ -140,20 +160,53 @@ def paths(source: Source) -> Iterator[str | Path]:
         yield from _paths(path)
 
 
-def impressions_in(path: str | Path) -> int:
-    """The number of impressions in a file, 0 where it cannot be read: what is wrong with it is told by reading it."""
+def impressions_in(source: str | Path | Frame) -> int:
+    """The number of impressions in a file or a frame, 0 where it cannot be read: what is wrong with it is told by reading."""
     try:
-        for _, _, data in _files(path):
-            if isinstance(data, pl.LazyFrame):
-                long = is_long(data.collect_schema().names())
-                number = pl.col("impression_id").rle().len() if long else pl.len()
-                return int(data.select(number).collect().item())
+        with _unchecked(source) as data:
             if isinstance(data, Path):
                 with data.open("rb") as lines:
                     return sum(1 for _ in lines)
-    except (LogError, pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
-        pass
-    return 0
+            long = is_long(data.collect_schema().names())
+            number = pl.col("impression_id").rle().len() if long else pl.len()
+            return int(data.select(number).collect().item())
+    except (LogError, *UNREADABLE):
+        return 0
+
+
+def times_in(source: str | Path | Frame) -> NDArray[np.float64] | None:
+    """When the impressions of a file or a frame were, in Unix seconds, -inf where one has no time.
+
+    None where there are no times, or where it cannot be read: what is wrong with it is told by reading it.  Shapes: -> [n].
+    """
+    try:
+        with _unchecked(source) as data:
+            if isinstance(data, Path):
+                return json_lines.times(data)
+            names = data.collect_schema().names()
+            if "timestamp" not in names:
+                return None
+            run = pl.col("impression_id").rle_id()
+            times = pl.col("timestamp").filter((run != run.shift(1)).fill_null(True)) if is_long(names) else "timestamp"
+            pieces = data.select(times).collect_batches(maintain_order=True)
+            found = [seconds(piece["timestamp"]).fill_null(-np.inf).to_numpy() for piece in pieces]
+            return np.concatenate([np.zeros(0), *found])
+    except (LogError, *UNREADABLE):
+        return None
+
+
+@contextmanager
+def _unchecked(source: str | Path | Frame) -> Iterator[pl.LazyFrame | Path]:
+    """A file or a frame of a log; JSON lines stay a path."""
+    if isinstance(source, pl.DataFrame | pl.LazyFrame):
+        yield source.lazy()
+    elif isinstance(source, str | Path):
+        with buckets.local(source) as here:
+            yield _opened(here, _form(source) or "Parquet")
+    else:
+        frame: Any = source  # only these columns, since values of pandas are converted one by one
+        some = ("impression_id", "item_id", "timestamp") if is_long(list(frame.columns)) else ("timestamp",)
+        yield from_pandas(frame[[c for c in some if c in frame.columns]], _checked_column).lazy()
 
 
 def longest_list(source: Source) -> int:
@@ -198,8 +251,8 @@ def _paths(path: str | Path) -> Sequence[str | Path]:
     """The files at a path: itself, those of a folder, those of a pattern."""
     path = plain(path)
     if not isinstance(path, str | Path) or str(path) == "":
-        came = "nothing" if isinstance(path, str) else type(path).__name__
-        raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; got {came}.")
+        got = "nothing" if isinstance(path, str) else type(path).__name__
+        raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; got {got}.")
     paths: Sequence[str | Path]
     try:
         if isinstance(path, str) and buckets.is_url(path):
@@ -212,7 +265,7 @@ def _paths(path: str | Path) -> Sequence[str | Path]:
         raise
     except (OSError, ValueError, re.error) as error:  # a name too long, a folder that may not be read
         raise LogError(
-            f"{str(path)[:200]}: cannot be looked at: {getattr(error, 'strerror', None) or error}."
+            f"{str(path)[:200]}: cannot be accessed: {getattr(error, 'strerror', None) or error}."
         ) from error
     if not paths:
         if (folder := Path(path)).is_dir() and any(folder.glob("journal-*-*.bin")):

@@ -157,7 +157,9 @@ def _joined(parts: Sequence[Sums]) -> Sums:
 
 def _check_propensities(has: Sequence[bool]) -> None:
     if any(has) != all(has):
-        raise LogError("some parts of the log have propensities and others have none. Read them apart, or add them.")
+        raise LogError(
+            "some parts of the log have propensities and others have none. Read them separately, or add the missing ones."
+        )
 
 
 def _sorted(columns: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -281,6 +283,12 @@ def renamed(feedback: Feedback, vocabulary: Vocabulary) -> tuple[Sums, CountsOrL
     impressions[..., query] = before
     others = feedback.others if feedback.others is not None and len(feedback.others) == len(key) else None
     return Sums(key, shown, clicks, logged, others), impressions
+
+
+def in_vocabulary(feedback: Feedback, vocabulary: Vocabulary) -> Feedback:
+    """The same feedback in the positions of a vocabulary that has all its ids."""
+    sums, impressions = renamed(feedback, vocabulary)
+    return replace(unpacked(total([sums]), vocabulary, impressions), anew=feedback.anew, heaviest=feedback.heaviest)
 
 
 def _counts(x: NDArray[np.float64]) -> bool:

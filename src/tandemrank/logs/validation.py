@@ -118,7 +118,7 @@ def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int
     names = IdRegistry(None)
     parts = _good(source, survey, names, K, limit, batch)
     first = next(parts, None)
-    feedback = tally(chain([first], parts), names.vocabulary, (), 0)[0] if first else None
+    feedback = tally(chain([first], parts), names.vocabulary)[0] if first else None
     if name := survey.odd():
         message = "expected propensities in all files or in none; this one differs from the first."
         survey.add(Found(name, "propensities", (), 0, message), limit)
@@ -128,14 +128,14 @@ def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int
         )
     log = None if feedback is None else describe_log(feedback, survey.met)
     return Validation(
-        not survey.problems,
-        tuple(survey.problems.values()),
-        len(survey.files),
-        survey.rows,
-        survey.impressions,
-        survey.usable,
-        log,
-        () if feedback is None or log is None else answers(feedback, log),
+        fit=not survey.problems,
+        problems=tuple(survey.problems.values()),
+        files=len(survey.files),
+        rows=survey.rows,
+        impressions=survey.impressions,
+        usable=survey.usable,
+        log=log,
+        answers=() if feedback is None or log is None else answers(feedback, log),
     )
 
 
@@ -162,8 +162,8 @@ def _good(source: Source, survey: _Survey, names: IdRegistry, K: int | None, lim
 def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 200_000) -> Fixed:
     """Writes the impressions without a problem as a folder of Parquet parts, with all their columns, and counts the rest.
 
-    An impression counts under the first problem it has, so kept and dropped add up. Refuses what cannot be mended by
-    leaving out impressions: an unreadable file, missing columns, propensities in some files only, nothing left.
+    An impression counts under the first problem it has, so kept and dropped add up. Refuses what leaving out
+    impressions cannot fix: an unreadable file, missing columns, propensities in some files only, nothing left.
     """
     given = [source] if isinstance(source, str | Path) else source if isinstance(source, list | tuple) else []
     given = [plain(p) for p in given]
@@ -176,12 +176,12 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
         folder.mkdir()
         for number, piece in enumerate(batches(source, batch, every_column=True)):
             if piece.frame is None:
-                raise LogError(f"{describe(piece, piece.found[0])} This cannot be mended by leaving out impressions.")
+                raise LogError(f"{describe(piece, piece.found[0])} Leaving out impressions cannot fix this.")
             survey.meet(piece)
             if parted := [problem for problem in piece.found if problem.message == TOGETHER]:
                 raise LogError(
-                    f"{describe(piece, parted[0])} This cannot be mended by leaving out impressions, of each of which a "
-                    "part would stay; `tandemrank import --from long` puts their rows together."
+                    f"{describe(piece, parted[0])} Leaving out impressions cannot fix this, since a part of each would "
+                    "stay; `tandemrank import --from long` puts their rows together."
                 )
             found, left, shown = split_good_rows(piece.frame, piece.found, names, K)
             run = impressions_of(piece.frame)
@@ -198,6 +198,6 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
         if not survey.usable:
             raise LogError("no impression of the log is without a problem, so there is nothing to write.")
         if survey.odd():
-            raise LogError("some files of the log have propensities and others have none. Mend them apart.")
+            raise LogError("some files of the log have propensities and others have none. Fix them separately.")
     dropped = tuple(Dropped(*reason, n, rows[reason]) for reason, n in impressions.items() if n)
     return Fixed(Path(path), survey.impressions, survey.usable, dropped)

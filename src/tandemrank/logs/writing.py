@@ -8,6 +8,7 @@ import polars as pl
 
 from tandemrank._base import files
 from tandemrank._base.files import Kind
+from tandemrank._base.frames import UNREADABLE
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import LogError
 from tandemrank.logs.counting import Propensities, shown_items
@@ -25,7 +26,7 @@ def write_part(frame: pl.DataFrame, folder: Path, number: int) -> None:
 def _is_marked(part: Path) -> bool:
     try:
         return MARK.items() <= pl.read_parquet_metadata(part).items()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError):
+    except UNREADABLE:
         return False
 
 

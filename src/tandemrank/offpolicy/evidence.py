@@ -144,9 +144,10 @@ def read_log(log: Source | Feedback, asked: Question) -> ReadLog:
     else:
         # Folds of impressions: a model of the one half knows the pairs of the other.
         K = None if isinstance(asked.examination, str) else len(np.asarray(asked.examination))
-        (one, other), lists = reading.read_with_lists(
+        found = reading.read_parts(
             log, (0.5,), lists=LISTS if _may_fit(asked) else 0, seed=seed, K=K, engine=asked.engine
         )
+        (one,), (other,), lists = found.train, found.held_out, found.first
         whole, folds = sums.merge([one, other]), [(one, other), (other, one)]
     learnt = whole if isinstance(asked.reward, RewardModel) else asked.reward_log
     by_query = isinstance(log, Feedback) and learnt is None

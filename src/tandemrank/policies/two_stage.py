@@ -135,7 +135,7 @@ class TwoStagePolicy:
         if pairs.shape != size:
             raise PolicyError(
                 f"pairs to exclude have the shape {pairs.shape}, but the policy has {size[0]} queries and {size[1]} items. "
-                "Take them of the policy's vocabulary (`logs.exclusion.pairs_of`)."
+                "Take them of the policy's vocabulary (`logs.pairs.pairs_of`)."
             )
         return pairs
 
@@ -155,7 +155,7 @@ class TwoStagePolicy:
 
         `sample`: a drawn list instead, one for each row by the seed: what the next round of learning needs, and what the value
         of a pair is of (`MostLikely` values the others). Give every request a seed of its own.
-        `exclude`: what must not be shown, as positions (`logs.exclusion.pairs_of` has them from a log), or as a frame with a
+        `exclude`: what must not be shown, as positions (`logs.pairs.pairs_of` has them from a log), or as a frame with a
         row per pair, `query_id` and `item_id`; ids that the policy does not know are no matter.
         A list is shorter than K where fewer items are available to the query, and empty where none is.
         """

@@ -4,8 +4,7 @@
 - `style`: the look of all figures, and a figure as SVG
 - `page`: the parts of a self-contained HTML page
 - `experiment`: the report of an experiment, a page
-- `text`: the same as Markdown and for a terminal
-- `sentences`: what the table of an experiment says
+- `text`: the same as sentences, as Markdown and for a terminal
 - `figures`: its figures: learning curves, and what held-out clicks predicted, too
 - `decision`: ship, canary or do not: the page for the meeting
 - `live_loop`: the live loop: clicks over time, and every round

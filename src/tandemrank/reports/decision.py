@@ -10,9 +10,8 @@ from tandemrank import __version__
 from tandemrank._base.files import write_text
 from tandemrank.decisions.decision import Call, Decision, PolicyDecision, guessed
 from tandemrank.decisions.segments import SegmentDifference
-from tandemrank.reports import style
-from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, table_of
-from tandemrank.reports.words import bracket, decimal, label, listed, signed
+from tandemrank.reports import page, style
+from tandemrank.reports.words import bracket, decimal, label, listed, signed, terminal_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +35,7 @@ ASSUMPTIONS = (
     "The propensities are right: we know how often the old system showed each item. The balance above is 1 if so.",
     "The examination curve is right: how much less people look at lower ranks. The command examine measures it.",
     "Tomorrow is like the log: the same queries, as often; the same users; a click is still something good.",
-    "No pair was trained on this log, and it is asked once: another pair that is looked at later should have been in the list.",
+    "No policy was trained on this log, and it is asked once: one that is looked at later should have been in the list.",
 )
 
 
@@ -53,39 +52,26 @@ def headline(decision: Decision) -> str:
 
 
 def warning(decision: Decision) -> str:
-    """For whom the chosen pair is worse, in a line; empty where for nobody."""
+    """For whom the chosen policy is worse, in a line; empty where for nobody."""
     worse = [gap for one in decision.candidates if one.name == decision.chosen for gap in one.worse_segments]
     named = [f"{gap.segment} ({signed(gap.difference)} clicks per impression)" for gap in worse]
     return f"Better on average, but worse for {listed(named)}." if worse else ""
 
 
 def text(decision: Decision) -> "RichTable":
-    """Every pair in a table for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+    """Every policy in a table for a terminal."""
+    rows = [(one.name, *_numbers(one), str(one.call)) for one in decision.candidates]
+    return terminal_table(_heads(decision, ""), rows, left=("", "call"))
 
-    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for head in ("", "estimate", f"{decision.level:.0%} interval", "at least", "call"):
-        out.add_column(head, justify="left" if head in ("", "call") else "right")
-    for one in decision.candidates:
-        out.add_row(*(Text(cell) for cell in (one.name, *_numbers(one), str(one.call))))
-    return out
+
+def _heads(decision: Decision, first: str) -> tuple[str, ...]:
+    return first, "estimate", f"{decision.level:.0%} interval", "at least", "call"
 
 
 def segment_table(decision: Decision, candidate: PolicyDecision) -> "RichTable":
-    """The segments of one pair for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    out = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, title_justify="left")
-    out.title = f"{candidate.name} by {decision.segment_column}"
-    for head in SEGMENT_HEADS:
-        out.add_column(head, justify="left" if head in ("segment", "") else "right")
-    for one in candidate.segments:
-        out.add_row(*(Text(cell) for cell in _segment_cells(one)))
-    return out
+    """The segments of one policy for a terminal."""
+    title = f"{candidate.name} by {decision.segment_column}"
+    return terminal_table(SEGMENT_HEADS, map(_segment_cells, candidate.segments), title=title, left=("segment", ""))
 
 
 SEGMENT_HEADS = ("segment", "queries", "impressions", "new", "old", "difference", "interval, all together", "")
@@ -112,28 +98,28 @@ def _numbers(one: PolicyDecision) -> tuple[str, str, str]:
 
 def write(decision: Decision, path: Path, *, command: str = "") -> Path:
     """The page as a file."""
-    return write_text(path, html(decision, command=command), REPORT)
+    return write_text(path, html(decision, command=command), page.REPORT)
 
 
 def html(decision: Decision, *, command: str = "") -> str:
-    """One page: the decision, the picture, every pair with its reasons, the segments, what has to be believed."""
+    """One page: the decision, the picture, every policy with its reasons, the segments, what has to be believed."""
     title = headline(decision)
     chosen = [one for one in decision.candidates if one.name == decision.chosen] or list(decision.candidates[:1])
     caption = (
         f"Clicks per impression above {decision.against}. Dot and line: the estimate with its {decision.level:.0%} interval, "
-        f"which is about other queries like these too; upright bar: what it is at least, all pairs together; dashed: what was "
-        f"asked, {decision.at_least:g}."
+        "which is about other queries like these too; upright bar: what it is at least, all policies together; dashed: what "
+        f"was asked, {decision.at_least:g}."
     )
     worse = f'<p class="headline"><strong>{escape(warning(decision))}</strong></p>' if warning(decision) else ""
     sections = [
         f"<header><h1>{escape(title)}</h1>{worse}<p>{escape(_minus(decision.why))}.</p>{_tiles(decision, chosen[0])}</header>",
-        figure_of("The difference", differences_figure(decision), caption),
+        page.figure_of("The difference", differences_figure(decision), caption),
         *(_segments(decision, one) for one in chosen if one.segments),
-        section("Every pair", _pairs(decision)),
-        section(f"What you have to believe for the {decision.level:.0%}", _list(assumptions(decision))),
-        reproduce(command),
+        page.section("Every policy", _pairs(decision)),
+        page.section(f"What you have to believe for the {decision.level:.0%}", page.bullets(assumptions(decision))),
+        page.reproduce(command),
     ]
-    return page(escape(title), sections, __version__)
+    return page.document(escape(title), sections, __version__)
 
 
 def _tiles(decision: Decision, one: PolicyDecision) -> str:
@@ -144,18 +130,9 @@ def _tiles(decision: Decision, one: PolicyDecision) -> str:
     if one.lower_bound is not None:
         known = not guessed(one.comparison.new, varies=True)
         sure = f"{decision.level:.0%} sure" if known else "at least, if the propensities are right"
-        boxes.append(
-            (
-                f"{one.name}, {sure}",
-                decimal(max(old + one.lower_bound, 0.0)),
-                _more(one.lower_bound, old),
-            )
-        )
-    cells = (
-        f"<div><dt>{escape(name)}</dt><dd>{number}<small>{escape(words)}</small></dd></div>"
-        for name, number, words in boxes
-    )
-    return f'<dl class="tiles">{"".join(cells)}</dl>'
+        at_least = decimal(max(old + one.lower_bound, 0.0))
+        boxes.append((f"{one.name}, {sure}", at_least, _more(one.lower_bound, old)))
+    return page.tiles(boxes)
 
 
 def _more(gap: float, old: float) -> str:
@@ -168,24 +145,16 @@ def _minus(text: str) -> str:
     return re.sub(r"(?<![\w-])-(?=\d)", "−", text)
 
 
-def _list(sentences: tuple[str, ...]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(one)}</li>' for one in sentences)}</ul>"
-
-
 def _pairs(decision: Decision) -> str:
-    heads = ("pair", "estimate", f"{decision.level:.0%} interval", "at least", "call")
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in heads)
-    lines = [
-        line(_chip(one), (f"<td>{escape(cell)}</td>" for cell in (*_numbers(one), str(one.call))))
-        for one in decision.candidates
-    ]
+    lines = [page.line(_chip(one), page.cells((*_numbers(one), str(one.call)))) for one in decision.candidates]
     reasons = "".join(
-        f"<li>{_chip(one)}: <strong>{escape(one.call)}</strong><ul>"
-        + "".join(f"<li>{escape(label(_minus(reason)))}.</li>" for reason in one.reasons)
-        + "</ul></li>"
+        f"<li>{_chip(one)}: <strong>{escape(one.call)}</strong>"
+        + page.bullets(f"{label(_minus(reason))}." for reason in one.reasons)
+        + "</li>"
         for one in decision.candidates
     )
-    return f'{table_of([f"<tr>{head}</tr>"], lines, "Every pair")}<ul class="methods">{reasons}</ul>'
+    table = page.table_of(page.heads_of(_heads(decision, "policy")), lines, "Every policy")
+    return f'{table}<ul class="methods">{reasons}</ul>'
 
 
 def _chip(one: PolicyDecision) -> str:
@@ -193,41 +162,33 @@ def _chip(one: PolicyDecision) -> str:
 
 
 def _segments(decision: Decision, candidate: PolicyDecision) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in SEGMENT_HEADS)
-    lines = []
-    for one in candidate.segments:
-        first, *rest = _segment_cells(one)
-        lines.append(line(escape(first), (f"<td>{escape(cell)}</td>" for cell in rest)))
+    lines = [page.line(escape(first), page.cells(rest)) for first, *rest in map(_segment_cells, candidate.segments)]
     title = f"{candidate.name} by {decision.segment_column}"
     picture = style.svg(segments_figure(decision, candidate), f"{title}: difference and interval of each segment.")
     box = f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">{picture}</div>'
-    return section(title, f"<figure>{box}</figure>{table_of([f'<tr>{head}</tr>'], lines, title)}")
+    return page.section(title, f"<figure>{box}</figure>{page.table_of(page.heads_of(SEGMENT_HEADS), lines, title)}")
 
 
 @style.styled
 def segments_figure(decision: Decision, candidate: PolicyDecision) -> "Figure":
-    """The difference in every segment of a pair: a dot and its interval; those that are surely worse in their own colour."""
+    """The difference in every segment of a policy: a dot and its interval; those that are surely worse in their own colour."""
     found = candidate.segments[::-1]
-    figure, axes = style.panels(1, 1, 0.9 + 0.3 * len(found))
-    axis = axes[0, 0]
+    names, above = [one.segment for one in found], f"clicks per impression above {decision.against}"
+    figure, axis = style.lines_figure(names, 0.9 + 0.3 * len(found), above)
     axis.axvline(0.0, color=style.THEME["ink"], lw=1.2)
     for y, one in enumerate(found):
         colour = style.THEME[COLOURS[Call.DO_NOT if one.worse else Call.SHIP if one.interval[0] > 0 else Call.CANARY]]
         style.interval_line(axis, y, *one.interval, colour, across=True)
         axis.plot(one.difference, y, marker="s" if one.worse else "o", color=colour, ms=7)
-    axis.set_yticks(range(len(found)), [one.segment for one in found])
-    axis.set(ylim=(-0.6, len(found) - 0.4), xlabel=f"clicks per impression above {decision.against}")
-    axis.grid(False, axis="y")
-    axis.margins(x=0.08)
     return figure
 
 
 @style.styled
 def differences_figure(decision: Decision) -> "Figure":
-    """Every pair's difference: a dot, its interval, its bound, and the line that it has to be right of."""
+    """Every policy's difference: a dot, its interval, its bound, and the line that it has to be right of."""
     candidates = decision.candidates[::-1]
-    figure, axes = style.panels(1, 1, 1.0 + 0.42 * len(candidates))
-    axis = axes[0, 0]
+    names, above = [one.name for one in candidates], f"clicks per impression above {decision.against}"
+    figure, axis = style.lines_figure(names, 1.0 + 0.42 * len(candidates), above)
     axis.axvline(decision.at_least, color=style.THEME["ink"], lw=1.2, ls="--")
     for y, one in enumerate(candidates):
         colour = style.THEME[COLOURS[one.call]]
@@ -238,10 +199,5 @@ def differences_figure(decision: Decision) -> "Figure":
         inside = colour if one.name == decision.chosen else style.THEME["page"]
         axis.plot(one.comparison.difference, y, marker=MARKERS[one.call], color=colour, ms=8, mew=1.6, mfc=inside)
         estimate, _, bound = _numbers(one)
-        words = f"{one.call}: {estimate}, at least {bound}"
-        axis.annotate(words, (1, y), (6, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
-    axis.set_yticks(range(len(candidates)), [one.name for one in candidates])
-    axis.set(ylim=(-0.6, len(candidates) - 0.4), xlabel=f"clicks per impression above {decision.against}")
-    axis.grid(False, axis="y")
-    axis.margins(x=0.08)
+        style.beside(axis, y, f"{one.call}: {estimate}, at least {bound}")
     return figure

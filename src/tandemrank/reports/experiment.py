@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from tandemrank._base import files
 from tandemrank.experiments.results import Mean, Setting, Table
-from tandemrank.reports import figures
-from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
-from tandemrank.reports.sentences import MEASURES, headline, interval_note, what_was_run
+from tandemrank.reports import figures, page
 from tandemrank.reports.style import slots
-from tandemrank.reports.words import ABOUT, bracket, closely, count, decimal, label, signed, switches
+from tandemrank.reports.text import MEASURES, headline, interval_note, what_was_run
+from tandemrank.reports.words import bracket, closely, count, decimal, label, signed, switches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,35 +24,29 @@ if TYPE_CHECKING:
 
 def write(table: Table, path: str | Path) -> Path:
     """Writes the page in one piece and returns its path."""
-    return files.write_text(path, html(table), REPORT)
+    return files.write_text(path, html(table), page.REPORT)
 
 
 def html(table: Table) -> str:
     """One self-contained page: figures inside, no script, no request, readable in light, in dark and on paper."""
     title = escape(table.title)
+    methods = page.methods_of({method: _chip(table, method) for method in table.methods})
     grid = _grid(table) if len(table.settings) > 1 else ""
-    sentences = "".join(f"<li>{escape(sentence)}</li>" for sentence in headline(table))
     sections = [
-        f"<header><h1>{title}</h1><p>{escape(what_was_run(table))}</p>{_methods(table)}</header>",
-        section("Who is ahead", _tiles(table) + (f'<ul class="headline">{sentences}</ul>' if sentences else "")),
-        section(f"NDCG@{table.K} of every method", grid + _measures(table)),
+        f"<header><h1>{title}</h1><p>{escape(what_was_run(table))}</p>{methods}</header>",
+        page.section("Who is ahead", _tiles(table) + page.bullets(headline(table), ' class="headline"')),
+        page.section(f"NDCG@{table.K} of every method", grid + _measures(table)),
         *_figures(table),
         _seconds(table),
-        switches_of(switches(table.switches, table.switch_help)),
-        reproduce(table.command),
+        page.switches_of(switches(table.switches, table.switch_help)),
+        page.reproduce(table.command),
     ]
-    return page(title, sections, table.version)
+    return page.document(title, sections, table.version)
 
 
 def _chip(table: Table, method: str) -> str:
     """A method's name in its colour."""
-    return chip(method, slots(table.methods)[method])
-
-
-def _methods(table: Table) -> str:
-    known = [method for method in table.methods if method in ABOUT]
-    lines = (f"<li>{_chip(table, method)}: {escape(ABOUT[method])}.</li>" for method in known)
-    return f'<ul class="methods">{"".join(lines)}</ul>' if known else ""
+    return page.chip(method, slots(table.methods)[method])
 
 
 def _tiles(table: Table) -> str:
@@ -64,17 +57,13 @@ def _tiles(table: Table) -> str:
     if method is None:
         return ""
     ndcg = table.ndcg(method, setting)
-    tiles = [(f"NDCG@{table.K}", decimal(ndcg.mean), bracket(ndcg.low, ndcg.high))]
-    tiles += [(f"− {label(d.against)}", closely(d.mean), bracket(d.low, d.high, closely)) for d in own]
+    boxes = [(f"NDCG@{table.K}", decimal(ndcg.mean), bracket(ndcg.low, ndcg.high))]
+    boxes += [(f"− {label(d.against)}", closely(d.mean), bracket(d.low, d.high, closely)) for d in own]
     for reference in table.references:
         if reference.name == "production" and all(d.against != "production" for d in own):
-            tiles.append(("− Production", signed(ndcg.mean - reference.ndcg.mean), "difference of the means"))
-    boxes = (
-        f"<div><dt>{escape(label(method))} {escape(name)}</dt><dd>{size}<small>{bounds or 'no interval'}</small></dd></div>"
-        for name, size, bounds in tiles
-    )
+            boxes.append(("− Production", signed(ndcg.mean - reference.ndcg.mean), "difference of the means"))
     where = f"K2 = {setting[0]:,} candidates, N = {setting[1]:,} impressions; in brackets the 95% interval."
-    return f'<dl class="tiles">{"".join(boxes)}</dl><p class="note">{where}</p>'
+    return page.tiles([(f"{label(method)} {name}", size, words or "no interval") for name, size, words in boxes], where)
 
 
 def _td(value: Mean, more: str = "", kind: str = "", digits: int = 3) -> str:
@@ -100,13 +89,15 @@ def _setting_heads(table: Table) -> list[str]:
 
 def _grid(table: Table) -> str:
     """Methods by settings, as the paper prints it."""
-    lines = [line(_chip(table, m), (_ndcg(table, m, setting) for setting in table.settings)) for m in table.methods]
+    lines = [
+        page.line(_chip(table, m), (_ndcg(table, m, setting) for setting in table.settings)) for m in table.methods
+    ]
     for reference in table.references:
         value = _td(reference.ndcg, kind=f' colspan="{len(table.settings)}"')
-        lines.append(line(escape(label(reference.name)), [value], ' class="reference"'))
+        lines.append(page.line(escape(label(reference.name)), [value], ' class="reference"'))
     beside = " In italics, what the paper prints." if table.paper else ""
     note = f'<p class="note">In brackets the 95% interval; the highest of each column is bold.{beside}</p>'
-    return f'<div class="dense">{table_of(_setting_heads(table), lines, "NDCG by method and setting")}</div>{note}'
+    return f'<div class="dense">{page.table_of(_setting_heads(table), lines, "NDCG by method and setting")}</div>{note}'
 
 
 def _measures(table: Table) -> str:
@@ -121,20 +112,20 @@ def _measures(table: Table) -> str:
     for row in table.rows:
         where = f"<td>{row.K2:,}</td><td>{count(row.N)}</td>" if several else ""
         others = (_td(Mean(row.mean(figure))) for figure in list(MEASURES)[1:])
-        lines.append(line(_chip(table, row.method), [where, _ndcg(table, row.method, row.setting), *others]))
+        lines.append(page.line(_chip(table, row.method), [where, _ndcg(table, row.method, row.setting), *others]))
     for reference in table.references:
         values = (_td(reference.of(figure)) for figure in MEASURES)
         where = "<td></td><td></td>" if several else ""
-        lines.append(line(escape(label(reference.name)), [where, *values], ' class="reference"'))
-    body = table_of(heads, lines, "All measures")
+        lines.append(page.line(escape(label(reference.name)), [where, *values], ' class="reference"'))
+    body = page.table_of(heads, lines, "All measures")
     body = f"<details><summary>All measures of every setting</summary>{body}</details>" if several else body
     full = any(reference.name == "full information" for reference in table.references)
     return body + (f'<p class="note">{FULL_INFORMATION}</p>' if full else "") if lines else ""
 
 
 FULL_INFORMATION = (
-    "Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a pair with a "
-    "memory may be ahead."
+    "Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a policy "
+    "with a memory may be ahead."
 )
 
 
@@ -145,10 +136,10 @@ def _seconds(table: Table) -> str:
     for method in table.methods:
         rows = (table.row(method, setting) for setting in table.settings)
         values = (_td(Mean() if row is None else Mean(row.seconds_mean), digits=1) for row in rows)
-        lines.append(line(_chip(table, method), values))
-    body = table_of(_setting_heads(table), lines, "Seconds per training")
+        lines.append(page.line(_chip(table, method), values))
+    body = page.table_of(_setting_heads(table), lines, "Seconds per training")
     note = "<p>The first training on a machine also compiles its kernels, which are kept on disk from then on.</p>"
-    return section("Seconds per training", f'{note}<div class="narrow">{body}</div>')
+    return page.section("Seconds per training", f'{note}<div class="narrow">{body}</div>')
 
 
 def figures_of(table: Table) -> "list[tuple[str, Callable[[Table], Figure], str]]":
@@ -173,11 +164,11 @@ def figures_of(table: Table) -> "list[tuple[str, Callable[[Table], Figure], str]
          f"NDCG@{K} as predicted from held-out clicks alone, against the truth, epoch by epoch. The mean distance is "
          f"{gap:.3f} over {len(judged):,} epochs; a perfect prediction is on the diagonal."),
         (recall, "How the two stages share the work", figures.stages,
-         f"Left: NDCG@{K} of the generator's own {K} best, of the re-ranker choosing from all items, and of the pair. Right: "
+         f"Left: NDCG@{K} of the generator's own {K} best, of the re-ranker choosing from all items, and of the policy. Right: "
          f"the share of the relevant items among the candidates, and of the {K} items that both stages alone would show."),
     ]  # fmt: skip
     return [(title, draw, caption) for wanted, title, draw, caption in drawn if wanted]
 
 
 def _figures(table: Table) -> list[str]:
-    return [figure_of(title, draw(table), caption) for title, draw, caption in figures_of(table)]
+    return [page.figure_of(title, draw(table), caption) for title, draw, caption in figures_of(table)]

@@ -2,21 +2,27 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tandemrank.experiments.results import Mean, Setting, Table
-from tandemrank.reports.style import THEME, Look, interval_line, look_of, panels, styled
+from tandemrank.experiments.results import Curve, Mean, Point, Setting, Table
+from tandemrank.reports.style import (
+    THEME,
+    Look,
+    beside,
+    interval_line,
+    lines_figure,
+    look_of,
+    mark_phase,
+    panels,
+    styled,
+)
 from tandemrank.reports.words import closely, count, label
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-from typing import TYPE_CHECKING, Any
-
-from tandemrank.experiments.results import Curve, Point
-from tandemrank.reports.style import mark_phase
 
 
 def _spread(values: Sequence[float], gap: float) -> list[float]:
@@ -71,8 +77,8 @@ def levels(table: Table) -> "Figure":
     ]
     points += [(r.name, {"color": THEME["muted"], "marker": "|"}, r.ndcg) for r in table.references]
     points = sorted((p for p in points if math.isfinite(p[2].mean)), key=lambda p: p[2].mean)
-    figure, axes = panels(1, 1, 0.8 + 0.3 * len(points))
-    axis = axes[0, 0]
+    names = [label(name) for name, *_ in points]
+    figure, axis = lines_figure(names, 0.8 + 0.3 * len(points), "NDCG of the most likely list")
     for y, (_, look, value) in enumerate(points):
         colour, wide = look["color"], look["marker"] == "|"
         axis.plot([0, value.mean], [y, y], color=colour, lw=0.8, alpha=0.35)
@@ -80,12 +86,9 @@ def levels(table: Table) -> "Figure":
         axis.plot(value.mean, y, **look, ms=9 if wide else 7, mew=2 if wide else 1)
         words = f"{value.mean:.3f}"
         axis.annotate(words, (value.mean, y), (12, 0), textcoords="offset points", va="center", color=colour)
-    axis.set_yticks(range(len(points)), [label(name) for name, *_ in points])
     for tick, (_, look, _) in zip(axis.get_yticklabels(), points, strict=True):
         tick.set_color(look["color"])
-    axis.set(xlim=(0, min(1.08 * max((p[2].mean for p in points), default=1), 1.05)), ylim=(-0.6, len(points) - 0.4))
-    axis.set_xlabel("NDCG of the most likely list")
-    axis.grid(False, axis="y")
+    axis.set_xlim(0, min(1.08 * max((p[2].mean for p in points), default=1), 1.05))
     return figure
 
 
@@ -108,7 +111,7 @@ def differences(table: Table) -> "Figure":
             axis.plot(entry.mean, y, **look, ms=7, mew=1.6, mfc=inside)
             words = closely(entry.mean)
             words += "" if entry.verdict == "unknown" else f" [{closely(entry.low)}, {closely(entry.high)}]"
-            axis.annotate(words, (1, y), (4, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
+            beside(axis, y, words, 4)
         axis.set_title(f"{label(method)} − {label(against)}")
         axis.set(ylim=(-0.6, len(places) - 0.4), xlabel="difference in NDCG")
         axis.set_yticks(range(len(places)), [f"K2 = {K2:,}, N = {count(N)}" for K2, N in places])
@@ -176,7 +179,7 @@ def against_K2(table: Table) -> "Figure":
 
 @styled
 def stages(table: Table) -> "Figure":
-    """The two stages: NDCG of each alone and of the pair; recall of the generator and overlap of what both would show."""
+    """The two stages: NDCG of each alone and of the policy; recall of the generator and overlap of what both would show."""
     wanted = stage_settings(table)
     shown = [row for setting in wanted for m in table.methods if (row := table.row(m, setting)) is not None][::-1]
     figure, axes = panels(1, 2, 1.1 + 0.3 * len(shown), sharey=True, gridspec_kw={"width_ratios": [1.25, 1]})
@@ -203,7 +206,7 @@ def stages(table: Table) -> "Figure":
     return figure
 
 
-STAGE_TITLES = ("△ generator alone\u2003□ re-ranker alone\u2003● the pair", "◆ recall@K2\u2003◇ overlap")
+STAGE_TITLES = ("△ generator alone\u2003□ re-ranker alone\u2003● the policy", "◆ recall@K2\u2003◇ overlap")
 
 
 def stage_settings(table: Table) -> list[Setting]:
@@ -275,7 +278,7 @@ def _runs(axis: "Axes", curves: Sequence[Curve], colour: str) -> None:
             _one_run(axis, epochs, start, look)
         mark_phase(axis, phase, start)
         start += max(len(epochs) for epochs in runs)
-    axis.set_xlim(0.5, max(start, 1) + 0.5)  # a pair that was not trained has no epoch
+    axis.set_xlim(0.5, max(start, 1) + 0.5)  # a policy that was not trained has no epoch
 
 
 def _one_run(axis: "Axes", epochs: Sequence[Point], start: int, look: dict[str, Any]) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from tandemrank import __version__
 from tandemrank._base.files import write_json, write_text
 from tandemrank.experiments.live_loop import LiveResult, Round
-from tandemrank.reports import style
-from tandemrank.reports.page import REPORT, figure_of, line, page, reproduce, section, table_of
-from tandemrank.reports.words import bracket, decimal, signed
+from tandemrank.reports import page, style
+from tandemrank.reports.words import bracket, decimal, signed, terminal_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,7 +21,7 @@ CAPTION = (
 )
 
 
-def cells(one: Round) -> list[str]:
+def of_round(one: Round) -> list[str]:
     """A round as words."""
     canary = (
         ["–"] * 4
@@ -45,30 +44,20 @@ def headline(found: LiveResult) -> str:
 
 def text(found: LiveResult) -> "RichTable":
     """The rounds in a table for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    out = Table(*HEADS, title=headline(found), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for one in found.rounds:
-        out.add_row(*cells(one))
-    return out
+    return terminal_table(HEADS, map(of_round, found.rounds), title=headline(found), left=HEADS)
 
 
 def write(found: LiveResult, folder: Path, *, command: str = "") -> None:
     """`report.html` and `summary.json`."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in HEADS)
-    lines = [
-        line(escape(first), (f"<td>{escape(cell)}</td>" for cell in rest))
-        for first, *rest in (cells(one) for one in found.rounds)
-    ]
-    reasons = "".join(f"<li>Round {one.number}: {escape(one.call)}: {escape(one.why)}.</li>" for one in found.rounds)
+    lines = [page.line(escape(first), page.cells(rest)) for first, *rest in map(of_round, found.rounds)]
+    reasons = page.bullets(f"Round {one.number}: {one.call}: {one.why}." for one in found.rounds)
     sections = [
         f"<header><h1>The live loop</h1><p>{escape(headline(found))}.</p></header>",
-        figure_of("Clicks over time", clicks_over_time(found), CAPTION),
-        section("Every round", table_of([f"<tr>{head}</tr>"], lines, "Every round") + f"<ul>{reasons}</ul>"),
-        reproduce(command),
+        page.figure_of("Clicks over time", clicks_over_time(found), CAPTION),
+        page.section("Every round", page.table_of(page.heads_of(HEADS), lines, "Every round") + reasons),
+        page.reproduce(command),
     ]
-    write_text(folder / "report.html", page("The live loop", sections, __version__), REPORT)
+    write_text(folder / "report.html", page.document("The live loop", sections, __version__), page.REPORT)
     write_json(folder / "summary.json", found.summary())
 
 

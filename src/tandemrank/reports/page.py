@@ -1,12 +1,12 @@
 """The parts of a self-contained HTML page in our look."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import TYPE_CHECKING
 
 from tandemrank._base.files import Kind
 from tandemrank.reports import style
-from tandemrank.reports.words import Switch, label
+from tandemrank.reports.words import ABOUT, Switch, label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,7 +16,7 @@ GENERATOR = '<meta name="generator" content="TandemRank">'
 REPORT = Kind("report", check=lambda path: GENERATOR in path.read_text(encoding="utf-8", errors="replace"))
 
 
-def page(title: str, sections: Iterable[str], version: str) -> str:
+def document(title: str, sections: Iterable[str], version: str) -> str:
     """Sections, HTML already, as a page in our look."""
     body = "\n".join(filter(None, sections))
     return PAGE.format(title=title, css=stylesheet(), body=body, version=escape(version))
@@ -67,6 +67,38 @@ def table_of(heads: Iterable[str], lines: Iterable[str], name: str) -> str:
     )
 
 
+def heads_of(names: Iterable[str]) -> list[str]:
+    """The line of names over a table."""
+    heads = (f'<th scope="col">{escape(name)}</th>' for name in names)
+    return [f"<tr>{''.join(heads)}</tr>"]
+
+
+def cells(values: Iterable[str]) -> list[str]:
+    """Text as cells of a line."""
+    return [f"<td>{escape(value)}</td>" for value in values]
+
+
+def bullets(sentences: Iterable[str], kind: str = "") -> str:
+    """Sentences as a list; nothing where there are none."""
+    lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    return f"<ul{kind}>{lines}</ul>" if lines else ""
+
+
+def methods_of(chips: Mapping[str, str]) -> str:
+    """What each method does, after its name in its colour; nothing where no method is known."""
+    lines = "".join(f"<li>{chip}: {escape(ABOUT[method])}.</li>" for method, chip in chips.items() if method in ABOUT)
+    return f'<ul class="methods">{lines}</ul>' if lines else ""
+
+
+def tiles(boxes: Iterable[tuple[str, str, str]], note: str = "") -> str:
+    """The few numbers to remember: what each is, the number, and a word under it."""
+    divs = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(number)}<small>{escape(words)}</small></dd></div>"
+        for name, number, words in boxes
+    )
+    return f'<dl class="tiles">{divs}</dl>' + (f'<p class="note">{escape(note)}</p>' if note else "")
+
+
 def line(first: str, rest: Iterable[str], kind: str = "") -> str:
     """A line of a table."""
     return f'<tr{kind}><th scope="row">{first}</th>{"".join(rest)}</tr>'
@@ -74,7 +106,7 @@ def line(first: str, rest: Iterable[str], kind: str = "") -> str:
 
 def switches_of(switches: Iterable[Switch]) -> str:
     """Every switch with its value and what it is."""
-    heads = ['<tr><th scope="col">switch</th><th scope="col">value</th><th scope="col">what it is</th></tr>']
+    heads = heads_of(("switch", "value", "what it is"))
     lines = [
         line(f"<code>{escape(name)}</code>", [f"<td><code>{escape(value)}</code></td><td>{escape(words)}</td>"])
         for name, value, words in switches

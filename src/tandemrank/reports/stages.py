@@ -1,6 +1,6 @@
 """The study of two models in words and as a figure: Joint less its best rival, setting by setting.
 
-A single stage that scores everything is a rival too; beside it stands the best pair of the same two stages, since what two
+A single stage that scores everything is a rival too; beside it stands the best policy of the same two stages, since what two
 stages are there for is that the better model cannot score everything.
 """
 
@@ -23,7 +23,7 @@ def markdown(table: StudyTable) -> str:
         return "No setting has a finished run of Joint and a rival yet.\n"
     names = list(dict.fromkeys(line.name for setting in table.settings for line in setting.lines))
     head = ["generator, then re-ranker", "K2", "N", "clicked items", *map(label, names)]
-    head += ["Joint less the best other pair", "less its best rival"]
+    head += ["Joint less the best other policy", "less its best rival"]
     rows = [_row(head), _row(["---"] * len(head))]
     for setting in table.settings:
         found = {line.name: f"{decimal(line.ndcg.mean)} ({line.ndcg.n})" for line in setting.lines}
@@ -48,8 +48,10 @@ def _gains(setting: SettingResult, pairs_only: bool) -> list[str]:
 
 @styled
 def gains(table: StudyTable) -> "Figure":
-    """Joint less the best other pair, without and with the generator's score: a dot per run, the mean with its interval, a row
-    per setting, which names the rival of the one without."""
+    """Joint less the best other policy, without and with the generator's score: a row per setting, with its rival's name.
+
+    A dot per run, the mean with its interval.
+    """
     rows = [setting for setting in table.settings if setting.best(pairs_only=True) is not None]
     figure, axes = panels(1, 1, 1.2 + 0.52 * max(len(rows), 1))
     axis = axes[0, 0]
@@ -66,7 +68,7 @@ def gains(table: StudyTable) -> "Figure":
     axis.set_yticks(range(len(rows)), [_words(one) for one in rows])
     axis.invert_yaxis()
     axis.legend(frameon=False, loc="best")
-    axis.set_xlabel("NDCG@10 of Joint less that of the best other pair")
+    axis.set_xlabel("NDCG@10 of Joint less that of the best other policy")
     return figure
 
 

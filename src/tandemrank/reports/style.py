@@ -78,6 +78,22 @@ def panels(rows: int, columns: int, height: float, **options: Any) -> "tuple[Fig
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def lines_figure(names: Sequence[str], height: float, xlabel: str) -> "tuple[Figure, Axes]":
+    """A figure with one named line for each dot and its interval, the first name lowest."""
+    figure, axes = panels(1, 1, height)
+    axis = axes[0, 0]
+    axis.set_yticks(range(len(names)), names)
+    axis.set(ylim=(-0.6, len(names) - 0.4), xlabel=xlabel)
+    axis.grid(False, axis="y")
+    axis.margins(x=0.08)
+    return figure, axis
+
+
+def beside(axis: "Axes", y: float, words: str, gap: float = 6) -> None:
+    """Words right of the axes, in the line at y."""
+    axis.annotate(words, (1, y), (gap, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
+
+
 def svg(figure: "Figure", alt: str = "") -> str:
     """The figure as SVG for a page: the same bytes every time, no ids that another figure could have, words as words."""
     out = io.StringIO()

@@ -1,10 +1,10 @@
-"""What came of training on a log of one's own: sentences, a table for the terminal, one self-contained HTML page, and all the
+"""The report of `learn`: sentences, a table for the terminal, one self-contained HTML page, and all the
 files that `learn` leaves in its folder.
 """
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from itertools import combinations
@@ -20,9 +20,8 @@ from tandemrank.errors import ConfigError
 from tandemrank.offpolicy.comparison import FrequencyGroup
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import CARE_QUERIES, Verdict
-from tandemrank.reports import style
-from tandemrank.reports.page import REPORT, chip, figure_of, line, page, reproduce, section, switches_of, table_of
-from tandemrank.reports.words import ABOUT, bracket, decimal, label, listed, signed, switches
+from tandemrank.reports import page, style
+from tandemrank.reports.words import bracket, decimal, label, listed, signed, switches, terminal_table
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.history import Epoch, chosen_epochs
 from tandemrank.training.results import Difference, Learned, are_same_policy
@@ -64,7 +63,7 @@ def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0) -> W
     for method, trained in learned.trained.items():
         write_json(out / method / "history.json", trained.history)
         policies[str(method)] = trained.policy.save(out / method / "policy")
-    report = write_text(out / "report.html", html(learned, command=command, seed=seed), REPORT)
+    report = write_text(out / "report.html", html(learned, command=command, seed=seed), page.REPORT)
     summary = {
         "command": command,
         "version": __version__,
@@ -105,7 +104,7 @@ def sentences(learned: Learned) -> list[str]:
         if getattr(trained, fact)
     ]
     noted += [
-        f"{label(a)} and {label(b)} came to the same policy, to the bit."
+        f"{label(a)} and {label(b)} are the same policy, to the bit."
         for a, b in combinations(learned.trained, 2)
         if are_same_policy(learned.trained[a].policy, learned.trained[b].policy)
     ]
@@ -182,27 +181,15 @@ def _interval(found: Value, write: Callable[[float], str] = decimal) -> str:
 
 def text(learned: Learned) -> "RichTable":
     """The values for a terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    out = Table(
-        title="clicks per impression, and the gain over production, on impressions that were kept for this",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-    for head in ("", "clicks", "95% interval", "gain", "95% interval", "at least", "verdict"):
-        out.add_column(head, justify="left" if head in ("", "verdict") else "right")
+    rows = []
     for name, value, gap in _sides(learned):
         above = ("–", "") if gap is None else _above(gap)
         bound = None if gap is None else gap.comparison.lower_bound
         surely = "" if bound is None else signed(bound)
-        cells = (label(name), decimal(value.value), _interval(value), *above, surely, str(value.verdict))
-        out.add_row(*(Text(cell) for cell in cells))
-    return out
+        rows.append((label(name), decimal(value.value), _interval(value), *above, surely, str(value.verdict)))
+    title = "clicks per impression, and the gain over production, on impressions that were kept for this"
+    heads = ("", "clicks", "95% interval", "gain", "95% interval", "at least", "verdict")
+    return terminal_table(heads, rows, title=title, left=("", "verdict"))
 
 
 def _above(gap: Difference) -> tuple[str, str]:
@@ -216,7 +203,7 @@ def what_was_run(learned: Learned) -> str:
     return (
         f"A live system showed lists of up to {log.list_length} of {log.items:,} items to {log.queries:,} queries, "
         f"{log.impressions:,.0f} times, and {log.clicks:,.0f} clicks were logged. {made(learned)} The list has {policy.K} "
-        f"places. {log.train:,.0f} impressions were learned from{stopping} and {log.evaluation:,.0f} value what came out."
+        f"places. {log.train:,.0f} impressions were learned from{stopping} and {log.evaluation:,.0f} value the result."
     )
 
 
@@ -244,36 +231,35 @@ def made(learned: Learned) -> str:
 
 def html(learned: Learned, *, command: str = "", seed: int = 0) -> str:
     """One self-contained page: what the log is, what each policy is worth, how training went, every switch."""
-    found = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(learned))
-    methods = "".join(f"<li>{_chip(method)}: {escape(ABOUT[method])}.</li>" for method in learned.trained)
+    methods = page.methods_of({str(method): _chip(method) for method in learned.trained})
     title = "Both stages, trained from a click log" if learned.was_trained else "What a click log says"
     by = ", ".join(dict.fromkeys(str(value.estimator).replace("_", " ") for value in learned.values.values()))
     sections = [
-        f'<header><h1>{title}</h1><p>{escape(what_was_run(learned))}</p><ul class="methods">{methods}</ul></header>',
-        section("What it is worth", f'{_tiles(learned)}<ul class="headline">{found}</ul>'),
-        figure_of(
+        f"<header><h1>{title}</h1><p>{escape(what_was_run(learned))}</p>{methods}</header>",
+        page.section("What it is worth", _tiles(learned) + page.bullets(sentences(learned), ' class="headline"')),
+        page.figure_of(
             "Clicks per impression",
             values_figure(learned),
             f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that nothing before "
             "has seen; production's is what these impressions show. Hollow: this log cannot answer for it.",
         ),
-        section("Drawn lists or the most likely ones", _listed(deployment(learned))),
-        section("For whom", _frequencies(learned)),
-        section("Whether production is kept", _listed(gate_sentences(learned))),
-        section("What the numbers rest on", _diagnostics(learned)),
+        page.section("Drawn lists or the most likely ones", page.bullets(deployment(learned))),
+        page.section("For whom", _frequencies(learned)),
+        page.section("Whether production is kept", page.bullets(gate_sentences(learned))),
+        page.section("What the numbers rest on", _diagnostics(learned)),
         _curves(learned),
-        section("The log", _log(learned)),
-        switches_of(switches(_switches(learned, seed), switch_help(type(learned.config)))),
-        reproduce(command),
+        page.section("The log", _log(learned)),
+        page.switches_of(switches(_switches(learned, seed), switch_help(type(learned.config)))),
+        page.reproduce(command),
     ]
-    return page(title, sections, __version__)
+    return page.document(title, sections, __version__)
 
 
 def _curves(learned: Learned) -> str:
     """How training went; nothing where nothing was trained."""
     if not learned.was_trained:
         return ""
-    return figure_of("Learning curves", curves_figure(learned), JUDGED if learned.log.held_out else NOT_JUDGED)
+    return page.figure_of("Learning curves", curves_figure(learned), JUDGED if learned.log.held_out else NOT_JUDGED)
 
 
 JUDGED = (
@@ -302,33 +288,27 @@ def gate_sentences(learned: Learned) -> list[str]:
     return found
 
 
-def _listed(sentences: Sequence[str]) -> str:
-    lines = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return f"<ul>{lines}</ul>" if lines else ""
-
-
 def _frequencies(learned: Learned) -> str:
-    """Every pair against production, by how often a query came in the log."""
-    return _listed([
+    """Every policy against production, by how often a query came in the log."""
+    return page.bullets(
         f"{label(method)}, queries that came {_times(group)}: {signed(group.difference)} "
         f"{bracket(*group.interval, signed)} clicks per impression against production's {decimal(group.old)} "
         f"({group.impressions:,.0f} impressions of {group.queries:,} queries)."
         for method, groups in learned.by_frequency.items()
         for group in groups
-    ])  # fmt: skip
+    )
 
 
 def _chip(method: str) -> str:
-    return chip(method, style.SLOTS.get(method))
+    return page.chip(method, style.SLOTS.get(method))
 
 
 def _tiles(learned: Learned) -> str:
-    boxes = []
-    for name, value, gap in _sides(learned):
-        more = "clicks per impression" if gap is None else " ".join(_above(gap))
-        boxes.append(f"<div><dt>{escape(label(name))}</dt><dd>{decimal(value.value)}<small>{more}</small></dd></div>")
-    note = "Clicks per impression; under each its distance from production with the 95% interval."
-    return f'<dl class="tiles">{"".join(boxes)}</dl><p class="note">{note}</p>'
+    boxes = [
+        (label(name), decimal(value.value), "clicks per impression" if gap is None else " ".join(_above(gap)))
+        for name, value, gap in _sides(learned)
+    ]
+    return page.tiles(boxes, "Clicks per impression; under each its distance from production with the 95% interval.")
 
 
 RESTS_ON = (
@@ -341,23 +321,23 @@ RESTS_ON = (
 def _diagnostics(learned: Learned) -> str:
     """What every value rests on, and the verdict with its reasons."""
     heads = (f'<th scope="col">{name}<small>{words}</small></th>' for name, words in RESTS_ON)
-    lines = [line(_chip(m), (f"<td>{cell}</td>" for cell in _rests_on(value))) for m, value in learned.values.items()]
+    lines = [page.line(_chip(m), page.cells(_rests_on(value))) for m, value in learned.values.items()]
     verdicts = "".join(
         f"<li>{_chip(m)}: <strong>{escape(value.verdict)}</strong>: {escape('; '.join(value.reasons))}.</li>"
         for m, value in learned.values.items()
     )
-    table = table_of([f'<tr><th scope="col">method</th>{"".join(heads)}</tr>'], lines, "Diagnostics")
+    table = page.table_of([f'<tr><th scope="col">method</th>{"".join(heads)}</tr>'], lines, "Diagnostics")
     return f'{table}<ul class="methods">{verdicts}</ul>'
 
 
 def _rests_on(value: Value) -> list[str]:
-    cells, found = [decimal(value.value), decimal(value.lower_bound)], value.diagnostics
+    sizes, found = [decimal(value.value), decimal(value.lower_bound)], value.diagnostics
     if found is None:
-        return cells + ["–"] * (len(RESTS_ON) - 2)
+        return sizes + ["–"] * (len(RESTS_ON) - 2)
     effective = f"{found.effective_sample_size:,.0f}" if math.isfinite(found.effective_sample_size) else "–"
     shares = (found.unsupported, found.lost_at_generator, found.lost_at_ranker)
     of_exposure = [f"{share:.1%}" if math.isfinite(share) else "–" for share in shares]
-    return [*cells, effective, decimal(found.largest_weight), *of_exposure, decimal(found.balance)]
+    return [*sizes, effective, decimal(found.largest_weight), *of_exposure, decimal(found.balance)]
 
 
 def _log(learned: Learned) -> str:
@@ -372,8 +352,8 @@ def _log(learned: Learned) -> str:
         ("propensities", f"{learned.propensity}: {learned.propensity_reason}"),
         *([("training started from", learned.start.words)] if learned.was_trained else []),
     ]
-    lines = [line(escape(name), [f"<td>{escape(value)}</td>"]) for name, value in facts]
-    return f'<div class="words">{table_of([], lines, "The log")}</div>'
+    lines = [page.line(escape(name), page.cells([value])) for name, value in facts]
+    return f'<div class="words">{page.table_of([], lines, "The log")}</div>'
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
@@ -383,19 +363,14 @@ def _log(learned: Learned) -> str:
 def values_figure(learned: Learned) -> "Figure":
     """The value of production and of every method: a dot and an interval each."""
     sides = _sides(learned)[::-1]
-    figure, axes = style.panels(1, 1, 0.8 + 0.36 * len(sides))
-    axis = axes[0, 0]
+    names = [label(name) for name, *_ in sides]
+    figure, axis = style.lines_figure(names, 0.8 + 0.36 * len(sides), "clicks per impression")
     for y, (name, value, _) in enumerate(sides):
         look = style.look_of(name)
         style.interval_line(axis, y, *value.interval, look["color"], across=True)
         inside = style.THEME["page"] if value.verdict == Verdict.REFUSE else look["color"]
         axis.plot(value.value, y, **look, ms=7, mew=1.6, mfc=inside)
-        words = f"{decimal(value.value)} {_interval(value)}"
-        axis.annotate(words, (1, y), (6, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
-    axis.set_yticks(range(len(sides)), [label(name) for name, *_ in sides])
-    axis.set(ylim=(-0.6, len(sides) - 0.4), xlabel="clicks per impression")
-    axis.grid(False, axis="y")
-    axis.margins(x=0.08)
+        style.beside(axis, y, f"{decimal(value.value)} {_interval(value)}")
     return figure
 
 

@@ -1,8 +1,11 @@
 """Numbers and names as a reader sees them; the same in every form of a report."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 ABOUT = {
     "beliefs": "both stages score by what the log says of every item; nothing is trained",
@@ -58,6 +61,23 @@ def duration(seconds: float) -> str:
 def listed(words: Sequence[str], last: str = "and") -> str:
     """One, two and three."""
     return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else words[0] if words else ""
+
+
+def terminal_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", left: Sequence[str]
+) -> "Table":
+    """A table for a terminal: its heads, of which those in `left` stand left and the others right, and rows of text."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    look: Any = {"box": SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "collapse_padding": True}
+    table = Table(title=title or None, title_justify="left", **look)
+    for head in heads:
+        table.add_column(head, justify="left" if head in left else "right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 class Switch(NamedTuple):

@@ -21,8 +21,8 @@ from tandemrank._base.random import derive
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.scorer import generator_of, ranker_of
 from tandemrank.errors import ConfigError
-from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.feedback import fingerprint
+from tandemrank.logs.pairs import pairs_of
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.comparison import by_frequency
 from tandemrank.offpolicy.estimators import check_exposures

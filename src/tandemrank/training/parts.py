@@ -10,14 +10,16 @@ from numpy.typing import NDArray
 from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import DataError, LogError
-from tandemrank.logs import counting, reading
+from tandemrank.logs import reading
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
-from tandemrank.logs.sums import merge, renamed, total, unpacked
+from tandemrank.logs.sums import merge
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.start import Start
+
+TIMES = 8  # parts of what trains, oldest first, in a log that has times
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,16 @@ class Parts:
     """The log, split by impression: for training, for stopping, for valuing.
 
     `first`: the first impressions of the log one by one, of all parts, which a logging policy can be fitted to.
+    `train_times`: the impressions that train in up to `TIMES` parts of equal numbers, oldest first, where the log says when
+    they were; what values is then the last of the log, and what stops is just before it. One part where it does not.
     """
 
     train: Feedback
     held_out: Feedback
     evaluation: Feedback
     first: Impressions
+    train_times: tuple[Feedback, ...] = ()
+    by_time: bool = False
 
     @cached_property
     def seen(self) -> Feedback:
@@ -114,25 +120,31 @@ def read_parts(
     """The log in its parts, in the vocabulary of the policy to start from, of the one that drew it, or of the log and
     the features.
 
-    It is read once, its first `lists` impressions included. Which impressions value and which say when to stop depends on
-    the seed and the shares alone.
+    It is read once, its first `lists` impressions included. The last impressions value, those before them say when to stop;
+    in a log without times, chance says which, by the seed and the shares alone.
     """
     shares = [config.evaluation_share or EVALUATION_SHARE, held_out_share]
-    counting.check_shares(*shares)
     policy = start.policy or logging_policy
     known = None if policy is None else policy.vocabulary
-    found, first = reading.read_with_lists(
-        log, shares, lists=lists, seed=seed, vocabulary=known, K=config.list_length, engine=engine
+    found = reading.read_parts(
+        log, shares, times=TIMES, lists=lists, seed=seed, vocabulary=known, K=config.list_length, engine=engine
     )
     if start.query_features is not None or start.item_features is not None:
-        own = found[0].vocabulary
+        own = found.train[0].vocabulary
         larger = Vocabulary(
             _with_table(own.query_ids, start.query_features, "query_id"),
             _with_table(own.item_ids, start.item_features, "item_id"),
         )
-        found, first = tuple(_renamed(part, larger) for part in found), first.in_vocabulary(own, larger)
-    train, evaluation, held_out = found
-    parts = Parts(train, held_out, evaluation, first)
+        found = found.in_vocabulary(larger)
+    evaluation, held_out = found.held_out
+    parts = Parts(
+        train=merge(found.train) if len(found.train) > 1 else found.train[0],
+        held_out=held_out,
+        evaluation=evaluation,
+        first=found.first,
+        train_times=found.train,
+        by_time=found.by_time,
+    )
     _refuse_without_clicks(parts, held_out_share)
     return parts
 
@@ -160,8 +172,3 @@ def _with_table(ids: pl.Series, table: object, id_column: str) -> pl.Series:
             f"column {id_column}: {own.dtype} in the log, {more.dtype} in the features. Convert them to the same type."
         )
     return pl.concat([own.rename(id_column), more]).unique().sort()
-
-
-def _renamed(part: Feedback, vocabulary: Vocabulary) -> Feedback:
-    sums, impressions = renamed(part, vocabulary)
-    return unpacked(total([sums]), vocabulary, impressions)

@@ -15,9 +15,7 @@ cannot be joined is left out and counted.
 
 - `run`: the importers by name, from files to a click log
 - `tables`: what every importer needs
-- `own_tables`: long, wide, and columns that become a part of the query
-- `public_data`: obd, clax
-- `ubi`, `metarank`, `ga4`: one file each
+- `formats`: one function per format, and columns that become a part of the query
 """
 
 from tandemrank._base.lazy import modules_of

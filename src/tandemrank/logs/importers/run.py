@@ -7,13 +7,10 @@ from pathlib import Path
 import polars as pl
 
 from tandemrank._base import files
+from tandemrank._base.frames import columns_of
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.importers.ga4 import ga4
-from tandemrank.logs.importers.metarank import metarank
-from tandemrank.logs.importers.own_tables import long, wide, with_context
-from tandemrank.logs.importers.public_data import clax, obd
+from tandemrank.logs.importers.formats import clax, ga4, long, metarank, obd, ubi, wide, with_context
 from tandemrank.logs.importers.tables import Log, read
-from tandemrank.logs.importers.ubi import ubi
 from tandemrank.logs.validation import validate
 from tandemrank.logs.writing import CLICK_LOG, write_part
 
@@ -29,12 +26,12 @@ FORMATS: dict[str, Callable[[Sequence[pl.DataFrame], frozenset[str]], Log]] = {
     "wide": wide,
 }
 TABLES = ("long", "wide")  # formats whose columns are the log's own, so that a column may be context
-QUERIES = files.Kind("table of queries", check=lambda path: _has_queries(path))
+QUERIES = files.Kind("table of queries", check=lambda path: columns_of(path)[:1] == ["query_id"])
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What came of an import: where the log is, how long it is, and what a reader should know.
+    """The result of an import: where the log is, how long it is, and what a reader should know.
 
     `unmatched` are clicks that belong to no impression, or to an item that it did not show. `queries`: the table of the
     queries with their context, where there is one.
@@ -80,7 +77,7 @@ def import_log(
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise LogError(
-            f"{', '.join(map(str, sources))}: values that the format {kind} does not have: {reason}. Correct or drop the rows."
+            f"{', '.join(map(str, sources))}: cannot be read as the format {kind}: {reason}. Correct or drop the rows."
         ) from error
     if not len(log.frame):
         raise LogError(f"the files hold no impression of the format {kind}. Is it the right format?")
@@ -94,7 +91,7 @@ def import_log(
 
 
 def _unfit(frame: pl.DataFrame, out: Path) -> tuple[str, ...]:
-    """What is wrong with the log that came of it, if anything is, and how to be rid of it; refused where nothing is right."""
+    """What is wrong with the imported log, if anything is, and how to mend it; refused where no impression is right."""
     found = validate(frame)
     if found.fit:
         return ()
@@ -116,18 +113,10 @@ def _write_queries(tables: Sequence[pl.DataFrame], out: Path, sources: Sequence[
     return path
 
 
-def _has_queries(path: Path) -> bool:
-    """Whether a file is such a table."""
-    try:
-        return next(iter(pl.read_parquet_schema(path)), None) == "query_id"
-    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        return False
-
-
 def _with_names(frame: pl.DataFrame, columns: Mapping[str, str], path: Path) -> pl.DataFrame:
     """The frame with the names that the format expects; a column that had such a name already gives way."""
     present = {ours: theirs for ours, theirs in columns.items() if ours != theirs}
     if missing := [theirs for theirs in columns.values() if theirs not in frame.columns]:
-        came = ", ".join(frame.columns[:20])
-        raise LogError(f"{path}: --column names {missing[0]!r}, but the columns are {came}.")
+        there = ", ".join(frame.columns[:20])
+        raise LogError(f"{path}: --column names {missing[0]!r}, but the columns are {there}.")
     return frame.drop([ours for ours in present if ours in frame.columns]).rename({v: k for k, v in present.items()})

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from tandemrank._base.files import regular
+from tandemrank._base.frames import UNREADABLE
 from tandemrank.errors import LogError
 
 MOST_NAMES = 10  # of events, in a note
@@ -37,7 +38,7 @@ def read(path: Path) -> pl.DataFrame:
             return pl.read_ndjson(_without_mark(path), infer_schema_length=None)
         if kind == ".json":
             return pl.read_json(_without_mark(path), infer_schema_length=None)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, UnicodeDecodeError) as error:
+    except (*UNREADABLE, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         reason = (_damaged_line(path) if kind in (".jsonl", ".ndjson") else None) or reason
         raise LogError(f"cannot read {path}: {reason}. Expected a whole file of that kind.") from error
@@ -130,7 +131,7 @@ def first_of_each(shown: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
     once = named.unique("impression", keep="first", maintain_order=True)
     lists = pl.col("items").list.drop_nulls().list.unique(maintain_order=True)
     again, nameless = len(named) - len(once), len(shown) - len(named)
-    notes = [f"{again:,} impressions came again under the same id and count once"] if again else []
+    notes = [f"{again:,} impressions have an id that was there before, and count once"] if again else []
     notes += [f"{nameless:,} impressions have no id, so no click can be theirs, and are left out"] if nameless else []
     return once.with_columns(lists), tuple(notes)
 

@@ -7,8 +7,8 @@ import pytest
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
 from tandemrank.logs.counting import from_impressions
-from tandemrank.logs.exclusion import pairs_of
 from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.pairs import pairs_of
 
 IDS = Vocabulary(pl.Series(["a", "b"]), pl.Series([10, 20, 30]))
 SHOWN = Impressions(
