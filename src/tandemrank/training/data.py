@@ -1,6 +1,6 @@
 """What a log says, ready for training: propensities, beliefs, weights of the documents, and the held-out judgement."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +33,8 @@ ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32
 class TrainingData:
     """What a log says: weights for training, and the part that was held out for judging, if any, with its propensities.
 
-    `impressions`: lists of each query. `propensities`: of what trains, then of what is held out. `beliefs`: those by what trains, where they are used.
+    `impressions`: lists of each query. `propensities`: of what trains, then of what is held out. `beliefs`: by what trains,
+    where they are used.
     """
 
     weights: csr_matrix | Weights
@@ -69,12 +70,14 @@ def prepare(
     lists: Callable[[], Lists] | None = None,
     vectors: Vectors | None = None,
     features: Features | None = None,
+    times: Sequence[Feedback] = (),
     seed: int = 0,
 ) -> TrainingData:
     """The weights of the documents by `train_log`, and `held_out`, which only judges, with its propensities.
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
-    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items.
+    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `times` the parts
+    of `train_log`, oldest first, where it has an order.
     """
     parts = [train_log] if held_out is None else [train_log, held_out]
     if any(part.clicks.sum() == 0 for part in parts):
@@ -102,7 +105,8 @@ def prepare(
     if config.objective == "ips" and not needs_beliefs:
         return TrainingData(click_weights(used.rho_0[0], train_log), impressions, held_out, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
-    beliefs = fit(Counts.of([train_log], config.theta), features, production=vectors or drew, seed=seed)
+    counts = Counts.of(times or [train_log], config.theta)
+    beliefs = fit(counts, features, production=vectors or drew, seed=seed)
     by_clicks = config.objective == "ips"
     weights = click_weights(used.rho_0[0], train_log) if by_clicks else belief_weights(train_log, beliefs)
     return TrainingData(weights, impressions, held_out, used, beliefs)

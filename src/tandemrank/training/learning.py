@@ -253,6 +253,7 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
         lists=lambda: lists_of([parts.first]),
         vectors=vectors,
         features=plan.start.features(parts.vocabulary),
+        times=parts.train_times,
         seed=derive(plan.seed, "rho_0") % 2**32,
     )
     _refuse_without_support(parts, data, plan.config)
