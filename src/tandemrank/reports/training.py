@@ -277,7 +277,12 @@ def gate_sentences(learned: Learned) -> list[str]:
     found = []
     for method, gate in learned.gates.items():
         bound = "" if gate.lower_bound is None else f", by at least {signed(gate.lower_bound)} clicks per impression"
-        if gate.kept_production:
+        if gate.worse:
+            found.append(
+                f"{label(method)} would get fewer clicks than production on impressions that nothing before has seen: production "
+                "stays."
+            )
+        elif gate.kept_production:
             found.append(f"{label(method)} is not surely better than production{bound}: production is kept.")
         else:
             at_worst = decimal(gate.loss_at_worst)

@@ -21,7 +21,7 @@ from tandemrank.offpolicy.propensities import FittedLogger, fitted_policy
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value
-from tandemrank.offpolicy.verdicts import is_outside
+from tandemrank.offpolicy.verdicts import Verdict, is_outside
 from tandemrank.policies.memory import memory_from, remembering
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
@@ -52,6 +52,11 @@ def far_from_log(value: Value) -> bool:
     return value.diagnostics is not None and is_outside(value.diagnostics)
 
 
+def is_worse(learned: Value, production: Value) -> bool:
+    """Whether a policy surely gets fewer clicks than production, by a value that can be trusted."""
+    return learned.verdict != Verdict.REFUSE and compare_values(learned, production).interval[1] < 0
+
+
 LOST_SAMPLES = 50  # of the race, for what a policy can lose at worst
 WORDS = "valuing what was learned, on impressions that nothing before has seen"
 
@@ -62,16 +67,18 @@ class Gate:
 
     `lower_bound`: of its difference to production, in clicks per impression. `loss_at_worst`: the most clicks per impression
     that what is kept can lose against production, whatever clicks mean, by the exposure that it takes from production's items.
+    `worse`: surely worse, so production stays whether or not that was asked.
     """
 
     kept_production: bool
     learned: Value
     lower_bound: float | None
     loss_at_worst: float
+    worse: bool = False
 
     def summary(self) -> dict[str, object]:
         """As plain names and values."""
-        names = ("kept_production", "lower_bound", "loss_at_worst")
+        names = ("kept_production", "lower_bound", "loss_at_worst", "worse")
         return {name: getattr(self, name) for name in names} | {"learned": self.learned.value}
 
 
@@ -112,7 +119,7 @@ class Valuer:
                 values=found.values | anew.values,
                 most_likely=found.most_likely | anew.most_likely,
             )
-        return self._gated(found) if self.config.safe else found
+        return self._gated(found)
 
     def _valued(self, trained: dict[Method, Trained]) -> Valued:
         """The values of drawn lists, of the most likely lists, and of production."""
@@ -134,13 +141,20 @@ class Valuer:
         }
 
     def _gated(self, found: Valued) -> Valued:
-        """Production in the place of what is not surely better than it."""
+        """Production in the place of what is surely worse than it; if that is asked for, of all that is not surely better."""
+        worse = {method for method, value in found.values.items() if is_worse(value, found.production)}
+        asked = set(found.values) if self.config.safe else worse
+        if not asked:
+            return found
         logger = self._production()
         live = replace(logger, K=min(self.config.K, logger.K2))
         of_live, _ = self._estimates([live])
         gates = {
-            method: self._gate(value, found.production, found.trained[method].policy, live)
+            method: replace(
+                self._gate(value, found.production, found.trained[method].policy, live), worse=method in worse
+            )
             for method, value in found.values.items()
+            if method in asked
         }
         kept = {method for method, gate in gates.items() if gate.kept_production}
         unchanged = {method: replace(found.trained[method], policy=live.copy()) for method in kept}
