@@ -78,25 +78,24 @@ class Counts:
         """
         if len(query) and (clicks > shown * (1 + 1e-9)).any():
             raise LogError("expected at most one click for each showing; got more clicks than showings. Check the log.")
-        when = np.zeros(len(query), np.int64) if time is None else np.asarray(time, np.int64)
-        levels = np.unique(-np.asarray(examined, np.float64))
-        rank = np.searchsorted(levels, -np.asarray(examined, np.float64))
-        width = max(len(levels), 1) * TIMES
-        distinct = (np.asarray(query, np.int64) * D + item) * width + rank * TIMES + when
-        if not (np.diff(distinct) > 0).all():  # sums that were made by rank are in this order already
-            distinct, at = np.unique(distinct, return_inverse=True)
-            shown, clicks = (sums_by(at, x, len(distinct)) for x in (shown, clicks))
-        of_pair = distinct // width
-        new = np.diff(of_pair, prepend=-1) != 0
-        pairs = of_pair[new]
+        when = np.zeros(len(query), np.int8) if time is None else np.asarray(time, np.int8)
+        examined = np.asarray(examined, np.float64)
+        levels = np.unique(-examined)
+        pair = np.asarray(query, np.int64) * D + item
+        order = (pair * len(levels) + np.searchsorted(levels, -examined)) * TIMES + when
+        if not (np.diff(order) > 0).all():  # sums that were made by rank are in this order already
+            _, some, at = np.unique(order, return_index=True, return_inverse=True)
+            shown, clicks = (sums_by(at, x, len(some)) for x in (shown, clicks))
+            query, item, examined, when, pair = (x[some] for x in (query, item, examined, when, pair))
+        new = np.diff(pair, prepend=-1) != 0
         return cls(
-            query=pairs // D,
-            item=(pairs % D).astype(np.int32),
+            query=query[new].astype(np.int64),
+            item=item[new].astype(np.int32),
             pair=np.cumsum(new) - 1,
-            examined=-levels[distinct % width // TIMES] if len(levels) else np.zeros(0),
+            examined=examined,
             shown=np.asarray(shown, np.float64),
             clicks=np.asarray(clicks, np.float64),
-            time=(distinct % TIMES).astype(np.int8),
+            time=when,
             impressions=np.asarray(impressions, np.float64),
             D=D,
         )

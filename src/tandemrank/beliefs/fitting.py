@@ -33,8 +33,8 @@ Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 HELD_OUT = 0.1  # share of the shown pairs that choose
-SEARCH_PAIRS = 200_000  # pairs of whole queries that are enough to choose by
-JUDGED_PAIRS = 100_000  # held-out pairs of whole queries that are enough to judge production's directions by
+SEARCH_PAIRS = 150_000  # pairs of whole queries that are enough to choose by
+JUDGED_PAIRS = 3_000_000  # the same to judge production's directions by, of which HELD_OUT judge
 SPREADS = (0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, the third first
 # What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
 LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
@@ -55,17 +55,18 @@ def surely_better(gain: Floats) -> bool:
     return bool(gain.sum() > SURE * np.sqrt(np.square(gain).sum()))
 
 
-def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: int) -> tuple[Chosen, Fitted]:
+def with_item_step(
+    chosen: Chosen, part: Part, start: Start, held: Mask, given: Given, seed: int
+) -> tuple[Chosen, Fitted]:
     """Whether production's directions are fitted anew: all pairs must say so, of which some are held out.  Shapes: [pairs].
 
     Also the belief of the others, with or without the step.
     """
-    train, judge = part.only(~held), part.only(held)
-    judges = _some_queries(judge.counts, JUDGED_PAIRS, seed)
-    judge = judge.only(np.isin(judge.counts.query, judges))
-    fitted = run(train, chosen, given, seed)
+    judges = _some_queries(part.counts, JUDGED_PAIRS, seed)
+    judge = part.only(held & np.isin(part.counts.query, judges))
+    fitted = run(part.without(held), chosen, given, seed, start=start)
     before = judged(fitted, judge)
-    prior = directions_of(fitted.seen, train.counts, fitted.start, chosen, given, seed)[1]
+    prior = directions_of(fitted.seen, part.counts, start, chosen, given, seed)[1]
     space = steps.item_step(fitted.space, fitted.seen, fitted.x, before.covariance, prior)
     x = fitted.x.copy()
     x[judges] = steps.query_step(space, fitted.seen, judges, x)[judges]
@@ -229,10 +230,10 @@ def fit(
         choice = Choice.of(counts)
         X = columns(choice, counts.query, counts.item, counts.n, counts.E)
     part = Part.of(counts, chosen.grades, X)
-    near = None
+    start, near = started(part, chosen.level, given), None
     if chosen.source == "production":
-        chosen, near = with_item_step(chosen, part, draw < HELD_OUT, given, seed)
-    fitted = run(part, chosen, given, seed, near=near)
+        chosen, near = with_item_step(chosen, part, start, draw < HELD_OUT, given, seed)
+    fitted = run(part, chosen, given, seed, start=start, near=near)
     spread = steps.spread_of(fitted.space, fitted.seen, counts.rows, fitted.x)
     never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
     return Beliefs(

@@ -42,7 +42,7 @@ class Given:
 class Part:
     """Pairs with their evidence, as the likelihoods of its kinds, and the columns of production's choice.
 
-    Shapes: kind [pairs]; table [J, kinds]; best [kinds]; X [pairs, 3].
+    The last kind is that of pairs of which nothing was seen.  Shapes: kind [pairs]; table [J, kinds]; best [kinds]; X [pairs, 3].
     """
 
     counts: Counts
@@ -55,11 +55,17 @@ class Part:
     @classmethod
     def of(cls, counts: Counts, grades: Grades, X: Floats) -> "Part":
         """The pairs of counts."""
-        return cls(counts, grades, counts.kinds[0], *counts.table(grades.R), X)
+        table, best = counts.table(grades.R)
+        nothing = np.ones((len(table), 1), np.float32)
+        return cls(counts, grades, counts.kinds[0], np.hstack([table, nothing]), np.append(best, 0.0), X)
 
     def only(self, kept: Mask) -> "Part":
         """Some of the pairs."""
         return replace(self, counts=self.counts.only(kept), kind=self.kind[kept], X=self.X[kept])
+
+    def without(self, held: Mask) -> "Part":
+        """The same pairs, of some of which nothing was seen."""
+        return replace(self, kind=np.where(held, np.int32(len(self.best) - 1), self.kind))
 
     @property
     def L(self) -> Floats32:
@@ -165,7 +171,9 @@ def run(
     directions of its items are taken as they are.
     """
     start = start or started(part, chosen.level, given)
-    model = models.train(chosen.model, chosen.epochs, lesson_of(part, start, given), seed)
+    model = None
+    if chosen.model != "none":
+        model = models.train(chosen.model, chosen.epochs, lesson_of(part, start, given), seed)
     c, other = part.counts, start.choice(part)
     seen = part.seen(other if model is None else other + model.at(c.query, c.item))
     space, prior = directions_of(seen, c, start, chosen, given, seed)
