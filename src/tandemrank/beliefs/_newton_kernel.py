@@ -28,8 +28,19 @@ _SUMS = MATHS | {"reassoc"}  # a sum may be taken in any order: eight terms at o
 
 @kernel(fastmath=_SUMS)
 def _log_odds(W, item, offset, x, s):
-    """s_d = offset_d + w_d . x."""
-    for j in range(item.size):
+    """s_d = offset_d + w_d . x, four pairs at a time."""
+    n = item.size
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        w0, w1, w2, w3 = W[item[j]], W[item[j + 1]], W[item[j + 2]], W[item[j + 3]]
+        t0, t1, t2, t3 = offset[j], offset[j + 1], offset[j + 2], offset[j + 3]
+        for a in range(x.size):
+            t0 += w0[a] * x[a]
+            t1 += w1[a] * x[a]
+            t2 += w2[a] * x[a]
+            t3 += w3[a] * x[a]
+        s[j], s[j + 1], s[j + 2], s[j + 3] = t0, t1, t2, t3
+    for j in range(whole, n):
         w = W[item[j]]
         total = offset[j]
         for a in range(w.size):
@@ -182,10 +193,17 @@ def _height(W, item, L, kind, family, offset, m, P, x, small, s, value, slope, h
 
 @kernel(fastmath=_SUMS)
 def _gradient(W, item, slope, x, m, P, small, g):
-    """The gradient of f at x."""
+    """The gradient of f at x, four pairs at a time."""
     for a in range(x.size):
         small[a] = f32(0.0)
-    for j in range(item.size):
+    n = item.size
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        w0, w1, w2, w3 = W[item[j]], W[item[j + 1]], W[item[j + 2]], W[item[j + 3]]
+        c0, c1, c2, c3 = slope[j], slope[j + 1], slope[j + 2], slope[j + 3]
+        for a in range(x.size):
+            small[a] += c0 * w0[a] + c1 * w1[a] + c2 * w2[a] + c3 * w3[a]
+    for j in range(whole, n):
         w, c = W[item[j]], slope[j]
         for a in range(w.size):
             small[a] += c * w[a]

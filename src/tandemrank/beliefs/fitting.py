@@ -217,7 +217,7 @@ def fit(
     search = Search(some, X[of_rows], held, given, seed)
     chosen = Chosen.log(Grades.graded(search.rate, SPREADS[2]))
     if held.any() and not held.all():
-        chosen = search.best(fit_bit(counts, seed=seed))
+        chosen = search.best(fit_bit(counts))
         if given.u.shape[1] + given.z.shape[1]:
             chosen = search.with_model(chosen)
         if counts.time.any() and chosen.source == "log":

@@ -169,7 +169,7 @@ def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrio
     at = order.data
     by_item = replace(seen, first=order.indptr.astype(np.int64), item=order.indices.astype(np.int32), kind=seen.kind[at])
     offset = (seen.other + x[query, F].astype(np.float32))[at]
-    vectors = np.column_stack([x[:, :F], np.ones(len(x))]).astype(np.float32)
+    vectors = np.column_stack([x[:, :F], np.ones(len(x))]).astype(np.float32, "C")
     kappa = 1.0
     if seen.grades.is_bit:  # all is scaled by kappa, and so is the sum of log-likelihood and prior
         variance = np.einsum("df,fg,dg->d", space.items, mean, space.items, optimize=True)
@@ -178,5 +178,5 @@ def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrio
     y *= kappa
     _ascend(by_item, np.arange(D), np.float32(kappa) * offset, vectors, precision / kappa, kappa * m, y, ITEM_STEPS)
     y /= kappa
-    items = np.column_stack([y[:, :F], np.ones(D)]).astype(np.float32)
+    items = np.column_stack([y[:, :F], np.ones(D)]).astype(np.float32, "C")
     return replace(space, items=items, offset=y[:, F].astype(np.float32))
