@@ -1,7 +1,7 @@
 """Newton steps of vectors under the marginal likelihood of graded pairs, as compiled loops over queries or items.
 
-For a query with prior N(m, diag(P)^-1) of its vector x, pairs with features w_d and s_d = offset_d + w_d . x, a family of grades
-(`grades`: w_j(s) = exp(b_j + g_j s - c s^2) over levels j) and what was seen of each pair, L_j = P(showings | level j):
+For a query with prior N(m, diag(P)^-1) of its vector x, pairs with features w_d and s_d = offset_d + w_d . x, a family of
+grades (`grades`: w_j(s) = exp(b_j + g_j s - c s^2) over levels j) and what was seen of each pair, L_j = P(showings | level j):
 
     f(x)     = sum_d log(sum_j w_j(s_d) L_dj / sum_j w_j(s_d)) - sum_a P_a (x_a - m_a)^2 / 2
     gradient = sum_d (E[g | s_d, showings] - E[g | s_d]) w_d - P (x - m)
@@ -10,8 +10,8 @@ For a query with prior N(m, diag(P)^-1) of its vector x, pairs with features w_d
 H is minus the second derivative with its negative terms left out: positive definite. Of many pairs it takes a systematic
 sample, in proportion to what they add: it shapes the steps, not where they end. The same step serves items, with queries in
 their place. Pairs are float32 and eight at a time, what has the size of a vector is float64. L is a table of the distinct
-kinds of evidence, of which there are far fewer than pairs. Nothing here is parallel: `steps` calls it from several threads, which
-compiles in a tenth of the time.
+kinds of evidence, of which there are far fewer than pairs. Nothing here is parallel, since numba takes ten times as long to
+compile that: `chunks` calls it from several threads.
 """
 
 import math
@@ -262,7 +262,8 @@ def _ascend(W, item, L, kind, family, offset, m, P, x, steps, tolerance):
 def ascend(rows, first, item, kind, L, family, offset, W, P, m, x, steps, tolerance):
     """The step of some queries, x in place; or of items, each with a P of its own.
 
-    Shapes: rows [n]; first [Q + 1]; item, kind, offset [pairs]; L [J, kinds]; family [3, J]; W [D, F]; P [1 or Q, F]; m, x [Q, F].
+    Shapes: rows [n]; first [Q + 1]; item, kind, offset [pairs]; L [J, kinds]; family [3, J]; W [D, F]; P [1 or Q, F]; m, x
+    [Q, F].
     """
     for r in range(rows.size):
         q = rows[r]

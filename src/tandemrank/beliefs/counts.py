@@ -56,7 +56,14 @@ class Counts:
         impressions = np.sum([part.impressions for part in parts], axis=0)
         examined = np.asarray(theta, np.float64)[rank]
         return cls.of_rows(
-            query, item, examined, shown, clicks, impressions=impressions, D=parts[0].D, time=time if len(parts) > 1 else None
+            query,
+            item,
+            examined,
+            shown,
+            clicks,
+            impressions=impressions,
+            D=parts[0].D,
+            time=time if len(parts) > 1 else None,
         )
 
     @classmethod
@@ -86,7 +93,7 @@ class Counts:
         if not (np.diff(order) > 0).all():  # sums that were made by rank are in this order already
             _, some, at = np.unique(order, return_index=True, return_inverse=True)
             shown, clicks = (sums_by(at, x, len(some)) for x in (shown, clicks))
-            query, item, examined, when, pair = (x[some] for x in (query, item, examined, when, pair))
+            query, item, pair, examined, when = query[some], item[some], pair[some], examined[some], when[some]
         new = np.diff(pair, prepend=-1) != 0
         return cls(
             query=query[new].astype(np.int64),
@@ -166,8 +173,8 @@ class Counts:
         found = np.empty((len(R), len(some.query)))
         skips = some.shown - some.clicks
         for j, r in enumerate(np.clip(R, 1e-9, 1)):
-            click = some.examined * r
-            found[j] = some.by_pair(some.clicks * np.log(np.maximum(click, 1e-300)) + skips * np.log1p(-np.minimum(click, 1 - 1e-9)))
+            click = np.clip(some.examined * r, 1e-300, 1 - 1e-9)
+            found[j] = some.by_pair(some.clicks * np.log(click) + skips * np.log1p(-click))
         best = found.max(0)
         return np.exp(np.maximum(found - best, -40)).astype(np.float32), best
 
@@ -194,4 +201,3 @@ class Counts:
         some = replace(self, shown=self.shown * w, clicks=self.clicks * w)
         kept = np.bincount(self.pair, w, len(self.query)) > 0
         return some if kept.all() else some.only(kept)
-

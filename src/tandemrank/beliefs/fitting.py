@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base import random
 from tandemrank.beliefs import models, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
@@ -23,9 +24,8 @@ from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.space import from_production
-from tandemrank.beliefs.vectors import Vectors
 from tandemrank.beliefs.turns import Fitted, Given, Judged, Part, Start, directions_of, judged, lesson_of, run, started
-from tandemrank._base import random
+from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError
 
 Floats = NDArray[np.float64]
@@ -82,24 +82,18 @@ def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: 
     Infinite where nothing ages.  Shapes: X [pairs, 3].
     """
     late = counts.weighted(np.append(np.zeros(TIMES - 1), 1.0))
+    pairs, of_late = (c.query * c.D + c.item for c in (counts, late))
+    judge = Part.of(late, chosen.grades, X[np.searchsorted(pairs, of_late)])
     values = {}
     for half_life in HALF_LIVES:
         age = np.arange(TIMES - 2, -1, -1)
         early = counts.weighted(np.append(0.5 ** (age / half_life), 0.0))
-        known = np.isin(counts.query * counts.D + counts.item, early.query * counts.D + early.item)
-        part = Part.of(early, chosen.grades, X[known])
+        of_early = early.query * early.D + early.item
+        part = Part.of(early, chosen.grades, X[np.searchsorted(pairs, of_early)])
         fitted = run(part, replace(chosen, model="none"), given, seed)
-        at = np.flatnonzero(np.isin(counts.query * counts.D + counts.item, late.query * counts.D + late.item))
-        judge = Part.of(late, chosen.grades, X[at])
-        s = (
-            fitted.space.s(late.query, late.item, fitted.x)
-            + (judge.X - fitted.start.centre[late.item]) @ fitted.start.w
-        )
-        before = np.ones_like(judge.L)
-        place = np.searchsorted(early.query * counts.D + early.item, late.query * counts.D + late.item)
-        place = np.minimum(place, len(early.query) - 1)
-        same = (early.query[place] == late.query) & (early.item[place] == late.item)
-        before[same] = part.L[place[same]]
+        s = fitted.space.s(late.query, late.item, fitted.x) + fitted.other(judge)
+        place = np.minimum(np.searchsorted(of_early, of_late), len(of_early) - 1)
+        before = np.where((of_early[place] == of_late)[:, None], part.L[place], np.float32(1))
         spread = steps.spread_of(fitted.space, fitted.seen, late.rows, fitted.x, late)
         both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
         values[half_life] = both - alone
@@ -248,9 +242,7 @@ def fit(
     )
 
 
-def _given(
-    counts: Counts, features: Features, production: Vectors | None
-) -> Given:
+def _given(counts: Counts, features: Features, production: Vectors | None) -> Given:
     u, z = features.encoded(counts.Q, counts.D)
     design = np.column_stack([np.ones(counts.D), z])
     rising = np.zeros(design.shape[1], np.bool_)

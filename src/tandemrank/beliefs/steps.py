@@ -89,7 +89,9 @@ def query_step(space: Space, seen: Seen, rows: Whole, x: Floats | None = None) -
     found = space.mean.copy()
     if x is not None:
         found[rows] = x[rows]
-    _ascend(seen, rows, space.offset[seen.item] + seen.other, space.items, space.precision[None], space.mean, found, STEPS)
+    _ascend(
+        seen, rows, space.offset[seen.item] + seen.other, space.items, space.precision[None], space.mean, found, STEPS
+    )
     return found
 
 
@@ -138,7 +140,7 @@ def spread_of(space: Space, seen: Seen, rows: Whole, x: Floats, asked: Counts | 
 
     in_chunks(work, len(rows))
     # In order: the same bits with any number of threads.
-    mean: Floats = sum(sums[k] for k in sorted(sums)) / len(rows) if len(rows) else np.diag(1 / space.precision)
+    mean = np.sum([sums[k] for k in sorted(sums)], axis=0) / len(rows) if len(rows) else np.diag(1 / space.precision)
     size = max(float((mean * G).sum()), np.finfo(float).tiny)
     return Spread(trace / size, np.einsum("df,fg,dg->d", W, mean, W, optimize=True), mean, variance.astype(np.float64))
 
@@ -167,7 +169,9 @@ def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrio
     y = np.column_stack([space.items[:, :F], space.offset]).astype(np.float64)
     order = csr_matrix((np.arange(len(seen.item)), seen.item, seen.first), shape=(seen.Q, D)).tocsc()
     at = order.data
-    by_item = replace(seen, first=order.indptr.astype(np.int64), item=order.indices.astype(np.int32), kind=seen.kind[at])
+    by_item = replace(
+        seen, first=order.indptr.astype(np.int64), item=order.indices.astype(np.int32), kind=seen.kind[at]
+    )
     offset = (seen.other + x[query, F].astype(np.float32))[at]
     vectors = np.column_stack([x[:, :F], np.ones(len(x))]).astype(np.float32, "C")
     kappa = 1.0

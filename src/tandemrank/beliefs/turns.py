@@ -42,7 +42,8 @@ class Given:
 class Part:
     """Pairs with their evidence, as the likelihoods of its kinds, and the columns of production's choice.
 
-    The last kind is that of pairs of which nothing was seen.  Shapes: kind [pairs]; table [J, kinds]; best [kinds]; X [pairs, 3].
+    The last kind is that of pairs of which nothing was seen.
+    Shapes: kind [pairs]; table [J, kinds]; best [kinds]; X [pairs, 3].
     """
 
     counts: Counts
