@@ -3,11 +3,11 @@
 from dataclasses import replace
 from functools import cache
 
+import graded as beliefs
 import numpy as np
 import pytest
-
-import graded as beliefs
 from graded import Beliefs, Counts, Features
+
 from independent import worlds
 from independent.worlds import World
 from tandemrank.errors import InputError, LogError
