@@ -1,5 +1,5 @@
-"""Newton steps of vectors against a general optimiser, their spread against the inverse of the second derivative by differences,
-a batch against a loop."""
+"""Newton steps of vectors against a general optimiser, their spread against the inverse of the second derivative, a batch
+against a loop."""
 
 from dataclasses import replace
 
@@ -177,12 +177,8 @@ def test_an_item_of_the_bit_has_the_slope_of_the_mean_over_what_is_not_known(mon
     kappa = 1 / np.sqrt(1 + FLAT * np.mean([W[d] @ C @ W[d] for d in seen.item]))
     for d in range(D):
         own = np.flatnonzero(seen.item == d)
-        s = np.array(
-            [
-                found.items[d, :F] @ x[seen.query[j], :F] + found.offset[d] + seen.other[j] + x[seen.query[j], F]
-                for j in own
-            ]
-        )
+        at = x[seen.query[own]]
+        s = at[:, :F] @ found.items[d, :F] + found.offset[d] + seen.other[own] + at[:, F]
         ratio = np.log(seen.table[1, seen.kind[own]]) - np.log(seen.table[0, seen.kind[own]])
         slope = 1 / (1 + np.exp(-kappa * (s + ratio))) - 1 / (1 + np.exp(-kappa * s))
         assert slope.sum() == pytest.approx(2.0 * found.offset[d], abs=0.05)
@@ -221,7 +217,7 @@ def test_directions_of_a_log_are_those_in_which_queries_differ() -> None:
 
 
 def test_a_log_in_which_all_is_the_same_has_directions_too() -> None:
-    space, seen = problem(Grades.graded(0.3, 0.7))
+    _, seen = problem(Grades.graded(0.3, 0.7))
     nothing = replace(seen, table=np.ones_like(seen.table))
     found = steps.from_log(nothing, np.zeros(D), np.arange(2), 0.3, most=4, seed=0)
     assert found.items.shape == (D, 1)

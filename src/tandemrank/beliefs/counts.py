@@ -164,17 +164,27 @@ class Counts:
         chosen[example] = True
         return np.argsort(order)[kind].astype(np.int32), self.only(chosen)
 
+    def log_likelihood(self, R: Floats) -> Floats:
+        """log P(showings | level) of every kind.  Shapes: R [J] -> [J, kinds]."""
+        some, (theta, rank) = self.kinds[1], self._thetas
+        found, skips = np.empty((len(R), len(some.query))), some.shown - some.clicks
+        for j, r in enumerate(np.clip(R, 1e-9, 1)):
+            click = np.clip(theta * r, 1e-300, 1 - 1e-9)
+            found[j] = some.by_pair(some.clicks * np.log(click)[rank] + skips * np.log1p(-click)[rank])
+        return found
+
+    @cached_property
+    def _thetas(self) -> tuple[Floats, Whole]:
+        """The distinct theta_k, and which of them the rows of the kinds have: logarithms are taken once."""
+        theta, rank = np.unique(self.kinds[1].examined, return_inverse=True)
+        return theta, rank
+
     def table(self, R: Floats) -> tuple[NDArray[np.float32], Floats]:
         """P(showings | level) of every kind, the best level of each 1, and the log of what that is.
 
         Shapes: R [J] -> [J, kinds], [kinds].
         """
-        some = self.kinds[1]
-        found = np.empty((len(R), len(some.query)))
-        skips = some.shown - some.clicks
-        for j, r in enumerate(np.clip(R, 1e-9, 1)):
-            click = np.clip(some.examined * r, 1e-300, 1 - 1e-9)
-            found[j] = some.by_pair(some.clicks * np.log(click) + skips * np.log1p(-click))
+        found = self.log_likelihood(R)
         best = found.max(0)
         return np.exp(np.maximum(found - best, -40)).astype(np.float32), best
 

@@ -33,6 +33,7 @@ Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 HELD_OUT = 0.1  # share of the shown pairs that choose
+HELD_OUT_AGAIN = 0.02  # the share of all pairs that should choose and were shown again
 SEARCH_PAIRS = 150_000  # pairs of whole queries that are enough to choose by
 JUDGED_PAIRS = 3_000_000  # the same to judge production's directions by, of which HELD_OUT judge
 SPREADS = (0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, the third first
@@ -263,12 +264,12 @@ def _given(counts: Counts, features: Features, production: Vectors | None) -> Gi
 
 
 def _held_out(counts: Counts) -> Floats:
-    """The chance of each pair to be held out: HELD_OUT, and up to half of the pairs that were shown again, where they are few.
+    """The chance of each pair to be held out: HELD_OUT; up to half of those that were shown again, where they are too few.
 
     They alone say how much a click promises the next one, hence what grades there are.  Shapes: -> [pairs].
     """
     again = counts.n >= 2
-    share = np.clip(HELD_OUT / max(float(again.mean()), 1e-9), HELD_OUT, 0.5)
+    share = np.clip(HELD_OUT_AGAIN / max(float(again.mean()), 1e-9), HELD_OUT, 0.5)
     return np.where(again, share, HELD_OUT)
 
 

@@ -57,11 +57,7 @@ def _log_posterior(some: Counts, group: NDArray[np.int64], groups: Floats, x1: f
     """Of r1 = sigmoid(x1) and r0 = r1 sigmoid(x0), up to a constant.  Shapes: group [pairs]; groups [2, GROUPS]."""
     r1, u = (float(np.clip(sigmoid(np.array(x)), 1e-9, 1 - 1e-9)) for x in (x1, x0))
     r0 = r1 * u
-    skips, t = some.shown - some.clicks, some.examined
-    relevant, irrelevant = (
-        some.by_pair(some.clicks * np.log(t * r + 1e-300) + skips * np.log1p(-np.minimum(t * r, 1 - 1e-12)))
-        for r in (r1, r0)
-    )
+    irrelevant, relevant = some.log_likelihood(np.array([r0, r1]))[:, some.kinds[0]]
     ratio = np.exp(np.clip(relevant - irrelevant, -60, 60))
     clicks, seen = groups
     rate = clicks / np.maximum(seen, np.finfo(float).tiny)
