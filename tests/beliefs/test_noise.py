@@ -24,7 +24,7 @@ def log(relevant: float, irrelevant: float, times: int, seed: int = 0) -> Counts
 def test_the_bit_is_recovered_from_pairs_that_were_shown_again(relevant: float, irrelevant: float) -> None:
     found = fit_bit(log(relevant, irrelevant, 3))
     assert found.is_bit
-    assert found.R == pytest.approx([irrelevant, relevant], rel=0.08)
+    assert pytest.approx([irrelevant, relevant], rel=0.08) == found.R
 
 
 def test_priors_decide_where_nothing_was_shown_again() -> None:
