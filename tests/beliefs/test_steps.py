@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from tandemrank.beliefs import steps
+from tandemrank.beliefs import _newton_kernel, steps
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import FLAT, Grades
 from tandemrank.beliefs.space import Space
@@ -119,6 +119,53 @@ def test_many_pairs_have_the_spread_that_all_of_them_leave() -> None:
     x = steps.query_step(space, seen, np.arange(1))
     expected = np.linalg.inv(second_derivative(space, seen, 0, x[0]))
     assert np.diag(steps.spread_of(space, seen, np.arange(1), x).mean) == pytest.approx(np.diag(expected), rel=0.3)
+
+
+@pytest.mark.parametrize("n", [9, 15, 16, 60, 400])
+def test_few_pairs_stand_for_all_in_proportion_to_what_they_add(n: int) -> None:
+    """Those above the unit for themselves; of the rest everyone at whom the sum passes a half unit more than whole ones."""
+    rng, most = np.random.default_rng(n), 15
+    item, h = rng.permutation(n).astype(np.int32), (rng.random(n) ** 4).astype(np.float32)
+    kept, weight = np.empty(n, np.int32), np.empty(n, np.float32)
+    count = _newton_kernel._thinned(item, h, most, kept, weight)
+    found = dict(zip(kept[:count].tolist(), weight[:count].tolist(), strict=True))
+    if n <= most:
+        assert found == dict(zip(item.tolist(), h.tolist(), strict=True))
+        return
+    unit = h.astype(float).sum() / most
+    rest = np.where(h < unit, h, 0.0).cumsum() / unit + 0.5
+    passed = np.floor(rest) > np.floor(np.append(0.5, rest[:-1]))
+    wanted = np.where(h >= unit, h, np.where(passed, unit, 0.0))
+    assert found == pytest.approx(
+        dict(zip(item[wanted > 0].tolist(), wanted[wanted > 0].tolist(), strict=True)), rel=1e-6
+    )
+
+
+def test_a_step_that_falls_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Far from its mode f is not what its slope and H say: the step is halved until it rises, no more often."""
+    monkeypatch.setattr(steps, "STEPS", 1)
+    monkeypatch.setattr(steps, "TOLERANCE", 1e-6)
+    rng, n = np.random.default_rng(8), 300
+    ratio, x, P = rng.normal(scale=10, size=n), rng.normal(scale=8, size=(n, 1)), 0.02
+    table = np.exp(np.minimum([np.zeros(n), ratio], [-ratio, np.zeros(n)])).astype(np.float32)
+    space = Space(np.ones((1, 1), np.float32), np.zeros(1, np.float32), np.zeros((n, 1)), np.array([P]))
+    every, nothing = np.arange(n), np.zeros(n, np.float32)
+    seen = Seen(np.arange(n + 1), np.zeros(n, np.int32), every.astype(np.int32), table, nothing, Grades.bit(0.9, 0.1))
+    found, halved = steps.query_step(space, seen, every, x)[:, 0], 0
+
+    def f(s: float, r: float) -> float:
+        return float(np.logaddexp(0, s + r) - np.logaddexp(0, s) - P * s**2 / 2)
+
+    for q in range(n):
+        s, r = float(x[q, 0]), float(ratio[q])
+        before, after = (1 / (1 + np.exp(-v)) for v in (s, s + r))
+        step = (after - before - P * s) / (P + max(before * (1 - before) - after * (1 - after), 0.0))
+        t = 1.0
+        while f(s + t * step, r) <= f(s, r) and t > 1e-3:
+            t /= 2
+        halved += t < 1
+        assert found[q] == pytest.approx(s + t * step, rel=1e-2, abs=1e-2)
+    assert halved > 10
 
 
 def test_queries_without_a_log_stay_at_the_prior() -> None:
