@@ -6,7 +6,7 @@ from dataclasses import replace
 import numba
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import approx_fprime, minimize
 
 from tandemrank.beliefs import _newton_kernel, steps
 from tandemrank.beliefs.counts import Counts
@@ -103,6 +103,7 @@ def test_the_spread_is_that_of_the_inverse_of_the_second_derivative(grades: Grad
     assert spread.asked == pytest.approx([W[d] @ covariances[q] @ W[d] for q, d in ((0, 4), (1, 2), (1, 8))], rel=1e-2)
     over_items = [np.trace(C @ W.T @ W) / D for C in covariances]
     assert spread.query == pytest.approx(np.array(over_items) / np.mean(over_items), rel=1e-2)
+    assert spread.query.mean() == pytest.approx(1, rel=1e-5)
     assert spread.item == pytest.approx([w @ spread.mean @ w for w in W], rel=1e-5)
 
 
@@ -119,6 +120,20 @@ def test_many_pairs_have_the_spread_that_all_of_them_leave() -> None:
     x = steps.query_step(space, seen, np.arange(1))
     expected = np.linalg.inv(second_derivative(space, seen, 0, x[0]))
     assert np.diag(steps.spread_of(space, seen, np.arange(1), x).mean) == pytest.approx(np.diag(expected), rel=0.3)
+
+
+@pytest.mark.parametrize("grades", FAMILIES)
+def test_a_step_is_newtons(grades: Grades, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "STEPS", 1)
+    space, seen = problem(grades)
+    near = steps.query_step(
+        space, seen, np.arange(2)
+    )  # one step away from the prior's mean the next one need not be halved
+    found = steps.query_step(space, seen, np.arange(2), near)
+    for q in range(2):
+        gradient = approx_fprime(near[q], lambda v, q=q: height(space, seen, q, v), 1e-5)
+        step = np.linalg.solve(second_derivative(space, seen, q, near[q]), gradient)
+        assert found[q] - near[q] == pytest.approx(step, abs=2e-2 * np.abs(step).max())
 
 
 @pytest.mark.parametrize("n", [9, 15, 16, 60, 400])
