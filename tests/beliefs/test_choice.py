@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from graded.choice import Choice
-from graded.counts import Counts
+from tandemrank.beliefs.choice import Choice
+from tandemrank.beliefs.counts import Counts
 
 
 def shown(alpha: float, Q: int = 300, D: int = 60) -> Counts:

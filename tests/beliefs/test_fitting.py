@@ -6,22 +6,31 @@ from functools import cache
 import numpy as np
 import pytest
 
-import graded as beliefs
-from graded import Beliefs, Counts, Features
 from independent import worlds
 from independent.worlds import World
+from tandemrank.beliefs import fitting
+from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.counts import TIMES, Counts
+from tandemrank.beliefs.features import Features
+from tandemrank.beliefs.fitting import fit
+from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError
 
 
 def counts_of(w: World) -> Counts:
-    return Counts.of_lists(w.query, w.items, w.clicks, w.theta, Q=w.R.shape[0], D=w.R.shape[1])
+    n, K = w.items.shape
+    Q, D = w.R.shape
+    return Counts.of_rows(
+        np.repeat(w.query, K), w.items.ravel(), np.tile(w.theta, n), np.ones(n * K), w.clicks.ravel().astype(float),
+        impressions=np.bincount(w.query, minlength=Q).astype(float), D=D, time=np.repeat(np.arange(n) * TIMES // n, K),
+    )  # fmt: skip
 
 
 @cache
 def shop() -> tuple[World, Beliefs]:
     rng = np.random.default_rng(5)
     w = worlds.logged(worlds.graded("small shop", rng, queries=200, items=120, knows=0.5, cold=10), 12_000, rng)
-    return w, beliefs.fit(counts_of(w))
+    return w, fit(counts_of(w))
 
 
 def test_true_clicks_are_above_production_and_above_counting() -> None:
@@ -76,16 +85,16 @@ def test_what_was_seen_long_ago_counts_less_where_relevance_changed() -> None:
         later,
         **{name: np.concatenate([getattr(part, name) for part in parts]) for name in ("query", "items", "clicks")},
     )
-    found = beliefs.fit(counts_of(w))
+    found = fit(counts_of(w))
     assert np.isfinite(found.chosen.half_life)
     steady = replace(counts_of(w), time=np.zeros_like(counts_of(w).time))
-    assert worlds.judge(w, found.matrix).all_items > 1.02 * worlds.judge(w, beliefs.fit(steady).matrix).all_items
+    assert worlds.judge(w, found.matrix).all_items > 1.02 * worlds.judge(w, fit(steady).matrix).all_items
 
 
 def test_the_same_seed_gives_the_same_beliefs() -> None:
     rng = np.random.default_rng(2)
     w = worlds.logged(worlds.graded("tiny", rng, queries=40, items=30, K2=20), 800, rng)
-    a, b = (beliefs.fit(counts_of(w), seed=3).matrix(np.arange(40)) for _ in range(2))
+    a, b = (fit(counts_of(w), seed=3).matrix(np.arange(40)) for _ in range(2))
     assert np.array_equal(a, b)
 
 
@@ -93,8 +102,8 @@ def test_features_answer_queries_without_history() -> None:
     rng = np.random.default_rng(7)
     w = worlds.taste_and_features("small", rng, queries=300, items=150, shares=(0.5, 0, 1), cold=40)
     w = worlds.logged(w, 15_000, rng)
-    without = worlds.judge(w, beliefs.fit(counts_of(w)).matrix)
-    known = beliefs.fit(counts_of(w), Features(query=w.query_features, item=w.item_features))
+    without = worlds.judge(w, fit(counts_of(w)).matrix)
+    known = fit(counts_of(w), Features(query=w.query_features, item=w.item_features))
     found = worlds.judge(w, known.matrix)
     assert known.chosen.model != "none"
     assert found.cold > 1.1 * without.cold
@@ -105,7 +114,7 @@ def test_noise_for_features_costs_next_to_nothing() -> None:
     w, plain = shop()
     rng = np.random.default_rng(0)
     noise = Features(query=rng.normal(size=(len(w.R), 5)), item=rng.normal(size=(w.R.shape[1], 5)))
-    found = worlds.judge(w, beliefs.fit(counts_of(w), noise).matrix)
+    found = worlds.judge(w, fit(counts_of(w), noise).matrix)
     assert found.all_items > 0.985 * worlds.judge(w, plain.matrix).all_items
 
 
@@ -113,21 +122,81 @@ def test_a_log_of_one_click_and_a_log_of_none_have_beliefs() -> None:
     rng = np.random.default_rng(0)
     w = worlds.logged(worlds.graded("tiny", rng, queries=5, items=12, K=3, K2=6), 12, rng)
     for clicks in (np.zeros_like(w.clicks), np.eye(12, 3, dtype=np.int64)[::1] * 0 + (np.arange(12) == 0)[:, None]):
-        found = beliefs.fit(counts_of(replace(w, clicks=clicks.astype(np.int64)))).matrix(np.arange(5))
+        found = fit(counts_of(replace(w, clicks=clicks.astype(np.int64)))).matrix(np.arange(5))
         assert np.isfinite(found).all()
         assert ((found >= 0) & (found <= 1)).all()
 
 
 def test_what_cannot_be_fitted_is_refused() -> None:
-    empty = Counts.of_lists(
-        np.zeros(0, np.int64), np.zeros((0, 3), np.int64), np.zeros((0, 3), np.int64), np.ones(3), Q=2, D=4
+    nothing = np.zeros(0)
+    empty = Counts.of_rows(
+        nothing.astype(int), nothing.astype(int), nothing, nothing, nothing, impressions=np.zeros(2), D=4
     )
     with pytest.raises(LogError, match="expected a log with impressions"):
-        beliefs.fit(empty)
-    with pytest.raises(LogError, match="more clicks than showings"):
-        Counts.of_rows(
-            np.array([0]), np.array([0]), np.ones(1), np.ones(1), np.array([2.0]), impressions=np.ones(1), D=1
-        )
+        fit(empty)
     w, _ = shop()
     with pytest.raises(InputError, match="expected vectors of 200 queries"):
-        beliefs.fit(counts_of(w), production=(np.ones((3, 2)), np.ones((120, 2))))
+        fit(counts_of(w), production=Vectors(np.ones((3, 2), np.float32), np.ones((120, 2), np.float32)))
+
+
+def sparse(*, graded: bool) -> Counts:
+    """A log that shows hardly a pair again, of relevance that is a bit, or that varies little around each item's mean."""
+    rng = np.random.default_rng(4)
+    Q, D, n = 500, 400, 30_000
+    level = rng.normal(-2.5, 0.7, D)
+    R = np.tile(worlds.sigmoid(level), (Q, 1))
+    R = R if graded else (rng.random((Q, D)) < R).astype(float)
+    query, item = rng.integers(0, Q, n), rng.integers(0, D, n)
+    clicks = (rng.random(n) < R[query, item]).astype(float)
+    return Counts.of_rows(
+        query, item, np.ones(n), np.ones(n), clicks, impressions=np.bincount(query, minlength=Q).astype(float), D=D
+    )
+
+
+def test_pairs_that_were_shown_again_choose_the_bit_of_a_sparse_log() -> None:
+    counts = sparse(graded=False)
+    assert (counts.n >= 2).mean() < 0.08
+    found = fit(counts)
+    assert found.chosen.grades.is_bit
+    clicked = counts.C > 0
+    assert found.remembered[0][clicked].mean() > 0.85
+    assert not fit(sparse(graded=True)).chosen.grades.is_bit
+
+
+def test_half_of_the_pairs_shown_again_are_held_out_where_they_are_few() -> None:
+    shares = {}
+    for again in (2, 10, 90):
+        n = np.where(np.arange(100) < again, 2.0, 1.0)
+        counts = Counts.of_rows(
+            np.zeros(100, int), np.arange(100), np.ones(100), n, np.zeros(100), impressions=np.ones(1), D=100
+        )
+        chance = fitting._held_out(counts)
+        assert (chance[again:] == fitting.HELD_OUT).all()
+        shares[again] = chance[0]
+    assert shares == pytest.approx({2: 0.5, 10: 0.2, 90: fitting.HELD_OUT})
+
+
+def test_a_gain_is_sure_by_two_of_its_standard_errors() -> None:
+    assert fitting.surely_better(np.full(9, 1.0))
+    assert not fitting.surely_better(np.full(4, 1.0))
+    assert not fitting.surely_better(np.zeros(0))
+
+
+def test_vectors_of_production_that_know_how_queries_differ_are_of_use() -> None:
+    rng = np.random.default_rng(6)
+    Q, D, F = 300, 100, 3
+    x, y = rng.normal(size=(Q, F)), rng.normal(size=(D, F))
+    R = worlds.sigmoid(x @ y.T - 2.5)
+    query, item = np.repeat(np.arange(Q), 30), rng.integers(0, D, 30 * Q)
+    clicks = (rng.random(30 * Q) < R[query, item]).astype(float)
+    counts = Counts.of_rows(query, item, np.ones(30 * Q), np.ones(30 * Q), clicks, impressions=np.full(Q, 30.0), D=D)
+    # It knows how others differ, and of these queries nothing.
+    others = np.concatenate([rng.normal(size=(Q - 200, F)), np.zeros((200, F))])
+    found = fit(counts, production=Vectors(others.astype(np.float32), y.astype(np.float32)))
+    alone = fit(counts)
+    assert found.chosen.source == "production"
+
+    def error(b: Beliefs) -> float:
+        return float(np.abs(b.matrix(np.arange(Q)) - R)[Q - 200 :].mean())
+
+    assert error(found) < 0.85 * error(alone)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from graded.counts import Counts
-from graded.grades import Grades
-from graded.models import log_likelihood
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.grades import Grades
+from tandemrank.beliefs.models import log_likelihood
 
 FAMILIES = [Grades.bit(0.9, 0.05), Grades.graded(0.1, 0.7), Grades.graded(0.02, 1.5), Grades.graded(0.3, 0.25)]
 THETA = np.array([1.0, 0.6, 0.3])
@@ -117,3 +117,19 @@ def test_relevance_of_pairs_never_shown_is_the_mean_over_what_is_not_known_of_s(
         drawn = s[:, None] + np.sqrt(variance)[:, None] * rng.normal(size=(2, 20_000))
         expected = grades.rate(drawn.ravel()).reshape(2, -1).mean(1)
         assert grades.prior(s, variance) == pytest.approx(expected, rel=0.03)
+
+
+@pytest.mark.parametrize("grades", FAMILIES)
+def test_terms_by_kind_are_those_of_each_pair(grades: Grades) -> None:
+    rng = np.random.default_rng(0)
+    table = rng.random((len(grades.R), 5)).astype(np.float32)
+    kind, s = rng.integers(0, 5, 9000).astype(np.int32), rng.normal(-1, 1, 9000)
+    for found, expected in zip(grades.terms_of_kinds(s, table, kind), grades.terms(s, table.T[kind]), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_the_highest_and_the_lowest_s_have_finite_terms() -> None:
+    for grades in FAMILIES:
+        L, _ = counts().likelihood(grades.R)
+        for s in (-1e4, 1e4):
+            assert all(np.isfinite(x).all() for x in grades.terms(np.full(4, s), L))

@@ -1,12 +1,15 @@
 """Beliefs: what a log says of the relevance of every item to every query, and how sure that is.
 
 - `model`: the interface of all reward models
-- `posterior`: the posterior with memory: hierarchical Bayes, clicks and non-clicks, each pair's own showings
+- `counts`: the sums of a log by pair, rank and time, and the distinct kinds of evidence in them
+- `grades`: graded relevance and the bit; `noise`: how noisy the clicks on a bit are
+- `levels`: how relevant items are on the whole; `choice`: what production's own choice says
+- `space`: how queries may differ; `steps`: the steps of vectors; `chunks`: compiled loops in threads
+- `features`, `models`: f over what is known of queries and items
+- `turns`: one belief with constants that were chosen; `fitting`: the choice; `belief`: what comes of it
 - `item_rate`: click rates by item, by query and by pair
-- `memory`: what a pair's own showings say, and how noisy clicks are
-- `levels`: how relevant items are on the whole; `space`: how queries may differ; `steps`: the steps of the fit
-- `vectors`: the vectors of a policy, as the prior of a posterior
-- `scorer`: the posterior as the scores of a stage
+- `vectors`: the vectors of a policy, as the prior of a belief
+- `scorer`: the beliefs as the scores of a stage
 """
 
 from tandemrank._base.lazy import modules_of

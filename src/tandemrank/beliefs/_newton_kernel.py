@@ -1,7 +1,7 @@
 """Newton steps of vectors under the marginal likelihood of graded pairs, as compiled loops over queries or items.
 
-For a query with prior N(m, diag(P)^-1) of its vector x, pairs with features w_d and s_d = offset_d + w_d . x, a family of grades
-(`grades`: w_j(s) = exp(b_j + g_j s - c s^2) over levels j) and what was seen of each pair, L_j = P(showings | level j):
+For a query with prior N(m, diag(P)^-1) of its vector x, pairs with features w_d and s_d = offset_d + w_d . x, a family of
+grades (`grades`: w_j(s) = exp(b_j + g_j s - c s^2) over levels j) and what was seen of each pair, L_j = P(showings | level j):
 
     f(x)     = sum_d log(sum_j w_j(s_d) L_dj / sum_j w_j(s_d)) - sum_a P_a (x_a - m_a)^2 / 2
     gradient = sum_d (E[g | s_d, showings] - E[g | s_d]) w_d - P (x - m)
@@ -10,8 +10,8 @@ For a query with prior N(m, diag(P)^-1) of its vector x, pairs with features w_d
 H is minus the second derivative with its negative terms left out: positive definite. Of many pairs it takes a systematic
 sample, in proportion to what they add: it shapes the steps, not where they end. The same step serves items, with queries in
 their place. Pairs are float32 and eight at a time, what has the size of a vector is float64. L is a table of the distinct
-kinds of evidence, of which there are far fewer than pairs. Nothing here is parallel: `steps` calls it from several threads, which
-compiles in a tenth of the time.
+kinds of evidence, of which there are far fewer than pairs. Nothing here is parallel, since numba takes ten times as long to
+compile that: `chunks` calls it from several threads.
 """
 
 import math
@@ -28,8 +28,19 @@ _SUMS = MATHS | {"reassoc"}  # a sum may be taken in any order: eight terms at o
 
 @kernel(fastmath=_SUMS)
 def _log_odds(W, item, offset, x, s):
-    """s_d = offset_d + w_d . x."""
-    for j in range(item.size):
+    """s_d = offset_d + w_d . x, four pairs at a time."""
+    n = item.size
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        w0, w1, w2, w3 = W[item[j]], W[item[j + 1]], W[item[j + 2]], W[item[j + 3]]
+        t0, t1, t2, t3 = offset[j], offset[j + 1], offset[j + 2], offset[j + 3]
+        for a in range(x.size):
+            t0 += w0[a] * x[a]
+            t1 += w1[a] * x[a]
+            t2 += w2[a] * x[a]
+            t3 += w3[a] * x[a]
+        s[j], s[j + 1], s[j + 2], s[j + 3] = t0, t1, t2, t3
+    for j in range(whole, n):
         w = W[item[j]]
         total = offset[j]
         for a in range(w.size):
@@ -182,10 +193,17 @@ def _height(W, item, L, kind, family, offset, m, P, x, small, s, value, slope, h
 
 @kernel(fastmath=_SUMS)
 def _gradient(W, item, slope, x, m, P, small, g):
-    """The gradient of f at x."""
+    """The gradient of f at x, four pairs at a time."""
     for a in range(x.size):
         small[a] = f32(0.0)
-    for j in range(item.size):
+    n = item.size
+    whole = n - n % 4
+    for j in range(0, whole, 4):
+        w0, w1, w2, w3 = W[item[j]], W[item[j + 1]], W[item[j + 2]], W[item[j + 3]]
+        c0, c1, c2, c3 = slope[j], slope[j + 1], slope[j + 2], slope[j + 3]
+        for a in range(x.size):
+            small[a] += c0 * w0[a] + c1 * w1[a] + c2 * w2[a] + c3 * w3[a]
+    for j in range(whole, n):
         w, c = W[item[j]], slope[j]
         for a in range(w.size):
             small[a] += c * w[a]
@@ -244,7 +262,8 @@ def _ascend(W, item, L, kind, family, offset, m, P, x, steps, tolerance):
 def ascend(rows, first, item, kind, L, family, offset, W, P, m, x, steps, tolerance):
     """The step of some queries, x in place; or of items, each with a P of its own.
 
-    Shapes: rows [n]; first [Q + 1]; item, kind, offset [pairs]; L [J, kinds]; family [3, J]; W [D, F]; P [1 or Q, F]; m, x [Q, F].
+    Shapes: rows [n]; first [Q + 1]; item, kind, offset [pairs]; L [J, kinds]; family [3, J]; W [D, F]; P [1 or Q, F]; m, x
+    [Q, F].
     """
     for r in range(rows.size):
         q = rows[r]

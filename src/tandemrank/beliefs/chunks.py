@@ -7,7 +7,7 @@ import numba
 
 from tandemrank.gradients._bridge import compiling
 
-CHUNKS = 64  # at most
+CHUNKS = 32  # at most
 
 
 def in_chunks(work: Callable[[slice], None], n: int) -> None:

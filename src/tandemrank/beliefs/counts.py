@@ -56,7 +56,14 @@ class Counts:
         impressions = np.sum([part.impressions for part in parts], axis=0)
         examined = np.asarray(theta, np.float64)[rank]
         return cls.of_rows(
-            query, item, examined, shown, clicks, impressions=impressions, D=parts[0].D, time=time if len(parts) > 1 else None
+            query,
+            item,
+            examined,
+            shown,
+            clicks,
+            impressions=impressions,
+            D=parts[0].D,
+            time=time if len(parts) > 1 else None,
         )
 
     @classmethod
@@ -78,25 +85,24 @@ class Counts:
         """
         if len(query) and (clicks > shown * (1 + 1e-9)).any():
             raise LogError("expected at most one click for each showing; got more clicks than showings. Check the log.")
-        when = np.zeros(len(query), np.int64) if time is None else np.asarray(time, np.int64)
-        levels = np.unique(-np.asarray(examined, np.float64))
-        rank = np.searchsorted(levels, -np.asarray(examined, np.float64))
-        width = max(len(levels), 1) * TIMES
-        distinct = (np.asarray(query, np.int64) * D + item) * width + rank * TIMES + when
-        if not (np.diff(distinct) > 0).all():  # sums that were made by rank are in this order already
-            distinct, at = np.unique(distinct, return_inverse=True)
-            shown, clicks = (sums_by(at, x, len(distinct)) for x in (shown, clicks))
-        of_pair = distinct // width
-        new = np.diff(of_pair, prepend=-1) != 0
-        pairs = of_pair[new]
+        when = np.zeros(len(query), np.int8) if time is None else np.asarray(time, np.int8)
+        examined = np.asarray(examined, np.float64)
+        levels = np.unique(-examined)
+        pair = np.asarray(query, np.int64) * D + item
+        order = (pair * len(levels) + np.searchsorted(levels, -examined)) * TIMES + when
+        if not (np.diff(order) > 0).all():  # sums that were made by rank are in this order already
+            _, some, at = np.unique(order, return_index=True, return_inverse=True)
+            shown, clicks = (sums_by(at, x, len(some)) for x in (shown, clicks))
+            query, item, pair, examined, when = query[some], item[some], pair[some], examined[some], when[some]
+        new = np.diff(pair, prepend=-1) != 0
         return cls(
-            query=pairs // D,
-            item=(pairs % D).astype(np.int32),
+            query=query[new].astype(np.int64),
+            item=item[new].astype(np.int32),
             pair=np.cumsum(new) - 1,
-            examined=-levels[distinct % width // TIMES] if len(levels) else np.zeros(0),
+            examined=examined,
             shown=np.asarray(shown, np.float64),
             clicks=np.asarray(clicks, np.float64),
-            time=(distinct % TIMES).astype(np.int8),
+            time=when,
             impressions=np.asarray(impressions, np.float64),
             D=D,
         )
@@ -158,17 +164,27 @@ class Counts:
         chosen[example] = True
         return np.argsort(order)[kind].astype(np.int32), self.only(chosen)
 
+    def log_likelihood(self, R: Floats) -> Floats:
+        """log P(showings | level) of every kind.  Shapes: R [J] -> [J, kinds]."""
+        some, (theta, rank) = self.kinds[1], self._thetas
+        found, skips = np.empty((len(R), len(some.query))), some.shown - some.clicks
+        for j, r in enumerate(np.clip(R, 1e-9, 1)):
+            click = np.clip(theta * r, 1e-300, 1 - 1e-9)
+            found[j] = some.by_pair(some.clicks * np.log(click)[rank] + skips * np.log1p(-click)[rank])
+        return found
+
+    @cached_property
+    def _thetas(self) -> tuple[Floats, Whole]:
+        """The distinct theta_k, and which of them the rows of the kinds have: logarithms are taken once."""
+        theta, rank = np.unique(self.kinds[1].examined, return_inverse=True)
+        return theta, rank
+
     def table(self, R: Floats) -> tuple[NDArray[np.float32], Floats]:
         """P(showings | level) of every kind, the best level of each 1, and the log of what that is.
 
         Shapes: R [J] -> [J, kinds], [kinds].
         """
-        some = self.kinds[1]
-        found = np.empty((len(R), len(some.query)))
-        skips = some.shown - some.clicks
-        for j, r in enumerate(np.clip(R, 1e-9, 1)):
-            click = some.examined * r
-            found[j] = some.by_pair(some.clicks * np.log(np.maximum(click, 1e-300)) + skips * np.log1p(-np.minimum(click, 1 - 1e-9)))
+        found = self.log_likelihood(R)
         best = found.max(0)
         return np.exp(np.maximum(found - best, -40)).astype(np.float32), best
 
@@ -195,4 +211,3 @@ class Counts:
         some = replace(self, shown=self.shown * w, clicks=self.clicks * w)
         kept = np.bincount(self.pair, w, len(self.query)) > 0
         return some if kept.all() else some.only(kept)
-

@@ -47,8 +47,9 @@ Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 HELD_OUT = 0.1  # share of the shown pairs that choose
-SEARCH_PAIRS = 200_000  # pairs of whole queries that are enough to choose by
-JUDGED_PAIRS = 100_000  # held-out pairs of whole queries that are enough to judge production's directions by
+HELD_OUT_AGAIN = 0.02  # the share of all pairs that should choose and were shown again
+SEARCH_PAIRS = 150_000  # pairs of whole queries that are enough to choose by
+JUDGED_PAIRS = 3_000_000  # the same to judge production's directions by, of which HELD_OUT judge
 SPREADS = (0.15, 0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, FIRST first
 FIRST = 3
 # What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
@@ -65,17 +66,18 @@ SELDOM = 0.1  # the quantile of how often items are shown that stands for one th
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
 
 
-def with_item_step(chosen: Chosen, part: Part, held: Mask, given: Given, seed: int) -> tuple[Chosen, Fitted]:
+def with_item_step(
+    chosen: Chosen, part: Part, start: Start, held: Mask, given: Given, seed: int
+) -> tuple[Chosen, Fitted]:
     """Whether production's directions are fitted anew: all pairs must say so, of which some are held out.  Shapes: [pairs].
 
     Also the belief of the others, with or without the step.
     """
-    train, judge = part.only(~held), part.only(held)
-    judges = _some_queries(judge.counts, JUDGED_PAIRS, seed)
-    judge = judge.only(np.isin(judge.counts.query, judges))
-    fitted = run(train, chosen, given, seed)
+    judges = _some_queries(part.counts, JUDGED_PAIRS, seed)
+    judge = part.only(held & np.isin(part.counts.query, judges))
+    fitted = run(part.without(held), chosen, given, seed, start=start)
     before = judged(fitted, judge)
-    prior = directions_of(fitted.seen, train.counts, fitted.start, chosen, given, seed)[1]
+    prior = directions_of(fitted.seen, part.counts, start, chosen, given, seed)[1]
     space = steps.item_step(fitted.space, fitted.seen, fitted.x, before.covariance, prior)
     x = fitted.x.copy()
     x[judges] = steps.query_step(space, fitted.seen, judges, x)[judges]
@@ -91,24 +93,18 @@ def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: 
     Infinite where nothing ages.  Shapes: X [pairs, 3].
     """
     late = counts.weighted(np.append(np.zeros(TIMES - 1), 1.0))
+    pairs, of_late = (c.query * c.D + c.item for c in (counts, late))
+    judge = Part.of(late, chosen.grades, X[np.searchsorted(pairs, of_late)])
     values = {}
     for half_life in HALF_LIVES:
         age = np.arange(TIMES - 2, -1, -1)
         early = counts.weighted(np.append(0.5 ** (age / half_life), 0.0))
-        known = np.isin(counts.query * counts.D + counts.item, early.query * counts.D + early.item)
-        part = Part.of(early, chosen.grades, X[known])
+        of_early = early.query * early.D + early.item
+        part = Part.of(early, chosen.grades, X[np.searchsorted(pairs, of_early)])
         fitted = run(part, replace(chosen, model="none"), given, seed)
-        at = np.flatnonzero(np.isin(counts.query * counts.D + counts.item, late.query * counts.D + late.item))
-        judge = Part.of(late, chosen.grades, X[at])
-        s = (
-            fitted.space.s(late.query, late.item, fitted.x)
-            + (judge.X - fitted.start.centre[late.item]) @ fitted.start.w
-        )
-        before = np.ones_like(judge.L)
-        place = np.searchsorted(early.query * counts.D + early.item, late.query * counts.D + late.item)
-        place = np.minimum(place, len(early.query) - 1)
-        same = (early.query[place] == late.query) & (early.item[place] == late.item)
-        before[same] = part.L[place[same]]
+        s = fitted.space.s(late.query, late.item, fitted.x) + fitted.other(judge)
+        place = np.minimum(np.searchsorted(of_early, of_late), len(of_early) - 1)
+        before = np.where((of_early[place] == of_late)[:, None], part.L[place], np.float32(1))
         spread = steps.spread_of(fitted.space, fitted.seen, late.rows, fitted.x, late)
         both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
         values[half_life] = both - alone
@@ -232,8 +228,7 @@ def fit(
     search = Search(some, X[of_rows], held, given, seed)
     chosen = Chosen.log(Grades.graded(search.rate, SPREADS[FIRST]))
     if held.any() and not held.all():
-        chosen = search.best(fit_bit(counts, seed=seed))
-        chosen = search.with_model(chosen)
+        chosen = search.with_model(search.best(fit_bit(counts)))
         if counts.time.any() and chosen.source == "log":
             chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed))
     if watch is not None:
@@ -245,10 +240,10 @@ def fit(
         given = replace(given, opinion=choice.opinion)
         X = columns(choice, counts.query, counts.item, counts.n, counts.E)
     part = Part.of(counts, chosen.grades, X)
-    near = None
+    start, near = started(part, chosen.level, given), None
     if chosen.source == "production":
-        chosen, near = with_item_step(chosen, part, draw < HELD_OUT, given, seed)
-    fitted = run(part, chosen, given, seed, near=near)
+        chosen, near = with_item_step(chosen, part, start, draw < HELD_OUT, given, seed)
+    fitted = run(part, chosen, given, seed, start=start, near=near)
     spread = steps.spread_of(fitted.space, fitted.seen, counts.rows, fitted.x)
     never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
     return Beliefs(
@@ -310,12 +305,12 @@ def _given(
 
 
 def _held_out(counts: Counts) -> Floats:
-    """The chance of each pair to be held out: HELD_OUT, and up to half of the pairs that were shown again, where they are few.
+    """The chance of each pair to be held out: HELD_OUT; up to half of those that were shown again, where they are too few.
 
     They alone say how much a click promises the next one, hence what grades there are.  Shapes: -> [pairs].
     """
     again = counts.n >= 2
-    share = np.clip(HELD_OUT / max(float(again.mean()), 1e-9), HELD_OUT, 0.5)
+    share = np.clip(HELD_OUT_AGAIN / max(float(again.mean()), 1e-9), HELD_OUT, 0.5)
     return np.where(again, share, HELD_OUT)
 
 

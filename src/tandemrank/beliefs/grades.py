@@ -63,13 +63,13 @@ class Grades:
         """Whether relevance is a bit."""
         return self.spread == 0
 
-    def family(self, variance: float = 0.0) -> Floats32:
-        """b, g and (c, lowest s, highest s), for s that is known up to a variance.  Shapes: -> [3, max(J, 3)]."""
+    def family(self) -> Floats32:
+        """b, g and (c, lowest s, highest s).  Shapes: -> [3, max(J, 3)]."""
         found = np.zeros((3, max(len(self.R), 3)), np.float32)
         if self.is_bit:
             found[1, 1], found[2, 1:3] = 1, (-80, 80)
             return found
-        v = self.spread**2 + variance
+        v = self.spread**2
         log_odds = np.log(self.R / (1 - self.R))
         found[0, : len(self.R)], found[1, : len(self.R)] = -(log_odds**2) / (2 * v), log_odds / v
         found[2, :3] = 1 / (2 * v), log_odds[0] - np.sqrt(v), log_odds[-1] + np.sqrt(v)

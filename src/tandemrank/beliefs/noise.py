@@ -23,13 +23,13 @@ Floats = NDArray[np.float64]
 # Beta priors with modes .9 and .1, worth five examinations each: pseudo-counts of (1, 0).
 RELEVANT, IRRELEVANT = (4.5, 0.5), (0.5, 4.5)
 GROUPS = 20
-PAIRS = 60_000  # pairs shown again that are enough, drawn at random
+PAIRS = 60_000  # pairs shown again that are enough
 GROUP_PRIOR = 0.5, 0.1  # pairs that a mean of .1 counts for in p_g
 STEPS = 15  # of p_g for each (r1, r0)
 START = 0.9, 0.1
 
 
-def fit_bit(counts: Counts, *, seed: int = 0) -> Grades:
+def fit_bit(counts: Counts) -> Grades:
     """The bit of a log, by the likelihood above; the modes of the priors where the log has no click."""
     if not counts.clicks.any():
         return Grades.bit(*START)
@@ -39,11 +39,8 @@ def fit_bit(counts: Counts, *, seed: int = 0) -> Grades:
     share = np.cumsum(seen_d[order]) / max(float(seen_d.sum()), np.finfo(float).tiny)
     group[order] = np.minimum((share * GROUPS).astype(np.int64), GROUPS - 1)
     again = np.flatnonzero(counts.n >= 2)
-    if len(again) > PAIRS:
-        draw = random.uniforms(random.random_keys(seed, random.Stream.NOISE, again))
-        again = np.sort(again[np.argsort(draw)[:PAIRS]])
     kept = np.zeros(len(counts.item), np.bool_)
-    kept[again] = True
+    kept[again[:: max(1, len(again) // PAIRS)]] = True
     some = counts.only(kept)
     groups = np.stack([np.bincount(group, x, GROUPS) for x in (clicks_d, seen_d)]).astype(np.float64)
 
@@ -61,11 +58,7 @@ def _log_posterior(some: Counts, group: NDArray[np.int64], groups: Floats, x1: f
     """Of r1 = sigmoid(x1) and r0 = r1 sigmoid(x0), up to a constant.  Shapes: group [pairs]; groups [2, GROUPS]."""
     r1, u = (float(np.clip(sigmoid(np.array(x)), 1e-9, 1 - 1e-9)) for x in (x1, x0))
     r0 = r1 * u
-    skips, t = some.shown - some.clicks, some.examined
-    relevant, irrelevant = (
-        some.by_pair(some.clicks * np.log(t * r + 1e-300) + skips * np.log1p(-np.minimum(t * r, 1 - 1e-12)))
-        for r in (r1, r0)
-    )
+    irrelevant, relevant = some.log_likelihood(np.array([r0, r1]))[:, some.kinds[0]]
     ratio = np.exp(np.clip(relevant - irrelevant, -60, 60))
     clicks, seen = groups
     rate = clicks / np.maximum(seen, np.finfo(float).tiny)

@@ -61,12 +61,15 @@ class Space:
 
     def s(self, q: NDArray[np.integer], d: NDArray[np.integer], x: Floats) -> Floats:
         """s of pairs, without what does not move.  Shapes: q, d [n]; x [Q, F + 1] -> [n]."""
-        return self.offset[d] + products_at(x, self.items, q, d)
+        found: Floats = self.offset[d] + products_at(x, self.items, q, d)
+        return found
 
 
-def products_at(x: NDArray[np.floating], y: NDArray[np.floating], q: NDArray[np.integer], d: NDArray[np.integer]) -> Floats:
+def products_at(
+    x: NDArray[np.floating], y: NDArray[np.floating], q: NDArray[np.integer], d: NDArray[np.integer]
+) -> Floats:
     """<x_q, y_d> of pairs.  Shapes: x [Q, F]; y [D, F]; q, d [n] -> [n]."""
-    found, X, W = np.empty(len(q), np.float32), x.astype(np.float32), y.astype(np.float32)
+    found, X, W = np.empty(len(q), np.float32), x.astype(np.float32, "C"), y.astype(np.float32, "C")
     query, item = q.astype(np.int64, copy=False), d.astype(np.int32, copy=False)
 
     def work(own: slice) -> None:
@@ -108,7 +111,7 @@ def shaped(directions: Directions, g: Floats, shape: Shape, Q: int) -> Space:
     if directions.queries is not None:
         mean[:, :F] = shape.trust * directions.queries
     precision = np.append(np.ones(F), 1 / shape.level)
-    return with_levels(np.column_stack([Y, np.ones(len(Y))]).astype(np.float32), g, mean, precision)
+    return with_levels(np.column_stack([Y, np.ones(len(Y))]).astype(np.float32, "C"), g, mean, precision)
 
 
 def with_levels(items: Floats32, g: Floats, mean: Floats, precision: Floats) -> Space:

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 STEPS, TOLERANCE = 12, 1e-3  # Newton steps of a vector at most, and the gain of log-likelihood below which they end
-ITEM_STEPS = 3  # of an item at most: most of the gain
+ITEM_STEPS = 2  # of an item at most: most of the gain
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ def query_step(space: Space, seen: Seen, rows: Whole, x: Floats | None = None) -
     found = space.mean.copy()
     if x is not None:
         found[rows] = x[rows]
-    _ascend(seen, rows, space.offset[seen.item] + seen.other, space.items, space.precision[None], space.mean, found, STEPS)
+    _ascend(
+        seen, rows, space.offset[seen.item] + seen.other, space.items, space.precision[None], space.mean, found, STEPS
+    )
     return found
 
 
@@ -138,7 +140,7 @@ def spread_of(space: Space, seen: Seen, rows: Whole, x: Floats, asked: Counts | 
 
     in_chunks(work, len(rows))
     # In order: the same bits with any number of threads.
-    mean: Floats = sum(sums[k] for k in sorted(sums)) / len(rows) if len(rows) else np.diag(1 / space.precision)
+    mean = np.sum([sums[k] for k in sorted(sums)], axis=0) / len(rows) if len(rows) else np.diag(1 / space.precision)
     size = max(float((mean * G).sum()), np.finfo(float).tiny)
     return Spread(trace / size, np.einsum("df,fg,dg->d", W, mean, W, optimize=True), mean, variance.astype(np.float64))
 
@@ -154,7 +156,8 @@ class ItemPrior:
 def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrior) -> Space:
     """The items' directions and offsets at their posterior mode, with the queries' vectors known up to their spread.
 
-    What is not known of x counts as information about it times its variance: a ridge.
+    What is not known of x counts as information about it times its variance, a ridge; of the bit it also brings the mean over x
+    of sigmoid(s), sigmoid(kappa s), nearer to 1/2.
     Shapes: x [Q, F + 1]; mean [F + 1, F + 1], the covariance of a query's vector.
     """
     F, D, query = space.items.shape[1] - 1, len(space.items), seen.query
@@ -166,9 +169,18 @@ def item_step(space: Space, seen: Seen, x: Floats, mean: Floats, prior: ItemPrio
     y = np.column_stack([space.items[:, :F], space.offset]).astype(np.float64)
     order = csr_matrix((np.arange(len(seen.item)), seen.item, seen.first), shape=(seen.Q, D)).tocsc()
     at = order.data
-    by_item = replace(seen, first=order.indptr.astype(np.int64), item=order.indices.astype(np.int32), kind=seen.kind[at])
+    by_item = replace(
+        seen, first=order.indptr.astype(np.int64), item=order.indices.astype(np.int32), kind=seen.kind[at]
+    )
     offset = (seen.other + x[query, F].astype(np.float32))[at]
-    vectors = np.column_stack([x[:, :F], np.ones(len(x))]).astype(np.float32)
-    _ascend(by_item, np.arange(D), offset, vectors, precision, m, y, ITEM_STEPS)
-    items = np.column_stack([y[:, :F], np.ones(D)]).astype(np.float32)
+    vectors = np.column_stack([x[:, :F], np.ones(len(x))]).astype(np.float32, "C")
+    kappa = 1.0
+    if seen.grades.is_bit:  # all is scaled by kappa, and so is the sum of log-likelihood and prior
+        variance = np.einsum("df,fg,dg->d", space.items, mean, space.items, optimize=True)
+        kappa = 1 / np.sqrt(1 + FLAT * float(variance[seen.item].mean()))
+        by_item = replace(by_item, table=seen.table ** np.float32(kappa))
+    y *= kappa
+    _ascend(by_item, np.arange(D), np.float32(kappa) * offset, vectors, precision / kappa, kappa * m, y, ITEM_STEPS)
+    y /= kappa
+    items = np.column_stack([y[:, :F], np.ones(D)]).astype(np.float32, "C")
     return replace(space, items=items, offset=y[:, F].astype(np.float32))

@@ -51,6 +51,7 @@ class Given:
 class Part:
     """Pairs with their evidence, as the likelihoods of its kinds, and the columns of production's choice.
 
+    The last kind is that of pairs of which nothing was seen.
     Shapes: kind [pairs]; table [J, kinds]; best [kinds]; X [pairs, 3].
     """
 
@@ -64,11 +65,17 @@ class Part:
     @classmethod
     def of(cls, counts: Counts, grades: Grades, X: Floats) -> "Part":
         """The pairs of counts."""
-        return cls(counts, grades, counts.kinds[0], *counts.table(grades.R), X)
+        table, best = counts.table(grades.R)
+        nothing = np.ones((len(table), 1), np.float32)
+        return cls(counts, grades, counts.kinds[0], np.hstack([table, nothing]), np.append(best, 0.0), X)
 
     def only(self, kept: Mask) -> "Part":
         """Some of the pairs."""
         return replace(self, counts=self.counts.only(kept), kind=self.kind[kept], X=self.X[kept])
+
+    def without(self, held: Mask) -> "Part":
+        """The same pairs, of some of which nothing was seen."""
+        return replace(self, kind=np.where(held, np.int32(len(self.best) - 1), self.kind))
 
     @property
     def L(self) -> Floats32:

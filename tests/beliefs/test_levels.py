@@ -1,0 +1,62 @@
+"""Levels of items against the highest point of their likelihood on a grid, and at their limits."""
+
+import numpy as np
+import pytest
+
+from tandemrank.beliefs.grades import Grades, sigmoid
+from tandemrank.beliefs.levels import KNOWLEDGE, item_levels
+
+GRADES = Grades.bit(0.9, 0.02)
+
+
+def test_a_level_is_the_mode_of_likelihood_and_prior() -> None:
+    rng = np.random.default_rng(0)
+    seen = rng.integers(5, 400, 60).astype(float)
+    rate = GRADES.rate(rng.normal(-2, 1, 60))
+    clicks = rng.poisson(seen * rate).astype(float)
+    found = item_levels(clicks, seen, np.ones((60, 1)), GRADES)
+    grid = np.linspace(-9, 6, 30_001)
+    p = sigmoid(found.before[:1])
+    precision = float(found.knowledge * (p * (1 - p))[0])
+    for d in range(60):
+        rate = GRADES.rate(grid)
+        height = clicks[d] * np.log(rate) - seen[d] * rate - precision * (grid - found.before[d]) ** 2 / 2
+        assert found.after[d] == pytest.approx(grid[np.argmax(height)], abs=0.02)
+
+
+def test_an_item_without_a_log_has_the_level_of_its_design() -> None:
+    rng = np.random.default_rng(1)
+    z = rng.normal(size=200)
+    seen = np.full(200, 300.0)
+    clicks = rng.poisson(seen * GRADES.rate(-1.5 + 0.8 * z)).astype(float)
+    seen[:20] = clicks[:20] = 0
+    found = item_levels(clicks, seen, np.column_stack([np.ones(200), z]), GRADES)
+    assert found.after[:20] == pytest.approx(found.before[:20], abs=1e-6)
+    assert found.before == pytest.approx(-1.5 + 0.8 * z, abs=0.15)
+
+
+def test_a_column_that_may_only_rise_is_left_out_where_it_falls() -> None:
+    rng = np.random.default_rng(2)
+    z, seen = rng.normal(size=100), np.full(100, 200.0)
+    clicks = rng.poisson(seen * GRADES.rate(-1.0 - z)).astype(float)
+    design = np.column_stack([np.ones(100), z])
+    free, bound = (item_levels(clicks, seen, design, GRADES, rising=np.array([False, x])) for x in (False, True))
+    assert np.corrcoef(free.before, z)[0, 1] < -0.99
+    assert np.ptp(bound.before) < 1e-9
+
+
+def test_items_that_do_not_differ_are_worth_much_knowledge_and_others_little() -> None:
+    rng = np.random.default_rng(3)
+    seen = np.full(300, 500.0)
+    same, apart = (
+        item_levels(rng.poisson(seen * GRADES.rate(g)).astype(float), seen, np.ones((300, 1)), GRADES).knowledge
+        for g in (np.full(300, -2.0), rng.normal(-2, 2, 300))
+    )
+    assert same >= 1000 * apart
+    assert apart <= KNOWLEDGE[4]
+
+
+def test_no_click_at_all_and_clicks_at_every_look_have_finite_levels() -> None:
+    for clicks in (np.zeros(5), np.full(5, 40.0)):
+        found = item_levels(clicks, np.full(5, 40.0), np.ones((5, 1)), GRADES)
+        assert np.isfinite(found.after).all()
