@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.space import Space
@@ -80,7 +81,8 @@ class Input:
     the item, and f.
 
     `opinion`: vectors of queries and items, by features where the log has not seen them; of queries that are `unseen`, but have
-    features, it stands for the choice, too.  Shapes: w [3]; centre [D, 3]; opinion [Q, F], [D, F]; unseen [Q].
+    features, it stands for the choice, too. `sides` make rows and vectors of new queries and items.
+    Shapes: w [3]; centre [D, 3]; opinion [Q, F], [D, F]; unseen [Q].
     """
 
     choice: Choice
@@ -88,6 +90,7 @@ class Input:
     centre: Floats
     opinion: tuple[Floats, Floats]
     unseen: NDArray[np.bool_]
+    sides: tuple[Side, Side]
     model: FeatureModel | None = None
 
     @property

@@ -166,8 +166,8 @@ class Side(nn.Module):
         """The columns of a row."""
         return self.rows.shape[1]
 
-    def new(self, values: Mapping[str, object]) -> Tensor:
-        """The row of one that the log has not seen, by the names of its features; what is not given is missing.  -> [1, J]."""
+    def encoded(self, values: Mapping[str, object]) -> Encoded:
+        """The features of one that the log has not seen, by their names; what is not given is missing."""
         if strange := [name for name in values if name not in self.encoder.names]:
             raise DataError(
                 f"expected features among {', '.join(self.encoder.names) or 'none'}; got {strange[0]!r}. Leave it out."
@@ -179,21 +179,18 @@ class Side(nn.Module):
             value = values.get(category.name)
             frame = frame.with_columns(pl.Series(category.name, [None if value is None else str(value)], pl.String))
         found = tables.encode(self.encoder, frame, frame[self.encoder.id_column])
-        return self.unseen(Encoded(self.encoder, tables.one_hot(self.encoder, found), found.categorical))
+        return Encoded(self.encoder, tables.one_hot(self.encoder, found), found.categorical)
+
+    def opinions(self, encoded: Encoded) -> Tensor:
+        """The vectors in production's opinion that features suggest.  Shapes: -> [n, F]."""
+        return torch.from_numpy(encoded.numbers) @ self.opinion
 
     def unseen(self, encoded: Encoded) -> Tensor:
         """Rows as of queries or items that the log has not seen.  Shapes: -> [n, J]."""
-        n = len(encoded.numbers)
-        numbers = torch.from_numpy(encoded.numbers)
-        codes = torch.from_numpy(encoded.codes + self.first[:-1])
         # Never shown is far from all that models were fitted to: the mean of how often, and how often clicked, instead.
-        known = self.centre[:2].expand(n, 2)
-        return self.standardised(torch.cat([known, self.rates[codes], numbers @ self.opinion, numbers], 1))
-
-    def opinions(self, rows: Tensor) -> Tensor:
-        """The vectors of rows in production's opinion.  Shapes: [n, J] -> [n, F]."""
-        part = slice(self.known, self.known + self.F)
-        return rows[:, part] * self.scale[part] + self.centre[part]
+        known = self.centre[:2].expand(len(encoded.numbers), 2)
+        rates = self.rates[torch.from_numpy(encoded.codes + self.first[:-1])]
+        return self.standardised(torch.cat([known, rates, self.opinions(encoded), torch.from_numpy(encoded.numbers)], 1))
 
     def standardised(self, rows: Tensor) -> Tensor:
         """Rows, or their first columns, in deviations from the mean.  Shapes: [n, J] -> [n, J]."""
@@ -247,13 +244,6 @@ def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.
     side.scale[:] = torch.where(spread > 1e-6, spread, torch.full_like(spread, torch.inf))  # what never varies is 0
     side.rows[:] = torch.where(there[:, None], side.standardised(rows), side.unseen(encoded))
     return side
-
-
-def suggested(encoded: Encoded, vectors: Floats, seen: NDArray[np.bool_]) -> Floats:
-    """Vectors with those of rows that were not seen as their features suggest, where there are any.  Shapes: [n, F], [n]."""
-    if not encoded.numbers.shape[1] or seen.all():
-        return vectors
-    return np.where(seen[:, None], vectors, encoded.numbers @ ridge(encoded.numbers[seen], vectors[seen]))
 
 
 def ridge(x: NDArray[np.floating], y: Floats) -> Floats:
