@@ -30,7 +30,7 @@ def items(n: int = 8, first: int = 0) -> pl.DataFrame:
 def _side(frame: pl.DataFrame, column: str) -> Side:
     side = Side(tables.fit(frame, column).as_json(), len(frame), OPINION)
     side.opinion.normal_()
-    side.rows[:] = side.of_table(frame, len(frame))
+    side.rows[:] = side.unseen(side.of_table(frame, len(frame)))
     side.seen[:] = True
     return side
 
@@ -46,7 +46,7 @@ def believed(Q: int = 6, D: int = 8, *, seed: int = 1, entries: bool = True) -> 
     f = FeatureModel(model, *sides, Pairs(0, 0, D))
     x, y = rng.normal(size=(Q, F)), rng.normal(size=(D, F))
     y[:, -1] = 1
-    opinions = [side.opinions(side.rows).numpy() for side in sides]
+    opinions = [side.opinions(side.of_table(t, len(t))).numpy() for side, t in zip(sides, (queries(Q), items(D)), strict=True)]
     vectors = [v.numpy() for v in f.vectors]
     X = np.hstack([x, 0.5 * opinions[0], vectors[0], np.ones((Q, 1))])
     Y = np.hstack([y, opinions[1], vectors[1], rng.normal(size=(D, 1))])

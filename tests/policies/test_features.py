@@ -32,7 +32,7 @@ def test_numbers_are_standardised_and_categories_counted() -> None:
     frame, encoder = fitted()
     assert [c.name for c in encoder.numeric] == ["price", "stock", "new", "same"]
     assert encoder.categorical == (
-        features.Categorical("kind", ("a", "b")),
+        features.Categorical("kind", ("b", "a")),  # the most frequent first, then by the alphabet
         features.Categorical("shop", ("x", "y", "z")),
     )
     found = features.encode(encoder, frame, pl.Series([40, 10, 30]))
@@ -41,7 +41,8 @@ def test_numbers_are_standardised_and_categories_counted() -> None:
     assert np.allclose(found.numeric[:, 1], [-1, -1, 1])
     assert np.allclose(found.numeric[:, 2], [0, 2**-0.5, 2**-0.5])  # 1, 0, 1: mean 2/3, scale sqrt(2)/3
     assert np.array_equal(found.numeric[:, 3], [0, 0, 0])  # a constant is not divided by 0
-    assert np.array_equal(found.categorical, [[2, 3], [2, 1], [0, 1]])
+    assert np.array_equal(found.numeric[:, 4:], [[0, 1], [0, 0], [1, 0]])  # price and new: where they are missing
+    assert np.array_equal(found.categorical, [[1, 3], [1, 1], [0, 1]])
     assert (found.numeric.dtype, found.categorical.dtype) == (np.float32, np.int64)
 
 
@@ -60,8 +61,27 @@ def test_new_rows_are_encoded_as_the_old_ones_were() -> None:
         more=pl.Series([date(2020, 1, 1)] * 4).cast(pl.String),
     )
     found = features.encode(encoder, features.read(fresh, "item_id"), pl.Series([1, 2, 3, 4]))
-    assert np.array_equal(found.categorical[:, 0], [0, 1, 2, 0])  # never seen: 0
+    assert np.array_equal(found.categorical[:, 0], [0, 2, 1, 0])  # never seen: 0
     assert np.allclose(found.numeric[:, 0], [-2 / np.sqrt(8 / 3), 0, 10, -10])  # NaN: the mean; far away: ten scales
+    assert np.array_equal(found.numeric[:, 4], [0, 1, 0, 0])  # NaN is missing
+
+
+def test_who_has_no_row_has_all_of_it_missing() -> None:
+    frame = features.read(TABLE.select("item_id", "stock", "kind"), "item_id")
+    ids = pl.Series([10, 50, 20])
+    assert not features.fit(frame, "item_id").numeric[0].flagged
+    encoder = features.fit(frame, "item_id", ids)
+    found = features.encode(encoder, frame, ids)
+    assert np.array_equal(found.numeric, [[-1, 0], [0, 1], [1, 0]])
+    assert np.array_equal(found.categorical[:, 0], [1, 0, 2])
+    assert np.array_equal(features.one_hot(encoder, found)[:, 2:], [[1, 0], [0, 0], [0, 1]])
+
+
+def test_rare_categories_are_not_told_apart(monkeypatch) -> None:
+    monkeypatch.setattr(features, "CODES", 2)
+    encoder = features.fit(features.read(TABLE, "item_id"), "item_id")
+    assert encoder.categorical[1].values == ("x", "y")
+    assert features.encode(encoder, TABLE, pl.Series([40])).categorical[0, 1] == 0
 
 
 def test_a_column_without_any_value_is_the_mean_everywhere() -> None:
@@ -149,8 +169,10 @@ def test_a_file_that_is_not_there_or_no_parquet(tmp_path) -> None:
 
 def test_refusals_of_encoding() -> None:
     frame, encoder = fitted()
+    with pytest.raises(DataError, match=r"expected rows for ids of the log \(first: 50\); got rows for none of them \(first: 10"):
+        features.encode(encoder, frame, pl.Series([50, 60]))
     with pytest.raises(DataError, match=r"2 ids \(first: 50, 60\) are in the log but not there, among its 4 rows"):
-        features.encode(encoder, frame, pl.Series([10, 50, 60]))
+        features.rows(frame, "item_id", pl.Series([10, 50, 60]))
     with pytest.raises(DataError, match=r"item ids are String in the log and Int64 in the table"):
         features.encode(encoder, frame, pl.Series(["10"]))
     with pytest.raises(

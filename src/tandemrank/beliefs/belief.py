@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tandemrank._base.sparse import entries_of_rows
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.model import Belief, RewardModel
 from tandemrank.beliefs.models import FeatureModel, ProductModel
@@ -82,7 +83,8 @@ class Input:
     the item, and f.
 
     `opinion`: vectors of queries and items, by features where the log has not seen them; of queries that are `unseen`, but have
-    features, it stands for the choice, too.  Shapes: w [3]; centre [D, 3]; opinion [Q, F], [D, F]; unseen [Q].
+    features, it stands for the choice, too. `sides` make rows and vectors of new queries and items.
+    Shapes: w [3]; centre [D, 3]; opinion [Q, F], [D, F]; unseen [Q].
     """
 
     choice: Choice
@@ -90,6 +92,7 @@ class Input:
     centre: Floats
     opinion: tuple[Floats, Floats]
     unseen: NDArray[np.bool_]
+    sides: tuple[Side, Side]
     model: FeatureModel | None = None
 
     @property
@@ -181,7 +184,7 @@ class Beliefs(RewardModel):
         x: list[Floats] = [self.x, self.inputs.opinions, w[0] * A]
         y: list[Floats] = [self.space.items.astype(np.float64), self.inputs.opinion[1], B]
         f = self.inputs.model
-        if f is not None and isinstance(f.model, ProductModel) and not f.pairs.width:
+        if f is not None and isinstance(f.model, ProductModel) and not f.model.sizes[2]:
             for side, vectors in zip((x, y), f.vectors, strict=True):
                 side.append(vectors.numpy().astype(np.float64))
         level = self.space.offset - self.inputs.centre @ w - self.chosen.never

@@ -187,20 +187,20 @@ class Side(nn.Module):
             frame = frame.with_columns(pl.Series(category.name, [None if value is None else str(value)], pl.String))
         return frame
 
-    def new(self, values: Mapping[str, object]) -> Tensor:
-        """The row of one that the log has not seen, by the names of its features; what is not given is missing.  -> [1, J]."""
+    def encoded(self, values: Mapping[str, object]) -> Encoded:
+        """The features of one that the log has not seen, by their names; what is not given is missing."""
         return self.of_table(self.table(values), 1)
 
-    def of_table(self, frame: pl.DataFrame | None, n: int) -> Tensor:
-        """The rows of n that the log has not seen, by a table with their features in this order; None: all is missing.
-
-        Shapes: -> [n, J].
-        """
+    def of_table(self, frame: pl.DataFrame | None, n: int) -> Encoded:
+        """The features of n that the log has not seen, by a table of them in this order; None: all is missing."""
         if frame is None:
-            return self.new({}).expand(n, -1)
-        column = self.encoder.id_column
-        found = tables.encode(self.encoder, frame, frame[column])
-        return self.unseen(Encoded(self.encoder, tables.one_hot(self.encoder, found), found.categorical))
+            frame = pl.concat([self.table({})] * n).with_columns(pl.Series(self.encoder.id_column, range(n)))
+        found = tables.encode(self.encoder, frame, frame[self.encoder.id_column])
+        return Encoded(self.encoder, tables.one_hot(self.encoder, found), found.categorical)
+
+    def opinions(self, encoded: Encoded) -> Tensor:
+        """The vectors in production's opinion that features suggest.  Shapes: -> [n, F]."""
+        return torch.from_numpy(encoded.numbers) @ self.opinion
 
     def with_rows(self, rows: Tensor, seen: Tensor) -> "Side":
         """The same side with other rows.  Shapes: rows [n, J]; seen [n]."""
@@ -210,17 +210,10 @@ class Side(nn.Module):
 
     def unseen(self, encoded: Encoded) -> Tensor:
         """Rows as of queries or items that the log has not seen.  Shapes: -> [n, J]."""
-        n = len(encoded.numbers)
-        numbers = torch.from_numpy(encoded.numbers)
-        codes = torch.from_numpy(encoded.codes + self.first[:-1])
         # Never shown is far from all that models were fitted to: the mean of how often, and how often clicked, instead.
-        known = self.centre[:2].expand(n, 2)
-        return self.standardised(torch.cat([known, self.rates[codes], numbers @ self.opinion, numbers], 1))
-
-    def opinions(self, rows: Tensor) -> Tensor:
-        """The vectors of rows in production's opinion.  Shapes: [n, J] -> [n, F]."""
-        part = slice(self.known, self.known + self.F)
-        return rows[:, part] * self.scale[part] + self.centre[part]
+        known = self.centre[:2].expand(len(encoded.numbers), 2)
+        rates = self.rates[torch.from_numpy(encoded.codes + self.first[:-1])]
+        return self.standardised(torch.cat([known, rates, self.opinions(encoded), torch.from_numpy(encoded.numbers)], 1))
 
     def standardised(self, rows: Tensor) -> Tensor:
         """Rows, or their first columns, in deviations from the mean.  Shapes: [n, J] -> [n, J]."""
@@ -274,13 +267,6 @@ def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.
     side.scale[:] = torch.where(spread > 1e-6, spread, torch.full_like(spread, CONSTANT))  # what never varies is 0
     side.rows[:] = torch.where(there[:, None], side.standardised(rows), side.unseen(encoded))
     return side
-
-
-def suggested(encoded: Encoded, vectors: Floats, seen: NDArray[np.bool_]) -> Floats:
-    """Vectors with those of rows that were not seen as their features suggest, where there are any.  Shapes: [n, F], [n]."""
-    if not encoded.numbers.shape[1] or seen.all():
-        return vectors
-    return np.where(seen[:, None], vectors, encoded.numbers @ ridge(encoded.numbers[seen], vectors[seen]))
 
 
 def ridge(x: NDArray[np.floating], y: Floats) -> Floats:

@@ -21,7 +21,7 @@ from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import TIMES, Counts
-from tandemrank.beliefs.features import Features, Pairs, leaks, suggested
+from tandemrank.beliefs.features import Features, Pairs, leaks
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.noise import fit_bit
@@ -37,6 +37,7 @@ from tandemrank.beliefs.turns import (
     judged,
     lesson_of,
     run,
+    sides_of,
     started,
 )
 from tandemrank.beliefs.vectors import Vectors
@@ -249,23 +250,31 @@ def fit(
     return Beliefs(
         chosen=replace(chosen, never=never),
         counts=counts,
-        inputs=Input(
-            choice=choice,
-            w=fitted.start.w,
-            centre=fitted.start.centre,
-            opinion=(
-                suggested(given.query, given.opinion[0], given.seen[0]),
-                suggested(given.item, given.opinion[1], given.seen[1]),
-            ),
-            unseen=~given.seen[0] & bool(given.query.numbers.shape[1]),
-            model=fitted.model,
-        ),
+        inputs=_inputs(counts, choice, given, fitted),
         space=fitted.space,
         x=fitted.x,
         query_spread=spread.query,
         item_spread=spread.item,
         L=part.L,
         notes=leaks(features, counts),
+    )
+
+
+def _inputs(counts: Counts, choice: Choice, given: Given, fitted: Fitted) -> Input:
+    """What production's choice and f say, also of queries and items that the log has not seen, if they have features."""
+    sides = sides_of(counts, given)
+    a, b = (
+        np.where(seen[:, None] | (not side.features), own, side.opinions(encoded).numpy().astype(np.float64))
+        for seen, side, own, encoded in zip(given.seen, sides, given.opinion, (given.query, given.item), strict=True)
+    )
+    return Input(
+        choice=choice,
+        w=fitted.start.w,
+        centre=fitted.start.centre,
+        opinion=(a, b),
+        unseen=~given.seen[0] & (sides[0].features > 0),
+        sides=sides,
+        model=fitted.model,
     )
 
 

@@ -22,7 +22,8 @@ from tandemrank.beliefs.models import FeatureModel, InputModel, Linear, Network,
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
 
-EPOCHS, BATCH, RATE = 24, 2048, 4e-3
+EPOCHS, RATE = 24, 4e-3
+BATCH, BATCHES = (64, 2048), 60  # pairs of a batch: so many that an epoch has 60 of them, if that allows it
 PATIENCE = 4  # epochs without a gain after which training ends
 ROUNDS, EVERY = 120, 10  # of trees, and after how many it is judged
 LEAVES, LEAST = 15, 100  # of a tree, and pairs of a leaf
@@ -36,6 +37,7 @@ class Lesson:
     """Pairs to learn from, or to judge by.
 
     `known_q`, `known_d`: the first columns of the rows, without the pair's own clicks. `group`: why a pair is held out.
+    `features`: whether the user's own columns are among the inputs.
     Shapes: q, d, s, group [n]; L [n, J]; known_q, known_d [n, .].
     """
 
@@ -50,6 +52,7 @@ class Lesson:
     known_q: Floats32
     known_d: Floats32
     group: NDArray[np.int8]
+    features: bool = True
 
     def part(self, rows: NDArray[Any]) -> "Lesson":
         """Some of the pairs."""
@@ -65,17 +68,21 @@ class Lesson:
     @property
     def sizes(self) -> tuple[int, int, int]:
         """The columns of a query, an item and a pair."""
-        return self.query.width, self.item.width, self.pairs.width
+        if self.features:
+            return self.query.width, self.item.width, self.pairs.width
+        return self.query.known + self.query.F, self.item.known + self.item.F, 0
 
     def inputs(self, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor, Tensor]:
         """What a model sees of some pairs.  Shapes: -> [n, Ju], [n, Jz], [n, Jp]."""
         q, d = (torch.from_numpy(np.asarray(x, np.int64))[rows] for x in (self.q, self.d))
-        found = []
-        for side, index, known in ((self.query, q, self.known_q), (self.item, d, self.known_d)):
-            x = side.rows[index]
+        found, sizes = [], self.sizes
+        for side, index, known, size in (
+            (self.query, q, self.known_q, sizes[0]), (self.item, d, self.known_d, sizes[1]),
+        ):  # fmt: skip
+            x = side.rows[index, :size]
             x[:, : known.shape[1]] = torch.from_numpy(known)[rows]
             found.append(x)
-        return found[0], found[1], self.pairs.at(q, d)
+        return found[0], found[1], self.pairs.at(q, d)[:, : sizes[2]]
 
     def gains(self, f: Floats) -> Floats:
         """How much likelier pairs are with f than without.  Shapes: [n] -> [n]."""
@@ -111,14 +118,14 @@ def descend(lesson: Lesson, judge: Lesson | None, model: InputModel, *, decay: f
     groups = [{"params": matrices, "weight_decay": decay}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=RATE)
     family, s, L = (torch.as_tensor(x, dtype=torch.float32) for x in (lesson.grades.family(), lesson.s, lesson.L))
-    inputs = lesson.inputs()
+    inputs, size = lesson.inputs(), int(np.clip(len(s) // BATCHES, *BATCH))
     seen = None if judge is None else judge.inputs()
     best, gains, taken = 0.0, np.zeros(0 if judge is None else len(judge.q)), 0
     state = {name: t.clone() for name, t in model.state_dict().items()}
     for epoch in range(epochs):
         for group in optimiser.param_groups:
             group["lr"] = RATE * (1 - 0.9 * epoch / EPOCHS)
-        for rows in torch.split(torch.randperm(len(s), generator=generator), BATCH):
+        for rows in torch.split(torch.randperm(len(s), generator=generator), size):
             found = model(*(x[rows] for x in inputs))
             loss = -log_likelihood(family, s[rows] + found, L[rows]).mean()
             optimiser.zero_grad()
@@ -180,11 +187,12 @@ def _torch(kind: Callable[[tuple[int, int, int]], InputModel], decay: float) -> 
 Learner = Callable[[Lesson, Lesson | None, int, int], Fit]
 LEARNERS: dict[str, tuple[int, Learner]] = {
     "linear": (EPOCHS, _torch(Linear, 0.3)),
-    "towers": (EPOCHS, _torch(Towers, 0.15)),
-    "towers, careful": (EPOCHS, _torch(Towers, 0.6)),
+    "towers": (EPOCHS, _torch(Towers, 0.6)),
     "network": (EPOCHS, _torch(Network, 0.6)),
+    "network, careful": (EPOCHS, _torch(Network, 2.0)),
     "trees": (ROUNDS, lambda a, b, n, seed: grow(a, b, epochs=n, seed=seed)),
 }
+WITHOUT = " without features"  # a kind that sees production's opinion and counts alone
 
 
 def own(module: nn.Module) -> dict[str, tuple[int, Learner]]:
@@ -216,15 +224,24 @@ class Choice:
 
 
 def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> Choice:
-    """The kind of f; none where none surely helps."""
+    """The kind of f; none where none surely helps. The best kind must also be better than it is without the user's columns."""
     lesson = lesson.at_most(CHOOSING, seed)
     best, value = Choice(), 0.0
+
+    def tried(name: str, lesson: Lesson, judge: Lesson) -> None:
+        nonlocal best, value
+        epochs, fit = among[name.removesuffix(WITHOUT)]
+        found = fit(lesson, judge, epochs, seed)
+        known, *of_new = (surely(found.gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
+        if known and judge.value(found.gains) > value:
+            best, value = Choice(name, found.epochs, (of_new[0], of_new[1])), judge.value(found.gains)
+
     with one_thread():
-        for name, (epochs, fit) in among.items():
-            found = fit(lesson, judge, epochs, seed)
-            known, *of_new = (surely(found.gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
-            if known and judge.value(found.gains) > value:
-                best, value = Choice(name, found.epochs, (of_new[0], of_new[1])), judge.value(found.gains)
+        for name in among:
+            tried(name, lesson, judge)
+        again = best.name if best.name != "none" else next(iter(among), "own")
+        if again != "own" and lesson.sizes != replace(lesson, features=False).sizes:
+            tried(again + WITHOUT, replace(lesson, features=False), replace(judge, features=False))
     return best
 
 
@@ -236,6 +253,7 @@ def surely(gains: Floats) -> bool:
 def train(choice: Choice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:
     """A model of the kind and length that were chosen."""
     with one_thread():
-        found = among[choice.name][1](lesson.at_most(ENOUGH, seed), None, choice.epochs, seed)
+        lesson = replace(lesson.at_most(ENOUGH, seed), features=not choice.name.endswith(WITHOUT))
+        found = among[choice.name.removesuffix(WITHOUT)][1](lesson, None, choice.epochs, seed)
     found.model.requires_grad_(False)
     return FeatureModel(found.model, lesson.query, lesson.item, lesson.pairs, choice.of_new)

@@ -32,7 +32,10 @@ CROSS, WIDE = 16, 64  # of the network: products of query and item, hidden units
 
 
 class InputModel(nn.Module, ABC):
-    """A function of inputs.  Shapes: u [n, Ju], z [n, Jz], pair [n, Jp] -> [n]; `sizes` are Ju, Jz, Jp."""
+    """A function of inputs.  Shapes: u [n, Ju], z [n, Jz], pair [n, Jp] -> [n].
+
+    `sizes` are Ju, Jz, Jp: the first columns of the rows, all of them or those before the user's own.
+    """
 
     kind: ClassVar[str]
 
@@ -218,7 +221,7 @@ class FeatureModel(nn.Module):
                     a, b = self.vectors
                     value = (a[rows] * b[items]).sum(1) + self._of_pairs(rows, items)
                 else:
-                    value = self.model(self.query.rows[rows], self.item.rows[items], self.pairs.at(rows, items))
+                    value = self._of(self.query.rows[rows], self.item.rows[items], self.pairs.at(rows, items))
                     value = value * self._used(0)[rows] * self._used(1)[items]
                 found[part] = value.numpy()
         return found
@@ -226,7 +229,7 @@ class FeatureModel(nn.Module):
     def matrix(self, q: Items) -> Floats:
         """f of all items.  Shapes: q [B] -> [B, D]."""
         D, q = len(self.item.rows), np.asarray(q, np.int64)
-        if self.pairs.width or not isinstance(self.model, ProductModel):
+        if self.model.sizes[2] or not isinstance(self.model, ProductModel):
             return self.at(np.repeat(q, D), np.tile(np.arange(D), len(q))).reshape(len(q), D)
         a, b = self.vectors
         found: Floats = (a[torch.from_numpy(q)] @ b.T).numpy().astype(np.float64)
@@ -238,8 +241,13 @@ class FeatureModel(nn.Module):
         if not isinstance(self.model, ProductModel):
             raise ConfigError(f"expected a model that is a product (linear, towers); got {self.model.kind}.")
         with torch.no_grad(), one_thread():
-            a, b = self.model.queries(self.query.rows), self.model.items(self.item.rows)
+            sizes = self.model.sizes
+            a, b = self.model.queries(self.query.rows[:, : sizes[0]]), self.model.items(self.item.rows[:, : sizes[1]])
         return a * self._used(0)[:, None], b * self._used(1)[:, None]
+
+    def _of(self, *inputs: Tensor) -> Tensor:
+        found: Tensor = self.model(*(x[:, :size] for x, size in zip(inputs, self.model.sizes, strict=True)))
+        return found
 
     def _used(self, side: int) -> Tensor:
         """1 of rows that f is used of, 0 of others.  Shapes: -> [n]."""
@@ -256,10 +264,10 @@ class FeatureModel(nn.Module):
         if (query is None) == (item is None):
             raise ConfigError("expected the features of a new query or of a new item; got both or none. Give one of them.")
         if query is not None:
-            u, z = self.query.new(query).expand(len(rows), -1), self.item.rows[rows]
+            u, z = self.query.unseen(self.query.encoded(query)).expand(len(rows), -1), self.item.rows[rows]
         else:
-            u, z = self.query.rows[rows], self.item.new(item or {}).expand(len(rows), -1)
-        found: Floats = self.model(u, z, none).numpy().astype(np.float64)
+            u, z = self.query.rows[rows], self.item.unseen(self.item.encoded(item or {})).expand(len(rows), -1)
+        found: Floats = self._of(u, z, none).numpy().astype(np.float64)
         return found * self.of_new[0 if item is None else 1]
 
     def with_queries(self, rows: Tensor) -> "FeatureModel":

@@ -20,6 +20,7 @@ from scipy.special import digamma
 from torch import Tensor, nn
 
 from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import products
@@ -81,11 +82,14 @@ class Believed(Listing):
         memory: Memory,
         nobody: Nobody,
         f: FeatureModel | None = None,
+        sides: tuple[Side, Side] | None = None,
     ) -> None:
-        """`memory`: the log-odds of the expected relevance of pairs that were shown."""
+        """`memory`: the log-odds of the expected relevance of pairs that were shown. `sides`: how features become numbers, where
+        there is no f that has them; None where there are no features."""
         super().__init__(memory)
         self.around, self.nobody = float(spread.around), nobody
         self.f = None if f is None else f.requires_grad_(False)
+        self.sides = nn.ModuleList(sides if f is None and sides is not None else ())
         named = {
             "queries": queries, "items": items, "query_spread": spread.query, "item_spread": spread.item,
             "nobody_query": nobody.query, "nobody_item": nobody.item,
@@ -96,7 +100,16 @@ class Believed(Listing):
     @property
     def is_product(self) -> bool:
         """Whether f, if there is one, is among the vectors."""
-        return self.f is None or (isinstance(self.f.model, ProductModel) and not self.f.pairs.width)
+        return self.f is None or (isinstance(self.f.model, ProductModel) and not self.f.model.sizes[2])
+
+    def _side(self, place: int) -> Side | None:
+        """How features of queries (0) or items (1) become numbers; None where there are none."""
+        if self.f is not None:
+            return (self.f.query, self.f.item)[place]
+        return self.sides[place] if len(self.sides) else None  # type: ignore[return-value]
+
+    def _both(self) -> tuple[Side, Side] | None:
+        return (self.sides[0], self.sides[1]) if len(self.sides) else None  # type: ignore[return-value]
 
     def forward(self, q: Tensor) -> Tensor:
         s = self.queries[q] @ self.items.T
@@ -129,7 +142,7 @@ class Believed(Listing):
         return {
             "Q": Q, "D": D, "F": F, "entries": len(self.value), "spread": self.around,
             "nobody": {"spread": list(n.spread), "opinion": list(n.opinion), "f": list(n.f), "weight": n.weight},
-            "features": None if self.f is None else self.f.spec(),
+            "features": None if self.f is None else self.f.spec(), "sides": [side.spec() for side in self.sides],
         }  # fmt: skip
 
     @classmethod
@@ -139,46 +152,55 @@ class Believed(Listing):
         n = {name: tuple(x) if isinstance(x, list) else float(x) for name, x in spec["nobody"].items()}
         query, item = np.zeros(F, np.float32), np.zeros(F, np.float32)
         f = None if spec["features"] is None else FeatureModel.from_spec(spec["features"])
-        return cls(np.zeros((Q, F)), np.zeros((D, F)), spread, no_memory(spec), Nobody(query, item, **n), f)  # type: ignore[arg-type]
+        sides = [Side(**side) for side in spec["sides"]]
+        return cls(
+            np.zeros((Q, F)), np.zeros((D, F)), spread, no_memory(spec), Nobody(query, item, **n), f,  # type: ignore[arg-type]
+            (sides[0], sides[1]) if sides else None,
+        )  # fmt: skip
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return []
 
     @property
     def query_columns(self) -> tuple[str, ...]:
-        return () if self.f is None else self.f.query.encoder.names
+        side = self._side(0)
+        return () if side is None else side.encoder.names
 
     def query_table(self, values: FeatureValues) -> pl.DataFrame:
-        return super().query_table(values) if self.f is None else self.f.query.table(values)
+        side = self._side(0)
+        return super().query_table(values) if side is None else side.table(values)
 
     def strangers(self, features: pl.DataFrame | None, n: int) -> "Believed":
-        x = self.nobody_query.expand(n, -1).clone()
-        f = self.f
-        if f is not None:
-            rows = f.query.of_table(features, n)
-            x[:, slice(*self.nobody.opinion)] = self.nobody.weight * f.query.opinions(rows)
-            f = f.with_queries(rows)
-            if self.is_product and f.of_new[0]:
-                x[:, slice(*self.nobody.f)] = f.model.queries(rows)  # type: ignore[operator]
+        x, f, side = self.nobody_query.expand(n, -1).clone(), self.f, self._side(0)
+        if side is not None:
+            encoded = side.of_table(features, n)
+            x[:, slice(*self.nobody.opinion)] = self.nobody.weight * side.opinions(encoded)
+            if f is not None:
+                rows = side.unseen(encoded)
+                f = f.with_queries(rows)
+                if self.is_product and f.of_new[0]:
+                    x[:, slice(*self.nobody.f)] = f.model.queries(rows[:, : f.model.sizes[0]])  # type: ignore[operator]
         elif features is not None:
-            raise PolicyError("the features of this log were of no use, so none were kept: leave them out.")
+            raise PolicyError("this policy was learned without features: leave them out.")
         spread = Spread(self.around, np.full(n, self.nobody.spread[0], np.float32), self.item_spread.numpy())
         none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
-        return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f)
+        return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f, self._both())
 
     def more_items(self, features: pl.DataFrame) -> "Believed":
-        n = len(features)
+        n, side = len(features), self._side(1)
         y, f = self.nobody_item.expand(n, -1).clone(), self.f
-        if f is not None:
-            rows = f.item.of_table(features, n)
-            y[:, slice(*self.nobody.opinion)] = f.item.opinions(rows)
-            f = f.with_items(rows)
-            if self.is_product and f.of_new[1]:
-                y[:, slice(*self.nobody.f)] = f.model.items(rows)  # type: ignore[operator]
+        if side is not None:
+            encoded = side.of_table(features, n)
+            y[:, slice(*self.nobody.opinion)] = side.opinions(encoded)
+            if f is not None:
+                rows = side.unseen(encoded)
+                f = f.with_items(rows)
+                if self.is_product and f.of_new[1]:
+                    y[:, slice(*self.nobody.f)] = f.model.items(rows[:, : f.model.sizes[1]])  # type: ignore[operator]
         item = np.append(self.item_spread.numpy(), np.full(n, self.nobody.spread[1], np.float32))
         spread = Spread(self.around, self.query_spread.numpy(), item)
-        memory = replace(self.memory, D=self.D + n)
-        return Believed(self.queries.numpy(), torch.cat([self.items, y]).numpy(), spread, memory, self._nobody(), f)
+        memory, items = replace(self.memory, D=self.D + n), torch.cat([self.items, y]).numpy()
+        return Believed(self.queries.numpy(), items, spread, memory, self._nobody(), f, self._both())
 
     def after(self, old: Scorer, new: Scorer) -> Scorer:
         return new  # where there is one stage, it is the belief
@@ -189,7 +211,8 @@ class Believed(Listing):
         query = torch.cat([self.query_spread, other.query_spread]).numpy()
         f = None if self.f is None or other.f is None else self.f.joined(other.f)
         spread = Spread(self.around, query, other.item_spread.numpy())
-        return Believed(queries, other.items.numpy(), spread, self._joined_memory(other), self._nobody(), f)
+        memory = self._joined_memory(other)
+        return Believed(queries, other.items.numpy(), spread, memory, self._nobody(), f, self._both())
 
     def _nobody(self) -> Nobody:
         return replace(self.nobody, query=self.nobody_query.numpy(), item=self.nobody_item.numpy())
@@ -203,7 +226,9 @@ def ranker_of(beliefs: Beliefs) -> Believed:
     )
     queries = np.column_stack([x, np.ones(len(x), np.float32)])
     items = np.column_stack([y, level])
-    return Believed(queries, items, spread, memory_of(beliefs), nobody_of(beliefs, items), beliefs.inputs.model)
+    inputs = beliefs.inputs
+    sides = inputs.sides if any(side.features for side in inputs.sides) else None
+    return Believed(queries, items, spread, memory_of(beliefs), nobody_of(beliefs, items), inputs.model, sides)
 
 
 def nobody_of(beliefs: Beliefs, items: NDArray[np.floating]) -> Nobody:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Chosen
 from tandemrank.beliefs.counts import Counts
-from tandemrank.beliefs.features import Clicks, Encoded, Pairs, side_of
+from tandemrank.beliefs.features import Clicks, Encoded, Pairs, Side, side_of
 from tandemrank.beliefs.grades import Floats32, Grades, sigmoid
 from tandemrank.beliefs.levels import Levels, item_levels
 from tandemrank.beliefs.model_fit import Learner, Lesson
@@ -107,6 +107,11 @@ class Start:
         found: Floats = part.X @ self.w - (self.centre @ self.w)[part.counts.item]
         return found
 
+    def weighed(self, part: Part, f: Floats) -> "Start":
+        """With the weights of production's choice anew, given f: what features say production often knows.  Shapes: f [pairs]."""
+        return replace(self, w=weights(part, self.flat, self.beta, self.centre, f))
+
+
 
 def started(part: Part, level: float, given: Given) -> Start:
     """Levels of items and queries, and the weights of production's choice."""
@@ -129,8 +134,8 @@ def levelled(part: Part, level: float, given: Given) -> tuple[Levels, Space, Flo
     return levels, flat, steps.query_step(flat, part.seen(), c.rows)
 
 
-def weights(part: Part, flat: Space, beta: Floats, centre: Floats) -> Floats:
-    """Weights of the columns by the likelihood of the showings, beside the levels: Newton steps.  Shapes: -> [3].
+def weights(part: Part, flat: Space, beta: Floats, centre: Floats, f: Floats | None = None) -> Floats:
+    """Weights of the columns by the likelihood of the showings, beside the levels and f: Newton steps.  Shapes: -> [3].
 
     What production chose is never held against it: the first weight is not below 0.
     """
@@ -139,6 +144,7 @@ def weights(part: Part, flat: Space, beta: Floats, centre: Floats) -> Floats:
     some = slice(None, None, max(1, len(c.item) // WEIGHT_PAIRS))
     q, d, kind = c.query[some], c.item[some], np.ascontiguousarray(part.kind[some])
     s, X = flat.s(q, d, beta), part.X[some] - centre[d]
+    s = s if f is None else s + f[some]
     for _ in range(STEPS):
         _, slope, h = part.grades.terms_of_kinds(s + X @ w, part.table, kind)
         h = np.maximum(h, 1e-3 * h.mean())
@@ -150,6 +156,15 @@ def weights(part: Part, flat: Space, beta: Floats, centre: Floats) -> Floats:
     return w
 
 
+def sides_of(c: Counts, given: Given, apart: tuple[Mask, Mask] | None = None) -> tuple[Side, Side]:
+    """The rows of queries and items; those that are `apart` count as not seen.  Shapes: apart [Q], [D]."""
+    found = []
+    for place, (encoded, index) in enumerate(((given.query, c.query), (given.item, c.item))):
+        seen = given.seen[place] if apart is None else given.seen[place] & ~apart[place]
+        found.append(side_of(encoded, Clicks.of(encoded, index, c), given.opinion[place], seen))
+    return found[0], found[1]
+
+
 def lesson_of(
     part: Part, start: Start, level: float, given: Given, seed: int, apart: tuple[Mask, Mask] | None = None
 ) -> Lesson:
@@ -158,11 +173,7 @@ def lesson_of(
     Levels and known columns of a pair are those of the other folds: what its own clicks did to them is not for f to learn.
     Shapes: apart [Q], [D].
     """
-    c, sides = part.counts, []
-    own = ((given.query, c.query), (given.item, c.item))
-    for place, (encoded, index) in enumerate(own):
-        seen = given.seen[place] if apart is None else given.seen[place] & ~apart[place]
-        sides.append(side_of(encoded, Clicks.of(encoded, index, c), given.opinion[place], seen))
+    c, sides = part.counts, sides_of(part.counts, given, apart)
     s = start.choice(part)
     known = [np.zeros((len(s), side.known), np.float32) for side in sides]
     fold = np.random.default_rng(seed).integers(FOLDS, size=len(s))
@@ -170,10 +181,10 @@ def lesson_of(
         mine, rest = fold == k, part.only(fold != k)
         _, flat, beta = levelled(rest, level, given)
         s[mine] += flat.s(c.query[mine], c.item[mine], beta)
-        for place, (encoded, index) in enumerate(own):
-            others = (rest.counts.query, rest.counts.item)[place]
-            rows = Clicks.of(encoded, others, rest.counts, 1 - 1 / FOLDS).rows[index[mine]]
-            known[place][mine] = sides[place].standardised(torch.from_numpy(rows)).numpy()
+        for place, (encoded, index) in enumerate(((given.query, "query"), (given.item, "item"))):
+            clicks = Clicks.of(encoded, getattr(rest.counts, index), rest.counts, 1 - 1 / FOLDS)
+            rows = torch.from_numpy(clicks.rows[getattr(c, index)[mine]])
+            known[place][mine] = sides[place].standardised(rows).numpy()
     return Lesson(
         grades=part.grades,
         query=sides[0],
@@ -243,7 +254,9 @@ def run(
         lesson = lesson_of(part, start, chosen.level, given, seed)
         kind = model_fit.Choice(chosen.model, chosen.epochs, chosen.of_new)
         model = model_fit.train(kind, lesson, given.learners, seed)
-        other = other + model.at(c.query, c.item)
+        f = model.at(c.query, c.item)
+        start = start.weighed(part, f)
+        other = start.choice(part) + f
     seen = part.seen(other)
     space, prior = directions_of(seen, c, start, chosen, given, seed)
     if near is not None:

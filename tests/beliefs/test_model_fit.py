@@ -1,0 +1,118 @@
+"""Fitting f: the likelihood and its gradient against plain Python, what is chosen, and that more information does not hurt."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from beliefs.lessons import TABLES, D, Q, counts_of, lesson_of
+from tandemrank.beliefs import model_fit
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.features import Features
+from tandemrank.beliefs.fitting import fit
+from tandemrank.beliefs.grades import Grades
+from tandemrank.beliefs.model_fit import KNOWN, NEW_ITEM, NEW_QUERY, Choice, Fit, choose, log_likelihood, surely, train
+
+
+@pytest.mark.parametrize("grades", [Grades.bit(0.8, 0.1), Grades(np.array([0.1, 0.3, 0.6]), 0.7)])
+def test_the_likelihood_and_its_gradient_are_those_of_plain_python(grades) -> None:
+    L = np.array([[0.2, 1.0, 0.5], [1.0, 0.3, 0.01]])[:, : len(grades.R)].astype(np.float32)
+
+    def plain(s: float, row: int) -> float:
+        if grades.is_bit:
+            w = [1.0, math.exp(s)]
+        else:
+            w = [math.exp(-((math.log(r / (1 - r)) - s) ** 2) / (2 * grades.spread**2)) for r in grades.R]
+        return math.log(sum(a * b for a, b in zip(w, L[row].tolist(), strict=True)) / sum(w))
+
+    s = torch.tensor([-0.7, 0.4], requires_grad=True)
+    found = log_likelihood(torch.from_numpy(grades.family()), s, torch.from_numpy(L))
+    found.sum().backward()
+    for row, at in enumerate((-0.7, 0.4)):
+        assert found[row].item() == pytest.approx(plain(at, row), abs=1e-5)
+        slope = (plain(at + 1e-5, row) - plain(at - 1e-5, row)) / 2e-5
+        assert s.grad[row].item() == pytest.approx(slope, abs=1e-4)
+    value, slope, _ = grades.terms(s.detach().numpy().astype(np.float64), L)
+    assert np.allclose(value, found.detach(), atol=1e-5)
+    assert np.allclose(slope, s.grad, atol=1e-4)
+
+
+def lessons(features: Features | None = None, counts: Counts | None = None) -> tuple[model_fit.Lesson, model_fit.Lesson]:
+    """Three quarters of the pairs, and the rest to judge by."""
+    whole = lesson_of(counts or counts_of(), features or Features(**TABLES), Grades.graded(0.3, 0.5))
+    held = np.random.default_rng(1).random(len(whole.q)) < 0.25
+    return whole.part(~held), whole.part(held)
+
+
+def test_a_kind_is_chosen_where_it_helps_and_none_where_there_is_nothing_to_find() -> None:
+    among = {name: model_fit.LEARNERS[name] for name in ("linear", "towers")}
+    assert choose(*lessons(), among, 0).name != "none"
+    c = counts_of()
+    rng = np.random.default_rng(5)
+    noise = replace(c, clicks=rng.binomial(c.shown.astype(np.int64), 0.3).astype(np.float64))
+    lesson, judge = lessons(counts=noise)
+    lesson, judge = (replace(x, s=np.full(len(x.q), np.log(0.3 / 0.7))) for x in (lesson, judge))
+    assert choose(lesson, judge, among, 0) == Choice()
+
+
+def test_the_highest_gain_of_known_pairs_is_chosen_and_new_ones_decide_for_themselves() -> None:
+    lesson, judge = lessons(Features())
+    group = np.resize(np.array([KNOWN, NEW_QUERY, NEW_ITEM], np.int8), len(judge.q))
+    judge = replace(judge, group=group)
+
+    def learner(known: float, query: float, item: float):
+        gains = np.select([group == KNOWN, group == NEW_QUERY], [known, query], item)
+        return 5, lambda a, b, n, seed: Fit(None, 3, gains)
+
+    among = {"low": learner(1.0, 9.0, 9.0), "best": learner(2.0, 1.0, -1.0), "worst": learner(-1.0, 9.0, 9.0)}
+    assert choose(lesson, judge, among, 0) == Choice("best", 3, (True, False))
+    assert choose(lesson, judge, {"worst": among["worst"]}, 0) == Choice()
+
+
+def test_the_best_kind_may_be_better_without_the_users_columns() -> None:
+    lesson, judge = lessons()
+    seen = []
+
+    def fit_(a, b, n, seed):
+        seen.append(a.sizes)
+        return Fit(None, 3, np.full(len(b.q), 1.0 if a.features else 2.0))
+
+    assert choose(lesson, judge, {"linear": (5, fit_)}, 0).name == "linear without features"
+    assert seen == [lesson.sizes, (lesson.query.known + lesson.query.F, lesson.item.known + lesson.item.F, 0)]
+    f = train(Choice("linear without features", 3), lesson, model_fit.learners("linear"), 0)
+    assert f.model.sizes == seen[1]
+    assert np.isfinite(f.matrix(np.arange(Q))).all()
+
+
+def test_sure_is_two_standard_errors() -> None:
+    assert surely(np.array([1.0, 1.0, 1.0, 1.0, 0.5]))
+    assert not surely(np.array([1.0, 1.0, 1.0, -0.5]))
+    assert not surely(np.zeros(0))
+
+
+def test_training_ends_with_the_weights_of_the_best_epoch() -> None:
+    lesson, judge = lessons()
+    epochs, learner = model_fit.learners("towers")["towers"]
+    found = learner(lesson, judge, epochs, 0)
+    with torch.no_grad():
+        f = found.model(*judge.inputs()).numpy().astype(np.float64)
+    assert np.allclose(judge.gains(f), found.gains, atol=1e-5)
+    assert judge.value(found.gains) > 0
+    assert 0 < found.epochs <= epochs
+
+
+def test_a_fit_with_every_kind_of_table_scores_all_queries() -> None:
+    counts = counts_of()
+    found = fit(counts, Features(**TABLES), model="linear")
+    scores = found.matrix(np.arange(Q))
+    assert found.chosen.model.startswith("linear")
+    assert found.notes == ()
+    young, old = scores[1, 1 : D - 1], scores[Q - 2, 1 : D - 1]
+    assert np.corrcoef(young, old)[0, 1] < 0
+    # The last query was never shown: by its features it is like the one before it.
+    assert np.corrcoef(scores[Q - 1, 1 : D - 1], old)[0, 1] > 0.5
+    x, y, level = found.product()
+    assert (len(x), len(y), len(level)) == (Q, D, D)
+    assert fit(counts, Features(**TABLES), model="none").inputs.model is None
