@@ -31,7 +31,6 @@ _HOME = {
     "MatrixFactorisation": "policies.scorers",
     "Server": "serving.engine",
     "TwoStagePolicy": "policies.two_stage",
-    "TwoTowers": "policies.towers",
     "Vocabulary": "_base.ids",
     # configurations
     "ExperimentConfig": "experiments.config",
@@ -95,7 +94,6 @@ if TYPE_CHECKING:
     from tandemrank.offpolicy.values import Value as Value
     from tandemrank.policies.scorers import GivenScores as GivenScores
     from tandemrank.policies.scorers import MatrixFactorisation as MatrixFactorisation
-    from tandemrank.policies.towers import TwoTowers as TwoTowers
     from tandemrank.policies.two_stage import TwoStagePolicy as TwoStagePolicy
     from tandemrank.policies.two_stage import load as load
     from tandemrank.serving.engine import Server as Server

@@ -9,14 +9,14 @@ import pytest
 import torch
 from scipy.sparse import csr_matrix
 
+import believing
 from conformance import check_ranker, check_scorer
 from own_models import OwnNetwork
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.experiments.stage_models import FeatureWeights, Stacked, scaled
-from tandemrank.policies import towers
-from tandemrank.policies.believed import Believed, Retrieval, Spread
 from tandemrank.policies.memory import Memory, Remembering
+from tandemrank.policies.retrieval import Retrieval
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer, low_rank
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -28,25 +28,16 @@ MEMORY = Memory(
 )
 
 
-SPREAD = Spread(0.7, np.abs(NUMBERS[:6, 0]), np.abs(NUMBERS[:8, 1]))
-
-
-def two_towers() -> Scorer:
-    features = pl.DataFrame({"item_id": range(8), "x": NUMBERS[:8, 0], "kind": list("aabbccab")})
-    vocabulary = Vocabulary(pl.Series(range(6)), pl.Series(range(8)))
-    return towers.from_features(None, features, vocabulary, width=5, dimension=3, seed=1)
-
 
 EXAMPLES = {
     "matrix factorisation": lambda: MatrixFactorisation(NUMBERS[:6], NUMBERS[6:14]),
     "given scores": lambda: GivenScores(NUMBERS[:6] @ NUMBERS[6:14].T),
     "given scores of some items": lambda: GivenScores(csr_matrix(NUMBERS[:6] @ NUMBERS[6:14].T > -1) * 1.0),
-    "two towers": two_towers,
     "memory": lambda: Remembering(MatrixFactorisation(NUMBERS[:6], NUMBERS[6:14]), MEMORY),
-    "belief": lambda: Believed(NUMBERS[:6], NUMBERS[6:14], SPREAD, MEMORY),
+    "belief": believing.believed,
     "retrieval": lambda: Retrieval(NUMBERS[:6], NUMBERS[6:14], MEMORY),
     "features": lambda: FeatureWeights(6, scaled(NUMBERS[:8])),
-    "memory of two towers": lambda: Remembering(two_towers(), MEMORY),
+    "memory of a belief": lambda: Remembering(believing.believed(), MEMORY),
 }
 
 

@@ -14,11 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import believing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
-from tandemrank.policies import storage, towers, two_stage
+from tandemrank.policies import storage, two_stage
 from tandemrank.policies.memory import Memory, Remembering
-from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Damage = Callable[[Path], object]
@@ -28,17 +29,12 @@ IDS = Vocabulary(pl.Series("query_id", ["a", "b", "c", "d"]), pl.Series("item_id
 NUMBERS = np.random.default_rng(0).normal(size=(Q + D, 3)).astype(np.float32)
 
 
-def two_towers() -> Scorer:
-    features = pl.DataFrame({"item_id": IDS.item_ids, "x": NUMBERS[:D, 0], "kind": list("aabbca")})
-    return towers.from_features(None, features, IDS, width=5, dimension=3, seed=1)
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory) -> dict[str, Path]:
     """A pair of every kind of scorer."""
     folder = tmp_path_factory.mktemp("saved")
     factors = MatrixFactorisation(NUMBERS[:Q], NUMBERS[Q:])
-    scorers = {"factors": factors, "given": GivenScores(NUMBERS[:Q] @ NUMBERS[Q:].T), "towers": two_towers()}
+    scorers = {"factors": factors, "given": GivenScores(NUMBERS[:Q] @ NUMBERS[Q:].T), "belief": believing.believed(Q, D)}
     for name, scorer in scorers.items():
         TwoStagePolicy(scorer, scorer, 4, 2, IDS).save(folder / name)
     return {name: folder / name for name in scorers}
@@ -212,29 +208,25 @@ OF_GIVEN: dict[str, Damage] = {
     "infinite": set_weights("generator.given", put(0, np.inf)),
     "items of other numbers": set_weights("generator.item", lambda t: t.int()),
 }
-OF_TOWERS: dict[str, Damage] = {
-    "width huge": set_config(*SIZES, "width", to=10**12),
-    "width 0": set_config(*SIZES, "width", to=0),
-    "dimension 2.5": set_config(*SIZES, "dimension", to=2.5),
-    "ids a text": set_config(*SIZES, "ids", to="yes"),
-    "no encoder": set_config(*SIZES, "items", to=None),
-    "a column without a mean": set_config(*ITEMS, "numeric", to=[{"name": "x"}]),
-    "a mean of text": set_config(*ITEMS, "numeric", to=[{"name": "x", "mean": "0", "scale": 1.0}]),
-    "scale 0": set_config(*ITEMS, "numeric", to=[{"name": "x", "mean": 0.0, "scale": 0.0}]),
-    "scale NaN": set_config(*ITEMS, "numeric", to=[{"name": "x", "mean": 0.0, "scale": float("nan")}]),
-    "a name of a number": set_config(*ITEMS, "numeric", to=[{"name": 7, "mean": 0.0, "scale": 1.0}]),
-    "a column more": set_config(*ITEMS, "numeric", to=[{"name": n, "mean": 0.0, "scale": 1.0} for n in "xyz"]),
-    "a category twice": set_config(*ITEMS, "categorical", to=[{"name": "kind", "values": ["a", "a", "c"]}]),
-    "a category of a number": set_config(*ITEMS, "categorical", to=[{"name": "kind", "values": [1, 2, 3]}]),
-    "a category less": set_config(*ITEMS, "categorical", to=[{"name": "kind", "values": ["a", "b"]}]),
-    "a code too large": set_weights("generator.items.category", put((0, 0), 99)),
-    "a code too small": set_weights("generator.items.category", put((0, 0), -1)),
-    "NaN": set_weights("generator.items.first", put((0, 0), np.nan)),
+ENCODER = (*SIZES, "features", "query", "encoder")
+OF_BELIEF: dict[str, Damage] = {
+    "F huge": set_config(*SIZES, "F", to=10**12),
+    "F 2.5": set_config(*SIZES, "F", to=2.5),
+    "a spread of text": set_config(*SIZES, "spread", to="wide"),
+    "a spread below 0": set_config(*SIZES, "spread", to=-1.0),
+    "nobody missing": set_config(*SIZES, "nobody", to=None),
+    "columns out of range": set_config(*SIZES, "nobody", "opinion", to=[3, 1000]),
+    "a model of another kind": set_config(*SIZES, "features", "model", "kind", to="magic"),
+    "a model of other sizes": set_config(*SIZES, "features", "model", "sizes", to=[1, 2, 3]),
+    "no encoder": set_config(*ENCODER, to=None),
+    "a column without a mean": set_config(*ENCODER, "numeric", to=[{"name": "age"}]),
+    "scale 0": set_config(*ENCODER, "numeric", to=[{"name": "age", "mean": 0.0, "scale": 0.0}]),
+    "a category twice": set_config(*ENCODER, "categorical", to=[{"name": "land", "values": ["a", "a", "c"]}]),
 }
 DAMAGES = [
     (kind, name, damage)
     for kind, damages in (
-        ("factors", ANY | OF_FACTORS), ("given", OF_GIVEN), ("towers", OF_TOWERS),
+        ("factors", ANY | OF_FACTORS), ("given", OF_GIVEN), ("belief", OF_BELIEF),
     )
     for name, damage in damages.items()
 ]  # fmt: skip

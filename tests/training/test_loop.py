@@ -8,11 +8,11 @@ import pytest
 import torch
 from scipy.sparse import csc_matrix, csr_array, csr_matrix
 
+import believing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
 from tandemrank.experiments.stage_models import Stacked
 from tandemrank.gradients import race
-from tandemrank.policies import towers
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import history, loop
@@ -192,14 +192,6 @@ def test_joint_of_two_models_moves_the_generator_for_a_place_and_then_both_for_e
     assert not torch.equal(found.generator.items, other.generator.items)
 
 
-def two_towers() -> TwoStagePolicy:
-    """Two towers of features, each stage its own."""
-    table = pl.DataFrame({"item_id": range(D), "x": np.linspace(-1, 1, D)})
-    ids = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
-    stages = [towers.from_features(None, table, ids, width=4, dimension=2, seed=seed) for seed in (1, 2)]
-    return TwoStagePolicy(*stages, 8, 3, ids)
-
-
 def epochs_of(method: str, pair: TwoStagePolicy) -> dict[str, int]:
     """How many epochs each stage moves in, of a pair of two models."""
     history = train(pair, weights(), THETA, TrainingConfig(epochs=4, minibatch=Q), method=method).history
@@ -213,8 +205,30 @@ def epochs_of(method: str, pair: TwoStagePolicy) -> dict[str, int]:
 
 @pytest.mark.parametrize("method", ["baseline", "independent", "stacking", "joint"])
 def test_two_models_have_as_many_epochs_in_every_method(method) -> None:
-    for pair in (start(), two_towers()):
-        assert epochs_of(method, pair) == {"generator": 4, "ranker": 4}
+    assert epochs_of(method, start()) == {"generator": 4, "ranker": 4}
+
+
+@pytest.mark.parametrize(
+    ("method", "keys"),
+    [
+        ("beliefs", []),
+        ("independent", ["generator among K2"]),
+        ("stacking", ["generator among K2"]),
+        ("baseline", ["generator for the ranker"]),
+        ("joint", ["tandem"]),
+    ],
+)
+def test_a_re_ranker_that_is_not_trained_has_no_steps(method, keys) -> None:
+    """The belief re-ranks as it is: only the generator moves, alone or for it."""
+    policy = believing.policy(Q, D, 8, 3)
+    phases = schedule_of(method, "tandem", policy.generator, policy.ranker)
+    assert [phase.key for phase in phases] == keys
+    assert {step.stage for phase in phases for step in phase.steps} <= {"generator"}
+    if method != "beliefs":
+        trained = train(policy, weights(), THETA, TrainingConfig(epochs=1, minibatch=Q), method=method).policy
+        assert torch.equal(trained.ranker(torch.arange(Q)), policy.ranker(torch.arange(Q)))
+        assert not torch.equal(trained.generator.queries, policy.generator.queries)
+        assert torch.equal(trained.generator.value, policy.generator.value)  # what is remembered stays
 
 
 def test_a_generator_of_its_own_is_trained_for_a_place_among_the_candidates(monkeypatch) -> None:

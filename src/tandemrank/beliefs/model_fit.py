@@ -27,6 +27,7 @@ BATCH, BATCHES = (64, 2048), 60  # pairs of a batch: so many that an epoch has 6
 PATIENCE = 4  # epochs without a gain after which training ends
 ROUNDS, EVERY = 120, 10  # of trees, and after how many it is judged
 LEAVES, LEAST = 15, 100  # of a tree, and pairs of a leaf
+FOREST = 10  # leaves that the pairs must be enough for
 ENOUGH, CHOOSING = 400_000, 120_000  # pairs that are enough to fit f, and to choose its kind
 SURE = 2.0  # standard errors by which f must be better than none
 KNOWN, NEW_QUERY, NEW_ITEM = 1, 2, 3  # groups of pairs that judge
@@ -238,7 +239,8 @@ def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]],
 
     with one_thread():
         for name in among:
-            tried(name, lesson, judge)
+            if name != "trees" or len(lesson.q) >= FOREST * LEAST:
+                tried(name, lesson, judge)
         again = best.name if best.name != "none" else next(iter(among), "own")
         if again != "own" and lesson.sizes != replace(lesson, features=False).sizes:
             tried(again + WITHOUT, replace(lesson, features=False), replace(judge, features=False))

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from tandemrank._base import random
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import Grades, sigmoid
 

@@ -8,6 +8,7 @@ A query that the log has not seen has the vector of nobody, and what its feature
 would have of it. An item likewise.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -213,6 +214,17 @@ class Believed(Listing):
         spread = Spread(self.around, query, other.item_spread.numpy())
         memory = self._joined_memory(other)
         return Believed(queries, other.items.numpy(), spread, memory, self._nobody(), f, self._both())
+
+    def check(self) -> None:
+        """Refuses numbers that are not finite, and columns of nobody's vector that are not there."""
+        super().check()
+        F = self.queries.shape[1]
+        for columns in (self.nobody.opinion, self.nobody.f):
+            if len(columns) != 2 or not all(isinstance(n, int) for n in columns) or not 0 <= columns[0] <= columns[1] <= F:
+                raise PolicyError(f"expected columns from 0 to {F} of what is not known; got {columns}")
+        numbers = (self.around, *self.nobody.spread, self.nobody.weight)
+        if not all(math.isfinite(x) and x >= 0 for x in numbers[:-1]) or not math.isfinite(numbers[-1]):
+            raise PolicyError("expected spreads of 0 or more, and a finite weight; got others")
 
     def _nobody(self) -> Nobody:
         return replace(self.nobody, query=self.nobody_query.numpy(), item=self.nobody_item.numpy())

@@ -2,7 +2,7 @@
 
 - `scorers`: what scores items: matrix factorisation, given scores; truncated SVD
 - `features`: tables of features as numbers, and the encoder that remembers how
-- `towers`: two towers: scores by features, also of queries and items never seen
+- `retrieval`: a light generator: products, and a list of each query merged in after retrieval
 - `memory`: what is remembered of single pairs that were shown, and a scorer with a memory
 - `candidates`: a policy whose re-ranker sees candidates only, for any number of items; exact retrieval
 - `storage`: saved policies: a folder that is checked before it is believed

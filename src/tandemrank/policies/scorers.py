@@ -1,7 +1,7 @@
 """Scorers: what gives items a score for each query, and so makes a stage, Plackett-Luce on its scores.
 
-`MatrixFactorisation` is the paper's model, `GivenScores` holds the scores of any outside system. The two towers, which
-score by features, have a module of their own.
+`MatrixFactorisation` is the paper's model, `GivenScores` holds the scores of any outside system. The default generator is in
+`retrieval`, the default re-ranker in `beliefs.scorer`.
 """
 
 from abc import ABC, abstractmethod

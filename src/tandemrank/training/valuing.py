@@ -142,7 +142,9 @@ class Valuer:
 
     def _gated(self, found: Valued) -> Valued:
         """Production in the place of what is surely worse than it; if that is asked for, of all that is not surely better."""
-        worse = {method for method, value in found.values.items() if is_worse(value, found.production)}
+        # Production repeats itself, so it is no measure of what must not.
+        comparable = found.values if self.config.exclude is None else {}
+        worse = {method for method, value in comparable.items() if is_worse(value, found.production)}
         asked = set(found.values) if self.config.safe else worse
         if not asked:
             return found
