@@ -3,8 +3,8 @@
 import numpy as np
 import polars as pl
 import pytest
-from graded import Features
 
+from graded import Features
 from tandemrank.errors import InputError
 
 
