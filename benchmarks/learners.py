@@ -93,11 +93,11 @@ def rows_of(name: str, seed: int, wanted: list[str] | None, done: set[str]) -> l
     for learner, judge in (("production", worlds.judge_production), ("best possible", worlds.judge_best)):
         if learner not in done:
             add(learner, judge(w), 0.0)
-    for learner, fit in learners_of(w).items():
+    for learner, learn in learners_of(w).items():
         if learner in done or (wanted is not None and learner not in wanted):
             continue
         since = time.process_time()
-        scores = fit()
+        scores = learn()
         seconds = time.process_time() - since
         add(learner, worlds.judge(w, scores), seconds)
     return rows

@@ -6,7 +6,7 @@ import torch
 
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.grades import Grades
-from tandemrank.beliefs.models import log_likelihood
+from tandemrank.beliefs.model_fit import log_likelihood
 
 FAMILIES = [Grades.bit(0.9, 0.05), Grades.graded(0.1, 0.7), Grades.graded(0.02, 1.5), Grades.graded(0.3, 0.25)]
 THETA = np.array([1.0, 0.6, 0.3])
