@@ -220,7 +220,8 @@ def test_learn_by_default_trains_nothing_and_says_so(simulated, tmp_path, capsys
     for word in ("Joint", "Learning curves", "epochs", "learning_rate", "both stages learn together"):
         assert word not in page, word
     assert sorted(path.name for path in (tmp_path / "own").iterdir() if path.is_dir()) == ["beliefs"]
-    code, _, err = call(capsys, monkeypatch, *run, "--set", "epochs=3", "--out", str(tmp_path / "no"))
+    wrong = ["--set", "epochs=3", "--method", "beliefs", "--out", str(tmp_path / "no")]
+    code, _, err = call(capsys, monkeypatch, *run, *wrong)
     assert code == 2
     assert "epochs would have no effect: nothing is trained" in err
     assert not (tmp_path / "no").exists()
@@ -232,21 +233,21 @@ def test_learn_with_features(simulated, tmp_path, capsys, monkeypatch) -> None:
     items = log["items"].explode().unique().sort()
     pl.DataFrame({"item_id": items, "x": range(len(items))}).write_parquet(tmp_path / "items.parquet")
     run = ["learn", "--logs", str(folder / "log"), "--item-features", str(tmp_path / "items.parquet")]
-    run += ["--set", "epochs=1", "--propensity", "frequency", "--json"]
-    code, out, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "towers"))
+    run += ["--propensity", "frequency", "--json"]
+    code, out, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "own"))
     assert code == 0, err
     assert json.loads(out)["switches"]["candidates"] == len(items)  # all of them, where they are fewer than 500
-    stages = json.loads((tmp_path / "towers" / "joint" / "policy" / "config.json").read_text())["stages"]
-    assert (stages["generator"]["sizes"]["width"], stages["ranker"]["sizes"]["dimension"]) == (32, 64)
+    stages = json.loads((tmp_path / "own" / "beliefs" / "policy" / "config.json").read_text())["stages"]
+    sizes = stages["ranker"]["sizes"]
+    side = sizes["sides"][1] if sizes["features"] is None else sizes["features"]["item"]
+    assert [column["name"] for column in side["encoder"]["numeric"]] == ["x"]
     pl.DataFrame({"item_id": items[1:], "x": range(len(items) - 1)}).write_parquet(tmp_path / "items.parquet")
-    code, _, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "other"))
+    code, _, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "fewer"))
+    assert code == 0, err  # what has no row has its features missing
+    pl.DataFrame({"item_id": ["a"], "x": [1]}).write_parquet(tmp_path / "items.parquet")
+    code, _, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "wrong"))
     assert code == 2
-    assert str(items[0]) in err
-    code, _, err = call(
-        capsys, monkeypatch, *run, "--start", str(folder / "production"), "--out", str(tmp_path / "other")
-    )
-    assert code == 2
-    assert "starts from one thing only; got a policy and features" in err
+    assert "Int64 in the log, String in the features" in err
     code, _, err = call(capsys, monkeypatch, *run[:3], "--candidates", "5000", "--out", str(tmp_path / "other"))
     assert code == 2
     assert f"5000 candidates, but there are only {len(items)} items" in err
@@ -262,7 +263,7 @@ def test_the_demo_prints_a_table_and_the_path_of_its_report(tmp_path, capsys, mo
     }
     monkeypatch.setattr(experiments, "DEMO", tiny)
     folder = tmp_path / "demo"
-    before = folder / "cells" / "of-another-time" / "record.json"  # the demo starts anew each time
+    before = folder / "cells" / "of-another-time.json"  # the demo starts anew each time
     before.parent.mkdir(parents=True)
     before.write_text("a finished cell")
     (folder / MARK).write_text("grid\n")

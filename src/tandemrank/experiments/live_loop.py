@@ -231,7 +231,7 @@ class _Loop:
 
     def stage(self, number: int, stage: Stage, n: int, new: str = "") -> tuple[float, str]:
         """Users come until there are n impressions, or the verdict is there; mean clicks (of the new policy, if any)."""
-        total, decision = [0, 0], "continue"
+        total, shown, decision = [0, 0], 0, "continue"
         while n > 0 and decision == "continue":
             part = [self.users.visit(min(BATCH, n - done)) for done in range(0, min(n, 10 * BATCH), BATCH)]
             clicks = np.concatenate([found for found, _ in part])
@@ -240,10 +240,21 @@ class _Loop:
             total = [total[0] + int(clicks[counted].sum()), total[1] + int(counted.sum())]
             of_new = float(clicks[is_new].mean()) if is_new.any() else None
             self.moments.append(Moment(number, stage, self.users.count, float(clicks.mean()), of_new))
+            shown += len(clicks)
             n -= len(clicks)
             if new:
-                decision = self.client.call("GET", "/status")["verdict"]["decision"]
+                decision = self._verdict(shown if n <= 0 else 0)
         return total[0] / max(total[1], 1), decision
+
+    def _verdict(self, shown: int) -> str:
+        """What live traffic says, once so many impressions of the test are settled; how soon is the machine's matter."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            found = self.client.call("GET", "/status")["verdict"]
+            settled = found["impressions_new"] + found["impressions_old"]
+            if found["decision"] != "continue" or settled >= shown or time.monotonic() > end:
+                return str(found["decision"])
+            time.sleep(0.05)
 
     def _log(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The log when all of it is in segments: for training, and the end of what is new, for the gate alone."""
