@@ -26,7 +26,18 @@ from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.space import from_production
 from tandemrank.beliefs.vectors import Vectors
-from tandemrank.beliefs.turns import Fitted, Given, Part, directions_of, judge_of, judged, lesson_of, run, sides_of, started
+from tandemrank.beliefs.turns import (
+    Fitted,
+    Given,
+    Part,
+    directions_of,
+    judge_of,
+    judged,
+    lesson_of,
+    run,
+    sides_of,
+    started,
+)
 from tandemrank._base import random
 from tandemrank.errors import InputError, LogError
 
@@ -46,6 +57,7 @@ LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
 )  # fmt: skip
+LEAST = 1.0  # log-likelihood that f must gain at least: less is rounding
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
 
@@ -182,7 +194,13 @@ class Search:
         lesson = lesson_of(train, start, chosen.level, self.given, self.seed, apart)
         judge = judge_of(part, start, lesson, self.held, apart)
         kind = model_fit.choose(lesson, judge, self.given.learners, self.seed)
-        return replace(chosen, model=kind.name, epochs=kind.epochs, of_new=kind.of_new)
+        if kind.name == "none":
+            return chosen
+        # f was chosen without vectors: the whole belief must surely gain by it, too, of relevant pairs above all.
+        found = replace(chosen, model=kind.name, epochs=kind.epochs, of_new=kind.of_new)
+        terms, s = self.score(chosen)
+        gain = sigmoid(s) * (self.score(found)[0] - terms)
+        return found if surely(gain) and gain.sum() > LEAST * sigmoid(s).mean() else chosen
 
 
 def fit(
