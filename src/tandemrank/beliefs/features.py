@@ -36,7 +36,10 @@ CONSTANT = 1e12  # the scale of a column that never varies: it is 0
 FARTHEST = 6.0  # deviations at which a column is cut
 SHRINK = 10.0  # examinations at the mean rate that are added to every rate
 RIDGES = 10.0 ** np.arange(-1, 7)  # strengths that leaving one out chooses from
-LEAK, LEAK_PAIRS = 0.999, 50_000  # how well a column alone tells clicks from non-clicks before we say so; pairs to tell by
+LEAK, LEAK_PAIRS = (
+    0.999,
+    50_000,
+)  # how well a column alone tells clicks from non-clicks before we say so; pairs to tell by
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,9 @@ def _encoded(table: Floats | pl.DataFrame | None, n: int, side: str, plural: str
             f"expected features of {n} {plural}, one row each; got {len(frame)} rows. Add what is missing."
         )
     ids = pl.Series(f"{side}_id", np.arange(n))
-    frame = tables.read(frame.insert_column(0, ids) if isinstance(table, np.ndarray) else frame.with_columns(ids), ids.name)
+    frame = tables.read(
+        frame.insert_column(0, ids) if isinstance(table, np.ndarray) else frame.with_columns(ids), ids.name
+    )
     encoder = tables.fit(frame, ids.name)
     found = tables.encode(encoder, frame, ids)
     return Encoded(encoder, tables.one_hot(encoder, found), found.categorical)
@@ -213,7 +218,9 @@ class Side(nn.Module):
         # Never shown is far from all that models were fitted to: the mean of how often, and how often clicked, instead.
         known = self.centre[:2].expand(len(encoded.numbers), 2)
         rates = self.rates[torch.from_numpy(encoded.codes + self.first[:-1])]
-        return self.standardised(torch.cat([known, rates, self.opinions(encoded), torch.from_numpy(encoded.numbers)], 1))
+        return self.standardised(
+            torch.cat([known, rates, self.opinions(encoded), torch.from_numpy(encoded.numbers)], 1)
+        )
 
     def standardised(self, rows: Tensor) -> Tensor:
         """Rows, or their first columns, in deviations from the mean.  Shapes: [n, J] -> [n, J]."""

@@ -62,6 +62,7 @@ LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
 )  # fmt: skip
+LEAST = 1.0  # log-likelihood that f must gain at least: less is rounding
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
 SELDOM = 0.1  # the quantile of how often items are shown that stands for one that never was
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
@@ -199,7 +200,14 @@ class Search:
         lesson = lesson_of(train, start, chosen.level, self.given, self.seed, apart)
         judge = judge_of(part, start, lesson, self.held, apart)
         kind = model_fit.choose(lesson, judge, self.given.learners, self.seed)
-        return replace(chosen, model=kind.name, epochs=kind.epochs, of_new=kind.of_new)
+        if kind.name == "none":
+            return chosen
+        # f was chosen without vectors: the whole belief must surely gain by it, too, of relevant pairs above all.
+        found = replace(chosen, model=kind.name, epochs=kind.epochs, of_new=kind.of_new)
+        without = self.score(chosen)
+        weight = sigmoid(without.s)
+        gain = weight * (self.score(found).terms - without.terms)
+        return found if surely(gain) and gain.sum() > LEAST * weight.mean() else chosen
 
 
 def fit(

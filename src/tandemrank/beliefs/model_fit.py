@@ -28,7 +28,7 @@ PATIENCE = 4  # epochs without a gain after which training ends
 ROUNDS, EVERY = 120, 10  # of trees, and after how many it is judged
 LEAVES, LEAST = 15, 100  # of a tree, and pairs of a leaf
 FOREST = 10  # leaves that the pairs must be enough for
-ENOUGH, CHOOSING = 400_000, 120_000  # pairs that are enough to fit f, and to choose its kind
+ENOUGH, CHOOSING = 200_000, 120_000  # pairs that are enough to fit f, and to choose its kind
 SURE = 2.0  # standard errors by which f must be better than none
 KNOWN, NEW_QUERY, NEW_ITEM = 1, 2, 3  # groups of pairs that judge
 
@@ -194,6 +194,8 @@ LEARNERS: dict[str, tuple[int, Learner]] = {
     "trees": (ROUNDS, lambda a, b, n, seed: grow(a, b, epochs=n, seed=seed)),
 }
 WITHOUT = " without features"  # a kind that sees production's opinion and counts alone
+AGAIN = 2  # kinds that are tried without features, too: the best
+FEW = "network"  # what is tried where the user has no features: the best in every world that we know
 
 
 def own(module: nn.Module) -> dict[str, tuple[int, Learner]]:
@@ -225,26 +227,28 @@ class Choice:
 
 
 def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> Choice:
-    """The kind of f; none where none surely helps. The best kind must also be better than it is without the user's columns."""
+    """The kind of f; none where none surely helps. The best kinds are tried without the user's columns, too."""
     lesson = lesson.at_most(CHOOSING, seed)
-    best, value = Choice(), 0.0
+    tried: list[tuple[float, Choice]] = [(0.0, Choice())]
 
-    def tried(name: str, lesson: Lesson, judge: Lesson) -> None:
-        nonlocal best, value
+    def attempt(name: str, lesson: Lesson, judge: Lesson) -> None:
         epochs, fit = among[name.removesuffix(WITHOUT)]
         found = fit(lesson, judge, epochs, seed)
         known, *of_new = (surely(found.gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
-        if known and judge.value(found.gains) > value:
-            best, value = Choice(name, found.epochs, (of_new[0], of_new[1])), judge.value(found.gains)
+        value = judge.value(found.gains) if known else -np.inf
+        tried.append((value, Choice(name, found.epochs, (of_new[0], of_new[1]))))
 
+    narrow = replace(lesson, features=False), replace(judge, features=False)
+    has_features = lesson.sizes != narrow[0].sizes
     with one_thread():
-        for name in among:
+        names = list(among) if has_features or FEW not in among else [FEW]
+        for name in names:
             if name != "trees" or len(lesson.q) >= FOREST * LEAST:
-                tried(name, lesson, judge)
-        again = best.name if best.name != "none" else next(iter(among), "own")
-        if again != "own" and lesson.sizes != replace(lesson, features=False).sizes:
-            tried(again + WITHOUT, replace(lesson, features=False), replace(judge, features=False))
-    return best
+                attempt(name, lesson, judge)
+        best = sorted(tried[1:], key=lambda x: -x[0])[:AGAIN]
+        for name in [choice.name for _, choice in best if has_features and choice.name != "own"]:
+            attempt(name + WITHOUT, *narrow)
+    return max(tried, key=lambda x: x[0])[1]
 
 
 def surely(gains: Floats) -> bool:

@@ -162,7 +162,9 @@ class Own(InputModel):
     def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
         found: Tensor = self.module(u, z, pair)
         if found.shape != (len(u),):
-            raise ConfigError(f"expected one number for each of {len(u)} pairs; got {tuple(found.shape)}. Check the module.")
+            raise ConfigError(
+                f"expected one number for each of {len(u)} pairs; got {tuple(found.shape)}. Check the module."
+            )
         return found
 
 
@@ -175,7 +177,9 @@ def model_from(spec: Mapping[str, Any], module: nn.Module | None = None) -> Inpu
     u, z, pair = spec["sizes"]
     if spec["kind"] == Own.kind:
         if module is None:
-            raise PolicyError("expected the user's own module, which these beliefs were fitted with; got none. Pass it.")
+            raise PolicyError(
+                "expected the user's own module, which these beliefs were fitted with; got none. Pass it."
+            )
         return Own((u, z, pair), module)
     if spec["kind"] == Trees.kind:
         return Trees((u, z, pair), (spec["first"][0], spec["first"][1]), spec["F"], spec["length"])
@@ -262,7 +266,9 @@ class FeatureModel(nn.Module):
         rows = torch.from_numpy(np.asarray(known, np.int64))
         none = torch.zeros(len(rows), self.pairs.width)
         if (query is None) == (item is None):
-            raise ConfigError("expected the features of a new query or of a new item; got both or none. Give one of them.")
+            raise ConfigError(
+                "expected the features of a new query or of a new item; got both or none. Give one of them."
+            )
         if query is not None:
             u, z = self.query.unseen(self.query.encoded(query)).expand(len(rows), -1), self.item.rows[rows]
         else:
