@@ -283,6 +283,34 @@ def test_the_gate_keeps_production_where_nothing_is_surely_better(world) -> None
     assert "is surely better than production" in " ".join(training_report.gate_sentences(many))
 
 
+def test_production_stays_where_what_was_learned_is_surely_worse(world, monkeypatch) -> None:
+    """The beliefs upside down: nobody asked for the gate, and yet production is what comes back."""
+    original = learning.ranker_of
+
+    def reversed_(beliefs):
+        found = original(beliefs)
+        found.queries *= -1
+        found.value *= -1
+        return found
+
+    monkeypatch.setattr(learning, "ranker_of", reversed_)
+    found = learn(world.frame, tr.LearningConfig(candidates=20), logging_policy=world.production)
+    [gate] = found.gates.values()
+    assert gate.worse
+    assert gate.kept_production
+    assert np.array_equal(found.policy.most_likely(), world.production.most_likely())
+    assert "production stays" in " ".join(training_report.gate_sentences(found))
+
+
+def test_a_log_with_times_is_valued_by_its_last_impressions(world) -> None:
+    few = world.frame.head(2000).with_columns(timestamp=pl.int_range(pl.len()))
+    found = learn(few, tr.LearningConfig(candidates=20), logging_policy=world.production)
+    assert found.log.by_time
+    last = few.tail(int(found.log.evaluation))["clicks"].list.sum().mean()
+    assert found.production.value == pytest.approx(last)
+    assert "and the last 400 value what came out" in training_report.what_was_run(found)
+
+
 @pytest.mark.parametrize("what", ["clicked", "shown"])
 def test_lists_that_must_not_repeat(world, what) -> None:
     """Nothing that was clicked, or shown, is in its lists or in its value; and it learns: better new items than its start."""

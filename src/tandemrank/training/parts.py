@@ -76,7 +76,10 @@ class Parts:
 
 @dataclass(frozen=True)
 class LogFacts:
-    """What a log is, in numbers, and how many of its impressions each part has; `pairs` of a query and an item."""
+    """What a log is, in numbers, and how many of its impressions each part has; `pairs` of a query and an item.
+
+    `by_time`: the impressions that value are the last ones.
+    """
 
     impressions: float
     queries: int
@@ -87,6 +90,7 @@ class LogFacts:
     train: float
     held_out: float
     evaluation: float
+    by_time: bool = False
 
 
 def facts_of(parts: Parts) -> LogFacts:
@@ -103,6 +107,7 @@ def facts_of(parts: Parts) -> LogFacts:
         train=parts.train.N,
         held_out=parts.held_out.N,
         evaluation=parts.evaluation.N,
+        by_time=parts.by_time,
     )
 
 
