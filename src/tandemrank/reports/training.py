@@ -203,7 +203,8 @@ def what_was_run(learned: Learned) -> str:
     return (
         f"A live system showed lists of up to {log.list_length} of {log.items:,} items to {log.queries:,} queries, "
         f"{log.impressions:,.0f} times, and {log.clicks:,.0f} clicks were logged. {made(learned)} The list has {policy.K} "
-        f"places. {log.train:,.0f} impressions were learned from{stopping} and {log.evaluation:,.0f} value the result."
+        f"places. {log.train:,.0f} impressions were learned from{stopping} and {'the last ' if log.by_time else ''}"
+        f"{log.evaluation:,.0f} value the result."
     )
 
 

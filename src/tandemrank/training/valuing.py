@@ -171,7 +171,7 @@ class Valuer:
     def _gate(self, learned: Value, production: Value, policy: TwoStagePolicy, live: TwoStagePolicy) -> Gate:
         sure = sure_difference(learned, production, level=production.sample.level)
         others_too = compare_values(learned, production).over_queries[0] > 0  # the bound is about these impressions
-        passes = sure is not None and sure > 0 and others_too
+        passes = sure is not None and sure > 0 and others_too and not is_worse(learned, production)
         seed = derive(self.seed, "lost") % 2**32
         at_worst = 0.0
         if passes:
