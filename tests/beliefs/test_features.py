@@ -74,7 +74,9 @@ def test_rows_are_standardised_and_those_not_seen_have_the_opinion_of_their_feat
     side = side_of(encoded, Clicks.of(encoded, counts_of().query, counts_of()), vectors - vectors.mean(0), seen)
     assert np.allclose(side.opinions(encoded)[-1], vectors[-1] - vectors.mean(0), atol=0.5)
     own = slice(side.known, side.known + 2)
-    assert np.allclose((side.rows[:, own] * side.scale[own] + side.centre[own])[:, 0], vectors[:, 0] - vectors[:, 0].mean(), atol=0.5)
+    assert np.allclose(
+        (side.rows[:, own] * side.scale[own] + side.centre[own])[:, 0], vectors[:, 0] - vectors[:, 0].mean(), atol=0.5
+    )
 
 
 def test_a_new_row_refuses_features_that_it_does_not_know() -> None:

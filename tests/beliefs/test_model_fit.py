@@ -39,7 +39,9 @@ def test_the_likelihood_and_its_gradient_are_those_of_plain_python(grades) -> No
     assert np.allclose(slope, s.grad, atol=1e-4)
 
 
-def lessons(features: Features | None = None, counts: Counts | None = None) -> tuple[model_fit.Lesson, model_fit.Lesson]:
+def lessons(
+    features: Features | None = None, counts: Counts | None = None
+) -> tuple[model_fit.Lesson, model_fit.Lesson]:
     """Three quarters of the pairs, and the rest to judge by."""
     whole = lesson_of(counts or counts_of(), features or Features(**TABLES), Grades.graded(0.3, 0.5))
     held = np.random.default_rng(1).random(len(whole.q)) < 0.25

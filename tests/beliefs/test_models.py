@@ -107,7 +107,9 @@ def test_the_network_is_its_formula() -> None:
     x = torch.cat([u, z, pair, model.query(u) * model.item(z)], 1)
     low, high = model.cross
     crossed = x + x * (x @ low.weight.T @ high.weight.T + high.bias)
-    expected = torch.relu(crossed @ model.out[0].weight.T + model.out[0].bias) @ model.out[2].weight[0] + model.out[2].bias
+    expected = (
+        torch.relu(crossed @ model.out[0].weight.T + model.out[0].bias) @ model.out[2].weight[0] + model.out[2].bias
+    )
     assert torch.allclose(model(u, z, pair), expected, atol=1e-4)
 
 
@@ -133,7 +135,9 @@ def test_refusals() -> None:
         f.new(known=np.arange(D))
     with pytest.raises(PolicyError, match="expected the user's own module"):
         model_from({"kind": "own", "sizes": [1, 1, 0]})
-    with pytest.raises(PolicyError, match="expected a model of features among linear, towers, network, trees, own; got 'no'"):
+    with pytest.raises(
+        PolicyError, match="expected a model of features among linear, towers, network, trees, own; got 'no'"
+    ):
         model_from({"kind": "no", "sizes": [1, 1, 0]})
     wrong = Own((1, 1, 0), nn.Bilinear(1, 1, 1))
     wrong.module.forward = lambda u, z, pair: u

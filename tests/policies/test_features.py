@@ -169,7 +169,9 @@ def test_a_file_that_is_not_there_or_no_parquet(tmp_path) -> None:
 
 def test_refusals_of_encoding() -> None:
     frame, encoder = fitted()
-    with pytest.raises(DataError, match=r"expected rows for ids of the log \(first: 50\); got rows for none of them \(first: 10"):
+    with pytest.raises(
+        DataError, match=r"expected rows for ids of the log \(first: 50\); got rows for none of them \(first: 10"
+    ):
         features.encode(encoder, frame, pl.Series([50, 60]))
     with pytest.raises(DataError, match=r"2 ids \(first: 50, 60\) are in the log but not there, among its 4 rows"):
         features.rows(frame, "item_id", pl.Series([10, 50, 60]))

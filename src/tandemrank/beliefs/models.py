@@ -1,13 +1,14 @@
 """f(q, d): models over features of queries, items and pairs.
 
-    linear     u' A z + a . z + c . p                   u, z, p the inputs of query, item and pair (`features`); A of few dimensions
+    linear     u' A z + a . z + c . p                   A of few dimensions
     towers     <g(u), h(z)> + a . h(z) + c . p          two networks of one hidden layer
     network    a cross layer and a network over (u, z, p, U u * V z)
     trees      LightGBM on (u, z, p, products and their sum of production's opinion)                       (extra `trees`)
     own        the user's module: module(u, z, p) -> [n]
 
-Each is an `nn.Module` of a JSON `spec` and tensors, saved without pickle; LightGBM as its text. `FeatureModel` is one of them with
-the rows of all queries and items. How they are fitted: `model_fit`.
+u, z, p are the inputs of query, item and pair (`features`). Each model is an `nn.Module` of a JSON `spec` and tensors, saved
+without pickle; LightGBM as its text. `FeatureModel` is one of them with the rows of all queries and items. How they are fitted:
+`model_fit`.
 """
 
 from abc import ABC, abstractmethod
@@ -121,7 +122,10 @@ class Network(InputModel):
 
 
 class Trees(InputModel):
-    """A sum of trees; `F` columns from `first` on are those of production's opinion on both sides. Buffer: text, a uint8 tensor."""
+    """A sum of trees; `F` columns from `first` on are those of production's opinion on both sides.
+
+    Buffer: text, a uint8 tensor.
+    """
 
     kind = "trees"
     text: Tensor
@@ -162,7 +166,9 @@ class Own(InputModel):
     def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
         found: Tensor = self.module(u, z, pair)
         if found.shape != (len(u),):
-            raise ConfigError(f"expected one number for each of {len(u)} pairs; got {tuple(found.shape)}. Check the module.")
+            raise ConfigError(
+                f"expected one number for each of {len(u)} pairs; got {tuple(found.shape)}. Check the module."
+            )
         return found
 
 
@@ -175,7 +181,9 @@ def model_from(spec: Mapping[str, Any], module: nn.Module | None = None) -> Inpu
     u, z, pair = spec["sizes"]
     if spec["kind"] == Own.kind:
         if module is None:
-            raise PolicyError("expected the user's own module, which these beliefs were fitted with; got none. Pass it.")
+            raise PolicyError(
+                "expected the user's own module, which these beliefs were fitted with; got none. Pass it."
+            )
         return Own((u, z, pair), module)
     if spec["kind"] == Trees.kind:
         return Trees((u, z, pair), (spec["first"][0], spec["first"][1]), spec["F"], spec["length"])
@@ -262,7 +270,9 @@ class FeatureModel(nn.Module):
         rows = torch.from_numpy(np.asarray(known, np.int64))
         none = torch.zeros(len(rows), self.pairs.width)
         if (query is None) == (item is None):
-            raise ConfigError("expected the features of a new query or of a new item; got both or none. Give one of them.")
+            raise ConfigError(
+                "expected the features of a new query or of a new item; got both or none. Give one of them."
+            )
         if query is not None:
             u, z = self.query.unseen(self.query.encoded(query)).expand(len(rows), -1), self.item.rows[rows]
         else:
