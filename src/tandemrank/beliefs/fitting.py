@@ -335,7 +335,8 @@ def _shown(counts: Counts) -> Floats:
     there = number > 0
     found: Floats = np.log((number + 0.5) / np.maximum(TIMES - first, 1))
     found[~there] = np.quantile(found[there], SELDOM)
-    return found - found.mean()
+    found -= found.mean()
+    return found
 
 
 def _some_queries(counts: Counts, enough: int, seed: int) -> Whole:

@@ -112,8 +112,9 @@ class Network(InputModel):
         self.query, self.item = nn.Linear(sizes[0], CROSS), nn.Linear(sizes[1], CROSS)
         self.cross = nn.Sequential(nn.Linear(n, CROSS, bias=False), nn.Linear(CROSS, n))
         self.out = _hidden(n, WIDE, 1)
-        nn.init.zeros_(self.cross[1].weight)
-        nn.init.zeros_(self.out[2].weight)
+        for layer in (self.cross[1], self.out[2]):
+            assert isinstance(layer, nn.Linear)
+            nn.init.zeros_(layer.weight)
 
     def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
         x = torch.cat([u, z, pair, self.query(u) * self.item(z)], 1)
@@ -207,6 +208,7 @@ class FeatureModel(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         """What `from_spec` needs, plain JSON; with `state_dict` it is all of f."""
+        parts: dict[str, InputModel | Side | Pairs]
         parts = {"model": self.model, "query": self.query, "item": self.item, "pairs": self.pairs}
         return {name: part.spec() for name, part in parts.items()} | {"of_new": list(self.of_new)}
 
@@ -300,7 +302,10 @@ class FeatureModel(nn.Module):
 
     def _of_pairs(self, q: Tensor, d: Tensor) -> Tensor | float:
         layer = self.model.pair
-        return 0.0 if layer is None else layer(self.pairs.at(q, d))[:, 0]  # type: ignore[operator]
+        if not isinstance(layer, nn.Linear):
+            return 0.0
+        found: Tensor = layer(self.pairs.at(q, d))[:, 0]
+        return found
 
 
 class one_thread:  # noqa: N801 - used like a function

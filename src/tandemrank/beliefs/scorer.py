@@ -84,8 +84,8 @@ class Believed(Listing):
         f: FeatureModel | None = None,
         sides: tuple[Side, Side] | None = None,
     ) -> None:
-        """`memory`: the log-odds of the expected relevance of pairs that were shown. `sides`: how features become numbers, where
-        there is no f that has them; None where there are no features."""
+        """`memory`: the log-odds of the expected relevance of pairs that were shown. `sides`: how features become numbers,
+        where there is no f that has them; None where there are no features."""
         super().__init__(memory)
         self.around, self.nobody = float(spread.around), nobody
         self.f = None if f is None else f.requires_grad_(False)
@@ -142,7 +142,7 @@ class Believed(Listing):
         return {
             "Q": Q, "D": D, "F": F, "entries": len(self.value), "spread": self.around,
             "nobody": {"spread": list(n.spread), "opinion": list(n.opinion), "f": list(n.f), "weight": n.weight},
-            "features": None if self.f is None else self.f.spec(), "sides": [side.spec() for side in self.sides],
+            "features": None if self.f is None else self.f.spec(), "sides": [side.spec() for side in self._both() or ()],
         }  # fmt: skip
 
     @classmethod

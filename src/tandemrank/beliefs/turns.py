@@ -161,7 +161,8 @@ def weights(part: Part, flat: Space, beta: Floats, centre: Floats, f: Floats | N
 def sides_of(c: Counts, given: Given, apart: tuple[Mask, Mask] | None = None) -> tuple[Side, Side]:
     """The rows of queries and items; those that are `apart` count as not seen.  Shapes: apart [Q], [D]."""
     found = []
-    for place, (encoded, index) in enumerate(((given.query, c.query), (given.item, c.item))):
+    rows: tuple[tuple[Encoded, NDArray[np.integer]], ...] = (given.query, c.query), (given.item, c.item)
+    for place, (encoded, index) in enumerate(rows):
         seen = given.seen[place] if apart is None else given.seen[place] & ~apart[place]
         found.append(side_of(encoded, Clicks.of(encoded, index, c), given.opinion[place], seen))
     return found[0], found[1]

@@ -159,4 +159,5 @@ def _regression(x: Tensor, y: Tensor) -> Tensor:
     X = _with_one(x).double()
     G = X.T @ X
     G += RIDGE * G.diagonal().mean() * torch.eye(len(G), dtype=torch.float64)
-    return torch.linalg.solve(G, X.T @ y.double()).float()
+    found: Tensor = torch.linalg.solve(G, X.T @ y.double()).float()
+    return found
