@@ -18,13 +18,17 @@ F, OPINION = 3, 2  # columns of vectors, the last one the level of the query; of
 def queries(n: int = 6, first: int = 0) -> pl.DataFrame:
     """Features of queries."""
     rng = np.random.default_rng(first)
-    return pl.DataFrame({"query_id": np.arange(first, first + n), "age": rng.normal(size=n), "land": list("abc" * n)[:n]})
+    return pl.DataFrame(
+        {"query_id": np.arange(first, first + n), "age": rng.normal(size=n), "land": list("abc" * n)[:n]}
+    )
 
 
 def items(n: int = 8, first: int = 0) -> pl.DataFrame:
     """Features of items."""
     rng = np.random.default_rng(100 + first)
-    return pl.DataFrame({"item_id": np.arange(first, first + n), "price": rng.normal(size=n), "kind": list("xy" * n)[:n]})
+    return pl.DataFrame(
+        {"item_id": np.arange(first, first + n), "price": rng.normal(size=n), "kind": list("xy" * n)[:n]}
+    )
 
 
 def _side(frame: pl.DataFrame, column: str) -> Side:
@@ -46,7 +50,9 @@ def believed(Q: int = 6, D: int = 8, *, seed: int = 1, entries: bool = True) -> 
     f = FeatureModel(model, *sides, Pairs(0, 0, D))
     x, y = rng.normal(size=(Q, F)), rng.normal(size=(D, F))
     y[:, -1] = 1
-    opinions = [side.opinions(side.of_table(t, len(t))).numpy() for side, t in zip(sides, (queries(Q), items(D)), strict=True)]
+    opinions = [
+        side.opinions(side.of_table(t, len(t))).numpy() for side, t in zip(sides, (queries(Q), items(D)), strict=True)
+    ]
     vectors = [v.numpy() for v in f.vectors]
     X = np.hstack([x, 0.5 * opinions[0], vectors[0], np.ones((Q, 1))])
     Y = np.hstack([y, opinions[1], vectors[1], rng.normal(size=(D, 1))])

@@ -8,11 +8,15 @@ import pytest
 
 from independent import worlds
 from independent.worlds import World
-from tandemrank.beliefs import fitting
-from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs import fitting, model_fit
+from tandemrank.beliefs.belief import Beliefs, Chosen
+from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import TIMES, Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
+from tandemrank.beliefs.grades import Grades
+from tandemrank.beliefs.models import ProductModel
+from tandemrank.beliefs.turns import Judged
 from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError
 
@@ -33,9 +37,14 @@ def shop() -> tuple[World, Beliefs]:
     return w, fit(counts_of(w))
 
 
+def judge(w: World, found: Beliefs) -> worlds.Judged:
+    """By the items that the log knows."""
+    return worlds.judge(w, lambda q: found.matrix(q)[:, :-1])
+
+
 def test_true_clicks_are_above_production_and_above_counting() -> None:
     w, found = shop()
-    ours, production = worlds.judge(w, found.matrix), worlds.judge_production(w)
+    ours, production = judge(w, found), worlds.judge_production(w)
     c = found.counts
     rate = np.bincount(c.item, c.C, c.D) / np.maximum(np.bincount(c.item, c.E, c.D), 1)
     table = np.tile(rate, (c.Q, 1))
@@ -62,9 +71,14 @@ def test_beliefs_of_shown_pairs_are_calibrated_by_decile_and_in_their_spread() -
 def test_mean_and_variance_of_some_items_are_those_of_the_matrix() -> None:
     w, found = shop()
     q = np.concatenate([w.known[:3], w.cold[:2]])
-    items = np.tile(np.arange(w.R.shape[1]), (len(q), 1))
-    assert np.abs(found.mean(q, items) - found.matrix(q)).max() < 2e-3
-    assert (found.variance(q, items) > 0).all()
+    D = w.R.shape[1]
+    matrix, belief = found.matrix(q), found.at(np.repeat(q, D), np.tile(np.arange(D), len(q)))
+    assert np.abs(belief.mean.reshape(len(q), D) - matrix[:, :D]).max() < 2e-3
+    assert (belief.variance > 0).all()
+    c = found.counts
+    assert matrix[:, D] == pytest.approx(c.C.sum() / c.E.sum())  # an item that the log does not know is like any
+    some = slice(0, len(c.query), 50)
+    assert found.at(c.query[some], c.item[some]).variance == pytest.approx(found.remembered[1][some])
 
 
 def test_the_product_for_a_generator_is_what_is_believed_of_pairs_never_shown() -> None:
@@ -73,6 +87,10 @@ def test_the_product_for_a_generator_is_what_is_believed_of_pairs_never_shown() 
     q, d = np.repeat(w.known[:20], w.R.shape[1]), np.tile(np.arange(w.R.shape[1]), 20)
     s = found.before(q, d)[0]
     product = np.einsum("nf,nf->n", x[q], y[d]) + level[d]
+    f = found.inputs.model
+    assert f is not None
+    assert not isinstance(f.model, ProductModel)  # so it is not among the vectors
+    product += f.at(q, d)
     assert np.abs(product - s).max() < 0.05
 
 
@@ -88,7 +106,7 @@ def test_what_was_seen_long_ago_counts_less_where_relevance_changed() -> None:
     found = fit(counts_of(w))
     assert np.isfinite(found.chosen.half_life)
     steady = replace(counts_of(w), time=np.zeros_like(counts_of(w).time))
-    assert worlds.judge(w, found.matrix).all_items > 1.02 * worlds.judge(w, fit(steady).matrix).all_items
+    assert judge(w, found).all_items > 1.02 * judge(w, fit(steady)).all_items
 
 
 def test_the_same_seed_gives_the_same_beliefs() -> None:
@@ -102,9 +120,9 @@ def test_features_answer_queries_without_history() -> None:
     rng = np.random.default_rng(7)
     w = worlds.taste_and_features("small", rng, queries=300, items=150, shares=(0.5, 0, 1), cold=40)
     w = worlds.logged(w, 15_000, rng)
-    without = worlds.judge(w, fit(counts_of(w)).matrix)
+    without = judge(w, fit(counts_of(w)))
     known = fit(counts_of(w), Features(query=w.query_features, item=w.item_features))
-    found = worlds.judge(w, known.matrix)
+    found = judge(w, known)
     assert known.chosen.model != "none"
     assert found.cold > 1.1 * without.cold
     assert found.all_items > 0.99 * without.all_items
@@ -114,8 +132,8 @@ def test_noise_for_features_costs_next_to_nothing() -> None:
     w, plain = shop()
     rng = np.random.default_rng(0)
     noise = Features(query=rng.normal(size=(len(w.R), 5)), item=rng.normal(size=(w.R.shape[1], 5)))
-    found = worlds.judge(w, fit(counts_of(w), noise).matrix)
-    assert found.all_items > 0.985 * worlds.judge(w, plain.matrix).all_items
+    found = judge(w, fit(counts_of(w), noise))
+    assert found.all_items > 0.985 * judge(w, plain).all_items
 
 
 def test_a_log_of_one_click_and_a_log_of_none_have_beliefs() -> None:
@@ -177,9 +195,33 @@ def test_half_of_the_pairs_shown_again_are_held_out_where_they_are_few() -> None
 
 
 def test_a_gain_is_sure_by_two_of_its_standard_errors() -> None:
-    assert fitting.surely_better(np.full(9, 1.0))
-    assert not fitting.surely_better(np.full(4, 1.0))
-    assert not fitting.surely_better(np.zeros(0))
+    assert model_fit.surely(np.full(5, 1.0))
+    assert not model_fit.surely(np.full(4, 1.0))
+    assert not model_fit.surely(np.zeros(0))
+
+
+def test_how_often_an_item_is_shown_counts_from_when_it_first_was() -> None:
+    item, time, n = np.array([0, 1, 2]), np.array([0, TIMES - 1, 0]), np.array([9.5, 9.5, 1.5])
+    counts = Counts.of_rows(np.zeros(3, int), item, np.ones(3), n, np.zeros(3), impressions=np.ones(1), D=4, time=time)
+    old, new, seldom = np.log(10 / TIMES), np.log(10), np.log(2 / TIMES)
+    never = np.quantile([old, new, seldom], fitting.SELDOM)
+    expected = np.array([old, new, seldom, never])
+    assert fitting._shown(counts) == pytest.approx(expected - expected.mean())
+
+
+@pytest.mark.parametrize(("n", "is_bit"), [(4, False), (5, True)])
+def test_the_bit_is_chosen_only_where_it_is_surely_likelier(n: int, is_bit: bool) -> None:
+    """Held-out pairs that all gain the same: of four the sum is two of its standard errors, of five it is more."""
+    counts = sparse(graded=True)
+    given = fitting._given(counts, Features(), Choice.of(counts), None, {})
+    held = np.arange(len(counts.query)) % 10 == 0
+    search = fitting.Search(counts, np.zeros((len(counts.query), 3)), held, given, 0)
+
+    def score(chosen: Chosen) -> Judged:
+        return Judged(np.full(n, float(chosen.grades.is_bit)), np.zeros(n), np.eye(1))
+
+    search.score = score  # type: ignore[method-assign]
+    assert search.best(Grades.bit(0.9, 0.1)).grades.is_bit == is_bit
 
 
 def test_vectors_of_production_that_know_how_queries_differ_are_of_use() -> None:
@@ -197,6 +239,6 @@ def test_vectors_of_production_that_know_how_queries_differ_are_of_use() -> None
     assert found.chosen.source == "production"
 
     def error(b: Beliefs) -> float:
-        return float(np.abs(b.matrix(np.arange(Q)) - R)[Q - 200 :].mean())
+        return float(np.abs(b.matrix(np.arange(Q))[:, :-1] - R)[Q - 200 :].mean())
 
     assert error(found) < 0.85 * error(alone)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from independent import worlds
+from tandemrank.beliefs import fitting, steps
 from tandemrank.beliefs.belief import Chosen, columns
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.grades import Grades
 from tandemrank.beliefs.turns import Given, Part, judged, run, started, weights
 
@@ -24,7 +26,7 @@ def small(seed: int = 0) -> tuple[Counts, np.ndarray, Given]:
         impressions=np.bincount(w.query, minlength=60).astype(float), D=40,
     )  # fmt: skip
     X = columns(Choice.of(counts), counts.query, counts.item, counts.n, counts.E)
-    return counts, X, Given(np.zeros((60, 0)), np.zeros((40, 0)), np.ones((40, 1)), np.zeros(1, np.bool_))
+    return counts, X, fitting._given(counts, Features(), Choice.of(counts), None, {})
 
 
 def test_pairs_of_which_nothing_was_seen_move_no_vector() -> None:
@@ -58,8 +60,6 @@ def test_held_out_pairs_are_judged_by_the_sum_over_what_their_s_could_be() -> No
     judge = part.only(held)
     found = judged(fitted, judge)
     c, log_odds = judge.counts, np.log(GRADES.R / (1 - GRADES.R))
-    from tandemrank.beliefs import steps
-
     variance = steps.spread_of(fitted.space, fitted.seen, c.rows, fitted.x, c).asked
     for i in range(0, len(c.query), 7):
         prior = np.exp(-((log_odds - found.s[i]) ** 2) / (2 * (GRADES.spread**2 + variance[i])))

@@ -28,7 +28,6 @@ MEMORY = Memory(
 )
 
 
-
 EXAMPLES = {
     "matrix factorisation": lambda: MatrixFactorisation(NUMBERS[:6], NUMBERS[6:14]),
     "given scores": lambda: GivenScores(NUMBERS[:6] @ NUMBERS[6:14].T),

@@ -34,7 +34,11 @@ def saved(tmp_path_factory) -> dict[str, Path]:
     """A pair of every kind of scorer."""
     folder = tmp_path_factory.mktemp("saved")
     factors = MatrixFactorisation(NUMBERS[:Q], NUMBERS[Q:])
-    scorers = {"factors": factors, "given": GivenScores(NUMBERS[:Q] @ NUMBERS[Q:].T), "belief": believing.believed(Q, D)}
+    scorers = {
+        "factors": factors,
+        "given": GivenScores(NUMBERS[:Q] @ NUMBERS[Q:].T),
+        "belief": believing.believed(Q, D),
+    }
     for name, scorer in scorers.items():
         TwoStagePolicy(scorer, scorer, 4, 2, IDS).save(folder / name)
     return {name: folder / name for name in scorers}

@@ -14,7 +14,6 @@ def scores(scorer) -> np.ndarray:
     return scorer(torch.arange(scorer.spec()["Q"])).detach().numpy()
 
 
-
 QUERIES = pl.DataFrame({"query_id": ["b", "a"], "embedding": [[1.0, 2.0], [3.0, 4.0]]})
 ITEMS = pl.DataFrame({"item_id": [1, 2, 3], "embedding": [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]})
 NAMES = Vocabulary(pl.Series(["a", "b"]), pl.Series([3, 1, 2]))

@@ -5,7 +5,7 @@
 - `grades`: graded relevance and the bit; `noise`: how noisy the clicks on a bit are
 - `levels`: how relevant items are on the whole; `choice`: what production's own choice says
 - `space`: how queries may differ; `steps`: the steps of vectors; `chunks`: compiled loops in threads
-- `features`, `models`: f over what is known of queries and items
+- `features`, `models`: f over what is known of queries and items; `model_fit`: how f is fitted and chosen
 - `turns`: one belief with constants that were chosen; `fitting`: the choice; `belief`: what comes of it
 - `item_rate`: click rates by item, by query and by pair
 - `vectors`: the vectors of a policy, as the prior of a belief

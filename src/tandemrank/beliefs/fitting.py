@@ -221,8 +221,9 @@ def fit(
 ) -> Beliefs:
     """Beliefs of a log.
 
-    `model`: the only kind of f that may be chosen (none, linear, towers, network, trees), or a module of one's own. `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how queries
-    differ. `watch` hears what was tried.  Shapes: production [Q, F], [D, F].
+    `model`: the only kind of f that may be chosen (none, linear, towers, network, trees), or a module of one's own.
+    `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how
+    queries differ. `watch` hears what was tried.  Shapes: production [Q, F], [D, F].
     """
     if not len(counts.query):
         raise LogError("expected a log with impressions to fit beliefs to; got none. Check the log.")
@@ -340,9 +341,10 @@ def _shown(counts: Counts) -> Floats:
     first = np.full(counts.D, TIMES)
     np.minimum.at(first, counts.item[counts.pair], counts.time)
     there = number > 0
-    found = np.log((number + 0.5) / np.maximum(TIMES - first, 1))
+    found: Floats = np.log((number + 0.5) / np.maximum(TIMES - first, 1))
     found[~there] = np.quantile(found[there], SELDOM)
-    return found - found.mean()
+    found -= found.mean()
+    return found
 
 
 def _some_queries(counts: Counts, enough: int, seed: int) -> Whole:

@@ -1,13 +1,14 @@
 """f(q, d): models over features of queries, items and pairs.
 
-    linear     u' A z + a . z + c . p                   u, z, p the inputs of query, item and pair (`features`); A of few dimensions
+    linear     u' A z + a . z + c . p                   A of few dimensions
     towers     <g(u), h(z)> + a . h(z) + c . p          two networks of one hidden layer
     network    a cross layer and a network over (u, z, p, U u * V z)
     trees      LightGBM on (u, z, p, products and their sum of production's opinion)                       (extra `trees`)
     own        the user's module: module(u, z, p) -> [n]
 
-Each is an `nn.Module` of a JSON `spec` and tensors, saved without pickle; LightGBM as its text. `FeatureModel` is one of them with
-the rows of all queries and items. How they are fitted: `model_fit`.
+u, z, p are the inputs of query, item and pair (`features`). Each model is an `nn.Module` of a JSON `spec` and tensors, saved
+without pickle; LightGBM as its text. `FeatureModel` is one of them with the rows of all queries and items. How they are fitted:
+`model_fit`.
 """
 
 from abc import ABC, abstractmethod
@@ -111,8 +112,9 @@ class Network(InputModel):
         self.query, self.item = nn.Linear(sizes[0], CROSS), nn.Linear(sizes[1], CROSS)
         self.cross = nn.Sequential(nn.Linear(n, CROSS, bias=False), nn.Linear(CROSS, n))
         self.out = _hidden(n, WIDE, 1)
-        nn.init.zeros_(self.cross[1].weight)
-        nn.init.zeros_(self.out[2].weight)
+        for layer in (self.cross[1], self.out[2]):
+            assert isinstance(layer, nn.Linear)
+            nn.init.zeros_(layer.weight)
 
     def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
         x = torch.cat([u, z, pair, self.query(u) * self.item(z)], 1)
@@ -121,7 +123,10 @@ class Network(InputModel):
 
 
 class Trees(InputModel):
-    """A sum of trees; `F` columns from `first` on are those of production's opinion on both sides. Buffer: text, a uint8 tensor."""
+    """A sum of trees; `F` columns from `first` on are those of production's opinion on both sides.
+
+    Buffer: text, a uint8 tensor.
+    """
 
     kind = "trees"
     text: Tensor
@@ -203,6 +208,7 @@ class FeatureModel(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         """What `from_spec` needs, plain JSON; with `state_dict` it is all of f."""
+        parts: dict[str, InputModel | Side | Pairs]
         parts = {"model": self.model, "query": self.query, "item": self.item, "pairs": self.pairs}
         return {name: part.spec() for name, part in parts.items()} | {"of_new": list(self.of_new)}
 
@@ -296,7 +302,10 @@ class FeatureModel(nn.Module):
 
     def _of_pairs(self, q: Tensor, d: Tensor) -> Tensor | float:
         layer = self.model.pair
-        return 0.0 if layer is None else layer(self.pairs.at(q, d))[:, 0]  # type: ignore[operator]
+        if not isinstance(layer, nn.Linear):
+            return 0.0
+        found: Tensor = layer(self.pairs.at(q, d))[:, 0]
+        return found
 
 
 class one_thread:  # noqa: N801 - used like a function

@@ -39,7 +39,6 @@ SOME = 500  # queries that tell which items matter
 LEAST = 1e-9  # of a chance, whose log-odds are taken
 
 
-
 @dataclass(frozen=True)
 class Spread:
     """How far relevance spreads around its mean, and how well the means are known: v_q v_d.  Shapes: query [Q]; item [D]."""
@@ -85,8 +84,8 @@ class Believed(Listing):
         f: FeatureModel | None = None,
         sides: tuple[Side, Side] | None = None,
     ) -> None:
-        """`memory`: the log-odds of the expected relevance of pairs that were shown. `sides`: how features become numbers, where
-        there is no f that has them; None where there are no features."""
+        """`memory`: the log-odds of the expected relevance of pairs that were shown. `sides`: how features become numbers,
+        where there is no f that has them; None where there are no features."""
         super().__init__(memory)
         self.around, self.nobody = float(spread.around), nobody
         self.f = None if f is None else f.requires_grad_(False)
@@ -143,7 +142,7 @@ class Believed(Listing):
         return {
             "Q": Q, "D": D, "F": F, "entries": len(self.value), "spread": self.around,
             "nobody": {"spread": list(n.spread), "opinion": list(n.opinion), "f": list(n.f), "weight": n.weight},
-            "features": None if self.f is None else self.f.spec(), "sides": [side.spec() for side in self.sides],
+            "features": None if self.f is None else self.f.spec(), "sides": [side.spec() for side in self._both() or ()],
         }  # fmt: skip
 
     @classmethod
@@ -220,7 +219,11 @@ class Believed(Listing):
         super().check()
         F = self.queries.shape[1]
         for columns in (self.nobody.opinion, self.nobody.f):
-            if len(columns) != 2 or not all(isinstance(n, int) for n in columns) or not 0 <= columns[0] <= columns[1] <= F:
+            if (
+                len(columns) != 2
+                or not all(isinstance(n, int) for n in columns)
+                or not 0 <= columns[0] <= columns[1] <= F
+            ):
                 raise PolicyError(f"expected columns from 0 to {F} of what is not known; got {columns}")
         numbers = (self.around, *self.nobody.spread, self.nobody.weight)
         if not all(math.isfinite(x) and x >= 0 for x in numbers[:-1]) or not math.isfinite(numbers[-1]):

@@ -108,9 +108,11 @@ class Start:
         return found
 
     def weighed(self, part: Part, f: Floats) -> "Start":
-        """With the weights of production's choice anew, given f: what features say production often knows.  Shapes: f [pairs]."""
-        return replace(self, w=weights(part, self.flat, self.beta, self.centre, f))
+        """With the weights of production's choice anew, given f: what features say production often knows.
 
+        Shapes: f [pairs].
+        """
+        return replace(self, w=weights(part, self.flat, self.beta, self.centre, f))
 
 
 def started(part: Part, level: float, given: Given) -> Start:
@@ -159,7 +161,8 @@ def weights(part: Part, flat: Space, beta: Floats, centre: Floats, f: Floats | N
 def sides_of(c: Counts, given: Given, apart: tuple[Mask, Mask] | None = None) -> tuple[Side, Side]:
     """The rows of queries and items; those that are `apart` count as not seen.  Shapes: apart [Q], [D]."""
     found = []
-    for place, (encoded, index) in enumerate(((given.query, c.query), (given.item, c.item))):
+    rows: tuple[tuple[Encoded, NDArray[np.integer]], ...] = (given.query, c.query), (given.item, c.item)
+    for place, (encoded, index) in enumerate(rows):
         seen = given.seen[place] if apart is None else given.seen[place] & ~apart[place]
         found.append(side_of(encoded, Clicks.of(encoded, index, c), given.opinion[place], seen))
     return found[0], found[1]
@@ -204,7 +207,8 @@ def judge_of(part: Part, start: Start, lesson: Lesson, held: Mask, apart: tuple[
     """The pairs that judge f: some of known queries and items, those of queries that are apart, and of items.
 
     Of the latter f sees no more than of a query or an item that the log has not seen. All were shown, so production's choice
-    stays in the offset: without it what was shown in spite of its features would count against them.  Shapes: held [pairs]; apart [Q], [D].
+    stays in the offset: without it what was shown in spite of its features would count against them.
+    Shapes: held [pairs]; apart [Q], [D].
     """
     group = np.where(held, model_fit.KNOWN, 0)
     group[apart[0][part.counts.query]] = model_fit.NEW_QUERY

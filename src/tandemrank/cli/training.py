@@ -45,8 +45,8 @@ def learn(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="auto (the default: the generator is trained where that pays), beliefs (trains nothing), independent, baseline, "
-            "stacking or joint; may be repeated."
+            help="auto (the default: the generator is trained where that pays), beliefs (trains nothing), independent, "
+            "baseline, stacking or joint; may be repeated."
         ),
     ] = None,
     candidates: Annotated[

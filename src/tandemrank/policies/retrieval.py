@@ -54,9 +54,7 @@ class Listing(Scorer):
         """Scores of some items, those of remembered pairs in their places.  Shapes: scores, items [B, M]; q [B] -> [B, M]."""
         if not len(self.value):
             return scores
-        at = torch.from_numpy(
-            places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D)
-        )
+        at = torch.from_numpy(places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D))
         known = self._listed(q[:, None].expand(at.shape), at.clamp(min=0))
         return torch.where(at >= 0, known, scores)
 
@@ -100,7 +98,9 @@ class Retrieval(Listing):
         super().__init__(memory)
         self.queries = nn.Parameter(torch.as_tensor(queries, dtype=torch.float32).contiguous().clone())
         self.items = nn.Parameter(torch.as_tensor(items, dtype=torch.float32).contiguous().clone())
-        self._map: tuple[Tensor, Tensor] | None = None  # from the vectors of a re-ranker to ours, made where it is asked for
+        self._map: tuple[Tensor, Tensor] | None = (
+            None  # from the vectors of a re-ranker to ours, made where it is asked for
+        )
 
     def forward(self, q: Tensor) -> Tensor:
         return self._with_list(self.queries[q] @ self.items.T, q)
@@ -136,7 +136,9 @@ class Retrieval(Listing):
 
     def joined(self, other: Scorer) -> "Retrieval":
         assert isinstance(other, Retrieval)
-        return Retrieval(torch.cat([self.queries, other.queries]).detach(), other.items.detach(), self._joined_memory(other))
+        return Retrieval(
+            torch.cat([self.queries, other.queries]).detach(), other.items.detach(), self._joined_memory(other)
+        )
 
 
 def _vectors(scorer: Scorer) -> tuple[Tensor, Tensor]:
@@ -157,4 +159,5 @@ def _regression(x: Tensor, y: Tensor) -> Tensor:
     X = _with_one(x).double()
     G = X.T @ X
     G += RIDGE * G.diagonal().mean() * torch.eye(len(G), dtype=torch.float64)
-    return torch.linalg.solve(G, X.T @ y.double()).float()
+    found: Tensor = torch.linalg.solve(G, X.T @ y.double()).float()
+    return found

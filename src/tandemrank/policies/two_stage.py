@@ -309,7 +309,9 @@ class TwoStagePolicy:
         the average query."""
         ranker = self.ranker.strangers(features, len(query_ids))
         generator = ranker if self.generator is self.ranker else self.generator.after(self.ranker, ranker)
-        return replace(self, generator=generator, ranker=ranker, vocabulary=Vocabulary(query_ids, self.vocabulary.item_ids))
+        return replace(
+            self, generator=generator, ranker=ranker, vocabulary=Vocabulary(query_ids, self.vocabulary.item_ids)
+        )
 
     def with_queries(self, query_ids: pl.Series, features: pl.DataFrame | None = None) -> "TwoStagePolicy":
         """The policy for its own queries, and after them for `strangers`."""
@@ -353,7 +355,9 @@ def _new_rows(source: FeatureSource, id_column: str, known: pl.Series) -> pl.Dat
     frame = features.read(source, id_column)
     ids, own = frame[id_column], plain_ids(known)
     if ids.dtype != own.dtype:
-        raise DataError(f"column {id_column}: expected ids of {own.dtype}, as the policy has; got {ids.dtype}. Convert them.")
+        raise DataError(
+            f"column {id_column}: expected ids of {own.dtype}, as the policy has; got {ids.dtype}. Convert them."
+        )
     return frame.filter(~ids.is_in(own.implode()))
 
 

@@ -118,8 +118,8 @@ def _chosen(learned: Learned) -> list[str]:
         return []
     first = choice.tried[0].expected
     lost = (
-        f"The re-ranker alone, over all items, is expected to get {decimal(choice.everything)} clicks per impression; behind the "
-        f"generator that was not trained {decimal(first)} ({first / max(choice.everything, 1e-12):.1%})"
+        f"The re-ranker alone, over all items, is expected to get {decimal(choice.everything)} clicks per impression; "
+        f"behind the generator that was not trained {decimal(first)} ({first / max(choice.everything, 1e-12):.1%})"
     )
     if len(choice.tried) == 1:
         return [f"{lost}. So nothing was trained."]
@@ -280,8 +280,8 @@ def gate_sentences(learned: Learned) -> list[str]:
         bound = "" if gate.lower_bound is None else f", by at least {signed(gate.lower_bound)} clicks per impression"
         if gate.worse:
             found.append(
-                f"{label(method)} would get fewer clicks than production on impressions that nothing before has seen: production "
-                "stays."
+                f"{label(method)} would get fewer clicks than production on impressions that nothing before has seen: "
+                "production stays."
             )
         elif gate.kept_production:
             found.append(f"{label(method)} is not surely better than production{bound}: production is kept.")

@@ -76,8 +76,8 @@ def prepare(
     """The weights of the documents by `train_log`, and `held_out`, which only judges, with its propensities.
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
-    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `times` the parts
-    of `train_log`, oldest first, where it has an order.
+    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `times` the
+    parts of `train_log`, oldest first, where it has an order.
     """
     parts = [train_log] if held_out is None else [train_log, held_out]
     if any(part.clicks.sum() == 0 for part in parts):

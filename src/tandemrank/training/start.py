@@ -107,9 +107,7 @@ class Start:
         """Its features, for the beliefs."""
         if not self.has_features:
             return None
-        return Features.of(
-            vocabulary, query=self.query_features, item=self.item_features, pair=self.pair_features
-        )
+        return Features.of(vocabulary, query=self.query_features, item=self.item_features, pair=self.pair_features)
 
     def vectors(self, vocabulary: Vocabulary) -> Vectors | None:
         """Its vectors, the prior of the beliefs; None where it has none.  Shapes: -> [Q, F], [D, F]."""
