@@ -67,6 +67,10 @@ class Chosen:
         found = float(np.clip(value * move, 0.02, 64))
         return replace(self, total=found) if name == "total" else replace(self, level=found)
 
+    def finished(self) -> "Chosen":
+        """For the last fit: production's directions move once. In a short log what is known of them hardly lets them."""
+        return self if self.source == "log" else replace(self, steps=1)
+
     @property
     def words(self) -> str:
         """What it is, for a reader."""

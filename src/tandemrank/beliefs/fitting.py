@@ -32,7 +32,6 @@ from tandemrank.beliefs.turns import (
     Judged,
     Part,
     Start,
-    directions_of,
     judge_of,
     judged,
     lesson_of,
@@ -50,7 +49,6 @@ Mask = NDArray[np.bool_]
 HELD_OUT = 0.1  # share of the shown pairs that choose
 HELD_OUT_AGAIN = 0.02  # the share of all pairs that should choose and were shown again
 SEARCH_PAIRS = 150_000  # pairs of whole queries that are enough to choose by
-JUDGED_PAIRS = 3_000_000  # the same to judge production's directions by, of which HELD_OUT judge
 SPREADS = (0.15, 0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, FIRST first
 FIRST = 3
 # What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
@@ -66,27 +64,6 @@ LEAST = 1.0  # log-likelihood that f must gain at least: less is rounding
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
 SELDOM = 0.1  # the quantile of how often items are shown that stands for one that never was
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
-
-
-def with_item_step(
-    chosen: Chosen, part: Part, start: Start, held: Mask, given: Given, seed: int
-) -> tuple[Chosen, Fitted]:
-    """Whether production's directions are fitted anew: all pairs must say so, of which some are held out.  Shapes: [pairs].
-
-    Also the belief of the others, with or without the step.
-    """
-    judges = _some_queries(part.counts, JUDGED_PAIRS, seed)
-    judge = part.only(held & np.isin(part.counts.query, judges))
-    fitted = run(part.without(held), chosen, given, seed, start=start)
-    before = judged(fitted, judge)
-    prior = directions_of(fitted.seen, part.counts, start, chosen, given, seed)[1]
-    space = steps.item_step(fitted.space, fitted.seen, fitted.x, before.covariance, prior)
-    x = fitted.x.copy()
-    x[judges] = steps.query_step(space, fitted.seen, judges, x)[judges]
-    new = replace(fitted, space=space, x=x)
-    if surely(sigmoid(before.s) * (judged(new, judge).terms - before.terms)):
-        return replace(chosen, steps=1), new
-    return chosen, fitted
 
 
 def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: int) -> float:
@@ -250,10 +227,7 @@ def fit(
         given = replace(given, opinion=choice.opinion)
         X = columns(choice, counts.query, counts.item, counts.n, counts.E)
     part = Part.of(counts, chosen.grades, X)
-    start, near = started(part, chosen.level, given), None
-    if chosen.source == "production":
-        chosen, near = with_item_step(chosen, part, start, draw < HELD_OUT, given, seed)
-    fitted = run(part, chosen, given, seed, start=start, near=near)
+    fitted = run(part, chosen.finished(), given, seed)
     spread = steps.spread_of(fitted.space, fitted.seen, counts.rows, fitted.x)
     never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
     return Beliefs(

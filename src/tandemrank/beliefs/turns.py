@@ -244,14 +244,8 @@ class Fitted:
         return found if self.model is None else found + self.model.at(c.query, c.item)
 
 
-def run(
-    part: Part, chosen: Chosen, given: Given, seed: int, *, start: Start | None = None, near: Fitted | None = None
-) -> Fitted:
-    """The belief of some pairs, with the constants that were chosen.
-
-    `start`: levels and choice, if they are known. `near`: a belief of nearly the same pairs, where the vectors begin; the
-    directions of its items are taken as they are.
-    """
+def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: Start | None = None) -> Fitted:
+    """The belief of some pairs, with the constants that were chosen; `start`: levels and choice, if they are known."""
     start = start or started(part, chosen.level, given)
     c, model, other = part.counts, None, start.choice(part)
     if chosen.model != "none":
@@ -263,9 +257,6 @@ def run(
         other = start.choice(part) + f
     seen = part.seen(other)
     space, prior = directions_of(seen, c, start, chosen, given, seed)
-    if near is not None:
-        space = replace(space, items=near.space.items)
-        return Fitted(start, model, space, steps.query_step(space, seen, c.rows, near.x), seen)
     x = steps.query_step(space, seen, c.rows)
     for _ in range(chosen.steps):
         mean = steps.spread_of(space, seen, c.rows, x).mean
