@@ -43,15 +43,6 @@ def test_pairs_of_which_nothing_was_seen_move_no_vector() -> None:
     assert np.abs(other.x @ other.space.items.T + other.space.offset - b).max() > 0.2
 
 
-def test_a_belief_near_another_has_its_directions_and_ends_where_it_would() -> None:
-    counts, X, given = small()
-    part, chosen = Part.of(counts, GRADES, X), Chosen.log(GRADES)
-    far = run(part, chosen, given, 0)
-    near = run(part, chosen, given, 0, near=far)
-    assert np.array_equal(near.space.items, far.space.items)
-    assert not np.array_equal(near.space.offset, far.space.offset)
-
-
 def test_held_out_pairs_are_judged_by_the_sum_over_what_their_s_could_be() -> None:
     counts, X, given = small()
     held = np.random.default_rng(2).random(len(counts.query)) < 0.1

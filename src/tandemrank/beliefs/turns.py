@@ -73,10 +73,6 @@ class Part:
         """Some of the pairs."""
         return replace(self, counts=self.counts.only(kept), kind=self.kind[kept], X=self.X[kept])
 
-    def without(self, held: Mask) -> "Part":
-        """The same pairs, of some of which nothing was seen."""
-        return replace(self, kind=np.where(held, np.int32(len(self.best) - 1), self.kind))
-
     @property
     def L(self) -> Floats32:
         """The likelihoods of each pair.  Shapes: -> [pairs, J]."""
