@@ -78,8 +78,8 @@ def test_the_score_is_its_formula() -> None:
         numbers = frame.select("t0", "t1", "t2", "noise").to_numpy()
         x = (numbers - numbers.mean(0)) / numbers.std(0)
         values = [
-            sorted(set(column), key=lambda value, all=column.to_list(): (-all.count(value), value))
-            for column in (frame["country"], frame["kind"])
+            frame.group_by(column).len().sort(["len", column], descending=[True, False])[column].to_list()
+            for column in ("country", "kind")
         ]
         country = [1 + values[0].index(value) for value in frame["country"]]
         kind = [

@@ -6,13 +6,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.sparse import entries_of_rows, places_in_rows
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.space import Space
-from tandemrank._base.sparse import entries_of_rows, places_in_rows
 
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
@@ -24,7 +24,8 @@ class Chosen:
 
     `source` of the directions: the log, of so many dimensions (`rank`), or production. `total`: how much queries differ;
     `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items; `model`:
-    the kind of f, and its `epochs`; `of_new`: whether f is used of queries, and of items, that are not in the log; `never`: what is taken off the log-odds of a pair that was never shown; `half_life` of what
+    the kind of f, and its `epochs`; `of_new`: whether f is used of queries,
+    and of items, that are not in the log; `never`: what is taken off the log-odds of a pair that was never shown; `half_life` of what
     was seen, in parts of the log.
     """
 
@@ -130,7 +131,10 @@ def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Beliefs:
-    """The fitted beliefs; `notes` are what a reader should be told.  Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J]."""
+    """The fitted beliefs; `notes` are what a reader should be told.
+
+    Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J].
+    """
 
     chosen: Chosen
     counts: Counts

@@ -6,8 +6,8 @@ A row of a query or an item has, in this order,
     opinion    its vector in production's opinion (`choice`): by what directions production tells queries and items apart
     features   the user's own columns, encoded (`policies.features`)
 
-all standardised. One that the log has not seen has the mean of what is known, and the opinion that its features suggest: a ridge
-regression, as strong as leaving one out says.
+all standardised. One that the log has not seen has the mean of what is known, and the opinion that its features suggest: a
+ridge regression, as strong as leaving one out says.
 """
 
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ class PairTable:
 
 @dataclass(frozen=True)
 class Features:
-    """Tables with a row for each query and each item, in the order of their numbers, and of pairs; None where nothing is known."""
+    """Tables with a row for each query and each item, in the order of their numbers, and of pairs; None without any."""
 
     query: Floats | pl.DataFrame | None = None
     item: Floats | pl.DataFrame | None = None
@@ -136,7 +136,8 @@ def _encoded(table: Floats | pl.DataFrame | None, n: int, side: str, plural: str
 class Side(nn.Module):
     """The rows of all queries, or of all items, and how a new one gets its own.
 
-    Buffers: rows [n, J], what models see; seen [n], whether the log knows them; centre, scale [J]; rates, of all categories one after the other, each column's
+    Buffers: rows [n, J], what models see; seen [n], whether the log knows them;
+    centre, scale [J]; rates, of all categories one after the other, each column's
     unknown first; opinion [features, F], the ridge regression.
     """
 
@@ -254,7 +255,10 @@ def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.
 
 
 def ridge(x: NDArray[np.floating], y: Floats) -> Floats:
-    """Weights of a ridge regression without a constant, as strong as leaving one row out says.  Shapes: [n, J], [n, F] -> [J, F]."""
+    """Weights of a ridge regression without a constant, as strong as leaving one row out says.
+
+    Shapes: [n, J], [n, F] -> [J, F].
+    """
     x = np.asarray(x, np.float64)
     if not x.size:
         return np.zeros((x.shape[1], y.shape[1]))
@@ -289,7 +293,7 @@ class Pairs(nn.Module):
         """Of a table; a missing number is the mean."""
         if table is None or not len(table.query):
             return cls(0, 0, D)
-        found = cls(*table.values.shape, D)
+        found = cls(len(table.values), table.values.shape[1], D)
         key = table.query * D + table.item
         order = np.argsort(key)
         x = table.values[order]

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from tandemrank._base import random
 from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
@@ -25,7 +26,6 @@ from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.space import from_production
-from tandemrank.beliefs.vectors import Vectors
 from tandemrank.beliefs.turns import (
     Fitted,
     Given,
@@ -38,7 +38,7 @@ from tandemrank.beliefs.turns import (
     sides_of,
     started,
 )
-from tandemrank._base import random
+from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError
 
 Floats = NDArray[np.float64]
@@ -57,6 +57,7 @@ LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
 )  # fmt: skip
+SURE_OF_F = 3.0  # standard errors by which the whole belief must gain by f: its kind is the best of several
 LEAST = 1.0  # log-likelihood that f must gain at least: less is rounding
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
@@ -200,7 +201,7 @@ class Search:
         found = replace(chosen, model=kind.name, epochs=kind.epochs, of_new=kind.of_new)
         terms, s = self.score(chosen)
         gain = sigmoid(s) * (self.score(found)[0] - terms)
-        return found if surely(gain) and gain.sum() > LEAST * sigmoid(s).mean() else chosen
+        return found if surely(gain, SURE_OF_F) and gain.sum() > LEAST * sigmoid(s).mean() else chosen
 
 
 def fit(
@@ -214,7 +215,8 @@ def fit(
 ) -> Beliefs:
     """Beliefs of a log.
 
-    `model`: the only kind of f that may be chosen (none, linear, towers, network, trees), or a module of one's own. `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how queries
+    `model`: the only kind of f that may be chosen (none, linear, towers, network, trees), or one's own module.
+    `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how queries
     differ. `watch` hears what was tried.  Shapes: production [Q, F], [D, F].
     """
     if not len(counts.query):

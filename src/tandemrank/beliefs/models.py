@@ -1,13 +1,13 @@
 """f(q, d): models over features of queries, items and pairs.
 
-    linear     u' A z + a . z + c . p                   u, z, p the inputs of query, item and pair (`features`); A of few dimensions
+    linear     u' A z + a . z + c . p                   u, z, p the inputs of query, item, pair (`features`); A of few dimensions
     towers     <g(u), h(z)> + a . h(z) + c . p          two networks of one hidden layer
     network    a cross layer and a network over (u, z, p, U u * V z)
     trees      LightGBM on (u, z, p, products and their sum of production's opinion)                       (extra `trees`)
     own        the user's module: module(u, z, p) -> [n]
 
-Each is an `nn.Module` of a JSON `spec` and tensors, saved without pickle; LightGBM as its text. `FeatureModel` is one of them with
-the rows of all queries and items. How they are fitted: `model_fit`.
+Each is an `nn.Module` of a JSON `spec` and tensors, saved without pickle; LightGBM as its text. `FeatureModel` is one of them
+with the rows of all queries and items. How they are fitted: `model_fit`.
 """
 
 from abc import ABC, abstractmethod
@@ -109,10 +109,11 @@ class Network(InputModel):
         super().__init__(sizes)
         n = sum(sizes) + CROSS
         self.query, self.item = nn.Linear(sizes[0], CROSS), nn.Linear(sizes[1], CROSS)
-        self.cross = nn.Sequential(nn.Linear(n, CROSS, bias=False), nn.Linear(CROSS, n))
+        last = nn.Linear(CROSS, n)
+        self.cross = nn.Sequential(nn.Linear(n, CROSS, bias=False), last)
         self.out = _hidden(n, WIDE, 1)
-        nn.init.zeros_(self.cross[1].weight)
-        nn.init.zeros_(self.out[2].weight)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(list(self.out.parameters())[2])  # f begins at 0
 
     def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
         x = torch.cat([u, z, pair, self.query(u) * self.item(z)], 1)
@@ -121,7 +122,7 @@ class Network(InputModel):
 
 
 class Trees(InputModel):
-    """A sum of trees; `F` columns from `first` on are those of production's opinion on both sides. Buffer: text, a uint8 tensor."""
+    """A sum of trees; `F` columns from `first` on are production's opinion of both sides. Buffer: text, a uint8 tensor."""
 
     kind = "trees"
     text: Tensor
@@ -223,7 +224,10 @@ class FeatureModel(nn.Module):
                 rows, items = (torch.from_numpy(np.asarray(x[part], np.int64)) for x in (q, d))
                 if isinstance(self.model, ProductModel):
                     a, b = self.vectors
-                    value = (a[rows] * b[items]).sum(1) + self._of_pairs(rows, items)
+                    value = (a[rows] * b[items]).sum(1)
+                    if self.model.pair is not None:
+                        used = self._used(0)[rows] * self._used(1)[items]
+                        value = value + self.model.pair(self.pairs.at(rows, items))[:, 0] * used
                 else:
                     value = self._of(self.query.rows[rows], self.item.rows[items], self.pairs.at(rows, items))
                     value = value * self._used(0)[rows] * self._used(1)[items]
@@ -246,7 +250,8 @@ class FeatureModel(nn.Module):
             raise ConfigError(f"expected a model that is a product (linear, towers); got {self.model.kind}.")
         with torch.no_grad(), one_thread():
             sizes = self.model.sizes
-            a, b = self.model.queries(self.query.rows[:, : sizes[0]]), self.model.items(self.item.rows[:, : sizes[1]])
+            model: ProductModel = self.model
+            a, b = model.queries(self.query.rows[:, : sizes[0]]), model.items(self.item.rows[:, : sizes[1]])
         return a * self._used(0)[:, None], b * self._used(1)[:, None]
 
     def _of(self, *inputs: Tensor) -> Tensor:
@@ -275,10 +280,6 @@ class FeatureModel(nn.Module):
             u, z = self.query.rows[rows], self.item.unseen(self.item.encoded(item or {})).expand(len(rows), -1)
         found: Floats = self._of(u, z, none).numpy().astype(np.float64)
         return found * self.of_new[0 if item is None else 1]
-
-    def _of_pairs(self, q: Tensor, d: Tensor) -> Tensor | float:
-        layer = self.model.pair
-        return 0.0 if layer is None else layer(self.pairs.at(q, d))[:, 0]  # type: ignore[operator]
 
 
 class one_thread:  # noqa: N801 - used like a function

@@ -86,7 +86,7 @@ class Start:
     other: Floats
 
     def weighed(self, part: Part, f: Floats) -> "Start":
-        """With the weights of production's choice anew, given f: what features say production often knows.  Shapes: f [pairs]."""
+        """With the weights of production's choice anew, given f: production often knows what features say.  Shapes: [pairs]."""
         c = part.counts
         X = part.X - self.centre[c.item]
         w = weights(part, self.flat.s(c.query, c.item, self.beta) + f, X)
@@ -161,10 +161,10 @@ def lesson_of(
         mine, rest = fold == k, part.only(fold != k)
         _, flat, beta = levelled(rest, level, given)
         s[mine] += flat.s(c.query[mine], c.item[mine], beta)
-        for place, (encoded, index) in enumerate(((given.query, "query"), (given.item, "item"))):
-            clicks = Clicks.of(encoded, getattr(rest.counts, index), rest.counts, 1 - 1 / FOLDS)
-            rows = torch.from_numpy(clicks.rows[getattr(c, index)[mine]])
-            known[place][mine] = sides[place].standardised(rows).numpy()
+        others, own = (rest.counts.query, rest.counts.item), (c.query[mine], c.item[mine])
+        for place, encoded in enumerate((given.query, given.item)):
+            clicks = Clicks.of(encoded, others[place], rest.counts, 1 - 1 / FOLDS)
+            known[place][mine] = sides[place].standardised(torch.from_numpy(clicks.rows[own[place]])).numpy()
     return Lesson(
         grades=part.grades,
         query=sides[0],
