@@ -6,6 +6,7 @@
 - `memory`: what a pair's own showings say, and how noisy clicks are
 - `levels`: how relevant items are on the whole; `space`: how queries may differ; `steps`: the steps of the fit
 - `vectors`: the vectors of a policy, as the prior of a posterior
+- `features`: what models of features see; `models`: f, their kinds; `model_fit`: how they are fitted and chosen
 - `scorer`: the posterior as the scores of a stage
 """
 

@@ -1,6 +1,6 @@
 """f(q, d): models over features of queries, items and pairs.
 
-    linear     u' A z + a . z + c . p                   u, z, p the inputs of query, item, pair (`features`); A of few dimensions
+    linear     u' A z + a . z + c . p                   u, z, p the inputs of query, item, pair (`features`)
     towers     <g(u), h(z)> + a . h(z) + c . p          two networks of one hidden layer
     network    a cross layer and a network over (u, z, p, U u * V z)
     trees      LightGBM on (u, z, p, products and their sum of production's opinion)                       (extra `trees`)
@@ -58,7 +58,7 @@ class ProductModel(InputModel):
     def __init__(self, sizes: tuple[int, int, int], query: nn.Module, item: nn.Module) -> None:
         super().__init__(sizes)
         self.query, self.item, self.level = query, item, nn.Linear(OUT, 1, bias=False)
-        self.pair = nn.Linear(sizes[2], 1, bias=False) if sizes[2] else None
+        self.pair: nn.Linear | None = nn.Linear(sizes[2], 1, bias=False) if sizes[2] else None
         # One side begins small, the other with all its directions: f begins near 0 and is free to grow.
         for parameter in self.query.parameters():
             if parameter.ndim == 2:
@@ -204,8 +204,13 @@ class FeatureModel(nn.Module):
 
     def spec(self) -> dict[str, Any]:
         """What `from_spec` needs, plain JSON; with `state_dict` it is all of f."""
-        parts = {"model": self.model, "query": self.query, "item": self.item, "pairs": self.pairs}
-        return {name: part.spec() for name, part in parts.items()} | {"of_new": list(self.of_new)}
+        return {
+            "model": self.model.spec(),
+            "query": self.query.spec(),
+            "item": self.item.spec(),
+            "pairs": self.pairs.spec(),
+            "of_new": list(self.of_new),
+        }
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], module: nn.Module | None = None) -> "FeatureModel":

@@ -138,11 +138,9 @@ def weights(part: Part, s: Floats, X: Floats) -> Floats:
 
 def sides_of(c: Counts, given: Given, apart: tuple[Mask, Mask] | None = None) -> tuple[Side, Side]:
     """The rows of queries and items; those that are `apart` count as not seen.  Shapes: apart [Q], [D]."""
-    found = []
-    for place, (encoded, index) in enumerate(((given.query, c.query), (given.item, c.item))):
-        seen = given.seen[place] if apart is None else given.seen[place] & ~apart[place]
-        found.append(side_of(encoded, Clicks.of(encoded, index, c), given.opinion[place], seen))
-    return found[0], found[1]
+    seen = given.seen if apart is None else (given.seen[0] & ~apart[0], given.seen[1] & ~apart[1])
+    query, item = Clicks.of(given.query, c.query, c), Clicks.of(given.item, c.item, c)
+    return side_of(given.query, query, given.opinion[0], seen[0]), side_of(given.item, item, given.opinion[1], seen[1])
 
 
 def lesson_of(
@@ -184,7 +182,8 @@ def judge_of(part: Part, start: Start, lesson: Lesson, held: Mask, apart: tuple[
     """The pairs that judge f: some of known queries and items, those of queries that are apart, and of items.
 
     Of the latter f sees no more than of a query or an item that the log has not seen. All were shown, so production's choice
-    stays in the offset: without it what was shown in spite of its features would count against them.  Shapes: held [pairs]; apart [Q], [D].
+    stays in the offset: without it what was shown in spite of its features would count against them.
+    Shapes: held [pairs]; apart [Q], [D].
     """
     group = np.where(held, model_fit.KNOWN, 0)
     group[apart[0][part.counts.query]] = model_fit.NEW_QUERY
