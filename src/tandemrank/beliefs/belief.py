@@ -24,8 +24,8 @@ class Chosen:
 
     `source` of the directions: the log, of so many dimensions (`rank`), or production. `total`: how much queries differ;
     `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items; `model`:
-    the kind of f, and its `epochs`; `of_new`: whether f is used of queries, and of items, that are not in the log; `never`: what
-    is taken off the log-odds of a pair that was never shown; `half_life` of what was seen, in parts of the log.
+    the kind of f, and its `epochs`; `of_new`: whether f is used of queries, and of items, that are not in the log; `never`:
+    what is taken off the log-odds of a pair that was never shown; `half_life` of what was seen, in parts of the log.
     """
 
     grades: Grades
