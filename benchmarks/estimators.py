@@ -34,7 +34,8 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
 from tandemrank.beliefs import item_rate, posterior
 from tandemrank.beliefs.model import Belief, RewardModel
-from tandemrank.beliefs.vectors import Vectors, vectors_of
+from tandemrank.beliefs.space import Vectors
+from tandemrank.beliefs.vectors import vectors_of
 from tandemrank.clicks.models import position_based
 from tandemrank.clicks.simulation import simulate
 from tandemrank.experiments.config import ExperimentConfig

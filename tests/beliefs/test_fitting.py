@@ -16,8 +16,8 @@ from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.grades import Grades
 from tandemrank.beliefs.models import ProductModel
+from tandemrank.beliefs.space import Vectors
 from tandemrank.beliefs.turns import Judged
-from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError
 
 

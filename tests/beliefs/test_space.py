@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tandemrank.beliefs.grades import sigmoid
-from tandemrank.beliefs.space import Directions, Shape, from_production, products_at, shaped
-from tandemrank.beliefs.vectors import Vectors
+from tandemrank.beliefs.space import Directions, Shape, Vectors, from_production, products_at, shaped
 
 
 def test_production_differs_in_the_directions_in_which_its_queries_do() -> None:

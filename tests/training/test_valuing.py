@@ -16,7 +16,9 @@ def test_a_policy_passes_the_gate_by_a_bound_and_an_interval_above_nothing_alone
     monkeypatch, bound: float | None, low: float, kept: bool
 ) -> None:
     monkeypatch.setattr(valuing, "sure_difference", lambda *_, **__: bound)
-    monkeypatch.setattr(valuing, "compare_values", lambda *_: SimpleNamespace(over_queries=(low, 0.2), interval=(low, 0.2)))
+    monkeypatch.setattr(
+        valuing, "compare_values", lambda *_: SimpleNamespace(over_queries=(low, 0.2), interval=(low, 0.2))
+    )
     monkeypatch.setattr(valuing, "exposure_lost", lambda *_, **__: 0.3)
     value = SimpleNamespace(sample=SimpleNamespace(level=0.95), verdict=Verdict.TRUST)
     asker = valuing.Valuer(SimpleNamespace(theta=None), SimpleNamespace(evaluation=None), None, None, 0, print)
@@ -34,6 +36,8 @@ def test_a_policy_passes_the_gate_by_a_bound_and_an_interval_above_nothing_alone
         ((-0.2, -0.1), Verdict.REFUSE, False),
     ],
 )
-def test_a_policy_is_worse_by_an_interval_below_nothing_that_is_not_refused(monkeypatch, interval, verdict, worse) -> None:
+def test_a_policy_is_worse_by_an_interval_below_nothing_that_is_not_refused(
+    monkeypatch, interval, verdict, worse
+) -> None:
     monkeypatch.setattr(valuing, "compare_values", lambda *_: SimpleNamespace(interval=interval))
     assert valuing.is_worse(SimpleNamespace(verdict=verdict), None) is worse

@@ -25,7 +25,7 @@ from tandemrank.beliefs.features import Features, Pairs, leaks
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.noise import fit_bit
-from tandemrank.beliefs.space import from_production
+from tandemrank.beliefs.space import Vectors, from_production
 from tandemrank.beliefs.turns import (
     Fitted,
     Given,
@@ -39,7 +39,6 @@ from tandemrank.beliefs.turns import (
     sides_of,
     started,
 )
-from tandemrank.beliefs.vectors import Vectors
 from tandemrank.errors import InputError, LogError
 
 Floats = NDArray[np.float64]

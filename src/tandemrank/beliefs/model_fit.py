@@ -251,9 +251,9 @@ def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]],
     return max(tried, key=lambda x: x[0])[1]
 
 
-def surely(gains: Floats) -> bool:
-    """Whether a sum of gains is above 0 by SURE of its standard errors.  Shapes: [n]."""
-    return bool(gains.sum() > SURE * np.sqrt(np.square(gains).sum()))
+def surely(gains: Floats, errors: float = SURE) -> bool:
+    """Whether a sum of gains is above 0 by so many of its standard errors.  Shapes: [n]."""
+    return bool(gains.sum() > errors * np.sqrt(np.square(gains).sum()))
 
 
 def train(choice: Choice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:

@@ -6,8 +6,8 @@
     trees      LightGBM on (u, z, p, products and their sum of production's opinion)                       (extra `trees`)
     own        the user's module: module(u, z, p) -> [n]
 
-u, z, p are the inputs of query, item and pair (`features`). Each model is an `nn.Module` of a JSON `spec` and tensors, saved
-without pickle; LightGBM as its text. `FeatureModel` is one of them with the rows of all queries and items. How they are fitted:
+u, z, p are the inputs of query, item and pair (`features`). Each model is an `nn.Module` of a JSON `spec` and tensors; LightGBM
+is saved as its text. `FeatureModel` is one of them with the rows of all queries and items. How they are fitted:
 `model_fit`.
 """
 

@@ -18,12 +18,29 @@ from numpy.typing import NDArray
 from tandemrank.beliefs import _newton_kernel
 from tandemrank.beliefs.chunks import in_chunks
 from tandemrank.beliefs.grades import FLAT, Floats32, sigmoid
-from tandemrank.beliefs.vectors import Vectors
+from tandemrank.errors import InputError
 
 Floats = NDArray[np.float64]
 
 DIRECTIONS = 64  # at most, of production's vectors
 SHRINK = 2.0  # variances of production's directions are shrunk: e^2 / (e + 2 median)
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """The vectors of a policy whose scores are their products.  Shapes: queries [Q, F]; items [D, F]."""
+
+    queries: Floats32
+    items: Floats32
+
+    def __post_init__(self) -> None:
+        """Refuses what does not fit, and what is not finite."""
+        if self.queries.ndim != 2 or self.items.ndim != 2 or self.queries.shape[1] != self.items.shape[1]:
+            raise InputError(
+                f"vectors must be [queries, F] and [items, F]; got {self.queries.shape} and {self.items.shape}."
+            )
+        if not (np.isfinite(self.queries).all() and np.isfinite(self.items).all()):
+            raise InputError("vectors must be finite; some are not.")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@
 - `parts`: an own log in its parts: for training, for stopping, for valuing
 - `data`: what a log says, ready for training: propensities, beliefs, weights
 - `weights`: what training maximises: weights of the documents, and of the ranks
-- `start`: where training starts without ratings
+- `start`: what `learn` may start from besides the clicks
+- `choosing`: whether training the generator pays, by what the beliefs expect
 - `schedules`: the methods as data; whether a phase begins from the mean of both stages
 - `driver`: runs the phases of a method, each with its seed and checkpoint; a stage that is trained alone is trained once
 - `loop`: the loop; `sparse`: the objective of a minibatch over very many items; `steps`: how parameters move
@@ -13,7 +14,7 @@
 - `checkpoint`: where a training stands, on disk
 - `team`: who trains which queries, one process or several; `ray_train`: several, on a Ray cluster
 - `valuing`: what was learned, valued; the gate; policies that keep what each query was shown
-- `results`: what `learn` gives, as types; the method that held-out clicks choose
+- `results`: what `learn` gives, as types
 """
 
 from tandemrank._base.lazy import modules_of

@@ -11,7 +11,8 @@ from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
-from tandemrank.beliefs.vectors import Vectors, vectors_of
+from tandemrank.beliefs.space import Vectors
+from tandemrank.beliefs.vectors import vectors_of
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.description import ENOUGH_CLICKS
 from tandemrank.logs.feedback import Feedback

@@ -1,4 +1,4 @@
-"""What `learn` gives, as types: policies, what each is worth, how they differ, and which one held-out clicks chose."""
+"""What `learn` gives, as types: policies, what each is worth, how they differ."""
 
 from dataclasses import asdict, dataclass, field
 from itertools import combinations

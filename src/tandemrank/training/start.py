@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.features import Features
-from tandemrank.beliefs.vectors import Vectors, vectors_of
+from tandemrank.beliefs.space import Vectors
+from tandemrank.beliefs.vectors import vectors_of
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.policies import features
 from tandemrank.policies.features import FeatureSource
