@@ -29,20 +29,6 @@ def small(seed: int = 0) -> tuple[Counts, np.ndarray, Given]:
     return counts, X, fitting._given(counts, Features(), Choice.of(counts), None, {})
 
 
-def test_pairs_of_which_nothing_was_seen_move_no_vector() -> None:
-    counts, X, given = small()
-    part = Part.of(counts, GRADES, X)
-    held = np.random.default_rng(1).random(len(counts.query)) < 0.2
-    chosen = replace(Chosen.log(GRADES), steps=1)
-    start = started(part, 0.3, given)
-    blind = run(part.without(held), chosen, given, 0, start=start)
-    gone = run(part.only(~held), chosen, given, 0, start=start)
-    a, b = (x.x @ x.space.items.T + x.space.offset for x in (blind, gone))
-    assert np.abs(a - b).max() < 0.05
-    other = run(part, chosen, given, 0, start=start)
-    assert np.abs(other.x @ other.space.items.T + other.space.offset - b).max() > 0.2
-
-
 def test_held_out_pairs_are_judged_by_the_sum_over_what_their_s_could_be() -> None:
     counts, X, given = small()
     held = np.random.default_rng(2).random(len(counts.query)) < 0.1

@@ -59,6 +59,7 @@ LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
 )  # fmt: skip
+SURE_OF_F = 3.0  # standard errors by which the whole belief must gain by f: its kind is the best of several
 LEAST = 1.0  # log-likelihood that f must gain at least: less is rounding
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
 SELDOM = 0.1  # the quantile of how often items are shown that stands for one that never was
@@ -183,7 +184,7 @@ class Search:
         without = self.score(chosen)
         weight = sigmoid(without.s)
         gain = weight * (self.score(found).terms - without.terms)
-        return found if surely(gain) and gain.sum() > LEAST * weight.mean() else chosen
+        return found if surely(gain, SURE_OF_F) and gain.sum() > LEAST * weight.mean() else chosen
 
 
 def fit(

@@ -229,7 +229,8 @@ class FeatureModel(nn.Module):
                 rows, items = (torch.from_numpy(np.asarray(x[part], np.int64)) for x in (q, d))
                 if isinstance(self.model, ProductModel):
                     a, b = self.vectors
-                    value = (a[rows] * b[items]).sum(1) + self._of_pairs(rows, items)
+                    used = self._used(0)[rows] * self._used(1)[items]
+                    value = (a[rows] * b[items]).sum(1) + self._of_pairs(rows, items) * used
                 else:
                     value = self._of(self.query.rows[rows], self.item.rows[items], self.pairs.at(rows, items))
                     value = value * self._used(0)[rows] * self._used(1)[items]

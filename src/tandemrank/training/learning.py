@@ -2,8 +2,9 @@
 
     read -> believe -> build -> train -> value
 
-The log's impressions are split: one part trains, one says when to stop (empty unless that is asked for), and one, which nothing before has seen, values what came out: on its own training clicks every policy looks better than
-it is. Production, which drew the log, needs no estimate: its value is the clicks per impression that the last part shows.
+The log's impressions are split: one part trains, one says when to stop (empty unless that is asked for), and one, which
+nothing before has seen, values what came out: on its own training clicks every policy looks better than it is. Production,
+which drew the log, needs no estimate: its value is the clicks per impression that the last part shows.
 The re-ranker is what the log is believed to say (`beliefs`), the generator the product nearest to it. By default the generator
 is trained for its re-ranker where the beliefs expect that to pay (`choosing`).
 """
