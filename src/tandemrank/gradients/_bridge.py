@@ -88,7 +88,7 @@ class Problem:
         check_theta(theta)
         if K2 < 1 or not 1 <= samples <= MOST_SAMPLES:
             raise ConfigError(
-                f"K2 must be at least 1, and samples from 1 to {MOST_SAMPLES:,}; got K2 = {K2}, samples = {samples}."
+                f"K2 and samples must be at least 1, samples at most {MOST_SAMPLES:,}; got K2 = {K2}, samples = {samples}."
             )
         return Problem(theta.detach(), min(K2, s_c.shape[1]), samples, keys_for(len(s_c), generator))
 

@@ -111,7 +111,7 @@ def plan(
     source = Source.of(scores)
     if K2 < 1 or not 1 <= samples <= MOST_SAMPLES:
         raise ConfigError(
-            f"K2 must be at least 1, and samples from 1 to {MOST_SAMPLES:,}; got K2 = {K2}, samples = {samples}."
+            f"K2 and samples must be at least 1, samples at most {MOST_SAMPLES:,}; got K2 = {K2}, samples = {samples}."
         )
     w, keys = checked_weights(w, (source.B, source.D)), keys_for(source.B, generator)
     return _collected(source, w, K2, keys, lazy_race.races(source, K2, samples, keys, pattern), pattern)

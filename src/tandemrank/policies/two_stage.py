@@ -214,7 +214,7 @@ class TwoStagePolicy:
         q = checked_positions(q, len(self.vocabulary.query_ids), "queries")
         keys = _whole_numbers("keys", keys)
         if keys.shape != q.shape:
-            raise PolicyError(f"keys: expected one for each of {len(q)} queries; got the shape {keys.shape}.")
+            raise PolicyError(f"keys: expected one key per query, {len(q)}; got the shape {keys.shape}.")
         shown = np.empty((len(q), self.K), np.int32)
         distinct, row = np.unique(q, return_inverse=True)
         order = np.argsort(row, kind="stable")
