@@ -36,7 +36,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/rank "): {"requests": [{"query_id": 0}, {"query_id": 1, "K": 1}]},
     ("POST", "/feedback"): {"impression_id": "{id}", "events": [{"item": 1, "type": "click", "value": 1.0}]},
     ("POST", "/explain"): {"query_id": 0, "query_features": {"x": 1.0}},
-    ("POST", "/pairs"): {"folder": "policy"},
+    ("POST", "/policies"): {"folder": "policy"},
     ("POST", "/split"): {"policy": "{policy}", "share": 0.5},
     ("POST", "/rollback"): {},
     ("GET", "/status"): None,
@@ -96,7 +96,7 @@ class Asker:
 def http_calls(good: Path, place: Path, rng: random.Random) -> Iterator[Iterator[Call]]:
     """Requests to a server of its own."""
     log = ["--log", str(place / "log"), "--seal-seconds", "1", "--window", "1", "--settle", "0.1"]
-    with started(str(good / "policy"), "--pairs", str(good), *log, token=TOKEN) as (url, process):
+    with started(str(good / "policy"), "--policies", str(good), *log, token=TOKEN) as (url, process):
         yield _requests(Asker(url, process), rng)
 
 
@@ -147,7 +147,7 @@ def seal_calls(good: Path, place: Path, rng: random.Random) -> Iterator[Call]:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             (folder / name).write_bytes(b"".join(map(journal.framed, content)))
-            command_line(["seal", str(folder), "--pairs", str(good), *more], (0, 1, 2) if content != records else (0,))
+            command_line(["seal", str(folder), "--policies", str(good), *more], (0, 1, 2) if content != records else (0,))
 
         new = next((record for record in content if record not in records), b"")
         yield Call(f"seal ({name}, {more}) number {number}: {new[:500]!r}", run)
@@ -196,6 +196,6 @@ def replay_calls(good: Path, place: Path, rng: random.Random) -> Iterator[Call]:
 
         def run(change: Any = changes[name], column: str = column, path: Path = path) -> None:
             change(segment, column).write_parquet(path)
-            command_line(["replay", str(path), "--pairs", str(good)])
+            command_line(["replay", str(path), "--policies", str(good)])
 
         yield Call(f"replay of {column} {name}, number {number}", run)

@@ -1,12 +1,12 @@
 """The arguments of public functions, held to what their annotations say: a wrong one is refused by its name.
 
-Only plain kinds are looked at: whole numbers (NumPy's become Python's), numbers, truth values, texts, paths, functions and our
-own classes. What may be an array, a frame or anything else is the function's own business.
+Only plain kinds are looked at: whole numbers (NumPy's become Python's), numbers, truth values, texts, paths, functions,
+mappings and our own classes. What may be an array, a frame or anything else is the function's own business.
 """
 
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from numbers import Real
 from pathlib import Path
@@ -22,7 +22,14 @@ from tandemrank.errors import ConfigError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", Path: "a path"}
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    Path: "a path",
+    Mapping: "a mapping",
+}
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -35,7 +42,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         bound = signature.bind(*args, **kwargs)
         for name, value in bound.arguments.items():
             if (known := kinds[name]) is not None and value is not signature.parameters[name].default:
-                bound.arguments[name] = _of_kind(name, value, known)
+                bound.arguments[name] = of_kind(name, value, *known)
         return function(*bound.args, **bound.kwargs)
 
     return call
@@ -48,13 +55,13 @@ def _kinds(annotation: Any) -> tuple[Any, ...] | None:
         return None if None in inner else tuple(kind for part in inner if part for kind in part)
     if get_origin(annotation) is Literal:
         return (str,) if all(isinstance(value, str) for value in get_args(annotation)) else None
-    if get_origin(annotation) is Callable:
-        return (Callable,)
+    if get_origin(annotation) in (Callable, Mapping):
+        return (get_origin(annotation),)
     ours = isinstance(annotation, type) and annotation.__module__.startswith("tandemrank.")
     return (annotation,) if ours or annotation in (*WORDS, type(None), None) else None
 
 
-def _of_kind(name: str, value: Any, kinds: tuple[Any, ...]) -> Any:
+def of_kind(name: str, value: Any, *kinds: Any) -> Any:
     """The value as one of the kinds, or a refusal."""
     for kind in kinds:
         if kind is int and hasattr(value, "__index__") and not isinstance(value, bool | np.ndarray):

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 from torch import Tensor
 
+from tandemrank._base.arguments import of_kind
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError, PolicyError
 
 Weights: TypeAlias = Tensor | csr_matrix
+MOST_SAMPLES = 10**7  # more is a slip
 
 
 class Keys(Protocol):
@@ -70,6 +72,12 @@ class Problem:
         samples: int,
         generator: Randomness,
     ) -> "Problem":
+        for name, values in (("s_c", s_c), ("s_r", s_r), ("theta", theta)):
+            if not of_kind(name, values, Tensor).is_floating_point():
+                raise ConfigError(
+                    f"{name}: expected a tensor of floating-point numbers; got {values.dtype}. Convert it."
+                )
+        K2, samples = of_kind("K2", K2, int), of_kind("samples", samples, int)
         if s_c.ndim != 2 or s_c.shape != s_r.shape or s_c.shape[1] == 0:
             raise PolicyError(
                 f"both stages need scores of one shape [queries, documents], at least one document; "
@@ -78,9 +86,11 @@ class Problem:
         for stage, scores in (("candidate", s_c), ("ranker", s_r)):
             check_scores(scores.detach(), stage)
         check_theta(theta)
-        if K2 < 1 or samples < 1:
-            raise ConfigError(f"K2 and samples must be at least 1; got K2 = {K2}, samples = {samples}.")
-        return Problem(theta.detach(), int(K2), int(samples), keys_for(len(s_c), generator))
+        if K2 < 1 or not 1 <= samples <= MOST_SAMPLES:
+            raise ConfigError(
+                f"K2 and samples must be at least 1, samples at most {MOST_SAMPLES:,}; got K2 = {K2}, samples = {samples}."
+            )
+        return Problem(theta.detach(), min(K2, s_c.shape[1]), samples, keys_for(len(s_c), generator))
 
 
 def check_scores(scores: Tensor, stage: str) -> None:

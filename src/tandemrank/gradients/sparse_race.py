@@ -34,6 +34,7 @@ from torch import Tensor
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import lazy_race
 from tandemrank.gradients._bridge import (
+    MOST_SAMPLES,
     Randomness,
     check_scores,
     check_theta,
@@ -108,8 +109,10 @@ def plan(
     Shapes: scores [B, D], as products or given; w CSR [B, D].
     """
     source = Source.of(scores)
-    if K2 < 1 or samples < 1:
-        raise ConfigError(f"K2 and samples must be at least 1; got K2 = {K2}, samples = {samples}.")
+    if K2 < 1 or not 1 <= samples <= MOST_SAMPLES:
+        raise ConfigError(
+            f"K2 and samples must be at least 1, samples at most {MOST_SAMPLES:,}; got K2 = {K2}, samples = {samples}."
+        )
     w, keys = checked_weights(w, (source.B, source.D)), keys_for(source.B, generator)
     return _collected(source, w, K2, keys, lazy_race.races(source, K2, samples, keys, pattern), pattern)
 

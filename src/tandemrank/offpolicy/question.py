@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from numpy.typing import ArrayLike
 
+from tandemrank._base.arguments import of_kind
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank.beliefs.model import RewardModel
 from tandemrank.clicks.models import check_examination
@@ -69,6 +70,8 @@ class Question:
             raise ConfigError(
                 f"examination must be {' or '.join(get_args(Curve))}, or a number for each rank; got {self.examination!r}."
             )
+        for name in ("estimator", "propensity", "engine"):
+            of_kind(name, getattr(self, name), str)
         check_engine(self.engine)
         if not isinstance(self.reward, RewardModel) and self.reward not in REWARDS:
             raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, or a reward model; got {self.reward!r}.")

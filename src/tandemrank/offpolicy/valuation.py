@@ -78,7 +78,7 @@ def estimate_all(
     Any two of the values can be compared with `comparison.compare_values`. `progress` hears how many of how many queries are
     done, those of all policies added up.
     """
-    if wrong := [side for side in sides if not isinstance(side, Shown) and side != PRODUCTION]:
+    if wrong := [side for side in sides if not isinstance(side, Shown) and not _is_production(side)]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; got {wrong[0]!r}. Load a saved policy first.')
     shown = [side for side in sides if isinstance(side, Shown)]
     read = read_log(log, question).of_known_queries(_policies(shown, question))
@@ -91,6 +91,10 @@ def estimate_all(
     valued = iter(_valued(shown, evidence, question, sample, progress))
     found = [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
     return with_uncertainty([_saying(one, read.left_out) for one in found])
+
+
+def _is_production(side: object) -> bool:
+    return isinstance(side, str) and side == PRODUCTION
 
 
 def sensitivity_of(

@@ -14,9 +14,9 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank._base import random
-from tandemrank._base.arguments import checked
+from tandemrank._base.arguments import checked, matrix
 from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, plain_ids, positions_of
-from tandemrank._base.sparse import canonical_csr
+from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.gradients import race
 from tandemrank.policies import candidates, features, storage
@@ -130,7 +130,7 @@ class TwoStagePolicy:
 
     def _checked(self, exclude: csr_matrix) -> csr_matrix:
         """Pairs by rows, of the vocabulary's size."""
-        pairs = canonical_csr(exclude, drop_zeros=True)
+        pairs = matrix("exclude", exclude, drop_zeros=True)
         size = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
         if pairs.shape != size:
             raise PolicyError(
@@ -212,8 +212,9 @@ class TwoStagePolicy:
         Shapes: q [n], keys [n] -> [n, K]; -1 where too few items are available.
         """
         q = checked_positions(q, len(self.vocabulary.query_ids), "queries")
-        if np.shape(keys) != q.shape:
-            raise PolicyError(f"one key per query is needed; {np.shape(keys)} keys came for {len(q)} queries.")
+        keys = _whole_numbers("keys", keys)
+        if keys.shape != q.shape:
+            raise PolicyError(f"keys: expected one key per query, {len(q)}; got the shape {keys.shape}.")
         shown = np.empty((len(q), self.K), np.int32)
         distinct, row = np.unique(q, return_inverse=True)
         order = np.argsort(row, kind="stable")
@@ -232,6 +233,7 @@ class TwoStagePolicy:
             return candidates.draw(self, q, rows=rows, keys=keys)
         return race.draw(*self.plain_scores(q), self.K2, self.K, rows=rows, keys=keys)
 
+    @checked
     def exposure(
         self, q: ArrayLike, item: ArrayLike, theta: ArrayLike, *, samples: int = 100, seed: int = 0
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -244,8 +246,8 @@ class TwoStagePolicy:
         if len(q) != len(item):
             raise PolicyError(f"pairs have one query and one item each; {len(q)} queries and {len(item)} items came.")
         rho, error = np.empty(len(q)), np.empty(len(q))
-        generator = torch.Generator().manual_seed(seed)
-        curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
+        generator = _generator(seed)
+        curve = torch.from_numpy(check_examination(theta)).float()
         order = np.argsort(q, kind="stable")
         distinct, first = np.unique(q[order], return_index=True)
         first = np.append(first, len(q))
@@ -282,12 +284,13 @@ class TwoStagePolicy:
             )  # fmt: skip
         return found[0][inverse], found[1][inverse]
 
+    @checked
     def utility(self, weights: csr_matrix, theta: ArrayLike, *, samples: int = 4, seed: int = 0) -> NDArray[np.float64]:
         """sum_d rho_cr(d) w[q, d] of every query with a weight, by the race.  Shapes: weights [Q, D] -> [Q]."""
-        weights = canonical_csr(weights)
+        weights = matrix("weights", weights)
         value = np.zeros(weights.shape[0])
-        generator = torch.Generator().manual_seed(seed)
-        curve = torch.as_tensor(np.asarray(theta), dtype=torch.float32)
+        generator = _generator(seed)
+        curve = torch.from_numpy(check_examination(theta)).float()
         for part in self.parts(np.flatnonzero(np.diff(weights.indptr))):
             value[part] = self.batch_utility(part, weights[part], curve, samples, generator)
         return value
@@ -332,6 +335,23 @@ class TwoStagePolicy:
         return TwoStagePolicy(
             copy.deepcopy(self.generator), copy.deepcopy(self.ranker), self.K2, self.K, self.vocabulary
         )
+
+
+def _generator(seed: int) -> torch.Generator:
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed: expected a whole number from 0 to 2^63 - 1; got {seed}.")
+    return torch.Generator().manual_seed(seed)
+
+
+def _whole_numbers(name: str, values: ArrayLike) -> NDArray[np.uint64]:
+    """Keys as an array of them; refuses anything but whole numbers.  Shapes: [n] -> [n]."""
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):  # lists of different lengths, tensors with a gradient
+        found = np.asarray(None)
+    if found.size and found.dtype.kind not in "iu":
+        raise ConfigError(f"{name}: expected an array of whole numbers; got {type(values).__name__}.")
+    return found.astype(np.uint64)
 
 
 def extended(

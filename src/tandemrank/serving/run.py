@@ -31,6 +31,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tandemrank._base import cluster
+from tandemrank._base.files import regular
 from tandemrank.errors import ConfigError, JobError
 from tandemrank.serving.journal import shout
 
@@ -179,7 +180,7 @@ def read_token(path: Path | None, host: str) -> str:
     """The token of a file or of TANDEMRANK_TOKEN; on the loopback a new one where there is none."""
     if path is not None:
         try:
-            token = path.read_text(encoding="utf-8").strip()
+            token = regular(path).read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read the token from {path}: {error}.") from error
         if len(token) < 16:

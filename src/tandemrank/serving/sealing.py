@@ -25,7 +25,7 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from tandemrank._base import buckets, checksum
-from tandemrank._base.files import Kind, replacing
+from tandemrank._base.files import Kind, regular, replacing
 from tandemrank._base.ids import Id
 from tandemrank.errors import LogError, OutputError
 from tandemrank.policies.features import FeatureValues
@@ -374,7 +374,7 @@ def read_segment(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
     """Columns of a segment, here or in a bucket; refuses one that is damaged, or none."""
     try:
         with buckets.local(path) as here:
-            if damage := checksum.problem(Path(here)):
+            if damage := checksum.problem(regular(here)):
                 raise LogError(f"{path} {damage}")
             frame = pl.read_parquet(here, glob=False)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:

@@ -31,17 +31,28 @@ from tandemrank.serving.verdict import LEVEL, LiveTest, LiveVerdict, Outcomes
 LOG = logging.getLogger("tandemrank.serving")
 
 
+def resolved(path: Path) -> Path:
+    """The real path, links followed; refuses links that lead back to themselves."""
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PolicyError(
+            f"{path}: expected a folder; got links that lead nowhere ({error}). Give the folder itself."
+        ) from error
+
+
 class PolicyFolder:
     """The policies below a folder; a path that leads out of it, by dots or by a link, is refused."""
 
     def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder).resolve()
+        self.folder = resolved(Path(folder))
 
     def name_of(self, policy: Path) -> str:
         """The name here of a policy's folder; refuses one that is elsewhere."""
-        if not policy.resolve().is_relative_to(self.folder):
+        real = resolved(policy)
+        if not real.is_relative_to(self.folder):
             raise PolicyError(f"{policy} is not in the folder of policies {self.folder}.")
-        return str(policy.resolve().relative_to(self.folder))
+        return str(real.relative_to(self.folder))
 
     def load(self, name: str) -> LivePolicy:
         """The policy in the folder of that name, warm."""
@@ -128,7 +139,7 @@ class Settings:
     @property
     def folder(self) -> PolicyFolder:
         """That policies may be loaded from."""
-        return PolicyFolder(self.policies or self.policy.resolve().parent)
+        return PolicyFolder(self.policies or resolved(self.policy).parent)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
@@ -96,6 +97,7 @@ class Built:
     start: TwoStagePolicy | None
 
 
+@checked
 def learn(
     log: Source,
     config: LearningConfig | None = None,
@@ -147,6 +149,8 @@ def learn(
 
 def _plan(plan: LearningPlan, methods: Sequence[str] | None) -> LearningPlan:
     """The plan with its methods; refuses what cannot be done, and switches without effect."""
+    if methods is not None and not (isinstance(methods, list | tuple) and all(isinstance(m, str) for m in methods)):
+        raise ConfigError(f"methods: expected a list of names; got {methods!r:.60}. Write methods=['joint'].")
     asked = [AUTO] if methods is None else list(methods)
     chooses = AUTO in asked
     if chooses and len(set(asked)) > 1:
