@@ -7,7 +7,7 @@ A folder is taken as it is or refused: every value is checked before it is used,
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.policies import memory, retrieval  # noqa: F401 (a kind is known once its module is imported)
+from tandemrank.policies.own import register, with_tensors
 from tandemrank.policies.scorers import Scorer
 
 FORMAT = 1
@@ -108,19 +109,20 @@ class _Config(BaseModel):
     trained_on: str | None = Field(default=None, max_length=64)
 
 
-class _OtherFormatError(PolicyError):
-    """Nothing is wrong with the folder but its version."""
+class _NotHereError(PolicyError):
+    """Nothing is wrong with the folder: it needs another version, or a model that is not here."""
 
 
-def load(path: str | Path) -> Saved:
-    """What is in the folder `path`; one that is damaged or of another version is refused."""
+def load(path: str | Path, models: Iterable[type[Scorer]] = ()) -> Saved:
+    """What is in the folder `path`; one that is damaged or of another version is refused. `models`: classes of one's own."""
+    register(models)
     folder = Path(path)
     for name in FILES:
         if not os.path.isfile(folder / name):  # unlike Path's it has no names that it refuses
             raise PolicyError(f"{folder} is not a whole saved policy: {name} is missing. Save the policy again.")
     try:
         return _read(folder)
-    except _OtherFormatError:
+    except _NotHereError:
         raise
     except (
         LookupError,
@@ -154,7 +156,7 @@ def _read(folder: Path) -> Saved:
     data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     version = data["format"]
     if version != FORMAT or isinstance(version, bool):
-        raise _OtherFormatError(
+        raise _NotHereError(
             f"{folder} has format {str(version)[:60]}, this version reads format {FORMAT}. "
             f"Save the policy again with this version."
         )
@@ -191,7 +193,8 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
     own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     sides = {"Q": len(vocabulary.query_ids), "D": len(vocabulary.item_ids)}
     _check_sizes(stage, config, sides, max((size for t in own.values() for size in t.shape), default=0))
-    scorer = _class(stage, config.kind).from_spec(config.sizes)
+    scorer = _class(stage, config.kind).from_spec(with_tensors(config.sizes, own))
+    scorer.bind(vocabulary)
     for name, t in scorer.state_dict().items():
         if name in own and own[name].dtype != t.dtype:
             raise PolicyError(f"{prefix}{name} is of {own[name].dtype}; expected {t.dtype}")
@@ -203,9 +206,10 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
 def _class(stage: Stage, kind: str) -> type[Scorer]:
     found = Scorer.of_kind(kind)
     if found is None:
-        raise PolicyError(
-            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. A model of your own "
-            "must be defined, or imported, before it is loaded"
+        name = kind[:60] if kind.isidentifier() else "ITS_CLASS"
+        raise _NotHereError(
+            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. If it is a model of your own, "
+            f"give its class, `load(folder, models=[{name}])`, or the file or module that defines it, `--plugin models.py`."
         )
     return found
 
