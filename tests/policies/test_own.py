@@ -22,7 +22,7 @@ from tandemrank.policies.scorers import Scorer
 Q, D, K2, K = 6, 12, 6, 3
 X = np.random.default_rng(0).normal(size=(D, 8)).astype(np.float32)
 VOCABULARY = tr.Vocabulary(pl.Series(range(Q)), pl.Series([f"item {d}" for d in range(D)]))
-PLUGIN = '''
+PLUGIN = """
 import tandemrank as tr
 from torch import nn
 
@@ -33,12 +33,16 @@ class PluginRanker(tr.Ranker):
 
     def score(self, q, items):
         return self.net(self.x[items]).sum(-1)
-'''
+"""
 
 
 class MyRanker(tr.Ranker):
-    def __init__(self, features): super().__init__(); self.x = tr.buffer(features); self.net = nn.Linear(8, 1)  # noqa: E702
-    def score(self, q, items): return self.net(self.x[items]).squeeze(-1)  # noqa: E704
+    def __init__(self, features):
+        super().__init__()
+        self.x, self.net = tr.buffer(features), nn.Linear(8, 1)
+
+    def score(self, q, items):
+        return self.net(self.x[items]).squeeze(-1)
 
 
 class Vectors(tr.Generator):
@@ -166,7 +170,7 @@ def test_trees_that_were_trained_elsewhere(tmp_path) -> None:
             found = self.booster.predict(self.x[items.ravel().numpy()], num_threads=1)
             return torch.from_numpy(found).view(items.shape)
 
-    data = lightgbm.Dataset(X, X[:, 0], params={"min_data_in_bin": 1, "min_data_in_leaf": 1, "verbose": -1})
+    data = lightgbm.Dataset(X, X[:, 0].copy(), params={"min_data_in_bin": 1, "min_data_in_leaf": 1, "verbose": -1})
     trees = lightgbm.train({"verbose": -1, "num_threads": 1, "min_data_in_leaf": 1}, data, 5)
     policy = policy_of(Trees(trees.model_to_string(), X))
     policy.save(tmp_path / "policy")
@@ -254,8 +258,11 @@ def test_a_model_is_of_one_vocabulary() -> None:
 
 
 def test_a_generator_without_scores() -> None:
-    with pytest.raises(PolicyError, match="expected a generator .* with vectors"):
-        policy_of(MyRanker(X), tr.Generator()).recommend()
+    class Nothing(tr.Generator):
+        pass
+
+    with pytest.raises(PolicyError, match=r"expected a generator \(Nothing\) with vectors"):
+        policy_of(MyRanker(X), Nothing()).recommend()
 
 
 def log_of(n: int = 1500) -> pl.DataFrame:
@@ -312,7 +319,8 @@ def test_in_another_process_by_plugin(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(Scorer, "kinds", dict(Scorer.kinds))
     plugin, folder = tmp_path / "my_models.py", tmp_path / "policy"
     plugin.write_text(PLUGIN, encoding="utf-8")
-    policy = policy_of(import_plugin(str(plugin)).PluginRanker(X, width=2))
+    generator = tr.MatrixFactorisation(np.ones((Q, 2)), np.arange(2 * D).reshape(D, 2) / D)
+    policy = policy_of(import_plugin(str(plugin)).PluginRanker(X, width=2), generator)
     policy.save(folder)
     unknown = command("recommend", folder)
     assert unknown.returncode == 2

@@ -41,16 +41,17 @@ class OwnModel(Scorer):
     A score is a function of query and item: dropout is off and batch norm keeps its statistics, in training too.
     """
 
-    kind = "OwnModel"
     vocabulary: Vocabulary | None = None
     _given: "Arguments"
 
     def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:
+            return  # only what users make of it is a kind
         if "kind" not in cls.__dict__:
             cls.kind = cls.__name__
         super().__init_subclass__()
         for name in ("score", "forward", "vectors"):
-            if name in cls.__dict__ and cls.__module__ != __name__:
+            if name in cls.__dict__:
                 setattr(cls, name, _explained(cls.__dict__[name]))
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> "OwnModel":
@@ -72,7 +73,9 @@ class OwnModel(Scorer):
             self.vocabulary = vocabulary
             self.prepare()
         elif known is not vocabulary and not _are_equal(known, vocabulary):
-            raise PolicyError(f"this {self.kind} is a stage of a policy with other queries or items. Make another {self.kind}.")
+            raise PolicyError(
+                f"this {self.kind} is a stage of a policy with other queries or items. Make another {self.kind}."
+            )
         self.eval()
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
@@ -82,7 +85,9 @@ class OwnModel(Scorer):
 
     def spec(self) -> dict[str, Any]:
         if self.vocabulary is None:
-            raise PolicyError(f"this {self.kind} is not a stage of a policy yet: give it to `learn` or `TwoStagePolicy`.")
+            raise PolicyError(
+                f"this {self.kind} is not a stage of a policy yet: give it to `learn` or `TwoStagePolicy`."
+            )
         ids = self.vocabulary
         return {"Q": len(ids.query_ids), "D": len(ids.item_ids), **self._given.plain}
 
@@ -108,7 +113,6 @@ class Ranker(OwnModel):
     It is asked about candidates only. One that is trained elsewhere has no parameters, and stays as it is.
     """
 
-    kind = "Ranker"
     scores_everything = False
 
 
@@ -116,8 +120,6 @@ class Generator(OwnModel):
     """A generator of one's own: vectors of all queries and items, `self.queries` [Q, F] and `self.items` [D, F], or
     `vectors(q)`; or the scores of all items, `forward(q)`, shapes q [B] -> [B, D].
     """
-
-    kind = "Generator"
 
     def vectors(self, q: Tensor) -> tuple[Tensor, Tensor]:
         """The vectors whose products are the scores.  Shapes: q [B] -> [B, F], [D, F]."""

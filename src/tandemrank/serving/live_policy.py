@@ -8,7 +8,6 @@ with some, or else as the average query.
 
 import hashlib
 import json
-import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
