@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -18,6 +19,7 @@ import tandemrank as tr
 from tandemrank.errors import ConfigError, JobError, PolicyError
 from tandemrank.policies.own import import_plugin
 from tandemrank.policies.scorers import Scorer
+from tandemrank.serving.client import started
 
 Q, D, K2, K = 6, 12, 6, 3
 X = np.random.default_rng(0).normal(size=(D, 8)).astype(np.float32)
@@ -194,10 +196,8 @@ class Service(BaseHTTPRequestHandler):
         pass
 
     def handle_one_request(self):
-        try:
+        with suppress(OSError):  # who asked has gone
             super().handle_one_request()
-        except OSError:
-            pass  # who asked has gone
 
 
 def test_a_service_that_fails_is_one_error() -> None:
@@ -246,14 +246,14 @@ def test_what_cannot_be_saved_works_and_says_so(tmp_path) -> None:
 
     policy = policy_of(WithFunction(lambda items: -items.float()))
     assert len(policy.recommend())
-    with pytest.raises(PolicyError, match="WithFunction cannot be saved: expected numbers.*got function"):
+    with pytest.raises(PolicyError, match=r"WithFunction cannot be saved: expected numbers.*got function"):
         policy.save(tmp_path / "policy")
 
 
 def test_a_model_is_of_one_vocabulary() -> None:
     ranker = MyRanker(X)
     policy_of(ranker)
-    with pytest.raises(PolicyError, match="other queries or items. Make another MyRanker"):
+    with pytest.raises(PolicyError, match=r"other queries or items\. Make another MyRanker"):
         tr.TwoStagePolicy(Vectors(), ranker, K2, K, tr.Vocabulary(pl.Series(range(9)), VOCABULARY.item_ids))
 
 
@@ -331,6 +331,9 @@ def test_in_another_process_by_plugin(tmp_path, monkeypatch) -> None:
     assert json.loads(found.stdout) == policy.recommend().to_dicts()
     dry = command("serve", folder, "--plugin", plugin, "--dry-run", "--json")
     assert dry.returncode == 0, dry.stderr
+    with started(str(folder), "--plugin", str(plugin), token="a-token-for-tests-only") as server:
+        with urlopen(Request(f"{server.url}/rank", b'{"query_id": 0}', {"Content-Type": "application/json"})) as answer:
+            assert len(json.load(answer)["items"]) == K
     missing = command("recommend", folder, "--plugin", tmp_path / "none.py")
     assert missing.returncode == 2
     assert "--plugin: expected a module or a .py file" in missing.stderr

@@ -1,17 +1,16 @@
-"""Models of one's own as a stage: `Ranker` scores candidates, `Generator` scores every item. Few lines each (docs/own-models.md).
+"""Models of one's own as a stage: `Ranker` scores candidates, `Generator` scores every item. See docs/own-models.md.
 
 Nothing but the class itself is needed to save and load one: the constructor's arguments are kept as JSON, arrays and tensors
-among them beside the weights, and loading calls the constructor again. Nothing is pickled, and a saved folder imports nothing:
+among them beside the weights, and loading calls the constructor again. A saved folder imports nothing:
 the class is one that was imported already, was given (`load(folder, models=[...])`), or is an entry point of a package.
 """
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import wraps
 from importlib import import_module
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,11 +23,9 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, JobError, PolicyError, TandemRankError
 from tandemrank.gradients import products
 from tandemrank.gradients.products import Products
+from tandemrank.policies.arguments import ARGUMENT, Arguments
 from tandemrank.policies.candidates import checked_scores
 from tandemrank.policies.scorers import Scorer
-
-ARGUMENT = "argument_"  # a tensor among the constructor's arguments, as a buffer: argument_0, argument_1, ...
-PLACE = "tensor of the arguments"  # the key of a dictionary that stands for one in the JSON
 
 
 class OwnModel(Scorer):
@@ -42,7 +39,7 @@ class OwnModel(Scorer):
     """
 
     vocabulary: Vocabulary | None = None
-    _given: "Arguments"
+    _given: Arguments
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ == __name__:
@@ -126,8 +123,8 @@ class Generator(OwnModel):
         queries, items = getattr(self, "queries", None), getattr(self, "items", None)
         if not isinstance(queries, Tensor) or not isinstance(items, Tensor):
             raise PolicyError(
-                f"expected a generator ({self.kind}) with vectors, `self.queries` and `self.items` or `vectors(q)`, or with the "
-                "scores of all items, `forward(q)`; got none of them."
+                f"expected a generator ({self.kind}) with vectors, `self.queries` and `self.items` or `vectors(q)`, or with "
+                "the scores of all items, `forward(q)`; got none of them."
             )
         return queries[q], items
 
@@ -182,79 +179,11 @@ def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-# --- the constructor's arguments --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """The arguments of a constructor: JSON, the tensors that it names, and what of them cannot be saved."""
-
-    plain: dict[str, Any]
-    tensors: tuple[Tensor, ...]
-    problem: str | None = None
-
-    @staticmethod
-    def of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> "Arguments":
-        tensors: list[Tensor] = []
-        try:
-            plain = {"arguments": _plain(arguments, tensors), "keywords": _plain(keywords, tensors)}
-        except TypeError as error:
-            return Arguments({"arguments": [], "keywords": {}}, (), str(error))
-        return Arguments(plain, tuple(tensors))
-
-
-def _plain(value: Any, tensors: list[Tensor]) -> Any:
-    """A value as JSON; tensors go to the list, and their places into the JSON. Refuses others with a TypeError."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
-        t = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
-        tensors.append(t)
-        return {PLACE: len(tensors) - 1, "shape": list(t.shape), "array": not isinstance(value, Tensor)}
-    if isinstance(value, list | tuple):
-        return [_plain(one, tensors) for one in value]
-    if isinstance(value, Mapping) and all(isinstance(name, str) and name != PLACE for name in value):
-        return {name: _plain(one, tensors) for name, one in value.items()}
-    raise TypeError(f"{type(value).__name__} ({str(value)[:60]})")
-
-
-def with_tensors(spec: dict[str, Any], tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Any]:
-    """A spec with the tensors of its constructor's arguments in their places; also of the scorer inside another, its `base`."""
-    found = {name: _with_tensors(x, tensors, prefix) for name, x in spec.items() if name != "base"}
-    if "base" in spec:
-        base = spec["base"]
-        found["base"] = {**base, "sizes": with_tensors(base["sizes"], tensors, f"{prefix}base.")}
-    return found
-
-
-def _with_tensors(value: Any, tensors: Mapping[str, Tensor], prefix: str) -> Any:
-    if isinstance(value, list):
-        return [_with_tensors(one, tensors, prefix) for one in value]
-    if not isinstance(value, dict):
-        return value
-    if PLACE in value:
-        t = tensors[f"{prefix}{ARGUMENT}{value[PLACE]}"]
-        return t.numpy() if value["array"] else t
-    return {name: _with_tensors(one, tensors, prefix) for name, one in value.items()}
-
-
 def _are_equal(a: Vocabulary, b: Vocabulary) -> bool:
     return a.query_ids.equals(b.query_ids) and a.item_ids.equals(b.item_ids)
 
 
 # --- where classes come from ------------------------------------------------------------------------------------------
-
-
-def register(models: Iterable[type[Scorer]]) -> None:
-    """Classes that saved policies may be made of."""
-    for model in models:
-        if not (isinstance(model, type) and issubclass(model, Scorer)):
-            raise ConfigError(f"models: expected classes made of tr.Ranker or tr.Generator; got {str(model)[:60]}.")
-        Scorer.kinds[model.kind] = model
 
 
 def import_plugin(name: str) -> ModuleType:

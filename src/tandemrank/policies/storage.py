@@ -20,9 +20,9 @@ from torch import Tensor
 
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
-from tandemrank.errors import PolicyError
+from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.policies import memory, retrieval  # noqa: F401 (a kind is known once its module is imported)
-from tandemrank.policies.own import register, with_tensors
+from tandemrank.policies.arguments import with_tensors
 from tandemrank.policies.scorers import Scorer
 
 FORMAT = 1
@@ -115,7 +115,7 @@ class _NotHereError(PolicyError):
 
 def load(path: str | Path, models: Iterable[type[Scorer]] = ()) -> Saved:
     """What is in the folder `path`; one that is damaged or of another version is refused. `models`: classes of one's own."""
-    register(models)
+    _register(models)
     folder = Path(path)
     for name in FILES:
         if not os.path.isfile(folder / name):  # unlike Path's it has no names that it refuses
@@ -138,6 +138,14 @@ def load(path: str | Path, models: Iterable[type[Scorer]] = ()) -> Saved:
         pl.exceptions.PanicException,
     ) as error:
         raise damaged(folder, error) from error
+
+
+def _register(models: Iterable[type[Scorer]]) -> None:
+    """Classes that saved policies may be made of."""
+    for model in models:
+        if not (isinstance(model, type) and issubclass(model, Scorer)):
+            raise ConfigError(f"models: expected classes made of tr.Ranker or tr.Generator; got {str(model)[:60]}.")
+        Scorer.kinds[model.kind] = model
 
 
 def damaged(folder: str | Path, error: BaseException) -> PolicyError:
@@ -208,8 +216,8 @@ def _class(stage: Stage, kind: str) -> type[Scorer]:
     if found is None:
         name = kind[:60] if kind.isidentifier() else "ITS_CLASS"
         raise _NotHereError(
-            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. If it is a model of your own, "
-            f"give its class, `load(folder, models=[{name}])`, or the file or module that defines it, `--plugin models.py`."
+            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. If it is a model of your "
+            f"own, give its class, `load(folder, models=[{name}])`, or the file or module that defines it, `--plugin models.py`."
         )
     return found
 

@@ -38,7 +38,7 @@ AHEAD = 1000.0
 
 def staying(policy: TwoStagePolicy, shown: NDArray[np.int64]) -> TwoStagePolicy | None:
     """The policy with what each query was shown ahead of the rest, in both stages; None where too many pairs would have to be
-    remembered, and of models of one's own, which stay as they are.  Shapes: shown [n], the pairs q D + d, each once, in order."""
+    remembered, and of models of one's own.  Shapes: shown [n], the pairs q D + d, each once, in order."""
     Q, D = len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)
     is_own = isinstance(policy.generator, OwnModel) or isinstance(policy.ranker, OwnModel)
     if len(shown) > REMEMBERED or is_own:
