@@ -332,8 +332,9 @@ def test_in_another_process_by_plugin(tmp_path, monkeypatch) -> None:
     dry = command("serve", folder, "--plugin", plugin, "--dry-run", "--json")
     assert dry.returncode == 0, dry.stderr
     with started(str(folder), "--plugin", str(plugin), token="a-token-for-tests-only") as server:
-        with urlopen(Request(f"{server.url}/rank", b'{"query_id": 0}', {"Content-Type": "application/json"})) as answer:
-            assert len(json.load(answer)["items"]) == K
+        asked = Request(f"{server.url}/rank", b'{"query_id": 0}', {"Content-Type": "application/json"})
+        answer = json.loads(urlopen(asked).read())
+    assert len(answer["items"]) == K
     missing = command("recommend", folder, "--plugin", tmp_path / "none.py")
     assert missing.returncode == 2
     assert "--plugin: expected a module or a .py file" in missing.stderr

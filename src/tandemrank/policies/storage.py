@@ -109,8 +109,12 @@ class _Config(BaseModel):
     trained_on: str | None = Field(default=None, max_length=64)
 
 
-class _NotHereError(PolicyError):
-    """Nothing is wrong with the folder: it needs another version, or a model that is not here."""
+class _OtherFormatError(PolicyError):
+    """Nothing is wrong with the folder but its version."""
+
+
+class _UnknownKindError(PolicyError):
+    """Nothing may be wrong with the folder: its model is not here."""
 
 
 def load(path: str | Path, models: Iterable[type[Scorer]] = ()) -> Saved:
@@ -122,8 +126,10 @@ def load(path: str | Path, models: Iterable[type[Scorer]] = ()) -> Saved:
             raise PolicyError(f"{folder} is not a whole saved policy: {name} is missing. Save the policy again.")
     try:
         return _read(folder)
-    except _NotHereError:
+    except _OtherFormatError:
         raise
+    except _UnknownKindError as error:
+        raise PolicyError(f"{folder}: {error}") from error
     except (
         LookupError,
         TypeError,
@@ -164,7 +170,7 @@ def _read(folder: Path) -> Saved:
     data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     version = data["format"]
     if version != FORMAT or isinstance(version, bool):
-        raise _NotHereError(
+        raise _OtherFormatError(
             f"{folder} has format {str(version)[:60]}, this version reads format {FORMAT}. "
             f"Save the policy again with this version."
         )
@@ -215,9 +221,10 @@ def _class(stage: Stage, kind: str) -> type[Scorer]:
     found = Scorer.of_kind(kind)
     if found is None:
         name = kind[:60] if kind.isidentifier() else "ITS_CLASS"
-        raise _NotHereError(
+        raise _UnknownKindError(
             f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. If it is a model of your "
-            f"own, give its class, `load(folder, models=[{name}])`, or the file or module that defines it, `--plugin models.py`."
+            f"own, give its class, `load(folder, models=[{name}])`, or the file or module that defines it, "
+            "`--plugin models.py`."
         )
     return found
 
