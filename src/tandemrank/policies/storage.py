@@ -224,7 +224,7 @@ def _class(stage: Stage, kind: str) -> type[Scorer]:
         raise _UnknownKindError(
             f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. If it is a model of your "
             f"own, give its class, `load(folder, models=[{name}])`, or the file or module that defines it, "
-            "`--plugin models.py`."
+            "`--plugin models.py`. Else save the policy again."
         )
     return found
 
