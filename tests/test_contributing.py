@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import tandemrank as tr
-from conformance import check_scorer
 from tandemrank.errors import DataError
 from tandemrank.experiments import datasets, world
-from tandemrank.policies import scorers
 
 PAGE = (Path(__file__).resolve().parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -42,16 +39,6 @@ def test_add_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert world.load_task(config).relevance.nnz == 2
     with pytest.raises(DataError, match="expected 'synthetic', 'ml-1m', 'ml-100k', 'tiny'"):
         datasets.load("tinier")
-
-
-def test_add_a_scorer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(scorers.Scorer, "kinds", dict(scorers.Scorer.kinds))
-    [scorer] = steps("Add a scorer")
-    made = run(scorer, scorers)["ItemBias"]
-    assert scorers.Scorer.kinds["item-bias"] is made
-    check_scorer(made(6, torch.linspace(-1, 1, 8)), tmp_path)
-    policy = tr.load(tmp_path / "pair")
-    assert policy.recommend([0])["items"].to_list() == [["item 7", "item 6"]]
 
 
 def test_add_an_estimator() -> None:

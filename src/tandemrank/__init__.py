@@ -27,11 +27,14 @@ _HOME = {
     "load": "policies.two_stage",
     "validate": "logs.validation",
     # a pair and what it is made of
+    "Generator": "policies.own",
     "GivenScores": "policies.scorers",
     "MatrixFactorisation": "policies.scorers",
+    "Ranker": "policies.own",
     "Server": "serving.engine",
     "TwoStagePolicy": "policies.two_stage",
     "Vocabulary": "_base.ids",
+    "buffer": "policies.own",
     # configurations
     "ExperimentConfig": "experiments.config",
     "GridConfig": "experiments.config",
@@ -92,6 +95,9 @@ if TYPE_CHECKING:
     from tandemrank.offpolicy.valuation import compare as compare
     from tandemrank.offpolicy.valuation import estimate as estimate
     from tandemrank.offpolicy.values import Value as Value
+    from tandemrank.policies.own import Generator as Generator
+    from tandemrank.policies.own import Ranker as Ranker
+    from tandemrank.policies.own import buffer as buffer
     from tandemrank.policies.scorers import GivenScores as GivenScores
     from tandemrank.policies.scorers import MatrixFactorisation as MatrixFactorisation
     from tandemrank.policies.two_stage import TwoStagePolicy as TwoStagePolicy

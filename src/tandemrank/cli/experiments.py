@@ -11,6 +11,7 @@ from tandemrank.cli.options import (
     Data,
     Json,
     Out,
+    Plugin,
     Preset,
     Resume,
     Seed,
@@ -252,6 +253,7 @@ def evaluate(
     config: Config = None,
     switches: Switches = None,
     seed: Seed = 0,
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Evaluates saved policies on ratings, the truth: NDCG, recall of the generator, expected clicks, with intervals."""

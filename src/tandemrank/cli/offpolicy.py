@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from tandemrank.cli.app import app
-from tandemrank.cli.options import Curve, Engine, Json, Seed, command_line, read_curve_option
+from tandemrank.cli.options import Curve, Engine, Json, Plugin, Seed, command_line, read_curve_option
 from tandemrank.cli.progress import load_first, working
 from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
@@ -89,6 +89,7 @@ class QuestionOptions:
     curve: Curve = None
     independent: UnitOption = None
     engine: Engine = "local"
+    plugin: Plugin = None
     seed: Seed = 0
 
     def question(self, **more: Any) -> "Question":

@@ -28,6 +28,25 @@ Preset = Annotated[
     str,
     typer.Option(help="tandem (our reading of the paper), paper (taken literally) or stages (`table`: two models)."),
 ]
+
+
+def _import_plugins(names: list[str] | None) -> list[str] | None:
+    if names:
+        from tandemrank.policies.own import import_plugin
+
+        for name in names:
+            import_plugin(name)
+    return names
+
+
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        help="Module or .py file with models of your own, which saved policies are made of; it is imported. May be repeated.",
+        callback=_import_plugins,
+    ),
+]
 Out = Annotated[Path, typer.Option(help="Folder for the results.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where an interrupted job stopped.")]
 

@@ -7,7 +7,7 @@ import typer
 
 from tandemrank._base.files import Kind, regular, replacing
 from tandemrank.cli.app import app
-from tandemrank.cli.options import Json, Logs
+from tandemrank.cli.options import Json, Logs, Plugin
 from tandemrank.cli.terminal import note, print_json, show
 from tandemrank.errors import ConfigError
 
@@ -38,6 +38,7 @@ def recommend(
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Of the drawn lists: another one each time.", min=0)] = None,
     out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """The lists that a saved policy recommends: what both stages score highest, best first, or drawn ones."""

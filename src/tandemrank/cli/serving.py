@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tandemrank.cli.app import app
-from tandemrank.cli.options import Curve, Json, read_curve_option
+from tandemrank.cli.options import Curve, Json, Plugin, read_curve_option
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary, show
 from tandemrank.errors import ConfigError, JobError, LogError, OutputError
@@ -77,6 +77,7 @@ def serve(
         ),
     ] = "local",
     replicas: Annotated[int, typer.Option(help="With --engine ray: how many processes answer.", min=1, max=1000)] = 2,
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Serves a policy over HTTP, and logs what the next round of learning needs, propensities included.
@@ -187,6 +188,7 @@ def _cost(policy: Path, how: Any, logs: list[str], curve: str | None, as_json: b
 def replay(
     log: Annotated[str, typer.Argument(help="Folder or URL of a served log, or one of its segments.")],
     policies: LivePolicies,
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Draws every list of a served log again, from policy, query and key, and compares them item by item.
@@ -216,6 +218,7 @@ def seal(
         ),
     ] = False,
     bucket: BucketUrl = None,
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Makes segments of the journals that ended servers left; a running one does it by itself, and is left alone."""

@@ -11,6 +11,7 @@ from tandemrank.cli.options import (
     Curve,
     Json,
     Out,
+    Plugin,
     Resume,
     Seed,
     Switches,
@@ -77,6 +78,7 @@ def learn(
             "local; every node must see the log and --out)."
         ),
     ] = "local",
+    plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Learns both stages from a click log alone, and values them on impressions that nothing before has seen.

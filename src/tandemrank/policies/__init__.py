@@ -5,6 +5,7 @@
 - `retrieval`: a light generator: products, and a list of each query merged in after retrieval
 - `memory`: what is remembered of single pairs that were shown, and a scorer with a memory
 - `candidates`: a policy whose re-ranker sees candidates only, for any number of items; exact retrieval
+- `own`: models of one's own: `Ranker` and `Generator`, saved by their constructor's `arguments`
 - `storage`: saved policies: a folder that is checked before it is believed
 - `two_stage`: `TwoStagePolicy`: both stages as one
 - `outside`: any outside system as a policy, from its scores

@@ -105,7 +105,7 @@ def checked_scores(found: object, shape: tuple[int, ...], scorer: Scorer, stage:
     if not found.is_floating_point():
         raise PolicyError(f"the {stage} ({scorer.kind}) must return scores as floats; {found.dtype} came.")
     check_scores(found.detach(), "ranker" if stage == "re-ranker" else stage)
-    return found
+    return found.float()
 
 
 def is_one_stage(pair: Pair) -> bool:

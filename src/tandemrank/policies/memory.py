@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
 
+from tandemrank._base.ids import Vocabulary
 from tandemrank._base.sparse import canonical_csr, entries_of_rows, places_in_rows
 from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.policies.features import FeatureValues
@@ -166,6 +167,9 @@ class Remembering(Scorer):
         if kind is None:
             raise PolicyError(f"unknown kind {base['kind']!r:.60}")
         return cls(kind.from_spec(base["sizes"]), empty)
+
+    def bind(self, vocabulary: Vocabulary) -> None:
+        self.base.bind(vocabulary)
 
     @property
     def query_columns(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from scipy.sparse.linalg import svds
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tandemrank._base.ids import Vocabulary
 from tandemrank._base.sparse import canonical_csr, places_in_rows
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.gradients import _bridge, products
@@ -70,6 +71,9 @@ class Scorer(nn.Module, ABC):
     @abstractmethod
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         """Scores of some items, the same as in `forward`.  Shapes: q [B], items [B, M], both int64 -> [B, M]."""
+
+    def bind(self, vocabulary: Vocabulary) -> None:
+        """Hears the ids of the policy that it is a stage of; only a model of one's own needs them."""
 
     def linked(self, generator: "Scorer") -> "Scorer":
         """The same scorer for the candidates of this generator; one that does not need the generator stays as it is."""

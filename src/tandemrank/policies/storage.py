@@ -7,7 +7,7 @@ A folder is taken as it is or refused: every value is checked before it is used,
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +20,9 @@ from torch import Tensor
 
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
-from tandemrank.errors import PolicyError
+from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.policies import memory, retrieval  # noqa: F401 (a kind is known once its module is imported)
+from tandemrank.policies.arguments import with_tensors
 from tandemrank.policies.scorers import Scorer
 
 FORMAT = 1
@@ -112,8 +113,13 @@ class _OtherFormatError(PolicyError):
     """Nothing is wrong with the folder but its version."""
 
 
-def load(path: str | Path) -> Saved:
-    """What is in the folder `path`; one that is damaged or of another version is refused."""
+class _UnknownKindError(PolicyError):
+    """Nothing may be wrong with the folder: its model is not here."""
+
+
+def load(path: str | Path, models: Iterable[type[Scorer]] = ()) -> Saved:
+    """What is in the folder `path`; one that is damaged or of another version is refused. `models`: classes of one's own."""
+    _register(models)
     folder = Path(path)
     for name in FILES:
         if not os.path.isfile(folder / name):  # unlike Path's it has no names that it refuses
@@ -122,6 +128,8 @@ def load(path: str | Path) -> Saved:
         return _read(folder)
     except _OtherFormatError:
         raise
+    except _UnknownKindError as error:
+        raise PolicyError(f"{folder}: {error}") from error
     except (
         LookupError,
         TypeError,
@@ -136,6 +144,14 @@ def load(path: str | Path) -> Saved:
         pl.exceptions.PanicException,
     ) as error:
         raise damaged(folder, error) from error
+
+
+def _register(models: Iterable[type[Scorer]]) -> None:
+    """Classes that saved policies may be made of."""
+    for model in models:
+        if not (isinstance(model, type) and issubclass(model, Scorer)):
+            raise ConfigError(f"models: expected classes made of tr.Ranker or tr.Generator; got {str(model)[:60]}.")
+        Scorer.kinds[model.kind] = model
 
 
 def damaged(folder: str | Path, error: BaseException) -> PolicyError:
@@ -191,7 +207,8 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
     own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
     sides = {"Q": len(vocabulary.query_ids), "D": len(vocabulary.item_ids)}
     _check_sizes(stage, config, sides, max((size for t in own.values() for size in t.shape), default=0))
-    scorer = _class(stage, config.kind).from_spec(config.sizes)
+    scorer = _class(stage, config.kind).from_spec(with_tensors(config.sizes, own))
+    scorer.bind(vocabulary)
     for name, t in scorer.state_dict().items():
         if name in own and own[name].dtype != t.dtype:
             raise PolicyError(f"{prefix}{name} is of {own[name].dtype}; expected {t.dtype}")
@@ -203,9 +220,11 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
 def _class(stage: Stage, kind: str) -> type[Scorer]:
     found = Scorer.of_kind(kind)
     if found is None:
-        raise PolicyError(
-            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. A model of your own "
-            "must be defined, or imported, before it is loaded"
+        name = kind[:60] if kind.isidentifier() else "ITS_CLASS"
+        raise _UnknownKindError(
+            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. If it is a model of your "
+            f"own, give its class, `load(folder, models=[{name}])`, or the file or module that defines it, "
+            "`--plugin models.py`. Else save the policy again."
         )
     return found
 

@@ -1,7 +1,7 @@
 """`TwoStagePolicy`: a candidate generator and a re-ranker, each Plackett-Luce on its scorer's scores."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -51,6 +51,8 @@ class TwoStagePolicy:
         for name, kind in (("generator", Scorer), ("ranker", Scorer), ("vocabulary", Vocabulary)):
             if not isinstance(getattr(self, name), kind):
                 raise PolicyError(f"{name}: expected a {kind.__name__}; got {type(getattr(self, name)).__name__}.")
+        for scorer in (self.generator, self.ranker):
+            scorer.bind(self.vocabulary)
         Q, D = len(self.vocabulary.query_ids), len(self.vocabulary.item_ids)
         for stage, scorer in (("generator", self.generator), ("ranker", self.ranker)):
             spec = scorer.spec()
@@ -424,9 +426,12 @@ def _pattern(pairs: NDArray[np.int64], rows: int, D: int) -> csr_matrix:
 
 
 @checked
-def load(path: str | Path) -> TwoStagePolicy:
-    """The policy in the folder `path`; a folder that is damaged or of another version is refused."""
-    saved = storage.load(path)
+def load(path: str | Path, *, models: Iterable[type[Scorer]] = ()) -> TwoStagePolicy:
+    """The policy in the folder `path`; a folder that is damaged or of another version is refused.
+
+    `models`: classes of one's own that its stages may be; those that were defined in this process are known already.
+    """
+    saved = storage.load(path, models)
     try:
         return TwoStagePolicy(saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary, saved.trained_on)
     except PolicyError as error:

@@ -25,6 +25,7 @@ from tandemrank.gradients import single
 from tandemrank.gradients.coarse import Bounded, Coarse
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
+from tandemrank.policies.own import OwnModel
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -44,6 +45,8 @@ def digest(policy: TwoStagePolicy) -> str:
         found.update(repr((str(ids.dtype), len(ids))).encode())
         found.update("\0".join(map(str, ids.to_list())).encode())
     for stage in (policy.generator, policy.ranker):
+        if isinstance(stage, OwnModel):  # its arguments may say more than its numbers
+            found.update(json.dumps([stage.kind, stage.spec()]).encode())
         for name, tensor in sorted(stage.state_dict().items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(tensor.detach().numpy()).tobytes())

@@ -2,13 +2,13 @@
 
     U = sum_q n_q sum_d rho_cr(d) R_hat(q, d) / sum_q n_q
 
-The re-ranker is the belief, so nothing gets more than it would by ranking all items itself. Where the nearest product already
-lets nearly all of that through there is nothing to train. Else the generator is trained alone, for its re-ranker, and both in
+Nothing gets more than the belief would by ranking all items itself. Where the untrained stages already get nearly all of that
+there is nothing to train. Else the generator is trained alone, for its re-ranker, and both in
 turns, and what is expected to get most is kept: a generator approximates what is believed, and no click is looked at twice.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -44,13 +44,15 @@ class Choice:
 
 def choose(
     train: Callable[[Method], Trained],
+    over_all: TwoStagePolicy,
     weights: Weights,
     impressions: NDArray[np.float64],
     theta: NDArray[np.float64],
     *,
     seed: int,
 ) -> tuple[Trained, Choice]:
-    """The method of which the beliefs expect most; the first of the best.  Shapes: impressions [Q]; theta [K]."""
+    """The method of which the beliefs expect most; the first of the best. `over_all`: the beliefs over all items.
+    Shapes: impressions [Q]; theta [K]."""
     q = weights.queries
     some = np.sort(np.random.default_rng(seed).permutation(q)[:QUERIES])
 
@@ -58,13 +60,8 @@ def choose(
         return expected_clicks(policy, weights, theta, some, seed=seed) / float(impressions[some].sum())
 
     found = train(UNTRAINED)
-    best = found.policy
-    D = len(best.vocabulary.item_ids)
-    if best.K2 >= D:
-        value = expected(best)
-        return found, Choice(UNTRAINED, (Tried(UNTRAINED, value),), value)
-    everything = expected(replace(best, generator=best.ranker, K2=D))
-    tried = [Tried(UNTRAINED, expected(best))]
+    everything = expected(over_all)
+    tried = [Tried(UNTRAINED, expected(found.policy))]
     if tried[0].expected < ENOUGH * everything:
         for method in TRIED[1:]:
             one = train(method)

@@ -9,6 +9,7 @@ The re-ranker is what the log is believed to say (`beliefs`), the generator the 
 is trained for its re-ranker where the beliefs expect that to pay (`choosing`).
 """
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from tandemrank.offpolicy.estimators import check_exposures
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, row_propensities
 from tandemrank.policies.memory import excluding
+from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training import valuing
 from tandemrank.training.choosing import AUTO, TRIED, Choice, choose
@@ -71,6 +73,8 @@ class LearningPlan:
     methods: tuple[Method, ...]
     chooses: bool
     start: Start
+    generator: Scorer | None
+    ranker: Scorer | None
     logging_policy: TwoStagePolicy | None
     seed: int
     checkpoints: Path | None
@@ -91,10 +95,14 @@ class LearningPlan:
 
 @dataclass(frozen=True)
 class Built:
-    """Both stages before training: the beliefs, and what the methods that train start from; None where it is not asked for."""
+    """Both stages before training: untrained, and what the methods that train start from; None where it is not asked for.
+
+    `everything`: the beliefs over all items, of which they expect most.
+    """
 
     beliefs: TwoStagePolicy | None
     start: TwoStagePolicy | None
+    everything: TwoStagePolicy | None
 
 
 @checked
@@ -102,6 +110,9 @@ def learn(
     log: Source,
     config: LearningConfig | None = None,
     *,
+    generator: Scorer | None = None,
+    ranker: Scorer | None = None,
+    method: str | None = None,
     methods: Sequence[str] | None = None,
     start: Start | None = None,
     logging_policy: TwoStagePolicy | None = None,
@@ -115,7 +126,9 @@ def learn(
 
     `log`: files, folders, patterns, a frame of polars or pandas. What `config` leaves open comes from the log:
     `list_length` is its longest list, `candidates` at most its items. `methods`: auto (the default), which trains the generator
-    where that pays; beliefs, which trains nothing; independent, baseline, stacking and joint, which train (`schedules`).
+    where that pays; beliefs, which trains nothing; independent, baseline, stacking and joint, which train (`schedules`);
+    `method` is one of them. `generator` and `ranker`: models of one's own (`tr.Generator`, `tr.Ranker`) instead of the product
+    nearest to the beliefs, and of the beliefs; a copy of them is trained.
     `logging_policy`: who drew the log; without it propensities are those of the log, or fitted to its lists. With
     `checkpoints`, a folder, every epoch is saved there, one file per phase, and `resume` goes on from it. The engine ray reads
     files by tasks and trains on all nodes of a cluster, which must all see files and checkpoints.
@@ -127,6 +140,8 @@ def learn(
             methods=(),
             chooses=False,
             start=(start or Start()).with_tables(),
+            generator=generator,
+            ranker=ranker,
             logging_policy=logging_policy,
             seed=seed,
             checkpoints=None if checkpoints is None else Path(checkpoints),
@@ -134,7 +149,7 @@ def learn(
             engine=check_engine(engine),
             listener=listener or Listener(),
         ),
-        methods,
+        _asked(method, methods),
     )
     parts = read(plan)
     plan = _resolved(plan, parts)
@@ -147,11 +162,22 @@ def learn(
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def _plan(plan: LearningPlan, methods: Sequence[str] | None) -> LearningPlan:
-    """The plan with its methods; refuses what cannot be done, and switches without effect."""
+def _asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
+    """The methods by name: one, several, or auto."""
+    if method is not None and methods is not None:
+        raise ConfigError("expected method or methods; got both. Leave one out.")
     if methods is not None and not (isinstance(methods, list | tuple) and all(isinstance(m, str) for m in methods)):
         raise ConfigError(f"methods: expected a list of names; got {methods!r:.60}. Write methods=['joint'].")
-    asked = [AUTO] if methods is None else list(methods)
+    if method is not None:
+        return [method]
+    return [AUTO] if methods is None else list(methods)
+
+
+def _plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
+    """The plan with its methods; refuses what cannot be done, and switches without effect."""
+    for name, stage in (("generator", plan.generator), ("ranker", plan.ranker)):
+        if stage is not None and not isinstance(stage, Scorer):
+            raise ConfigError(f"{name}: expected a model made of tr.{name.title()}; got {type(stage).__name__}.")
     chooses = AUTO in asked
     if chooses and len(set(asked)) > 1:
         raise ConfigError("the method auto tries the others itself: give it alone.")
@@ -269,27 +295,41 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
 
 def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[TrainingData, Built]:
     """Both stages before training, without the pairs that must not be shown, whose weights do not count either."""
-    config, beliefs, start = plan.config, None, None
+    config, beliefs, start, everything = plan.config, None, None, None
     K2 = config.candidates or config.K
     if data.beliefs is not None:
-        beliefs = believed_policy(data.beliefs, parts.vocabulary, K2=K2, K=config.K)
+        beliefs = believed_policy(data.beliefs, parts.vocabulary, K2=K2, K=config.K, product=plan.ranker is not None)
+        everything = replace(beliefs, generator=beliefs.ranker, K2=len(parts.vocabulary.item_ids))
+        beliefs = _with_own(plan, beliefs)
     if plan.trains:
         given = plan.start.has_stages and not plan.chooses
-        start = initial_policy(plan.start, parts.vocabulary, K2=K2, K=config.K) if given else beliefs
+        start = beliefs
+        if given:
+            start = _with_own(plan, initial_policy(plan.start, parts.vocabulary, K2=K2, K=config.K))
     if config.exclude is None:
-        return data, Built(beliefs, start)
+        return data, Built(beliefs, start, everything)
     pairs = pairs_of(parts.train, config.exclude)
     weights: csr_matrix | Weights = data.weights
     if not isinstance(weights, csr_matrix):
         weights = WithoutPairs(weights, pairs)
-    shown = Built(*(None if one is None else _excluding(one, pairs) for one in (beliefs, start)))
+    shown = Built(*(None if one is None else _excluding(one, pairs) for one in (beliefs, start, everything)))
     return replace(data, weights=weights), shown
 
 
-def believed_policy(beliefs: Beliefs, vocabulary: Vocabulary, *, K2: int, K: int) -> TwoStagePolicy:
-    """The belief as the re-ranker, and the generator nearest to it; where all items are candidates one stage is enough."""
+def _with_own(plan: LearningPlan, policy: TwoStagePolicy) -> TwoStagePolicy:
+    """The policy with a copy of each stage that was given."""
+    given = {"generator": plan.generator, "ranker": plan.ranker}
+    own = {name: copy.deepcopy(stage) for name, stage in given.items() if stage is not None}
+    return replace(policy, **own) if own else policy  # type: ignore[arg-type]
+
+
+def believed_policy(
+    beliefs: Beliefs, vocabulary: Vocabulary, *, K2: int, K: int, product: bool = False
+) -> TwoStagePolicy:
+    """The belief as the re-ranker, and the generator nearest to it; where all items are candidates one stage is enough, unless
+    a `product` is asked for."""
     ranker = ranker_of(beliefs)
-    if len(vocabulary.item_ids) <= K2:
+    if len(vocabulary.item_ids) <= K2 and not product:
         return TwoStagePolicy(ranker, ranker, K2, K, vocabulary)
     return TwoStagePolicy(generator_of(ranker, GENERATOR_RANK), ranker, K2, K, vocabulary)
 
@@ -318,7 +358,8 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
         return {method: trained(method) for method in plan.methods}, None
     plan.listener.stage("what the beliefs expect of the generator")
     seed = derive(plan.seed, "choice") % 2**32
-    found, choice = choose(trained, data.weights, data.impressions, plan.config.theta, seed=seed)
+    assert built.everything is not None  # the beliefs choose
+    found, choice = choose(trained, built.everything, data.weights, data.impressions, plan.config.theta, seed=seed)
     return {choice.method: found}, choice
 
 

@@ -272,6 +272,10 @@ class _Loop:
                         with torch.set_grad_enabled(stage in self.optimisers):
                             scores[stage] = self.models[stage](ours.q)
                 value = self.objective(view, stages, scores, w, ours)
+            if not value.requires_grad:
+                raise ConfigError(
+                    f"the scores of the {stages[0]} do not depend on its parameters: nothing can be trained."
+                )
             moved = [optimiser for stage in stages for optimiser in self.optimisers[stage]]
             for optimiser in moved:
                 optimiser.zero_grad()

@@ -23,6 +23,7 @@ from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import Verdict, is_outside
 from tandemrank.policies.memory import memory_from, remembering
+from tandemrank.policies.own import OwnModel
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.data import TrainingData
@@ -37,9 +38,10 @@ AHEAD = 1000.0
 
 def staying(policy: TwoStagePolicy, shown: NDArray[np.int64]) -> TwoStagePolicy | None:
     """The policy with what each query was shown ahead of the rest, in both stages; None where too many pairs would have to be
-    remembered.  Shapes: shown [n], the pairs q D + d, each once, in order."""
+    remembered, and of models of one's own.  Shapes: shown [n], the pairs q D + d, each once, in order."""
     Q, D = len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)
-    if len(shown) > REMEMBERED:
+    is_own = isinstance(policy.generator, OwnModel) or isinstance(policy.ranker, OwnModel)
+    if len(shown) > REMEMBERED or is_own:
         return None
     ahead = memory_from(shown // D, (shown % D).astype(np.int32), np.full(len(shown), AHEAD, np.float32), Q, D)
     generator = remembering(policy.generator, ahead)

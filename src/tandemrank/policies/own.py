@@ -1,0 +1,204 @@
+"""Models of one's own as a stage: `Ranker` scores candidates, `Generator` scores every item. See docs/own-models.md.
+
+Nothing but the class itself is needed to save and load one: the constructor's arguments are kept as JSON, arrays and tensors
+among them beside the weights, and loading calls the constructor again. A saved folder imports nothing:
+the class is one that was imported already, was given (`load(folder, models=[...])`), or is an entry point of a package.
+"""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import ConfigError, JobError, PolicyError, TandemRankError
+from tandemrank.gradients import products
+from tandemrank.gradients.products import Products
+from tandemrank.policies.arguments import ARGUMENT, Arguments
+from tandemrank.policies.candidates import checked_scores
+from tandemrank.policies.scorers import Scorer
+
+
+class OwnModel(Scorer):
+    """What `Ranker` and `Generator` share. Call `super().__init__()` first.
+
+    Queries and items come as positions. `self.vocabulary` has their ids in that order (`query_ids`, `item_ids`); it is set when
+    the model becomes a stage of a policy, and then `prepare` is called, once: put rows in order there, or make what has a row
+    per query or item. `kind`, the name in a saved policy, is the name of the class.
+
+    A score is a function of query and item: dropout is off and batch norm keeps its statistics, in training too.
+    """
+
+    vocabulary: Vocabulary | None = None
+    _given: Arguments
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:
+            return  # only what users make of it is a kind
+        if "kind" not in cls.__dict__:
+            cls.kind = cls.__name__
+        super().__init_subclass__()
+        for name in ("score", "forward", "vectors"):
+            if name in cls.__dict__:
+                setattr(cls, name, _explained(cls.__dict__[name]))
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> "OwnModel":
+        made = super().__new__(cls)
+        made.__dict__["_given"] = Arguments.of(arguments, keywords)
+        return made
+
+    def __init__(self) -> None:
+        super().__init__()
+        for number, t in enumerate(self._given.tensors):
+            self.register_buffer(f"{ARGUMENT}{number}", t)
+
+    def prepare(self) -> None:
+        """Called once, when `self.vocabulary` is known, and before weights are loaded; by default there is nothing to do."""
+
+    def bind(self, vocabulary: Vocabulary) -> None:
+        known = self.vocabulary
+        if known is None:
+            self.vocabulary = vocabulary
+            self.prepare()
+        elif known is not vocabulary and not _are_equal(known, vocabulary):
+            raise PolicyError(
+                f"this {self.kind} is a stage of a policy with other queries or items. Make another {self.kind}."
+            )
+        self.eval()
+
+    def per_query_parameters(self) -> Sequence[nn.Parameter]:
+        """The parameters with a row per query, which move faster: by default `self.queries`, if it is one."""
+        found = getattr(self, "queries", None)
+        return [found] if isinstance(found, nn.Parameter) else []
+
+    def spec(self) -> dict[str, Any]:
+        if self.vocabulary is None:
+            raise PolicyError(
+                f"this {self.kind} is not a stage of a policy yet: give it to `learn` or `TwoStagePolicy`."
+            )
+        ids = self.vocabulary
+        return {"Q": len(ids.query_ids), "D": len(ids.item_ids), **self._given.plain}
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any]) -> "OwnModel":
+        return cls(*spec["arguments"], **spec["keywords"])
+
+    def check(self) -> None:
+        """Refuses arguments that cannot be saved, and parameters that are not finite."""
+        if self._given.problem:
+            raise PolicyError(
+                f"{self.kind} cannot be saved: expected numbers, texts, lists, dictionaries, arrays and tensors as arguments "
+                f"of its constructor; got {self._given.problem}. Give what it is made of instead, such as the name of a file."
+            )
+        for name, p in self.named_parameters():
+            if not bool(torch.isfinite(p).all()):
+                raise PolicyError(f"{name} of the {self.kind} has numbers that are not finite")
+
+
+class Ranker(OwnModel):
+    """A re-ranker of one's own: `score(q, items)`, shapes q [B], items [B, M], both int64 -> [B, M], is all it needs.
+
+    It is asked about candidates only. One that is trained elsewhere has no parameters, and stays as it is.
+    """
+
+    scores_everything = False
+
+
+class Generator(OwnModel):
+    """A generator of one's own: vectors of all queries and items, `self.queries` [Q, F] and `self.items` [D, F], or
+    `vectors(q)`; or the scores of all items, `forward(q)`, shapes q [B] -> [B, D].
+    """
+
+    def vectors(self, q: Tensor) -> tuple[Tensor, Tensor]:
+        """The vectors whose products are the scores.  Shapes: q [B] -> [B, F], [D, F]."""
+        queries, items = getattr(self, "queries", None), getattr(self, "items", None)
+        if not isinstance(queries, Tensor) or not isinstance(items, Tensor):
+            raise PolicyError(
+                f"expected a generator ({self.kind}) with vectors, `self.queries` and `self.items` or `vectors(q)`, or with "
+                "the scores of all items, `forward(q)`; got none of them."
+            )
+        return queries[q], items
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the scores are products: `forward` is ours."""
+        return type(self).forward is Generator.forward
+
+    def forward(self, q: Tensor) -> Tensor:
+        queries, items = self.vectors(q)
+        return queries @ items.T
+
+    def score(self, q: Tensor, items: Tensor) -> Tensor:
+        if not self.has_vectors:
+            return self(q).gather(1, items)  # type: ignore[no-any-return]
+        queries, of_items = self.vectors(q)
+        return products.at(queries, of_items, items)
+
+    def factors(self, q: Tensor) -> Products | None:
+        return Products(*(x.float() for x in self.vectors(q))) if self.has_vectors else None
+
+
+def buffer(values: ArrayLike | Tensor) -> nn.Buffer:
+    """Numbers of a model that are not trained, such as features: an array, a list, a tensor or a frame. Floats are single.
+
+    They are made of the constructor's arguments, which are saved, so they are not saved again.
+    """
+    t = torch.as_tensor(values if isinstance(values, Tensor) else np.asarray(values))
+    return nn.Buffer(t.float() if t.is_floating_point() else t, persistent=False)
+
+
+# --- what goes wrong in a model ---------------------------------------------------------------------------------------
+
+
+def _explained(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A user's method whose errors, and answers that are no scores, are one sentence."""
+
+    @wraps(method)
+    def run(self: OwnModel, q: Tensor, *items: Tensor) -> Any:
+        stage = "re-ranker" if isinstance(self, Ranker) else "generator"
+        try:
+            found = method(self, q, *items)
+        except TandemRankError:
+            raise
+        except Exception as error:
+            raise JobError(f"the {stage} ({self.kind}) failed: {type(error).__name__}: {error}") from error
+        if method.__name__ == "vectors" or self.vocabulary is None:
+            return found
+        shape = tuple(items[0].shape) if items else (len(q), len(self.vocabulary.item_ids))
+        return checked_scores(found, shape, self, stage)
+
+    return run
+
+
+def _are_equal(a: Vocabulary, b: Vocabulary) -> bool:
+    return a.query_ids.equals(b.query_ids) and a.item_ids.equals(b.item_ids)
+
+
+# --- where classes come from ------------------------------------------------------------------------------------------
+
+
+def import_plugin(name: str) -> ModuleType:
+    """Imports the module, or the file that ends in .py, that a user names: its models can then be loaded."""
+    try:
+        if not name.endswith(".py"):
+            return import_module(name)
+        found = importlib.util.spec_from_file_location(Path(name).stem, name)
+        if found is None or found.loader is None:
+            raise ImportError(f"{name} is not a Python file")
+        module = importlib.util.module_from_spec(found)
+        sys.modules.setdefault(Path(name).stem, module)
+        found.loader.exec_module(module)
+        return module
+    except Exception as error:  # whatever a module of somebody else raises
+        raise ConfigError(
+            f"--plugin: expected a module or a .py file that can be imported; got {name} ({type(error).__name__}: {error})."
+        ) from error
