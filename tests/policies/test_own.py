@@ -125,6 +125,13 @@ def policy_of(ranker, generator=None) -> tr.TwoStagePolicy:
     return tr.TwoStagePolicy(generator or Vectors(), ranker, K2, K, VOCABULARY)
 
 
+@pytest.fixture(autouse=True)
+def _weights_of_a_seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
 @pytest.fixture
 def numbers(tmp_path: Path) -> str:
     np.save(tmp_path / "numbers.npy", np.random.default_rng(1).normal(size=(Q, D)))
