@@ -142,3 +142,17 @@ def test_features_that_are_not_known_are_refused() -> None:
     plain.f = None
     with pytest.raises(PolicyError, match="leave them out"):
         plain.strangers(believing.queries(2), 2)
+
+
+def test_recommend_answers_who_has_features(tmp_path) -> None:
+    policy = believing.policy(Q=40, D=30, K2=9)
+    new = believing.queries(42)
+    found = policy.recommend([3, 40, 41], query_features=new)
+    wanted = policy.strangers(new["query_id"][40:], new[40:]).most_likely()
+    assert found["items"].to_list()[1:] == wanted.tolist()
+    assert found["items"].to_list()[0] == policy.recommend([3])["items"].to_list()[0]
+    with pytest.raises(Exception, match="40"):
+        policy.recommend([40])
+    new.write_parquet(tmp_path / "queries.parquet")
+    again = policy.recommend([40], query_features=tmp_path / "queries.parquet", item_features=believing.items(33))
+    assert again["items"].list.len().to_list() == [3]

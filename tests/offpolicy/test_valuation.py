@@ -25,6 +25,7 @@ from tandemrank.logs.pairs import contradiction
 from tandemrank.offpolicy import comparison, diagnostics, estimators, evidence, propensities, valuation, values
 from tandemrank.offpolicy.estimators import Exposure
 from tandemrank.offpolicy.evidence import LogEvidence
+from tandemrank.offpolicy.exposure import MostLikely
 from tandemrank.offpolicy.propensities import FittedLogger
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.verdicts import Verdict, judge
@@ -571,6 +572,26 @@ def test_a_query_that_the_pair_does_not_know_is_left_out_and_counted() -> None:
     assert value.value == alone.value
     gain = valuation.compare(few.new, "production", log, examination=THETA, propensity="frequency", estimator="ips")
     assert any(gone in reason for reason in gain.reasons)
+
+
+@pytest.mark.parametrize("shown", [lambda policy: policy, MostLikely])
+def test_a_query_that_a_policy_can_answer_as_the_average_one_is_valued(shown) -> None:
+    """A policy of factors has an average query, as `serve` would answer: its value counts, and how many there are is said."""
+    large = world(20)
+    log, rng = large.log(400, 1), np.random.default_rng(3)
+    scorer = MatrixFactorisation(rng.normal(size=(19, 2)), rng.normal(size=(D, 2)))
+    ids = Vocabulary(large.vocabulary.query_ids[:19], large.vocabulary.item_ids)
+    policy = TwoStagePolicy(scorer, scorer, D, K, ids)
+    asked_for = {"examination": THETA, "propensity": "frequency", "estimator": "ips"}
+    value = valuation.estimate(shown(policy), log, **asked_for)
+    whole = policy.with_queries(large.vocabulary.query_ids[19:])
+    assert np.allclose(
+        whole.scores([19])[0].detach().numpy(), policy.plain_scores(range(19))[0].mean(0).numpy(), atol=1e-5
+    )
+    assert value.value == valuation.estimate(shown(whole), log, **asked_for).value
+    assert value.reasons[-1] == (
+        f"{log.impressions[19]:.0f} of 400 impressions are of queries that a policy does not know: valued as the average query"
+    )
 
 
 def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:

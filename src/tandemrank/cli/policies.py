@@ -37,25 +37,29 @@ def recommend(
         bool, typer.Option("--sample", help="Drawn lists instead of the most likely ones: what the next log needs.")
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Of the drawn lists: another one each time.", min=0)] = None,
+    query_features: Annotated[
+        Path | None, typer.Option(help="Features of queries that the policy has not seen: Parquet with query_id.")
+    ] = None,
+    item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None,
     out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
     plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """The lists that a saved policy recommends: what both stages score highest, best first, or drawn ones."""
     from tandemrank._base.frames import columns_of
-    from tandemrank.policies.two_stage import load
+    from tandemrank.policies.two_stage import extended, load
 
     if (exclude is None) != (not logs):
         raise ConfigError("--exclude says what to leave out, and --logs where it is: give both, or neither.")
     if seed is not None and not sample:
         raise ConfigError("--seed is for drawn lists: give --sample too, or leave it out.")
-    loaded = load(policy)
+    loaded = extended(load(policy), query_features=query_features, item_features=item_features)
     ids = None if queries is None else _known(_query_ids(queries, loaded.vocabulary), loaded.vocabulary)
     left_out = None if exclude is None else _excluded(exclude, logs or [], loaded.vocabulary)
     lists = loaded.recommend(ids, exclude=left_out, sample=sample, seed=seed or 0)
     if out is not None:
         ours = Kind("file of lists", check=lambda path: columns_of(path) == ["query_id", "items"])
-        with replacing(out, ours, inputs=[policy, *(logs or [])]) as place:
+        with replacing(out, ours, inputs=[policy, query_features, item_features, *(logs or [])]) as place:
             lists.write_parquet(place)
     if as_json:
         print_json(lists.to_dicts())

@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank._base.arguments import checked
+from tandemrank._base.ids import plain_ids, positions_of
 from tandemrank._base.random import derive
-from tandemrank.errors import ConfigError
+from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import bounds, estimators, propensities, uncertainty
@@ -81,7 +82,9 @@ def estimate_all(
     if wrong := [side for side in sides if not isinstance(side, Shown) and not _is_production(side)]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; got {wrong[0]!r}. Load a saved policy first.')
     shown = [side for side in sides if isinstance(side, Shown)]
-    read = read_log(log, question).of_known_queries(_policies(shown, question))
+    read = read_log(log, question)
+    shown, strangers = _answering(shown, read.whole)
+    read = read.of_known_queries(_policies(shown, question))
     if not shown:
         sample = sample_of(read.whole, question, None)
         return with_uncertainty([production(read.whole, sample) for _ in sides])
@@ -90,7 +93,7 @@ def estimate_all(
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
     found = [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
-    return with_uncertainty([_saying(one, read.left_out) for one in found])
+    return with_uncertainty([_saying(_saying(one, strangers), read.left_out) for one in found])
 
 
 def _is_production(side: object) -> bool:
@@ -105,11 +108,16 @@ def sensitivity_of(
     The log is read and its logging policy is fitted once. Logged propensities stay as they are: they are the logger's.
     """
     question = replace(question, examination=curve.theta)
-    read = read_log(log, question).of_known_queries(_policies([policy], question))
+    read = read_log(log, question)
+    [side], strangers = _answering([policy], read.whole)
+    policy = _policy(side)
+    read = read.of_known_queries(_policies([policy], question))
     first = gather(read, curve.theta, question)
     known = first.propensities
     sample = sample_of(read.whole, question, known.kind)
-    [value] = with_uncertainty([_saying(one, read.left_out) for one in _valued([policy], first, question, sample)])
+    [value] = with_uncertainty(
+        [_saying(_saying(one, strangers), read.left_out) for one in _valued([policy], first, question, sample)]
+    )
     logger: TwoStagePolicy | FittedLogger | None = known.logger
     if known.logger is not None and known.fitted_lists is not None:
         logger = FittedLogger(known.logger, known.fitted_lists)
@@ -144,6 +152,27 @@ def sample_of(log: Feedback, question: Question, propensity: str | None) -> Samp
 
 def _policy(side: Shown) -> TwoStagePolicy:
     return side.policy if isinstance(side, MostLikely) else side
+
+
+def _answering(sides: list[Shown], log: Feedback) -> tuple[list[Shown], str | None]:
+    """The sides with an answer for every query of a log: one that a policy does not know is answered as the average query, as
+    `serve` does. As they are where a policy has no such answer. And how many impressions that is, in words."""
+    ids, asked, unknown = log.vocabulary.query_ids, log.impressions > 0, np.zeros(log.Q, np.bool_)
+    found: list[Shown] = []
+    for side in sides:
+        policy = _policy(side)
+        new = asked & (positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark") < 0)
+        if new.any():
+            try:
+                larger = policy.with_queries(plain_ids(ids).filter(new))
+            except PolicyError:
+                return sides, None
+            side = MostLikely(larger) if isinstance(side, MostLikely) else larger
+        unknown |= new
+        found.append(side)
+    number = float(log.impressions[unknown].sum())
+    words = f"{number:,.0f} of {log.N:,.0f} impressions are of queries that a policy does not know: valued as the average query"
+    return found, words if number else None
 
 
 def _policies(sides: Sequence[Shown], asked: Question) -> list[TwoStagePolicy]:

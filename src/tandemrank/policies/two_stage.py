@@ -150,17 +150,24 @@ class TwoStagePolicy:
         sample: bool = False,
         seed: int = 0,
         unknown: Literal["refuse", "empty"] = "refuse",
+        query_features: FeatureSource | None = None,
+        item_features: FeatureSource | None = None,
     ) -> pl.DataFrame:
         """The most likely list in outside ids: one row per query, `query_id` and `items`, top first.
 
-        `unknown`: what happens to a query that the pair does not know: all are refused, or it gets an empty list.
+        `unknown`: what happens to a query that the policy does not know: all are refused, or it gets an empty list.
 
         `sample`: a drawn list instead, one for each row by the seed: what the next round of learning needs, and what the value
         of a pair is of (`MostLikely` values the others). Give every request a seed of its own.
         `exclude`: what must not be shown, as positions (`logs.pairs.pairs_of` has them from a log), or as a frame with a
         row per pair, `query_id` and `item_id`; ids that the policy does not know are no matter.
+        `query_features`, `item_features`: tables of queries and items that the policy has not seen, which are then known by
+        their features.
         A list is shorter than K where fewer items are available to the query, and empty where none is.
         """
+        if query_features is not None or item_features is not None:
+            larger = extended(self, query_features=query_features, item_features=item_features)
+            return larger.recommend(query_ids, exclude=exclude, sample=sample, seed=seed, unknown=unknown)
         known = self.vocabulary.query_ids
         ids = known.alias("query_id") if query_ids is None else id_series("query_id", query_ids)
         if not len(ids):
