@@ -6,13 +6,13 @@ A `graded` world: 200 queries, 120 items with tastes, K = 5 shown of K2 = 30 can
 and R from .02 to .6. The log is drawn by a production pair; a new pair is `near` (production's scores, doubled for its re-
 ranker), `better` (production mixed with the truth), `far` (scores of its own) or `outside` (it shows much that production
 hardly ever shows). A `binary` world is the synthetic one of `tandemrank table` in the same size: an item is relevant or not,
-production is a factorisation that knows the mean query, and the posterior has its vectors as a prior; `better` is then the
-pair that the posterior of another log makes, 30 impressions per query long. Logs are short (10 impressions per query),
+production is a factorisation that knows the mean query, and the beliefs have its vectors as a prior; `better` is then the
+policy that the beliefs of another log make, 30 impressions per query long. Logs are short (10 impressions per query),
 middling (100) and long (1,000). Propensities are exact, or fitted to the lists. Reward models are cross-fitted by impressions,
 as in `estimate`. Printed: root mean squared error in % of the true value (that of the log's queries, each as often as it came)
 and bias in %, over all logs of all worlds; and for each estimator the geometric mean over all kinds of world but `outside`,
 over that of IPS, with a 95% interval (logs drawn with replacement, the same for all estimators). `direct_...` and `robust_...`
-are the direct method and the doubly robust estimator with each reward model: click rates by item, and the posterior with
+are the direct method and the doubly robust estimator with each reward model: click rates by item, and the beliefs with
 memory (in graded worlds, of the log alone); `robust_truth` has the true R for a reward model, which nobody has: no other can
 be expected to do better. Worlds 0 to 2 are those on which beta_ips was worked out: judge it on others.
 About an hour on one core.
@@ -32,7 +32,10 @@ from scipy.sparse import csr_matrix
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
-from tandemrank.beliefs import item_rate, posterior
+from tandemrank.beliefs import item_rate
+from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.model import Belief, RewardModel
 from tandemrank.beliefs.space import Vectors
 from tandemrank.beliefs.vectors import vectors_of
@@ -57,7 +60,7 @@ THETA = 1 / np.arange(1.0, K + 1)
 PAIRS = ("near", "better", "far", "outside")
 LENGTHS = (10, 100, 1000)  # impressions per query
 SAMPLES = 2000  # of the race for the exposures that count as true
-MODELS = ("item_rate", "posterior")
+MODELS = ("item_rate", "beliefs")
 NAMES = (
     "ips", "clipped", "self_normalised", "beta_ips", *(f"{kind}_{m}" for m in MODELS for kind in ("direct", "robust")),
     "robust_truth",
@@ -168,13 +171,18 @@ def binary_world(seed: int) -> World:
     parts = list(
         simulate(production.sample, relevance, np.arange(Q), 30 * Q, position_based(THETA), seed=derive(seed, "before"))
     )
-    known = posterior.fit(from_impressions(parts, found.task.vocabulary), THETA, vectors=vectors)
-    better = known.memory.add_to(known.log_odds(np.arange(Q)), np.arange(Q))
+    known = believed(from_impressions(parts, found.task.vocabulary), vectors).matrix(np.arange(Q))[:, :-1]
+    better = np.log(known / (1 - known))
     rng = np.random.default_rng(seed)
     strange = 0.8 * rng.normal(size=(Q, D)) + 0.3 * live
     scores = {"near": (live, 2 * live), "better": (better, better), "far": (strange, strange)}
     rho = {name: exposure(*both) for name, both in scores.items()}
     return World(relevance.toarray().astype(np.float64), production, exposure(live, live, D), rho, vectors)
+
+
+def believed(log: Feedback, vectors: Vectors | None) -> Beliefs:
+    """The beliefs of a log."""
+    return fit(Counts.of([log], THETA), production=vectors)
 
 
 KINDS = {"graded": world, "binary": binary_world}
@@ -216,7 +224,7 @@ def fitted_models(one: Feedback, other: Feedback, of: World) -> Fitted:
     return {
         "truth": (truth, truth),
         "item_rate": (item_rate.reward_model(other, THETA), item_rate.reward_model(one, THETA)),
-        "posterior": (posterior.fit(other, THETA, vectors=vectors), posterior.fit(one, THETA, vectors=vectors)),
+        "beliefs": (believed(other, vectors), believed(one, vectors)),
     }
 
 

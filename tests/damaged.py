@@ -230,7 +230,9 @@ file_cases(
         "has lists": (changed(x=[[1.0]] * D), "column x"),
         "has times": (changed(x=pl.lit("2020-01-01").str.to_datetime()), "column x"),
         "has an infinite number": (changed(x=[float("inf")] * D), "row 0, column x"),
-        "lacks items of the log": Between(rewritten(lambda frame: frame[:2]), "column item_id: 6 ids (first: 2, 3, 4)"),
+        "has a row for nobody of the log": Between(
+            rewritten(lambda frame: frame.with_columns(pl.col("item_id") + 10**6)), "got rows for none of them"
+        ),
         "has no rows": rewritten(lambda frame: frame[:0]),
     },
     with_features,
@@ -683,13 +685,15 @@ USAGE = {
     "a table of half an impression": ["table", "--impressions", "0.5"],
     "learning over a saved policy": ["learn", "--logs", "LOG", "--out", "POLICY"],
     "learning into the log": ["learn", "--logs", "LOG", "--out", "LOG"],
-    "learning from two starts": ["learn", "--logs", "LOG", "--start", "POLICY", "--item-features", "FEATURES"],
+    "learning from two starts": [
+        *["learn", "--logs", "LOG", "--start", "POLICY"],
+        *["--item-embeddings", "EMBEDDINGS", "--query-embeddings", "EMBEDDINGS"],
+    ],
     "learning from half the embeddings": ["learn", "--logs", "LOG", "--item-embeddings", "EMBEDDINGS"],
     "learning with more places than candidates": [
         *["learn", "--logs", "LOG", "--set", "list_length=5", "--candidates", "4", "--propensity", "frequency"]
     ],
-    "learning with a switch without effect": ["learn", "--logs", "LOG", "--set", "epochs=3"],
-    "learning beliefs from features": ["learn", "--logs", "LOG", "--method", "beliefs", "--item-features", "FEATURES"],
+    "learning with a switch without effect": ["learn", "--logs", "LOG", "--method", "beliefs", "--set", "epochs=3"],
     "learning without propensities": ["learn", "--logs", "LOG", "--propensity", "logged"],
     "learning exactly without a logger": ["learn", "--logs", "LOG", "--propensity", "exact"],
     "learning from ratings": ["learn", "--logs", "RATINGS"],

@@ -311,7 +311,7 @@ def test_learn_with_a_generator_and_dropout() -> None:
 
 
 def test_learn_refuses_what_is_no_model() -> None:
-    with pytest.raises(ConfigError, match=r"ranker: expected a model made of tr.Ranker; got Linear"):
+    with pytest.raises(ConfigError, match="ranker: expected a Scorer or None; got Linear"):
         tr.learn(log_of(50), ranker=nn.Linear(8, 1))
     with pytest.raises(ConfigError, match="expected method or methods; got both"):
         tr.learn(log_of(50), method="joint", methods=["joint"])

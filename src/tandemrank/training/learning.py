@@ -175,9 +175,6 @@ def _asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
 
 def _plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
     """The plan with its methods; refuses what cannot be done, and switches without effect."""
-    for name, stage in (("generator", plan.generator), ("ranker", plan.ranker)):
-        if stage is not None and not isinstance(stage, Scorer):
-            raise ConfigError(f"{name}: expected a model made of tr.{name.title()}; got {type(stage).__name__}.")
     chooses = AUTO in asked
     if chooses and len(set(asked)) > 1:
         raise ConfigError("the method auto tries the others itself: give it alone.")

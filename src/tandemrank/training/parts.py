@@ -176,4 +176,9 @@ def _with_table(ids: pl.Series, table: object, id_column: str) -> pl.Series:
         raise DataError(
             f"column {id_column}: {own.dtype} in the log, {more.dtype} in the features. Convert them to the same type."
         )
+    if not more.is_in(own.implode()).any():
+        raise DataError(
+            f"column {id_column}: expected features of ids of the log (first: {own[0]!r}); got rows for none of them (first: "
+            f"{more[0]!r}). Check that both come from the same data."
+        )
     return pl.concat([own.rename(id_column), more]).unique().sort()
