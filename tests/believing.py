@@ -5,9 +5,9 @@ import polars as pl
 import torch
 
 from tandemrank._base.ids import Vocabulary
-from tandemrank.beliefs.features import Pairs, Side
+from tandemrank.beliefs.features import PairNumbers, Side
 from tandemrank.beliefs.models import FeatureModel, Towers
-from tandemrank.beliefs.scorer import Believed, Nobody, Spread, generator_of
+from tandemrank.beliefs.scorer import BeliefSpread, Believed, Nobody, generator_of
 from tandemrank.policies import features as tables
 from tandemrank.policies.memory import Memory
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -47,7 +47,7 @@ def believed(Q: int = 6, D: int = 8, *, seed: int = 1, entries: bool = True) -> 
         sides = _side(queries(Q), "query_id"), _side(items(D), "item_id")
         model = Towers((sides[0].width, sides[1].width, 0)).requires_grad_(False)
         torch.nn.init.normal_(model.level.weight)
-    f = FeatureModel(model, *sides, Pairs(0, 0, D))
+    f = FeatureModel(model, *sides, PairNumbers(0, 0, D))
     x, y = rng.normal(size=(Q, F)), rng.normal(size=(D, F))
     y[:, -1] = 1
     opinions = [
@@ -61,7 +61,7 @@ def believed(Q: int = 6, D: int = 8, *, seed: int = 1, entries: bool = True) -> 
     query[-1], item[F - 1] = 1, 1
     places = (F, F + OPINION), (F + OPINION, width - 1)
     nobody = Nobody(query, item, (1.0, 0.5), *places, weight=0.5)
-    spread = Spread(0.7, rng.random(Q).astype(np.float32), rng.random(D).astype(np.float32))
+    spread = BeliefSpread(0.7, rng.random(Q).astype(np.float32), rng.random(D).astype(np.float32))
     own = rng.random((Q, D)) < (0.3 if entries else 0)
     first = np.append(0, np.cumsum(own.sum(1)))
     memory = Memory(first, np.nonzero(own)[1].astype(np.int32), rng.normal(size=int(own.sum())).astype(np.float32), D)

@@ -206,7 +206,7 @@ def _functions(good: Path, place: Path) -> dict[str, tuple[Callable[..., Any], d
             {
                 "log": log,
                 "config": "made",
-                "switches": {"training": {"epochs": 1}},
+                "switches": {"candidates": 5, "training": {"epochs": 1}},
                 "methods": ["joint"],
                 "start": None,
             },

@@ -5,7 +5,7 @@ import polars as pl
 
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import Counts
-from tandemrank.beliefs.features import Clicks, Encoded, Features, Pairs, PairTable, side_of
+from tandemrank.beliefs.features import Clicks, Encoded, Features, PairNumbers, PairTable, side_of
 from tandemrank.beliefs.grades import Grades
 from tandemrank.beliefs.model_fit import KNOWN, Lesson
 
@@ -45,7 +45,7 @@ def lesson_of(counts: Counts, features: Features, grades: Grades) -> Lesson:
         grades=grades,
         query=query,
         item=item,
-        pairs=Pairs.of(features.pair, D),
+        pairs=PairNumbers.of(features.pair, D),
         q=counts.query,
         d=counts.item,
         s=np.full(n, -1.0),

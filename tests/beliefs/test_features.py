@@ -9,7 +9,7 @@ from beliefs.lessons import TABLES, D, Q, counts_of, lesson_of, pair_table
 from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs import features as module
 from tandemrank.beliefs.counts import Counts
-from tandemrank.beliefs.features import Clicks, Features, Pairs, PairTable, leaks, ridge, side_of
+from tandemrank.beliefs.features import Clicks, Features, PairNumbers, PairTable, leaks, ridge, side_of
 from tandemrank.beliefs.features import pair_table as pairs_of
 from tandemrank.beliefs.grades import Grades
 from tandemrank.errors import DataError, InputError
@@ -113,10 +113,10 @@ def test_features_that_say_nothing_suggest_next_to_nothing() -> None:
 
 def test_numbers_of_pairs_are_standardised_and_0_where_there_are_none() -> None:
     table = PairTable(np.array([1, 0]), np.array([0, 2]), np.array([[3.0, np.nan], [1.0, 7.0]]), ("near", "same"))
-    pairs = Pairs.of(table, 4)
+    pairs = PairNumbers.of(table, 4)
     found = pairs.at(torch.tensor([0, 1, 1, 0]), torch.tensor([2, 0, 1, 3]))
     assert torch.equal(found, torch.tensor([[-1.0, 0, 1], [1, 0, 1], [0, 0, 0], [0, 0, 0]]))
-    assert Pairs.of(None, 4).at(torch.tensor([0]), torch.tensor([1])).shape == (1, 0)
+    assert PairNumbers.of(None, 4).at(torch.tensor([0]), torch.tensor([1])).shape == (1, 0)
 
 
 def test_a_table_of_pairs_is_read_by_ids_and_refused_where_it_is_wrong() -> None:

@@ -17,7 +17,7 @@ from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.grades import Grades
 from tandemrank.beliefs.models import ProductModel
 from tandemrank.beliefs.space import Vectors
-from tandemrank.beliefs.turns import Judged
+from tandemrank.beliefs.turns import JudgedPairs
 from tandemrank.errors import InputError, LogError
 
 
@@ -216,8 +216,8 @@ def test_the_bit_is_chosen_only_where_it_is_surely_likelier(n: int, is_bit: bool
     held = np.arange(len(counts.query)) % 10 == 0
     search = fitting.Search(counts, np.zeros((len(counts.query), 3)), held, given, 0)
 
-    def score(chosen: Chosen) -> Judged:
-        return Judged(np.full(n, float(chosen.grades.is_bit)), np.zeros(n), np.eye(1))
+    def score(chosen: Chosen) -> JudgedPairs:
+        return JudgedPairs(np.full(n, float(chosen.grades.is_bit)), np.zeros(n), np.eye(1))
 
     search.score = score  # type: ignore[method-assign]
     assert search.best(Grades.bit(0.9, 0.1)).grades.is_bit == is_bit

@@ -13,7 +13,17 @@ from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.grades import Grades
-from tandemrank.beliefs.model_fit import KNOWN, NEW_ITEM, NEW_QUERY, Choice, Fit, choose, log_likelihood, surely, train
+from tandemrank.beliefs.model_fit import (
+    KNOWN,
+    NEW_ITEM,
+    NEW_QUERY,
+    Fit,
+    ModelChoice,
+    choose,
+    log_likelihood,
+    surely,
+    train,
+)
 
 
 @pytest.mark.parametrize("grades", [Grades.bit(0.8, 0.1), Grades(np.array([0.1, 0.3, 0.6]), 0.7)])
@@ -56,7 +66,7 @@ def test_a_kind_is_chosen_where_it_helps_and_none_where_there_is_nothing_to_find
     noise = replace(c, clicks=rng.binomial(c.shown.astype(np.int64), 0.3).astype(np.float64))
     lesson, judge = lessons(counts=noise)
     lesson, judge = (replace(x, s=np.full(len(x.q), np.log(0.3 / 0.7))) for x in (lesson, judge))
-    assert choose(lesson, judge, among, 0) == Choice()
+    assert choose(lesson, judge, among, 0) == ModelChoice()
 
 
 def test_the_highest_gain_of_known_pairs_is_chosen_and_new_ones_decide_for_themselves() -> None:
@@ -69,8 +79,8 @@ def test_the_highest_gain_of_known_pairs_is_chosen_and_new_ones_decide_for_thems
         return 5, lambda a, b, n, seed: Fit(None, 3, gains)
 
     among = {"low": learner(1.0, 9.0, 9.0), "best": learner(2.0, 1.0, -1.0), "worst": learner(-1.0, 9.0, 9.0)}
-    assert choose(lesson, judge, among, 0) == Choice("best", 3, (True, False))
-    assert choose(lesson, judge, {"worst": among["worst"]}, 0) == Choice()
+    assert choose(lesson, judge, among, 0) == ModelChoice("best", 3, (True, False))
+    assert choose(lesson, judge, {"worst": among["worst"]}, 0) == ModelChoice()
 
 
 def test_the_best_kind_may_be_better_without_the_users_columns() -> None:
@@ -83,7 +93,7 @@ def test_the_best_kind_may_be_better_without_the_users_columns() -> None:
 
     assert choose(lesson, judge, {"linear": (5, fit_)}, 0).name == "linear without features"
     assert seen == [lesson.sizes, (lesson.query.known + lesson.query.F, lesson.item.known + lesson.item.F, 0)]
-    f = train(Choice("linear without features", 3), lesson, model_fit.learners("linear"), 0)
+    f = train(ModelChoice("linear without features", 3), lesson, model_fit.learners("linear"), 0)
     assert f.model.sizes == seen[1]
     assert np.isfinite(f.matrix(np.arange(Q))).all()
 

@@ -32,7 +32,7 @@ class Mine(nn.Module):
 def fitted(kind: str, features: Features | None = None) -> FeatureModel:
     lesson = lesson_of(counts_of(), features or Features(**TABLES, pair=pair_table()), GRADES)
     among = model_fit.learners(Mine() if kind == "own" else kind)
-    return model_fit.train(model_fit.Choice(kind, 80 if kind == "trees" else 10, (True, True)), lesson, among, 0)
+    return model_fit.train(model_fit.ModelChoice(kind, 80 if kind == "trees" else 10, (True, True)), lesson, among, 0)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "own"])

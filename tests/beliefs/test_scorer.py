@@ -33,7 +33,7 @@ def test_the_scores_are_their_formula() -> None:
 
 def test_a_model_that_is_no_product_is_added_at_the_pairs() -> None:
     from tandemrank.beliefs.models import FeatureModel, Network
-    from tandemrank.beliefs.scorer import Believed, Spread
+    from tandemrank.beliefs.scorer import BeliefSpread, Believed
 
     plain = believing.believed(entries=False)
     f = plain.f
@@ -41,7 +41,7 @@ def test_a_model_that_is_no_product_is_added_at_the_pairs() -> None:
     torch.nn.init.normal_(network.out[2].weight, generator=torch.Generator().manual_seed(3))
     other = FeatureModel(network, f.query, f.item, f.pairs)
     keep = [*range(5), 22]  # without the columns of the product
-    spread = Spread(0.7, plain.query_spread.numpy(), plain.item_spread.numpy())
+    spread = BeliefSpread(0.7, plain.query_spread.numpy(), plain.item_spread.numpy())
     nobody = plain._nobody()
     short = type(nobody)(nobody.query[keep], nobody.item[keep], nobody.spread, nobody.opinion, (5, 5), nobody.weight)
     scorer = Believed(plain.queries.numpy()[:, keep], plain.items.numpy()[:, keep], spread, plain.memory, short, other)

@@ -29,7 +29,7 @@ def turned(tmp_path_factory):
 
     def decide(new, live, log, seed):
         found = really_decide(new, live, log, seed)
-        return live_loop.Gate("canary" if len(learned) == 1 else "do not", found.why, 0.5)
+        return live_loop.LiveGate("canary" if len(learned) == 1 else "do not", found.why, 0.5)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_loop, "learn_live", learn)

@@ -217,6 +217,8 @@ def test_where_all_items_are_candidates_there_is_one_stage(world) -> None:
     assert found.policy.generator is found.policy.ranker
     assert not found.was_trained
     assert "of one stage" in training_report.made(found)
+    with pytest.raises(ConfigError, match="the method joint would have no effect: all 60 items are candidates"):
+        learn(world.frame.head(2000), methods=["joint"], logging_policy=world.production)
 
 
 def test_the_start_is_not_taken_for_the_policy_that_drew_the_log(world) -> None:

@@ -298,7 +298,7 @@ def ridge(x: NDArray[np.floating], y: Floats) -> Floats:
     return found
 
 
-class Pairs(nn.Module):
+class PairNumbers(nn.Module):
     """Numbers of pairs: standardised, then a 1; of a pair without a row all 0.
 
     Buffers: key [n], sorted, query D + item; values [n, J + 1].
@@ -314,7 +314,7 @@ class Pairs(nn.Module):
         self.register_buffer("values", torch.zeros(n, J + 1 if n else 0))
 
     @classmethod
-    def of(cls, table: PairTable | None, D: int) -> "Pairs":
+    def of(cls, table: PairTable | None, D: int) -> "PairNumbers":
         """Of a table; a missing number is the mean."""
         if table is None or not len(table.query):
             return cls(0, 0, D)
@@ -360,7 +360,7 @@ def leaks(features: Features, counts: Counts) -> tuple[str, ...]:
     columns = [(name, side.numbers[at, j]) for side, at in zip(sides, (q, d), strict=True)
                for j, name in enumerate(c.name for c in side.encoder.numeric)]  # fmt: skip
     if features.pair is not None:
-        values = Pairs.of(features.pair, counts.D).at(torch.from_numpy(q), torch.from_numpy(d)).numpy()
+        values = PairNumbers.of(features.pair, counts.D).at(torch.from_numpy(q), torch.from_numpy(d)).numpy()
         columns += [(name, values[:, j]) for j, name in enumerate(features.pair.names)]
     return tuple(
         f"The feature {name} alone tells clicked pairs from the others. Check that it is known before the click."

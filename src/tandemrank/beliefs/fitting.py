@@ -21,17 +21,17 @@ from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
 from tandemrank.beliefs.counts import TIMES, Counts
-from tandemrank.beliefs.features import Features, Pairs, leaks
+from tandemrank.beliefs.features import Features, PairNumbers, leaks
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.space import Vectors, from_production
 from tandemrank.beliefs.turns import (
-    Fitted,
+    FirstStep,
+    FittedBelief,
     Given,
-    Judged,
+    JudgedPairs,
     Part,
-    Start,
     judge_of,
     judged,
     lesson_of,
@@ -98,10 +98,10 @@ class Search:
         self.counts, self.X, self.held, self.given, self.seed = counts, X, held, given, seed
         self.rate = float(counts.C.sum() + 0.5) / float(counts.E.sum() + 1)
         self.parts = [(counts.only(kept), X[kept]) for kept in (~held, held)]
-        self.starts: dict[tuple[float, float], Start] = {}  # by spread and level
+        self.starts: dict[tuple[float, float], FirstStep] = {}  # by spread and level
         self.tried: list[tuple[Chosen, float]] = []
 
-    def score(self, chosen: Chosen) -> Judged:
+    def score(self, chosen: Chosen) -> JudgedPairs:
         """How likely the held-out pairs are."""
         train, judge = (Part.of(counts, chosen.grades, X) for counts, X in self.parts)
         key = chosen.grades.spread, chosen.level
@@ -123,10 +123,10 @@ class Search:
             best, score = other
         return self._moved(best, score.terms) if best.source == "log" else self._moved_surely(best, score)
 
-    def _scored(self, chosen: Chosen) -> tuple[Chosen, Judged]:
+    def _scored(self, chosen: Chosen) -> tuple[Chosen, JudgedPairs]:
         return chosen, self.score(chosen)
 
-    def _graded(self) -> tuple[Chosen, Judged]:
+    def _graded(self) -> tuple[Chosen, JudgedPairs]:
         """The spread, from its usual value on, in the direction that helps."""
         start = best = self._scored(Chosen.log(Grades.graded(self.rate, SPREADS[FIRST])))
         for others in (SPREADS[FIRST - 1 :: -1], SPREADS[FIRST + 1 :]):
@@ -148,7 +148,7 @@ class Search:
                     break
         return best
 
-    def _moved_surely(self, best: Chosen, score: Judged) -> Chosen:
+    def _moved_surely(self, best: Chosen, score: JudgedPairs) -> Chosen:
         """Shapes of production's directions: a move only where held-out pairs, the relevant ones above all, become surely
         likelier. Shapes that a short log cannot tell apart differ in the lists they give."""
         weight, terms = sigmoid(score.s), score.terms
@@ -243,7 +243,7 @@ def fit(
     )
 
 
-def _inputs(counts: Counts, choice: Choice, given: Given, fitted: Fitted) -> Input:
+def _inputs(counts: Counts, choice: Choice, given: Given, fitted: FittedBelief) -> Input:
     """What production's choice and f say, also of queries and items that the log has not seen, if they have features."""
     sides = sides_of(counts, given)
     a, b = (
@@ -273,7 +273,7 @@ def _given(
     given = Given(
         query=query,
         item=item,
-        pairs=Pairs.of(features.pair, counts.D),
+        pairs=PairNumbers.of(features.pair, counts.D),
         opinion=choice.opinion,
         seen=(choice.places > 0, np.bincount(counts.item, minlength=counts.D) > 0),
         learners=learners,

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tandemrank.beliefs.features import Floats32, Pairs, Side
+from tandemrank.beliefs.features import Floats32, PairNumbers, Side
 from tandemrank.beliefs.grades import Grades
 from tandemrank.beliefs.models import FeatureModel, InputModel, Linear, Network, Own, Towers, Trees, one_thread
 
@@ -45,7 +45,7 @@ class Lesson:
     grades: Grades
     query: Side
     item: Side
-    pairs: Pairs
+    pairs: PairNumbers
     q: Items
     d: Items
     s: Floats
@@ -218,7 +218,7 @@ def learners(wanted: str | nn.Module | None) -> dict[str, tuple[int, Learner]]:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ModelChoice:
     """The kind of f, how long it is trained, and whether it is used of new queries and of new items."""
 
     name: str = "none"
@@ -226,17 +226,17 @@ class Choice:
     of_new: tuple[bool, bool] = (False, False)
 
 
-def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> Choice:
+def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> ModelChoice:
     """The kind of f; none where none surely helps. The best kinds are tried without the user's columns, too."""
     lesson = lesson.at_most(CHOOSING, seed)
-    tried: list[tuple[float, Choice]] = [(0.0, Choice())]
+    tried: list[tuple[float, ModelChoice]] = [(0.0, ModelChoice())]
 
     def attempt(name: str, lesson: Lesson, judge: Lesson) -> None:
         epochs, fit = among[name.removesuffix(WITHOUT)]
         found = fit(lesson, judge, epochs, seed)
         known, *of_new = (surely(found.gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
         value = judge.value(found.gains) if known else -np.inf
-        tried.append((value, Choice(name, found.epochs, (of_new[0], of_new[1]))))
+        tried.append((value, ModelChoice(name, found.epochs, (of_new[0], of_new[1]))))
 
     narrow = replace(lesson, features=False), replace(judge, features=False)
     has_features = lesson.sizes != narrow[0].sizes
@@ -256,7 +256,7 @@ def surely(gains: Floats, errors: float = SURE) -> bool:
     return bool(gains.sum() > errors * np.sqrt(np.square(gains).sum()))
 
 
-def train(choice: Choice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:
+def train(choice: ModelChoice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:
     """A model of the kind and length that were chosen."""
     with one_thread():
         lesson = replace(lesson.at_most(ENOUGH, seed), features=not choice.name.endswith(WITHOUT))

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tandemrank.beliefs.features import Pairs, Side
+from tandemrank.beliefs.features import PairNumbers, Side
 from tandemrank.errors import ConfigError, PolicyError
 
 Floats = NDArray[np.float64]
@@ -201,21 +201,21 @@ class FeatureModel(nn.Module):
     """
 
     def __init__(
-        self, model: InputModel, query: Side, item: Side, pairs: Pairs, of_new: tuple[bool, bool] = (True, True)
+        self, model: InputModel, query: Side, item: Side, pairs: PairNumbers, of_new: tuple[bool, bool] = (True, True)
     ) -> None:
         super().__init__()
         self.model, self.query, self.item, self.pairs, self.of_new = model, query, item, pairs, of_new
 
     def spec(self) -> dict[str, Any]:
         """What `from_spec` needs, plain JSON; with `state_dict` it is all of f."""
-        parts: dict[str, InputModel | Side | Pairs]
+        parts: dict[str, InputModel | Side | PairNumbers]
         parts = {"model": self.model, "query": self.query, "item": self.item, "pairs": self.pairs}
         return {name: part.spec() for name, part in parts.items()} | {"of_new": list(self.of_new)}
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], module: nn.Module | None = None) -> "FeatureModel":
         """f of a spec, its tensors still to be loaded (`load_state_dict`)."""
-        model, pairs = model_from(spec["model"], module), Pairs(**spec["pairs"])
+        model, pairs = model_from(spec["model"], module), PairNumbers(**spec["pairs"])
         queries, items = spec["of_new"]
         return cls(model, Side(**spec["query"]), Side(**spec["item"]), pairs, (queries, items))
 
@@ -286,7 +286,7 @@ class FeatureModel(nn.Module):
     def with_queries(self, rows: Tensor) -> "FeatureModel":
         """f of other queries, none of which has numbers of pairs.  Shapes: rows [n, J]."""
         query = self.query.with_rows(rows, torch.zeros(len(rows), dtype=torch.bool))
-        return FeatureModel(self.model, query, self.item, Pairs(0, 0, self.pairs.D), self.of_new)
+        return FeatureModel(self.model, query, self.item, PairNumbers(0, 0, self.pairs.D), self.of_new)
 
     def with_items(self, rows: Tensor) -> "FeatureModel":
         """f of more items.  Shapes: rows [n, J]."""
@@ -294,7 +294,7 @@ class FeatureModel(nn.Module):
             raise PolicyError("numbers of pairs are of the items of the log: no more items can be added.")
         seen = torch.cat([self.item.seen, torch.zeros(len(rows), dtype=torch.bool)])
         more = self.item.with_rows(torch.cat([self.item.rows, rows]), seen)
-        return FeatureModel(self.model, self.query, more, Pairs(0, 0, len(more.rows)), self.of_new)
+        return FeatureModel(self.model, self.query, more, PairNumbers(0, 0, len(more.rows)), self.of_new)
 
     def joined(self, other: "FeatureModel") -> "FeatureModel":
         """f of our queries, then of the other's, with the other's items."""

@@ -40,7 +40,7 @@ LEAST = 1e-9  # of a chance, whose log-odds are taken
 
 
 @dataclass(frozen=True)
-class Spread:
+class BeliefSpread:
     """How far relevance spreads around its mean, and how well the means are known: v_q v_d.  Shapes: query [Q]; item [D]."""
 
     around: float
@@ -78,7 +78,7 @@ class Believed(Listing):
         self,
         queries: NDArray[Any],
         items: NDArray[Any],
-        spread: Spread,
+        spread: BeliefSpread,
         memory: Memory,
         nobody: Nobody,
         f: FeatureModel | None = None,
@@ -148,7 +148,7 @@ class Believed(Listing):
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> "Believed":
         Q, D, F = spec["Q"], spec["D"], spec["F"]
-        spread = Spread(float(spec["spread"]), np.zeros(Q, np.float32), np.zeros(D, np.float32))
+        spread = BeliefSpread(float(spec["spread"]), np.zeros(Q, np.float32), np.zeros(D, np.float32))
         n = {name: tuple(x) if isinstance(x, list) else float(x) for name, x in spec["nobody"].items()}
         query, item = np.zeros(F, np.float32), np.zeros(F, np.float32)
         f = None if spec["features"] is None else FeatureModel.from_spec(spec["features"])
@@ -182,7 +182,7 @@ class Believed(Listing):
                     x[:, slice(*self.nobody.f)] = f.model.queries(rows[:, : f.model.sizes[0]])  # type: ignore[operator]
         elif features is not None:
             raise PolicyError("this policy was learned without features: leave them out.")
-        spread = Spread(self.around, np.full(n, self.nobody.spread[0], np.float32), self.item_spread.numpy())
+        spread = BeliefSpread(self.around, np.full(n, self.nobody.spread[0], np.float32), self.item_spread.numpy())
         none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
         return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f, self._both())
 
@@ -198,7 +198,7 @@ class Believed(Listing):
                 if self.is_product and f.of_new[1]:
                     y[:, slice(*self.nobody.f)] = f.model.items(rows[:, : f.model.sizes[1]])  # type: ignore[operator]
         item = np.append(self.item_spread.numpy(), np.full(n, self.nobody.spread[1], np.float32))
-        spread = Spread(self.around, self.query_spread.numpy(), item)
+        spread = BeliefSpread(self.around, self.query_spread.numpy(), item)
         memory, items = replace(self.memory, D=self.D + n), torch.cat([self.items, y]).numpy()
         return Believed(self.queries.numpy(), items, spread, memory, self._nobody(), f, self._both())
 
@@ -210,7 +210,7 @@ class Believed(Listing):
         queries = torch.cat([self.queries, other.queries]).numpy()
         query = torch.cat([self.query_spread, other.query_spread]).numpy()
         f = None if self.f is None or other.f is None else self.f.joined(other.f)
-        spread = Spread(self.around, query, other.item_spread.numpy())
+        spread = BeliefSpread(self.around, query, other.item_spread.numpy())
         memory = self._joined_memory(other)
         return Believed(queries, other.items.numpy(), spread, memory, self._nobody(), f, self._both())
 
@@ -236,7 +236,7 @@ class Believed(Listing):
 def ranker_of(beliefs: Beliefs) -> Believed:
     """The re-ranker: the log-odds of the expected relevance.  Shapes: queries [Q, F + 1], items [D, F + 1]."""
     x, y, level = beliefs.product()
-    spread = Spread(
+    spread = BeliefSpread(
         beliefs.chosen.grades.spread, beliefs.query_spread.astype(np.float32), beliefs.item_spread.astype(np.float32)
     )
     queries = np.column_stack([x, np.ones(len(x), np.float32)])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Chosen
 from tandemrank.beliefs.counts import Counts
-from tandemrank.beliefs.features import Clicks, Encoded, Pairs, Side, side_of
+from tandemrank.beliefs.features import Clicks, Encoded, PairNumbers, Side, side_of
 from tandemrank.beliefs.grades import Floats32, Grades, sigmoid
 from tandemrank.beliefs.levels import Levels, item_levels
 from tandemrank.beliefs.model_fit import Learner, Lesson
@@ -38,7 +38,7 @@ class Given:
 
     query: Encoded
     item: Encoded
-    pairs: Pairs
+    pairs: PairNumbers
     opinion: tuple[Floats, Floats]
     seen: tuple[Mask, Mask]
     learners: dict[str, tuple[int, Learner]]
@@ -86,7 +86,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Start:
+class FirstStep:
     """Levels and production's choice: all that comes before f and the vectors.
 
     `flat` and `beta`: the levels as a space without directions.  Shapes: beta [Q, 1]; w [3]; centre [D, 3].
@@ -103,7 +103,7 @@ class Start:
         found: Floats = part.X @ self.w - (self.centre @ self.w)[part.counts.item]
         return found
 
-    def weighed(self, part: Part, f: Floats) -> "Start":
+    def weighed(self, part: Part, f: Floats) -> "FirstStep":
         """With the weights of production's choice anew, given f: what features say production often knows.
 
         Shapes: f [pairs].
@@ -111,14 +111,14 @@ class Start:
         return replace(self, w=weights(part, self.flat, self.beta, self.centre, f))
 
 
-def started(part: Part, level: float, given: Given) -> Start:
+def started(part: Part, level: float, given: Given) -> FirstStep:
     """Levels of items and queries, and the weights of production's choice."""
     c, D = part.counts, part.counts.D
     # An item's level is that of its examinations, so production's choice counts from their mean.
     sums = np.column_stack([np.bincount(c.item, c.E * column, D) for column in part.X.T])
     centre = (sums + c.E @ part.X / c.E.sum()) / (c.sums(c.item, c.E, D)[:, None] + 1)
     levels, flat, beta = levelled(part, level, given)
-    return Start(levels, flat, beta, weights(part, flat, beta, centre), centre)
+    return FirstStep(levels, flat, beta, weights(part, flat, beta, centre), centre)
 
 
 def levelled(part: Part, level: float, given: Given) -> tuple[Levels, Space, Floats]:
@@ -165,7 +165,7 @@ def sides_of(c: Counts, given: Given, apart: tuple[Mask, Mask] | None = None) ->
 
 
 def lesson_of(
-    part: Part, start: Start, level: float, given: Given, seed: int, apart: tuple[Mask, Mask] | None = None
+    part: Part, start: FirstStep, level: float, given: Given, seed: int, apart: tuple[Mask, Mask] | None = None
 ) -> Lesson:
     """The pairs as a model of features sees them; queries and items that are `apart` count as not seen.
 
@@ -199,7 +199,7 @@ def lesson_of(
     )
 
 
-def judge_of(part: Part, start: Start, lesson: Lesson, held: Mask, apart: tuple[Mask, Mask]) -> Lesson:
+def judge_of(part: Part, start: FirstStep, lesson: Lesson, held: Mask, apart: tuple[Mask, Mask]) -> Lesson:
     """The pairs that judge f: some of known queries and items, those of queries that are apart, and of items.
 
     Of the latter f sees no more than of a query or an item that the log has not seen. All were shown, so production's choice
@@ -225,10 +225,10 @@ def judge_of(part: Part, start: Start, lesson: Lesson, held: Mask, apart: tuple[
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedBelief:
     """All of a belief but its memory; `seen` is what it was fitted to.  Shapes: x [Q, F + 1]."""
 
-    start: Start
+    start: FirstStep
     model: FeatureModel | None
     space: Space
     x: Floats
@@ -240,13 +240,13 @@ class Fitted:
         return found if self.model is None else found + self.model.at(c.query, c.item)
 
 
-def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: Start | None = None) -> Fitted:
+def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: FirstStep | None = None) -> FittedBelief:
     """The belief of some pairs, with the constants that were chosen; `start`: levels and choice, if they are known."""
     start = start or started(part, chosen.level, given)
     c, model, other = part.counts, None, start.choice(part)
     if chosen.model != "none":
         lesson = lesson_of(part, start, chosen.level, given, seed)
-        kind = model_fit.Choice(chosen.model, chosen.epochs, chosen.of_new)
+        kind = model_fit.ModelChoice(chosen.model, chosen.epochs, chosen.of_new)
         model = model_fit.train(kind, lesson, given.learners, seed)
         f = model.at(c.query, c.item)
         start = start.weighed(part, f)
@@ -258,11 +258,11 @@ def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: Start | N
         mean = steps.spread_of(space, seen, c.rows, x).mean
         space = steps.item_step(space, seen, x, mean, prior)
         x = steps.query_step(space, seen, c.rows, x)
-    return Fitted(start, model, space, x, seen)
+    return FittedBelief(start, model, space, x, seen)
 
 
 def directions_of(
-    seen: Seen, c: Counts, start: Start, chosen: Chosen, given: Given, seed: int
+    seen: Seen, c: Counts, start: FirstStep, chosen: Chosen, given: Given, seed: int
 ) -> tuple[Space, ItemPrior]:
     """Where the directions begin, and what is known of them: production's, which are trusted; or those of the log."""
     g, before = start.levels.after, start.levels.before
@@ -281,7 +281,7 @@ def directions_of(
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedPairs:
     """Log-likelihood of each held-out pair, its s, and the mean covariance of the vectors.  Shapes: terms, s [pairs]."""
 
     terms: Floats
@@ -289,10 +289,10 @@ class Judged:
     covariance: Floats
 
 
-def judged(fitted: Fitted, held: Part) -> Judged:
+def judged(fitted: FittedBelief, held: Part) -> JudgedPairs:
     """How likely held-out pairs are."""
     c = held.counts
     s = fitted.space.s(c.query, c.item, fitted.x) + fitted.other(held)
     # A query of which all pairs are held out is as unknown as any.
     spread = steps.spread_of(fitted.space, fitted.seen, c.rows, fitted.x, c)
-    return Judged(held.grades.marginal(s, spread.asked, held.L) + held.best[held.kind], s, spread.mean)
+    return JudgedPairs(held.grades.marginal(s, spread.asked, held.L) + held.best[held.kind], s, spread.mean)

@@ -64,7 +64,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Gate:
+class LiveGate:
     """What the gate says ("ship", "canary" or "do not"), why, and the share of the traffic that it allows."""
 
     call: str
@@ -148,7 +148,7 @@ def run(
     with started(str(folder / "policies" / "round-0"), *options, token=token) as (url, _):
         say(f"the server answers at {url}")
         client = Client(url, token=token)
-        loop = _Loop(folder, Users(world, client, derive(seed, "users") % 2**32), first, size, seed, say)
+        loop = _Rounds(folder, Users(world, client, derive(seed, "users") % 2**32), first, size, seed, say)
         rounds = tuple(loop.turn(number) for number in range(1, size.rounds + 1))
         last, _ = loop.stage(size.rounds + 1, "log", size.log // 4)
         client.close()
@@ -168,14 +168,14 @@ def learn_live(log: pl.DataFrame, live: TwoStagePolicy, seed: int) -> TwoStagePo
     return learning.learn(log, config, start=Start(live), seed=seed).policy
 
 
-def decide_live(new: TwoStagePolicy, live: TwoStagePolicy, log: pl.DataFrame, seed: int) -> Gate:
+def decide_live(new: TwoStagePolicy, live: TwoStagePolicy, log: pl.DataFrame, seed: int) -> LiveGate:
     """The gate, on impressions that no training saw."""
     found = decision.decide({"new": new}, log, against=live, seed=seed)
     [one] = found.candidates
-    return Gate(str(found.call), one.reasons[0], 0.5 if one.canary is None else one.canary.share)
+    return LiveGate(str(found.call), one.reasons[0], 0.5 if one.canary is None else one.canary.share)
 
 
-class _Loop:
+class _Rounds:
     """The rounds; `live` is the policy that answers now."""
 
     def __init__(
@@ -198,7 +198,7 @@ class _Loop:
             return Round(number=number, call=gate.call, why=gate.why, clicks_before=before)
         return self._canary(number, new, gate, before)
 
-    def _canary(self, number: int, policy: TwoStagePolicy, gate: Gate, before: float) -> Round:
+    def _canary(self, number: int, policy: TwoStagePolicy, gate: LiveGate, before: float) -> Round:
         name = f"round-{number}"
         policy.save(self.folder / "policies" / name)
         new = self.client.call("POST", "/policies", {"folder": name})["policy"]

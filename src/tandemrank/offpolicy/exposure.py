@@ -30,7 +30,7 @@ LARGE_BATCH = 128  # queries at once where nothing has scores of all items
 STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
 
 
-class Believed(Protocol):
+class MeanOfBelief(Protocol):
     """What is believed of some pairs."""
 
     @property
@@ -43,7 +43,7 @@ class Rewards(Protocol):
     def matrix(self, q: NDArray[np.integer]) -> Floats:
         """r_hat of every item; the last column is for items that the model does not know.  Shapes: q [B] -> [B, D + 1]."""
 
-    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Believed:
+    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> MeanOfBelief:
         """r_hat of some pairs that the model knows.  Shapes: q, d [n] -> [n]."""
 
 

@@ -77,7 +77,7 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class Features:
+class EncodedRows:
     """Encoded rows.  Shapes: numeric [n, F], F the encoder's width; categorical [n, C]."""
 
     numeric: NDArray[np.float32]
@@ -245,7 +245,7 @@ def _categories(column: pl.Series) -> Categorical:
     return Categorical(column.name, tuple(number.sort(["len", "value"], descending=[True, False])["value"].head(CODES)))
 
 
-def encode(encoder: Encoder, frame: pl.DataFrame, ids: pl.Series) -> Features:
+def encode(encoder: Encoder, frame: pl.DataFrame, ids: pl.Series) -> EncodedRows:
     """The encoded features of `ids`, in their order, from a frame that `read` gave; of one without a row all is missing.
 
     Shapes: ids [n] -> numeric [n, F], categorical [n, C].
@@ -271,10 +271,10 @@ def encode(encoder: Encoder, frame: pl.DataFrame, ids: pl.Series) -> Features:
         texts = chosen.select(value=pl.col(category.name).cast(pl.String))
         found = texts.join(codes.cast({"value": pl.String}), on="value", how="left", maintain_order="left")
         categorical[:, c] = found["code"].fill_null(0).to_numpy()
-    return Features(numeric, categorical)
+    return EncodedRows(numeric, categorical)
 
 
-def one_hot(encoder: Encoder, found: Features) -> NDArray[np.float32]:
+def one_hot(encoder: Encoder, found: EncodedRows) -> NDArray[np.float32]:
     """Encoded rows as numbers alone: a column of 0 and 1 for each of the commonest categories.  Shapes: [n] rows -> [n, J]."""
     columns = [found.numeric]
     for codes, category in zip(found.categorical.T, encoder.categorical, strict=True):

@@ -34,7 +34,7 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Choice:
+class MethodChoice:
     """What the beliefs expect of every method that was tried, and of the re-ranker over all items (`everything`)."""
 
     method: Method
@@ -50,7 +50,7 @@ def choose(
     theta: NDArray[np.float64],
     *,
     seed: int,
-) -> tuple[Trained, Choice]:
+) -> tuple[Trained, MethodChoice]:
     """The method of which the beliefs expect most; the first of the best. `over_all`: the beliefs over all items.
     Shapes: impressions [Q]; theta [K]."""
     q = weights.queries
@@ -69,7 +69,7 @@ def choose(
             if tried[-1].expected > max(other.expected for other in tried[:-1]):
                 found = one
     method = max(tried, key=lambda one: one.expected).method
-    return found, Choice(method, tuple(tried), everything)
+    return found, MethodChoice(method, tuple(tried), everything)
 
 
 def expected_clicks(

@@ -34,7 +34,7 @@ from tandemrank.policies.memory import excluding
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training import valuing
-from tandemrank.training.choosing import AUTO, TRIED, Choice, choose
+from tandemrank.training.choosing import AUTO, TRIED, MethodChoice, choose
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.data import TrainingData, before_training, prepare
 from tandemrank.training.driver import Methods, check_methods
@@ -236,6 +236,12 @@ def _resolved(plan: LearningPlan, parts: Parts) -> LearningPlan:
             f"{K2} candidates are fewer than the {K} places of a list. Ask for more (--candidates), or for shorter lists "
             "(--set list_length=...)."
         )
+    own = plan.start.has_stages or plan.generator is not None or plan.ranker is not None
+    if K2 == D and plan.trains and not plan.chooses and not own:
+        raise ConfigError(
+            f"the method {plan.methods[0]} would have no effect: all {D} items are candidates, so the re-ranker, which is the "
+            "belief, decides alone. Ask for fewer candidates (--candidates), or leave the method out."
+        )
     share = config.evaluation_share or EVALUATION_SHARE
     update = {"list_length": K, "candidates": K2, "evaluation_share": share}
     return replace(plan, config=config.model_copy(update=update))
@@ -331,7 +337,7 @@ def believed_policy(
     return TwoStagePolicy(generator_of(ranker, GENERATOR_RANK), ranker, K2, K, vocabulary)
 
 
-def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Method, Trained], Choice | None]:
+def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Method, Trained], MethodChoice | None]:
     """Every method; where the beliefs choose, the one of which they expect most."""
     if plan.engine == "ray" and not plan.trains:
         plan.listener.note("nothing is trained, so the engine ray shares out the reading of the log alone.")
@@ -361,7 +367,7 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
 
 
 def value(
-    plan: LearningPlan, parts: Parts, data: TrainingData, trained: dict[Method, Trained], choice: Choice | None
+    plan: LearningPlan, parts: Parts, data: TrainingData, trained: dict[Method, Trained], choice: MethodChoice | None
 ) -> Learned:
     """What every policy is worth on the part that nothing before has seen, beside production."""
     found = valuing.Valuer(plan.config, parts, data, plan.logging_policy, plan.seed, plan.listener.stage).all(trained)

@@ -9,7 +9,7 @@ from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_
 from tandemrank.offpolicy.propensities import Kind
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training.choosing import Choice
+from tandemrank.training.choosing import MethodChoice
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.history import chosen_epochs
 from tandemrank.training.loop import Trained
@@ -61,7 +61,7 @@ class Learned:
     gates: dict[Method, Gate] = field(default_factory=dict)  # whether production is kept, where that was asked
     most_likely: dict[Method, Value] = field(default_factory=dict)  # of lists as `recommend` gives, not drawn
     by_frequency: dict[Method, tuple[FrequencyGroup, ...]] = field(default_factory=dict)  # against production
-    choice: Choice | None = None  # of the method, where the beliefs made it
+    choice: MethodChoice | None = None  # of the method, where the beliefs made it
     beliefs: Beliefs | None = None  # the beliefs by the part that trains, where they are used
 
     @property
