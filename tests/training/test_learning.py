@@ -203,6 +203,7 @@ def test_the_generator_is_trained_where_its_product_loses_clicks(world, monkeypa
     assert [one.method for one in found.choice.tried] == ["beliefs", "independent", "baseline", "joint"]
     expected = [one.expected for one in found.choice.tried]
     assert max(expected) > expected[0]
+    assert {one.method: one.expected for one in found.choice.tried}[found.choice.method] == max(expected)
     assert expected[0] < 0.998 * found.choice.everything
     assert found.was_trained
     assert {epoch.phase for epoch in found.trained[found.choice.method].history} <= {
