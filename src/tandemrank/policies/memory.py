@@ -107,27 +107,16 @@ def memory_from(
     return Memory(np.searchsorted(query, np.arange(Q + 1)).astype(np.int64), item, value, D)
 
 
-class Remembering(Scorer):
-    """The scores of `base` and what is remembered of single pairs.  Shapes: q [B] -> [B, D]."""
+class WithMemory(Scorer):
+    """A scorer that remembers single pairs.  Buffers: first [Q + 1]; item, value [n], as in `Memory`."""
 
-    kind = "remembering"
-    lengths = ("entries",)
     first: Tensor
     item: Tensor
     value: Tensor
 
-    def __init__(self, base: Scorer, memory: Memory) -> None:
+    def __init__(self, memory: Memory) -> None:
         super().__init__()
-        spec = base.spec()
-        if (spec["Q"], spec["D"]) != (memory.Q, memory.D):
-            raise PolicyError(
-                f"the memory is of {memory.Q} queries and {memory.D} items, but the {base.kind} scores {spec['Q']} and "
-                f"{spec['D']}."
-            )
-        if isinstance(base, Remembering):
-            raise PolicyError("this scorer has a memory already: give its base, or add to its memory.")
-        self.base, self.D = base, memory.D
-        self.scores_everything = base.scores_everything
+        self.D = memory.D
         self.register_buffer("first", torch.from_numpy(memory.first.astype(np.int64)))
         self.register_buffer("item", torch.from_numpy(memory.item.astype(np.int32)))
         self.register_buffer("value", torch.from_numpy(memory.value.astype(np.float32)))
@@ -136,6 +125,36 @@ class Remembering(Scorer):
     def memory(self) -> Memory:
         """What is remembered."""
         return Memory(self.first.numpy(), self.item.numpy(), self.value.numpy(), self.D)
+
+    def check_pairs(self) -> None:
+        """Refuses pairs out of range, out of order or twice."""
+        first, item = self.first.numpy(), self.item.numpy()
+        if first[0] != 0 or first[-1] != len(item) or (np.diff(first) < 0).any():
+            raise PolicyError("the rows of the remembered pairs do not fit their number")
+        if len(item) and (item.min() < 0 or item.max() >= self.D):
+            raise PolicyError(f"expected remembered items from 0 to {self.D - 1}; got others")
+        if (np.diff(self.memory.query * np.int64(self.D) + item) <= 0).any():
+            raise PolicyError("the remembered pairs are not in order, or one is there twice")
+
+
+class Remembering(WithMemory):
+    """The scores of `base` and what is remembered of single pairs.  Shapes: q [B] -> [B, D]."""
+
+    kind = "remembering"
+    lengths = ("entries",)
+
+    def __init__(self, base: Scorer, memory: Memory) -> None:
+        super().__init__(memory)
+        spec = base.spec()
+        if (spec["Q"], spec["D"]) != (memory.Q, memory.D):
+            raise PolicyError(
+                f"the memory is of {memory.Q} queries and {memory.D} items, but the {base.kind} scores {spec['Q']} and "
+                f"{spec['D']}."
+            )
+        if isinstance(base, Remembering):
+            raise PolicyError("this scorer has a memory already: give its base, or add to its memory.")
+        self.base = base
+        self.scores_everything = base.scores_everything
 
     def forward(self, q: Tensor) -> Tensor:
         scores: Tensor = self.base(q)
@@ -197,15 +216,10 @@ class Remembering(Scorer):
         return self.base.owners()
 
     def check(self) -> None:
-        """Refuses entries out of range, out of order or not finite (-inf: not available), and what the base refuses."""
+        """Refuses pairs out of range or out of order, numbers that are not finite (-inf: not available), and what the base
+        refuses."""
         self.base.check()
-        first, item = self.first.numpy(), self.item.numpy()
-        if first[0] != 0 or first[-1] != len(item) or (np.diff(first) < 0).any():
-            raise PolicyError("the rows of the memory do not fit its entries")
-        if len(item) and (item.min() < 0 or item.max() >= self.D):
-            raise PolicyError(f"the memory is of items from 0 to {self.D - 1}; others came")
-        if (np.diff(self.memory.query * np.int64(self.D) + item) <= 0).any():
-            raise PolicyError("the memory has pairs that are not in order, or one twice")
+        self.check_pairs()
         if bool((torch.isnan(self.value) | (self.value == torch.inf)).any()):
             raise PolicyError("the memory has numbers that are not finite")
 

@@ -18,31 +18,16 @@ from torch.nn import functional
 from tandemrank._base.sparse import places_in_rows
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import products
-from tandemrank.policies.memory import Memory
+from tandemrank.policies.memory import Memory, WithMemory
 from tandemrank.policies.scorers import Scorer
 
 RIDGE = 1e-4  # of the regression that gives new queries and items their vectors, as a share of the mean square
 
 
-class Listing(Scorer):
+class Listing(WithMemory):
     """Scores that are a list for some pairs of a query, and come from vectors for all others."""
 
     lengths = ("F", "entries")
-    first: Tensor
-    item: Tensor
-    value: Tensor
-
-    def __init__(self, memory: Memory) -> None:
-        super().__init__()
-        self.D = memory.D
-        self.register_buffer("first", torch.from_numpy(memory.first.astype(np.int64)))
-        self.register_buffer("item", torch.from_numpy(memory.item.astype(np.int32)))
-        self.register_buffer("value", torch.from_numpy(memory.value.astype(np.float32)))
-
-    @property
-    def memory(self) -> Memory:
-        """What is remembered of single pairs."""
-        return Memory(self.first.numpy(), self.item.numpy(), self.value.numpy(), self.D)
 
     def _with_list(self, scores: Tensor, q: Tensor) -> Tensor:
         """Scores of all items, those of remembered pairs in their places.  Shapes: scores [B, D]; q [B] -> [B, D]."""
@@ -71,13 +56,7 @@ class Listing(Scorer):
     def check(self) -> None:
         """Refuses vectors and numbers that are not finite, and pairs out of range, out of order or twice."""
         super().check()
-        first, item = self.first.numpy(), self.item.numpy()
-        if first[0] != 0 or first[-1] != len(item) or (np.diff(first) < 0).any():
-            raise PolicyError("the rows of the remembered pairs do not fit their number")
-        if len(item) and (item.min() < 0 or item.max() >= self.D):
-            raise PolicyError(f"expected remembered items from 0 to {self.D - 1}; got others")
-        if (np.diff(self.memory.query * np.int64(self.D) + item) <= 0).any():
-            raise PolicyError("the remembered pairs are not in order, or one is there twice")
+        self.check_pairs()
 
 
 def no_memory(spec: dict[str, Any]) -> Memory:

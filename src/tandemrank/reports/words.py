@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 ABOUT = {
-    "beliefs": "both stages score by what the log says of every item; nothing is trained",
+    "beliefs": "the re-ranker is what the log is believed to say, the generator the product nearest to it; nothing is trained",
     "joint": "both stages learn together, each from what the other does",
     "independent": "each stage learns alone, as if it showed its lists itself; then they are stacked",
     "stacking": "the generator learns first and alone, then the re-ranker for its candidates",

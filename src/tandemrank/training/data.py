@@ -27,8 +27,6 @@ from tandemrank.training.config import LearningConfig
 from tandemrank.training.loop import Criterion
 from tandemrank.training.weights import Weights, belief_weights, click_weights
 
-ListMaker = Callable[[TwoStagePolicy], tuple[NDArray[np.int64], NDArray[np.int32]]]
-
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -44,21 +42,17 @@ class TrainingData:
     propensities: Resolved
     beliefs: Beliefs | None = None
 
-    def criterion(self, config: LearningConfig, *, lists: ListMaker | None = None) -> Criterion | None:
-        """The judgement that says when to stop, with early stopping; only held-out clicks enter, never the truth.
+    def criterion(self, config: LearningConfig) -> Criterion | None:
+        """The judgement that says when to stop, with early stopping; only held-out clicks enter, never the truth."""
+        return self.judge(config) if config.training.early_stopping else None
 
-        `lists` makes the lists that are judged, by default the most likely ones of the held-out queries.
-        """
-        return self.judge(config, lists=lists) if config.training.early_stopping else None
-
-    def judge(self, config: LearningConfig, *, lists: ListMaker | None = None) -> Criterion:
+    def judge(self, config: LearningConfig) -> Criterion:
         """The self-normalised DCG of a policy's lists on the held-out clicks, which must be there."""
         if self.held_out is None:
             raise ConfigError("early stopping needs held-out clicks: give `prepare` a held-out part.")
         q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
-        show = lists or (lambda policy: (q, policy.most_likely(q)))
         judge = history.held_out_dcg(self.propensities.rho_0[1], self.held_out, config.theta)
-        return lambda policy: judge(*show(policy))
+        return lambda policy: judge(q, policy.most_likely(q))
 
 
 def prepare(
