@@ -12,9 +12,8 @@ from scipy.special import gammaincinv
 
 from _common import not_negative, options, positive, report
 from bound_worlds import BY_QUERY, MEAN, QUERIES, SD, USERS, K, impressions
-from tandemrank.offpolicy import bounds, impression_bound
-from tandemrank.offpolicy.bounds import Terms
-from tandemrank.offpolicy.impression_bound import ImpressionSums
+from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.bounds import ImpressionSums, Terms
 
 LEVEL, SIMULATIONS = 0.95, 1000
 
@@ -78,7 +77,7 @@ def impression_coverage(name: str, *, simulations: int = SIMULATIONS, level: flo
         ImpressionSums(total, squares, logs.N, float(K))
         for total, squares in zip(logs.total, logs.squares, strict=True)
     ]
-    values = np.array([impression_bound.lower_bound(one, level) for one in sums])
+    values = np.array([one.lower_bound(level) for one in sums])
     return Coverage(
         distribution=name,
         over="impressions",

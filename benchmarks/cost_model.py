@@ -19,8 +19,9 @@ from scipy.optimize import nnls
 import scale
 from _common import figures_folder, seconds, threads
 from tandemrank._base.files import replacing
+from tandemrank.gradients._bridge import keys_for
 from tandemrank.policies.scorers import Scorer
-from tandemrank.training import sparse
+from tandemrank.training.objective import Objective
 from tandemrank.training.schedules import Stage, View
 
 BLUE, ORANGE, GREY = "#0b63a5", "#d9660b", "#8a8f98"
@@ -52,12 +53,11 @@ def step(D: int, K2: int, samples: int, view: View) -> tuple[Callable[[], object
     world = scale._world(D, K2, QUERIES, 0)
     models: dict[Stage, Scorer] = {"generator": world.pair.generator, "ranker": world.pair.ranker}
     moving: tuple[Stage, ...] = ("generator", "ranker") if view == "pair" else ("generator",)
+    objective = Objective(models, K2, "race", samples, is_sparse=True)
     generator = torch.Generator().manual_seed(0)
 
     def run() -> None:
-        value = sparse.utility(
-            models, view, moving, world.q, world.w, torch.ones(20), K2, samples=samples, generator=generator
-        )
+        value = objective.utility(view, moving, world.q, world.w, torch.ones(20), keys_for(len(world.q), generator))
         for model in models.values():
             model.zero_grad()
         (-value.mean()).backward()  # type: ignore[no-untyped-call]

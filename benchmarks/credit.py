@@ -22,6 +22,7 @@ from torch import Tensor
 
 from tandemrank.gradients import lazy_race, race
 from tandemrank.gradients._bridge import keys_for
+from tandemrank.gradients.lazy_race import streams
 from tandemrank.gradients.products import Source
 
 Floats = NDArray[np.float64]
@@ -35,15 +36,15 @@ def gradient(
     Shapes: s_c, s_r [B, D]; w CSR [B, D]; theta [K] -> [B, D].
     """
     weights, reward = w.toarray().astype(np.float64), _rewards(s_c, s_r, w, theta, K2, samples, generator)
-    found = lazy_race.races(Source.of(s_c.detach()), K2, samples, keys_for(len(s_c), generator))
+    found = lazy_race.races(Source.of(s_c.detach()), K2, streams(keys_for(len(s_c), generator), range(samples)))
     s = s_c.detach().double().numpy()
     candidate = _is_candidate(found, s.shape[1])
-    edge = np.where(candidate, found.log_edge[:, :, 1:], found.log_edge[:, :, :1]).astype(np.float64)
+    edge = np.where(candidate, found.log_t[:, :, K2:], found.log_t[:, :, :1]).astype(np.float64)
     y = np.exp(np.minimum(s[:, None] + edge, np.log(700.0)))
     chance = -np.expm1(-y).mean(1)
     v = np.divide(reward, chance, out=np.zeros_like(reward), where=(weights != 0) & (chance > 0))
-    rows, places = np.arange(len(s))[:, None], np.arange(samples)[None]
-    missed, last = found.candidates[rows, places, found.count], found.candidates[:, :, 0]
+    rows = np.arange(len(s))[:, None]
+    missed, last = found.first[:, :, K2], found.first[:, :, 0]
     v_b = np.where(candidate, v[rows, missed][:, :, None], v[rows, last][:, :, None])
     return torch.from_numpy((y * np.exp(-y) * (v[:, None] - v_b)).mean(1)).to(s_c)
 
@@ -64,11 +65,11 @@ def _rewards(
     return earned
 
 
-def _is_candidate(found: lazy_race.Races, D: int) -> NDArray[np.bool_]:
+def _is_candidate(found: lazy_race.LazyRaces, D: int) -> NDArray[np.bool_]:
     """Shapes: -> [B, S, D]."""
-    B, S, n = found.candidates.shape
+    B, S, _ = found.first.shape
     inside = np.zeros((B, S, D), bool)
-    real = np.arange(n) < found.count[:, :, None]
-    b, i, _ = np.nonzero(real)
-    inside[b, i, found.candidates[real]] = True
+    candidates = found.first[:, :, :-1]
+    b, i, _ = np.nonzero(candidates >= 0)
+    inside[b, i, candidates[candidates >= 0]] = True
     return inside

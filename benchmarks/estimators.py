@@ -30,9 +30,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+import item_rate
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
-from tandemrank.beliefs import item_rate
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.fitting import fit
@@ -44,11 +44,12 @@ from tandemrank.clicks.simulation import simulate
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.world import build_world, load_task
 from tandemrank.gradients import race
+from tandemrank.logs import feedback
 from tandemrank.logs.counting import from_impressions, parts_of
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sums import merge
-from tandemrank.offpolicy import estimators, propensities
-from tandemrank.offpolicy.estimators import Estimate, Floats, rows_of
+from tandemrank.offpolicy import estimators
+from tandemrank.offpolicy.estimators import Estimate, Floats, by_query, safe_ratio
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.policies.scorers import GivenScores
@@ -228,26 +229,37 @@ def fitted_models(one: Feedback, other: Feedback, of: World) -> Fitted:
     }
 
 
+def pooled(parts: list[Estimate]) -> Estimate:
+    """One estimate of two parts of a log, query by query: what cross-fitting ends with."""
+    return Estimate(*(np.sum([getattr(part, of) for part in parts], axis=0) for of in ("numerator", "denominator")))
+
+
+def self_normalised(rho: Floats, rho_0: Floats, log: Feedback) -> Estimate:
+    """IPS over the same sum for the exposure, whose expectation is known.  Shapes: rho, rho_0 [P]."""
+    w = safe_ratio(rho, rho_0, log.shown)
+    return Estimate(by_query(w * log.clicks, log) * THETA.sum(), by_query(w * feedback.exposure(log, THETA), log))
+
+
 def values(rho: Floats, rho_0: Floats, one: Feedback, other: Feedback, models: Fitted) -> dict[str, Estimate]:
     """Every estimator on one log.  Shapes: rho, rho_0 [Q, D]."""
     log = merge([one, other])
     on_log = rho[log.query, log.item], rho_0[log.query, log.item], log
-    minimum = propensities.quantile_clip(on_log[1][log.clicks > 0], 0.01)
+    minimum = np.quantile(on_log[1][log.clicks > 0], 0.01)
     modelled = {}
     for name, both in models.items():
         direct, robust = [], []
         for part, reward in zip((one, other), both, strict=True):
-            at = rows_of(part, log)
+            at = np.searchsorted(*(((x.query.astype(np.int64) * D) + x.item) * K + x.rank for x in (log, part)))
             promised = (rho * reward.matrix(np.arange(Q))[:, :D]).sum(1)
             on_part = on_log[0][at], on_log[1][at], part
             direct.append(Estimate(promised * part.impressions, part.impressions.astype(np.float64)))
             r_hat = reward.at(part.query, part.item).mean
             robust.append(estimators.doubly_robust(*on_part, theta=THETA, r_hat=r_hat, direct=promised))
-        modelled |= {f"direct_{name}": estimators.pooled(direct), f"robust_{name}": estimators.pooled(robust)}
+        modelled |= {f"direct_{name}": pooled(direct), f"robust_{name}": pooled(robust)}
     return modelled | {
         "ips": estimators.ips(*on_log),
         "clipped": estimators.ips(on_log[0], np.maximum(on_log[1], minimum), log),
-        "self_normalised": estimators.self_normalised(*on_log, theta=THETA),
+        "self_normalised": self_normalised(*on_log),
         "beta_ips": estimators.beta_ips(*on_log, theta=THETA),
     }
 

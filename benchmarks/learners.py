@@ -22,9 +22,10 @@ import peers
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from independent import worlds
 from independent.worlds import Judged, World
-from tandemrank.beliefs.counts import TIMES, Counts
+from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
+from tandemrank.training.parts import TIMES
 
 OURS = ("beliefs", "beliefs, features")
 

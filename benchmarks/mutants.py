@@ -1,7 +1,7 @@
 """Would the tests notice? Small wrong changes of the core, one at a time, each against the tests that should see it.
 
     python benchmarks/mutants.py                            all of them: about an hour on one core
-    python benchmarks/mutants.py --only bootstrap-last      some of them, by the beginning of their names
+    python benchmarks/mutants.py --only click-weights-forget   some of them, by the beginning of their names
     python benchmarks/mutants.py --whole                    what its own tests miss meets the whole fast suite too
     python benchmarks/mutants.py --list
     python benchmarks/mutants.py --json

@@ -1,6 +1,6 @@
-"""Does it keep what it promises? Selection, small logs, opposite clicks and intervals, where the truth is known.
+"""Does it keep what it promises? Selection, small logs and intervals, where the truth is known.
 
-    python benchmarks/safety.py [--parts small,opposite,coverage,selection] [--logs 1000] [--runs 25] [--worlds 200]
+    python benchmarks/safety.py [--parts small,coverage,selection] [--logs 1000] [--runs 25] [--worlds 200]
                                 [--lengths 100,1000] [--results safety.jsonl] [--json]
 
 Logs and true values come from `two_stage_world`, plain NumPy that shares no code with the package; decisions, training and
@@ -12,8 +12,6 @@ intervals come from the package as a user has them. Results are appended to a fi
                the best of the ten?
     small      200 queries, 60 items, 100 to 1M impressions: `learn` with production as the prior, as it is and behind the gate
                (--safe), which lets through what is surely better.
-    opposite   the same, up to 100,000, by users who click what they do not like. Nothing in the clicks tells; the loss in
-               true value must be at most what `learn` prints.
     coverage   worlds with the same items and other queries (200, 100 impressions each); no propensities, no policy: `learn`
                fits both. Does the 95% interval of the trained pair hold its true value? An interval by queries is about other
                queries of the kind: `population`, the mean over all worlds; `own` is the value for the log's queries.
@@ -140,31 +138,22 @@ def tables(policy: TwoStagePolicy) -> Pair:
     return s_c.double().numpy(), s_r.double().numpy()
 
 
-def with_and_without_the_gate(part: str, N: int, run: int) -> Iterator[Record]:
+def small(run: int, N: int) -> Iterator[Record]:
     """One log, learned from with the gate and without; a log that `learn` refuses leaves production as it is."""
     of = simulator.world(1000 + run, 200, 60)
-    log = simulator.log(of, N, run, clicked_by=of.opposite if part == "opposite" else None)
+    log = simulator.log(of, N, run)
     live = float(simulator.value((of.live, of.live), of, draws=200).mean())
     for kind in KINDS:
-        record = {"part": part, "number": run, "N": N, "caution": kind, "live": live}
+        record = {"part": "small", "number": run, "N": N, "caution": kind, "live": live}
         config = tr.LearningConfig(candidates=of.K2, safe=kind == "gate")
         try:
             learned = tr.learn(log, config, start=tr.Start(production(of)), logging_policy=production(of), seed=run)
         except TandemRankError:
-            yield record | {"value": live, "kept": True, "loss_at_worst": 0.0}
+            yield record | {"value": live, "kept": True}
             continue
         kept = [one.kept_production for one in learned.gates.values()] == [True]
         value = live if kept else float(simulator.value(tables(learned.policy), of, draws=200).mean())
-        worst = [one.loss_at_worst for one in learned.gates.values()]
-        yield record | {"value": value, "kept": kept, "loss_at_worst": worst[0] if worst else None}
-
-
-def small(run: int, N: int) -> Iterator[Record]:
-    return with_and_without_the_gate("small", N, run)
-
-
-def opposite(run: int, N: int) -> Iterator[Record]:
-    return with_and_without_the_gate("opposite", N, run)
+        yield record | {"value": value, "kept": kept}
 
 
 def coverage(number: int, N: int) -> Iterator[Record]:
@@ -212,20 +201,6 @@ class Small:
     fifth_percentile: float
     mean: float
     share_of_unsafe_gain: float
-    kept_production: float
-
-
-@dataclass(frozen=True)
-class Opposite:
-    """True loss and printed bound, clicks per impression; `exceeded`: runs whose loss was larger than what was printed."""
-
-    N: int
-    caution: str
-    runs: int
-    mean_loss: float
-    largest_loss: float
-    mean_bound: float | None
-    exceeded: int | None
     kept_production: float
 
 
@@ -278,18 +253,6 @@ def small_rows(records: list[Record]) -> list[Small]:
     return rows
 
 
-def opposite_rows(records: list[Record]) -> list[Opposite]:
-    rows = []
-    for N, kind, own in _cells(records):
-        loss = np.array([r["live"] - r["value"] for r in own])
-        kept = float(np.mean([r["kept"] for r in own]))
-        bound = None if kind == "none" else np.array([r["loss_at_worst"] for r in own])
-        over = None if bound is None else int((loss > bound).sum())
-        mean = None if bound is None else float(bound.mean())
-        rows.append(Opposite(N, kind, len(own), float(loss.mean()), float(loss.max()), mean, over, kept))
-    return rows
-
-
 def interval_rows(records: list[Record]) -> list[Intervals]:
     low, high, value, said = (np.array([r[name] for r in records]) for name in ("low", "high", "value", "estimate"))
     holds = [float(((low <= x) & (x <= high)).mean()) for x in (value.mean(), value)]
@@ -309,7 +272,6 @@ class Part:
 
 PARTS = {
     "small": Part(small, small_rows, "runs", LENGTHS),
-    "opposite": Part(opposite, opposite_rows, "runs", LENGTHS[1:-1]),
     "coverage": Part(coverage, interval_rows, "worlds", (20_000,)),
     "selection": Part(selection, select_rows, "logs", (30_000,)),
 }
@@ -348,7 +310,7 @@ def main() -> None:
     parser.add_argument("--logs", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=25)
     parser.add_argument("--worlds", type=int, default=200)
-    parser.add_argument("--lengths", default="", help="of small and opposite: only these, separated by commas")
+    parser.add_argument("--lengths", default="", help="of small: only these, separated by commas")
     parser.add_argument("--results", type=Path, default=Path("safety.jsonl"), help="file that results are appended to")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

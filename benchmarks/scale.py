@@ -19,9 +19,10 @@ from _common import not_negative, options, positive, report, seconds, threads
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, sparse_race
+from tandemrank.gradients._bridge import keys_for
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import sparse
+from tandemrank.training.objective import Objective
 from tandemrank.training.schedules import Stage
 
 CLICKED, SPREAD = 25, 1.5  # weighted items per query; standard deviation of the scores
@@ -121,13 +122,12 @@ def _liked(x: NDArray[np.float32], Y: NDArray[np.float32], rng: np.random.Genera
 def _sparse_step(world: World) -> Callable[[], object]:
     """Value and both gradients of one minibatch, down to the parameters."""
     models: dict[Stage, Scorer] = {"generator": world.pair.generator, "ranker": world.pair.ranker}
+    objective = Objective(models, world.pair.K2, "race", 2, is_sparse=True)
     generator = torch.Generator().manual_seed(0)
 
     def step() -> None:
-        value = sparse.utility(
-            models, "pair", ("generator", "ranker"), world.q, world.w, world.theta, world.pair.K2, samples=2,
-            generator=generator,
-        )  # fmt: skip
+        keys = keys_for(len(world.q), generator)
+        value = objective.utility("pair", ("generator", "ranker"), world.q, world.w, world.theta, keys)
         _backward(world, value)
 
     return step
@@ -154,7 +154,7 @@ def _asked(world: World) -> float:
     scores = world.pair.generator.factors(world.q)
     assert scores is not None
     plan = sparse_race.plan(scores, world.w, world.pair.K2, generator=torch.Generator().manual_seed(1))
-    return float(plan.ranker_count.mean())
+    return float(plan.listed[:, 0].mean())
 
 
 def _noise_ratio(D: int, seed: int, repeats: int = 200) -> float:
@@ -186,7 +186,7 @@ def _query_gradients(
     scores = stages[0].factors(q)
     assert scores is not None
     plan = sparse_race.plan(scores, w, world.pair.K2, generator=generator)
-    places = plan.generator_documents, plan.ranker_documents
+    places = plan.documents, plan.ranker_documents
     s = [model.score(q, at).detach().requires_grad_() for model, at in zip(stages, places, strict=True)]
     sparse_race.utility(s[0], s[1], plan, world.theta).sum().backward()
     return [

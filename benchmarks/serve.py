@@ -269,7 +269,7 @@ def _rate(connections: Sequence[Wire], n: int, queries: int, rng: np.random.Gene
 
 
 def swapped(folder: Path, size: Size) -> Swaps:
-    """Pairs take turns while requests come; every list is drawn again afterwards from the policy that it names."""
+    """Policies take turns while requests come; every list is drawn again afterwards from the policy that it names."""
     failed, done, log = 0, threading.Event(), folder / "log-swaps"
     with started(str(folder / "policies" / "policy-0"), "--log", str(log), token=TOKEN) as server:
         admin = Client(server.url, token=TOKEN)
@@ -338,12 +338,9 @@ def _until_killed(url: str, pid: int, size: Size) -> list[tuple[str, float]]:
 
 def _sealed(folder: Path, log: Path) -> replay.Replayed:
     """Makes segments of what a server left, and draws every list again."""
-    sealer = Sealer(log, Propensities(samples=1))
-    policies = PolicyFolder(folder / "policies").find(sealer.missing())
-    for live in policies:
-        sealer.propensities.know(live)
-    sealer.seal(everything=True)
-    return replay.replay([log], policies)
+    policies = PolicyFolder(folder / "policies")
+    Sealer(log, Propensities(samples=1, find=policies.find)).seal(everything=True)
+    return replay.replay([log], policies.find(replay.digests([log])))
 
 
 def _replayed(folder: Path, size: Size) -> float:

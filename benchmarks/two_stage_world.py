@@ -42,11 +42,6 @@ class World:
         """Production's scores, the same for both stages.  Shapes: -> [Q, D]."""
         return self.live_queries @ self.live_items.T
 
-    @property
-    def opposite(self) -> Floats:
-        """The relevance of users who click on what they do not like.  Shapes: -> [Q, D]."""
-        return self.relevance.max() + self.relevance.min() - self.relevance
-
 
 def world(seed: int, Q: int, D: int, *, K: int = 5, K2: int = 20, items_seed: int | None = None) -> World:
     """Tastes of three dimensions that production knows, three that it does not, and popularity; relevance from .02 to .6.
@@ -81,10 +76,10 @@ def lists(pair: Pair, query: NDArray[np.integer], K2: int, K: int, rng: np.rando
     return np.concatenate(shown)
 
 
-def log(of: World, N: int, seed: int, *, clicked_by: Floats | None = None) -> pl.DataFrame:
-    """N impressions of production for queries drawn at random. `clicked_by`: the chance of a click when examined, [Q, D]."""
+def log(of: World, N: int, seed: int) -> pl.DataFrame:
+    """N impressions of production for queries drawn at random."""
     rng = np.random.default_rng([seed, 3])
-    R = of.relevance if clicked_by is None else clicked_by
+    R = of.relevance
     query = rng.integers(len(R), size=N)
     items = lists((of.live, of.live), query, of.K2, of.K, rng)
     clicks = (rng.random(items.shape) < of.theta * R[query[:, None], items]).astype(np.uint8)

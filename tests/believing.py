@@ -60,7 +60,9 @@ def believed(Q: int = 6, D: int = 8, *, seed: int = 1, entries: bool = True) -> 
     query, item = np.zeros(width, np.float32), np.zeros(width, np.float32)
     query[-1], item[F - 1] = 1, 1
     places = (F, F + OPINION), (F + OPINION, width - 1)
-    nobody = Nobody(query, item, (1.0, 0.5), *places, weight=0.5)
+    by_query, by_item = (np.zeros((side.features + 1, width), np.float32) for side in sides)
+    by_query[:, 0], by_item[:, -1] = 0.25, -0.5
+    nobody = Nobody(query, item, (1.0, 0.5), *places, weight=0.5, by_query=by_query, by_item=by_item)
     spread = BeliefSpread(0.7, rng.random(Q).astype(np.float32), rng.random(D).astype(np.float32))
     own = rng.random((Q, D)) < (0.3 if entries else 0)
     first = np.append(0, np.cumsum(own.sum(1)))

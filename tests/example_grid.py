@@ -1,9 +1,10 @@
 """A tiny grid for tests."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tandemrank.experiments import grid, store
+from tandemrank.experiments import grid
 from tandemrank.experiments.config import GridConfig
 from tandemrank.experiments.results import Table
 
@@ -23,15 +24,15 @@ TINY: dict[str, Any] = {
 
 def figures(table: Table) -> str:
     """All that must not depend on how a table was made: NaN and all, so as text."""
-    rows = [{name: value for name, value in vars(row).items() if "seconds" not in name} for row in table.rows]
-    curves = [[(epoch.held_out, epoch.watched) for epoch in curve.history] for curve in table.curves]
+    rows = [replace(row, seconds=0.0) for row in table.rows]
+    curves = [[(epoch.objective, epoch.watched) for epoch in curve.history] for curve in table.curves]
     return repr([rows, curves, table.references, table.differences])
 
 
 def run_here(config: GridConfig, folder: Path, *, resume: bool = False) -> Table:
     """A grid whose jobs run in this process: a new one takes seconds to start."""
     records: grid.Records = {}
-    with store.opened(folder, grid.GRID, grid.as_text(config), data=config.experiment.data, resume=resume):
+    with grid.opened(config, folder, resume=resume):
         grid._read_new(config, folder, records)
         for job in grid._missing(config, folder, records):
             grid.run_job(config.model_dump_json(), job, frozenset(records), str(folder))

@@ -28,9 +28,9 @@ def example(K2s: tuple[int, ...] = (50, 100), Ns: tuple[int, ...] = (10_000, 100
     }
     rows = [
         {
-            "method": m, "K2": K2, "N": N, "runs": runs, "ndcg_mean": v, "ndcg_std": 0.004, "ndcg_low": v - 0.005,
-            "ndcg_high": v + 0.005, "ndcg_expected_mean": v - 0.1, "recall_at_K2_mean": 0.7, "utility_mean": 0.9,
-            "overlap_mean": 0.6, "generator_alone_mean": v - 0.02, "ranker_alone_mean": v - 0.01, "seconds_mean": 3.2,
+            "method": m, "K2": K2, "N": N, "runs": runs, "ndcg": {"mean": v, "low": v - 0.005, "high": v + 0.005, "n": runs},
+            "seconds": 3.2, "ndcg_expected": {"mean": v - 0.1}, "recall_at_K2": {"mean": 0.7}, "utility": {"mean": 0.9},
+            "generator_alone": {"mean": v - 0.02}, "ranker_alone": {"mean": v - 0.01},
         }
         for (m, K2, N), v in ndcg.items()
     ]  # fmt: skip
@@ -47,7 +47,7 @@ def example(K2s: tuple[int, ...] = (50, 100), Ns: tuple[int, ...] = (10_000, 100
         for run in range(runs)
     ]
     levels = {"random": 0.02, "popularity": 0.3, "production": 0.31, "full information": 0.8}
-    measures = ("ndcg", "ndcg_expected", "recall_at_K2", "utility", "overlap")
+    measures = ("ndcg", "ndcg_expected", "recall_at_K2", "utility")
     references = [
         {"name": name} | {key: {"mean": v, "low": v - 0.01, "high": v + 0.01, "n": 1350} for key in measures}
         for name, v in levels.items()
@@ -56,8 +56,7 @@ def example(K2s: tuple[int, ...] = (50, 100), Ns: tuple[int, ...] = (10_000, 100
         "title": "An example", "command": "tandemrank table --seed 1", "version": "0.1.0",
         "world": {"data": "synthetic", "queries": 1500, "items": 800, "logged_users": 1350, "positives": 12345,
                   "machine": "2 cores", "seconds": 65.1},
-        "switches": {"propensity": "exact", "list_length": 10, "threshold": None, "minibatch": 256, "early_stopping": True},
-        "switch_help": {"propensity": "how propensities are known", "minibatch": "queries per minibatch"},
+        "switches": {"propensity": "exact", "list_length": 10, "threshold": None, "minibatch": 256},
         "rows": rows, "references": references, "differences": differences, "curves": curves, "paper": [],
     }  # fmt: skip
 
@@ -65,8 +64,7 @@ def example(K2s: tuple[int, ...] = (50, 100), Ns: tuple[int, ...] = (10_000, 100
 def _history(method: str, end: float, run: int) -> list[dict[str, Any]]:
     return [
         {
-            "phase": phase, "epoch": e, "objective": 0.3, "held_out": end - 0.1 / e + 0.003 * (-1) ** (e + run),
-            "seconds": 0.5, "watched": {"ndcg": end - 0.1 / e},
+            "phase": phase, "epoch": e, "objective": 0.3, "seconds": 0.5, "watched": {"ndcg": end - 0.1 / e},
         }
         for phase in PHASES[method]
         for e in range(1, 8 + run)
@@ -82,4 +80,4 @@ def one_setting() -> dict[str, Any]:
     return example((100,), (30_000,))
 
 
-page = functools.cache(lambda start: experiment.html(typed(start())))
+page = functools.cache(lambda start: experiment.report(typed(start())).html())

@@ -16,6 +16,7 @@ from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving.app import Context, application
 from tandemrank.serving.client import started
+from tandemrank.serving.live_policy import Scores
 from tandemrank.serving.records import Impression, Mixture, ShownList
 from tandemrank.serving.run import Address, Limits
 from tandemrank.serving.service import Service, Settings
@@ -46,6 +47,12 @@ def saved(folder: Path, *seeds: int) -> Path:
     for seed in seeds:
         policy(seed).save(folder / f"policy-{seed}")
     return folder
+
+
+def rows(scores: Scores) -> tuple[np.ndarray, np.ndarray]:
+    """Both stages' scores of all items."""
+    s_r = scores.ranker
+    return scores.s_c, s_r if isinstance(s_r, np.ndarray) else s_r(np.arange(scores.first.size))
 
 
 def shown(

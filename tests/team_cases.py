@@ -1,6 +1,8 @@
 """Small trainings that one process and a team must end alike; run as a program it is one worker: RANK SIZE FOLDER."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ from scipy.sparse import csr_matrix
 
 from own_models import OwnNetwork
 from tandemrank._base.ids import Vocabulary
+from tandemrank.policies import candidates
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import TrainingConfig
@@ -39,22 +42,29 @@ def given_pair() -> TwoStagePolicy:
     return TwoStagePolicy(scores, scores, 12, 3, IDS)
 
 
-def judged(policy: TwoStagePolicy) -> float:
-    return float(policy.utility(LIKED, THETA, samples=20).mean())
-
-
+SPARSE = {"sparse", "one by one"}  # as if items were many
 # A network of Adam's steps turns rounding into other weights; what it is worth must be the same.
 CHAOTIC = {"own"}
 # Of each: the pair, the switches, and more of `train`. A minibatch of one query leaves a worker without any.
 CASES = {
     "dense": (same_pair, {}, {}),
-    "sparse": (same_pair, {"race": "sparse"}, {}),
+    "sparse": (same_pair, {}, {}),
     "adam": (same_pair, {"optimiser": "adam", "minibatch": 7}, {"method": "baseline"}),
-    "one by one": (same_pair, {"minibatch": 1, "race": "sparse", "epochs": 1}, {"method": "stacking"}),
+    "one by one": (same_pair, {"minibatch": 1, "epochs": 1}, {"method": "stacking"}),
     "paper": (given_pair, {"schedule": "paper", "gradient": "reinforce", "samples": 5}, {}),
     "own": (own_pair, {}, {}),
-    "stopped": (same_pair, {"early_stopping": True}, {"criterion": judged}),
 }
+
+
+@contextmanager
+def racing(name: str) -> Iterator[None]:
+    """By the sparse race, where that is the case."""
+    before = candidates.LARGE
+    candidates.LARGE = 0 if name in SPARSE else before
+    try:
+        yield
+    finally:
+        candidates.LARGE = before
 
 
 def trained(name: str, team: Team = ALONE, folder: Path | None = None, resume: bool = False) -> Trained:
@@ -63,7 +73,8 @@ def trained(name: str, team: Team = ALONE, folder: Path | None = None, resume: b
     w = csr_matrix(0.1 + LIKED.toarray()) if name == "own" else LIKED
     path = None if folder is None else folder / f"{name}.safetensors"
     config = TrainingConfig(**{"epochs": 2, **switches})
-    return train(pair(), w, THETA, config, seed=5, team=team, checkpoint=path, resume=resume, **more)
+    with racing(name):
+        return train(pair(), w, THETA, config, seed=5, team=team, checkpoint=path, resume=resume, **more)
 
 
 def state(found: Trained) -> dict[str, torch.Tensor]:
@@ -79,7 +90,7 @@ def work(rank: int, size: int, folder: Path) -> None:
     team = Workers()
     for name in CASES:
         found = trained(name, team, folder)
-        objective = torch.tensor([[epoch.objective, epoch.held_out] for epoch in found.history])
+        objective = torch.tensor([epoch.objective for epoch in found.history])
         save_file({**state(found), "history": objective}, folder / f"{name}-{rank}.safetensors")
     torch.distributed.destroy_process_group()
 

@@ -37,7 +37,7 @@ def test_add_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (task.Q, task.D, task.relevance.nnz) == (3, 4, 4)
     config = tr.ExperimentConfig(data="tiny", threshold=4.5)
     assert world.load_task(config).relevance.nnz == 2
-    with pytest.raises(DataError, match="expected 'synthetic', 'ml-1m', 'ml-100k', 'tiny'"):
+    with pytest.raises(DataError, match="expected 'synthetic', 'ml-1m', 'tiny'"):
         datasets.load("tinier")
 
 

@@ -9,8 +9,7 @@ from typer.main import get_command
 
 import damaged
 import malformed
-from tandemrank.cli.app import app
-from tandemrank.cli.main import main
+from tandemrank.cli.main import app, main
 
 PROGRESS = re.compile(r"tandemrank: .*(, \d+ s|\.\.\.)$")  # a slow machine says what it is at
 

@@ -38,7 +38,7 @@ def test_the_list_covers_the_core_without_duplicates() -> None:
 
 
 def test_a_mutant_lives_in_a_copy_and_leaves_it_as_it_was(tmp_path: Path) -> None:
-    [mutant] = mutants.chosen(EVERY, ["bootstrap-last"])
+    [mutant] = mutants.chosen(EVERY, ["click-weights-forget"])
     path = tmp_path / mutant.path
     path.parent.mkdir(parents=True)
     path.write_text(f"before {mutant.old} after\n", encoding="utf-8")

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tandemrank._base.files import MARK, write_text
+from tandemrank._base.files import MARK
 from tandemrank._base.ids import Vocabulary
-from tandemrank.cli import experiments, training
+from tandemrank.cli import experiments, policies
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import grid
 from tandemrank.experiments.config import ExperimentConfig, GridConfig
@@ -20,7 +20,7 @@ from tandemrank.logs import validation, writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.reports.page import REPORT, document
+from tandemrank.reports.page import Report
 
 IDS = Vocabulary(pl.Series([1, 2]), pl.Series([10, 20, 30]))
 SHOWN = Impressions(
@@ -46,7 +46,7 @@ def simulate(path: Path) -> None:
 
 
 def train(path: Path, logs: str = "nowhere.parquet") -> None:
-    training.learn([logs], path)
+    policies.learn([logs], path)
 
 
 def run_grid(path: Path) -> None:
@@ -137,7 +137,7 @@ def test_the_demo_clears_its_own_folder_but_nothing_else(tmp_path) -> None:
 def test_a_page_of_somebody_else_is_not_replaced_by_a_report(tmp_path) -> None:
     path = tmp_path / "report.html"
     for _ in range(2):
-        write_text(path, document("Title", ["<p>text</p>"], "0.1.0"), REPORT)
+        Report("Title", ["text"], []).write(path)
     path.write_text("<html>mine</html>")
     with pytest.raises(ConfigError, match="not a report of ours"):
-        write_text(path, document("Title", [], "0.1.0"), REPORT)
+        Report("Title", [], []).write(path)

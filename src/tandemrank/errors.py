@@ -46,3 +46,12 @@ class DownloadError(JobError):
 
 class OutputError(JobError):
     """A result could not be written."""
+
+
+def shortened(value: object, most: int = 40) -> str:
+    """A wrong value as a message repeats it, on one line, in about so many characters, whatever it is."""
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # integers of thousands of digits, lists in lists in lists
+        return f"a {type(value).__name__} that is too large to print"
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -5,11 +5,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tandemrank.beliefs.counts import TIMES, Counts
+from tandemrank.beliefs.counts import Counts
 from tandemrank.errors import LogError
 
 THETA = np.array([1.0, 0.5, 0.25])
 R = np.array([0.02, 0.3, 0.9])
+
+
+TIMES = 8
 
 
 def showings(n: int = 400, seed: int = 0) -> tuple[np.ndarray, ...]:

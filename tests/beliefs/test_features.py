@@ -7,9 +7,8 @@ import torch
 
 from beliefs.lessons import TABLES, D, Q, counts_of, lesson_of, pair_table
 from tandemrank._base.ids import Vocabulary
-from tandemrank.beliefs import features as module
 from tandemrank.beliefs.counts import Counts
-from tandemrank.beliefs.features import Clicks, Features, PairNumbers, PairTable, leaks, ridge, side_of
+from tandemrank.beliefs.features import Clicks, Features, PairNumbers, PairTable, leaks, side_of
 from tandemrank.beliefs.features import pair_table as pairs_of
 from tandemrank.beliefs.grades import Grades
 from tandemrank.errors import DataError, InputError
@@ -86,29 +85,6 @@ def test_a_new_row_refuses_features_that_it_does_not_know() -> None:
     assert torch.equal(side.unseen(side.encoded({"age": None, "city": "nowhere"})), nothing)
     with pytest.raises(DataError, match="expected features among age, city; got 'wealth'"):
         side.encoded({"wealth": 1})
-
-
-def test_ridge_is_as_strong_as_leaving_one_out_says() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 4))
-    y = x @ rng.normal(size=(4, 2)) + 0.5 * rng.normal(size=(60, 2))
-    best, weights = np.inf, None
-    for strength in module.RIDGES:
-        error = 0.0
-        for row in range(60):
-            rest = np.arange(60) != row
-            w = np.linalg.solve(x[rest].T @ x[rest] + strength * np.eye(4), x[rest].T @ y[rest])
-            error += np.square(y[row] - x[row] @ w).sum()
-        if error < best:
-            best, weights = error, np.linalg.solve(x.T @ x + strength * np.eye(4), x.T @ y)
-    assert np.allclose(ridge(x, y), weights)
-
-
-def test_features_that_say_nothing_suggest_next_to_nothing() -> None:
-    rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(400, 3)), rng.normal(size=(400, 5))
-    assert np.abs(ridge(x, y)).max() < 0.1
-    assert ridge(np.zeros((400, 0)), y).shape == (0, 5)
 
 
 def test_numbers_of_pairs_are_standardised_and_0_where_there_are_none() -> None:

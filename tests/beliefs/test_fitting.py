@@ -5,20 +5,24 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
 
 from independent import worlds
 from independent.worlds import World
 from tandemrank.beliefs import fitting, model_fit
 from tandemrank.beliefs.belief import Beliefs, Chosen
 from tandemrank.beliefs.choice import Choice
-from tandemrank.beliefs.counts import TIMES, Counts
+from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.grades import Grades
 from tandemrank.beliefs.models import ProductModel
+from tandemrank.beliefs.scorer import FLAT, ranker_of, sharpness_of
 from tandemrank.beliefs.space import Vectors
 from tandemrank.beliefs.turns import JudgedPairs
 from tandemrank.errors import InputError, LogError
+
+TIMES = 8
 
 
 def counts_of(w: World) -> Counts:
@@ -241,3 +245,72 @@ def test_vectors_of_production_that_know_how_queries_differ_are_of_use() -> None
         return float(np.abs(b.matrix(np.arange(Q))[:, :-1] - R)[Q - 200 :].mean())
 
     assert error(found) < 0.85 * error(alone)
+
+
+def test_to_a_query_of_which_nothing_is_known_an_item_is_as_its_mean_relevance() -> None:
+    w, found = shop()
+    scorer = ranker_of(found)
+    mean = found.matrix(found.counts.rows)[:, :-1].mean(0)
+    unknown = scorer.strangers(None, 1)(torch.arange(1)).numpy()[0]
+    flat = np.sqrt(1 + FLAT * (scorer.around**2 + scorer.nobody.spread[0] * scorer.item_spread.numpy()))
+    log_odds = np.log(mean / (1 - mean)) / flat
+    assert np.corrcoef(unknown, log_odds)[0, 1] == pytest.approx(1, abs=1e-6)
+    cold = scorer(torch.as_tensor(w.cold[:1])).numpy()[0]  # in the vocabulary, and not in the log
+    assert np.corrcoef(cold, unknown)[0, 1] == pytest.approx(1, abs=1e-3)
+
+
+def test_of_pairs_never_shown_the_opinion_stands_for_the_choice_unless_it_is_held_against_production() -> None:
+    _, found = shop()
+    inputs = found.inputs
+    q, d = np.array([0, 3]), np.array([5, 7])
+    opinion = np.einsum("nf,nf->n", inputs.opinion[0][q], inputs.opinion[1][d])
+    choice = inputs.choice.at(q, d, 0.0)
+    for w, weight in (((0.3, 0.2, 0.1), 0.5), ((0.3, -0.2, 0.1), -0.2)):
+        other = replace(inputs, w=np.array(w), model=None)
+        wanted = 0.3 * choice + weight * opinion - (other.centre @ other.w)[d]
+        assert other.never(q, d) == pytest.approx(wanted)
+
+
+def test_drawn_lists_lose_little_where_relevances_are_close_too() -> None:
+    class Close:
+        counts = shop()[1].counts
+
+        def __init__(self, width: float) -> None:
+            rng = np.random.default_rng(0)
+            self.R = 0.5 + width * (rng.random((self.counts.Q, 51)) - 0.5)
+
+        def matrix(self, q):
+            return self.R[q]
+
+    wide, close = (sharpness_of(Close(width)) for width in (0.99, 0.2))
+    assert wide < close
+    R = Close(0.2).R[:, :-1]
+    theta, rng = 1 / np.arange(1, 11), np.random.default_rng(3)
+    order = np.argsort(-(close * np.log(R / (1 - R)) + rng.gumbel(size=R.shape)), axis=1)[:, :10]
+    drawn = (np.take_along_axis(R, order, 1) @ theta).mean()
+    assert drawn > 0.985 * (-np.sort(-R, axis=1)[:, :10] @ theta).mean()
+
+
+def test_how_much_queries_differ_goes_down_as_far_as_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other constants move once."""
+    search = object.__new__(fitting.Search)
+    monkeypatch.setattr(
+        search, "score", lambda chosen: JudgedPairs(np.array([-chosen.total - chosen.rank]), np.zeros(1), np.zeros((1, 1))),
+        raising=False,
+    )  # fmt: skip
+    start = Chosen.log(Grades.graded(0.1, 0.7))
+    found = search._moved(start, search.score(start).terms)
+    assert found.total == pytest.approx(0.02)
+    assert found.rank == start.rank // 2
+
+
+def test_a_wider_spread_needs_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = object.__new__(fitting.Search)
+    search.rate = 0.1
+    for gain, wanted in ((1.0, 0.7), (3.0, 2.5)):
+        terms = {spread: np.array([gain * k]) for k, spread in enumerate(fitting.SPREADS)}
+        monkeypatch.setattr(
+            search, "score", lambda c, terms=terms: JudgedPairs(terms[c.grades.spread], np.zeros(1), np.zeros((1, 1))),
+            raising=False,
+        )  # fmt: skip
+        assert search._graded()[0].grades.spread == wanted

@@ -1,26 +1,28 @@
 """The belief as the scores of a stage, and the generator nearest to it: formulas by hand, strangers, saving."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
 import believing
-from tandemrank.beliefs.scorer import FLAT, SHARPNESS, generator_of
+from tandemrank.beliefs.scorer import FLAT, generator_of
 from tandemrank.errors import PolicyError
 from tandemrank.policies.two_stage import TwoStagePolicy, extended, load
 
 
 def by_hand(scorer, q: int, d: int) -> float:
-    """score = SHARPNESS l, l = s over the root of its spread, over that of the mean item; or as it is remembered."""
+    """score = sharpness l, l = s over the root of its spread, over that of the mean item; or as it is remembered."""
     v_q, v_d = float(scorer.query_spread[q]), scorer.item_spread.numpy()
     mean = np.sqrt(1 + FLAT * (scorer.around**2 + v_q * v_d.mean()))
     memory = scorer.memory
     own = slice(memory.first[q], memory.first[q + 1])
     if d in memory.item[own]:
-        return SHARPNESS * float(memory.value[own][memory.item[own] == d][0]) * mean
+        return scorer.sharpness * float(memory.value[own][memory.item[own] == d][0]) * mean
     s = float(scorer.queries[q] @ scorer.items[d])
-    return SHARPNESS * s / np.sqrt(1 + FLAT * (scorer.around**2 + v_q * v_d[d])) * mean
+    return scorer.sharpness * s / np.sqrt(1 + FLAT * (scorer.around**2 + v_q * v_d[d])) * mean
 
 
 def test_the_scores_are_their_formula() -> None:
@@ -43,12 +45,13 @@ def test_a_model_that_is_no_product_is_added_at_the_pairs() -> None:
     keep = [*range(5), 22]  # without the columns of the product
     spread = BeliefSpread(0.7, plain.query_spread.numpy(), plain.item_spread.numpy())
     nobody = plain._nobody()
-    short = type(nobody)(nobody.query[keep], nobody.item[keep], nobody.spread, nobody.opinion, (5, 5), nobody.weight)
+    names = ("query", "item", "by_query", "by_item")
+    short = replace(nobody, f=(5, 5), **{name: getattr(nobody, name)[..., keep] for name in names})
     scorer = Believed(plain.queries.numpy()[:, keep], plain.items.numpy()[:, keep], spread, plain.memory, short, other)
     q, items = torch.arange(6), torch.arange(8).expand(6, -1)
     assert torch.allclose(scorer(q), scorer.score(q, items), atol=1e-5)
     s = scorer.queries @ scorer.items.T + torch.from_numpy(other.matrix(q.numpy()).astype(np.float32))
-    assert torch.allclose(scorer(q), SHARPNESS * s * scorer._flat(q, scorer.item_spread), atol=1e-4)
+    assert torch.allclose(scorer(q), scorer.sharpness * s * scorer._flat(q, scorer.item_spread), atol=1e-4)
     new = scorer.strangers(believing.queries(3, first=50), 3)
     assert new(torch.arange(3)).shape == (3, 8)
     assert not torch.allclose(new(torch.arange(3))[0], new(torch.arange(3))[1])
@@ -89,7 +92,7 @@ def test_a_policy_is_the_same_after_saving(tmp_path) -> None:
 
 
 def test_a_query_with_the_features_of_another_scores_like_it_but_for_what_was_seen_of_that_one() -> None:
-    """Features of query 2 under a new id: f and the opinion are its own, vector and memory nobody's."""
+    """Features of query 2 under a new id: f and the opinion are its own, the vector what features suggest, memory nobody's."""
     policy = believing.policy()
     row = believing.queries().filter(pl.col("query_id") == 2).with_columns(query_id=pl.lit(99, pl.Int64))
     new = policy.strangers(row["query_id"], row)
@@ -97,7 +100,10 @@ def test_a_query_with_the_features_of_another_scores_like_it_but_for_what_was_se
     ranker, old = new.ranker, policy.ranker
     f = slice(*old.nobody.f)
     assert torch.allclose(ranker.queries[0, f], old.queries[2, f], atol=1e-5)
-    assert torch.allclose(ranker.queries[0, : believing.F], torch.zeros(believing.F))
+    numbers = torch.from_numpy(old._side(0).of_table(row, 1).numbers)
+    suggested = torch.zeros(believing.F)
+    suggested[0] = 0.25 * (numbers.sum() + 1)
+    assert torch.allclose(ranker.queries[0, : believing.F], suggested)
     assert not len(ranker.value)
     without = policy.strangers(pl.Series([99]))
     assert not torch.allclose(without.ranker.queries[0, f], ranker.queries[0, f])

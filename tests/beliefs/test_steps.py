@@ -284,3 +284,27 @@ def test_a_log_in_which_all_is_the_same_has_directions_too() -> None:
     found = steps.from_log(nothing, np.zeros(D), np.arange(2), 0.3, most=4, seed=0)
     assert found.items.shape == (D, 1)
     assert np.isfinite(found.items).all()
+
+
+def test_items_that_were_never_shown_do_not_turn_the_directions_of_the_others() -> None:
+    rng = np.random.default_rng(2)
+    Q, items = 200, 30
+    shown = np.sort(rng.random((Q, items)).argsort(1)[:, :12], axis=1)
+    clicks = (rng.random((Q, 12)) < 0.3).astype(float).ravel()
+    grades = Grades.graded(0.3, 0.4)
+    found = []
+    for D_ in (items, 4 * items):
+        counts = Counts.of_rows(
+            np.repeat(np.arange(Q), 12),
+            shown.ravel(),
+            np.ones(Q * 12),
+            np.ones(Q * 12),
+            clicks,
+            impressions=np.ones(Q),
+            D=D_,
+        )
+        still = np.zeros(len(clicks), np.float32)
+        seen = Seen(counts.first, counts.item, counts.kinds[0], counts.table(grades.R)[0], still, grades)
+        directions = steps.from_log(seen, np.full(D_, -0.5), np.arange(Q), 0.3, most=3, seed=0).items[:items]
+        found.append(directions @ directions.T)
+    assert found[1] == pytest.approx(found[0], rel=0.05, abs=0.02 * np.abs(found[0]).max())

@@ -28,7 +28,6 @@ DIAGNOSTICS = [
     "unsupported",
 ]
 VALUE = [
-    "bound_method",
     "bound_over",
     "estimator",
     "interval",
@@ -44,7 +43,6 @@ VALUE = [
 CASES = ["best_case", "worst_case"]
 CURVE = ["by_steepness", "curve_error", "interval_with_curve"]
 COMPARISON = [
-    "bound_method",
     "bound_over",
     "difference",
     "interval",
@@ -53,7 +51,6 @@ COMPARISON = [
     "old",
     "over_queries",
     "reasons",
-    "share_of_wins",
     "standard_error",
     "verdict",
 ]

@@ -1,7 +1,6 @@
 """Progress: plain lines in a pipe, a bar on a terminal, always on standard error."""
 
 import io
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -9,10 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from tandemrank.cli import progress
-from tandemrank.experiments.results import GridState, Row
-from tandemrank.training.history import Epoch, Progress
+from tandemrank.training.checkpoint import Epoch, Progress
 
-LAST = Epoch("both", 3, 0.25, math.nan, 1.0, {})
+LAST = Epoch("both", 3, 0.25, 1.0, {})
 STATE = Progress(phase=1, phases=3, epoch=3, epochs=16, done=0.5, last=LAST)
 
 
@@ -53,10 +51,10 @@ def test_a_job_in_a_pipe_says_what_it_does_in_plain_lines(capsys: pytest.Capture
         assert until(said, "tandemrank: impressions drawn, 0 s\n").startswith("tandemrank: ")
         count(1500)
         until(said, "tandemrank: impressions drawn: 1,500 of 2,000, ")
-    with progress.grid_progress() as tell:
-        until(said, "the first trainings are under way, ")
-        tell(GridState(3, 12, ()))
-        until(said, "3 of 12 trainings are finished, ")
+    with progress.working("trainings finished") as tell:
+        until(said, "trainings finished, ")
+        tell(3, 12)
+        until(said, "trainings finished: 3 of 12, ")
     with progress.training_progress() as (stage, train):
         until(said, "reading the log, ")
         stage("valuing what was trained")
@@ -87,14 +85,14 @@ def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setenv("COLUMNS", "80")
     with progress.working("impressions drawn", 2000) as count:
         count(1500)
-    with progress.grid_progress() as tell:
-        tell(GridState(3, 12, (Row(method="joint", K2=10, N=1000, ndcg_mean=0.5),)))
+    with progress.working("trainings finished") as tell:
+        tell(3, 12)
     with progress.training_progress() as (stage, _):
         stage("what the log says")
     with progress.training_progress() as (_, train):
         train("joint", STATE)
-        train("joint", STATE._replace(phase=2, last=LAST._replace(held_out=0.5)))
-    for words in ("impressions drawn", "3 of 12 trainings", "NDCG@10", "0.500", "what the log says", "joint 3/3"):
+        train("joint", STATE._replace(phase=2, last=LAST))
+    for words in ("impressions drawn", "trainings finished", "what the log says", "joint 3/3"):
         assert words in screen.getvalue(), words
     assert capsys.readouterr().out == ""
 

@@ -14,7 +14,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.decisions import decision, planning, segments
 from tandemrank.decisions.decision import Call, decide
 from tandemrank.errors import ConfigError, InputError, LogError
-from tandemrank.offpolicy import bounds, comparison, impression_bound
+from tandemrank.offpolicy import bounds, comparison
 from tandemrank.offpolicy.comparison import excess_exposure
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.sequential import TwoArms
@@ -98,10 +98,10 @@ def test_of_several_the_best_is_chosen_and_each_bound_counts_them_all() -> None:
     alone = decide(BETTER, LOG, **KNOWN).candidates[0]
     assert best.bound_level == pytest.approx(1 - 0.05 / 4)
     new, live = best.comparison.new, best.comparison.old
-    sums = impression_bound.difference_sums(new.weights, live.weights, live.log, most=K)
-    assert best.lower_bound == impression_bound.lower_bound(sums, 1 - 0.05 / 4) < alone.lower_bound
+    sums = bounds.difference_sums(new.weights, live.weights, live.log, most=K)
+    assert best.lower_bound == sums.lower_bound(1 - 0.05 / 4) < alone.lower_bound
     by_queries = decide({"best": BETTER, "same": SAME}, LOG, **KNOWN, independent="queries").candidates[0]
-    terms = comparison.difference_terms(by_queries.comparison.new, by_queries.comparison.old)
+    terms = comparison.rests_on(by_queries.comparison.new, by_queries.comparison.old)
     assert by_queries.lower_bound == bounds.betting(terms, 1 - 0.05 / 2) < best.lower_bound
     assert "for queries like these" in by_queries.reasons[0]
     assert "all 4 policies together" in found.why
@@ -287,7 +287,7 @@ def test_better_on_average_and_worse_for_some_is_said() -> None:
     assert [x.segment for x in one.worse_segments] == ["new"]
     assert one.reasons[1].startswith("WORSE for new")
     assert pages.warning(found).startswith("Better on average, but worse for new (−")
-    page = pages.html(found)
+    page = pages.report(found).html()
     assert pages.warning(found) in page.split("The difference")[0]
     assert page.count("<svg") == 2
     assert json.loads(as_json(found.summary()))["candidates"][0]["worse_segments"] == ["new"]
@@ -298,10 +298,10 @@ def test_better_on_average_and_worse_for_some_is_said() -> None:
         inside = np.isin(np.arange(Q), table.filter(pl.col("kind") == part.segment)["query_id"].to_numpy())
         new, live = one.comparison.new, one.comparison.old
         sums = [
-            impression_bound.difference_sums(*x, live.log, most=K, queries=inside)
+            bounds.difference_sums(*x, live.log, most=K, queries=inside)
             for x in ((new.weights, live.weights), (live.weights, new.weights))
         ]
-        low, high = (impression_bound.lower_bound(x, 1 - 0.05 / 2 / len(one.segments)) for x in sums)
+        low, high = (x.lower_bound(1 - 0.05 / 2 / len(one.segments)) for x in sums)
         assert part.interval == (min(low, part.difference), max(-high, part.difference))
     queries = decide(mixed, LOG, **KNOWN, segment="kind", query_features=table, independent="queries").candidates[0]
     assert all(a.interval[0] < b.interval[0] for a, b in zip(queries.segments, one.segments, strict=True))
@@ -357,19 +357,19 @@ def test_what_comes_out_is_plain_json_and_a_page() -> None:
     plain = json.loads(as_json(found.summary()))
     assert (plain["call"], plain["chosen"], plain["exit_code"]) == ("ship", "a <b>", 0)
     assert [one["call"] for one in plain["candidates"]] == ["ship", "do not"]
-    page = pages.html(found, command="tandemrank decide")
+    page = pages.report(found, command="tandemrank decide").html()
     assert "Ship it: a &lt;b&gt;." in page
     assert "<b>" not in re.sub(r"<[^>]*>", "", page)
     assert page.count("<svg") == 1
     assert "What you have to believe" in page
     assert (pages.warning(found), "The old system drew every list anew" in page) == ("", True)
-    careful = pages.html(decide(BETTER, LOG, **KNOWN, independent="queries"))
+    careful = pages.report(decide(BETTER, LOG, **KNOWN, independent="queries")).html()
     assert "The same query may behave alike" in careful
     nobody = decide(WORSE, LOG, **KNOWN)
     assert pages.headline(nobody) == "Do not ship."
-    assert "it is no better: it promises −0." in pages.html(nobody)
+    assert "it is no better: it promises −0." in pages.report(nobody).html()
     assert "95% sure" in page
-    guess = pages.html(decide(BETTER, LOG, propensity="frequency"))
+    guess = pages.report(decide(BETTER, LOG, propensity="frequency")).html()
     assert ("95% sure" in guess, "at least, if the propensities are right" in guess) == (False, True)
 
 
@@ -390,7 +390,7 @@ def test_what_is_refused() -> None:
             {"logging_policy": "production"},
             "logging_policy must be a TwoStagePolicy or a FittedLogger; got 'production'",
         ),
-        ({"reward_log": "log.parquet"}, "reward_log must be Feedback"),
+        ({"other_log": "log.parquet"}, "other_log must be Feedback"),
         ({"query_features": LOG}, "give segment"),
         ({"against": None}, "against: expected a TwoStagePolicy or a MostLikely or a text"),
     ):

@@ -7,7 +7,7 @@ import pytest
 from example_grid import TINY, run_here
 from tandemrank._base.config import validated
 from tandemrank.experiments.config import GridConfig
-from tandemrank.experiments.results import Table, read_table
+from tandemrank.experiments.results import Table, from_json
 
 
 @pytest.fixture(scope="session")
@@ -25,4 +25,4 @@ def whole_folder(config: GridConfig, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def whole(whole_folder: Path) -> Table:
-    return read_table(whole_folder / "table.json")
+    return from_json(Table, (whole_folder / "table.json").read_bytes())

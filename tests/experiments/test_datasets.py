@@ -12,25 +12,17 @@ import pytest
 
 from tandemrank.errors import ConfigError, DataError, DownloadError
 from tandemrank.experiments import datasets as movielens_module
-from tandemrank.experiments.datasets import Release, Task, download_movielens, from_ratings, load, movielens, synthetic
+from tandemrank.experiments.datasets import Task, download_movielens, from_ratings, load, movielens, synthetic
 
 TINY_1M = b"1::10::5::978300760\n1::30::3::978302109\n7::20::4::978301968\n"
-TINY_100K = b"7\t20\t4\t881250949\n1\t10\t5\t891717742\n1\t30\t3\t878887116\n"
 PAGE = "https://grouplens.org/datasets/movielens/"
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts two tiny releases in the place of the published ones."""
-    releases = {
-        "ml-1m": Release(
-            "http://127.0.0.1:1/", "ratings.dat", b"::", f"md5:{hashlib.md5(TINY_1M).hexdigest()}", "movies.dat"
-        ),
-        "ml-100k": Release(
-            "http://127.0.0.1:1/", "u.data", b"\t", f"sha256:{hashlib.sha256(TINY_100K).hexdigest()}", "u.item"
-        ),
-    }
-    monkeypatch.setattr(movielens_module, "RELEASES", releases)
+    """Puts a tiny release in the place of the published one."""
+    monkeypatch.setattr(movielens_module, "MD5", hashlib.md5(TINY_1M).hexdigest())
+    monkeypatch.setattr(movielens_module, "URL", "http://127.0.0.1:1/")
 
 
 def make_zip(path: Path, files: dict[str, bytes]) -> Path:
@@ -54,30 +46,23 @@ def assert_is_tiny(task: Task, name: str) -> None:
 
 class TestMovieLens:
     @pytest.mark.usefixtures("tiny")
-    def test_both_releases_are_recognised_in_a_zip(self, tmp_path: Path) -> None:
+    def test_its_ratings_are_found_in_a_zip(self, tmp_path: Path) -> None:
         one = make_zip(tmp_path / "a.zip", {"__MACOSX/._ratings.dat": b"?", "ml-1m/ratings.dat": TINY_1M})
-        hundred = make_zip(tmp_path / "b.zip", {"ml-100k/u.item": b"?", "ml-100k/u.data": TINY_100K})
         assert_is_tiny(movielens(one), "ml-1m")
-        assert_is_tiny(movielens(hundred), "ml-100k")
 
     @pytest.mark.usefixtures("tiny")
     def test_genres_and_decades_are_features_of_the_items(self, tmp_path: Path) -> None:
-        """In either format, in the order of the rated items; nothing where one of them is not there."""
+        """In the order of the rated items; nothing where one of them is not there."""
         one = (
             b"30::Thirty (1995)::Crime|Drama\n10::T\xe9n (1940)::Drama\n20::No year::Comedy\n99::Unrated (1990)::War\n"
         )
-        flags = {10: "0|0|1|0", 20: "1|0|0|0", 30: "0|1|1|0", 99: "0|0|0|1"}
-        hundred = "".join(f"{i}|Title ({1900 + i})|date||url|{f}\n" for i, f in flags.items()).encode()
-        for name, files in (
-            ("a.zip", {"ml-1m/ratings.dat": TINY_1M, "ml-1m/movies.dat": one}),
-            ("b.zip", {"ml-100k/u.item": hundred, "ml-100k/u.data": TINY_100K}),
-        ):
-            frame = movielens(make_zip(tmp_path / name, files)).item_features
-            assert frame is not None
-            assert frame["item_id"].to_list() == [10, 20, 30]
-            genres = frame.select(pl.col("^genre .*$")).to_numpy()
-            assert genres[:, genres.sum(0) > 0].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 1]]
-            assert frame["decade"].to_list() == (["194", None, "199"] if name == "a.zip" else ["191", "192", "193"])
+        files = {"ml-1m/ratings.dat": TINY_1M, "ml-1m/movies.dat": one}
+        frame = movielens(make_zip(tmp_path / "a.zip", files)).item_features
+        assert frame is not None
+        assert frame["item_id"].to_list() == [10, 20, 30]
+        genres = frame.select(pl.col("^genre .*$")).to_numpy()
+        assert genres[:, genres.sum(0) > 0].tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 1]]
+        assert frame["decade"].to_list() == ["194", None, "199"]
         short = make_zip(tmp_path / "c.zip", {"ml-1m/ratings.dat": TINY_1M, "ml-1m/movies.dat": one[30:]})
         assert movielens(short).item_features is None
 
@@ -123,7 +108,7 @@ class TestMovieLens:
     def test_without_ratings(self, tmp_path: Path) -> None:
         path = make_zip(tmp_path / "ml.zip", {"ml-25m/ratings.csv": b"1,1,5"})
         for place in (path, tmp_path):
-            with pytest.raises(DataError, match=f"{place} holds no MovieLens ratings: expected ratings.dat or u.data"):
+            with pytest.raises(DataError, match=f"{place} holds no ratings of MovieLens-1M: expected ratings.dat"):
                 movielens(place)
 
     def test_wrong_checksum(self, tmp_path: Path) -> None:
@@ -158,7 +143,7 @@ class TestDownload:
     ) -> None:
         address, folder = site
         served = make_zip(folder / "x.zip", {"ml-1m/ratings.dat": TINY_1M})
-        fetch = partial(download_movielens, "ml-1m", cache=tmp_path / "cache", url=f"{address}/x.zip")
+        fetch = partial(download_movielens, cache=tmp_path / "cache", url=f"{address}/x.zip")
         path = fetch()
         assert path == tmp_path / "cache" / "ml-1m.zip"
         assert_is_tiny(movielens(path), "ml-1m")
@@ -169,40 +154,36 @@ class TestDownload:
 
     def test_a_damaged_cache_is_fetched_again(self, site: tuple[str, Path], tmp_path: Path) -> None:
         address, folder = site
-        make_zip(folder / "x.zip", {"ml-100k/u.data": TINY_100K})
-        (tmp_path / "ml-100k.zip").write_bytes(b"half a")
-        path = download_movielens("ml-100k", cache=tmp_path, url=f"{address}/x.zip")
-        assert_is_tiny(movielens(path), "ml-100k")
+        make_zip(folder / "x.zip", {"ml-1m/ratings.dat": TINY_1M})
+        (tmp_path / "ml-1m.zip").write_bytes(b"half a")
+        path = download_movielens(cache=tmp_path, url=f"{address}/x.zip")
+        assert_is_tiny(movielens(path), "ml-1m")
 
     @pytest.mark.parametrize(
         "served",
-        [{"ml-1m/ratings.dat": TINY_1M + b"7::30::1::0\n"}, {"ml-100k/u.data": TINY_100K}, {"README": b""}],
-        ids=["wrong checksum", "the other release", "no ratings"],
+        [{"ml-1m/ratings.dat": TINY_1M + b"7::30::1::0\n"}, {"README": b""}],
+        ids=["wrong checksum", "no ratings"],
     )
     def test_wrong_content_is_not_kept(self, site: tuple[str, Path], tmp_path: Path, served: dict[str, bytes]) -> None:
         address, folder = site
         make_zip(folder / "x.zip", served)
-        with pytest.raises(DownloadError, match=rf"is not ml-1m: expected a zip with ratings.dat of md5:.*{PAGE}"):
-            download_movielens("ml-1m", cache=tmp_path / "cache", url=f"{address}/x.zip")
+        with pytest.raises(DownloadError, match=rf"is not ml-1m: expected a zip with ratings.dat of md5 .*{PAGE}"):
+            download_movielens(cache=tmp_path / "cache", url=f"{address}/x.zip")
         assert list((tmp_path / "cache").iterdir()) == []
 
     def test_not_found(self, site: tuple[str, Path], tmp_path: Path) -> None:
         with pytest.raises(DownloadError, match=f"cannot download ml-1m from .*status 404.*{PAGE}"):
-            download_movielens("ml-1m", cache=tmp_path / "cache", url=f"{site[0]}/none.zip")
+            download_movielens(cache=tmp_path / "cache", url=f"{site[0]}/none.zip")
 
     def test_no_network(self, tmp_path: Path) -> None:
         with pytest.raises(DownloadError) as refused:
-            download_movielens("ml-1m", cache=tmp_path / "cache")
+            download_movielens(cache=tmp_path / "cache")
         message = str(refused.value)
         assert PAGE in message
         assert "--data path/to/ml-1m.zip" in message
         assert "connection" in message.lower()
         assert len(message) < 400, "one sentence of what, one of what to do"
         assert list((tmp_path / "cache").iterdir()) == []
-
-    def test_unknown_name(self) -> None:
-        with pytest.raises(ConfigError, match="unknown MovieLens data set 'ml-2m': expected 'ml-1m' or 'ml-100k'"):
-            download_movielens("ml-2m")
 
 
 RATED = pl.DataFrame({"user": ["b", "a", "b"], "item": [2, 1, 1], "rating": [4.5, 2.0, 5.0]})
@@ -324,12 +305,12 @@ class TestLoad:
     @pytest.mark.usefixtures("tiny")
     def test_movielens_paths(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         make_zip(tmp_path / "x.zip", {"ml-1m/ratings.dat": TINY_1M})
-        (tmp_path / "ml-100k").mkdir()
-        (tmp_path / "ml-100k" / "u.data").write_bytes(TINY_100K)
+        (tmp_path / "ml-1m").mkdir()
+        (tmp_path / "ml-1m" / "ratings.dat").write_bytes(TINY_1M)
         assert_is_tiny(load(tmp_path / "x.zip"), "ml-1m")
         assert load(str(tmp_path / "x.zip"), threshold=2).relevance.nnz == 3
         monkeypatch.chdir(tmp_path)
-        assert_is_tiny(load("ml-100k"), "ml-100k")
+        assert_is_tiny(load("ml-1m"), "ml-1m")
 
     def test_own_ratings(self, tmp_path: Path) -> None:
         RATED.write_parquet(tmp_path / "r.parquet")
@@ -338,7 +319,7 @@ class TestLoad:
             load(tmp_path / "r.parquet")
 
     def test_refusals(self) -> None:
-        with pytest.raises(DataError, match="unknown data 'movies': expected 'synthetic', 'ml-1m', 'ml-100k'"):
+        with pytest.raises(DataError, match="unknown data 'movies': expected 'synthetic', 'ml-1m'"):
             load("movies")
         with pytest.raises(ConfigError, match=r"size the synthetic world, but the data is r\.csv"):
             load("r.csv", queries=5)

@@ -14,7 +14,7 @@ from example_grid import figures, run_here
 from tandemrank._base import processes
 from tandemrank._base.files import MARK, write_json
 from tandemrank.errors import ConfigError, JobError, OutputError
-from tandemrank.experiments import grid, store
+from tandemrank.experiments import grid
 from tandemrank.experiments.config import GridConfig, cells
 from tandemrank.experiments.grid import Job
 from tandemrank.experiments.results import Record, Table
@@ -59,7 +59,7 @@ def as_folder(path: Path) -> Damage:
 
 
 def opened(config: GridConfig, folder: Path, **how: bool) -> AbstractContextManager[None]:
-    return store.opened(folder, grid.GRID, grid.as_text(config), data=config.experiment.data, **how)
+    return grid.opened(config, folder, **how)
 
 
 def missing(config: GridConfig, folder: Path) -> list[Job]:
@@ -169,7 +169,7 @@ def test_a_second_process_is_kept_out(config: GridConfig, copy: Path) -> None:
 def test_a_full_disk_is_one_error_and_what_was_finished_stays(
     config: GridConfig, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = store.read(copy / CELL, Record)
+    record = grid.read(copy / CELL, Record)
     assert record is not None
 
     def full(handle: int) -> None:
@@ -181,5 +181,5 @@ def test_a_full_disk_is_one_error_and_what_was_finished_stays(
     with pytest.raises(OutputError, match="No space left on device"):
         grid.run(config, copy, resume=True)  # all cells are there, and the table cannot be written
     monkeypatch.undo()
-    assert store.read(copy / CELL, Record) == record
+    assert grid.read(copy / CELL, Record) == record
     assert list(records_in(config, copy)) == cells(config)

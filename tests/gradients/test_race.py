@@ -178,8 +178,9 @@ def found(threads):
         u = race.utility(s, r, w.detach(), 1 / torch.arange(1.0, K + 1), 50, samples=2, generator=g)
         yield from (x.detach().numpy().tobytes() for x in (u, *torch.autograd.grad(u.sum(), (s, r))))
     X, Y = torch.randn(17, 30, generator=g), torch.randn(9000, 30, generator=g)
-    races = lazy_race.races(Source.of(Products(X, Y)), 100, 2, _bridge.keys_for(17, g), 2.0)
-    yield from (x.tobytes() for x in (races.candidates, races.s, races.log_edge, races.sample_n))
+    own = lazy_race.streams(_bridge.keys_for(17, g), range(3))
+    races = lazy_race.races(Source.of(Products(X, Y)), 100, own[:, :2], own[:, 2:], 200)
+    yield from (x.tobytes() for x in (races.first, races.s, races.log_t, races.count))
 
 used = set()
 plain = _bridge.ThreadPoolExecutor.submit

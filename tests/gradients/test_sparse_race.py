@@ -20,9 +20,9 @@ def force(monkeypatch, b: float, log_T: float) -> None:
     """Every query gets this level and horizon: clocks, stream and completion all take part, however few the documents."""
     chosen = lazy_race.horizons
 
-    def forced(source, K2, samples, wide):
-        horizons = chosen(source, K2, samples, wide)
-        horizons.b[:], horizons.log_T[:, :samples] = b, log_T
+    def forced(source, K, races, *more):
+        horizons = chosen(source, K, races, *more)
+        horizons.b[:], horizons.log_T[:, :races] = b, log_T
         return horizons
 
     monkeypatch.setattr(lazy_race, "horizons", forced)
@@ -31,13 +31,13 @@ def force(monkeypatch, b: float, log_T: float) -> None:
 def value_and_gradients(s, r, w, theta, K2, **options):
     """As the dense race gives them: gradients [B, D], 0 for what is not in the plan."""
     plan = sparse_race.plan(s, csr_matrix(w.numpy()), K2, **options)
-    s_c = s.gather(1, plan.generator_documents).requires_grad_()
+    s_c = s.gather(1, plan.documents).requires_grad_()
     s_r = r.gather(1, plan.ranker_documents).requires_grad_()
     value = sparse_race.utility(s_c, s_r, plan, theta)
     by_c, by_r = torch.autograd.grad(value.sum(), (s_c, s_r))
     spread = [
         torch.zeros_like(s).scatter_add_(1, documents, gradient)
-        for documents, gradient in ((plan.generator_documents, by_c), (plan.ranker_documents, by_r))
+        for documents, gradient in ((plan.documents, by_c), (plan.ranker_documents, by_r))
     ]
     return value.detach(), *spread
 
@@ -99,7 +99,12 @@ def test_exposure_by_enumeration(number: int, monkeypatch) -> None:
         force(monkeypatch, *horizon)
     documents = csr_matrix((np.array([w]) != 0) | (np.arange(D) == 0))
     plan = sparse_race.plan(
-        torch.tensor([s]), documents.astype(np.float32), K2, samples=2_000, pattern=None, generator=seeded(number)
+        torch.tensor([s]),
+        documents.astype(np.float32),
+        K2,
+        samples=2_000,
+        moves_generator=False,
+        generator=seeded(number),
     )
     s_r = torch.tensor([r], dtype=torch.float32).gather(1, plan.ranker_documents)
     rho, error = sparse_race.exposure(s_r, plan, torch.tensor(theta))
@@ -126,7 +131,7 @@ def test_against_the_dense_race(scale: float, monkeypatch) -> None:
         a, b = ((x if x.ndim == 1 else x @ directions).double() for x in (a, b))
         assert torch.all((a.mean(0) - b.mean(0)).abs() <= 5 * ((a.var(0) + b.var(0)) / n).sqrt()), what
     wanted = csr_matrix((rows[2][:1] != 0).float().numpy())
-    plan = sparse_race.plan(rows[0][:1], wanted, K2, samples=1000, pattern=None, generator=seeded(6))
+    plan = sparse_race.plan(rows[0][:1], wanted, K2, samples=1000, moves_generator=False, generator=seeded(6))
     rho, error = sparse_race.exposure(rows[1][:1].gather(1, plan.ranker_documents), plan, theta)
     expected, its_error = race.exposure(
         rows[0][:1], rows[1][:1], theta, K2, samples=3000, generator=seeded(7), documents=wanted
@@ -162,8 +167,8 @@ def test_each_gradient_sums_to_zero_and_nothing_is_asked_twice_or_in_vain() -> N
     plan = sparse_race.plan(s, csr_matrix(w.numpy()), K2, generator=seeded(2))
     assert plan.ranker_columns <= 2 * (K2 + 1) + 20
     for q in range(B):
-        both = plan.documents[q, : plan.ranker_count[q]].tolist()
-        extra = plan.documents[q, plan.ranker_columns :][: plan.generator_count[q] - plan.ranker_count[q]].tolist()
+        both = plan.documents[q, : plan.listed[q, 0]].tolist()
+        extra = plan.documents[q, plan.ranker_columns :][: plan.listed[q, 1]].tolist()
         assert len(set(both + extra)) == len(both) + len(extra)
         assert set(range(0, D, 300)) <= set(both)
         assert set(plan.documents[q].tolist()) == set(both + extra)
@@ -181,7 +186,7 @@ def test_the_split_of_a_batch_changes_no_document_and_no_bit() -> None:
     def run(rows: slice, generator: torch.Generator) -> list[dict[int, float]]:
         x = X[rows].clone().requires_grad_()
         plan = sparse_race.plan(Products(x, Y), w[rows], 60, generator=generator)
-        scores = [at(x, Y, documents) for documents in (plan.generator_documents, plan.ranker_documents)]
+        scores = [at(x, Y, documents) for documents in (plan.documents, plan.ranker_documents)]
         value = sparse_race.utility(*scores, plan, torch.ones(4))
         gradients = torch.autograd.grad(value.sum(), scores)
         found = []
@@ -221,7 +226,7 @@ def test_edges_are_finite(scale: float, D: int, K2: int, K: int) -> None:
 def test_bad_input_is_refused_by_name() -> None:
     s, w, theta = torch.zeros(2, 3), csr_matrix(np.ones((2, 3), np.float32)), torch.ones(2)
     plan = sparse_race.plan(s, w, 2, generator=seeded(0))
-    s_c, s_r = s.gather(1, plan.generator_documents), s.gather(1, plan.ranker_documents)
+    s_c, s_r = s.gather(1, plan.documents), s.gather(1, plan.ranker_documents)
     with pytest.raises(ConfigError, match="shape of the scores"):
         sparse_race.plan(s, csr_matrix((2, 4)), 2, generator=seeded(0))
     with pytest.raises(ConfigError, match="weights must be finite"):
@@ -233,7 +238,7 @@ def test_bad_input_is_refused_by_name() -> None:
         sparse_race.utility(s_c, s_r, one, theta)
     with pytest.raises(PolicyError, match=r"plan\.ranker_documents"):
         sparse_race.utility(s_c, s_r[:, :1], plan, theta)
-    with pytest.raises(PolicyError, match=r"plan\.generator_documents"):
+    with pytest.raises(PolicyError, match=r"plan\.documents"):
         sparse_race.utility(s_c[:, :1], s_r, plan, theta)
     with pytest.raises(PolicyError, match="ranker scores are NaN"):
         sparse_race.utility(s_c, s_r * torch.nan, plan, theta)

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from tandemrank.offpolicy import bounds, impression_bound
-from tandemrank.offpolicy.bounds import Terms
-from tandemrank.offpolicy.impression_bound import ImpressionSums
+from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.bounds import ImpressionSums, Terms
 
 QUERIES, TIMES, LOGS = 30, 50, 300
 
@@ -21,7 +20,7 @@ def test_moods_that_a_query_keeps_are_in_the_bound_over_impressions_and_those_of
         clicks = rng.random(shown.shape) < np.take_along_axis(R, shown, 1)
         X = np.where(shown == 0, 1.0, -1.0) * clicks  # (1 / .5 - 1) c of the first, -c of the second
         own = float((R[:, 0] / 2 - R[:, 1] / 2).mean())
-        low = impression_bound.lower_bound(ImpressionSums(X.sum(), np.square(X).sum(), X.size, 1.0))
+        low = ImpressionSums(X.sum(), np.square(X).sum(), X.size, 1.0).lower_bound()
         above_own += low > own
         above_all += low > 0.05
         by_query += bounds.betting(Terms(X.sum(1), np.full(QUERIES, float(TIMES)), 1.0)) > 0.05

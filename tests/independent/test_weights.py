@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 
 from independent import simulator
-from tandemrank.logs import sums, variety
+from tandemrank.logs import description, sums
 from tandemrank.logs.reading import read
 from tandemrank.offpolicy.valuation import estimate
 from tandemrank.offpolicy.values import PRODUCTION
@@ -29,7 +29,7 @@ def test_intervals_and_bounds_hold_whatever_the_weight_of_an_impression(weight: 
     each = simulator.value_by_query(WORLD, queries, WORLD.s_c, WORLD.s_r, WORLD.K2, 4, samples=4000, seed=1)
     truth, held, above = float(WORLD.p @ each), 0, 0
     for seed in range(LOGS):
-        found = estimate(PRODUCTION, frame(seed, weight), replicates=200)
+        found = estimate(PRODUCTION, frame(seed, weight))
         held += found.interval[0] <= truth <= found.interval[1]
         above += found.lower_bound > truth
         unit = "impressions" if weight in (None, 1.0) else "queries"
@@ -59,7 +59,7 @@ def test_a_weight_that_all_impressions_have_changes_no_verdict(impressions: int,
         columns = {"candidate_score": WORLD.s_c.ravel(), "ranker_score": factor * WORLD.s_r.ravel()}
         return policy_from_scores(rows.with_columns(**{name: pl.Series(x) for name, x in columns.items()}), K2=12, K=4)
 
-    ask = {"examination": WORLD.theta, "replicates": 200, "independent": "queries", "samples": 5}
+    ask = {"examination": WORLD.theta, "independent": "queries", "samples": 5}
     ask |= {"logging_policy": policy(1.0)} if given else {}
     log = frame(1, None, impressions)
     plain, weighed = (estimate(policy(1.3), x, **ask) for x in (log, log.with_columns(weight=pl.lit(weight))))
@@ -72,10 +72,10 @@ def test_a_weight_that_all_impressions_have_changes_no_verdict(impressions: int,
 
 def test_lists_that_never_vary_and_queries_that_came_once_are_seen_through_the_weights() -> None:
     once = frame(0, 100.0, 60).unique("query_id", keep="first")
-    assert variety.fixed_queries(read(once)) is None
+    assert description.fixed_queries(read(once)) is None
     always = frame(0, None, 30)
     again = read(pl.concat([always, always]).with_columns(weight=pl.lit(3.0)))
     plain = read(pl.concat([always, always]))
-    assert variety.fixed_queries(again) == variety.fixed_queries(plain)
-    assert variety.items_in_common(again) == pytest.approx(variety.items_in_common(plain))
+    assert description.fixed_queries(again) == description.fixed_queries(plain)
+    assert description.items_in_common(again) == pytest.approx(description.items_in_common(plain))
     assert again.heaviest == sums.merge([again, plain]).heaviest == 3.0

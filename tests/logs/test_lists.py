@@ -37,8 +37,8 @@ def outside(lists: Impressions, vocabulary: Vocabulary) -> list[tuple[int, list[
 @pytest.mark.parametrize("limit", [0, 1, 100, 10_000])
 def test_one_reading_gives_the_sums_and_the_first_lists(batch, limit, monkeypatch):
     frame = log()
-    read, opened = sources._files, []
-    monkeypatch.setattr(sources, "_files", lambda source: opened.append(1) or read(source))
+    read, opened = sources._opened, []
+    monkeypatch.setattr(sources, "_opened", lambda source: opened.append(1) or read(source))
     found = reading.read_parts(frame, (0.3, 0.2), lists=limit, seed=5, batch=batch)
     parts, first = found.train + found.held_out, found.first
     assert opened == [1]

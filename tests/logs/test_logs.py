@@ -13,17 +13,16 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from same import assert_same
-from tandemrank._base.ids import Vocabulary
+from tandemrank._base.ids import IdRegistry, Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError, OutputError
 from tandemrank.logs import checks, counting, reading, sources, writing
 from tandemrank.logs import sums as log_sums
 from tandemrank.logs.feedback import exposure
 from tandemrank.logs.impressions import Impressions
-from tandemrank.logs.keys import IdRegistry
 from tandemrank.logs.schema import schema_problems
 from tandemrank.logs.sums import merge
-from tandemrank.offpolicy.propensities import clip, frequency_propensity, paper_clip, quantile_clip
+from tandemrank.offpolicy.propensities import frequency_propensity
 
 SCORES = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
 RELEVANCE = csr_matrix(np.array([[1, 0, 1, 0, 0, 1], [0, 0, 0, 1, 0, 0], [1, 0, 0, 0, 1, 0], [0, 1, 1, 1, 1, 1.0]]))
@@ -131,11 +130,8 @@ def test_short_and_empty_lists_are_written_without_their_padding(tmp_path):
 
 def test_progress_is_told(tmp_path):
     told = []
-    path = writing.write(simulate(), tmp_path / "log", NUMBERS, progress=told.append)
+    writing.write(simulate(), tmp_path / "log", NUMBERS, progress=told.append)
     assert told == [120, 240, 360, 480, 500]
-    told.clear()
-    reading.read(path, progress=told.append)
-    assert told[-1] == 500
 
 
 def test_a_log_that_fails_half_way_leaves_nothing(tmp_path):
@@ -318,7 +314,7 @@ def test_merging_keeps_a_common_vocabulary():
 def test_merging_refuses_what_does_not_belong_together():
     with pytest.raises(LogError, match="at least one"):
         merge([])
-    with pytest.raises(LogError, match="integers in one log and strings"):
+    with pytest.raises(LogError, match="column query_id: expected ids that are String"):
         merge([counting.from_impressions(simulate(), WORDS), counting.from_impressions(simulate(), NUMBERS)])
     with pytest.raises(LogError, match="some parts of the log have propensities"):
         merge([reading.read(wide()), reading.read(wide(propensities=None))])
@@ -404,16 +400,6 @@ def test_exposure_and_frequency_by_hand():
         exposure(feedback, theta[:2])
 
 
-def test_clipping():
-    assert clip(np.array([0.1, 0.5]), 0.2).tolist() == [0.2, 0.5]
-    assert paper_clip(1_000_000) == 0.01
-    assert paper_clip(50) == 1.0
-    assert quantile_clip(np.array([0.0, 0.1, 0.2, 0.3]), 0.5) == 0.2
-    assert quantile_clip(np.zeros(3), 0.5) == 0
-    with pytest.raises(ConfigError, match="share"):
-        quantile_clip(np.ones(2), 1.5)
-
-
 # --- bad logs -------------------------------------------------------------------------------------------------------
 
 BAD = {
@@ -457,12 +443,12 @@ BAD = {
     "item twice, equal lengths": (
         wide(items=[[1, 2], [3, 3]] * 2, clicks=[[0, 0]] * 4, propensities=None),
         "row 1, column items",
-        "2 rows of this batch",
+        "2 rows of this batch have the problem",
     ),
     "item twice beside another, equal lengths": (
         wide(items=[[1, 2, 4], [3, 3, 5]] * 2, clicks=[[0, 0, 0]] * 4, propensities=None),
         "row 1, column items",
-        "2 rows of this batch",
+        "2 rows of this batch have the problem",
     ),
     "longer than the curve": (
         wide(items=[[7, 8], [8, 9, 7], [9], [1, 2, 3, 4]], clicks=[[0] * 2, [0] * 3, [0], [0] * 4], propensities=None),

@@ -11,7 +11,6 @@ from tandemrank.cli.main import main
 from tandemrank.cli.terminal import show, two_columns
 from tandemrank.errors import LogError
 from tandemrank.logs import reading, validation
-from tandemrank.logs.sources import longest_list
 
 FRAME = pl.DataFrame({"query_id": [1, 2], "items": [[7, 8], [8, 9]], "clicks": [[0, 1], [1, 0]]})
 LONG = {"impression_id": [1, 2, 1, 2], "query_id": [5, 6, 5, 6], "item_id": [1, 1, 2, 2], "click": [0, 0, 1, 1]}
@@ -87,7 +86,6 @@ def test_positions_of_any_width_are_read(dtype):
 def test_arrays_of_a_fixed_size_are_lists_for_every_reader():
     log = pl.DataFrame({"query_id": [1, 2], "items": np.array([[7, 8], [8, 9]]), "clicks": np.array([[0, 1], [1, 0]])})
     assert isinstance(log.schema["items"], pl.Array)
-    assert longest_list(log) == 2
     assert reading.read(log).clicks.sum() == 2
 
 

@@ -16,8 +16,8 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import ConfigError, LogError, TandemRankError
 from tandemrank.logs import pairs, reading, validation, writing
+from tandemrank.logs.checks import TOGETHER
 from tandemrank.logs.description import Description, PolicyCount
-from tandemrank.logs.repeats import TOGETHER
 
 
 def frame(**columns):
@@ -48,13 +48,13 @@ def test_all_problems_of_all_files_are_told_at_once(tmp_path):
     (tmp_path / "b.parquet").write_bytes(b"nothing")
     frame().write_parquet(tmp_path / "c.parquet")
     for batch in (7, 100_000):
-        found = validation.validate(tmp_path, batch=batch, limit=2)
+        found = validation.validate(tmp_path, batch=batch)
         assert not found.fit
         told = {(p.file[-9:], p.column, p.message.partition(";")[0][:16]): (p.rows, p.count) for p in found.problems}
         assert told == {
-            ("a.parquet", "clicks", "expected as many"): ((3, 7), n),
-            ("a.parquet", "clicks", "expected 0 or 1"): ((1, 5), n),
-            ("a.parquet", "weight", "expected weights"): ((2, 6), n),
+            ("a.parquet", "clicks", "expected as many"): ((3, 7, 11), n),
+            ("a.parquet", "clicks", "expected 0 or 1"): ((1, 5, 9), n),
+            ("a.parquet", "weight", "expected weights"): ((2, 6, 10), n),
             ("b.parquet", "", "cannot be read a"): ((), 0),
         }
         assert (found.files, found.rows, found.impressions, found.usable) == (3, 4 * n + 4, 4 * n + 4, n + 4)
@@ -100,7 +100,6 @@ def test_the_description_by_hand():
         repeated_queries=2,
         queries_with_a_single_list=1 / 2,
         items_in_common=1,
-        effective_items_at_rank_1=pytest.approx((2 + 1) / 2),
         deterministic=True,  # a list never left its items
         propensity_range=None,
         weight_range=(0.5, 5.0),
@@ -155,7 +154,6 @@ def test_a_deterministic_logger_answers_little():
     found = validation.validate(simulated(scores))
     assert found.log.deterministic
     assert found.log.queries_with_a_single_list == 1
-    assert found.log.effective_items_at_rank_1 == pytest.approx(1)
     assert [a.possible for a in found.answers] == [True, False, False, False, False]
     assert "same list" in found.answers[-1].why
 
@@ -180,7 +178,6 @@ def test_a_logger_that_varies_answers_all_but_what_needs_propensities():
     scores = np.zeros((5, 6), dtype=np.float32)
     found = validation.validate(simulated(scores))
     assert not found.log.deterministic
-    assert 5.5 < found.log.effective_items_at_rank_1 <= 6
     assert [a.question for a in found.answers if not a.possible] == ["value of another policy, logged propensities"]
     with_them = simulated(scores).with_columns(propensities=pl.col("items").cast(pl.List(pl.Float64)) * 0 + 0.5)
     assert all(possible(validation.validate(with_them)).values())
@@ -261,14 +258,23 @@ def test_a_clean_copy_keeps_every_column_and_counts_each_impression_once(tmp_pat
     )
     fixed = validation.fix(log, tmp_path / "clean")
     assert (fixed.impressions, fixed.kept) == (4, 2)
-    assert [(d.column, d.impressions, d.rows) for d in fixed.dropped] == [("clicks", 1, 1), ("clicks", 1, 1)]
+    assert [(d.column, d.impressions) for d in fixed.dropped] == [("clicks", 1), ("clicks", 1)]
     assert pl.read_parquet(fixed.path / "*.parquet").equals(log[2:])
+
+
+def test_other_columns_of_json_lines_are_kept_as_they_are_or_as_text(tmp_path):
+    row = {"query_id": 1, "items": [7], "clicks": [0], "site": "a", "seen": 3, "tags": ["x"], "odd": 1}
+    rows = [row, row | {"clicks": [9]}, row | {"odd": "two", "tags": None, "site": "\ud800"}]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    fixed = validation.fix(tmp_path / "log.jsonl", tmp_path / "clean")
+    kept = pl.read_parquet(fixed.path / "*.parquet").select("site", "seen", "tags", "odd").rows()
+    assert kept == [("a", 3, '["x"]', "1"), ("?", 3, None, "two")]
 
 
 def test_in_a_long_log_whole_impressions_go(tmp_path):
     columns = long_columns() | {"click": [0, 1, 0, 9]}
     fixed = validation.fix(pl.DataFrame(columns), tmp_path / "clean")
-    assert [(d.column, d.impressions, d.rows) for d in fixed.dropped] == [("click", 1, 2)]
+    assert [(d.column, d.impressions) for d in fixed.dropped] == [("click", 1)]
     assert pl.read_parquet(fixed.path / "*.parquet")["impression_id"].to_list() == [1, 1]
 
 

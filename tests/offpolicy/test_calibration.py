@@ -157,7 +157,7 @@ def test_a_right_fit_is_left_as_it_is_and_a_wrong_one_is_put_right() -> None:
     )
     truth = simulator.value_by_query(world, np.arange(30), wanted, wanted, 20, 5, samples=400, seed=2)
     times = np.bincount(log.query, minlength=30)
-    ask = {"examination": world.theta, "estimator": "ips", "samples": 20, "replicates": 100}
+    ask = {"examination": world.theta, "estimator": "ips", "samples": 20}
     off = {
         (name, fitted): valuation.estimate(
             new, frame, logging_policy=FittedLogger(of, fitted) if fitted else of, **ask

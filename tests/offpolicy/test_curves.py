@@ -38,15 +38,6 @@ def test_draws_have_the_curve_and_its_interval() -> None:
     assert (drawn[:, 0] == 1).all()
 
 
-def test_both_errors_together() -> None:
-    rng = np.random.default_rng(0)
-    draws = 2 + 0.3 * rng.standard_normal(20_000)
-    alone = uncertainty.combine(draws, 2.0, np.array([2.0]), 0.95)
-    assert alone == pytest.approx(np.quantile(draws, [0.025, 0.975]))
-    low, high = uncertainty.combine(draws, 2.0, 2 + 0.4 * rng.standard_normal(5000), 0.95)
-    assert (high - low) / 2 == pytest.approx(1.96 * 0.5, rel=0.03)
-
-
 def test_a_value_with_its_curve() -> None:
     """Users look further down than the curve says; it is within the curve's interval, and the truth within the value's."""
     rng = np.random.default_rng(0)

@@ -7,16 +7,14 @@ import polars as pl
 import pytest
 
 import enumeration
+import item_rate
 from tandemrank._base.ids import Vocabulary
-from tandemrank.beliefs import item_rate
-from tandemrank.clicks import models, simulation
 from tandemrank.errors import InputError, LogError
 from tandemrank.logs import counting, feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import estimators
 from tandemrank.offpolicy.estimators import fold_of_queries
-from tandemrank.training import history
-from tandemrank.training.weights import belief_weights, click_weights
+from tandemrank.training.weights import click_weights
 
 THETA = [1.0, 0.5]
 S, R_SCORES, K2 = [0.3, -0.5, 1.0], [0.8, 0.0, -0.7], 2
@@ -100,40 +98,6 @@ def test_doubly_robust_by_hand_and_its_edges() -> None:
     # Without a model it is IPS; and the parts of a log make the whole.
     nothing = estimators.doubly_robust(rho_cr, rho_0, log, r_hat=0 * r_hat, theta=np.array(THETA), direct=np.zeros(1))
     assert nothing.value == pytest.approx(estimators.ips(rho_cr, rho_0, log).value)
-    assert estimators.pooled([found, found]).value == pytest.approx(found.value)
-
-
-def test_cltr_grad_2s_of_the_click_weights_is_unbiased_over_all_logs_of_a_tiny_world() -> None:
-    """The mean gradient of what training maximises, over *every* log, is that of the true utility."""
-    mean = np.zeros(7)
-    for log, p in two_impressions():
-        w = click_weights(on_rows(RHO_0, log), log).toarray()[0]
-        value, by_s, by_r = enumeration.utility(S, R_SCORES, w, THETA, K2)
-        mean += p * np.array([value, *by_s, *by_r])
-    value, by_s, by_r = enumeration.utility(S, R_SCORES, RELEVANCE, THETA, K2)
-    assert mean == pytest.approx(2 * np.array([value, *by_s, *by_r]), abs=1e-6)  # two impressions
-
-
-def test_belief_weights_are_what_the_model_expects_of_every_document() -> None:
-    log = log_of([(0, 1), (1, 0)], [(1, 0), (0, 1)])
-    model = item_rate.reward_model(log, np.array(THETA))
-    weights = belief_weights(log, model)
-    q = np.zeros(1, np.int64)
-    assert weights.rows(q).toarray()[0] == pytest.approx(2 * model.matrix(q)[0, :-1], rel=1e-6)
-    assert (weights.shape, weights.queries.tolist(), weights.clicked) == ((1, 3), [0], 1)
-
-
-def test_belief_weights_never_have_the_size_of_all_queries_by_all_items() -> None:
-    """A million queries by a hundred thousand items: only the rows that are asked for exist."""
-    Q, D = 1_000_000, 100_000
-    vocabulary = Vocabulary(pl.Series(range(Q)), pl.Series(range(D)))
-    query = np.array([5, 5, 999_999], np.int32)
-    parts = Impressions(query, np.array([[0], [7], [99_999]], np.int32), np.array([[1], [0], [1]], np.uint8))
-    log = counting.from_impressions([parts], vocabulary)
-    weights = belief_weights(log, item_rate.reward_model(log, np.ones(1)))
-    rows = weights.rows(np.array([5, 999_999]))
-    assert (rows.shape, rows.dtype) == ((2, D), np.float32)
-    assert weights.queries.tolist() == [5, 999_999]
 
 
 def test_the_reward_model_finds_rates_and_shrinks_what_it_hardly_saw() -> None:
@@ -176,21 +140,11 @@ def test_cltr_obj_2s_is_the_sum_as_it_is_written() -> None:
     assert (weights[0] * rho_cr).sum() / 3 == pytest.approx(by_hand)
 
 
-def test_self_normalised_by_hand() -> None:
-    rho_cr, rho_0 = [0.5, 0.3, 0.7], [0.4, 0.8, 0.2]
-    log = log_of([(0, 1), (2, 0)], [(1, 0), (1, 0)])
-    clicked = 0.5 / 0.4 + 0.7 / 0.2
-    seen = 0.5 / 0.4 * 1 + 0.3 / 0.8 * 0.5 + 0.7 / 0.2 * 1 + 0.5 / 0.4 * 0.5
-    found = estimators.self_normalised(on_rows(rho_cr, log), on_rows(rho_0, log), log, theta=np.array(THETA))
-    assert found.value == pytest.approx(1.5 * clicked / seen)
-
-
 def test_identity_on_policy_every_weight_is_one() -> None:
-    """With rho_cr = rho_0 the value is the clicks an impression; the self-normalised one is the click-through ratio."""
+    """With rho_cr = rho_0 the value is the clicks an impression."""
     log = log_of([(0, 1), (2, 0), (1, 2)], [(1, 0), (1, 1), (0, 1)])
     rho = on_rows([0.5, 0.6, 0.4], log)
     assert estimators.ips(rho, rho, log).value == pytest.approx(4 / 3)
-    assert estimators.self_normalised(rho, rho, log, theta=np.array(THETA)).value == pytest.approx(4 / 3)
 
 
 def test_standard_error_is_that_of_a_mean_over_queries() -> None:
@@ -200,35 +154,6 @@ def test_standard_error_is_that_of_a_mean_over_queries() -> None:
     assert found.standard_error == pytest.approx(np.sqrt(((numerator - 3) ** 2).sum()) / 4)
     low, high = found.interval()
     assert (low + high) / 2 == pytest.approx(3.0)
-
-
-def test_held_out_dcg_by_hand() -> None:
-    log = log_of([(0, 1), (2, 0)], [(1, 0), (0, 1)])
-    rho_0 = on_rows([0.4, 0.8, 0.2], log)
-    judge = history.held_out_dcg(rho_0, log, np.array(THETA))
-    clicks_of, seen = {0: 2.0, 1: 0.0, 2: 0.0}, {0: 1.5, 1: 0.5, 2: 1.0}
-    rho = {0: 0.4, 1: 0.8, 2: 0.2}
-    second = 1 / np.log2(3)
-    wanted = (clicks_of[2] / rho[2] + second * clicks_of[0] / rho[0]) / (seen[2] / rho[2] + second * seen[0] / rho[0])
-    assert judge(np.array([0]), np.array([[2, 0]], np.int32)) == pytest.approx(wanted)
-    assert np.isnan(judge(np.array([0]), np.array([[-1, -1]], np.int32)))
-
-
-def test_held_out_dcg_is_one_where_everything_is_relevant() -> None:
-    """If every document is always clicked when examined, the judgement of any list comes close to 1."""
-    rng = np.random.default_rng(0)
-    relevance = np.ones((20, 12), np.float32)
-    from scipy.sparse import csr_matrix
-
-    theta = models.examination_curve(3)
-    draw = simulation.one_stage(lambda q: np.zeros((len(q), 12), np.float32), 3)
-    parts = simulation.simulate(
-        draw, csr_matrix(relevance), np.arange(20), 20_000, models.position_based(theta), seed=1
-    )
-    log = counting.from_impressions(parts, Vocabulary(pl.Series(range(20)), pl.Series(range(12))))
-    rho_0 = np.full(len(log.query), theta.sum() / 12)
-    lists = np.stack([rng.permutation(12)[:3] for _ in range(20)]).astype(np.int32)
-    assert history.held_out_dcg(rho_0, log, theta)(np.arange(20), lists) == pytest.approx(1, abs=0.05)
 
 
 def test_edges_no_clicks_and_propensity_zero() -> None:
@@ -365,7 +290,7 @@ def test_the_best_beta_by_hand() -> None:
     assert estimators.best_beta(many, ~everything) == 0.0
 
 
-def test_cross_fitted_it_is_unbiased_and_sharper_than_ips_and_not_worse_than_self_normalised() -> None:
+def test_cross_fitted_it_is_unbiased_and_sharper_than_ips() -> None:
     """1,000 logs of 60 queries in plain NumPy: one of four documents each impression, a new pair far from the logger."""
     rng = np.random.default_rng(3)
     Q, D, n, runs = 60, 4, 12, 1000
@@ -388,15 +313,13 @@ def test_cross_fitted_it_is_unbiased_and_sharper_than_ips_and_not_worse_than_sel
         values.append(
             [
                 estimators.ips(*rho, log).value,
-                estimators.self_normalised(*rho, log, theta=np.ones(1)).value,
                 estimators.beta_ips(*rho, log, theta=np.ones(1)).value,
             ]
         )
     found = np.array(values)
     errors = np.sqrt(np.square(found - truth).mean(0))
-    assert abs(found[:, 2].mean() - truth) < 5 * found[:, 2].std() / np.sqrt(runs)
-    assert errors[2] < 0.9 * errors[0]
-    assert errors[2] < 1.05 * errors[1]
+    assert abs(found[:, 1].mean() - truth) < 5 * found[:, 1].std() / np.sqrt(runs)
+    assert errors[1] < 0.9 * errors[0]
 
 
 def test_edges_beta_ips_no_clicks_and_a_query_that_was_never_logged() -> None:

@@ -1,15 +1,14 @@
-"""What a pair can lose at worst, against enumeration."""
+"""How a policy that always shows its most likely lists spreads attention."""
 
 import numpy as np
 import polars as pl
 import pytest
 
-import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.model import Belief
 from tandemrank.logs import counting, reading
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy.exposure import MostLikely, exposure_lost, exposure_on
+from tandemrank.offpolicy.exposure import MostLikely, exposure_on
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -32,29 +31,13 @@ def test_most_likely_lists_share_the_candidates_of_the_pair_that_draws(monkeypat
     shown = Impressions(np.array([0, 1, 1, 1], np.int32), items, np.zeros((4, 2), np.uint8))
     log = counting.from_impressions([shown], policy.vocabulary)
     monkeypatch.setattr(candidates, "LARGE_EXPOSURE", 0)
-    drawn = exposure_on(policy, log, np.array(THETA), [HalfOfAll()], samples=4000, seed=1)
-    alone = exposure_on(MostLikely(policy), log, np.array(THETA), [HalfOfAll()], samples=1, seed=1)
+    drawn = exposure_on(policy, log, np.array(THETA), HalfOfAll(), samples=4000, seed=1)
+    alone = exposure_on(MostLikely(policy), log, np.array(THETA), HalfOfAll(), samples=1, seed=1)
     monkeypatch.setattr(candidates, "shown", None)
-    both = exposure_on(MostLikely(policy), log, np.array(THETA), [HalfOfAll()], samples=1, seed=1, drawn=drawn)
+    both = exposure_on(MostLikely(policy), log, np.array(THETA), HalfOfAll(), samples=1, seed=1, drawn=drawn)
     assert both.random is drawn.random
     for name in ("rho", "total", "supported", "direct", "error"):
         np.testing.assert_array_equal(getattr(both, name), getattr(alone, name))
-
-
-def test_what_is_lost_at_worst_is_the_exposure_taken_away_by_enumeration() -> None:
-    """Query 1 came three times as often; the new pair has other positions for the items, and does not know item 3."""
-    items = np.tile(np.arange(2), (4, 1)).astype(np.int32)
-    shown = Impressions(np.array([0, 1, 1, 1], np.int32), items, np.zeros((4, 2), np.uint8))
-    log = counting.from_impressions([shown], Vocabulary(pl.Series([0, 1]), pl.Series(range(4))))
-    known = [2, 0, 1]
-    new = pair([[row[d] for d in known] for row in NEW], known)
-    found = exposure_lost(new, pair(OLD, [0, 1, 2, 3]), log, np.array(THETA), samples=4000, seed=0)
-    lost = []
-    for a, b in zip(NEW, OLD, strict=True):
-        ours = [*enumeration.exposure(a[:3], a[:3], THETA, K2), 0.0]
-        lost.append(sum(max(y - x, 0.0) for x, y in zip(ours, enumeration.exposure(b, b, THETA, K2), strict=True)))
-    assert found == pytest.approx((lost[0] + 3 * lost[1]) / 4, abs=0.005)
-    assert exposure_lost(new, new, log, np.array(THETA), samples=2, seed=0) == 0.0
 
 
 def test_most_likely_lists_have_the_examination_of_their_ranks() -> None:
@@ -63,7 +46,7 @@ def test_most_likely_lists_have_the_examination_of_their_ranks() -> None:
     vocabulary = Vocabulary(pl.Series([0, 1]), pl.Series(range(4)))
     pair = TwoStagePolicy(GivenScores(-scores), GivenScores(scores), 3, 2, vocabulary)  # the best item is no candidate
     log = reading.read(pl.DataFrame({"query_id": [0, 1], "items": [[0, 1, 2, 3]] * 2, "clicks": [[0, 0, 0, 0]] * 2}))
-    found = exposure_on(MostLikely(pair), log, np.array([1.0, 0.5, 0.2, 0.1]), [], samples=1, seed=0)
+    found = exposure_on(MostLikely(pair), log, np.array([1.0, 0.5, 0.2, 0.1]), samples=1, seed=0)
     assert found.rho.tolist() == [0, 1.0, 0.5, 0, 0, 0.5, 1.0, 0]
     assert found.total.tolist() == found.supported.tolist() == [1.5, 1.5]
 
@@ -88,7 +71,7 @@ def test_a_re_ranker_is_asked_about_candidates_only(candidates_of: int, monkeypa
     policy = TwoStagePolicy(GivenScores(np.array(OLD)), GivenScores(np.array(NEW)), candidates_of, 2, ids)
 
     def found():
-        return exposure_on(policy, log, np.array(THETA), [HalfOfAll()], samples=4000, seed=1)
+        return exposure_on(policy, log, np.array(THETA), HalfOfAll(), samples=4000, seed=1)
 
     dense = found()
     monkeypatch.setattr(candidates, "LARGE_EXPOSURE", 0)

@@ -12,7 +12,7 @@ from tandemrank.errors import ConfigError, InputError
 from tandemrank.logs import counting
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
-from tandemrank.offpolicy import bounds, estimators, impression_bound
+from tandemrank.offpolicy import bounds, estimators
 from tandemrank.offpolicy.estimators import Estimate
 
 Q, D, K = 30, 6, 3
@@ -59,13 +59,13 @@ def test_sums_say_no_more_than_impressions_do() -> None:
     R, p, rho_0, rho = world(0)
     log, shown = draw(R, p, 400, np.random.default_rng(1))
     w = (rho / rho_0)[log.query, log.item]
-    sums = impression_bound.difference_sums(w, np.ones(len(w)), log, most=K)
+    sums = bounds.difference_sums(w, np.ones(len(w)), log, most=K)
     v = (rho / rho_0 - 1)[shown.query[:, None], shown.items]
     X, together = (v * shown.clicks).sum(1), shown.clicks.sum(1)
     assert sums.total == pytest.approx(X.sum())
     assert sums.squares == pytest.approx((together * (v**2 * shown.clicks).sum(1)).sum())
     assert sums.squares >= np.square(X).sum()
-    blind = impression_bound.difference_sums(w, np.ones(len(w)), replace(log, others=None), most=K)
+    blind = bounds.difference_sums(w, np.ones(len(w)), replace(log, others=None), most=K)
     assert blind.squares == pytest.approx(K * (v**2 * shown.clicks).sum())
     assert blind.squares > sums.squares
     assert (sums.N, sums.floor) == (400, K)
@@ -73,14 +73,12 @@ def test_sums_say_no_more_than_impressions_do() -> None:
     for u in np.linspace(-K, K, 13):
         g = stakes.fractions / K
         bets = np.array([(np.log1p(a * X) - a * u).sum() for a in g])
-        assert impression_bound.log_wealth(sums, 0.95)(u) <= stakes.log_mean(bets) + 1e-9
+        assert sums.log_wealth(0.95)(u) <= stakes.log_mean(bets) + 1e-9
     # An impression that loses all it can: there the inequality is an equality, 1 - f.
     stakes = bounds.planned_stakes(1, 0.95, floor=K)
     worst = stakes.log_mean(np.log1p(-stakes.fractions) - stakes.fractions / K * 0.7)
-    assert impression_bound.log_wealth(impression_bound.ImpressionSums(-K, K * K, 1.0, K), 0.95)(0.7) == pytest.approx(
-        worst
-    )
-    value = impression_bound.value_sums(w, log, most=K)
+    assert bounds.ImpressionSums(-K, K * K, 1.0, K).log_wealth(0.95)(0.7) == pytest.approx(worst)
+    value = bounds.value_sums(w, log, most=K)
     assert (value.floor, value.total) == (0.0, pytest.approx(((v + 1) * shown.clicks).sum()))
 
 
@@ -114,8 +112,8 @@ def test_it_holds_and_is_tighter_than_the_bound_over_queries() -> None:
     for seed in range(200):
         log, _ = draw(R, p, 3000, np.random.default_rng(seed))
         w = (rho / rho_0)[log.query, log.item]
-        sums = impression_bound.difference_sums(w, np.ones(len(w)), log, most=K)
-        found = impression_bound.lower_bound(sums, 0.9)
+        sums = bounds.difference_sums(w, np.ones(len(w)), log, most=K)
+        found = sums.lower_bound(0.9)
         truth = float(log.impressions @ n_truth) / log.N
         above += found > truth
         new = Estimate(estimators.by_query(w * log.clicks, log), log.impressions)
@@ -134,31 +132,31 @@ def test_it_holds_for_a_pair_that_is_worse_on_short_logs() -> None:
     for seed in range(200):
         log, _ = draw(R, p, 500, np.random.default_rng(seed))
         w = (shuffled / rho_0)[log.query, log.item]
-        sums = impression_bound.difference_sums(w, np.ones(len(w)), log, most=K)
-        above += impression_bound.lower_bound(sums, 0.9) > truth
+        sums = bounds.difference_sums(w, np.ones(len(w)), log, most=K)
+        above += sums.lower_bound(0.9) > truth
     assert above <= 20
 
 
 def test_edges_and_what_is_refused() -> None:
-    nothing = impression_bound.ImpressionSums(0.0, 0.0, 0.0, 3.0)
-    assert impression_bound.lower_bound(nothing) == -3.0
-    no_clicks = impression_bound.ImpressionSums(0.0, 0.0, 100.0, 3.0)
-    assert -3.0 <= impression_bound.lower_bound(no_clicks) < 0
-    lost = impression_bound.ImpressionSums(-300.0, 900.0, 100.0, 3.0)
-    assert impression_bound.lower_bound(lost) == -3.0
+    nothing = bounds.ImpressionSums(0.0, 0.0, 0.0, 3.0)
+    assert nothing.lower_bound() == -3.0
+    no_clicks = bounds.ImpressionSums(0.0, 0.0, 100.0, 3.0)
+    assert -3.0 <= no_clicks.lower_bound() < 0
+    lost = bounds.ImpressionSums(-300.0, 900.0, 100.0, 3.0)
+    assert lost.lower_bound() == -3.0
     for floor in (0.0, 0.2, 1.0, 50.0):  # always below the mean, and closer with a longer log
-        sums = impression_bound.ImpressionSums(40.0, 60.0, 100.0, floor)
-        found = [impression_bound.lower_bound(sums.times(longer)) for longer in (1.0, 10.0, 1000.0)]
+        sums = bounds.ImpressionSums(40.0, 60.0, 100.0, floor)
+        found = [sums.times(longer).lower_bound() for longer in (1.0, 10.0, 1000.0)]
         assert -floor <= found[0] < found[1] < found[2] < sums.mean
         assert found[2] > 0.37
     with pytest.raises(ConfigError, match="level must be"):
-        impression_bound.lower_bound(nothing, 1.0)
+        nothing.lower_bound(1.0)
     R, p, _, _ = world(0)
     log, _ = draw(R, p, 50, np.random.default_rng(0))
     ones = np.ones(len(log.clicks))
     with pytest.raises(InputError, match="expected weights of each of"):
-        impression_bound.value_sums(ones[:1], log, most=K)
+        bounds.value_sums(ones[:1], log, most=K)
     with pytest.raises(InputError, match="both sides need weights of the same rows"):
-        impression_bound.difference_sums(ones[:1], ones, log, most=K)
+        bounds.difference_sums(ones[:1], ones, log, most=K)
     with pytest.raises(InputError, match="impressions with weights"):
-        impression_bound.difference_sums(ones, ones, replace(log, impressions=log.impressions * 0.5), most=K)
+        bounds.difference_sums(ones, ones, replace(log, impressions=log.impressions * 0.5), most=K)

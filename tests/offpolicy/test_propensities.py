@@ -15,7 +15,6 @@ from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import clip_minimum, resolve
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training.config import LearningConfig
 
 Q, D, K = 6, 8, 3
 THETA = models.examination_curve(K)
@@ -40,16 +39,16 @@ def log(*, logged: bool = False, **options: object) -> Feedback:
 
 
 def test_auto_takes_the_best_there_is_a_source_for() -> None:
-    found = resolve([log(logged=True)], THETA, logging_policy=policy())
+    found = resolve(log(logged=True), THETA, logging_policy=policy())
     assert (found.kind, found.reason) == ("exact", "the policy that drew the log is given")
-    found = resolve([log(logged=True)], THETA)
+    found = resolve(log(logged=True), THETA)
     assert (found.kind, found.reason, found.logger) == ("logged", "the log has a column of them", None)
-    assert found.rho_0[0] == pytest.approx(np.full(len(found.rho_0[0]), 0.2))
-    assert resolve([log()], THETA, lists=lambda: lists_of(impressions())).kind == "fitted"
-    found = resolve([log(fixed=True)], THETA)
+    assert found.rho_0 == pytest.approx(np.full(len(found.rho_0), 0.2))
+    assert resolve(log(), THETA, lists=lambda: lists_of(impressions())).kind == "fitted"
+    found = resolve(log(fixed=True), THETA)
     assert found.kind == "frequency"
     assert "100% of the queries always saw the same list" in found.reason
-    found = resolve([log(logged=True)], THETA, kind="frequency", logging_policy=policy())
+    found = resolve(log(logged=True), THETA, kind="frequency", logging_policy=policy())
     assert (found.kind, found.reason, found.logger) == ("frequency", "as asked", None)
 
 
@@ -77,41 +76,36 @@ def test_a_logger_counts_as_deterministic_from_nine_queries_in_ten(repeats: int)
 
 def test_what_has_no_source_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"need the lists of the log.*\(propensity = auto\)\. Give the log itself"):
-        resolve([log()], THETA)
+        resolve(log(), THETA)
     with pytest.raises(ConfigError, match="exact propensities need the policy that drew the log"):
-        resolve([log()], THETA, kind="exact")
+        resolve(log(), THETA, kind="exact")
     with pytest.raises(LogError, match="no column `propensities`"):
-        resolve([log()], THETA, kind="logged")
+        resolve(log(), THETA, kind="logged")
     with pytest.raises(ConfigError, match="one of auto, logged, exact, frequency, fitted; got 'guessed'"):
-        resolve([log()], THETA, kind="guessed")
-    for clip in ("much", -0.1, float("nan")):
-        with pytest.raises(ConfigError, match="clip must be paper, quantile, none, or a number"):
-            resolve([log(logged=True)], THETA, clip=clip)
+        resolve(log(), THETA, kind="guessed")
+    with pytest.raises(ConfigError, match="clip must be one of paper, quantile, none; got 'much'"):
+        resolve(log(logged=True), THETA, clip="much")
 
 
-def test_the_first_part_decides_the_source_and_the_clip(monkeypatch) -> None:
-    """The quantile is that of its clicked rows; what is held out is raised to the same minimum and fitted by nobody."""
+def test_the_quantile_is_that_of_the_clicked_rows(monkeypatch) -> None:
     monkeypatch.setattr(propensities, "CLIP_QUANTILE", 0.3)
-    used, held_out = log(seed=1), log(seed=2)
-    found = resolve([used, held_out], THETA, clip="quantile", logging_policy=policy())
-    alone = resolve([used], THETA, logging_policy=policy())
-    assert np.array_equal(alone.unclipped[0], found.unclipped[0])
-    clicked = alone.unclipped[0][used.clicks > 0]
-    assert found.clip == np.quantile(clicked, 0.3)
-    for raw, clipped, raised in zip(found.unclipped, found.rho_0, found.raised, strict=True):
-        assert raised.any()
-        assert not raised.all()
-        assert np.array_equal(clipped, np.where(raised, found.clip, raw))
-    assert resolve([used, held_out], THETA, clip="paper", logging_policy=policy()).clip == 10 / np.sqrt(800)
+    used = log(N=150, seed=1)
+    found = resolve(used, THETA, clip="quantile", logging_policy=policy())
+    alone = resolve(used, THETA, logging_policy=policy())
+    assert np.array_equal(alone.unclipped, found.unclipped)
+    assert found.clip == np.quantile(alone.unclipped[used.clicks > 0], 0.3) != np.quantile(alone.unclipped, 0.3)
+    assert np.array_equal(found.rho_0, np.maximum(alone.unclipped, found.clip))
+    assert not np.array_equal(found.rho_0, alone.rho_0)
+    assert resolve(used, THETA, clip="paper", logging_policy=policy()).clip == 10 / np.sqrt(150)
 
 
-def test_the_quantile_is_of_the_propensities_above_nothing() -> None:
+def test_the_quantile_is_of_the_propensities_above_nothing(monkeypatch) -> None:
     known = np.linspace(0.1, 1, 10)
-    some = np.concatenate([np.zeros(90), known])
-    assert propensities.quantile_clip(some, 0.5) == np.quantile(known, 0.5)
-    assert propensities.quantile_clip(np.zeros(3), 0.5) == 0.0
-    assert propensities.quantile_clip(known, 0.0) == 0.1
-    assert propensities.quantile_clip(known, 1.0) == 1.0
+    for share in (0.5, 0.0, 1.0):
+        monkeypatch.setattr(propensities, "CLIP_QUANTILE", share)
+        found = clip_minimum("quantile", np.concatenate([np.zeros(90), known]), 100)
+        assert found == np.quantile(known, share)
+    assert clip_minimum("quantile", np.zeros(3), 100) == 0.0
 
 
 def test_few_queries_have_fifty_races_each_and_many_no_fewer_than_sixteen() -> None:
@@ -120,10 +114,9 @@ def test_few_queries_have_fifty_races_each_and_many_no_fewer_than_sixteen() -> N
 
 def test_clips_and_their_one_default_quantile() -> None:
     rho_0 = np.linspace(0.01, 1, 1000)
-    for clip, wanted in (("paper", 0.1), ("none", 0.0), (0.3, 0.3), ("quantile", 0.011)):
+    for clip, wanted in (("paper", 0.1), ("none", 0.0), ("quantile", 0.011)):
         assert clip_minimum(clip, rho_0, 10_000) == pytest.approx(wanted, abs=1e-4)
     assert propensities.CLIP_QUANTILE == 0.001
-    assert LearningConfig().propensity_samples is None
     assert propensities.SAMPLES == 50
 
 
@@ -140,16 +133,14 @@ def test_propensities_are_the_same_whatever_the_vocabulary() -> None:
     assert (propensities.row_propensities(rows, THETA, "exact", unknown)[rows.item == D - 1] == 0).all()
 
 
-def test_where_items_are_many_only_clicked_rows_of_the_first_part_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    logs = [log(N=60), log(N=60, seed=1)]
-    plain = resolve(logs, THETA, logging_policy=policy(), samples=400).rho_0
-    same = resolve(logs, THETA, logging_policy=policy(), samples=400, only_clicked=True).rho_0
-    assert all(np.array_equal(a, b) for a, b in zip(plain, same, strict=True))  # few items: nothing is gained by it
+def test_where_items_are_many_only_clicked_rows_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = log(N=60)
+    plain = resolve(rows, THETA, logging_policy=policy(), samples=400).rho_0
+    same = resolve(rows, THETA, logging_policy=policy(), samples=400, wanted="clicked").rho_0
+    assert np.array_equal(plain, same)  # few items: nothing is gained by it
     monkeypatch.setattr("tandemrank.policies.candidates.LARGE", 0)
-    found = resolve(logs, THETA, logging_policy=policy(), samples=400, only_clicked=True).rho_0
-    clicked = logs[0].clicks > 0
-    assert (found[0][~clicked] == 0).all()
-    assert found[0][clicked] == pytest.approx(plain[0][clicked], rel=0.15)
-    assert (found[1] > 0).all()
+    found = resolve(rows, THETA, logging_policy=policy(), samples=400, wanted="clicked").rho_0
+    clicked = rows.clicks > 0
+    assert (found[~clicked] == 0).all()
+    assert found[clicked] == pytest.approx(plain[clicked], rel=0.15)
+    assert not len(resolve(rows, THETA, logging_policy=policy(), wanted="none").rho_0)

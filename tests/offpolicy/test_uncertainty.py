@@ -1,4 +1,4 @@
-"""The bootstrap over queries: every query, as often as any other, and all estimates on the same draws; noise of impressions."""
+"""The noise of impressions, by sums alone."""
 
 from dataclasses import replace
 from itertools import product
@@ -12,36 +12,7 @@ from tandemrank.logs.counting import from_impressions
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.estimators import Estimate
-from tandemrank.offpolicy.uncertainty import bootstrap, impression_covariance, percentile_interval, share_of_wins
-
-
-def test_bootstrap_agrees_with_the_delta_method_and_pairs_its_draws() -> None:
-    rng = np.random.default_rng(0)
-    n = rng.integers(0, 9, 400).astype(float)
-    found = Estimate(rng.gamma(2, 1, 400) * n, n)
-    other = Estimate(found.numerator + 0.5 * n, n)
-    values = bootstrap([found, other], n > 0, replicates=4000, seed=1)
-    assert values[:, 0].std() == pytest.approx(found.standard_error, rel=0.06)
-    assert values[:, 1] - values[:, 0] == pytest.approx(0.5)  # a constant difference has no noise
-    assert np.array_equal(values, bootstrap([found, other], n > 0, replicates=4000, seed=1))
-    # One estimate alone sees the draws that it sees beside others, so values of one log are paired whoever made them.
-    assert np.array_equal(values[:, 1], bootstrap([other], n > 0, replicates=4000, seed=1)[:, 0])
-
-
-@pytest.mark.parametrize("at_once", [2**22, 50])
-def test_every_logged_query_is_drawn_as_often_as_any_other(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its share of a draw is 1/n on average, of the first and of the last; queries without impressions are never drawn."""
-    monkeypatch.setattr("tandemrank.offpolicy.uncertainty.RESAMPLED", at_once)
-    Q, logged = 7, np.array([True, True, False, True, True, True, False])
-    n, replicates = 5, 4000
-    shares = np.column_stack(
-        [bootstrap([Estimate(np.eye(Q)[q], np.ones(Q))], logged, replicates=replicates, seed=3)[:, 0] for q in range(Q)]
-    )
-    error = np.sqrt((1 - 1 / n) / n / n / replicates)
-    assert np.abs(shares[:, logged].mean(0) - 1 / n).max() < 5 * error
-    assert (shares[:, ~logged] == 0).all()
-    assert shares.sum(1) == pytest.approx(1)  # n queries in each draw
-    assert shares[:, logged].std(0) == pytest.approx(np.full(n, np.sqrt((1 - 1 / n) / n / n)), rel=0.1)
+from tandemrank.offpolicy.uncertainty import impression_covariance
 
 
 def read(query: list[int], items: np.ndarray, clicks: np.ndarray) -> Feedback:
@@ -95,11 +66,3 @@ def test_a_query_that_came_once_counts_by_its_distance_from_all() -> None:
     w = np.array([0.5, 1.0, 2.0])[log.item]
     terms = Estimate(np.bincount(log.query, w * log.clicks, n), np.ones(n))
     assert impression_covariance([w], log, most=1)[0, 0] == pytest.approx(terms.standard_error**2)
-
-
-def test_draws_that_say_nothing_are_left_out() -> None:
-    nothing = np.full(3, np.nan)
-    draws = np.concatenate([nothing, [-1.0, 0.0, 1.0, 2.0]])
-    assert share_of_wins(draws) == 0.5
-    assert percentile_interval(draws, 0.9) == pytest.approx((-0.85, 1.85))
-    assert np.isnan([share_of_wins(nothing), *percentile_interval(nothing, 0.9)]).all()

@@ -14,7 +14,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks import models, simulation
 from tandemrank.errors import PolicyError
 from tandemrank.experiments.evaluation import evaluate
-from tandemrank.gradients import _bridge, lazy_race
+from tandemrank.gradients import _bridge, sparse_alone
 from tandemrank.logs import counting
 from tandemrank.offpolicy import exposure
 from tandemrank.offpolicy.valuation import estimate
@@ -120,7 +120,7 @@ def test_exposure_of_one_stage_by_enumeration() -> None:
     rho = np.zeros(5)
     for y, p, _ in enumeration.rankings(s, range(5), 2):
         rho[list(y)] += p * np.array(THETA)
-    found, error = lazy_race.exposure(
+    found, error = sparse_alone.exposure(
         torch.tensor([s]), torch.tensor(THETA), csr_matrix(np.ones((1, 5))), samples=4000,
         generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
@@ -142,7 +142,7 @@ def test_evaluation_asks_about_candidates_only() -> None:
 
 def test_nobody_asks_a_re_ranker_about_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,000 items, 10 candidates: lists ask about the candidates; exposures and values about those of each race and what is
-    wanted, S (K2 + 1) + |w| at most. (Training: `tests/training/test_sparse.py`; serving: `tests/serving/test_engine.py`.)"""
+    wanted, S (K2 + 1) + |w| at most. (Training: `training/test_objective.py`; serving: `serving/test_engine.py`.)"""
     Q, D, K2, S, shown = 6, 1000, 10, 4, 3
     rng = np.random.default_rng(3)
     users, items = (rng.normal(size=(n, 3)).astype(np.float32) for n in (Q, D))

@@ -15,9 +15,8 @@ from own_models import OwnNetwork
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.experiments.stage_models import FeatureWeights, Stacked, scaled
-from tandemrank.policies.memory import Memory, Remembering
-from tandemrank.policies.retrieval import Retrieval
-from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer, low_rank
+from tandemrank.policies.memory import Memory, Remembering, Retrieval
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 NUMBERS = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
@@ -79,12 +78,3 @@ def test_a_stacked_re_ranker_is_handed_the_score_of_its_own_pair() -> None:
         assert torch.allclose(one.ranker(q), factor * generator(q))
     with pytest.raises(PolicyError, match="generator"):
         TwoStagePolicy(pair.ranker, generator, 4, 2, ids)
-
-
-@pytest.mark.parametrize("rank", [1, 2, 3])
-def test_low_rank_is_the_best_approximation_up_to_a_constant_of_each_query(rank: int) -> None:
-    scorer, q = MatrixFactorisation(NUMBERS[:6], NUMBERS[6:14]), torch.arange(6)
-    full = scorer(q).detach().numpy().astype(np.float64)
-    U, S, Vt = np.linalg.svd(full - full.mean(1, keepdims=True))
-    found = low_rank(scorer, rank)(q).detach().numpy()
-    assert found == pytest.approx(U[:, :rank] * S[:rank] @ Vt[:rank], abs=1e-5)

@@ -10,7 +10,7 @@ import enumeration
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.gradients import _bridge, race
-from tandemrank.policies import scorers, two_stage
+from tandemrank.policies import two_stage
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -134,17 +134,6 @@ def test_utility_is_exposure_times_weights() -> None:
     exact = enumeration.utility(S[0], R[0], [0, 2.0, 0, 1.0, 0], THETA, 3)[0]
     assert value[0] == pytest.approx(exact, rel=0.05)
     assert value[1] == 0
-
-
-def test_truncated_svd_is_the_best_approximation() -> None:
-    rng = np.random.default_rng(0)
-    ratings = csr_matrix(rng.integers(0, 6, size=(30, 20)) * (rng.random((30, 20)) < 0.5))
-    users, items = scorers.truncated_svd(ratings, 4)
-    U, sigma, Vt = np.linalg.svd(ratings.toarray())
-    assert users @ items.T == pytest.approx((U[:, :4] * sigma[:4]) @ Vt[:4], abs=1e-4)
-    assert np.array_equal(users, scorers.truncated_svd(ratings, 4)[0])
-    with pytest.raises(ConfigError, match="rank: a factorisation of"):
-        scorers.truncated_svd(ratings, 20)
 
 
 def test_given_scores_sparse_means_absent_is_not_available() -> None:

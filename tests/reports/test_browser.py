@@ -54,7 +54,7 @@ def visit(html: str, folder: Path, *flags: str) -> dict[str, Any]:
     return json.loads(unescape(found[1])) | {"console": [x for x in done.stderr.splitlines() if "CONSOLE" in x]}
 
 
-@pytest.mark.parametrize(("start", "count"), [(example, 6), (one_setting, 5)])
+@pytest.mark.parametrize(("start", "count"), [(example, 4), (one_setting, 2)])
 def test_page_loads_whole(start: Any, count: int, tmp_path: Path) -> None:
     seen = visit(page(start), tmp_path, "--window-size=1200,900")
     assert seen["console"] == []

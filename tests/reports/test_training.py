@@ -23,9 +23,9 @@ from tandemrank.offpolicy.values import Sample, Value
 from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.reports import training
+from tandemrank.reports import figures, training
+from tandemrank.training.checkpoint import Epoch
 from tandemrank.training.config import LearningConfig
-from tandemrank.training.history import Epoch
 from tandemrank.training.loop import Trained
 from tandemrank.training.parts import LogFacts
 from tandemrank.training.results import Difference, Learned
@@ -39,13 +39,13 @@ RESTS = Diagnostics(
 )  # fmt: skip
 SHOWN = Impressions(np.zeros(1, np.int32), np.zeros((1, 1), np.int32), np.zeros((1, 1), np.uint8))
 LOG = counting.from_impressions([SHOWN], Vocabulary(pl.Series([1]), pl.Series([1])))
-SAMPLE = Sample(queries=90, impressions=1000.0, replicates=1000, level=0.95, seed=0, independent="queries")
+SAMPLE = Sample(queries=90, impressions=1000.0, level=0.95, independent="queries")
 
 
 def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half: float = 0.1) -> Value:
     """A value with its interval on both sides."""
     estimate = Estimate(np.array([size]), np.ones(1))
-    return Value(
+    found = Value(
         log=LOG,
         sample=SAMPLE,
         estimate=estimate,
@@ -54,10 +54,9 @@ def value(size: float, verdict: Verdict, rests: Diagnostics | None = RESTS, half
         verdict=verdict,
         reasons=("because <of> this",),
         diagnostics=rests,
-        standard_error=0.05,
-        interval=(size - half, size + half),
-        lower_bound=size - 0.3,
     )
+    found.__dict__.update(standard_error=half / 1.96, lower_bound=size - 0.3)  # what would be computed
+    return found
 
 
 JOINT, BASELINE = value(1.2, TRUST), value(1.1, CANNOT)
@@ -74,7 +73,6 @@ def gap(
         standard_error=0.05,
         interval=(size - 0.1, size + 0.1),
         over_queries=(size - 0.3, size + 0.3),
-        share_of_wins=0.9,
         lower_bound=size - 0.2,
         verdict=verdict,
         reasons=(),
@@ -83,17 +81,17 @@ def gap(
 
 
 def trained(*phases: tuple[str, list[float]]) -> Trained:
-    """A pair whose phases have these judgements."""
+    """A pair whose phases have these objectives."""
     scorer = GivenScores(np.full((2, 60), float(len(phases))))
     pair = TwoStagePolicy(scorer, scorer, 50, 10, Vocabulary(pl.Series([1, 2]), pl.Series(range(60))))
-    epochs = [Epoch(name, n + 1, 1.0, x, 0.1, {}) for name, judged in phases for n, x in enumerate(judged)]
+    epochs = [Epoch(name, n + 1, x, 0.1, {}) for name, heard in phases for n, x in enumerate(heard)]
     return Trained(pair, tuple(epochs))
 
 
 LEARNED = Learned(
     config=LearningConfig(list_length=10, candidates=50),
     start=Start(),
-    log=LogFacts(5000.0, 90, 70, 3000, 4000.0, 10, 3250.0, 750.0, 1000.0),
+    log=LogFacts(5000.0, 90, 70, 3000, 4000.0, 10, 4000.0, 1000.0),
     propensity="fitted",
     propensity_reason="there are none",
     trained={
@@ -143,65 +141,45 @@ def test_nobody_is_said_to_be_harmed_by_a_value_that_is_refused() -> None:
     assert [sentence.split(" ", 1)[0] for sentence in said if harmed in sentence] == ["Joint"]
 
 
-def test_a_pair_that_is_its_start_is_said_to_be_so() -> None:
-    assert not [sentence for sentence in training.sentences(LEARNED) if "started from" in sentence]
-    kept = replace(
-        LEARNED, trained=LEARNED.trained | {"baseline": replace(LEARNED.trained["baseline"], kept_start=True)}
-    )
-    assert training.sentences(kept)[-1].startswith("Baseline is what training started from: it found nothing better")
-
-
 def test_the_page_is_whole_and_says_every_number() -> None:
-    page = training.html(LEARNED, command=COMMAND)
+    page = training.report(LEARNED, command=COMMAND).html()
     assert not re.findall(r"(?:src|href)=\"(?!#|data:)", page)
     assert "<script" not in page
     assert "because <of> this" not in page  # escaped
-    assert "tandemrank learn --logs &#x27;a &lt;b&gt;&#x27;" in page
+    assert "tandemrank learn --logs &#39;a &lt;b&gt;&#39;" in page
     for text in (
-        "1.200", "+0.400 [+0.300, +0.500]", "12.3%", "1,234", "fitted: there are none", "3,250", "<code>epochs</code>",
-        "picks 50 of 60 items", "The list has 10 places", "750 chose or said when to stop",
+        "1.200", ">+0.400<", "[+0.300, +0.500]", "12.3%", "1,234", "fitted: there are none", "4,000", ">epochs</th>",
+        "picks 50 of 60 items", "The list has 10 places",
     ):  # fmt: skip
         assert text in page, text
-    titles = ["What it is worth", "Clicks per impression", "What the numbers rest on", "Learning curves", "The log",
-              "Every switch", "To reproduce"]  # fmt: skip
+    titles = [
+        "The methods", "What it is worth", "Clicks per impression", "What the numbers rest on", "Learning curves", "The log",
+        "Every switch", "To reproduce",
+    ]  # fmt: skip
     assert re.findall("<h2>(.*?)</h2>", page) == titles
-    assert training.html(LEARNED, command=COMMAND) == page
+    assert training.report(LEARNED, command=COMMAND).html() == page
 
 
-def test_the_chosen_epoch_is_marked_in_its_phase() -> None:
-    figure = training.curves_figure(LEARNED)
-    rings = [[tuple(line.get_xydata()[0]) for line in axis.lines if line.get_marker() == "o"] for axis in figure.axes]
-    assert rings[0] == [pytest.approx((4, 0.36))]
-    assert [x for x, _ in rings[1]] == [
-        chosen + start
-        for chosen, start in zip(
-            training.chosen_epochs(LEARNED.trained["baseline"].history).values(), (0, 4), strict=True
-        )
-    ]
-
-
-def test_without_held_out_clicks_it_is_the_objective() -> None:
-    """As a share of the highest; the last weights are kept."""
-    history = tuple(Epoch("both", n + 1, 2.0 + n, float("nan"), 0.1, {}) for n in range(3))
-    one = replace(
-        LEARNED, log=replace(LEARNED.log, held_out=0.0), trained={"joint": replace(trained(), history=history)}
-    )
-    [axis] = training.curves_figure(one).axes
-    assert axis.get_ylabel() == "objective, share of the highest"
-    assert axis.lines[0].get_ydata().tolist() == pytest.approx([0.5, 0.75, 1.0])
-    assert axis.lines[1].get_xydata().tolist() == [[3, 1]]
+def test_learning_curves_are_of_the_objective() -> None:
+    both, baseline = training._panels(LEARNED)
+    assert [step.value for step in both.runs[0]] == [0.30, 0.32, 0.34, 0.36]
+    assert [step.phase for step in baseline.runs[0]] == ["one"] * 4 + ["two"] * 4
+    [left, right] = figures.learning_curves([[both, baseline]], "objective").axes
+    assert left.lines[0].get_xydata()[-1].tolist() == [4, 0.36]
+    assert right.lines[2].get_xydata()[0].tolist() == [5, 0.3]  # the second phase follows the first
 
 
 def test_a_value_that_cannot_be_answered_is_hollow() -> None:
-    axis = training.values_figure(LEARNED).axes[0]
-    dots = {line.get_ydata()[0]: line for line in axis.lines if line.get_marker() not in ("None", "", None)}
-    hollow = [line.get_markerfacecolor() != line.get_color() for _, line in sorted(dots.items())]
-    assert hollow == [True, False, False]  # baseline, joint, production, from below
+    found = training._dots(LEARNED)
+    assert [(one.name, one.hollow) for one in found] == [("Production", False), ("Joint", False), ("Baseline", True)]
+    axis = figures.dots(found, "clicks").axes[0]
+    drawn = [line for line in axis.lines if line.get_marker() == "o"]
+    assert [line.get_markerfacecolor() != line.get_color() for line in drawn] == [False, False, True]
 
 
 def test_the_table_for_a_terminal() -> None:
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(training.text(LEARNED))
+    console.print(training.values(LEARNED).terminal())
     lines = console.export_text().splitlines()
     assert any(re.search(r"Production\s+0\.800\s+\[0\.750, 0\.850\]\s+–\s+as the log shows it", line) for line in lines)
     assert any(re.search(r"Joint\s+1\.200.*\+0\.400\s+\[\+0\.300, \+0\.500\]\s+\S+\s+trust it", line) for line in lines)
@@ -217,6 +195,8 @@ def test_the_files(tmp_path: Path) -> None:
     assert (summary["command"], summary["switches"]["seed"]) == (COMMAND, 3)
     assert [entry["policy"] for entry in summary["methods"]] == [str(tmp_path / m / "policy") for m in LEARNED.trained]
     assert len(json.loads((tmp_path / "baseline" / "history.json").read_text())) == 8
-    assert written.report.read_text(encoding="utf-8") == training.html(LEARNED, command=COMMAND, seed=3)
+    assert (
+        Path(written["report"]).read_text(encoding="utf-8") == training.report(LEARNED, command=COMMAND, seed=3).html()
+    )
     with pytest.raises(ConfigError, match=r"baseline/policy exists\. Give another --out, or --resume"):
         training.check_free(tmp_path, ["baseline"])

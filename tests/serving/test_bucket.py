@@ -14,7 +14,6 @@ from tandemrank.errors import ConfigError, LogError, OutputError
 from tandemrank.logs import reading, validation
 from tandemrank.serving import replay
 from tandemrank.serving.engine import Server
-from tandemrank.serving.explain import exploration_costs
 from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Bucket, Recorder, finished
@@ -62,10 +61,6 @@ def test_two_machines_make_one_log_whose_sums_are_the_same_bits(tmp_path, url) -
     assert validation.validate(url).fit
     assert replay.replay([url], [policy()]) == replay.replay([together], [policy()])
     assert replay.digests([url]) == {LivePolicy(policy()).digest}
-    costs = [
-        exploration_costs(LivePolicy(policy()), (1.0, 0.5, 0.3), log=[place], queries=2) for place in (url, together)
-    ]
-    assert costs[0] == costs[1]
 
 
 def test_what_is_there_is_not_copied_again_and_never_overwritten(tmp_path, url) -> None:

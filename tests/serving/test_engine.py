@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import enumeration
+import served
 from served import Clock
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, InputError, LogError, OutputError
@@ -15,7 +16,7 @@ from tandemrank.gradients import race
 from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.serving import drawing, explain, recorder, replay
+from tandemrank.serving import drawing, engine, recorder, replay
 from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
 from tandemrank.serving.live_policy import LivePolicy, digest
@@ -37,7 +38,7 @@ def policy(seed: int = 0, items: list | None = None) -> TwoStagePolicy:
 
 
 def rows(live: LivePolicy, query: int, available: list[str] | None = None) -> tuple[np.ndarray, np.ndarray]:
-    return live.scores(query, None, available).rows()
+    return served.rows(live.scores(query, None, available))
 
 
 def exposed(how: Exploration, s_c: np.ndarray, s_r: np.ndarray, *, samples: int, seed: int):
@@ -137,36 +138,19 @@ def steep(D: int) -> TwoStagePolicy:
     return TwoStagePolicy(generator, ranker, K2, K, Vocabulary(pl.Series(range(10, 10 + Q)), pl.Series(range(D))))
 
 
-def test_a_heavy_re_ranker_is_explained_and_its_exploration_costed_by_candidates_alone(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(explain, "STRATEGIES", ("trained", "deterministic"))
-    monkeypatch.setattr(explain, "OTHERS", 3)
-    monkeypatch.setattr(explain, "SAMPLES", 500)
-    monkeypatch.setattr(explain, "FEW", 500)
-    made = steep(40)
-    log = Recorder(tmp_path, Propensities(50))
-    plain, server = LivePolicy(made), Server(made, recorder=log, seed=0)
-    for n in range(40):
-        found = server.rank(10 + n % Q)
-        server.feedback(found.impression_id, [Event(found.items[n % 2])])
-    log.seal(everything=True)
-    log.close()
-    wanted = explain.explain(plain, 11, None, Exploration(), THETA)
-    wanted_costs = explain.exploration_costs(plain, THETA, log=[tmp_path]).strategies
-    live, asked = counted(made, monkeypatch)
+def test_a_heavy_re_ranker_is_explained_by_candidates_alone(monkeypatch) -> None:
+    monkeypatch.setattr(engine, "SAMPLES", 500)
+    monkeypatch.setattr(engine, "FEW", 500)
+    [wanted] = Server(steep(40), theta=THETA).explain(11)
+    live, asked = counted(steep(40), monkeypatch)
     assert live.ranks_candidates
-    found = explain.explain(live, 11, None, Exploration(), THETA)
+    [found] = Server(live, theta=THETA).explain(11)
     assert max(asked) < 12
     by_item = {c.item: c for c in wanted.candidates}
     assert [c.item for c in found.candidates if c.place] == [c.item for c in wanted.candidates if c.place]
     for c in found.candidates:
         assert replace(c, exposure=0) == replace(by_item[c.item], exposure=0)
         assert c.exposure == pytest.approx(by_item[c.item].exposure, abs=0.1)  # few samples of the other
-    asked.clear()
-    costs = explain.exploration_costs(live, THETA, log=[tmp_path]).strategies
-    assert len(asked) <= 12 + Q * 3  # those that stand for all others are asked about, too
-    for one, other in zip(costs, wanted_costs, strict=True):
-        for name in ("kept", "clicks", "effective_best"):
-            assert getattr(one, name) == pytest.approx(getattr(other, name), abs=0.05), name
 
 
 @pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
@@ -194,18 +178,6 @@ def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkey
     assert found[0].keys() == found[1].keys()
     for place, (mean, error) in found[0].items():
         assert abs(mean - found[1][place][0]) <= 5 * np.hypot(error, found[1][place][1]) + 1e-6
-
-
-def test_costs_by_candidates_are_those_by_all_items(monkeypatch) -> None:
-    monkeypatch.setattr(explain, "SAMPLES", 2000)
-    plain = LivePolicy(policy(2))
-    wanted = explain.exploration_costs(plain, THETA).strategies
-    live, _ = counted(policy(2), monkeypatch)
-    for one, other in zip(explain.exploration_costs(live, THETA).strategies, wanted, strict=True):
-        for name in ("kept", "effective_best", "effective_other"):
-            assert getattr(one, name) == pytest.approx(getattr(other, name), abs=0.02), (one.strategy, name)
-    monkeypatch.setattr(explain, "OTHERS", 2)
-    assert explain._looked_at(live, [0, 3], 0)[1].sum() == pytest.approx(D)  # two stand for all
 
 
 def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from served import K2, Clock, Q, local, policy, saved
+from served import K2, Clock, Q, local, policy, rows, saved
 from tandemrank.cli.serving import seal as seal_command
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import reading, validation
@@ -57,7 +57,7 @@ def how_exposed(theta) -> dict[str, tuple[float, float]]:
 
     live = LivePolicy(policy())
     everything, curve = np.arange(len(live.items)), torch.tensor(theta)
-    rho, error = Exploration().exposure(*live.scores(11).rows(), everything, curve, K2, samples=3000, seed=9)
+    rho, error = Exploration().exposure(*rows(live.scores(11)), everything, curve, K2, samples=3000, seed=9)
     return {item: (rho[d], error[d]) for d, item in enumerate(live.items)}
 
 
@@ -219,19 +219,19 @@ def segment(folder, log, n: int = 30):
 
 
 def test_every_flipped_bit_of_a_segment_is_found(folder, tmp_path) -> None:
-    from tandemrank._base import checksum
+    from tandemrank._base import frames
 
     path = segment(folder, tmp_path / "log")
     good = path.read_bytes()
-    assert checksum.problem(path) is None
+    assert frames.damage_of(path) is None
     rng, other = np.random.default_rng(0), tmp_path / "other.parquet"
-    marked = range(good.index(checksum.KEY.encode()) - 8, good.index(checksum.VALUE) + 100)
+    marked = range(good.index(frames.KEY.encode()) - 8, good.index(frames.VALUE) + 100)
     places = [*rng.integers(len(good), size=150), *marked, *range(len(good) - 12, len(good))]
     for at in places:
         content = bytearray(good)
         content[at] ^= 1 << int(rng.integers(8))
         other.write_bytes(content)
-        assert checksum.problem(other) is not None, at
+        assert frames.damage_of(other) is not None, at
     for at in places[:4]:
         content = bytearray(good)
         content[at] ^= 1
@@ -242,12 +242,12 @@ def test_every_flipped_bit_of_a_segment_is_found(folder, tmp_path) -> None:
 
 
 def test_files_without_a_checksum_are_read_as_ever(tmp_path) -> None:
-    from tandemrank._base import checksum
+    from tandemrank._base import frames
 
     pl.DataFrame({"query_id": [1], "items": [[1]], "clicks": [[0]]}).write_parquet(tmp_path / "log.parquet")
-    assert checksum.problem(tmp_path / "log.parquet") is None
+    assert frames.damage_of(tmp_path / "log.parquet") is None
     (tmp_path / "short.parquet").write_bytes(b"PAR1")
-    assert checksum.problem(tmp_path / "short.parquet") is None
+    assert frames.damage_of(tmp_path / "short.parquet") is None
     assert reading.read(tmp_path / "log.parquet").N == 1
 
 
@@ -294,7 +294,7 @@ def test_records_of_another_shape_are_set_aside_and_the_rest_is_sealed(folder, t
     assert {json.loads(payload)["impression"]["id"] for payload in payloads} <= kept
     assert len(kept) == found["impressions"] < 5 + 25  # another key, time, query and so on are as good as before
     assert found["damaged"] > 150
-    assert sum(found[name] for name in ("impressions", "damaged", "empty", "set_aside")) == len(payloads) + len(cases)
+    assert sum(found[name] for name in ("impressions", "damaged", "empty")) == len(payloads) + len(cases)
     assert (log / ".set-aside" / path.name).exists()
     assert validation.validate(log).fit
 

@@ -35,7 +35,7 @@ def running(folder: Path, log: Path) -> Iterator[str]:
         Settings(folder / "policy-0", log=log, settle=0.0),
         run.Address(port=0, token=TOKEN),
         listening=ports.put,
-        tick=0.05,
+        tick=0.01,
     )
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
     thread.start()

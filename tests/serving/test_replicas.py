@@ -115,28 +115,21 @@ def test_on_two_nodes_with_a_replica_killed_under_load(tmp_path) -> None:
     assert replay.replay([log], [policy(0)]).equal == len(kept)
 
 
-def details(**status: str) -> dict:
-    """What Ray says of a cluster whose nodes a and b have a replica each."""
-    found = {"deployments": {"d": {"replicas": [{"node_id": "a"}, {"node_id": "b"}]}}}
-    proxies = {node: {"status": said, "node_ip": "127.0.0.1"} for node, said in status.items()}
-    return {"applications": {"tandemrank": found}, "proxies": proxies}
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
 def test_replicas_answer_when_every_proxy_knows_the_way(host) -> None:
     with HTTPServer(("127.0.0.1", 0), NotThereYet) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         at = Address(host, server.server_port, TOKEN)
         NotThereYet.left = 0
-        assert not run.proxies_answer(details(a="HEALTHY"), at)  # one node has a replica, and no proxy yet
-        assert not run.proxies_answer(details(a="HEALTHY", b="STARTING"), at)
-        assert not run.proxies_answer({"applications": {}, "proxies": {}}, at)
-        assert run.proxies_answer(details(a="HEALTHY", b="HEALTHY", c="UNHEALTHY"), at)
+        both = {"a": "HEALTHY", "b": "HEALTHY"}
+        assert not run.proxies_answer({}, at)
+        assert not run.proxies_answer(both | {"b": "STARTING"}, at)
+        assert run.proxies_answer(both, at)
         NotThereYet.left = 1
-        assert not run.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)
-        assert run.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)
+        assert not run.proxies_answer(both, at)
+        assert run.proxies_answer(both, at)
         server.shutdown()
-    assert run.proxies_answer(details(a="HEALTHY", b="HEALTHY"), at)  # out of reach: Ray's word
+    assert run.proxies_answer(both, at)  # out of reach: Ray's word
 
 
 def test_what_would_reach_one_of_several_is_refused_to_those_who_have_the_token(tmp_path) -> None:

@@ -62,7 +62,7 @@ def test_its_command_runs_and_ends_in_order(tmp_path, monkeypatch) -> None:
 def test_every_metric_is_explained_and_no_other(tmp_path) -> None:
     explained = set(re.findall(r"^\| `(tandemrank_\w+)` \|", PAGE, re.MULTILINE))
     with local(saved(tmp_path, 0)) as server:
-        found = list(server.context.metrics.collect())
+        found = list(server.context.metrics.registry.collect())
     real = {metric.name + ("_total" if metric.type == "counter" else "") for metric in found}
     assert explained == real
 

@@ -9,15 +9,16 @@ import pytest
 
 import believing
 import enumeration
+from served import rows
 from tandemrank._base.ids import Vocabulary
-from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.logs import reading, validation
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy, extended
 from tandemrank.serving import records, replay
 from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
-from tandemrank.serving.live_policy import LivePolicy, features_key, logged_id
+from tandemrank.serving.live_policy import LivePolicy, logged_id
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event
@@ -35,7 +36,7 @@ def policy(seed: int = 0, *, first: int = 0, K: int = K, queries: list | None = 
 
 def exact(live: LivePolicy, q: int, features: dict | None = None, times: float = 1.0) -> dict[str, float]:
     """The exposure of every item by enumeration, with the scores so many times as large."""
-    s_c, s_r = ((times * s.astype(float)).tolist() for s in live.scores(q, features).rows())
+    s_c, s_r = ((times * s.astype(float)).tolist() for s in rows(live.scores(q, features)))
     one = [[float(d == e) for e in range(D)] for d in range(D)]
     return {item: enumeration.utility(s_c, s_r, one[d], THETA, K2)[0] for d, item in enumerate(live.items)}
 
@@ -109,7 +110,7 @@ def test_a_stranger_with_features_gets_what_the_extended_policy_gives() -> None:
     live = LivePolicy(featured())
     new = pl.DataFrame({"query_id": [99], "age": [61.0], "land": ["b"]})
     wanted = extended(featured(), query_features=new).plain_scores([Q])
-    for found, other in zip(live.scores(99, {"age": 61.0, "land": "b"}).rows(), wanted, strict=True):
+    for found, other in zip(rows(live.scores(99, {"age": 61.0, "land": "b"})), wanted, strict=True):
         assert np.allclose(found, other.numpy(), atol=1e-5)
     server = Server(live)
     assert server.rank(99, query_features={"age": 61.0, "land": "b"}).source == "features"
@@ -117,42 +118,34 @@ def test_a_stranger_with_features_gets_what_the_extended_policy_gives() -> None:
     assert Server(policy()).rank(99, query_features={"age": 61.0}).source == "popular"
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_features_are_in_the_log_only_if_asked(tmp_path, asked) -> None:
+def test_features_that_decide_are_in_the_log_and_no_others(tmp_path) -> None:
+    """So that the next process, after a kill, has their propensities."""
     log = Recorder(tmp_path, Propensities(5))
-    server = Server(featured(), recorder=log, log_features=asked)
-    server.rank(query_features={"age": 61.25, "land": "b"})
-    server.rank(11)
+    server = Server(featured(), recorder=log)
+    for age in (61.25, np.float64(61.25), float("nan")):
+        server.rank(query_features={"age": age, "land": "b"})
+    server.rank(11, query_features={"age": 99.75, "land": "b"})  # known: they do not decide
+    with pytest.raises(InputError, match="'age': expected a number or text"):
+        server.rank(query_features={"age": [1.0]})
     [journal] = tmp_path.glob("journal-*.bin")
-    assert (b"61.25" in journal.read_bytes()) is asked
+    assert b"61.25" in journal.read_bytes()
+    assert b"99.75" not in journal.read_bytes()
     log.close()
-    # The next process does not have them in memory.
     later = Recorder(tmp_path, Propensities(5))
     Server(featured(), recorder=later)
     [sealed] = later.seal(everything=True)
     later.close()
-    assert (sealed.impressions, sealed.set_aside) == ((2, 0) if asked else (1, 1))
+    assert sealed.impressions == 4
+    assert pl.read_parquet(sealed.path)["query_id"].n_unique() == 3
     found = replay.replay([tmp_path], [featured()])
-    assert found.impressions == found.equal == (2 if asked else 1)
+    assert found.impressions == found.equal == 4
     assert validation.validate(tmp_path).fit
 
 
-def test_the_same_process_knows_the_features(tmp_path) -> None:
-    log = Recorder(tmp_path, Propensities(5))
-    server = Server(featured(), recorder=log)
-    for age in (61.25, 61.25, 20.0):
-        server.rank(query_features={"age": age})
-    [sealed] = log.seal(everything=True)
-    log.close()
-    assert (sealed.impressions, sealed.set_aside) == (3, 0)
-    assert pl.read_parquet(sealed.path)["query_id"].n_unique() == 2
-    assert replay.replay([tmp_path], [featured()]).without_features == 3
-
-
-@pytest.mark.parametrize(("mode", "asked"), [("single", True), ("interleave", False)])
-def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, asked, mode) -> None:
+@pytest.mark.parametrize("mode", ["single", "interleave"])
+def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, mode) -> None:
     log = Recorder(tmp_path, Propensities(300))
-    server = Server(featured(), recorder=log, log_features=asked, exploration=Exploration("temperature", 0.2))
+    server = Server(featured(), recorder=log, exploration=Exploration("temperature", 0.2))
     if mode == "interleave":
         server.swap(
             records.split(server.traffic.first, LivePolicy(replace(featured(), K2=K2 - 1)), 0.5, salt="s", mode=mode)
@@ -178,8 +171,7 @@ def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, ask
 
 
 def test_ids_of_strangers_have_the_kind_of_the_policies() -> None:
-    for key in (None, features_key({"age": 1.0}, b"x")):
-        assert isinstance(logged_id(key, int), int)
-        assert isinstance(logged_id(key, str), str)
-    assert features_key({"a": 1.0, "b": 2}, b"x") == features_key({"b": 2, "a": 1.0}, b"x")
-    assert features_key({"a": 1.0}, b"x") != features_key({"a": 1.0}, b"y")
+    for features in (None, {"age": 1.0}):
+        assert isinstance(logged_id(features, int), int)
+        assert isinstance(logged_id(features, str), str)
+    assert logged_id({"a": 1.0, "b": 2}, int) == logged_id({"b": 2, "a": 1.0}, int) != logged_id({"a": 1.0}, int)

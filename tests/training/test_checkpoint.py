@@ -16,9 +16,8 @@ from tandemrank.errors import ConfigError
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint
-from tandemrank.training.checkpoint import Checkpoint
+from tandemrank.training.checkpoint import Checkpoint, Epoch
 from tandemrank.training.config import TrainingConfig
-from tandemrank.training.history import Epoch
 from tandemrank.training.loop import train
 from tandemrank.training.schedules import BOTH
 
@@ -46,8 +45,8 @@ def path(tmp_path):
 def test_what_is_written_is_read(tmp_path) -> None:
     path = tmp_path / "one"
     assert checkpoint.read(path, "me") is None
-    history = (Epoch("both", 0, float("nan"), 0.25, 0.5, {"ndcg": 0.1}),)
-    found = Checkpoint(1, 2, 3, -float("inf"), 0.25, history, {"a": torch.arange(6.0).reshape(2, 3).T})
+    history = (Epoch("both", 0, float("nan"), 0.5, {"ndcg": 0.1}),)
+    found = Checkpoint(1, 2, history, {"a": torch.arange(6.0).reshape(2, 3).T})
     checkpoint.write(path, "me", found)
     again = checkpoint.read(path, "me")
     assert again is not None
@@ -55,36 +54,7 @@ def test_what_is_written_is_read(tmp_path) -> None:
     assert repr(again) == repr(found)
 
 
-def test_what_takes_long_to_write_is_written_less_often(tmp_path) -> None:
-    now = [0.0]
-    rhythm = checkpoint.Rhythm(lambda: now[0])
-    found = Checkpoint(0, 1, 0, 0.0, 0.0, (), {"a": torch.zeros(1)})
-
-    def takes(seconds: float) -> None:
-        class Slow(dict):
-            def items(self):
-                now[0] += seconds
-                return super().items()
-
-        rhythm.write(tmp_path / "one", "me", replace(found, tensors=Slow(found.tensors)))
-
-    assert rhythm.is_due()  # nobody knows yet how long it takes
-    takes(checkpoint.QUICK)
-    assert rhythm.is_due()
-    takes(10.0)
-    now[0] += 10.0 / checkpoint.SHARE - 1
-    assert not rhythm.is_due()
-    now[0] += 1
-    assert rhythm.is_due()
-    takes(0.1)
-    assert rhythm.is_due()
-
-
-@pytest.mark.parametrize("quick", [True, False])
-def test_a_training_with_large_checkpoints_goes_on_and_ends_the_same(tmp_path, monkeypatch, quick) -> None:
-    """Epochs that were not written are trained again; the last epoch of a phase is written with its end, once."""
-    monkeypatch.setattr(checkpoint, "QUICK", 1.0 if quick else -1.0)
-    monkeypatch.setattr(checkpoint, "SHARE", 1e-9)
+def test_every_epoch_is_written_once_the_last_of_a_phase_with_its_end(tmp_path, monkeypatch) -> None:
     config, written, whole_write = TrainingConfig(epochs=4, minibatch=5), [], checkpoint.write
 
     def write(path, identity, found) -> None:
@@ -101,9 +71,9 @@ def test_a_training_with_large_checkpoints_goes_on_and_ends_the_same(tmp_path, m
     options = {"schedule": [BOTH], "seed": 3, "checkpoint": tmp_path / "one"}
     with contextlib.suppress(KeyboardInterrupt):
         train(start(), weights(), THETA, config, progress=stop, **options)
-    assert written == ([(0, 1), (0, 2), (0, 3)] if quick else [(0, 1)])
+    assert written == [(0, 1), (0, 2), (0, 3)]
     again = train(start(), weights(), THETA, config, resume=True, **options)
-    assert written[-2:] == ([(0, 3), (1, 4)] if quick else [(0, 2), (1, 4)])
+    assert written[-2:] == [(0, 3), (1, 4)]
     for stage in ("generator", "ranker"):
         ours, theirs = (getattr(one.policy, stage).state_dict() for one in (whole, again))
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)

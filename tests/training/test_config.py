@@ -12,8 +12,7 @@ MODELS = [TrainingConfig, LearningConfig, ExperimentConfig, GridConfig]
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize(("switch", "name", "value"), [
-    ("epochs=5", "epochs", 5), ("rank_weights=30", "rank_weights", 30), ("rank_weights=flat", "rank_weights", "flat"),
-    ("early_stopping=true", "early_stopping", True),
+    ("epochs=5", "epochs", 5), ("rank_weights=flat", "rank_weights", "flat"),
 ])  # fmt: skip
 def test_a_switch_has_one_name_for_every_command(model, switch, name, value, tmp_path) -> None:
     """Whether it is set alone, in a file or as a flag."""
@@ -45,13 +44,13 @@ def test_learn_has_few_switches() -> None:
 @pytest.mark.parametrize(
     ("model", "switches", "message"),
     [
-        (LearningConfig, ["propensity=frequency", "propensity_samples=20"], "propensity_samples is for propensities by"),
-        (LearningConfig, ["propensity=logged", "propensity_samples=20"], "propensity is logged, which draws no samples"),
+        (LearningConfig, ["exclude=shown", "objective=ips"], "exclude leaves clicked pairs out"),
+        (LearningConfig, ["exclude=shown", "safe=true"], "exclude and safe cannot be combined"),
         (ExperimentConfig, ["evaluation_share=0.3"], "evaluation_share is for logs of one's own"),
-        (TrainingConfig, ["rank_weights=0"], "rank_weights: input should be greater than or equal to 1; got 0"),
+        (TrainingConfig, ["minibatch=0"], "minibatch: input should be greater than or equal to 1; got 0"),
         (TrainingConfig, ["rank_weights=deep"], "rank_weights: input should be 'flat' or 'examination'; got 'deep'"),
         (TrainingConfig, ["method=joint"], "method: there is no such switch"),
-        (TrainingConfig, ["early_stopping=maybe"], "early_stopping: input should be a valid boolean"),
+        (LearningConfig, ["safe=maybe"], "safe: input should be a valid boolean"),
         (TrainingConfig, ["training.epochs=3"], "it is called epochs, wherever it is used"),
     ],
 )  # fmt: skip

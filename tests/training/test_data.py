@@ -49,26 +49,26 @@ def log(**options: object) -> Feedback:
 
 def test_a_deterministic_logger_has_the_examination_of_the_rank_as_its_propensity() -> None:
     rows = log(fixed=True)
-    found = prepare(rows, CONFIG, held_out=rows)
+    found = prepare(rows, CONFIG)
     assert (found.propensities.kind, found.propensities.logger) == ("frequency", None)
-    assert found.propensities.rho_0[1] == pytest.approx(THETA[rows.rank])
+    assert found.propensities.rho_0 == pytest.approx(THETA[rows.rank])
     asked = CONFIG.model_copy(update={"propensity": "frequency"})
-    known = prepare(rows, asked, held_out=rows, logging_policy=policy()).propensities
+    known = prepare(rows, asked, logging_policy=policy()).propensities
     assert known.logger is None  # known, and yet not used
 
 
-def test_fitted_propensities_are_those_of_the_fitted_policy_for_both_parts() -> None:
-    parts = impressions(800)
-    used, held_out = counting.parts_of(parts, IDS, (0.3,))
-    found = prepare(used, CONFIG, held_out=held_out, lists=lambda: lists_of(parts))
+def test_fitted_propensities_are_those_of_the_fitted_policy() -> None:
+    parts = impressions(600)
+    used = counting.from_impressions(parts, IDS)
+    found = prepare(used, CONFIG, lists=lambda: lists_of(parts))
     resolved = found.propensities
     assert resolved.kind == "fitted"
-    uniform = np.full(len(held_out.query), THETA.sum() / D)  # the logger shows what it likes
-    assert np.abs(resolved.rho_0[1] / uniform - 1).mean() < 0.2
+    uniform = np.full(len(used.query), THETA.sum() / D)  # the logger shows what it likes
+    assert np.abs(resolved.rho_0 / uniform - 1).mean() < 0.2
     wanted = propensities.row_propensities(used, THETA, "fitted", resolved.logger)
     assert found.weights.toarray() == pytest.approx(click_weights(wanted, used).toarray())
     with pytest.raises(ConfigError, match="fitted propensities need the lists"):
-        prepare(used, CONFIG, held_out=held_out)
+        prepare(used, CONFIG)
 
 
 def test_the_beliefs_are_fitted_to_what_trains_with_the_logger_as_their_prior(monkeypatch) -> None:
@@ -96,19 +96,5 @@ def test_a_log_without_clicks_is_refused() -> None:
     silent = counting.from_impressions([Impressions(p.query, p.items, 0 * p.clicks) for p in impressions()], IDS)
     for objective in ("beliefs", "ips"):
         config = CONFIG.model_copy(update={"objective": objective})
-        with pytest.raises(LogError, match="expected more clicks to learn from; got 0 for training"):
-            prepare(silent, config, held_out=log(), logging_policy=policy())
-
-
-def test_what_is_held_out_only_judges_and_nothing_is_where_nothing_stops() -> None:
-    stopped, fixed = (
-        LearningConfig(**(CONFIG.model_dump() | {"training": {"early_stopping": on}})) for on in (True, False)
-    )
-    assert (stopped.held_out_share, fixed.held_out_share) == (0.15, 0.0)
-    alone = prepare(log(), fixed, logging_policy=policy())
-    judged = prepare(log(), stopped, held_out=log(), logging_policy=policy())
-    assert np.array_equal(alone.weights.toarray(), judged.weights.toarray())
-    assert alone.criterion(fixed) is None
-    assert judged.criterion(stopped) is not None
-    with pytest.raises(ConfigError, match="early stopping needs held-out clicks"):
-        alone.criterion(stopped)
+        with pytest.raises(LogError, match="expected clicks to learn from; got none, in 400 impressions"):
+            prepare(silent, config, logging_policy=policy())

@@ -1,14 +1,16 @@
 """The weights of documents: by clicks unbiased over all logs of a tiny world; by beliefs what is expected of each."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
+from scipy.sparse import csr_matrix
 
 import enumeration
+import item_rate
 from tandemrank._base.ids import Vocabulary
-from tandemrank.beliefs import item_rate
 from tandemrank.logs import counting
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
@@ -50,6 +52,16 @@ def test_belief_weights_are_what_the_model_expects_of_every_document() -> None:
     q = np.zeros(1, np.int64)
     assert weights.rows(q).toarray()[0] == pytest.approx(2 * model.matrix(q)[0, :-1], rel=1e-6)
     assert (weights.shape, weights.queries.tolist(), weights.clicked) == ((1, 3), [0], 1)
+
+
+def test_excluded_pairs_have_no_weight() -> None:
+    log = log_of([(0, 1), (1, 0)], [(1, 0), (0, 1)])
+    every = belief_weights(log, item_rate.reward_model(log, np.array(THETA)))
+    some = replace(every, excluded=csr_matrix(np.array([[0.0, 2.0, 1.0]])))
+    q = np.zeros(1, np.int64)
+    assert some.rows(q).toarray().tolist() == [[every.rows(q)[0, 0], 0, 0]]
+    assert (some.shape, some.clicked, some.queries.tolist()) == (every.shape, every.clicked, [0])
+    assert len(some.arrays()) == len(every.arrays()) + 2
 
 
 def test_belief_weights_never_have_the_size_of_all_queries_by_all_items() -> None:

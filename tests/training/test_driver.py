@@ -15,9 +15,9 @@ from tandemrank.errors import ConfigError
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import schedules
+from tandemrank.training.checkpoint import Progress
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.driver import Methods, check_methods
-from tandemrank.training.history import Progress
 from tandemrank.training.loop import train
 
 Q, D = 20, 24
@@ -141,29 +141,9 @@ def test_progress_counts_the_phases_of_the_method() -> None:
     assert {(state.phase, state.phases) for state in told} == {(0, 3), (1, 3), (2, 3)}
 
 
-@pytest.mark.parametrize("method", ALL)
-def test_a_pair_is_never_worse_than_its_start_on_held_out_clicks(method) -> None:
-    """Stages that are better alone may be worse together: then the start is kept."""
-    first = start().most_likely()
-
-    def criterion(policy: TwoStagePolicy) -> float:
-        if policy.K2 == D:
-            return float(policy.generator.state_dict()["queries"].abs().sum())  # alone: the further the better
-        return float((policy.most_likely() == first).mean())
-
-    config = CONFIG.model_copy(update={"early_stopping": True, "epochs": 8, "learning_rate": 1.0})
-    found = driver(config, criterion=criterion).train(method)
-    assert criterion(found.policy) >= criterion(start())
-    assert same(found.policy, start())
-    assert found.kept_start
-    assert not driver().train(method).kept_start
-
-
-def test_more_candidates_than_items_or_too_deep_weights_are_refused_before_any_training() -> None:
+def test_more_candidates_than_items_are_refused_before_any_training() -> None:
     with pytest.raises(ConfigError, match="K2 = 25 candidates, but there are only 24 items"):
         driver().train("joint", 25)
-    with pytest.raises(ConfigError, match="rank_weights = 8 counts every one of the 8 candidates the same"):
-        driver(CONFIG.model_copy(update={"rank_weights": 8})).train("joint")
 
 
 def test_methods_by_name() -> None:
@@ -181,7 +161,7 @@ def test_the_beliefs_are_trained_by_nothing() -> None:
     found = asked.train("beliefs", 12)
     assert (found.history, found.policy.K2, counting.phases) == ((), 12, {})
     assert same(found.policy, start())
-    with pytest.raises(ConfigError, match="a method that trains needs a policy to start from"):
+    with pytest.raises(ConfigError, match="the method joint needs a policy to start from; got none"):
         asked.train("joint")
     with pytest.raises(ConfigError, match="the method beliefs needs the beliefs of the log"):
         driver().train("beliefs")

@@ -23,11 +23,10 @@ from tandemrank.policies.memory import memory_from
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports import training as training_report
 from tandemrank.training import data, learning, results, valuing
-from tandemrank.training.history import Progress
+from tandemrank.training.checkpoint import Progress
 from tandemrank.training.learning import Listener, learn
 from tandemrank.training.parts import facts_of, read_parts
 from tandemrank.training.start import Start
-from tandemrank.training.weights import SparseWeights, WithoutPairs, without_pairs
 
 CONFIG = {"objective": "ips", "candidates": 20, "training": {"epochs": 6, "minibatch": 64, "learning_rate": 0.03}}
 
@@ -74,8 +73,8 @@ def learned(world) -> learning.Learned:
 
 def test_the_log_is_read_once(world, monkeypatch) -> None:
     """Also where propensities are fitted to its lists."""
-    read, opened = sources._files, []
-    monkeypatch.setattr(sources, "_files", lambda source: opened.append(source) or read(source))
+    read, opened = sources._pieces, []
+    monkeypatch.setattr(sources, "_pieces", lambda *arguments: opened.append(1) or read(*arguments))
     assert train(world.frame, configured(training={"epochs": 1})).propensity == "fitted"
     assert len(opened) == 1
 
@@ -85,7 +84,7 @@ def test_learn_from_a_frame_alone_beats_production_and_knows_by_how_much(world, 
     assert (learned.propensity, learned.config.list_length, learned.config.candidates) == ("fitted", 5, 20)
     clicks = world.frame["clicks"].list.sum()
     assert abs(learned.production.value - clicks.mean()) < 5 * learned.production.standard_error
-    assert learned.log.impressions == learned.log.train + learned.log.held_out + learned.log.evaluation == 8_000
+    assert learned.log.impressions == learned.log.train + learned.log.evaluation == 8_000
     for method, answer in learned.values.items():
         truth = world.value(learned.trained[method].policy, world.frame["query_id"])
         assert abs(answer.value - truth) < 4 * answer.standard_error
@@ -107,11 +106,11 @@ def test_differences_are_paired_and_name_what_they_compare(learned) -> None:
     assert between.interval[0] < between.difference < between.interval[1]
     apart = sum(learned.values[m].standard_error ** 2 for m in ("joint", "baseline")) ** 0.5
     assert between.standard_error < 0.7 * apart  # the same queries, so most of the noise is common
-    assert learned.differences[0].comparison.share_of_wins > 0.99
+    assert learned.differences[0].comparison.interval[0] > 0
 
 
 def test_on_its_own_training_clicks_a_pair_looks_better_than_it_is(world) -> None:
-    """Why a third part is judged: asked of the impressions that trained it, the value is far too high."""
+    """Why another part values it: asked of the impressions that trained it, the value is far too high."""
     few = world.frame.head(3000)
     config = configured(training={"epochs": 12, "minibatch": 64, "learning_rate": 0.05})
     found = train(few, config, logging_policy=world.production)
@@ -125,15 +124,12 @@ def test_on_its_own_training_clicks_a_pair_looks_better_than_it_is(world) -> Non
     assert own.value > truth + 5 * own.standard_error
 
 
-@pytest.mark.parametrize(("share", "wanted"), [(0.15, [0.65, 0.15, 0.2]), (0.0, [0.8, 0, 0.2])])
-def test_no_part_shares_an_impression_with_another(world, share, wanted) -> None:
-    config = configured()
-    parts = read_parts(world.frame, config, Start(), 3, held_out_share=share)
+def test_no_part_shares_an_impression_with_another(world) -> None:
+    parts = read_parts(world.frame, configured(), Start(), 3)
     whole, all_parts = reading.read(world.frame), sums.merge(parts.all())
     assert np.array_equal(all_parts.shown, whole.shown)
     assert np.array_equal(all_parts.clicks, whole.clicks)
-    assert [part.N / whole.N for part in parts.all()] == pytest.approx(wanted, abs=0.02)
-    assert parts.seen.N + parts.evaluation.N == whole.N
+    assert [part.N / whole.N for part in parts.all()] == pytest.approx([0.8, 0.2], abs=0.02)
     facts = facts_of(parts)
     assert (facts.impressions, facts.queries, facts.clicks) == (
         8_000,
@@ -147,17 +143,15 @@ def test_no_part_shares_an_impression_with_another(world, share, wanted) -> None
 def test_in_a_log_with_times_the_last_impressions_value_and_the_oldest_train(world) -> None:
     n = len(world.frame)
     frame = world.frame.with_columns(timestamp=(pl.int_range(pl.len()) * 7919 % n).cast(pl.Float64))
-    parts = read_parts(frame, configured(), Start(), 3, held_out_share=0.15)
+    parts = read_parts(frame, configured(), Start(), 3)
     assert parts.by_time
     ordered = frame.sort("timestamp")
-    for part, rows in zip(
-        parts.all(), (ordered[: n * 13 // 20], ordered[n * 13 // 20 : n * 4 // 5], ordered[n * 4 // 5 :]), strict=True
-    ):
+    for part, rows in zip(parts.all(), (ordered[: n * 4 // 5], ordered[n * 4 // 5 :]), strict=True):
         assert len(rows) == part.N
         assert part.clicks.sum() == rows["clicks"].list.sum().sum()
     assert len(parts.train_times) == 8
     assert sums.merge(parts.train_times).clicks.tolist() == parts.train.clicks.tolist()
-    assert parts.train_times[0].clicks.sum() == ordered[: n * 13 // 160]["clicks"].list.sum().sum()
+    assert parts.train_times[0].clicks.sum() == ordered[: n // 10]["clicks"].list.sum().sum()
     by_chance = read_parts(world.frame, configured(), Start(), 3)
     assert (by_chance.by_time, len(by_chance.train_times)) == (False, 1)
 
@@ -247,11 +241,9 @@ def test_the_beliefs_take_vectors_of_a_policy_as_their_prior_and_refuse_others(w
         ({"training": {"epochs": 3}}, ["beliefs"], "epochs would have no effect: nothing is trained"),
         ({"training": {"learning_rate": 0.1}}, ["beliefs"], "learning_rate would have no effect"),
         ({"training": {"schedule": "paper"}}, ["beliefs"], "schedule would have no effect"),
-        ({"training": {"early_stopping": True}}, ["beliefs"], "early_stopping would have no effect"),
-        ({"training": {"rank_weights": 3}}, ["beliefs"], "rank_weights would have no effect"),
+        ({"training": {"rank_weights": "examination"}}, ["beliefs"], "rank_weights would have no effect"),
         ({"objective": "ips"}, None, "objective would have no effect"),
-        ({"clip": 0.1}, None, "clip would have no effect"),
-        ({"propensity_samples": 9}, None, "propensity_samples would have no effect"),
+        ({"clip": "paper"}, None, "clip would have no effect"),
         ({"clip": "none"}, ["joint"], "clip would have no effect: no click is divided by its propensity"),
         ({"training": {"schedule": "paper"}}, ["baseline"], "schedule would have no effect: it is of the method joint"),
     ],
@@ -277,12 +269,10 @@ def test_the_gate_keeps_production_where_nothing_is_surely_better(world) -> None
     gate = few.gates["beliefs"]
     assert gate.kept_production
     assert np.array_equal(few.policy.most_likely(), world.production.most_likely())
-    assert gate.loss_at_worst == 0
     assert "production is kept" in " ".join(training_report.gate_sentences(few))
     many = learn(world.frame, config, logging_policy=world.production)
     assert not many.gates["beliefs"].kept_production
     assert many.gates["beliefs"].lower_bound > 0
-    assert 0 < many.gates["beliefs"].loss_at_worst < 3
     assert "is surely better than production" in " ".join(training_report.gate_sentences(many))
 
 
@@ -329,16 +319,6 @@ def test_lists_that_must_not_repeat(world, what) -> None:
 
 def truth(world, pairs):
     return np.arange(world.task.Q), world.task.relevance, pairs
-
-
-def test_weights_of_excluded_pairs_do_not_count() -> None:
-    weights = csr_matrix(np.array([[1.0, 2.0, 0.0], [0.0, 3.0, 4.0]], np.float32))
-    pairs = csr_matrix(np.array([[0, 1, 1], [0, 0, 1]]))
-    assert without_pairs(weights, pairs).toarray().tolist() == [[1, 0, 0], [0, 3, 0]]
-    wrapped = WithoutPairs(SparseWeights(weights), pairs)
-    assert wrapped.rows(np.array([1, 0])).toarray().tolist() == [[0, 3, 0], [1, 0, 0]]
-    assert (wrapped.shape, wrapped.clicked, wrapped.queries.tolist()) == ((2, 3), 4, [0, 1])
-    assert len(wrapped.arrays()) == 5
 
 
 def test_what_leaves_nothing_to_learn_from_is_refused() -> None:
@@ -404,11 +384,6 @@ def test_interrupted_and_resumed_per_method(world, tmp_path: Path) -> None:
         ({"config": {"candidates": 5000}}, ConfigError, "5000 candidates, but there are only"),
         ({"config": {"candidates": 3}}, ConfigError, "3 candidates are fewer than the 5 places"),
         ({"config": {"list_length": 3}}, LogError, "row 0, column items"),
-        (
-            {"config": {"evaluation_share": 0.9, "training": {"early_stopping": True}}},
-            ConfigError,
-            "0.9 and 0.15",
-        ),
         ({"config": {"propensity": "logged"}}, LogError, "no column `propensities`"),
         ({"config": {"propensity": "exact"}}, ConfigError, "exact propensities need the policy that drew the log"),
     ],
@@ -441,7 +416,7 @@ def test_the_noise_of_the_model_is_not_told_as_a_click_rate(world) -> None:
     constants = found.summary()["beliefs"]
     assert constants["relevance"] in ("a bit", "graded")
     assert all(0 <= r <= 1 for r in constants["levels"])
-    assert "clicked if relevant" not in training_report.html(found)
+    assert "clicked if relevant" not in training_report.report(found).html()
 
 
 def test_the_summary_is_plain(learned) -> None:
@@ -450,7 +425,7 @@ def test_the_summary_is_plain(learned) -> None:
     summary = learned.summary()
     assert as_json(summary)
     assert [m["method"] for m in summary["methods"]] == ["joint", "baseline"]
-    assert set(summary["methods"][1]["chosen"]) == {"generator for the re-ranker"}
+    assert {epoch["phase"] for epoch in summary["methods"][1]["history"]} == {"generator for the re-ranker"}
 
 
 def test_a_list_length_that_is_said_is_the_one_that_is_not_said() -> None:

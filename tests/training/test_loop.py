@@ -1,4 +1,4 @@
-"""One loop, three schedules: who moves and who is frozen, stopping, checkpoints, and that learning learns."""
+"""One loop, three schedules: who moves and who is frozen, checkpoints, and that learning learns."""
 
 from dataclasses import replace
 
@@ -15,10 +15,11 @@ from tandemrank.experiments.stage_models import Stacked
 from tandemrank.gradients import race
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import history, loop
+from tandemrank.training import loop
+from tandemrank.training.checkpoint import Progress
 from tandemrank.training.config import TrainingConfig
-from tandemrank.training.history import Progress
-from tandemrank.training.loop import Trained, _Loop, train
+from tandemrank.training.loop import _Loop, train
+from tandemrank.training.objective import Objective
 from tandemrank.training.schedules import (
     ALONE,
     BASELINE,
@@ -35,12 +36,6 @@ from tandemrank.training.schedules import (
 
 Q, D = 30, 24
 THETA = [1.0, 0.5, 0.3]
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch) -> None:
-    """Phases here are short."""
-    monkeypatch.setattr(loop, "PATIENCE", 2)
 
 
 def start(seed: int = 0) -> TwoStagePolicy:
@@ -113,13 +108,13 @@ def test_baseline_freezes_the_ranker_bit_by_bit_in_its_second_phase() -> None:
 
 def test_joint_updates_the_generator_then_the_ranker_for_each_minibatch(monkeypatch) -> None:
     order = []
-    original = _Loop.objective
+    original = Objective.utility
 
-    def spy(self, view, stages, scores, w, q):
-        order.append(("+".join(stages), w.shape[0]))
-        return original(self, view, stages, scores, w, q)
+    def spy(self, view, stages, q, *more):
+        order.append(("+".join(stages), len(q)))
+        return original(self, view, stages, q, *more)
 
-    monkeypatch.setattr(_Loop, "objective", spy)
+    monkeypatch.setattr(Objective, "utility", spy)
     config = TrainingConfig(epochs=1, minibatch=10, schedule="paper")
     train(start(), weights(), THETA, config)
     last = int((np.diff(weights().indptr) > 0).sum()) - 20  # queries without a click have no gradient and no turn
@@ -295,7 +290,7 @@ def test_the_ranker_step_sees_the_updated_generator(monkeypatch) -> None:
         patch.setattr(MatrixFactorisation, "forward", recorded)
         together = train(start(), weights(), THETA, config, seed=3).policy
     del seen[:2]  # the check of both stages, before training
-    assert len(seen) == 3  # both, and after its step the generator again
+    assert len(seen) == 4  # both, and again after the generator's step
     q, again = seen[2]
     assert torch.equal(again, plain(together.generator, q))
     assert not torch.equal(again, seen[0][1])
@@ -306,76 +301,6 @@ def test_the_ranker_step_sees_the_updated_generator(monkeypatch) -> None:
     ranker_first = Phase("r", "r", (Step("ranker", "pair"), Step("generator", "pair")), "pair", at_once=False)
     other = train(start(), weights(), THETA, config, seed=3, schedule=[ranker_first]).policy
     assert not same(state(together.ranker), state(other.ranker))
-
-
-def stopped(judgements: list[float], **switches: int) -> tuple[Trained, list[list[np.ndarray]]]:
-    """A training of both stages that hears these judgements, the first of them of the start; and the weights it showed."""
-    seen: list[list[np.ndarray]] = []
-    given = iter(judgements)
-
-    def criterion(policy: TwoStagePolicy) -> float:
-        seen.append(state(policy.ranker))
-        return next(given)
-
-    config = TrainingConfig(minibatch=10, early_stopping=True, **{"epochs": 50, **switches})
-    return train(start(), weights(), THETA, config, criterion=criterion, schedule=[BOTH]), seen
-
-
-def test_a_phase_stops_after_its_patience_and_restores_the_best_weights() -> None:
-    """The best by the mean of the last five judgements: the lucky third epoch does not decide alone."""
-    trained, seen = stopped([0.0, 0.1, 0.5, 0.9, 0.2, 0.1, 0.4, 0.0, 0.1, 9.0])
-    assert [e.held_out for e in trained.history] == [0.0, 0.1, 0.5, 0.9, 0.2, 0.1, 0.4, 0.0, 0.1]
-    assert same(state(trained.policy.ranker), seen[6])
-    assert history.chosen_epochs(trained.history) == {BOTH.name: 6}
-
-
-@pytest.mark.parametrize(
-    "judgements",
-    [
-        [0.5, 0.4, 0.3, 0.2, 0.1, 0.4, 0.4, 0.4],  # never as good as the start
-        [0.5, 0.9, 0.9, 0.9, 0.9, 0.4, 0.4, 0.4],  # good on average, and worse than the start itself
-    ],
-)
-def test_no_phase_ends_worse_than_it_began_on_held_out_clicks(judgements) -> None:
-    trained, _ = stopped([*judgements, 9.0])
-    assert same(state(trained.policy.ranker), state(start().ranker))
-    assert same(state(trained.policy.generator), state(start().generator))
-    assert history.chosen_epochs(trained.history) == {BOTH.name: 0}
-    assert len(trained.history) == 8
-
-
-@pytest.mark.parametrize("killed_after", range(2, 8))
-def test_a_resumed_phase_remembers_how_good_its_start_was(tmp_path, killed_after) -> None:
-    """Good on average and worse than the start itself: also where the judgement of the start is in the checkpoint only."""
-    given = iter([0.5, 0.9, 0.9, 0.9, 0.9, 0.4, 0.4, 0.4])
-    config = TrainingConfig(epochs=7, minibatch=Q, early_stopping=True)
-    path = tmp_path / "checkpoint.safetensors"
-    options = {"criterion": lambda _: next(given), "schedule": [BOTH], "checkpoint": path}
-
-    def kill(progress: Progress) -> None:
-        if progress.epoch == killed_after and progress.done == 0.0:
-            raise Killed
-
-    with pytest.raises(Killed):
-        train(start(), weights(), THETA, config, progress=kill, **options)
-    # The epoch that was cut off is trained and judged again.
-    heard = [0.5, 0.9, 0.9, 0.9, 0.9, 0.4, 0.4, 0.4]
-    given = iter(heard[killed_after:])
-    resumed = train(start(), weights(), THETA, config, resume=True, **options)
-    assert [e.held_out for e in resumed.history] == heard
-    assert same(state(resumed.policy.ranker), state(start().ranker))
-
-
-def test_fewer_epochs_than_the_window_of_the_judgement_can_still_be_chosen() -> None:
-    trained, seen = stopped([0.5, 0.6, 0.7, 0.8], epochs=3)
-    assert same(state(trained.policy.ranker), seen[3])
-    assert history.chosen_epochs(trained.history) == {BOTH.name: 3}
-
-
-def test_held_out_clicks_that_no_list_meets_choose_nothing() -> None:
-    trained, seen = stopped([float("nan")] * 4, epochs=3)
-    assert same(state(trained.policy.ranker), seen[3])
-    assert history.chosen_epochs(trained.history) == {BOTH.name: 3}
 
 
 def test_what_all_queries_share_goes_slower() -> None:
@@ -389,17 +314,6 @@ def test_what_all_queries_share_goes_slower() -> None:
         assert clicked.square().mean(1).sqrt() == pytest.approx(0.02, rel=1e-2)
         assert (float(clicked.abs().max()) == pytest.approx(0.02, rel=1e-2)) == (optimiser == "adam")
         assert float(items.abs().max()) == pytest.approx(0.005, rel=1e-2)
-
-
-def test_without_early_stopping_all_epochs_are_had_and_a_criterion_is_refused() -> None:
-    config = TrainingConfig(epochs=4)
-    trained = train(start(), weights(), THETA, config, schedule=[BOTH])
-    assert len(trained.history) == 4
-    assert history.chosen_epochs(trained.history) == {BOTH.name: 4}
-    with pytest.raises(ConfigError, match="early stopping needs a criterion"):
-        train(start(), weights(), THETA, config, criterion=lambda _: 0.0)
-    with pytest.raises(ConfigError, match="early stopping needs a criterion"):
-        train(start(), weights(), THETA, TrainingConfig(early_stopping=True))
 
 
 @pytest.mark.parametrize(("minibatch", "wanted"), [(None, 2), (7, 7)])
@@ -418,31 +332,18 @@ class Killed(BaseException):
     pass
 
 
-def judged(policy: TwoStagePolicy) -> float:
-    """What has moved is better than the start, and the less it has moved the better."""
-    moved = sum(
-        float(np.abs(a - b).sum())
-        for m in (policy.generator, policy.ranker)
-        for a, b in zip(state(m), state(one_start().ranker), strict=True)
-    )
-    return 1 - moved / 1e4 if moved else 0.0
-
-
 @pytest.mark.parametrize("method", ["baseline", "joint"])
 @pytest.mark.parametrize("killed_at", [1, 2, 6, 8, 10, 13])
 def test_an_interrupted_training_ends_in_bit_identical_weights(tmp_path, method, killed_at) -> None:
-    """More epochs than the window of the judgement has, so that the best weights matter and are in the checkpoint."""
-    config = TrainingConfig(epochs=7, minibatch=10, early_stopping=True)
-    whole = train(one_start(), weights(), THETA, config, method=method, criterion=judged, seed=5)
-    chosen = history.chosen_epochs(whole.history)
-    assert 5 in chosen.values()
+    config = TrainingConfig(epochs=7, minibatch=10)
+    whole = train(one_start(), weights(), THETA, config, method=method, seed=5)
 
     def kill(progress: Progress) -> None:
         if progress.phase * config.epochs + progress.epoch == killed_at and progress.done > 0.5:
             raise Killed
 
     path = tmp_path / "checkpoint.safetensors"
-    options = {"method": method, "criterion": judged, "seed": 5, "checkpoint": path}
+    options = {"method": method, "seed": 5, "checkpoint": path}
     with pytest.raises(Killed):
         train(one_start(), weights(), THETA, config, progress=kill, **options)
     assert path.exists()

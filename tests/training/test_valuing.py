@@ -19,11 +19,9 @@ def test_a_policy_passes_the_gate_by_a_bound_and_an_interval_above_nothing_alone
     monkeypatch.setattr(
         valuing, "compare_values", lambda *_: SimpleNamespace(over_queries=(low, 0.2), interval=(low, 0.2))
     )
-    monkeypatch.setattr(valuing, "exposure_lost", lambda *_, **__: 0.3)
     value = SimpleNamespace(sample=SimpleNamespace(level=0.95), verdict=Verdict.TRUST)
-    asker = valuing.Valuer(SimpleNamespace(theta=None), SimpleNamespace(evaluation=None), None, None, 0, print)
-    gate = asker._gate(value, value, None, None)
-    assert (gate.kept_production, gate.lower_bound, gate.loss_at_worst) == (kept, bound, 0.0 if kept else 0.3)
+    gate = valuing.gate_of(value, value)
+    assert (gate.kept_production, gate.lower_bound) == (kept, bound)
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,10 @@
 - `ids`: outside ids and inside positions
 - `random`: seeds that are derived, random keys, the streams of one seed
 - `files`: writing in one piece; never over what we did not write
-- `checksum`: a checksum inside a Parquet file
 - `buckets`: files at a URL, read and written
 - `config`: configuration from a preset, a TOML file and single switches
 - `sparse`: sparse matrices in one form
-- `frames`: frames of polars and pandas as one kind of table
+- `frames`: frames of polars and pandas as one kind of table; Parquet with a checksum
 - `cluster`: Ray: functions as tasks of a cluster
 - `processes`: worker processes that end with their parent, one process at a time in a folder
 - `lazy`: names that are imported at their first use

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.sparse import canonical_csr
-from tandemrank.errors import ConfigError
+from tandemrank.errors import ConfigError, shortened
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -80,7 +80,7 @@ def of_kind(name: str, value: Any, *kinds: Any) -> Any:
         if isinstance(kind, type) and kind not in (int, float) and isinstance(value, kind):
             return value
     expected = " or ".join(dict.fromkeys(_words(kind) for kind in kinds))
-    raise ConfigError(f"{name}: expected {expected}; got {type(value).__name__} ({_shortened(value)}).")
+    raise ConfigError(f"{name}: expected {expected}; got {type(value).__name__} ({shortened(value)}).")
 
 
 def matrix(name: str, values: Any, **how: bool) -> csr_matrix:
@@ -95,11 +95,3 @@ def _words(kind: Any) -> str:
     if kind in (None, type(None)):
         return "None"
     return "a function" if kind is Callable else WORDS.get(kind, f"a {getattr(kind, '__name__', kind)}")
-
-
-def _shortened(value: object) -> str:
-    try:
-        text = " ".join(repr(value).split())
-    except (ValueError, RecursionError):  # integers of thousands of digits, lists in lists in lists
-        return "too large to print"
-    return text if len(text) <= 40 else f"{text[:40]}..."

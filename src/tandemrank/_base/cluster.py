@@ -4,11 +4,12 @@ import os
 from collections.abc import Callable
 from typing import Any, Literal, cast, get_args
 
+from tandemrank._base.processes import THREADS
 from tandemrank.errors import ConfigError
 
 Engine = Literal["local", "ray"]
 MISSING = "the engine ray needs the extra `cluster`: pip install 'tandemrank[cluster]'."
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS"), "1")  # of a worker
+ONE_THREAD = dict.fromkeys(THREADS, "1")  # of a worker
 
 
 def check_engine(engine: str) -> Engine:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from tandemrank._base.files import regular
-from tandemrank.errors import ConfigError
+from tandemrank.errors import ConfigError, shortened
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -118,16 +118,7 @@ def _problem(problem: ErrorDetails, paths: dict[str, tuple[str, ...]]) -> str:
         return f"{problem['msg'].removeprefix('Value error, ')}."
     names = {part for path in paths.values() for part in path}
     name = next((part for part in reversed(location) if part in names), ".".join(location))
-    return f"{name}: {problem['msg'].lower()}; got {_shown(problem['input'])}."
-
-
-def _shown(value: object) -> str:
-    """A wrong value, as much of it as a message has room for."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists in lists
-        return f"a value of type {type(value).__name__} that is too large to print"
-    return text if len(text) <= MOST else f"{text[:MOST]}..."
+    return f"{name}: {problem['msg'].lower()}; got {shortened(problem['input'], MOST)}."
 
 
 def _no_such(name: str, paths: dict[str, tuple[str, ...]]) -> str:

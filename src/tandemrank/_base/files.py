@@ -279,7 +279,7 @@ def _locked_holder(folder: Path) -> tuple[Path, int]:
         holder = Path(tempfile.mkdtemp(prefix=".tandemrank-", dir=folder))
         handle = os.open(holder / "lock", os.O_RDWR | os.O_CREAT)
         # Another process may take it for a leftover before it is locked, and clean it: then a new one.
-        if _lock(handle) is not False and os.fstat(handle).st_nlink:
+        if lock(handle) is not False and os.fstat(handle).st_nlink:
             for name in ("new", "old"):
                 (holder / name).mkdir()
             return holder, handle
@@ -303,7 +303,7 @@ def _clean_holder(holder: Path) -> None:
         return
     handle = os.open(holder / "lock", os.O_RDWR)
     try:
-        if _lock(handle):
+        if lock(handle):
             _settle(holder)
     finally:
         os.close(handle)
@@ -327,14 +327,14 @@ def _settle(holder: Path) -> None:
 
 if sys.platform == "win32":
 
-    def _lock(handle: int) -> bool | None:
+    def lock(handle: int) -> bool | None:
         """There are no such locks: what a killed process left stays there."""
         return None
 
 else:
     import fcntl
 
-    def _lock(handle: int) -> bool | None:
+    def lock(handle: int) -> bool | None:
         """Whether this process has the lock now; False where another one has it, None where there are no locks."""
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

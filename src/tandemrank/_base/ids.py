@@ -1,7 +1,5 @@
-"""Outside ids (integers or strings) and the inside positions 0 .. n-1 that all arrays use.
-
-A log gets its own in `logs.keys`.
-"""
+"""Outside ids (integers or strings) and the inside positions 0 .. n-1 that all arrays use: those of a vocabulary, and those
+that ids get as they are met (`IdRegistry`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +10,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
-from tandemrank.errors import InputError, PolicyError
+from tandemrank.errors import InputError, LogError, PolicyError
 
 Id = int | str
 Ids = Sequence[int] | Sequence[str] | pl.Series
+
+QUERY_BITS, ITEM_BITS = 27, 26  # of a position
 
 
 def id_series(name: str, ids: Ids) -> pl.Series:
@@ -145,3 +145,70 @@ class Vocabulary:
 def same_ids(a: Vocabulary, b: Vocabulary) -> bool:
     """Whether both name the same ids by the same positions."""
     return a is b or (a.query_ids.equals(b.query_ids) and a.item_ids.equals(b.item_ids))
+
+
+# --- ids as they are met ----------------------------------------------------------------------------------------------
+
+
+class IdRegistry:
+    """The ids met so far and their positions, in that order; or a vocabulary, which does not grow."""
+
+    def __init__(self, vocabulary: Vocabulary | None = None) -> None:
+        self.given = vocabulary
+        self.query = None if vocabulary is None else plain_ids(vocabulary.query_ids)
+        self.item = None if vocabulary is None else plain_ids(vocabulary.item_ids)
+
+    def vocabulary(self) -> Vocabulary:
+        """All ids: the vocabulary given, or those met."""
+        nothing = pl.Series([], dtype=pl.Int64)
+        met = [nothing if ids is None else ids for ids in (self.query, self.item)]
+        return self.given or Vocabulary(*met)
+
+    def queries(self, ids: pl.Series) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Positions of query ids, -1 for an unknown one, and numbers that tell all of them apart. Shapes: [m] -> [m], [m]."""
+        self.query, found, code = self._met(self.query, ids, QUERY_BITS)
+        return found, code
+
+    def items(self, ids: pl.Series) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """The same of item ids. Shapes: [m] -> [m], [m]."""
+        self.item, found, code = self._met(self.item, ids, ITEM_BITS)
+        return found, code
+
+    def _met(
+        self, known: pl.Series | None, ids: pl.Series, bits: int
+    ) -> tuple[pl.Series, NDArray[np.int32], NDArray[np.int32]]:
+        """The known ids, with the new ones after them where they may grow, and where `ids` are among them."""
+        distinct, code = _encoded(ids)
+        if known is None or (self.given is None and not len(known)):
+            known = distinct.clear()
+        if known.dtype != distinct.dtype:
+            return known, np.full(len(ids), -1, dtype=np.int32), code
+        if self.given is None:
+            known = known.append(distinct.filter(~distinct.is_in(known.implode())))
+            check_number(known, bits)
+        return known, positions_of(known, distinct, "log", missing="mark").astype(np.int32)[code], code
+
+
+def check_number(ids: pl.Series, bits: int) -> None:
+    """Refuses more ids than there are positions of so many bits."""
+    if len(ids) > 2**bits:
+        raise LogError(f"the log has more than {2**bits} different ids in one column, the most it may have.")
+
+
+def _encoded(ids: pl.Series) -> tuple[pl.Series, NDArray[np.int32]]:
+    """The distinct ids, in any order, and each id's position among them. Shapes: ids [m] -> [u], [m]."""
+    if ids.dtype == pl.Int64 and len(ids):
+        values = ids.to_numpy()
+        low, high = int(values.min()), int(values.max())
+        if high - low <= 4 * len(values) + 2**16:  # dense: a table is several times faster than a join
+            values = values - low if low else values
+            present = np.zeros(high - low + 1, dtype=np.bool_)
+            present[values] = True
+            return pl.Series(np.flatnonzero(present) + low), (np.cumsum(present, dtype=np.int32) - 1)[values]
+    if ids.dtype == pl.String and len(ids):  # categories hash every text once
+        code = ids.cast(pl.Categorical(pl.Categories.random())).to_physical().to_numpy()
+        somewhere = np.zeros(int(code.max()) + 1, dtype=np.int64)
+        somewhere[code] = np.arange(len(code))
+        return ids.gather(somewhere), code.astype(np.int32)
+    distinct = ids.unique()
+    return distinct, positions_of(distinct, ids, "log").astype(np.int32)

@@ -4,7 +4,6 @@ And a thread that works ahead of the one that uses what it makes.
 """
 
 import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -14,6 +13,7 @@ from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import TypeVar, cast
 
+from tandemrank._base.files import lock
 from tandemrank.errors import JobError
 
 THREADS = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -80,29 +80,16 @@ def alone_in(folder: Path, mark: str) -> Iterator[None]:
         os.close(handle)
 
 
-if sys.platform == "win32":
-
-    def _locked(path: Path, folder: Path) -> int:
-        """There are no such locks."""
-        return os.open(path, os.O_RDWR | os.O_CREAT)
-
-else:
-    import fcntl
-
-    def _locked(path: Path, folder: Path) -> int:
-        """The file, open and locked."""
-        while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(handle)
-                raise JobError(
-                    f"another process is at work in {folder}. Wait until it has finished, or give another folder."
-                ) from None
-            except OSError:
-                return handle  # a file system without locks
-            # Another process may have replaced the file before it was locked: then that one counts.
-            if path.exists() and os.fstat(handle).st_ino == path.stat().st_ino:
-                return handle
-            os.close(handle)
+def _locked(path: Path, folder: Path) -> int:
+    """The file, open, and locked where there are locks."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        held = lock(handle)
+        # Another process may have replaced the file before it was locked: then that one counts.
+        if held is None or (held and path.exists() and os.fstat(handle).st_ino == path.stat().st_ino):
+            return handle
+        os.close(handle)
+        if held is False:
+            raise JobError(
+                f"another process is at work in {folder}. Wait until it has finished, or give another folder."
+            )

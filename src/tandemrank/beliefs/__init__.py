@@ -6,8 +6,8 @@
 - `levels`: how relevant items are on the whole; `choice`: what production's own choice says
 - `space`: how queries may differ; `steps`: the steps of vectors; `chunks`: compiled loops in threads
 - `features`, `models`: f over what is known of queries and items; `model_fit`: how f is fitted and chosen
+- `regression`: what features suggest of the vectors of queries and items
 - `turns`: one belief with constants that were chosen; `fitting`: the choice; `belief`: what comes of it
-- `item_rate`: click rates by item, by query and by pair
 - `vectors`: the vectors of a policy, as the prior of a belief
 - `scorer`: the beliefs as the scores of a stage
 """

@@ -14,6 +14,7 @@ from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.model import Belief, RewardModel
 from tandemrank.beliefs.models import FeatureModel, ProductModel
+from tandemrank.beliefs.regression import Regression
 from tandemrank.beliefs.space import Space
 
 Floats = NDArray[np.float64]
@@ -87,7 +88,8 @@ class Input:
     the item, and f.
 
     `opinion`: vectors of queries and items, by features where the log has not seen them; of queries that are `unseen`, but have
-    features, it stands for the choice, too. `sides` make rows and vectors of new queries and items.
+    features, it stands for the choice, too. `sides` make rows and vectors of new queries and items, `suggested` are regressions
+    of the vectors on features, of queries and of items.
     Shapes: w [3]; centre [D, 3]; opinion [Q, F], [D, F]; unseen [Q].
     """
 
@@ -97,12 +99,18 @@ class Input:
     opinion: tuple[Floats, Floats]
     unseen: NDArray[np.bool_]
     sides: tuple[Side, Side]
+    suggested: tuple[Regression | None, Regression | None] = (None, None)
     model: FeatureModel | None = None
+
+    @property
+    def weight(self) -> float:
+        """Of production's opinion of pairs that were never shown: there it stands for the choice, too."""
+        return float(self.w[1] + self.w[0]) if self.w[1] >= 0 else float(self.w[1])
 
     @property
     def opinions(self) -> Floats:
         """The vectors of queries in production's opinion, times its weight.  Shapes: -> [Q, F]."""
-        weight: Floats = self.w[1] + self.w[0] * self.unseen
+        weight = np.where(self.unseen, self.w[1] + self.w[0], self.weight)
         return self.opinion[0] * weight[:, None]
 
     def shown(self, q: Items, d: Items, n: Floats, E: Floats) -> Floats:

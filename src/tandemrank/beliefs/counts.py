@@ -22,15 +22,14 @@ from tandemrank.logs.feedback import Feedback, exposure
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
-TIMES = 8  # parts of equal length that a log with an order is cut into
-
 
 @dataclass(frozen=True)
 class Counts:
     """Pairs sorted by query and item, and their rows, sorted by pair.
 
-    `time` is the part of the log that a row is of, 0 the oldest; all 0 where the log has no order. `impressions`: lists that
-    each query was shown.  Shapes: query, item [pairs]; pair, examined, shown, clicks, time [rows]; impressions [Q].
+    `time` is the part of the log that a row is of, of `times` parts, 0 the oldest; all 0 where the log has no order.
+    `impressions`: lists that each query was shown.
+    Shapes: query, item [pairs]; pair, examined, shown, clicks, time [rows]; impressions [Q].
     """
 
     query: Whole
@@ -42,10 +41,11 @@ class Counts:
     time: NDArray[np.int8]
     impressions: Floats
     D: int
+    times: int
 
     @classmethod
     def of(cls, parts: Sequence[Feedback], theta: Floats) -> "Counts":
-        """Of the sums of a log; several parts of one vocabulary are in the order of time, at most TIMES.  Shapes: theta [K]."""
+        """Of the sums of a log; several parts of one vocabulary are in the order of time.  Shapes: theta [K]."""
         for part in parts:
             exposure(part, theta)  # refuses a curve that is too short
         time = np.repeat(np.arange(len(parts)), [len(part.query) for part in parts])
@@ -86,10 +86,11 @@ class Counts:
         if len(query) and (clicks > shown * (1 + 1e-9)).any():
             raise LogError("expected at most one click for each showing; got more clicks than showings. Check the log.")
         when = np.zeros(len(query), np.int8) if time is None else np.asarray(time, np.int8)
+        times = int(when.max(initial=0)) + 1
         examined = np.asarray(examined, np.float64)
         levels = np.unique(-examined)
         pair = np.asarray(query, np.int64) * D + item
-        order = (pair * len(levels) + np.searchsorted(levels, -examined)) * TIMES + when
+        order = (pair * len(levels) + np.searchsorted(levels, -examined)) * times + when
         if not (np.diff(order) > 0).all():  # sums that were made by rank are in this order already
             _, some, at = np.unique(order, return_index=True, return_inverse=True)
             shown, clicks = (sums_by(at, x, len(some)) for x in (shown, clicks))
@@ -105,6 +106,7 @@ class Counts:
             time=when,
             impressions=np.asarray(impressions, np.float64),
             D=D,
+            times=times,
         )
 
     def sums(self, index: NDArray[np.integer], values: Floats, n: int) -> Floats:
@@ -205,8 +207,12 @@ class Counts:
             **{name: getattr(self, name)[rows] for name in ("examined", "shown", "clicks", "time")},
         )
 
+    def aged(self, half_life: float) -> "Counts":
+        """Older parts of the log with less weight: half of it after so many parts."""
+        return self if np.isinf(half_life) else self.weighted(0.5 ** (np.arange(self.times - 1, -1, -1) / half_life))
+
     def weighted(self, weight: Floats) -> "Counts":
-        """Every time with a weight of its own; pairs without any are gone.  Shapes: weight [TIMES]."""
+        """Every time with a weight of its own; pairs without any are gone.  Shapes: weight [times]."""
         w = weight[self.time]
         some = replace(self, shown=self.shown * w, clicks=self.clicks * w)
         kept = np.bincount(self.pair, w, len(self.query)) > 0

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.regression import Ridge
 from tandemrank.errors import DataError, InputError
 from tandemrank.policies import features as tables
 from tandemrank.policies.features import Encoder, FeatureSource
@@ -35,7 +36,6 @@ Items = NDArray[np.integer]
 CONSTANT = 1e12  # the scale of a column that never varies: it is 0
 FARTHEST = 6.0  # deviations at which a column is cut
 SHRINK = 10.0  # examinations at the mean rate that are added to every rate
-RIDGES = 10.0 ** np.arange(-1, 7)  # strengths that leaving one out chooses from
 LEAK, LEAK_PAIRS = (
     0.999,
     50_000,
@@ -269,7 +269,7 @@ def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.
     side = Side(encoded.encoder.as_json(), len(seen), vectors.shape[1])
     for j, rates in enumerate(clicks.of_codes):
         side.rates[side.first[j] : side.first[j] + len(rates)] = torch.from_numpy(rates)
-    side.opinion[:] = torch.from_numpy(ridge(encoded.numbers[seen], vectors[seen]).astype(np.float32))
+    side.opinion[:] = torch.from_numpy(Ridge.of(encoded.numbers[seen]).weights(vectors[seen]).astype(np.float32))
     rows = torch.from_numpy(np.hstack([clicks.rows, vectors.astype(np.float32), encoded.numbers]))
     side.seen[:] = there = torch.from_numpy(seen)
     known = rows[there] if seen.any() else rows
@@ -277,25 +277,6 @@ def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.
     side.scale[:] = torch.where(spread > 1e-6, spread, torch.full_like(spread, CONSTANT))  # what never varies is 0
     side.rows[:] = torch.where(there[:, None], side.standardised(rows), side.unseen(encoded))
     return side
-
-
-def ridge(x: NDArray[np.floating], y: Floats) -> Floats:
-    """Weights of a ridge regression without a constant, as strong as leaving one row out says.
-
-    Shapes: [n, J], [n, F] -> [J, F].
-    """
-    x = np.asarray(x, np.float64)
-    if not x.size:
-        return np.zeros((x.shape[1], y.shape[1]))
-    U, S, V = np.linalg.svd(x, full_matrices=False)
-    projected = U.T @ y
-    best, found = np.square(y).sum(), np.zeros((x.shape[1], y.shape[1]))
-    for strength in RIDGES:
-        shrunk = S**2 / (S**2 + strength)
-        left = (y - U @ (shrunk[:, None] * projected)) / (1 - np.square(U) @ shrunk)[:, None]
-        if (error := np.square(left).sum()) < best:
-            best, found = error, V.T @ ((S / (S**2 + strength))[:, None] * projected)
-    return found
 
 
 class PairNumbers(nn.Module):

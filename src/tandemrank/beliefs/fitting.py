@@ -10,7 +10,7 @@ likelihood of pairs that are held out, f by queries that are held out, too.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,12 @@ from tandemrank._base import random
 from tandemrank.beliefs import model_fit, steps
 from tandemrank.beliefs.belief import Beliefs, Chosen, Input, columns
 from tandemrank.beliefs.choice import Choice
-from tandemrank.beliefs.counts import TIMES, Counts
+from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features, PairNumbers, leaks
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.model_fit import surely
 from tandemrank.beliefs.noise import fit_bit
+from tandemrank.beliefs.regression import Regression
 from tandemrank.beliefs.space import Vectors, from_production
 from tandemrank.beliefs.turns import (
     FirstStep,
@@ -38,6 +39,7 @@ from tandemrank.beliefs.turns import (
     run,
     sides_of,
     started,
+    suggestion_of,
 )
 from tandemrank.errors import InputError, LogError
 
@@ -45,11 +47,13 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-HELD_OUT = 0.1  # share of the shown pairs that choose
+HELD_OUT = 0.2  # share of the shown pairs that choose
+APART = 0.1  # share of the queries, and of the items, that say whether f is for new ones
 HELD_OUT_AGAIN = 0.02  # the share of all pairs that should choose and were shown again
-SEARCH_PAIRS = 150_000  # pairs of whole queries that are enough to choose by
+SEARCH_PAIRS = 200_000  # pairs of whole queries that are enough to choose by
 SPREADS = (0.15, 0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, FIRST first
 FIRST = 3
+WIDER = 2.0  # log-likelihood that a wider spread must gain: without evidence the model is trusted, not single clicks
 # What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
 LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.4, 2.5)),
@@ -59,7 +63,6 @@ LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
 GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
 )  # fmt: skip
-SURE_OF_F = 3.0  # standard errors by which the whole belief must gain by f: its kind is the best of several
 LEAST = 1.0  # log-likelihood that f must gain at least: less is rounding
 HALF_LIVES = (np.inf, 4.0, 1.5)  # in parts of the log
 SELDOM = 0.1  # the quantile of how often items are shown that stands for one that never was
@@ -71,12 +74,12 @@ def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: 
 
     Infinite where nothing ages.  Shapes: X [pairs, 3].
     """
-    late = counts.weighted(np.append(np.zeros(TIMES - 1), 1.0))
+    late = counts.weighted(np.append(np.zeros(counts.times - 1), 1.0))
     pairs, of_late = (c.query * c.D + c.item for c in (counts, late))
     judge = Part.of(late, chosen.grades, X[np.searchsorted(pairs, of_late)])
     values = {}
     for half_life in HALF_LIVES:
-        age = np.arange(TIMES - 2, -1, -1)
+        age = np.arange(counts.times - 2, -1, -1)
         early = counts.weighted(np.append(0.5 ** (age / half_life), 0.0))
         of_early = early.query * early.D + early.item
         part = Part.of(early, chosen.grades, X[np.searchsorted(pairs, of_early)])
@@ -132,7 +135,8 @@ class Search:
         for others in (SPREADS[FIRST - 1 :: -1], SPREADS[FIRST + 1 :]):
             for spread in others:
                 new = self._scored(replace(best[0], grades=Grades.graded(self.rate, spread)))
-                if new[1].terms.sum() <= best[1].terms.sum():
+                least = WIDER if spread > SPREADS[FIRST] else 0.0
+                if new[1].terms.sum() <= best[1].terms.sum() + least:
                     break
                 best = new
             if best is not start:
@@ -140,11 +144,22 @@ class Search:
         return best
 
     def _moved(self, best: Chosen, terms: Floats) -> Chosen:
+        """One constant after the other, in the first direction that helps.
+
+        How much queries differ goes down as far as that helps: few queries say little of many items, and their vectors would be
+        noise.
+        """
         for name, factors in LOG_MOVES:
             for factor in factors:
-                new, found = self._scored(best.moved(name, factor))
-                if found.terms.sum() > terms.sum():
-                    best, terms = new, found.terms
+                before = best
+                while (new := best.moved(name, factor)) != best:
+                    found = self.score(new).terms
+                    if found.sum() <= terms.sum():
+                        break
+                    best, terms = new, found
+                    if name != "total" or factor > 1:
+                        break
+                if best != before:
                     break
         return best
 
@@ -169,7 +184,7 @@ class Search:
         part = Part.of(self.counts, chosen.grades, self.X)
         c = part.counts
         draws = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, np.arange(c.Q + c.D)))
-        apart = draws[: c.Q] < HELD_OUT, draws[c.Q :] < HELD_OUT
+        apart = draws[: c.Q] < APART, draws[c.Q :] < APART
         train = part.only(~(self.held | apart[0][c.query] | apart[1][c.item]))
         if not len(train.counts.query):
             return chosen
@@ -184,7 +199,39 @@ class Search:
         without = self.score(chosen)
         weight = sigmoid(without.s)
         gain = weight * (self.score(found).terms - without.terms)
-        return found if surely(gain, SURE_OF_F) and gain.sum() > LEAST * weight.mean() else chosen
+        return found if surely(gain) and gain.sum() > LEAST * weight.mean() else chosen
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A log, what production's choice says in it, and what is known beside.  Shapes: X [pairs, 3]."""
+
+    counts: Counts
+    choice: Choice
+    given: Given
+    X: Floats
+
+    @classmethod
+    def of(
+        cls,
+        counts: Counts,
+        features: Features,
+        production: Vectors | None,
+        learners: dict[str, tuple[int, model_fit.Learner]],
+    ) -> "Evidence":
+        """Of a log."""
+        choice = Choice.of(counts)
+        X = columns(choice, counts.query, counts.item, counts.n, counts.E)
+        return cls(counts, choice, _given(counts, features, choice, production, learners), X)
+
+    def aged(self, half_life: float) -> "Evidence":
+        """With the older parts of the log weighing less."""
+        if np.isinf(half_life):
+            return self
+        counts = self.counts.aged(half_life)
+        choice = Choice.of(counts)
+        X = columns(choice, counts.query, counts.item, counts.n, counts.E)
+        return Evidence(counts, choice, replace(self.given, opinion=choice.opinion), X)
 
 
 def fit(
@@ -193,6 +240,7 @@ def fit(
     *,
     production: Vectors | None = None,
     model: str | nn.Module | None = None,
+    chosen: Chosen | None = None,
     seed: int = 0,
     watch: Callable[[str], None] | None = None,
 ) -> Beliefs:
@@ -200,33 +248,17 @@ def fit(
 
     `model`: the only kind of f that may be chosen (none, linear, towers, network, trees), or a module of one's own.
     `production`: vectors of queries and items whose products are the scores of a policy that knows them, a prior of how
-    queries differ. `watch` hears what was tried.  Shapes: production [Q, F], [D, F].
+    queries differ. `chosen`: constants that a part of the log chose before; then nothing is tried. `watch` hears what
+    was tried.  Shapes: production [Q, F], [D, F].
     """
     if not len(counts.query):
         raise LogError("expected a log with impressions to fit beliefs to; got none. Check the log.")
     features = features or Features()
-    choice = Choice.of(counts)
-    given = _given(counts, features, choice, production, model_fit.learners(model))
-    X = columns(choice, counts.query, counts.item, counts.n, counts.E)
-    rows = _some_queries(counts, SEARCH_PAIRS, seed)
-    of_rows = np.isin(counts.query, rows)
-    draw = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.query * counts.D + counts.item))
-    some, held = counts.only(of_rows), (draw < _held_out(counts))[of_rows]
-    search = Search(some, X[of_rows], held, given, seed)
-    chosen = Chosen.log(Grades.graded(search.rate, SPREADS[FIRST]))
-    if held.any() and not held.all():
-        chosen = search.with_model(search.best(fit_bit(counts)))
-        if counts.time.any() and chosen.source == "log":
-            chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed))
-    if watch is not None:
-        for tried, value in search.tried:
-            watch(f"{tried.words}: {value:.1f}")
-    if np.isfinite(chosen.half_life):
-        counts = counts.weighted(0.5 ** (np.arange(TIMES - 1, -1, -1) / chosen.half_life))
-        choice = Choice.of(counts)
-        given = replace(given, opinion=choice.opinion)
-        X = columns(choice, counts.query, counts.item, counts.n, counts.E)
-    part = Part.of(counts, chosen.grades, X)
+    evidence = Evidence.of(counts, features, production, model_fit.learners(model))
+    chosen = chosen or _chosen(evidence, seed, watch)
+    evidence = evidence.aged(chosen.half_life)
+    counts, choice, given = evidence.counts, evidence.choice, evidence.given
+    part = Part.of(counts, chosen.grades, evidence.X)
     fitted = run(part, chosen.finished(), given, seed)
     spread = steps.spread_of(fitted.space, fitted.seen, counts.rows, fitted.x)
     never = max(0.0, NEVER - float(fitted.start.w[0])) / choice.alpha
@@ -243,11 +275,29 @@ def fit(
     )
 
 
+def _chosen(evidence: Evidence, seed: int, watch: Callable[[str], None] | None) -> Chosen:
+    """The constants, by the held-out pairs of some queries."""
+    counts, X, given = evidence.counts, evidence.X, evidence.given
+    of_rows = np.isin(counts.query, _some_queries(counts, SEARCH_PAIRS, seed))
+    draw = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.query * counts.D + counts.item))
+    some, held = counts.only(of_rows), (draw < _held_out(counts))[of_rows]
+    search = Search(some, X[of_rows], held, given, seed)
+    chosen = Chosen.log(Grades.graded(search.rate, SPREADS[FIRST]))
+    if held.any() and not held.all():
+        chosen = search.with_model(search.best(fit_bit(counts)))
+        if counts.times > 1:
+            chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed))
+    if watch is not None:
+        for tried, value in search.tried:
+            watch(f"{tried.words}: {value:.1f}")
+    return chosen
+
+
 def _inputs(counts: Counts, choice: Choice, given: Given, fitted: FittedBelief) -> Input:
     """What production's choice and f say, also of queries and items that the log has not seen, if they have features."""
     sides = sides_of(counts, given)
     a, b = (
-        np.where(seen[:, None] | (not side.features), own, side.opinions(encoded).numpy().astype(np.float64))
+        np.where(seen[:, None], own, side.opinions(encoded).numpy().astype(np.float64))
         for seen, side, own, encoded in zip(given.seen, sides, given.opinion, (given.query, given.item), strict=True)
     )
     return Input(
@@ -257,8 +307,19 @@ def _inputs(counts: Counts, choice: Choice, given: Given, fitted: FittedBelief) 
         opinion=(a, b),
         unseen=~given.seen[0] & (sides[0].features > 0),
         sides=sides,
+        suggested=(fitted.suggested, _suggested_items(given, fitted)),
         model=fitted.model,
     )
+
+
+def _suggested_items(given: Given, fitted: FittedBelief) -> Regression | None:
+    """What features say of an item's directions, and of how far its level is from the mean; None where there are none."""
+    suggestion = suggestion_of(given.item.numbers, given.seen[1])
+    if suggestion is None:
+        return None
+    space = fitted.space
+    level = space.offset - fitted.start.centre @ fitted.start.w
+    return suggestion.of(np.column_stack([space.items[:, :-1], level - level[given.seen[1]].mean()]))
 
 
 def _given(
@@ -312,10 +373,10 @@ def _shown(counts: Counts) -> Floats:
     One that never was may be new as well: it counts as one of those that are shown least.  Shapes: -> [D].
     """
     number = counts.sums(counts.item, counts.n, counts.D)
-    first = np.full(counts.D, TIMES)
+    first = np.full(counts.D, counts.times)
     np.minimum.at(first, counts.item[counts.pair], counts.time)
     there = number > 0
-    found: Floats = np.log((number + 0.5) / np.maximum(TIMES - first, 1))
+    found: Floats = np.log((number + 0.5) / np.maximum(counts.times - first, 1))
     found[~there] = np.quantile(found[there], SELDOM)
     found -= found.mean()
     return found

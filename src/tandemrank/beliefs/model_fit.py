@@ -29,7 +29,7 @@ ROUNDS, EVERY = 120, 10  # of trees, and after how many it is judged
 LEAVES, LEAST = 15, 100  # of a tree, and pairs of a leaf
 FOREST = 10  # leaves that the pairs must be enough for
 ENOUGH, CHOOSING = 200_000, 120_000  # pairs that are enough to fit f, and to choose its kind
-SURE = 2.0  # standard errors by which f must be better than none
+SURE = 2.0  # standard errors by which a choice must be better
 KNOWN, NEW_QUERY, NEW_ITEM = 1, 2, 3  # groups of pairs that judge
 
 
@@ -251,9 +251,9 @@ def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]],
     return max(tried, key=lambda x: x[0])[1]
 
 
-def surely(gains: Floats, errors: float = SURE) -> bool:
-    """Whether a sum of gains is above 0 by so many of its standard errors.  Shapes: [n]."""
-    return bool(gains.sum() > errors * np.sqrt(np.square(gains).sum()))
+def surely(gains: Floats) -> bool:
+    """Whether a sum of gains is above 0 by two of its standard errors.  Shapes: [n]."""
+    return bool(gains.sum() > SURE * np.sqrt(np.square(gains).sum()))
 
 
 def train(choice: ModelChoice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:

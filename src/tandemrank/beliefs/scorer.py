@@ -2,7 +2,7 @@
 
     s[q, d]     = <x_q, y_d> + f(q, d)                          before the pair's own showings, f where it is not a product
     l[q, d]     = s / sqrt(1 + pi / 8 (spread^2 + v_q v_d))     the log-odds of E[R | s], s known up to a variance v_q v_d
-    score(q, d) = SHARPNESS l[q, d]                             of a remembered pair l is the log-odds of what its showings say
+    score(q, d) = sharpness l[q, d]                             of a remembered pair l is the log-odds of what its showings say
 
 A query that the log has not seen has the vector of nobody, and what its features say: by f, and by the opinion that production
 would have of it. An item likewise.
@@ -23,36 +23,45 @@ from torch import Tensor, nn
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.models import FeatureModel, ProductModel
+from tandemrank.beliefs.regression import Regression
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import products
 from tandemrank.policies.features import FeatureValues
-from tandemrank.policies.memory import Memory, memory_from
-from tandemrank.policies.retrieval import Listing, Retrieval, no_memory
+from tandemrank.policies.memory import Listing, Memory, Retrieval, memory_from, no_memory
 from tandemrank.policies.scorers import Scorer
 
-# The best lists do not depend on it, drawn ones come near them (docs/beliefs.md). Drawn by the log-odds alone, an item would be
-# shown as often as it is relevant.
-SHARPNESS = 4.0
+# The best lists do not depend on it. Drawn by the log-odds alone, an item would be shown as often as it is relevant; the first
+# of these is taken by which drawn lists lose little of what the beliefs expect of the best ones.
+SHARPNESS = (4.0, 8.0, 16.0, 32.0, 64.0)
+LITTLE = 0.01
+DRAWN = 200, 100, 10, 8  # queries, items of each, places and draws that tell what drawn lists lose
 FLAT = np.pi / 8  # E sigmoid(N(mu, v)) = sigmoid(mu / sqrt(1 + pi v / 8)), nearly
 REMEMBERED = 20_000_000  # shown pairs that a stage remembers at most, those that say most; one takes 8 bytes
 SOME = 500  # queries that tell which items matter
+AVERAGE, BLOCK = 256, 16  # queries that the average is taken over, and how many at once
 LEAST = 1e-9  # of a chance, whose log-odds are taken
 
 
 @dataclass(frozen=True)
 class BeliefSpread:
-    """How far relevance spreads around its mean, and how well the means are known: v_q v_d.  Shapes: query [Q]; item [D]."""
+    """How far relevance spreads around its mean, how well the means are known, v_q v_d, and how sharp drawn lists are.
+
+    Shapes: query [Q]; item [D].
+    """
 
     around: float
     query: NDArray[np.float32]
     item: NDArray[np.float32]
+    sharpness: float = SHARPNESS[0]
 
 
 @dataclass(frozen=True)
 class Nobody:
     """The vectors of a query and of an item of which nothing is known, their spreads, and where what features say belongs.
 
-    `opinion` and `f`: the columns of production's opinion and of f; `weight`: of the opinion.  Shapes: query, item [F].
+    `opinion` and `f`: the columns of production's opinion and of f; `weight`: of the opinion. `by_query`, `by_item`: what the
+    numbers of features add to the vectors, the last row a constant; no rows where there are none.
+    Shapes: query, item [F]; by_query, by_item [J + 1, F] or [0, F].
     """
 
     query: NDArray[np.float32]
@@ -61,6 +70,8 @@ class Nobody:
     opinion: tuple[int, int]
     f: tuple[int, int]
     weight: float
+    by_query: NDArray[np.float32]
+    by_item: NDArray[np.float32]
 
 
 class Believed(Listing):
@@ -73,6 +84,8 @@ class Believed(Listing):
     item_spread: Tensor
     nobody_query: Tensor
     nobody_item: Tensor
+    by_query: Tensor
+    by_item: Tensor
 
     def __init__(
         self,
@@ -87,12 +100,13 @@ class Believed(Listing):
         """`memory`: the log-odds of the expected relevance of pairs that were shown. `sides`: how features become numbers,
         where there is no f that has them; None where there are no features."""
         super().__init__(memory)
-        self.around, self.nobody = float(spread.around), nobody
+        self.around, self.sharpness, self.nobody = float(spread.around), float(spread.sharpness), nobody
         self.f = None if f is None else f.requires_grad_(False)
         self.sides = nn.ModuleList(sides if f is None and sides is not None else ())
         named = {
             "queries": queries, "items": items, "query_spread": spread.query, "item_spread": spread.item,
             "nobody_query": nobody.query, "nobody_item": nobody.item,
+            "by_query": nobody.by_query, "by_item": nobody.by_item,
         }  # fmt: skip
         for name, values in named.items():
             self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(values, np.float32)))
@@ -115,14 +129,14 @@ class Believed(Listing):
         s = self.queries[q] @ self.items.T
         if self.f is not None and not self.is_product:
             s = s + torch.from_numpy(self.f.matrix(q.numpy()).astype(np.float32))
-        return SHARPNESS * self._with_list(s * self._flat(q, self.item_spread), q)
+        return self.sharpness * self._with_list(s * self._flat(q, self.item_spread), q)
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         s = products.at(self.queries[q], self.items, items)
         if self.f is not None and not self.is_product:
             of_pairs = self.f.at(q[:, None].expand(items.shape).ravel().numpy(), items.ravel().numpy())
             s = s + torch.from_numpy(of_pairs.astype(np.float32)).view(items.shape)
-        return SHARPNESS * self._with_listed(s * self._flat(q, self.item_spread[items]), q, items)
+        return self.sharpness * self._with_listed(s * self._flat(q, self.item_spread[items]), q, items)
 
     def _flat(self, q: Tensor, v: Tensor) -> Tensor:
         """1 / sqrt(1 + pi / 8 (spread^2 + v_q v_d)), over that of the mean item: what is not known of items in general is no
@@ -140,21 +154,26 @@ class Believed(Listing):
     def spec(self) -> dict[str, Any]:
         (Q, F), D, n = self.queries.shape, self.D, self.nobody
         return {
-            "Q": Q, "D": D, "F": F, "entries": len(self.value), "spread": self.around,
+            "Q": Q, "D": D, "F": F, "entries": len(self.value), "spread": self.around, "sharpness": self.sharpness,
             "nobody": {"spread": list(n.spread), "opinion": list(n.opinion), "f": list(n.f), "weight": n.weight},
+            "suggested": [len(self.by_query), len(self.by_item)],
             "features": None if self.f is None else self.f.spec(), "sides": [side.spec() for side in self._both() or ()],
         }  # fmt: skip
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> "Believed":
         Q, D, F = spec["Q"], spec["D"], spec["F"]
-        spread = BeliefSpread(float(spec["spread"]), np.zeros(Q, np.float32), np.zeros(D, np.float32))
+        spread = BeliefSpread(
+            float(spec["spread"]), np.zeros(Q, np.float32), np.zeros(D, np.float32), float(spec["sharpness"])
+        )
         n = {name: tuple(x) if isinstance(x, list) else float(x) for name, x in spec["nobody"].items()}
-        query, item = np.zeros(F, np.float32), np.zeros(F, np.float32)
+        shapes = (F,), (F,), *((rows, F) for rows in spec["suggested"])
+        query, item, by_query, by_item = (np.zeros(shape, np.float32) for shape in shapes)
         f = None if spec["features"] is None else FeatureModel.from_spec(spec["features"])
         sides = [Side(**side) for side in spec["sides"]]
         return cls(
-            np.zeros((Q, F)), np.zeros((D, F)), spread, no_memory(spec), Nobody(query, item, **n), f,  # type: ignore[arg-type]
+            np.zeros((Q, F)), np.zeros((D, F)), spread, no_memory(Q, D, spec["entries"]),
+            Nobody(query, item, **n, by_query=by_query, by_item=by_item), f,  # type: ignore[arg-type]
             (sides[0], sides[1]) if sides else None,
         )  # fmt: skip
 
@@ -174,6 +193,7 @@ class Believed(Listing):
         x, f, side = self.nobody_query.expand(n, -1).clone(), self.f, self._side(0)
         if side is not None:
             encoded = side.of_table(features, n)
+            x += _suggested(encoded.numbers, self.by_query)
             x[:, slice(*self.nobody.opinion)] = self.nobody.weight * side.opinions(encoded)
             if f is not None:
                 rows = side.unseen(encoded)
@@ -182,7 +202,9 @@ class Believed(Listing):
                     x[:, slice(*self.nobody.f)] = f.model.queries(rows[:, : f.model.sizes[0]])  # type: ignore[operator]
         elif features is not None:
             raise PolicyError("this policy was learned without features: leave them out.")
-        spread = BeliefSpread(self.around, np.full(n, self.nobody.spread[0], np.float32), self.item_spread.numpy())
+        spread = BeliefSpread(
+            self.around, np.full(n, self.nobody.spread[0], np.float32), self.item_spread.numpy(), self.sharpness
+        )
         none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
         return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f, self._both())
 
@@ -191,6 +213,7 @@ class Believed(Listing):
         y, f = self.nobody_item.expand(n, -1).clone(), self.f
         if side is not None:
             encoded = side.of_table(features, n)
+            y += _suggested(encoded.numbers, self.by_item)
             y[:, slice(*self.nobody.opinion)] = side.opinions(encoded)
             if f is not None:
                 rows = side.unseen(encoded)
@@ -198,7 +221,7 @@ class Believed(Listing):
                 if self.is_product and f.of_new[1]:
                     y[:, slice(*self.nobody.f)] = f.model.items(rows[:, : f.model.sizes[1]])  # type: ignore[operator]
         item = np.append(self.item_spread.numpy(), np.full(n, self.nobody.spread[1], np.float32))
-        spread = BeliefSpread(self.around, self.query_spread.numpy(), item)
+        spread = BeliefSpread(self.around, self.query_spread.numpy(), item, self.sharpness)
         memory, items = replace(self.memory, D=self.D + n), torch.cat([self.items, y]).numpy()
         return Believed(self.queries.numpy(), items, spread, memory, self._nobody(), f, self._both())
 
@@ -210,7 +233,7 @@ class Believed(Listing):
         queries = torch.cat([self.queries, other.queries]).numpy()
         query = torch.cat([self.query_spread, other.query_spread]).numpy()
         f = None if self.f is None or other.f is None else self.f.joined(other.f)
-        spread = BeliefSpread(self.around, query, other.item_spread.numpy())
+        spread = BeliefSpread(self.around, query, other.item_spread.numpy(), self.sharpness)
         memory = self._joined_memory(other)
         return Believed(queries, other.items.numpy(), spread, memory, self._nobody(), f, self._both())
 
@@ -225,25 +248,87 @@ class Believed(Listing):
                 or not 0 <= columns[0] <= columns[1] <= F
             ):
                 raise PolicyError(f"expected columns from 0 to {F} of what is not known; got {columns}")
-        numbers = (self.around, *self.nobody.spread, self.nobody.weight)
+        numbers = (self.around, self.sharpness, *self.nobody.spread, self.nobody.weight)
         if not all(math.isfinite(x) and x >= 0 for x in numbers[:-1]) or not math.isfinite(numbers[-1]):
             raise PolicyError("expected spreads of 0 or more, and a finite weight; got others")
 
     def _nobody(self) -> Nobody:
-        return replace(self.nobody, query=self.nobody_query.numpy(), item=self.nobody_item.numpy())
+        return replace(
+            self.nobody,
+            query=self.nobody_query.numpy(),
+            item=self.nobody_item.numpy(),
+            by_query=self.by_query.numpy(),
+            by_item=self.by_item.numpy(),
+        )
+
+
+def _suggested(numbers: NDArray[np.float32], weights: Tensor) -> Tensor:
+    """What features add to vectors.  Shapes: numbers [n, J]; weights [J + 1, F] or [0, F] -> [n, F]."""
+    if not len(weights):
+        return torch.zeros(len(numbers), weights.shape[1])
+    return torch.from_numpy(numbers) @ weights[:-1] + weights[-1]
 
 
 def ranker_of(beliefs: Beliefs) -> Believed:
-    """The re-ranker: the log-odds of the expected relevance.  Shapes: queries [Q, F + 1], items [D, F + 1]."""
+    """The re-ranker: the log-odds of the expected relevance.  Shapes: queries [Q, F], items [D, F]."""
     x, y, level = beliefs.product()
     spread = BeliefSpread(
-        beliefs.chosen.grades.spread, beliefs.query_spread.astype(np.float32), beliefs.item_spread.astype(np.float32)
+        around=beliefs.chosen.grades.spread,
+        query=beliefs.query_spread.astype(np.float32),
+        item=beliefs.item_spread.astype(np.float32),
+        sharpness=sharpness_of(beliefs),
     )
-    queries = np.column_stack([x, np.ones(len(x), np.float32)])
-    items = np.column_stack([y, level])
-    inputs = beliefs.inputs
+    # The last two columns are levels of items: for queries of the log, and for those of which nothing is known.
+    known = (beliefs.counts.impressions > 0).astype(np.float32)
+    queries = np.column_stack([x, known, 1 - known])
+    items = np.column_stack([y, level, average_levels(beliefs)])
+    inputs, nobody = beliefs.inputs, nobody_of(beliefs, items)
+    queries[known == 0, nobody.opinion[1] : nobody.f[0]] = (
+        0  # what production left out, who had no chance to be shown it
+    )
     sides = inputs.sides if any(side.features for side in inputs.sides) else None
-    return Believed(queries, items, spread, memory_of(beliefs), nobody_of(beliefs, items), inputs.model, sides)
+    return Believed(queries, items, spread, memory_of(beliefs), nobody, inputs.model, sides)
+
+
+def sharpness_of(beliefs: Beliefs) -> float:
+    """How sharp scores must be for drawn lists to lose little: where relevances are close, more so."""
+    queries, items, K, draws = DRAWN
+    rng = np.random.default_rng(1)
+    some = np.sort(rng.permutation(beliefs.counts.rows)[:queries])
+    R = np.vstack(
+        [-np.sort(-beliefs.matrix(part)[:, :-1], axis=1)[:, :items] for part in np.array_split(some, queries // BLOCK)]
+    )
+    theta = 1 / np.arange(1, min(K, R.shape[1]) + 1)
+    best = float((R[:, : len(theta)] @ theta).sum())
+    clocks = rng.gumbel(size=(draws, *R.shape))
+    for sharpness in SHARPNESS:
+        order = np.argsort(-(sharpness * log_odds(R) + clocks), axis=-1)[..., : len(theta)]
+        drawn = float((np.take_along_axis(R[None].repeat(draws, 0), order, -1) @ theta).sum()) / draws
+        if drawn >= (1 - LITTLE) * best:
+            break
+    return sharpness
+
+
+def average_levels(beliefs: Beliefs) -> NDArray[np.float32]:
+    """What an item is to a query of which nothing is known: the log-odds of its mean relevance over the queries of the log.
+
+    The level of an item is that of the queries it was shown to: what few were shown, and those liked, is not for everybody.
+    Shapes: -> [D].
+    """
+    rows, grades = beliefs.counts.rows, beliefs.chosen.grades
+    some = np.sort(np.random.default_rng(0).permutation(rows)[:AVERAGE])
+    total = np.zeros(beliefs.counts.D)
+    for first in range(0, len(some), BLOCK):
+        total += beliefs.matrix(some[first : first + BLOCK])[:, :-1].sum(0)
+    low, high = (grades.R[0], grades.R[-1]) if grades.is_bit else (0.0, 1.0)
+    return log_odds((total / len(some) - low) / max(high - low, LEAST))
+
+
+def log_odds(p: NDArray[np.floating]) -> NDArray[np.float32]:
+    """log(p / (1 - p)), of chances that are not quite 0 or 1."""
+    p = np.clip(p, LEAST, 1 - LEAST)
+    found: NDArray[np.float32] = np.log(p / (1 - p)).astype(np.float32)
+    return found
 
 
 def nobody_of(beliefs: Beliefs, items: NDArray[np.floating]) -> Nobody:
@@ -255,11 +340,32 @@ def nobody_of(beliefs: Beliefs, items: NDArray[np.floating]) -> Nobody:
     # Who had no chance to be chosen was not left out: production's choice is what it is without any list.
     alpha = inputs.choice.alpha
     unchosen = inputs.w[0] * (digamma(alpha) - np.log(alpha))
-    query[F - 1], query[-1] = unchosen, 1
-    item[F - 1], item[-1] = 1, np.median(items[:, -1]) + unchosen
-    of_f = (never[1], items.shape[1] - 1)
-    spread = float(beliefs.query_spread.max()), float(np.quantile(beliefs.item_spread, 0.9))
-    return Nobody(query, item, spread, opinion, of_f, float(inputs.w[0] + inputs.w[1]))
+    query[-1] = 1
+    item[F - 1], item[-2:] = 1, np.median(items[:, -2:], axis=0)
+    item[-2] += unchosen
+    of_f = (never[1], items.shape[1] - 2)
+    by_query, by_item = (_in_columns(one, items.shape[1]) for one in inputs.suggested)
+    by_item[:, -2:] = by_item[:, [F - 1]]  # the level of an item, to known queries and to others
+    by_item[:, F - 1] = 0
+    return Nobody(
+        query=query,
+        item=item,
+        spread=(float(beliefs.query_spread.max()), float(np.quantile(beliefs.item_spread, 0.9))),
+        opinion=opinion,
+        f=of_f,
+        weight=float(inputs.w[0] + inputs.w[1]),
+        by_query=by_query,
+        by_item=by_item,
+    )
+
+
+def _in_columns(found: Regression | None, F: int) -> NDArray[np.float32]:
+    """A regression of the first columns of the vectors, its constant last.  Shapes: -> [J + 1, F], or [0, F] without one."""
+    if found is None:
+        return np.zeros((0, F), np.float32)
+    weights = np.zeros((len(found.W) + 1, F), np.float32)
+    weights[:, : found.W.shape[1]] = np.vstack([found.W, found.constant])
+    return weights
 
 
 def memory_of(beliefs: Beliefs) -> Memory:
@@ -267,8 +373,7 @@ def memory_of(beliefs: Beliefs) -> Memory:
     counts, (low, high) = beliefs.counts, (0.0, 1.0)
     if beliefs.chosen.grades.is_bit:
         low, high = beliefs.chosen.grades.R
-    p = np.clip((beliefs.remembered[0] - low) / max(high - low, LEAST), LEAST, 1 - LEAST)
-    value: NDArray[np.float32] = np.log(p / (1 - p)).astype(np.float32)
+    value = log_odds((beliefs.remembered[0] - low) / max(high - low, LEAST))
     return memory_from(counts.query, counts.item, value, counts.Q, counts.D).limited(REMEMBERED)
 
 
@@ -283,7 +388,7 @@ def generator_of(ranker: Believed, rank: int) -> Retrieval:
     X = ranker.queries.double().numpy()
     v = ranker.item_spread.double().numpy()
     flat = 1 / np.sqrt(1 + FLAT * (ranker.around**2 + v))
-    Y = ranker.items.double().numpy() * (SHARPNESS * flat / flat.mean())[:, None]
+    Y = ranker.items.double().numpy() * (ranker.sharpness * flat / flat.mean())[:, None]
     scores = X[:: max(1, len(X) // SOME)] @ Y.T
     top = np.exp(scores - scores.max(1, keepdims=True))
     matters = (top / top.sum(1, keepdims=True)).mean(0) * len(Y) + 0.1
@@ -296,5 +401,5 @@ def generator_of(ranker: Believed, rank: int) -> Retrieval:
     queries, items = Qx @ U[:, :n] * half, (Qy @ Vt[:n].T) * half / root
     memory = ranker.memory
     scale = ranker.scale(torch.from_numpy(memory.query)).numpy()
-    value = SHARPNESS * memory.value * scale - (X @ middle)[memory.query]
+    value = ranker.sharpness * memory.value * scale - (X @ middle)[memory.query]
     return Retrieval(queries, items, replace(memory, value=value.astype(np.float32)))

@@ -62,7 +62,7 @@ def from_log(seen: Seen, g: Floats, rows: Whole, level: float, *, most: int, see
     x = query_step(flat, seen, rows)
     _, slope, h = seen.terms(flat, x)
     weights = []
-    for index, n, of in ((query, Q, rows), (seen.item, D, slice(None))):
+    for index, n, of in ((query, Q, rows), (seen.item, D, np.unique(seen.item))):
         information = np.bincount(index, h, n)
         weights.append(1 / np.sqrt(information + max(float(np.median(information[of])), 1e-9)))
     F = max(1, min(most, Q // 2, D // 2))

@@ -14,6 +14,7 @@ from tandemrank.beliefs.grades import Floats32, Grades, sigmoid
 from tandemrank.beliefs.levels import Levels, item_levels
 from tandemrank.beliefs.model_fit import Learner, Lesson
 from tandemrank.beliefs.models import FeatureModel
+from tandemrank.beliefs.regression import Regression, Suggestion
 from tandemrank.beliefs.space import Directions, Shape, Space, shaped
 from tandemrank.beliefs.steps import ItemPrior, Seen
 
@@ -26,6 +27,7 @@ WEIGHTS = np.array([0.5, 0.0, 0.0]), np.array([4.0, 4.0, 1.0])
 STEPS = 20  # of the weights
 WEIGHT_PAIRS = 300_000  # pairs that are enough for three weights
 FOLDS = 4  # of the pairs that f learns from
+ROUNDS = 2  # of vectors and their regression on features
 
 
 @dataclass(frozen=True)
@@ -226,13 +228,17 @@ def judge_of(part: Part, start: FirstStep, lesson: Lesson, held: Mask, apart: tu
 
 @dataclass(frozen=True)
 class FittedBelief:
-    """All of a belief but its memory; `seen` is what it was fitted to.  Shapes: x [Q, F + 1]."""
+    """All of a belief but its memory.
+
+    `seen`: what it was fitted to; `suggested`: the vectors of queries by their features.  Shapes: x [Q, F + 1].
+    """
 
     start: FirstStep
     model: FeatureModel | None
     space: Space
     x: Floats
     seen: Seen
+    suggested: Regression | None
 
     def other(self, part: Part) -> Floats:
         """What does not move of pairs: choice and f.  Shapes: -> [pairs]."""
@@ -253,12 +259,47 @@ def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: FirstStep
         other = start.choice(part) + f
     seen = part.seen(other)
     space, prior = directions_of(seen, c, start, chosen, given, seed)
-    x = steps.query_step(space, seen, c.rows)
+    queries, items = (
+        suggestion_of(one.numbers, rows) for one, rows in ((given.query, c.rows), (given.item, given.seen[1]))
+    )
+    space, x, suggested = _queries(space, seen, c.rows, None, queries, rounds=ROUNDS)
     for _ in range(chosen.steps):
+        if items is not None and chosen.source == "log":
+            prior = _suggested_items(prior, space, items)
         mean = steps.spread_of(space, seen, c.rows, x).mean
         space = steps.item_step(space, seen, x, mean, prior)
-        x = steps.query_step(space, seen, c.rows, x)
-    return FittedBelief(start, model, space, x, seen)
+        space, x, suggested = _queries(space, seen, c.rows, x, queries, rounds=1)
+    return FittedBelief(start, model, space, x, seen, suggested)
+
+
+def suggestion_of(numbers: Floats32, rows: NDArray[np.integer] | Mask) -> Suggestion | None:
+    """None where there are no features.  Shapes: numbers [n, J]."""
+    return Suggestion(numbers, rows) if numbers.shape[1] else None
+
+
+def _queries(
+    space: Space, seen: Seen, rows: NDArray[np.int64], x: Floats | None, by: Suggestion | None, *, rounds: int
+) -> tuple[Space, Floats, Regression | None]:
+    """The vectors of queries; before their clicks they are where their features suggest, in so many rounds.
+
+    More rounds would fit the regression to its own suggestions.  Shapes: x [Q, F + 1].
+    """
+    x = steps.query_step(space, seen, rows, x)
+    if by is None:
+        return space, x, None
+    for _ in range(rounds):
+        suggested = by.of(x)
+        space = replace(space, mean=suggested.at(by.numbers))
+        x = steps.query_step(space, seen, rows, x)
+    return space, x, suggested
+
+
+def _suggested_items(prior: ItemPrior, space: Space, by: Suggestion) -> ItemPrior:
+    """The directions of items, before their showings, where their features suggest."""
+    F = space.items.shape[1] - 1
+    centre = prior.centre.copy()
+    centre[:, :F] = by.of(space.items[:, :F].astype(np.float64)).at(by.numbers)
+    return replace(prior, centre=centre)
 
 
 def directions_of(

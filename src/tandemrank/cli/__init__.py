@@ -1,14 +1,12 @@
 """The command line: parses, calls, prints; no arithmetic.
 
-- `app`: the application that commands register with
-- `options`: options that several commands share
+- `options`: the application that commands register with, and the options that several share
 - `main`: the entry point: errors become one message and an exit code
 - `terminal`: results on standard output
 - `progress`: how far a long job is, on standard error
 - `logs`: import, validate, examine
 - `offpolicy`: estimate, compare, decide
-- `training`: learn
-- `policies`: recommend
+- `policies`: learn, recommend
 - `serving`: serve, replay, seal
 - `experiments`: demo, table, simulate, evaluate
 """

@@ -5,65 +5,43 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandemrank.cli.app import app
 from tandemrank.cli.options import (
-    Config,
-    Data,
+    ExperimentOptions,
     Json,
     Out,
     Plugin,
-    Preset,
     Resume,
     Seed,
-    Switches,
+    app,
+    bundled,
     command_line,
-    experiment_config,
     listed,
     resumable,
 )
-from tandemrank.cli.progress import grid_progress, working
+from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tandemrank.experiments.results import Evaluated, Figure
+    from tandemrank.reports.words import Sheet
 
 
-def _grid(
-    config: Any,
-    out: Path,
-    as_json: bool,
-    *,
-    engine: str = "local",
-    jobs: int | None,
-    resume: bool = False,
-    anew: bool = False,
-) -> None:
+def _grid(config: Any, out: Path, as_json: bool, **how: Any) -> None:
     """Runs a grid, writes its reports, prints its table: what `demo` and `table` have in common."""
-    from tandemrank._base.cluster import check_engine
     from tandemrank._base.files import write_text
     from tandemrank.experiments import grid
-    from tandemrank.reports import experiment, text
+    from tandemrank.reports import experiment
 
-    with resumable(), grid_progress() as progress:
-        table = grid.run(
-            config,
-            out,
-            command=command_line(),
-            engine=check_engine(engine),
-            jobs=jobs,
-            resume=resume,
-            anew=anew,
-            progress=progress,
-        )
-    write_text(out / "table.md", text.markdown(table))
-    path = experiment.write(table, out / "report.html")
+    with resumable(), working("trainings finished") as progress:
+        table = grid.run(config, out, command=command_line(), progress=progress, **how)
+    report = experiment.report(table)
+    write_text(out / "table.md", report.markdown())
+    path = report.write(out / "report.html")
     if as_json:
         print_json(table)
     else:
-        show(text.text(table))
+        show(experiment.text(table))
         show(f"report: {path.resolve()}")
 
 
@@ -106,7 +84,7 @@ def _live_demo(out: Path, seed: int, as_json: bool) -> None:
     if as_json:
         print_json(found.summary())
     else:
-        show(pages.text(found))
+        show(pages.rounds(found).terminal(pages.headline(found)))
         show(f"report: {(out / 'report.html').resolve()}")
 
 
@@ -130,35 +108,34 @@ DEMO: dict[str, Any] = {
 METHODS = "beliefs,baseline,independent,joint"
 
 
-def _study(
-    experiment: Any, out: Path, as_json: bool, *, impressions: str | None, runs: int | None, resume: bool, seed: int
-) -> None:
-    """The study of two models: its table, its figure."""
+def _study(experiment: Any, out: Path, as_json: bool, *, sizes: dict[str, int], **how: Any) -> None:
+    """The study of two models, and its table."""
     from tandemrank._base.files import write_text
     from tandemrank.experiments import study
-    from tandemrank.reports import stages, style
+    from tandemrank.reports.experiment import study as table_of
 
-    whole = experiment.data != "synthetic"
-    lengths = _sizes(impressions, "1000000" if whole else "100000")
-    if len(lengths) != 1 or lengths[0] < 1:
-        raise ConfigError(f"--preset stages takes one length of the log, at least 1; got {impressions!r}.")
-    config = study.study_config(experiment, impressions=lengths[0], runs=runs or (10 if whole else 3), seed=seed)
-    with resumable(), working("trainings that are finished", len(study.cells(config))) as progress:
-        table = study.run(config, out, command=command_line(), resume=resume, progress=progress)
-    write_text(out / "table.md", stages.markdown(table))
-    write_text(out / "gains.svg", style.svg(stages.gains(table), "Joint less the best other pair, by setting"))
+    with resumable(), working("trainings finished") as progress:
+        found = study.run(experiment, out, sizes=sizes, progress=progress, **how)
+    table = table_of(found)
+    write_text(out / "table.md", table.markdown() + "\n")
     if as_json:
-        print_json(table)
+        print_json(found)
     else:
-        show(stages.markdown(table))
-        show(f"figure: {(out / 'gains.svg').resolve()}")
+        show(table.terminal())
+        show(f"table: {(out / 'table.md').resolve()}")
 
 
 @app.command()
+@bundled
 def table(
+    switches: ExperimentOptions,
     out: Out = Path("tandemrank-table"),
-    data: Data = None,
-    preset: Preset = "tandem",
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="tandem (our reading of the paper), paper (taken literally) or stages (a study of two models)."
+        ),
+    ] = "tandem",
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = METHODS,
     candidates: Annotated[str | None, typer.Option(help="Numbers of candidates K2, separated by commas.")] = None,
     impressions: Annotated[str | None, typer.Option(help="Lengths of the log N, separated by commas.")] = None,
@@ -171,8 +148,6 @@ def table(
         str, typer.Option(help="local (processes) or ray (RAY_ADDRESS, else a local cluster).")
     ] = "local",
     resume: Resume = False,
-    config: Config = None,
-    switches: Switches = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
@@ -181,21 +156,26 @@ def table(
     With --preset stages: the study of when training the stages for each other pays (docs/results).
     The whole table: tandemrank table --data ml-1m.zip --candidates 500,1000,1500 --impressions 100000,320000,1000000 --runs 25
     """
+    from tandemrank._base.cluster import check_engine
     from tandemrank._base.config import validated
     from tandemrank.experiments.config import GridConfig
 
-    experiment = experiment_config(preset, config, switches, data=data)
+    experiment = switches.experiment(preset)
+    how: dict[str, Any] = {"engine": check_engine(engine), "jobs": jobs, "resume": resume}
     whole = experiment.data != "synthetic"
     if not whole and experiment.queries is None and experiment.items is None:
         experiment = experiment.model_copy(update={"queries": 1500, "items": 1000})
     if preset == "stages":
-        elsewhere = engine != "local" or jobs is not None
-        if methods != METHODS or candidates is not None or not references or elsewhere:
+        if methods != METHODS or candidates is not None or not references:
             raise ConfigError(
-                "--preset stages has its own methods, candidates and rivals, and runs in one process: leave --methods, "
-                "--candidates, --no-references, --jobs and --engine out."
+                "--preset stages has its own methods, candidates and rivals: leave --methods, --candidates and "
+                "--no-references out."
             )
-        _study(experiment, out, as_json, impressions=impressions, runs=runs, resume=resume, seed=seed)
+        lengths = _sizes(impressions, "1000000" if whole else "100000")
+        if len(lengths) != 1 or lengths[0] < 1:
+            raise ConfigError(f"--preset stages takes one length of the log, at least 1; got {impressions!r}.")
+        sizes = {"impressions": lengths[0], "runs": runs or (10 if whole else 3), "seed": seed}
+        _study(experiment, out, as_json, sizes=sizes, **how)
         return
     values = {
         "experiment": experiment.model_dump(),
@@ -206,7 +186,7 @@ def table(
         "references": references,
         "seed": seed,
     }
-    _grid(validated(GridConfig, values), out, as_json, engine=engine, jobs=jobs, resume=resume)
+    _grid(validated(GridConfig, values), out, as_json, **how)
 
 
 def _sizes(given: str | None, default: str) -> list[int]:
@@ -214,32 +194,31 @@ def _sizes(given: str | None, default: str) -> list[int]:
 
 
 @app.command()
+@bundled
 def simulate(
+    switches: ExperimentOptions,
     out: Out = Path("tandemrank-log"),
-    data: Data = None,
     impressions: Annotated[int | None, typer.Option(help="Length of the log, N.", min=1)] = None,
     propensities: Annotated[bool, typer.Option(help="Log the exact propensity of every shown item.")] = False,
-    preset: Preset = "tandem",
-    config: Config = None,
-    switches: Switches = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Draws a click log of the experiment's production policy: OUT/log (Parquet) and OUT/production (the policy)."""
     from tandemrank.experiments.world import write_simulated_log
 
-    experiment = experiment_config(preset, config, switches, data=data, impressions=impressions)
+    experiment = switches.experiment(impressions=impressions)
     with working("impressions drawn", experiment.impressions) as progress:
         summary = write_simulated_log(experiment, out, seed=seed, propensities=propensities, progress=progress)
     print_summary(summary, as_json)
 
 
 @app.command()
+@bundled
 def evaluate(
+    switches: ExperimentOptions,
     policies: Annotated[
         list[Path], typer.Option("--policy", help="Saved policy; further ones are compared with the first.")
     ],
-    data: Data = None,
     logs: Annotated[
         list[str] | None,
         typer.Option(
@@ -250,8 +229,6 @@ def evaluate(
         int | None, typer.Option(help="So many of the queries, drawn at random, where all would take long.", min=1)
     ] = None,
     samples: Annotated[int, typer.Option(help="Sampled lists per query for the expected figures.", min=1)] = 20,
-    config: Config = None,
-    switches: Switches = None,
     seed: Seed = 0,
     plugin: Plugin = None,
     as_json: Json = False,
@@ -265,7 +242,7 @@ def evaluate(
     from tandemrank.logs.reading import read
     from tandemrank.policies.two_stage import load
 
-    experiment = experiment_config("tandem", config, switches, data=data)
+    experiment = switches.experiment()
     pairs = {str(path): load(path) for path in policies}
     with working("reading the truth"):
         task = load_task(experiment)
@@ -281,25 +258,28 @@ def evaluate(
     if as_json:
         print_json(found)
     else:
-        show(_evaluation_table(found))
+        show(_evaluation_table(found).terminal())
 
 
-def _evaluation_table(found: "Evaluated") -> "Table":
-    """The evaluation as a table for a terminal."""
-    from rich.table import Table
+def _evaluation_table(found: "Evaluated") -> "Sheet":
+    """Every policy, and the first less each other one."""
+    from tandemrank.reports.words import Sheet
 
     names: dict[Figure, str] = {
-        "ndcg": "NDCG@K", "ndcg_new": "new items", "ndcg_expected": "expected NDCG@K",
-        "recall_at_K2": "recall@K2", "utility": "clicks per list",
-    }  # fmt: skip
+        "ndcg": "NDCG@K",
+        "ndcg_new": "new items",
+        "ndcg_expected": "expected NDCG@K",
+        "recall_at_K2": "recall@K2",
+        "utility": "clicks per list",
+    }
     if not any(row.ndcg_new.n for row in found.policies):
         del names["ndcg_new"]
-    table = Table("policy", *names.values())
-    for row in found.policies:
-        means = (row.of(figure) for figure in names)
-        table.add_row(row.policy, *(f"{m.mean:.4f} [{m.low:.4f}, {m.high:.4f}]" for m in means))
+    rows = [
+        [row.policy, *(f"{m.mean:.4f} [{m.low:.4f}, {m.high:.4f}]" for m in map(row.of, names))]
+        for row in found.policies
+    ]
     for other in dict.fromkeys(gap.against for gap in found.differences):
         gaps = {gap.figure: gap for gap in found.differences if gap.against == other}
         cells = (f"{gaps[f].mean:+.4f} [{gaps[f].low:+.4f}, {gaps[f].high:+.4f}]" for f in names)
-        table.add_row(f"the first less {other}", *cells)
-    return table
+        rows.append([f"the first less {other}", *cells])
+    return Sheet(["policy", *names.values()], rows, ["policy"])

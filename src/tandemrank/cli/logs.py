@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandemrank.cli.app import app
-from tandemrank.cli.options import BareLogs, Engine, Json, Logs, Seed, given_logs
+from tandemrank.cli.options import BareLogs, Engine, Json, Logs, Seed, app, given_logs
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_json, rows_table, show, two_columns
 from tandemrank.errors import ConfigError
@@ -165,8 +164,6 @@ def _described(found: "Validation") -> Iterator[tuple[str, str]]:
     yield "pairs of query and item", f"{log.pairs:,}, of which {_share(log.pairs_shown_once)} were shown once"
     yield "queries with a single list", f"{_share(log.queries_with_a_single_list)} of those seen twice or more"
     yield "items in common", f"{_share(log.items_in_common)} of a list, with another list of its query"
-    if log.effective_items_at_rank_1 is not None:
-        yield "effective items at rank 1", f"{log.effective_items_at_rank_1:.3g} per query"
     for name, limits in (("propensities", log.propensity_range), ("weights", log.weight_range)):
         yield name, "none" if limits is None else f"from {limits[0]:.3g} to {limits[1]:.3g}"
     if log.policies:

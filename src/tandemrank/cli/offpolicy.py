@@ -1,17 +1,14 @@
 """The commands that ask a log about a policy, estimate, compare and decide, and the options of a question, which they share."""
 
-import inspect
 import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property, wraps
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tandemrank.cli.app import app
-from tandemrank.cli.options import Curve, Engine, Json, Plugin, Seed, command_line, read_curve_option
+from tandemrank.cli.options import Curve, Engine, Json, Plugin, Seed, app, bundled, command_line, read_curve_option
 from tandemrank.cli.progress import load_first, working
 from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
@@ -23,7 +20,6 @@ if TYPE_CHECKING:
     from tandemrank.policies.two_stage import TwoStagePolicy
 
 
-Log = Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")]
 Policy = Annotated[Path | None, typer.Option(help="Saved policy to value.")]
 Scores = Annotated[
     Path | None,
@@ -37,57 +33,33 @@ Against = Annotated[
         help="What to compare with: production (the policy that drew the log), a saved policy, or a Parquet of scores."
     ),
 ]
-Propensity = Annotated[
-    str, typer.Option(help="auto (the best that the log and the options allow), logged, exact, fitted or frequency.")
-]
-LoggingPolicy = Annotated[Path | None, typer.Option(help="Saved policy that drew the log, for exact propensities.")]
-Estimator = Annotated[
-    str,
-    typer.Option(
-        help="auto (beta_ips where propensities are known, ips where they are fitted, doubly_robust where they are counted "
-        "or a --reward is given), doubly_robust, ips, self_normalised or beta_ips."
-    ),
-]
-Reward = Annotated[
-    str,
-    typer.Option(
-        help="Reward model of doubly_robust, cross-fitted: item-rate (clicks per examination of the item and the "
-        "query), or beliefs (all that the log says, docs/beliefs.md)."
-    ),
-]
-UnitOption = Annotated[
-    str | None,
-    typer.Option(
-        "--independent",
-        help="What a bound takes one by one: impressions, for a bound about the log's own impressions (the default where each "
-        "list was drawn anew), or queries, about other queries like these.",
-    ),
-]
-ListLength = Annotated[
-    int | None,
-    typer.Option(
-        help="Length of the shown list, K, of a system given by its scores; by default that of the log's longest list.",
-        min=1,
-    ),
-]
-Candidates = Annotated[
-    int | None,
-    typer.Option(
-        help="Number of candidates, K2, of a system given by its scores; by default 500, or all items if fewer.", min=1
-    ),
-]
 
 
 @dataclass(frozen=True)
 class QuestionOptions:
     """The options that ask a log: those of every command that takes a `Question`."""
 
-    propensity: Propensity = "auto"
-    logging_policy: LoggingPolicy = None
-    estimator: Estimator = "auto"
-    reward: Reward = "item-rate"
+    propensity: Annotated[
+        str,
+        typer.Option(help="auto (the best that the log and the options allow), logged, exact, fitted or frequency."),
+    ] = "auto"
+    logging_policy: Annotated[
+        Path | None, typer.Option(help="Saved policy that drew the log, for exact propensities.")
+    ] = None
+    estimator: Annotated[
+        str,
+        typer.Option(
+            help="auto (beta_ips where propensities are known, ips where they are counted or fitted), ips or beta_ips."
+        ),
+    ] = "auto"
     curve: Curve = None
-    independent: UnitOption = None
+    independent: Annotated[
+        str | None,
+        typer.Option(
+            help="What a bound takes one by one: impressions, for a bound about the log's own impressions (the default where "
+            "each list was drawn anew), or queries, about other queries like these."
+        ),
+    ] = None
     engine: Engine = "local"
     plugin: Plugin = None
     seed: Seed = 0
@@ -100,7 +72,6 @@ class QuestionOptions:
         return Question(
             examination=read_curve_option(self.curve) or "reciprocal",
             estimator=self.estimator,  # type: ignore[arg-type]  # refused by name if it is none
-            reward=self.reward,  # type: ignore[arg-type]
             propensity=self.propensity,  # type: ignore[arg-type]
             logging_policy=None if self.logging_policy is None else two_stage.load(self.logging_policy),
             seed=self.seed,
@@ -110,31 +81,51 @@ class QuestionOptions:
         )
 
 
-def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that has the options of a question, and gets them together as `asked`."""
-    shared = inspect.signature(QuestionOptions).parameters
-    own = {name: x for name, x in inspect.signature(command).parameters.items() if name != "asked"}
+@dataclass(frozen=True)
+class LogOptions:
+    """The log, and K and K2 of systems that are given by their scores, as asked for or by the log."""
 
-    @wraps(command)
-    def run(**options: Any) -> None:
-        asked = QuestionOptions(**{name: options.pop(name) for name in shared})
-        command(asked=asked, **options)
+    logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")]
+    list_length: Annotated[
+        int | None,
+        typer.Option(
+            help="Length of the shown list, K, of a system given by its scores; by default that of the log's longest list.",
+            min=1,
+        ),
+    ] = None
+    candidates: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of candidates, K2, of a system given by its scores; by default 500, or all items if fewer.",
+            min=1,
+        ),
+    ] = None
 
-    every = [x.replace(kind=inspect.Parameter.KEYWORD_ONLY) for x in (*own.values(), *shared.values())]
-    run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    run.__annotations__ = {x.name: x.annotation for x in every}
-    return run
+    @cached_property
+    def places(self) -> int:
+        """K: as asked for, else the longest list of the log."""
+        from tandemrank.logs.reading import read
+
+        return self.list_length or int(read(self.logs).rank.max(initial=0)) + 1
+
+    def refuse_unused(self, *sides: object) -> None:
+        """Refuses sizes where no side is given by its scores: a saved policy has its own."""
+        if any(isinstance(side, Path) or (isinstance(side, str) and os.path.isfile(side)) for side in sides):
+            return
+        if self.candidates is not None or self.list_length is not None:
+            raise ConfigError(
+                "--candidates and --list-length are for a system given by its scores; a saved policy has its own K2 and K. "
+                "Leave them out."
+            )
 
 
 @app.command()
-@asks
+@bundled
 def estimate(
     asked: QuestionOptions,
-    logs: Log,
+    log: LogOptions,
     policy: Policy = None,
     scores: Scores = None,
-    list_length: ListLength = None,
-    candidates: Candidates = None,
     lists: Annotated[
         str,
         typer.Option(
@@ -168,28 +159,25 @@ def estimate(
     if lists not in ("sampled", "most-likely") or (curve_interval and lists != "sampled"):
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
     question = asked.question()
-    sizes = ScoredSizes(candidates, list_length, logs)
-    sizes.refuse_unused(scores)
-    side = policy_of(policy, scores, sizes)
+    log.refuse_unused(scores)
+    side = policy_of(policy, scores, log)
     with working("reading the log and valuing the policy"):
         if curve is None or not curve_interval:
-            [value] = estimate_all([side if lists == "sampled" else MostLikely(side)], logs, question)
+            [value] = estimate_all([side if lists == "sampled" else MostLikely(side)], log.logs, question)
             print_summary(value.summary(), as_json)
             return
-        value, found = sensitivity_of(side, logs, question, read_curve_interval(curve))
+        value, found = sensitivity_of(side, log.logs, question, read_curve_interval(curve))
     print_summary(value.summary() | asdict(found), as_json)
 
 
 @app.command()
-@asks
+@bundled
 def compare(
     asked: QuestionOptions,
-    logs: Log,
+    log: LogOptions,
     policy: Policy = None,
     scores: Scores = None,
     against: Against = "production",
-    list_length: ListLength = None,
-    candidates: Candidates = None,
     as_json: Json = False,
 ) -> None:
     """Compares a policy with production, or with another policy: the paired difference in clicks per impression.
@@ -200,43 +188,16 @@ def compare(
     from tandemrank.offpolicy.valuation import compare as compared
 
     question = asked.question()
-    sizes = ScoredSizes(candidates, list_length, logs)
-    sizes.refuse_unused(scores, against)
-    new, old = policy_of(policy, scores, sizes), other_side(against, sizes)
+    log.refuse_unused(scores, against)
+    new, old = policy_of(policy, scores, log), other_side(against, log)
     with working("reading the log and comparing"):
-        found = compared(new, old, logs, question)
+        found = compared(new, old, log.logs, question)
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
     of_new = {"propensity": found.new.propensity, "propensity_reason": found.new.propensity_reason}
     print_summary(found.summary() if as_json else brief | found.summary() | brief | of_new, as_json)
 
 
-@dataclass(frozen=True)
-class ScoredSizes:
-    """K2 and K of systems that are given by their scores, as asked for or by the log."""
-
-    candidates: int | None
-    list_length: int | None
-    logs: list[str]
-
-    @cached_property
-    def places(self) -> int:
-        """K: as asked for, else the longest list of the log."""
-        from tandemrank.logs.sources import longest_list
-
-        return self.list_length or longest_list(self.logs) or 1
-
-    def refuse_unused(self, *sides: object) -> None:
-        """Refuses sizes where no side is given by its scores: a saved policy has its own."""
-        if any(isinstance(side, Path) or (isinstance(side, str) and os.path.isfile(side)) for side in sides):
-            return
-        if self.candidates is not None or self.list_length is not None:
-            raise ConfigError(
-                "--candidates and --list-length are for a system given by its scores; a saved policy has its own K2 and K. "
-                "Leave them out."
-            )
-
-
-def policy_of(policy: Path | None, scores: Path | None, sizes: ScoredSizes) -> "TwoStagePolicy":
+def policy_of(policy: Path | None, scores: Path | None, log: LogOptions) -> "TwoStagePolicy":
     """The policy that is asked about."""
     from tandemrank.policies import outside, two_stage
 
@@ -244,10 +205,10 @@ def policy_of(policy: Path | None, scores: Path | None, sizes: ScoredSizes) -> "
         raise ConfigError("give a policy by --policy, a saved one, or by --scores, a Parquet of scores; one of them.")
     if policy is not None:
         return two_stage.load(policy)
-    return outside.policy_from_scores(cast(Path, scores), K2=sizes.candidates, K=sizes.places)
+    return outside.policy_from_scores(cast(Path, scores), K2=log.candidates, K=log.places)
 
 
-def other_side(against: str, sizes: ScoredSizes) -> "Side":
+def other_side(against: str, log: LogOptions) -> "Side":
     """The other side: production, a saved policy, or any system by its scores."""
     from tandemrank.offpolicy.values import PRODUCTION
 
@@ -258,26 +219,24 @@ def other_side(against: str, sizes: ScoredSizes) -> "Side":
         raise ConfigError(
             f"--against takes production, a saved policy or a Parquet of scores; nothing is at {against}."
         )
-    return policy_of(path, None, sizes) if os.path.isdir(path) else policy_of(None, path, sizes)
-
-
-Policies = Annotated[list[Path] | None, typer.Option("--policy", help="Saved policy that may ship. May be repeated.")]
-AllScores = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--scores",
-        help="Any system by its scores: Parquet with query_id, item_id, candidate_score, ranker_score. May be repeated.",
-    ),
-]
+    return policy_of(path, None, log) if os.path.isdir(path) else policy_of(None, path, log)
 
 
 @app.command()
-@asks
+@bundled
 def decide(
     asked: QuestionOptions,
-    logs: Log,
-    policy: Policies = None,
-    scores: AllScores = None,
+    log: LogOptions,
+    policy: Annotated[
+        list[Path] | None, typer.Option("--policy", help="Saved policy that may ship. May be repeated.")
+    ] = None,
+    scores: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--scores",
+            help="Any system by its scores: Parquet with query_id, item_id, candidate_score, ranker_score. May be repeated.",
+        ),
+    ] = None,
     against: Against = "production",
     at_least: Annotated[
         float, typer.Option(help="Ship only if the difference is surely above this many clicks per impression.")
@@ -299,8 +258,6 @@ def decide(
         ),
     ] = None,
     risk: Annotated[float, typer.Option(help="Share of production's clicks that a canary may lose at worst.")] = 0.01,
-    list_length: ListLength = None,
-    candidates: Candidates = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML page for the meeting to this path.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -312,16 +269,15 @@ def decide(
     load_first("decisions.decision")
     from tandemrank.decisions import decision
 
-    sizes = ScoredSizes(candidates, list_length, logs)
-    sizes.refuse_unused(*(scores or []), against)
-    sides = _sides(policy or [], scores or [], sizes)
+    log.refuse_unused(*(scores or []), against)
+    sides = _sides(policy or [], scores or [], log)
     question = asked.question(level=level)
     with working("reading the log and deciding"):
         found = decision.decide(
             sides,
-            logs,
+            log.logs,
             question,
-            against=other_side(against, sizes),
+            against=other_side(against, log),
             at_least=at_least,
             segment=segment,
             query_features=query_features,
@@ -331,7 +287,7 @@ def decide(
     if report is not None:
         from tandemrank.reports import decision as pages
 
-        pages.write(found, report, command=command_line())
+        pages.report(found, command=command_line()).write(report)
     if as_json:
         print_json(found.summary())
     else:
@@ -346,23 +302,23 @@ def _print(found: "Decision", report: Path | None) -> None:
     if warning := pages.warning(found):
         show(warning)
     show(f"clicks per impression above {found.against}; asked: more than {found.at_least:+g}")
-    show(pages.text(found))
+    show(pages.policies(found).terminal())
     for one in found.candidates:
         show(f"{one.name}: {one.call}")
         for reason in one.reasons:
             show(f"  - {reason}")
         if one.segments:
-            show(pages.segment_table(found, one))
+            show(pages.segments(one).terminal(f"{one.name} by {found.segment_column}"))
     if report is not None:
         show(f"report: {report}")
 
 
-def _sides(policies: list[Path], scores: list[Path], sizes: ScoredSizes) -> "dict[str, TwoStagePolicy]":
+def _sides(policies: list[Path], scores: list[Path], log: LogOptions) -> "dict[str, TwoStagePolicy]":
     """The policies by their paths."""
     if not policies and not scores:
         raise ConfigError("give at least one policy: --policy, a saved policy, or --scores, a Parquet of scores.")
     names = [str(path) for path in (*policies, *scores)]
     if len(set(names)) < len(names):
         raise ConfigError(f"expected every policy once; got {max(names, key=names.count)} twice.")
-    saved = {str(path): policy_of(path, None, sizes) for path in policies}
-    return saved | {str(path): policy_of(None, path, sizes) for path in scores}
+    saved = {str(path): policy_of(path, None, log) for path in policies}
+    return saved | {str(path): policy_of(None, path, log) for path in scores}

@@ -1,9 +1,12 @@
-"""Options that several commands share, and what they mean."""
+"""The application that commands register with, and the options that several of them share."""
 
+import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,22 +14,49 @@ import typer
 
 from tandemrank.errors import ConfigError, JobError
 
+app = typer.Typer(
+    name="tandemrank",
+    help="Learn and judge both stages of a ranking system, the candidate generator and the re-ranker, from click logs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def bundled(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with parameters that are dataclasses: their fields become its options, and it gets each of them whole."""
+    own = inspect.signature(command).parameters
+    bundles: dict[str, Any] = {name: x.annotation for name, x in own.items() if is_dataclass(x.annotation)}
+    options_of = {name: inspect.signature(kind).parameters for name, kind in bundles.items()}
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        made = {
+            name: kind(**{option: given.pop(option) for option in options_of[name]}) for name, kind in bundles.items()
+        }
+        command(**made, **given)
+
+    plain = [x for name, x in own.items() if name not in bundles]
+    every = [*plain, *(x for options in options_of.values() for x in options.values())]
+    keywords = [x.replace(kind=inspect.Parameter.KEYWORD_ONLY) for x in every]
+    run.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    run.__annotations__ = {x.name: x.annotation for x in keywords}
+    return run
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
 Seed = Annotated[int, typer.Option(help="The seed of everything random.", min=0, max=2**63 - 1)]
 Data = Annotated[
     str | None,
     typer.Option(
-        help="synthetic, ml-1m or ml-100k (downloaded), a MovieLens zip or folder, or a CSV or Parquet ratings file."
+        help="synthetic, ml-1m (downloaded), a zip or folder of MovieLens-1M, or a CSV or Parquet ratings file."
     ),
 ]
 Config = Annotated[Path | None, typer.Option(help="TOML file with switches; flags override it.")]
 Switches = Annotated[
     list[str] | None,
     typer.Option("--set", help="Any switch, as name=value (listed in docs/experiment.md). May be repeated."),
-]
-Preset = Annotated[
-    str,
-    typer.Option(help="tandem (our reading of the paper), paper (taken literally) or stages (`table`: two models)."),
 ]
 
 
@@ -67,14 +97,25 @@ def command_line() -> str:
     return shlex.join(["tandemrank", *sys.argv[1:]])
 
 
-def experiment_config(preset: str, config: Path | None, switches: list[str] | None, **flags: Any) -> Any:
-    from tandemrank._base.config import resolve
-    from tandemrank.experiments.config import PRESETS, ExperimentConfig
+@dataclass(frozen=True)
+class ExperimentOptions:
+    """The data and the switches of an experiment."""
 
-    if preset not in PRESETS:
-        *others, last = PRESETS
-        raise ConfigError(f"--preset takes {', '.join(others)} or {last}; got {preset!r}.")
-    return resolve(ExperimentConfig, preset=PRESETS[preset], file=config, switches=switches or (), flags=flags)
+    data: Data = None
+    config: Config = None
+    switches: Switches = None
+
+    def experiment(self, preset: str = "tandem", **flags: Any) -> Any:
+        """The configuration that they give; files are read."""
+        from tandemrank._base.config import resolve
+        from tandemrank.experiments.config import PRESETS, ExperimentConfig
+
+        if preset not in PRESETS:
+            *others, last = PRESETS
+            raise ConfigError(f"--preset takes {', '.join(others)} or {last}; got {preset!r}.")
+        flags = {"data": self.data, **flags}
+        switches = self.switches or ()
+        return resolve(ExperimentConfig, preset=PRESETS[preset], file=self.config, switches=switches, flags=flags)
 
 
 def listed(text: str, kind: Callable[[str], Any]) -> list[Any]:

@@ -1,13 +1,29 @@
-"""The command recommend."""
+"""The commands that make a policy and that use it: learn, recommend."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
 from tandemrank._base.files import Kind, regular, replacing
-from tandemrank.cli.app import app
-from tandemrank.cli.options import Json, Logs, Plugin
+from tandemrank.cli.options import (
+    Config,
+    Curve,
+    Json,
+    Logs,
+    Out,
+    Plugin,
+    Resume,
+    Seed,
+    Switches,
+    app,
+    bundled,
+    command_line,
+    read_curve_option,
+    resumable,
+)
+from tandemrank.cli.progress import load_first, training_progress
 from tandemrank.cli.terminal import note, print_json, show
 from tandemrank.errors import ConfigError
 
@@ -21,7 +37,172 @@ ON_SCREEN = 20  # queries, where the lists go to a terminal
 
 
 @app.command()
+def learn(
+    logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")],
+    out: Out = Path("tandemrank-policy"),
+    start: Annotated[
+        Path | None,
+        typer.Option(help="Saved policy to start from; by default the clicks alone."),
+    ] = None,
+    query_features: Annotated[
+        Path | None, typer.Option(help="Features of the queries: Parquet with query_id and numbers or categories.")
+    ] = None,
+    item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None,
+    query_embeddings: Annotated[
+        Path | None, typer.Option(help="Start from embeddings: Parquet with query_id and embedding, a list of numbers.")
+    ] = None,
+    item_embeddings: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None,
+    logging_policy: Annotated[
+        Path | None,
+        typer.Option(help="Saved policy that drew the log; without it propensities are logged ones, or fitted."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="auto (the default: the generator is trained where that pays), beliefs (trains nothing), independent, "
+            "baseline, stacking or joint; may be repeated."
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
+    ] = None,
+    propensity: Annotated[
+        str | None,
+        typer.Option(help="auto (the best that the log and the options allow), exact, logged, fitted or frequency."),
+    ] = None,
+    safe: Annotated[
+        bool, typer.Option("--safe", help="Keep production unless what was learned is surely better.")
+    ] = False,
+    curve: Curve = None,
+    config: Config = None,
+    switches: Switches = None,
+    seed: Seed = 0,
+    resume: Resume = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="local, or ray: files are read by tasks and queries are shared out between the nodes (at RAY_ADDRESS, else "
+            "local; every node must see the log and --out)."
+        ),
+    ] = "local",
+    plugin: Plugin = None,
+    as_json: Json = False,
+) -> None:
+    """Learns both stages from a click log alone, and values them on impressions that nothing before has seen.
+
+    The re-ranker is what the log is believed to say, the generator a product near it, trained where that pays.
+    Writes OUT/METHOD/policy and history.json for each method, OUT/summary.json, OUT/report.html and OUT/config.json.
+    """
+    load_first("training.learning", "reports.training")
+    from tandemrank._base.cluster import check_engine
+    from tandemrank._base.config import resolve
+    from tandemrank._base.files import claimed
+    from tandemrank.policies.two_stage import load
+    from tandemrank.reports import training
+    from tandemrank.training import learning
+    from tandemrank.training.config import LearningConfig
+    from tandemrank.training.schedules import Method
+    from tandemrank.training.start import Start
+
+    flags = {
+        "candidates": candidates,
+        "propensity": propensity,
+        "examination": read_curve_option(curve),
+        "safe": safe or None,
+    }
+    tables = {
+        "query_features": query_features,
+        "item_features": item_features,
+        "query_embeddings": query_embeddings,
+        "item_embeddings": item_embeddings,
+    }
+    resolved = resolve(LearningConfig, file=config, switches=switches or (), flags=flags)
+    if not resume:
+        training.check_free(out, get_args(Method))
+    first, drew = (None if path is None else load(path) for path in (start, logging_policy))
+    inputs = [*logs, start, logging_policy, *tables.values()]
+    with resumable(), training_progress() as (stage, epoch), claimed(out, training.TRAINING, inputs=inputs):
+        learned = learning.learn(
+            logs,
+            resolved,
+            methods=method,
+            start=Start(first, **tables),
+            logging_policy=drew,
+            seed=seed,
+            checkpoints=out / "checkpoints",
+            resume=resume,
+            engine=check_engine(engine),
+            listener=learning.Listener(stage=stage, epoch=epoch, note=note),
+        )
+    summary = training.write(learned, out, command=command_line(), seed=seed)
+    if as_json:
+        print_json(summary)
+        return
+    show(training.values(learned).terminal(training.TITLE))
+    for sentence in (*training.sentences(learned), *training.gate_sentences(learned)):
+        show(sentence)
+    show(training.made(learned))
+    show(f"propensities: {learned.propensity} ({learned.propensity_reason})")
+    if learned.was_trained:
+        show(f"training started from {learned.start.words}")
+    show(f"policies: {', '.join(entry['policy'] for entry in summary['methods'])}")
+    show(f"report: {summary['report']}")
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """What is left out of the lists, and the log where it is."""
+
+    exclude: Annotated[
+        str | None, typer.Option(help="clicked or shown: leave out what a query has clicked, or was shown, in --logs.")
+    ] = None
+    logs: Logs = None
+
+    def pairs(self, vocabulary: "Vocabulary") -> "csr_matrix | None":
+        """The pairs that are left out."""
+        from tandemrank.logs.pairs import check_exclude, pairs_of
+        from tandemrank.logs.reading import read
+
+        if (self.exclude is None) != (not self.logs):
+            raise ConfigError("--exclude says what to leave out, and --logs where it is: give both, or neither.")
+        if self.exclude is None or self.logs is None:
+            return None
+        what = check_exclude(self.exclude)
+        return pairs_of(read(self.logs), what, vocabulary)
+
+
+@dataclass(frozen=True)
+class FeatureTables:
+    """Features of queries and items that the policy has not seen."""
+
+    query_features: Annotated[
+        Path | None, typer.Option(help="Features of queries that the policy has not seen: Parquet with query_id.")
+    ] = None
+    item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Whether lists are drawn, and by which seed."""
+
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Drawn lists instead of the most likely ones: what the next log needs.")
+    ] = False
+    seed: Annotated[int | None, typer.Option(help="Of the drawn lists: another one each time.", min=0)] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """Those of `TwoStagePolicy.recommend`."""
+        if self.seed is not None and not self.sample:
+            raise ConfigError("--seed is for drawn lists: give --sample too, or leave it out.")
+        return {"sample": self.sample, "seed": self.seed or 0}
+
+
+@app.command()
+@bundled
 def recommend(
+    drawing: Drawing,
+    exclusion: Exclusion,
+    features: FeatureTables,
     policy: Annotated[Path, typer.Argument(help="Saved policy.")],
     queries: Annotated[
         str | None,
@@ -29,37 +210,21 @@ def recommend(
             help="Query ids separated by commas, or a Parquet file with query_id; by default all of the policy."
         ),
     ] = None,
-    exclude: Annotated[
-        str | None, typer.Option(help="clicked or shown: leave out what a query has clicked, or was shown, in --logs.")
-    ] = None,
-    logs: Logs = None,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="Drawn lists instead of the most likely ones: what the next log needs.")
-    ] = False,
-    seed: Annotated[int | None, typer.Option(help="Of the drawn lists: another one each time.", min=0)] = None,
-    query_features: Annotated[
-        Path | None, typer.Option(help="Features of queries that the policy has not seen: Parquet with query_id.")
-    ] = None,
-    item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None,
     out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
-    plugin: Plugin = None,
     as_json: Json = False,
+    plugin: Plugin = None,
 ) -> None:
     """The lists that a saved policy recommends: what both stages score highest, best first, or drawn ones."""
     from tandemrank._base.frames import columns_of
     from tandemrank.policies.two_stage import extended, load
 
-    if (exclude is None) != (not logs):
-        raise ConfigError("--exclude says what to leave out, and --logs where it is: give both, or neither.")
-    if seed is not None and not sample:
-        raise ConfigError("--seed is for drawn lists: give --sample too, or leave it out.")
-    loaded = extended(load(policy), query_features=query_features, item_features=item_features)
+    drawn = drawing.arguments()
+    loaded = extended(load(policy), **vars(features))
     ids = None if queries is None else _known(_query_ids(queries, loaded.vocabulary), loaded.vocabulary)
-    left_out = None if exclude is None else _excluded(exclude, logs or [], loaded.vocabulary)
-    lists = loaded.recommend(ids, exclude=left_out, sample=sample, seed=seed or 0)
+    lists = loaded.recommend(ids, exclude=exclusion.pairs(loaded.vocabulary), **drawn)
     if out is not None:
         ours = Kind("file of lists", check=lambda path: columns_of(path) == ["query_id", "items"])
-        with replacing(out, ours, inputs=[policy, query_features, item_features, *(logs or [])]) as place:
+        with replacing(out, ours, inputs=[policy, *vars(features).values(), *(exclusion.logs or [])]) as place:
             lists.write_parquet(place)
     if as_json:
         print_json(lists.to_dicts())
@@ -101,14 +266,6 @@ def _known(ids: "pl.Series", vocabulary: "Vocabulary") -> "pl.Series":
     unknown = ids.filter(~known)
     note(f"{len(unknown)} of {len(ids)} query ids are not known to the policy and get no list (first: {unknown[0]!r}).")
     return ids.filter(known)
-
-
-def _excluded(asked: str, logs: list[str], vocabulary: "Vocabulary") -> "csr_matrix":
-    from tandemrank.logs.pairs import check_exclude, pairs_of
-    from tandemrank.logs.reading import read
-
-    what = check_exclude(asked)
-    return pairs_of(read(logs), what, vocabulary)
 
 
 def _print(lists: "pl.DataFrame") -> None:

@@ -4,20 +4,17 @@ On a terminal a bar. Elsewhere, in a pipe or in the log of a scheduler, a plain 
 """
 
 import importlib
-import math
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.progress import Progress as Bar
 
-    from tandemrank.experiments.results import GridState
-    from tandemrank.training.history import Progress
+    from tandemrank.training.checkpoint import Progress
 
 FIRST, EVERY = 1.0, 10.0  # seconds
 
@@ -57,17 +54,32 @@ def _bar(words: str) -> "Bar":
     return bar
 
 
+class Tell(Protocol):
+    """Hears how much is done, and of how much, where that was not known before."""
+
+    def __call__(self, n: int, of: int | None = None) -> None: ...
+
+
 @contextmanager
-def working(words: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+def working(words: str, total: int | None = None) -> Iterator[Tell]:
     """A job in one piece, or one that counts up to a total."""
     if sys.stderr.isatty():
         with _bar(words) as bar:
             task = bar.task_ids[0]
+
+            def move(n: int, of: int | None = None) -> None:
+                bar.update(task, completed=n, total=of or total)
+
             bar.update(task, total=total)
-            yield lambda n: bar.update(task, completed=n)
-    else:
-        with plain_lines(words) as say:
-            yield lambda n: say(f"{words}: {n:,}" + ("" if total is None else f" of {total:,}"))
+            yield move
+        return
+    with plain_lines(words) as say:
+
+        def tell(n: int, of: int | None = None) -> None:
+            most = of or total
+            say(f"{words}: {n:,}" + ("" if most is None else f" of {most:,}"))
+
+        yield tell
 
 
 def load_first(*modules: str) -> None:
@@ -75,37 +87,6 @@ def load_first(*modules: str) -> None:
     with working("loading"):
         for name in modules:
             importlib.import_module(f"tandemrank.{name}")
-
-
-@contextmanager
-def grid_progress() -> Iterator[Callable[["GridState"], None]]:
-    """The trainings of a grid, on a terminal with the table filling in."""
-    words = "the first trainings are under way"
-    if not sys.stderr.isatty():
-        with plain_lines(words) as say:
-            yield lambda state: say(f"{state.done} of {state.total} trainings are finished")
-        return
-    from rich.live import Live
-
-    bar = _bar(words)
-    task = bar.task_ids[0]
-    with Live(bar, console=bar.console, transient=True, refresh_per_second=4) as live:
-
-        def show(state: "GridState") -> None:
-            said = f"{state.done} of {state.total} trainings" if state.done else words
-            bar.update(task, completed=state.done, total=state.total, description=said)
-            live.update(_filling_in(state, bar))
-
-        yield show
-
-
-def _filling_in(state: "GridState", bar: "Bar") -> "RenderableType":
-    from rich.console import Group
-
-    from tandemrank.experiments.results import Table
-    from tandemrank.reports import text
-
-    return Group(text.text(Table(rows=state.rows)), bar) if state.rows else bar
 
 
 @contextmanager
@@ -134,7 +115,5 @@ def _words_of(method: str, state: "Progress", *, short: bool = False) -> str:
     """Where a training stands; in short, what fits beside a bar."""
     phase = f" {state.phase + 1}/{state.phases}" if state.phases > 1 else ""
     last = "" if state.last is None else f"  objective {state.last.objective:.4g}"
-    if state.last is not None and not math.isnan(state.last.held_out):
-        last += f"  held out {state.last.held_out:.4f}"
     epoch = f"epoch {min(state.epoch + 1, state.epochs)}"
     return f"{method}{phase}  {epoch}{last if short else f' of {state.epochs}{last}'}"

@@ -4,12 +4,11 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandemrank.cli.app import app
-from tandemrank.cli.options import Curve, Json, Plugin, read_curve_option
+from tandemrank.cli.options import Curve, Json, Plugin, app, read_curve_option
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary, show
 from tandemrank.errors import ConfigError, JobError, LogError, OutputError
@@ -40,12 +39,6 @@ def serve(
     exploration: Annotated[
         str, typer.Option(help="trained (Plackett-Luce), temperature:T, uniform:SHARE or deterministic.")
     ] = "trained",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what each exploration costs and buys, and do not serve.")
-    ] = False,
-    logs: Annotated[
-        list[str] | None, typer.Option(help="With --dry-run: a served log, for the cost in expected clicks.")
-    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on. Any but the loopback needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8080,
     token_file: Annotated[Path | None, typer.Option(help="File with the token; or TANDEMRANK_TOKEN.")] = None,
@@ -67,9 +60,6 @@ def serve(
     promote: Annotated[
         bool, typer.Option("--promote", help="Promote automatically if the new policy is better.")
     ] = False,
-    log_features: Annotated[
-        bool, typer.Option("--log-features", help="Write the features of queries into the log.")
-    ] = False,
     engine: Annotated[
         str,
         typer.Option(
@@ -78,7 +68,6 @@ def serve(
     ] = "local",
     replicas: Annotated[int, typer.Option(help="With --engine ray: how many processes answer.", min=1, max=1000)] = 2,
     plugin: Plugin = None,
-    as_json: Json = False,
 ) -> None:
     """Serves a policy over HTTP, and logs what the next round of learning needs, propensities included.
 
@@ -91,11 +80,6 @@ def serve(
     how, on_cluster = parse(exploration), check_engine(engine) == "ray"
     if not 0 < level < 1:
         raise ConfigError(f"--level is above 0 and below 1; got {level}.")
-    if dry_run:
-        _cost(policy, how, logs or [], curve, as_json)
-        return
-    if logs:
-        raise ConfigError("--logs is for --dry-run. To serve and log, give --log.")
     if bucket is not None and log is None:
         raise ConfigError("--bucket has copies of a log. Give its folder on this machine too, with --log.")
     try:
@@ -122,7 +106,6 @@ def serve(
         level=level,
         rollback=rollback,
         promote=promote,
-        log_features=log_features,
     )
     token = run.read_token(token_file, host)
     address = run.Address(host, port, token)
@@ -146,6 +129,7 @@ def _on_cluster(settings: "Settings", address: "Address", count: int, seal_secon
     from tandemrank.serving import app as application
     from tandemrank.serving import run
     from tandemrank.serving.recorder import Bucket
+    from tandemrank.serving.service import Service
 
     if address.port == 0:
         raise ConfigError(
@@ -159,7 +143,8 @@ def _on_cluster(settings: "Settings", address: "Address", count: int, seal_secon
     found = replace(settings, policy=policy, log=log, policies=folder.folder)
 
     def build(name: str) -> "Starlette":
-        return application.replica(replace(found, replica=name), address, seal=seal_seconds)
+        service = Service(replace(found, replica=name))
+        return application.application(application.Context(service, address, seal=seal_seconds, alone=False))
 
     run.deploy(build, address, count)
     written = "" if log is None else f", log in {log}"
@@ -169,19 +154,6 @@ def _on_cluster(settings: "Settings", address: "Address", count: int, seal_secon
 
 def _say(words: str) -> None:
     print(f"tandemrank: {words}", file=sys.stderr, flush=True)  # noqa: T201
-
-
-def _cost(policy: Path, how: Any, logs: list[str], curve: str | None, as_json: bool) -> None:
-    from tandemrank.clicks.models import examination_curve
-    from tandemrank.policies.two_stage import load
-    from tandemrank.serving import explain
-    from tandemrank.serving.live_policy import LivePolicy
-
-    live = LivePolicy(load(policy), name=str(policy))
-    theta = examination_curve(live.K, read_curve_option(curve) or "reciprocal").tolist()
-    with working("computing what exploration costs"):
-        found = explain.exploration_costs(live, theta, asked=how, log=logs)
-    print_summary(found, as_json)
 
 
 @app.command()
@@ -230,9 +202,7 @@ def seal(
     if not os.path.isdir(log):
         raise LogError(f"there is no folder {log}. Expected that of a served log, with journals in it.")
     copies = None if bucket is None else Bucket(bucket)
-    sealer = Sealer(log, Propensities(), window=window)
-    for live in PolicyFolder(policies).find(sealer.missing()):
-        sealer.propensities.know(live)
+    sealer = Sealer(log, Propensities(find=PolicyFolder(policies).find), window=window)
     with working("computing propensities"):
         found = sealer.seal(everything=everything)
         copied = None if copies is None else copies.copy(log)

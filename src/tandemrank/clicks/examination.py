@@ -152,10 +152,10 @@ def _half_width(
 def _rest(pairs: Pairs, chosen: NDArray[np.bool_]) -> Pairs:
     """The chosen pairs; refuses where the curve hangs on those left out."""
     part = pairs.take(chosen)
-    if not len(part.query) or (apart := unconnected(part)):
-        ranks = ", ".join(map(str, apart)) if len(part.query) else "all"
+    ranks = unconnected(part) if len(part.query) else ["all"]
+    if ranks:
         raise LogError(
-            f"the log cannot compare ranks with certainty: ranks {ranks} depend on one in {GROUPS} queries. Use more of the "
-            "log or a smaller K."
+            f"the log cannot compare ranks with certainty: ranks {', '.join(map(str, ranks))} depend on one in {GROUPS} "
+            "queries. Use more of the log or a smaller K."
         )
     return part

@@ -5,10 +5,9 @@
     canary    the log is not enough for that, but promises more than `at_least`: some traffic, and how much of it
     do not    no promise, or the log cannot tell
 
-The bound (`planning`) is that of `offpolicy.impression_bound`, about the log's own impressions, where every list was drawn
-anew; else, or if it is asked for, that of `offpolicy.bounds` on the paired terms of new and old, query by query: about other
-queries like these, and far less tight. What the first cannot know, whether other queries would say the same, the interval over
-queries is asked. Of m policies each gets
+The bound (`planning`, `offpolicy.bounds`) is about the log's own impressions, where every list was drawn anew; else, or if it
+is asked for, it is over queries, by the paired terms of new and old: about other queries like these, and far less tight. What
+the first cannot know, whether other queries would say the same, the interval over queries is asked. Of m policies each gets
 1 - (1 - level) / m, so all m bounds hold together and any choice among them is safe: with probability `level` nothing that is
 called "ship" is worse than asked. A bound rests on right propensities. Where the weights find more exposure than there is
 (balance above 1 beyond three standard errors), the new side is divided by that; and propensities that were fitted to the
@@ -32,9 +31,9 @@ from tandemrank.decisions import planning, segments
 from tandemrank.decisions.planning import Canary, Rules
 from tandemrank.decisions.segments import SegmentDifference, Segments
 from tandemrank.errors import ConfigError
+from tandemrank.logs.description import drawn_anew
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
-from tandemrank.logs.variety import drawn_anew
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.comparison import Comparison, compare_values, excess_exposure
 from tandemrank.offpolicy.question import Question
@@ -94,10 +93,8 @@ class PolicyDecision:
 
     def summary(self) -> dict[str, object]:
         """As plain names and values."""
-        names = ("name", "call", "reasons", "lower_bound", "bound_level", "log_needed", "canary", "segments")
-        own: dict[str, object] = {name: getattr(self, name) for name in names}
         worse = [one.segment for one in self.worse_segments]
-        return own | {"worse_segments": worse, "comparison": self.comparison.summary()}
+        return vars(self) | {"worse_segments": worse, "comparison": self.comparison.summary()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +118,7 @@ class Decision:
 
     def summary(self) -> dict[str, object]:
         """As plain names and values."""
-        names = ("call", "chosen", "why", "exit_code", "against", "at_least", "level", "independent", "segment_column")
-        own: dict[str, object] = {name: getattr(self, name) for name in names}
-        return own | {"candidates": [candidate.summary() for candidate in self.candidates]}
+        return vars(self) | {"exit_code": self.exit_code, "candidates": [one.summary() for one in self.candidates]}
 
 
 @checked

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tandemrank.offpolicy import bounds, impression_bound
-from tandemrank.offpolicy.comparison import sure_sums, sure_terms
+from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.comparison import surely
 from tandemrank.offpolicy.estimators import Estimate
 from tandemrank.offpolicy.values import Value
 
@@ -51,13 +51,14 @@ class AtLeast:
 
 def at_least(new: Value, old: Value, rules: Rules) -> AtLeast:
     """The bound by what the two sides take as independent."""
-    if new.sample.independent == "impressions":
-        sums = sure_sums(new, old, rules.most_clicks)
-        return AtLeast(None, float("inf")) if sums is None else _by_impressions(sums, rules)
-    terms = sure_terms(new, old, rules.most_clicks)
-    if terms is None:
+    found = surely(new, old, rules.most_clicks)
+    if found is None:
         return AtLeast(None, float("inf"))
-    return AtLeast(bounds.betting(terms, rules.each), log_needed(terms, rules.at_least, rules.each))
+    if isinstance(found, bounds.Terms):
+        return AtLeast(found.lower_bound(rules.each), log_needed(found, rules.at_least, rules.each))
+    longer = LONGER if found.mean > rules.at_least else ()
+    enough = (more * found.N for more in longer if found.times(more).lower_bound(rules.each) > rules.at_least)
+    return AtLeast(found.lower_bound(rules.each), next(enough, float("inf")))
 
 
 def log_needed(terms: bounds.Terms, threshold: float, level: float) -> float:
@@ -71,16 +72,6 @@ def log_needed(terms: bounds.Terms, threshold: float, level: float) -> float:
     mean, sd = threshold + float(own.mean()), float(own.std())
     found = bounds.terms_needed(mean, sd, null=threshold, floor=terms.floor, level=level)
     return found / len(terms) * float(terms.sizes.sum())
-
-
-def _by_impressions(sums: impression_bound.ImpressionSums, rules: Rules) -> AtLeast:
-    bound, needed = impression_bound.lower_bound(sums, rules.each), float("inf")
-    if sums.mean > rules.at_least:
-        for more in LONGER:
-            if impression_bound.lower_bound(sums.times(more), rules.each) > rules.at_least:
-                needed = more * sums.N
-                break
-    return AtLeast(bound, needed)
 
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # of the traffic: what people set

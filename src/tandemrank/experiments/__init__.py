@@ -7,7 +7,6 @@
 - `evaluation`: NDCG, recall, expected clicks; means, and paired differences of policies
 - `trainer`: a log ready for training, the methods that learn from it, and the references
 - `results`: what experiments come to, as types, and as JSON
-- `store`: the folder of a grid or a study: claimed, locked, its finished cells
 - `grid`: grids of experiments, resumable, on local processes or on Ray, and their table; Table 1 of the paper
 - `stage_models`: two models for two stages that know different things
 - `study`: when it pays to train such stages for each other

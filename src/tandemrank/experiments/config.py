@@ -18,7 +18,7 @@ class ExperimentConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     data: str = Field(
-        default="synthetic", description="synthetic, ml-1m, ml-100k, a MovieLens zip or folder, a ratings file"
+        default="synthetic", description="synthetic, ml-1m, a zip or folder of MovieLens-1M, a ratings file"
     )
     queries: int | None = Field(default=None, ge=2, le=LARGEST, description="users of the synthetic world")
     items: int | None = Field(default=None, ge=2, le=LARGEST, description="items of the synthetic world")

@@ -10,15 +10,14 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pooch
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.files import regular, replacing
@@ -28,7 +27,6 @@ from tandemrank.experiments.synthetic import synthetic_world
 
 STARS = 3.0  # a rating above it is relevant, where nothing else is asked for
 LARGEST = float(np.finfo(np.float32).max)  # of a rating, in size
-MOVIELENS_PAGE = "https://grouplens.org/datasets/movielens/"
 COLUMNS = ("user", "item", "rating")
 
 
@@ -67,8 +65,8 @@ def load(
 ) -> Task:
     """The task that `data` names.
 
-    `data` is "synthetic" (of size `queries` x `items`, from `seed`), "ml-1m" or "ml-100k" (downloaded once, unless a
-    file or folder of that name is here), the path of a MovieLens zip or folder, or of a .csv or .parquet file with the
+    `data` is "synthetic" (of size `queries` x `items`, from `seed`), "ml-1m" (downloaded once, unless a file or
+    folder of that name is here), the path of a MovieLens zip or folder, or of a .csv or .parquet file with the
     columns user, item and rating; or another name in `NAMED`. `threshold` is 3 unless given; for own ratings it must be given.
     """
     name, path, stars = str(data), Path(data), STARS if threshold is None else threshold
@@ -104,68 +102,38 @@ def synthetic(queries: int = 6040, items: int = 3706, *, seed: int = 0, threshol
     return replace(task, item_features=pl.DataFrame({"item_id": ids.item_ids, **tastes}))
 
 
-# --- MovieLens --------------------------------------------------------------------------------------------------------
+# --- MovieLens-1M -----------------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Release:
-    """A published MovieLens data set. The checksum is of the ratings file, so it also holds for a re-packed zip."""
-
-    url: str
-    file: str
-    separator: bytes
-    checksum: str  # "algorithm:hex digits"
-    items: str  # titles and genres
-
-
-RELEASES = {
-    "ml-1m": Release(
-        "https://files.grouplens.org/datasets/movielens/ml-1m.zip",
-        "ratings.dat",
-        b"::",
-        "md5:a89aa3591bc97d6d4e0c89459ff39362",
-        "movies.dat",
-    ),
-    "ml-100k": Release(
-        "https://files.grouplens.org/datasets/movielens/ml-100k.zip",
-        "u.data",
-        b"\t",
-        "sha256:06416e597f82b7342361e41163890c81036900f418ad91315590814211dca490",
-        "u.item",
-    ),
-}
+URL, PAGE = "https://files.grouplens.org/datasets/movielens/ml-1m.zip", "https://grouplens.org/datasets/movielens/"
+RATINGS, MOVIES = "ratings.dat", "movies.dat"
+MD5 = "a89aa3591bc97d6d4e0c89459ff39362"  # of the ratings, so that it also holds for a re-packed zip
 
 
 def movielens(path: str | Path, *, threshold: float = STARS) -> Task:
-    """MovieLens-1M or -100K, from the published zip or its unpacked folder; its checksum is verified."""
-    name, content = _ratings_file(Path(path))
-    release = RELEASES[name]
-    _verify(content, release, Path(path))
+    """MovieLens-1M, from the published zip or its unpacked folder; its checksum is verified."""
     table = pl.read_csv(
-        io.BytesIO(content.replace(release.separator, b"\t")),
+        io.BytesIO(_ratings(Path(path)).replace(b"::", b"\t")),
         separator="\t",
         has_header=False,
         schema={"user": pl.Int64, "item": pl.Int64, "rating": pl.Float64, "timestamp": pl.Int64},
     )
-    task = _assembled(name, table.drop("timestamp"), threshold, where=str(path))
-    found = _file(Path(path), [release.items])
-    return task if found is None else replace(task, item_features=_item_features(found[1], release, task))
+    task = _assembled("ml-1m", table.drop("timestamp"), threshold, where=str(path))
+    movies = _file(Path(path), MOVIES)
+    return task if movies is None else replace(task, item_features=_item_features(movies, task))
 
 
-def _item_features(content: bytes, release: Release, task: Task) -> pl.DataFrame | None:
+def _item_features(content: bytes, task: Task) -> pl.DataFrame | None:
     """The genres and the decade of every rated item: `item_id`, a column of 0 and 1 per genre, `decade`.
 
     None where the file is not as published: nothing but features depends on it.
     """
-    lines = [line.split(release.separator.decode()) for line in content.decode("latin-1").splitlines() if line]
-    if release.separator == b"\t":
-        lines = [line[0].split("|") for line in lines]  # 100K: 19 columns of 0 and 1, one per genre
-        lines = [[*line[:2], "|".join(str(n) for n, x in enumerate(line[5:]) if x == "1")] for line in lines]
+    lines = [line.split("::") for line in content.decode("latin-1").splitlines() if line]
     if not lines or not all(len(line) == 3 and line[0].isdigit() for line in lines):
         return None
-    columns = dict(zip(("item_id", "title", "genres"), zip(*lines, strict=True), strict=True))
-    frame = pl.DataFrame({**columns, "item_id": [int(number) for number in columns["item_id"]]}).with_columns(
-        pl.col("genres").str.split("|"), decade=pl.col("title").str.extract(r"\((\d{3})\d\)\s*$")
+    frame = pl.DataFrame(lines, schema=["item_id", "title", "genres"], orient="row").select(
+        pl.col("item_id").cast(pl.Int64),
+        pl.col("genres").str.split("|"),
+        decade=pl.col("title").str.extract(r"\((\d{3})\d\)\s*$"),
     )
     names = sorted(set(frame["genres"].explode().drop_nulls()) - {""})
     flags = [pl.col("genres").list.contains(name).cast(pl.Int8).alias(f"genre {name}") for name in names]
@@ -174,16 +142,13 @@ def _item_features(content: bytes, release: Release, task: Task) -> pl.DataFrame
     return found if len(found) == len(rated) else None
 
 
-def download_movielens(name: str = "ml-1m", *, cache: Path | None = None, url: str | None = None) -> Path:
-    """Fetches a MovieLens zip into the cache, once, and returns its path. Only a zip with the right ratings is kept."""
-    if name not in RELEASES:
-        raise ConfigError(f"unknown MovieLens data set {name!r}: expected {' or '.join(map(repr, RELEASES))}.")
-    release = RELEASES[name]
-    url = url or release.url
-    target = (Path(pooch.os_cache("tandemrank")) if cache is None else Path(cache)) / f"{name}.zip"
-    if target.is_file() and _intact(target, release):
+def download_movielens(*, cache: Path | None = None, url: str | None = None) -> Path:
+    """Fetches the zip into the cache, once, and returns its path. Only a zip with the right ratings is kept."""
+    url = url or URL
+    target = (Path(pooch.os_cache("tandemrank")) if cache is None else Path(cache)) / "ml-1m.zip"
+    if target.is_file() and _intact(target):
         return target
-    by_hand = f"Fetch {name}.zip by hand from {MOVIELENS_PAGE} and give its path (--data path/to/{name}.zip)."
+    by_hand = f"Fetch ml-1m.zip by hand from {PAGE} and give its path (--data path/to/ml-1m.zip)."
     with replacing(target) as temporary:
         try:
             pooch.HTTPDownloader(progressbar=False, timeout=30)(url, str(temporary), None)
@@ -192,72 +157,56 @@ def download_movielens(name: str = "ml-1m", *, cache: Path | None = None, url: s
             reason = (
                 f"the connection failed ({type(error).__name__})" if answer is None else f"status {answer.status_code}"
             )
-            raise DownloadError(f"cannot download {name} from {url}: {reason}. {by_hand}") from error
-        if not _intact(temporary, release):
+            raise DownloadError(f"cannot download ml-1m from {url}: {reason}. {by_hand}") from error
+        if not _intact(temporary):
             raise DownloadError(
-                f"what came from {url} is not {name}: expected a zip with {release.file} of {release.checksum}. "
-                f"Nothing was kept. {by_hand}"
+                f"what came from {url} is not ml-1m: expected a zip with {RATINGS} of md5 {MD5}. Nothing was kept. {by_hand}"
             )
     return target
 
 
-def _ratings_file(path: Path) -> tuple[str, bytes]:
-    """Which release is at `path`, and the bytes of its ratings file."""
+def _ratings(path: Path) -> bytes:
+    """The ratings file of a zip or folder; refuses one that is not the published one, byte for byte."""
     if not os.path.exists(path):
-        raise DataError(f"there is no {path}. Expected a MovieLens zip or folder; get one from {MOVIELENS_PAGE}.")
-    names = {release.file: name for name, release in RELEASES.items()}
-    found = _file(path, names)
-    if found is None:
+        raise DataError(f"there is no {path}. Expected the zip or folder of MovieLens-1M; get it from {PAGE}.")
+    content = _file(path, RATINGS)
+    if content is None:
+        raise DataError(f"{path} holds no ratings of MovieLens-1M: expected {RATINGS}. Get it from {PAGE}.")
+    if (md5 := hashlib.md5(content).hexdigest()) != MD5:
         raise DataError(
-            f"{path} holds no MovieLens ratings: expected {' or '.join(names)}. Get it from {MOVIELENS_PAGE}."
+            f"{RATINGS} in {path} is not the published one: expected md5 {MD5}, but it is {md5}. Fetch it again from {PAGE}, "
+            "or export your own ratings as CSV or Parquet."
         )
-    return names[found[0]], found[1]
+    return content
 
 
-def _file(path: Path, names: Iterable[str]) -> tuple[str, bytes] | None:
-    """The first file of one of these names in a zip or folder, with its name; None where there is none."""
+def _file(path: Path, name: str) -> bytes | None:
+    """The first file of that name in a zip or folder; None where there is none."""
     try:
         if path.is_dir():
-            for member in (found for file in names for found in (*path.glob(file), *path.glob(f"*/{file}"))):
-                return member.name, member.read_bytes()
-        else:
-            with zipfile.ZipFile(regular(path)) as archive:
-                for entry in archive.namelist():
-                    if (file := entry.rsplit("/", 1)[-1]) in names:
-                        return file, archive.read(entry)
+            found = next(chain(path.glob(name), path.glob(f"*/{name}")), None)
+            return None if found is None else found.read_bytes()
+        with zipfile.ZipFile(regular(path)) as archive:
+            entry = next((entry for entry in archive.namelist() if entry.rsplit("/", 1)[-1] == name), None)
+            return None if entry is None else archive.read(entry)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
         raise DataError(
-            f"cannot read {path}: {error}. Expected a MovieLens zip; fetch it again from {MOVIELENS_PAGE}."
+            f"cannot read {path}: {error}. Expected a MovieLens zip; fetch it again from {PAGE}."
         ) from error
-    return None
 
 
-def _verify(content: bytes, release: Release, path: Path) -> None:
-    """Refuses a ratings file that is not the published one, byte for byte."""
-    algorithm, expected = release.checksum.split(":")
-    if (came := hashlib.new(algorithm, content).hexdigest()) != expected:
-        raise DataError(
-            f"{release.file} in {path} is not the published one: expected {algorithm} {expected}, but it is {came}. "
-            f"Fetch it again from {MOVIELENS_PAGE}, or export your own ratings as CSV or Parquet."
-        )
-
-
-def _intact(path: Path, release: Release) -> bool:
-    """Whether `path` is a readable zip that holds the ratings of `release`."""
+def _intact(path: Path) -> bool:
+    """Whether `path` is a readable zip that holds the ratings."""
     try:
-        _, content = _ratings_file(path)
-        _verify(content, release, path)
+        return bool(_ratings(path))
     except DataError:
         return False
-    return True
-
-
-def _downloaded(name: str, threshold: float) -> Task:
-    return movielens(download_movielens(name), threshold=threshold)
 
 
 # Other data sets with a name, by the threshold. A file or folder of that name, if there is one, is meant instead.
-NAMED: dict[str, Callable[[float], Task]] = {name: partial(_downloaded, name) for name in RELEASES}
+NAMED: dict[str, Callable[[float], Task]] = {
+    "ml-1m": lambda threshold: movielens(download_movielens(), threshold=threshold)
+}
 
 
 # --- ratings of one's own ---------------------------------------------------------------------------------------------
@@ -357,25 +306,17 @@ def _assembled(name: str, table: pl.DataFrame, threshold: float, *, where: str) 
     ids = Vocabulary(table["user"].unique().sort().rename("query_id"), table["item"].unique().sort().rename("item_id"))
     q, d = ids.queries(table["user"]), ids.items(table["item"])
     shape = (len(ids.query_ids), len(ids.item_ids))
-    if (twice := _first_repeat(q * shape[1] + d)) is not None:
-        first, again = twice
-        user, item, _ = table.row(again)
+    rows = table.select("user", "item").with_row_index("row")
+    repeats = rows.filter(~pl.struct("user", "item").is_first_distinct())
+    if len(repeats):
+        again, user, item = repeats.row(0)
+        first = rows.filter((pl.col("user") == user) & (pl.col("item") == item))["row"][0]
         raise DataError(
             f"{where}: user {user!r} rated item {item!r} twice, in rows {first} and {again}. "
             "Expected one rating per pair; keep one of them, for example the last."
         )
     ratings = csr_matrix((table["rating"].to_numpy(), (q, d)), shape=shape)
     return _task(name, ratings, ids, threshold, where=where)
-
-
-def _first_repeat(pairs: NDArray[np.int64]) -> tuple[int, int] | None:
-    """The earliest position that repeats an earlier value, as (earlier, repeat)."""
-    order = np.argsort(pairs, kind="stable")
-    repeats = np.flatnonzero(np.diff(pairs[order]) == 0)
-    if not len(repeats):
-        return None
-    k = repeats[np.argmin(order[repeats + 1])]
-    return int(order[k]), int(order[k + 1])
 
 
 def _task(name: str, ratings: csr_matrix, vocabulary: Vocabulary, threshold: float, *, where: str) -> Task:

@@ -23,7 +23,7 @@ from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError
 from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
-from tandemrank.gradients import _bridge, products, race
+from tandemrank.gradients import _bridge, lazy_race, race
 from tandemrank.policies import candidates
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -55,7 +55,7 @@ def over_runs(values: Floats) -> Mean:
 
 def _mean_if_any(figure: Figure, values: Floats) -> Mean:
     """A re-ranker that scores candidates only shows nothing alone: no figure of that is known of any query."""
-    if figure in ("ranker_alone", "overlap") and np.isnan(values).all():
+    if figure == "ranker_alone" and np.isnan(values).all():
         return Mean()
     return mean(values)
 
@@ -66,8 +66,8 @@ class Evaluation:
 
     ndcg: of the most likely list; ndcg_new: of the most likely list of items that the query has not clicked (`ndcg_of_new`),
     NaN without a log; ndcg_expected: of sampled lists; recall_at_K2: of the generator's K2 highest;
-    utility: expected clicks; generator_alone, ranker_alone: NDCG of what a stage would show without the other; overlap: share
-    of those items that are the same.  Shapes: each [n].
+    utility: expected clicks; generator_alone, ranker_alone: NDCG of what a stage would show without the other.
+    Shapes: each [n].
     """
 
     ndcg: Floats
@@ -77,7 +77,6 @@ class Evaluation:
     utility: Floats
     generator_alone: Floats
     ranker_alone: Floats
-    overlap: Floats
 
     def figures(self) -> Figures:
         """The mean of every figure, with its interval."""
@@ -156,43 +155,47 @@ def evaluate(
     parts: list[dict[Figure, Floats]] = [{figure: np.empty(0) for figure in FIGURES}]
     done = 0
     for part in policy.parts(positions):
-        lists = _lists(policy, part, samples, generator)
-        value = _utility(policy, part, relevance[part].astype(np.float32), curve, samples, generator)
-        parts.append(_figures(lists, value, part, relevance) | {"ndcg_new": _new(policy, part, relevance, clicked)})
+        parts.append(_figures(policy, part, relevance, curve, clicked, samples=samples, generator=generator))
         done += len(part)
         if progress:
             progress(done)
     return Evaluation(**{figure: np.concatenate([found[figure] for found in parts]) for figure in FIGURES})
 
 
-@dataclass(frozen=True)
-class _Lists:
-    """What a batch of queries is shown: the most likely lists, drawn ones, the candidates (None where everything is one), and
-    what each stage would show alone (None of a re-ranker that scores candidates only).
+def _figures(
+    policy: TwoStagePolicy,
+    q: NDArray[np.int64],
+    relevance: csr_matrix,
+    theta: Tensor,
+    clicked: csr_matrix | None,
+    *,
+    samples: int,
+    generator: torch.Generator,
+) -> dict[Figure, Floats]:
+    """Every figure of a batch of queries. Without clicked items the next ones move up in both stages.
 
-    Shapes: most_likely, generator, ranker [B, K]; drawn [B samples, K]; candidates [B, K2].
+    A re-ranker that scores candidates only shows nothing alone.  Shapes: q [B]; theta [K] -> each [B].
     """
-
-    most_likely: NDArray[np.int32]
-    drawn: NDArray[np.int32]
-    candidates: NDArray[np.int32] | None
-    generator: NDArray[np.int32]
-    ranker: NDArray[np.int32] | None
-
-
-def _lists(policy: TwoStagePolicy, q: NDArray[np.int64], samples: int, generator: torch.Generator) -> _Lists:
+    R, unknown = relevance[q], np.full(len(q), np.nan)
     rows = np.repeat(np.arange(len(q)), samples)
-    return _Lists(
-        most_likely=policy.most_likely(q),
-        drawn=policy.draw(q, rows, _bridge.keys_for(len(rows), generator)),
-        candidates=None if candidates.is_one_stage(policy) else candidates.top(policy, q),
-        generator=_alone(policy.generator, q, policy.K),
-        ranker=_alone(policy.ranker, q, policy.K) if policy.ranker.scores_everything else None,
-    )
+    drawn = policy.draw(q, rows, _bridge.keys_for(len(rows), generator))
+    value = _utility(policy, q, R.astype(np.float32), theta, samples, generator)
+    recall = np.ones(len(q)) if candidates.is_one_stage(policy) else _recall(candidates.top(policy, q), R)
+    is_known, is_whole = np.diff(R.indptr) > 0, policy.ranker.scores_everything
+    new = None if clicked is None else policy.most_likely(q, exclude=clicked)
+    return {
+        "ndcg": ndcg(policy.most_likely(q), q, relevance),
+        "ndcg_new": unknown if new is None else ndcg_of_new(new, q, relevance, clicked),
+        "ndcg_expected": ndcg(drawn, np.repeat(q, samples), relevance).reshape(len(q), samples).mean(1),
+        "recall_at_K2": np.where(is_known, recall, np.nan),
+        "utility": np.where(is_known, value, np.nan),
+        "generator_alone": ndcg(_alone(policy.generator, q, policy.K), q, relevance),
+        "ranker_alone": ndcg(_alone(policy.ranker, q, policy.K), q, relevance) if is_whole else unknown,
+    }
 
 
 def _alone(scorer: Scorer, q: NDArray[np.int64], K: int) -> NDArray[np.int32]:
-    return products.top(candidates.generator_scores(scorer, torch.from_numpy(q)), K)[0]
+    return lazy_race.top(candidates.generator_scores(scorer, torch.from_numpy(q)), K)[0]
 
 
 def _utility(
@@ -204,35 +207,6 @@ def _utility(
     found = race.utility(*policy.plain_scores(q), R, curve, policy.K2, samples=samples, generator=generator)
     value: Floats = found.double().numpy()
     return value
-
-
-def _figures(lists: _Lists, value: Floats, q: NDArray[np.int64], relevance: csr_matrix) -> dict[Figure, Floats]:
-    """Every figure of a batch of queries but that of new items.  Shapes: each [B]."""
-    R = relevance[q]
-    is_known, unknown = np.diff(R.indptr) > 0, np.full(len(q), np.nan)
-    recall = np.ones(len(q)) if lists.candidates is None else _recall(lists.candidates, R)
-    samples = len(lists.drawn) // len(q)
-    return {
-        "ndcg": ndcg(lists.most_likely, q, relevance),
-        "ndcg_expected": ndcg(lists.drawn, np.repeat(q, samples), relevance).reshape(len(q), samples).mean(1),
-        "recall_at_K2": np.where(is_known, recall, np.nan),
-        "utility": np.where(is_known, value, np.nan),
-        "generator_alone": ndcg(lists.generator, q, relevance),
-        "ranker_alone": unknown if lists.ranker is None else ndcg(lists.ranker, q, relevance),
-        "overlap": unknown if lists.ranker is None else _overlap(lists.generator, lists.ranker),
-    }
-
-
-def _new(policy: TwoStagePolicy, part: NDArray[np.int64], relevance: csr_matrix, clicked: csr_matrix | None) -> Floats:
-    """NDCG of new items: clicked ones are not available, and the next ones move up in both stages.  Shapes: -> [B]."""
-    if clicked is None:
-        return np.full(len(part), np.nan)
-    return ndcg_of_new(policy.most_likely(part, exclude=clicked), part, relevance, clicked)
-
-
-def _overlap(ours: NDArray[np.int32], theirs: NDArray[np.int32]) -> Floats:
-    found: Floats = ((ours[:, :, None] == theirs[:, None, :]).any(2) & (ours >= 0)).mean(1)
-    return found
 
 
 def judge(

@@ -2,6 +2,11 @@
 
 A job is everything that shares one log, (N, run): it simulates the log once and trains its cells. Seeds are derived from
 the grid's seed and the cell's own coordinates, so a table does not depend on order, on parallelism or on interruptions.
+
+    config.json   references.json   cells/<name>.json   and at the end what is made of them: table.json and reports
+
+Every file is written in one piece, and one that cannot be read is made again. Whose cells these are cannot be made again: a
+folder with cells and without its own `config.json` is refused.
 """
 
 import math
@@ -11,37 +16,36 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from tandemrank import __version__
 from tandemrank._base import cluster, processes
 from tandemrank._base.cluster import Engine, check_engine
-from tandemrank._base.config import switch_help, switch_values
-from tandemrank._base.files import Kind, write_json
+from tandemrank._base.config import switch_values
+from tandemrank._base.files import MARK, Kind, check_target, claim, write_json, write_text
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, JobError
-from tandemrank.experiments import store
-from tandemrank.experiments.config import Cell, GridConfig, cells
+from tandemrank.experiments.config import Cell, ExperimentConfig, GridConfig, cells
 from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.evaluation import difference, over_runs
 from tandemrank.experiments.results import (
     FIGURES,
-    UNKNOWN,
-    GridState,
     Mean,
     NdcgDifference,
-    NdcgFigure,
     PaperRow,
     Point,
     Record,
     Reference,
+    Result,
     Row,
     Table,
     WorldFacts,
+    from_json,
 )
 from tandemrank.experiments.trainer import Outcome, Trainer, references, simulate_log
 from tandemrank.experiments.world import build_world, load_task, logged_users
@@ -69,22 +73,22 @@ def run(
     jobs: int | None = None,
     resume: bool = False,
     anew: bool = False,
-    progress: Callable[[GridState], None] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Table:
     """Runs what is missing of a grid, and returns (and writes) its table.
 
-    A folder with finished cells of this grid needs `resume`, or `anew`, which begins again.
+    A folder with finished cells of this grid needs `resume`, or `anew`, which begins again. `progress` hears how many of its
+    trainings are finished.
     """
     check_engine(engine)
-    _check_candidates(config)
+    check_candidates(config)
     place, records, since = Path(folder), Records(), time.perf_counter()
 
     def look() -> None:
         _read_new(config, place, records)
-        if progress is not None:
-            progress(GridState(len(records), len(cells(config)), rows_of(records.values())))
+        progress(len(records), len(cells(config)))
 
-    with store.opened(place, GRID, as_text(config), data=config.experiment.data, resume=resume, anew=anew):
+    with opened(config, place, resume=resume, anew=anew):
         look()
         is_whole_run = not records
         if missing := _missing(config, place, records):
@@ -101,15 +105,61 @@ def run(
         return table
 
 
-def as_text(config: GridConfig) -> str:
-    """The `config.json` of a grid."""
-    return config.model_dump_json(indent=2) + "\n"
-
-
-def _check_candidates(config: GridConfig) -> None:
-    task = _task(config.model_dump_json())
+def check_candidates(config: GridConfig) -> None:
+    """Refuses more candidates than there are items, before anything is trained."""
+    task = _task(config.experiment.model_dump_json())
     if (most := max(config.candidates)) > task.D:
         raise ConfigError(f"K2 = {most} candidates, but there are only {task.D} items. Ask for fewer candidates.")
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(config: GridConfig, folder: Path, *, resume: bool = False, anew: bool = False) -> Iterator[None]:
+    """The folder as this grid's own, and no other process's meanwhile.
+
+    Refused: another grid's folder, and without `resume` one with finished cells; `anew` clears those of the same grid. A
+    folder in which no cell was ever finished is free, whatever switches were tried there.
+    """
+    claim(folder, GRID, inputs=[config.experiment.data])
+    with processes.alone_in(folder, MARK):
+        path, own = folder / "config.json", config.model_dump_json(indent=2) + "\n"
+        is_same = _bytes(path) == own.encode()
+        if next((folder / "cells").glob("*.json"), None) is None or (anew and is_same):
+            _clear(folder)
+        elif not is_same:
+            raise ConfigError(
+                f"{folder} holds a grid with other switches, or its config.json is missing or damaged. Give another folder, or "
+                "the same switches."
+            )
+        elif not resume:
+            raise ConfigError(f"{folder} holds this grid already. Go on with --resume, or give another folder.")
+        write_text(path, own)
+        yield
+
+
+def _clear(folder: Path) -> None:
+    """Removes what a grid has written; refused where there is anything else."""
+    check_target(folder, GRID)
+    for path in (*folder.glob("*"), *folder.glob("cells/*")):
+        if path.is_file() and path.name != MARK:
+            path.unlink()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def read(path: Path, kind: type[Result]) -> Result | None:
+    """What a file of the folder holds; None where it is not there, or damaged."""
+    try:
+        return from_json(kind, _bytes(path))
+    except ValueError:
+        return None
 
 
 def _file(cell: Cell) -> str:
@@ -119,14 +169,14 @@ def _file(cell: Cell) -> str:
 def _read_new(config: GridConfig, folder: Path, records: Records) -> None:
     """Adds the records of cells that have been finished since; all of them stay in the grid's order."""
     for cell in cells(config):
-        found = records.pop(cell, None) or store.read(folder / _file(cell), Record)
+        found = records.pop(cell, None) or read(folder / _file(cell), Record)
         if found is not None and math.isfinite(found.ndcg.mean):
             records[cell] = found
 
 
 def _references(config: GridConfig, folder: Path) -> tuple[Reference, ...] | None:
     """What to compare with; None where it is not there yet."""
-    return (store.read(folder / REFERENCES, tuple[Reference, ...]) or None) if config.references else ()
+    return (read(folder / REFERENCES, tuple[Reference, ...]) or None) if config.references else ()
 
 
 def _missing(config: GridConfig, folder: Path, records: Records) -> list[Job]:
@@ -136,7 +186,7 @@ def _missing(config: GridConfig, folder: Path, records: Records) -> list[Job]:
 
 
 def _world(config: GridConfig, seconds: float) -> WorldFacts:
-    task = _task(config.model_dump_json())
+    task = _task(config.experiment.model_dump_json())
     return WorldFacts(
         data=task.name,
         queries=task.Q,
@@ -149,8 +199,8 @@ def _world(config: GridConfig, seconds: float) -> WorldFacts:
 
 
 @lru_cache(maxsize=1)
-def _task(config_json: str) -> Task:
-    return load_task(GridConfig.model_validate_json(config_json).experiment)
+def _task(experiment_json: str) -> Task:
+    return load_task(ExperimentConfig.model_validate_json(experiment_json))
 
 
 # --- jobs -------------------------------------------------------------------------------------------------------------
@@ -176,7 +226,7 @@ def run_job(config_json: str, job: Job, done: frozenset[Cell], folder: str | Non
 def _results(config_json: str, job: Job, done: frozenset[Cell]) -> Iterator[Found]:
     config = GridConfig.model_validate_json(config_json)
     seed = derive(config.seed, "run", job.run)
-    world = build_world(_task(config_json), config.experiment, seed)
+    world = build_world(_task(config.experiment.model_dump_json()), config.experiment, seed)
     if job.N == 0:
         rows = references(world, config.experiment, config.candidates[0], seed)
         yield REFERENCES, tuple(Reference(name=name, **vars(one.figures())) for name, one in rows.items())
@@ -264,22 +314,21 @@ def rows_of(records: Iterable[Record]) -> tuple[Row, ...]:
 
 
 def _row(group: list[Record]) -> Row:
-    first, interval, new = group[0], _over(group, "ndcg"), _over(group, "ndcg_new")
-    values = np.array([record.ndcg.mean for record in group])
-    means = {f"{figure}_mean": float(np.mean([record.of(figure).mean for record in group])) for figure in FIGURES}
+    first = group[0]
     return Row(
-        method=first.method, K2=first.K2, N=first.N, runs=len(group),
-        ndcg_std=float(values.std(ddof=1)) if len(values) > 1 else UNKNOWN.mean,
-        ndcg_low=interval.low, ndcg_high=interval.high, ndcg_new_low=new.low, ndcg_new_high=new.high, **means,
-        seconds_mean=float(np.mean([record.seconds for record in group])),
-        ndcg_runs=tuple(values.tolist()), ndcg_new_runs=tuple(record.ndcg_new.mean for record in group),
-    )  # fmt: skip
+        method=first.method,
+        K2=first.K2,
+        N=first.N,
+        runs=len(group),
+        seconds=float(np.mean([record.seconds for record in group])),
+        ndcg_runs=tuple(record.ndcg.mean for record in group),
+        **{figure: _over([record.of(figure) for record in group]) for figure in FIGURES},
+    )
 
 
-def _over(group: Sequence[Record], figure: NdcgFigure) -> Mean:
+def _over(runs: list[Mean]) -> Mean:
     """A figure of some runs: with the interval over runs, over the users where there is one run."""
-    means = [record.of(figure) for record in group]
-    return over_runs(np.array([one.mean for one in means])) if len(means) > 1 else means[0]
+    return over_runs(np.array([one.mean for one in runs])) if len(runs) > 1 else runs[0]
 
 
 def differences(config: GridConfig, records: Mapping[Cell, Record]) -> tuple[NdcgDifference, ...]:
@@ -302,10 +351,10 @@ def _difference(both: Sequence[tuple[Record, Record]]) -> NdcgDifference:
         gap = over_runs(np.array([x.ndcg.mean - y.ndcg.mean for x, y in both]))
     else:
         gap = difference(np.array(joint.ndcg_users), np.array(other.ndcg_users))
+    kind: Literal["runs", "users"] = "runs" if len(both) > 1 else "users"
     return NdcgDifference(
-        K2=joint.K2, N=joint.N, method=joint.method, against=other.method, runs=len(both),
-        mean=gap.mean, low=gap.low, high=gap.high, kind="runs" if len(both) > 1 else "users",
-    )  # fmt: skip
+        **vars(gap), K2=joint.K2, N=joint.N, method=joint.method, against=other.method, runs=len(both), kind=kind
+    )
 
 
 def table_of(
@@ -323,7 +372,6 @@ def table_of(
         version=__version__,
         world=world,
         switches=switch_values(config),
-        switch_help=switch_help(GridConfig),
         rows=rows_of(records.values()),
         references=references,
         differences=differences(config, records),

@@ -8,7 +8,7 @@ users themselves.
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -194,15 +194,15 @@ class _Rounds:
         new = learn_live(train, self.live, self.seed + number)
         gate = decide_live(new, self.live, held_back, self.seed + number)
         self.say(f"round {number}: the gate says {gate.call}: {gate.why}")
-        if gate.call == "do not":
-            return Round(number=number, call=gate.call, why=gate.why, clicks_before=before)
-        return self._canary(number, new, gate, before)
+        found = Round(number=number, call=gate.call, why=gate.why, clicks_before=before)
+        return found if gate.call == "do not" else self._canary(found, new, gate.share)
 
-    def _canary(self, number: int, policy: TwoStagePolicy, gate: LiveGate, before: float) -> Round:
-        name = f"round-{number}"
+    def _canary(self, before: Round, policy: TwoStagePolicy, share: float) -> Round:
+        """The round with what live traffic says of the new policy."""
+        number, name = before.number, f"round-{before.number}"
         policy.save(self.folder / "policies" / name)
         new = self.client.call("POST", "/policies", {"folder": name})["policy"]
-        self.client.call("POST", "/split", {"policy": new, "share": gate.share})
+        self.client.call("POST", "/split", {"policy": new, "share": share})
         clicks, verdict = self.stage(number, "canary", self.size.canary, new)
         status = self.client.call("GET", "/status")
         found = status["verdict"]
@@ -215,13 +215,10 @@ class _Rounds:
         gap = found["difference"]
         by = "too little traffic to compare" if gap is None else f"{gap:+.3f} clicks per impression"
         self.say(f"round {number}: live traffic says {verdict}: {by}")
-        return Round(
-            number=number,
-            call=gate.call,
-            why=gate.why,
-            clicks_before=before,
-            share=gate.share,
-            difference=found["difference"],
+        return replace(
+            before,
+            share=share,
+            difference=gap,
             low=found["low"],
             high=found["high"],
             verdict=verdict,

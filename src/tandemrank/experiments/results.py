@@ -1,27 +1,21 @@
-"""What experiments come to, as types: the table of a grid and its parts, the record of a cell, the figures of saved policies.
+"""What experiments come to, as types: the record of a cell, the table of a grid and its parts, the figures of saved policies.
 
-They become JSON at the edge only (`_base.files.as_json`), and a `table.json` becomes a `Table` again (`read_table`). JSON
-has no NaN: a number that is not known is null there.
+They become JSON at the edge only (`_base.files.as_json`), and again what they were (`from_json`). JSON has no NaN: a number
+that is not known is null there.
 """
 
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, JsonValue, TypeAdapter
 
-from tandemrank.errors import DataError
-
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 Setting = tuple[int, int]  # K2, N
 
-Figure = Literal[
-    "ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility", "generator_alone", "ranker_alone", "overlap"
-]  # fmt: skip
+Figure = Literal["ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility", "generator_alone", "ranker_alone"]
 FIGURES: tuple[Figure, ...] = get_args(Figure)
-NdcgFigure = Literal["ndcg", "ndcg_new"]  # what has an interval over runs
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,7 @@ UNKNOWN = Mean()
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What one policy is truly worth, each figure a mean over queries: see `evaluation.Evaluation`."""
+    """What one policy is truly worth, each figure a mean: see `evaluation.Evaluation`."""
 
     ndcg: Mean = UNKNOWN
     ndcg_new: Mean = UNKNOWN
@@ -48,7 +42,6 @@ class Figures:
     utility: Mean = UNKNOWN
     generator_alone: Mean = UNKNOWN
     ranker_alone: Mean = UNKNOWN
-    overlap: Mean = UNKNOWN
 
     def of(self, figure: Figure) -> Mean:
         """The figure of that name."""
@@ -65,12 +58,11 @@ class Reference(Figures):
 
 @dataclass(frozen=True)
 class Point:
-    """One epoch of a learning curve: see `training.history.Epoch`."""
+    """One epoch of a learning curve: see `training.checkpoint.Epoch`."""
 
     phase: str = ""
     epoch: int = 0
     objective: Number = math.nan
-    held_out: Number = math.nan
     seconds: Number = math.nan
     watched: dict[str, Number] = field(default_factory=dict)
 
@@ -110,52 +102,24 @@ class Record(Figures):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """A method in a setting: means over its runs; the interval is over runs, over users where there is one run."""
+class Row(Figures):
+    """A method in a setting: means over its runs; intervals are over runs, over users where there is one run."""
 
     method: str
     K2: int
     N: int
     runs: int = 0
-    ndcg_std: Number = math.nan
-    ndcg_low: Number = math.nan
-    ndcg_high: Number = math.nan
-    ndcg_mean: Number = math.nan
-    ndcg_new_mean: Number = math.nan
-    ndcg_new_low: Number = math.nan
-    ndcg_new_high: Number = math.nan
-    ndcg_expected_mean: Number = math.nan
-    recall_at_K2_mean: Number = math.nan
-    utility_mean: Number = math.nan
-    generator_alone_mean: Number = math.nan
-    ranker_alone_mean: Number = math.nan
-    overlap_mean: Number = math.nan
-    seconds_mean: Number = math.nan
+    seconds: Number = math.nan
     ndcg_runs: tuple[Number, ...] = ()
-    ndcg_new_runs: tuple[Number, ...] = ()
 
     @property
     def setting(self) -> Setting:
         """(K2, N)."""
         return self.K2, self.N
 
-    @property
-    def ndcg(self) -> Mean:
-        """NDCG with its interval."""
-        return Mean(self.ndcg_mean, self.ndcg_low, self.ndcg_high, self.runs)
-
-    @property
-    def ndcg_new(self) -> Mean:
-        """NDCG of new items with its interval."""
-        return Mean(self.ndcg_new_mean, self.ndcg_new_low, self.ndcg_new_high, self.runs)
-
-    def mean(self, figure: Figure) -> float:
-        """The mean of a figure."""
-        return float(getattr(self, f"{figure}_mean"))
-
 
 @dataclass(frozen=True, kw_only=True)
-class NdcgDifference:
+class NdcgDifference(Mean):
     """NDCG of `method` less that of `against`, paired over the runs, or over the users of one run."""
 
     K2: int
@@ -163,9 +127,6 @@ class NdcgDifference:
     method: str
     against: str
     runs: int = 0
-    mean: Number = math.nan
-    low: Number = math.nan
-    high: Number = math.nan
     kind: Literal["runs", "users"] = "runs"
 
     @property
@@ -188,7 +149,7 @@ class PaperRow:
     method: str
     K2: int
     N: int
-    ndcg_mean: Number
+    ndcg: Number
 
 
 @dataclass(frozen=True)
@@ -213,7 +174,6 @@ class Table:
     version: str = ""
     world: WorldFacts = WorldFacts()
     switches: dict[str, JsonValue] = field(default_factory=dict)
-    switch_help: dict[str, str] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()
     references: tuple[Reference, ...] = ()
     differences: tuple[NdcgDifference, ...] = ()
@@ -230,14 +190,9 @@ class Table:
         """Every (K2, N), in order."""
         return sorted({row.setting for row in self.rows})
 
-    def row(self, method: str, setting: Setting) -> Row | None:
-        """The row of a method in a setting, if there is one."""
-        return next((row for row in self.rows if (row.method, row.setting) == (method, setting)), None)
-
     def ndcg(self, method: str, setting: Setting) -> Mean:
         """NDCG of a method in a setting."""
-        row = self.row(method, setting)
-        return UNKNOWN if row is None else row.ndcg
+        return next((row.ndcg for row in self.rows if (row.method, row.setting) == (method, setting)), UNKNOWN)
 
     def leader(self, setting: Setting) -> str | None:
         """The method with the highest NDCG in a setting."""
@@ -248,7 +203,7 @@ class Table:
         """The paper's figure for a setting; its N (0.32M) and ours (316,228) may be rounded differently."""
         for row in self.paper:
             if (row.method, row.K2) == (method, setting[0]) and math.isclose(row.N, setting[1], rel_tol=0.05):
-                return row.ndcg_mean
+                return row.ndcg
         return math.nan
 
     @property
@@ -256,15 +211,6 @@ class Table:
         """The places of a shown list."""
         length = self.switches.get("list_length")
         return length if isinstance(length, int) else 10
-
-
-@dataclass(frozen=True)
-class GridState:
-    """Where a grid stands: trainings that are finished, and the rows so far."""
-
-    done: int
-    total: int
-    rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,7 +252,6 @@ class SimulatedLog:
 
 Result = TypeVar("Result")
 
-
 _READERS: dict[object, TypeAdapter[Any]] = {}  # making one takes longer than reading a record
 
 
@@ -316,14 +261,3 @@ def from_json(kind: type[Result], text: str | bytes) -> Result:
         _READERS[kind] = TypeAdapter(kind)
     found: Result = _READERS[kind].validate_json(text)
     return found
-
-
-def read_table(path: str | Path) -> Table:
-    """The table of a `table.json`."""
-    try:
-        return from_json(Table, Path(path).read_bytes())
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}. Expected the table.json of a grid.") from error
-    except ValueError as error:
-        first = str(error).splitlines()[1:2] or [str(error)]
-        raise DataError(f"{path} is no table of a grid ({first[0].strip()}). Run `tandemrank table` anew.") from error

@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from scipy.sparse import csr_matrix
+from scipy.sparse.linalg import svds
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,7 +27,7 @@ from tandemrank.gradients import products
 from tandemrank.gradients.products import Products
 from tandemrank.policies import features
 from tandemrank.policies.features import FeatureSource
-from tandemrank.policies.scorers import MatrixFactorisation, Scorer, low_rank
+from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 ModelName = Literal["factorisation", "features"]
@@ -193,3 +195,45 @@ def scaled(x: ArrayLike) -> np.ndarray[Any, np.dtype[np.float32]]:
     values = np.asarray(x, np.float64)
     size = np.sqrt((values**2).sum(1).mean()) if values.size else 0.0
     return (values / size if size > 0 else values).astype(np.float32)
+
+
+def truncated_svd(ratings: csr_matrix, rank: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Embeddings whose products are the best approximation of that rank: ratings ~ queries items^T.
+
+    The singular values are shared evenly, queries = U sqrt(S), items = V sqrt(S), so that both sides have one scale.
+    Shapes: ratings [Q, D] -> [Q, F], [D, F].
+    """
+    if not 1 <= rank < min(ratings.shape):
+        raise ConfigError(
+            f"rank: a factorisation of {ratings.shape[0]} queries and {ratings.shape[1]} items has a rank below both, and at "
+            f"least 1; got {rank}. Give a smaller rank, or more data."
+        )
+    U, S, Vt = svds(ratings.astype(np.float64), k=rank, rng=np.random.default_rng(seed))
+    root = np.sqrt(S[::-1])
+    # The sign of a singular pair is arbitrary; the same one everywhere makes a seed mean the same everywhere.
+    sign = np.sign(Vt.sum(1)[::-1])
+    sign[sign == 0] = 1
+    return (U[:, ::-1] * root * sign).astype(np.float32), (Vt[::-1].T * root * sign).astype(np.float32)
+
+
+def low_rank(scorer: MatrixFactorisation, rank: int) -> MatrixFactorisation:
+    """A factorisation of lower rank whose scores are nearest to those of another, up to a constant of each query, which no
+    list depends on.
+
+        X (Y - mean)^T = U S V^T  ->  queries U sqrt(S), items V sqrt(S), their first `rank` columns
+    """
+    F = scorer.items.shape[1]
+    if rank >= F:
+        if rank > F:
+            raise ConfigError(f"generator_rank = {rank}, but what training starts from has {F} dimensions. Give fewer.")
+        return scorer
+    with torch.no_grad():
+        X, Y = scorer.queries.double(), scorer.items.double()
+        (Qx, Rx), (Qy, Ry) = torch.linalg.qr(X), torch.linalg.qr(Y - Y.mean(0))
+        U, S, Vt = torch.linalg.svd(Rx @ Ry.T)
+        n = min(rank, len(S))
+        root = S[:n].sqrt()
+        # The sign of a singular pair is arbitrary; the same one everywhere makes a seed mean the same everywhere.
+        V = Qy @ Vt[:n].T
+        sign = torch.where(V.sum(0) < 0, -1.0, 1.0)
+        return MatrixFactorisation((Qx @ U[:, :n] * root * sign).numpy(), (V * root * sign).numpy())

@@ -124,7 +124,7 @@ def _watch_lazily(
     for first in range(0, len(p), _USERS):
         part = slice(first, first + _USERS)
         source = Source(X[part], Y, np.empty((len(X[part]), 0), np.float32))
-        arrived = lazy_race.first_arrivals(source, int(activity[part].max()), keys[part])[0][:, 0]
+        arrived = lazy_race.races(source, int(activity[part].max()), keys[part]).in_order().first[:, 0]
         u, place = np.nonzero(np.arange(arrived.shape[1]) < activity[part, None])
         d = arrived[u, place]
         order = np.lexsort((d, u))

@@ -2,15 +2,13 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from tandemrank._base.random import derive
-from tandemrank.beliefs.belief import Beliefs
-from tandemrank.beliefs.scorer import ranker_of
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.evaluation import Evaluation, evaluate, ndcg
 from tandemrank.experiments.stage_models import staged
@@ -20,9 +18,10 @@ from tandemrank.logs.pairs import pairs_of
 from tandemrank.offpolicy import logger
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.training.checkpoint import Epoch
 from tandemrank.training.data import TrainingData, prepare
-from tandemrank.training.driver import Alone, Methods
-from tandemrank.training.history import Epoch
+from tandemrank.training.driver import Methods
+from tandemrank.training.learning import believed_policy
 from tandemrank.training.loop import train
 from tandemrank.training.schedules import UNTRAINED, Method
 
@@ -45,26 +44,20 @@ class TrainerLog:
 def simulate_log(
     world: World, config: ExperimentConfig, N: int, seed: int, methods: Sequence[Method] = ("joint",)
 ) -> TrainerLog:
-    """A log of N impressions of the production policy, its weights and its held-out part; beliefs where a method uses them."""
+    """A log of N impressions of the production policy and its weights; beliefs where a method uses them."""
     learning = config.learning
-    train_log, held_out = counting.parts_of(
-        impressions(world, N, seed),
-        world.task.vocabulary,
-        [learning.held_out_share],
-        seed=derive(seed, "split", N) % 2**32,
-    )
+    log = counting.from_impressions(impressions(world, N, seed), world.task.vocabulary)
     since = time.perf_counter()
     found = prepare(
-        train_log,
+        log,
         learning,
         needs_beliefs=UNTRAINED in methods or learning.objective == "beliefs",
-        held_out=held_out if learning.held_out_share else None,
         logging_policy=world.production,
         seed=derive(seed, "rho_0") % 2**32,
         lists=lambda: logger.lists_of(impressions(world, N, seed)),
     )
     seconds = time.perf_counter() - since
-    return TrainerLog(found, N, pairs_of(train_log, "clicked") + pairs_of(held_out, "clicked"), seconds)
+    return TrainerLog(found, N, pairs_of(log, "clicked"), seconds)
 
 
 @dataclass(frozen=True)
@@ -78,29 +71,22 @@ class Outcome:
 
 
 class Trainer:
-    """Trains methods on one log, and evaluates them on the truth; the stages alone are trained once, for every K2.
+    """Trains methods on one log, and evaluates them on the truth; the stages alone are trained once, for every K2."""
 
-    Trainers on one log may share what they trained `alone`.
-    """
-
-    def __init__(
-        self, world: World, config: ExperimentConfig, log: TrainerLog, seed: int, *, alone: Alone | None = None
-    ) -> None:
+    def __init__(self, world: World, config: ExperimentConfig, log: TrainerLog, seed: int) -> None:
         self.world, self.config, self.log, self.seed = world, config, log, seed
-        start = start_policy(world, config, world.task.D)
+        start, beliefs = start_policy(world, config, world.task.D), log.clicks.beliefs
         # Nothing below may hold the trainer: a circle is freed late, with its log.
         self.methods = Methods(
             staged(config.stages, start, world.task.item_features),
-            None if log.clicks.beliefs is None else _believed(start, log.clicks.beliefs),
+            None if beliefs is None else believed_policy(beliefs, start.vocabulary, K2=start.K2, K=start.K),
             log.clicks.weights,
             world.theta,
             config.learning.training,
             seed=seed,
             coordinates=(log.N,),
-            criterion=log.clicks.criterion(config.learning),
             watch=lambda policy: {"ndcg": ndcg_of(policy, world)},
             watch_every=4,  # curves of every epoch would be a fifth of the time
-            alone=alone,
         )
 
     def run(self, method: Method, K2: int) -> Outcome:
@@ -126,12 +112,6 @@ def ndcg_of(policy: TwoStagePolicy, world: World) -> float:
     return float(np.nanmean(ndcg(policy.most_likely(world.q), world.q, world.task.relevance)))
 
 
-def _believed(start: TwoStagePolicy, beliefs: Beliefs) -> TwoStagePolicy:
-    """The beliefs in both stages."""
-    scorer = ranker_of(beliefs)
-    return replace(start, generator=scorer, ranker=scorer)
-
-
 def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> dict[str, Evaluation]:
     """What to compare with: random lists, popularity, the production policy, and the same model trained on the truth."""
     task, rng = world.task, np.random.default_rng(derive(seed, "random list"))
@@ -144,7 +124,7 @@ def references(world: World, config: ExperimentConfig, K2: int, seed: int) -> di
     policies = {n: TwoStagePolicy(s, s, K2, config.learning.K, task.vocabulary) for n, s in scorers.items()}
     if config.production_candidates is not None:
         policies["production"] = world.production
-    chosen = config.learning.training.model_copy(update={"early_stopping": False, "gradient": "race", "samples": 1})
+    chosen = config.learning.training.model_copy(update={"gradient": "race", "samples": 1})
     policies["full information"] = train(
         start_policy(world, config, K2),
         _rows(task.relevance, world.q),

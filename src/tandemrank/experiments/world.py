@@ -20,10 +20,11 @@ from tandemrank.experiments import datasets
 from tandemrank.experiments.config import ExperimentConfig
 from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.results import SimulatedLog
+from tandemrank.experiments.stage_models import low_rank, truncated_svd
 from tandemrank.logs import writing
 from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy.propensities import SAMPLES
-from tandemrank.policies.scorers import MatrixFactorisation, low_rank, truncated_svd
+from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 LARGE_PART = 2_000_000  # impressions of a large world that are drawn at once
@@ -102,30 +103,29 @@ def impressions(
 
     `progress` hears how many lists of a large world are drawn, whose parts are long.
     """
-    production = world.production.generator
+    production, drawn = world.production, 0
 
     def scores(q: NDArray[np.int64]) -> NDArray[np.float32]:
         with torch.no_grad():
-            found: NDArray[np.float32] = production(torch.as_tensor(q)).numpy()
+            found: NDArray[np.float32] = production.generator(torch.as_tensor(q)).numpy()
         return found
-
-    drawn = 0
 
     def sample(q: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         nonlocal drawn
-        before = drawn
-        tell = None if progress is None else lambda n: progress(before + n)
-        found = world.production.sample(q, keys, tell)
-        drawn += len(q)
-        return found
+        before, drawn = drawn, drawn + len(q)
+        return production.sample(q, keys, None if progress is None else lambda n: progress(before + n))
 
     # In a large world all lists of a query are drawn from one pass over its scores: then parts are few and long.
-    is_large, is_one_stage = world.production.is_large, world.production.K2 == world.task.D
-    draw = sample if is_large or not is_one_stage else simulation.one_stage(scores, world.production.K)
+    is_plain = production.K2 == world.task.D and not production.is_large
     return simulation.simulate(
-        draw, world.task.relevance, world.q, N, world.click_model, seed=derive(seed, "clicks", N) % 2**32,
-        part=LARGE_PART if is_large else simulation.PART,
-    )  # fmt: skip
+        simulation.one_stage(scores, production.K) if is_plain else sample,
+        world.task.relevance,
+        world.q,
+        N,
+        world.click_model,
+        seed=derive(seed, "clicks", N) % 2**32,
+        part=LARGE_PART if production.is_large else simulation.PART,
+    )
 
 
 def start_policy(world: World, config: ExperimentConfig, K2: int) -> TwoStagePolicy:
@@ -152,35 +152,29 @@ def write_simulated_log(
     if os.path.exists(out / "log"):
         raise ConfigError(f"{out / 'log'} exists. Give another --out, or delete it first.")
     with claimed(out, SIMULATION, inputs=[config.data]):
-        world = build_world(load_task(config), config, derive(seed, "run", 0))
-        _write_impressions(world, config, out / "log", seed, propensities, progress)
+        run = derive(seed, "run", 0)
+        world = build_world(load_task(config), config, run)
+
+        def rho_0(part: Impressions) -> NDArray[np.float64]:
+            q = np.repeat(part.query, part.items.shape[1])
+            found, _ = world.production.exposure(q, part.items.ravel(), world.theta, samples=SAMPLES, seed=seed)
+            return found.reshape(part.items.shape)
+
+        writing.write(
+            impressions(world, config.impressions, run, progress),
+            out / "log",
+            world.task.vocabulary,
+            propensities=rho_0 if propensities else None,
+            policy="production",
+            progress=progress,
+        )
     world.production.save(out / "production")
     write_json(out / "config.json", {"seed": seed, **switch_values(config)})
     return SimulatedLog(
-        data=world.task.name, impressions=config.impressions, users=len(world.q), items=world.task.D,
-        log=str(out / "log"), production=str(out / "production"),
-    )  # fmt: skip
-
-
-def _write_impressions(
-    world: World,
-    config: ExperimentConfig,
-    out: Path,
-    seed: int,
-    propensities: bool,
-    progress: Callable[[int], None] | None,
-) -> None:
-    """The log itself, with the exact propensities if they are asked for."""
-    parts = impressions(world, config.impressions, derive(seed, "run", 0), progress)
-
-    def rho_0(part: Impressions) -> NDArray[np.float64]:
-        q = np.repeat(part.query, part.items.shape[1])
-        found, _ = world.production.exposure(
-            q, part.items.ravel(), world.theta, samples=config.learning.propensity_samples or SAMPLES, seed=seed
-        )
-        return found.reshape(part.items.shape)
-
-    writing.write(
-        parts, out, world.task.vocabulary,
-        propensities=rho_0 if propensities else None, policy="production", progress=progress,
-    )  # fmt: skip
+        data=world.task.name,
+        impressions=config.impressions,
+        users=len(world.q),
+        items=world.task.D,
+        log=str(out / "log"),
+        production=str(out / "production"),
+    )

@@ -1,14 +1,13 @@
-"""Between torch and the compiled kernels: checked problems, gradients for autograd, sparse weights, threads."""
+"""Between torch and the compiled kernels: checked arguments, gradients for autograd, sparse weights, threads."""
 
 import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -24,73 +23,43 @@ Weights: TypeAlias = Tensor | csr_matrix
 MOST_SAMPLES = 10**7  # more is a slip
 
 
-class Keys(Protocol):
-    """Who has the keys of some rows of a batch, which others have the rest of."""
-
-    def keys(self, n: int) -> NDArray[np.uint64]:
-        """The next n.  Shapes: -> [n]."""
-
-
-Randomness: TypeAlias = torch.Generator | Keys
-
-
-@dataclass
-class Drawn:
-    """Keys that were drawn before, to be handed out one after another.  Shapes: left [n]."""
-
-    left: NDArray[np.uint64]
-
-    def keys(self, n: int) -> NDArray[np.uint64]:
-        """The next n.  Shapes: -> [n]."""
-        taken, self.left = self.left[:n], self.left[n:]
-        return taken
+Randomness: TypeAlias = torch.Generator | NDArray[np.uint64]
 
 
 def keys_for(queries: int, generator: Randomness) -> NDArray[np.uint64]:
-    """A 64-bit key for each query; drawn one after another, so that splitting a batch changes nothing."""
-    if not isinstance(generator, torch.Generator):
-        return generator.keys(queries)
+    """A key for each query: those that are given, or drawn one after another, so that splitting a batch changes nothing."""
+    if isinstance(generator, np.ndarray):
+        if generator.shape != (queries,):
+            raise ConfigError(f"expected a key for each of {queries} queries; got {generator.shape}.")
+        return generator
     keys = torch.randint(torch.iinfo(torch.int64).max, (queries,), generator=generator, device=generator.device)
     return keys.cpu().numpy().astype(np.uint64)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What the race needs beside the scores."""
+def checked_candidates(s_c: Tensor, s_r: Tensor, theta: Tensor, K2: int, samples: int) -> int:
+    """Refuses what no race can be made of; returns how many candidates there are, K2 or all documents."""
+    for name, values in (("s_c", s_c), ("s_r", s_r), ("theta", theta)):
+        if not of_kind(name, values, Tensor).is_floating_point():
+            raise ConfigError(f"{name}: expected a tensor of floating-point numbers; got {values.dtype}. Convert it.")
+    K2, samples = of_kind("K2", K2, int), of_kind("samples", samples, int)
+    if s_c.ndim != 2 or s_c.shape != s_r.shape or s_c.shape[1] == 0:
+        raise PolicyError(
+            f"both stages need scores of one shape [queries, documents], at least one document; "
+            f"got {tuple(s_c.shape)} and {tuple(s_r.shape)}."
+        )
+    for stage, scores in (("candidate", s_c), ("ranker", s_r)):
+        check_scores(scores.detach(), stage)
+    check_theta(theta)
+    check_sizes(K2, samples)
+    return min(K2, s_c.shape[1])
 
-    theta: Tensor
-    K2: int
-    samples: int
-    keys: NDArray[np.uint64]
 
-    @staticmethod
-    def checked(
-        s_c: Tensor,
-        s_r: Tensor,
-        theta: Tensor,
-        K2: int,
-        samples: int,
-        generator: Randomness,
-    ) -> "Problem":
-        for name, values in (("s_c", s_c), ("s_r", s_r), ("theta", theta)):
-            if not of_kind(name, values, Tensor).is_floating_point():
-                raise ConfigError(
-                    f"{name}: expected a tensor of floating-point numbers; got {values.dtype}. Convert it."
-                )
-        K2, samples = of_kind("K2", K2, int), of_kind("samples", samples, int)
-        if s_c.ndim != 2 or s_c.shape != s_r.shape or s_c.shape[1] == 0:
-            raise PolicyError(
-                f"both stages need scores of one shape [queries, documents], at least one document; "
-                f"got {tuple(s_c.shape)} and {tuple(s_r.shape)}."
-            )
-        for stage, scores in (("candidate", s_c), ("ranker", s_r)):
-            check_scores(scores.detach(), stage)
-        check_theta(theta)
-        if K2 < 1 or not 1 <= samples <= MOST_SAMPLES:
-            raise ConfigError(
-                f"K2 and samples must be at least 1, samples at most {MOST_SAMPLES:,}; got K2 = {K2}, samples = {samples}."
-            )
-        return Problem(theta.detach(), min(K2, s_c.shape[1]), samples, keys_for(len(s_c), generator))
+def check_sizes(K2: int, samples: int) -> None:
+    """Refuses races without candidates, or of no sample or very many."""
+    if K2 < 1 or not 1 <= samples <= MOST_SAMPLES:
+        raise ConfigError(
+            f"K2 and samples must be at least 1, samples at most {MOST_SAMPLES:,}; got K2 = {K2}, samples = {samples}."
+        )
 
 
 def check_scores(scores: Tensor, stage: str) -> None:
@@ -131,59 +100,57 @@ def entries(w: csr_matrix) -> Entries:
     return w.indptr.astype(np.int64), w.indices.astype(np.int32), w.data.astype(np.float32)
 
 
-Solution: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
-
-
-class _Differentiable(torch.autograd.Function):
-    """Value and the gradients that are needed at once; backward only multiplies."""
+class _Known(torch.autograd.Function):
+    """A value whose gradients were computed along with it; backward only multiplies."""
 
     @staticmethod
-    def forward(ctx: Any, s_c: Tensor, s_r: Tensor, solve: Callable[[Tensor, Tensor], Solution]) -> Tensor:
-        value, grad_c, grad_r = solve(s_c.detach(), s_r.detach())
-        ctx.save_for_backward(grad_c, grad_r)
-        return value
+    def forward(ctx: Any, value: Tensor, *scores_and_gradients: Tensor | None) -> Tensor:
+        ctx.save_for_backward(*scores_and_gradients[len(scores_and_gradients) // 2 :])
+        return value.clone()
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        grad_c, grad_r = ctx.saved_tensors
-        scale = grad_outputs[0][:, None]
-        needs_c, needs_r = ctx.needs_input_grad[:2]
-        return grad_c * scale if needs_c else None, grad_r * scale if needs_r else None, None
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        found, scale = ctx.saved_tensors, grad_outputs[0][:, None]
+        needed = ctx.needs_input_grad[1 : len(found) + 1]
+        by = [gradient * scale if needs else None for gradient, needs in zip(found, needed, strict=True)]
+        return None, *by, *[None] * len(found)
 
 
-def differentiable(s_c: Tensor, s_r: Tensor, solve: Callable[[Tensor, Tensor], Solution]) -> Tensor:
-    """A value [B] whose gradients by both stages' scores [B, D] are computed along with it, for autograd."""
-    result: Tensor = _Differentiable.apply(s_c, s_r, solve)  # type: ignore[no-untyped-call]
+def with_gradients(value: NDArray[np.float64], *stages: tuple[Tensor, NDArray[np.float32]]) -> Tensor:
+    """The value of each query for autograd, with its gradient by the scores of each stage; [B, 0] where nobody wants it.
+
+    Shapes: value [B]; scores and gradients [B, D] -> [B].
+    """
+    scores, gradients = [s for s, _ in stages], [torch.from_numpy(g).to(s) if g.shape[1] else None for s, g in stages]
+    result: Tensor = _Known.apply(torch.from_numpy(value).to(scores[0]), *scores, *gradients)  # type: ignore[no-untyped-call]
     return result
 
 
-def solved(
+def dense_utility(
     kernel: Callable[..., None],
     s_c: Tensor,
     s_r: Tensor,
-    w: csr_matrix,
-    problem: Problem,
-    wanted: tuple[bool, bool],
+    w: Weights,
+    theta: Tensor,
+    K2: int,
+    samples: int,
+    generator: Randomness,
     *more: Any,
-) -> Solution:
-    """Value and gradients of a utility by the kernel of an estimator; a gradient that nobody wants is [B, 0], and costs
-    nothing.  Shapes: s_c, s_r, w [B, D] -> [B], [B, D], [B, D]."""
-    s, r, value = row_major(s_c), row_major(s_r), np.zeros(len(s_c))
-    grad_c, grad_r = (np.zeros((len(s), s.shape[1] if wants else 0), np.float32) for wants in wanted)
+) -> Tensor:
+    """The utility of each query by the kernel of an estimator that sees the scores of everything, differentiable in them.
+
+    A gradient that autograd will not ask for is [B, 0], and costs nothing.  Shapes: s_c, s_r, w [B, D]; theta [K] -> [B].
+    """
+    K2 = checked_candidates(s_c, s_r, theta, K2, samples)
+    weights, keys, (B, D) = checked_weights(w, s_c.shape), keys_for(len(s_c), generator), s_c.shape
+    wanted = [s.requires_grad and torch.is_grad_enabled() for s in (s_c, s_r)]
+    value, grad_c, grad_r = np.zeros(B), *(np.zeros((B, D if wants else 0), np.float32) for wants in wanted)
     with compiling():
         over_rows(
-            kernel, len(s), s, r, problem.keys, *entries(w), row_major(problem.theta), problem.K2, problem.samples, *more,
+            kernel, B, row_major(s_c), row_major(s_r), keys, *entries(weights), row_major(theta), K2, samples, *more,
             value, grad_c, grad_r,
         )  # fmt: skip
-    by_c, by_r = (
-        torch.from_numpy(x).to(s_c) if wants else None for x, wants in zip((grad_c, grad_r), wanted, strict=True)
-    )
-    return torch.from_numpy(value).to(s_c), by_c, by_r
-
-
-def needs_gradient(scores: Tensor) -> bool:
-    """Whether autograd will ask for the gradient by these scores."""
-    return scores.requires_grad and torch.is_grad_enabled()
+    return with_gradients(value, (s_c, grad_c), (s_r, grad_r))
 
 
 _called_once = threading.Event()

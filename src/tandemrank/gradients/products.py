@@ -1,9 +1,9 @@
-"""Scores as products of factors, for very many documents: in blocks, the highest, and those of some documents.
+"""Scores as products of factors, for very many documents: in blocks, and those of some documents.
 
     s[q, d] = <queries[q], items[d]>
 
-`top` is exact retrieval; `at` scores some documents of each query, with gradients. `Source` feeds the lazy race. An object
-[B, D] never exists, but for scores that come as such.
+`at` scores some documents of each query, with gradients. `Source` feeds the lazy race. An object [B, D] never exists, but
+for scores that come as such.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
-from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.errors import PolicyError
 from tandemrank.gradients._bridge import compiling, over_rows, row_major
 
 # Queries whose products are computed at once; documents that tell how the scores are distributed.
@@ -120,69 +120,6 @@ def refuse(bad: NDArray[np.int64]) -> None:
             f"Scores must be finite, or -inf for a document that is not available; check the model's weights and the "
             f"learning rate."
         )
-
-
-def top(scores: GeneratorScores, n: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The n documents with the highest scores of each query and their scores, the highest first, ties to the lower number.
-
-    Exact: blocks of products, and for each query a level below which nothing is looked at. -1 and -inf where too few are
-    available.
-    Shapes: scores [B, D] -> two of [B, n].
-    """
-    from tandemrank.gradients._kernels import products as kernel
-
-    if n < 1:
-        raise ConfigError(f"at least 1 document must be asked for; got {n}.")
-    source = Source.of(scores)
-    b, margin = np.empty(source.B, np.float32), np.empty(source.B, np.float32)
-    with compiling():
-        over_rows(kernel.set_levels, source.B, source.X, source.Y, source.given, source.some(), n, b, margin)
-        best, score = _highest(source, b.copy(), margin, n)
-        short = np.flatnonzero((best[:, min(n, source.D) - 1] < 0) & (b > -np.inf))
-        if len(short):
-            # The sample promised more than there is: these few queries look at everything.
-            rest = Source(source.X[short], source.Y, source.given[short])
-            everything = np.full(len(short), -np.inf, np.float32)
-            best[short], score[short] = _highest(rest, everything, margin[short], n)
-    return best, score
-
-
-def _highest(
-    source: Source, b: NDArray[np.float32], margin: NDArray[np.float32], n: int
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """The n highest of those above the levels b, which rise on the way.  Shapes: b, margin [B] -> two of [B, n]."""
-    from tandemrank.gradients._kernels import products as kernel
-
-    wanted = min(n, source.D)
-    docs, scores, filled = _exceeding(source, b, margin, wanted)
-    over_rows(kernel.keep_highest, source.B, docs, scores, filled, wanted)
-    there = np.arange(wanted) < filled[:, None]
-    # Found in the order of their numbers: a stable sort leaves ties to the lower one.
-    score = np.where(there, scores[:, :wanted], np.float32(-np.inf))
-    order = np.argsort(-score, axis=1, kind="stable")
-    best = np.take_along_axis(np.where(there, docs[:, :wanted], np.int32(-1)), order, 1)
-    more = ((0, 0), (0, n - wanted))
-    return (
-        np.pad(best, more, constant_values=-1),
-        np.pad(np.take_along_axis(score, order, 1), more, constant_values=-np.inf),
-    )
-
-
-def _exceeding(
-    source: Source, b: NDArray[np.float32], margin: NDArray[np.float32], n: int
-) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-    """Who exceeds the levels, the n highest of them at least, in the order of their numbers: documents, scores, how many."""
-    from tandemrank.gradients._kernels import products as kernel
-
-    capacity = min(source.D, 2 * n + kernel.BLOCK)
-    docs, filled = np.empty((source.B, capacity), np.int32), np.zeros(source.B, np.int64)
-    scores, bad = np.empty((source.B, capacity), np.float32), np.full(source.B, -1, np.int64)
-    for tile, start, part in source.blocks():
-        over_rows(
-            kernel.scan_above, len(part), part, tile, start, source.X, source.Y, n, b, margin, docs, scores, filled, bad
-        )
-    refuse(bad)
-    return docs, scores, filled
 
 
 class _At(torch.autograd.Function):

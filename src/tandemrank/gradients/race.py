@@ -21,17 +21,15 @@ from torch import Tensor
 
 from tandemrank.errors import ConfigError
 from tandemrank.gradients._bridge import (
-    Problem,
     Randomness,
     Weights,
-    checked_weights,
+    checked_candidates,
     compiling,
-    differentiable,
+    dense_utility,
     entries,
-    needs_gradient,
+    keys_for,
     over_rows,
     row_major,
-    solved,
 )
 
 
@@ -56,9 +54,7 @@ def utility(
     """
     from tandemrank.gradients._kernels import race as kernel
 
-    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator)
-    weights, wanted = checked_weights(w, s_c.shape), (needs_gradient(s_c), needs_gradient(s_r))
-    return differentiable(s_c, s_r, lambda s, r: solved(kernel.utility, s, r, weights, problem, wanted))
+    return dense_utility(kernel.utility, s_c, s_r, w, theta, K2, samples, generator)
 
 
 def exposure(
@@ -80,15 +76,15 @@ def exposure(
     Shapes: s_c, s_r [B, D]; theta [K] -> two of [B, D], or of [nnz] where `documents`, a CSR pattern [B, D], is given.
     The standard error is NaN for one sample. A list of one out of everything needs none: rho(d) = theta_1 softmax(s_r)_d.
     """
-    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator)
+    K2, keys = checked_candidates(s_c, s_r, theta, K2, samples), keys_for(len(s_c), generator)
     if documents is not None and not isinstance(documents, csr_matrix):
         raise ConfigError(f"documents must be a CSR matrix; got {type(documents).__name__}. Its entries are the order.")
     if documents is not None and documents.shape != s_c.shape:
         raise ConfigError(f"documents must have the shape of the scores, {tuple(s_c.shape)}, not {documents.shape}.")
     if len(theta) == 1 and s_c.shape[1] <= K2:
         return _of_the_first(s_c.detach(), s_r.detach(), theta, documents)
-    indptr, moments, totals = _moments(s_c.detach(), s_r.detach(), documents, problem)
-    mean, error = ratio_estimate(indptr, moments, totals, _places_filled(s_c, s_r, problem), samples, theta)
+    indptr, moments, totals = _moments(s_c, s_r, documents, theta, K2, samples, keys)
+    mean, error = ratio_estimate(indptr, moments, totals, _places_filled(s_c, s_r, theta, K2), samples, theta)
     shape = s_c.shape if documents is None else mean.shape
     return mean.to(s_c).reshape(shape), error.to(s_c).reshape(shape)
 
@@ -168,21 +164,29 @@ def ratio_estimate(
     return (scale * rho / n).clamp(max=float(theta.max())), error
 
 
-def _places_filled(s_c: Tensor, s_r: Tensor, problem: Problem) -> Tensor:
+def _places_filled(s_c: Tensor, s_r: Tensor, theta: Tensor, K2: int) -> Tensor:
     """What the exposures of each query sum to: the curve over the places that are surely filled, NaN if that varies.
 
     Shapes: s_c, s_r [B, D] -> [B].
     """
     available = s_c > -torch.inf
-    places = available.sum(1).clamp(max=min(problem.K2, len(problem.theta)))
-    total = torch.cat([problem.theta.new_zeros(1), problem.theta.cumsum(0)]).double()[places]
+    places = available.sum(1).clamp(max=min(K2, len(theta)))
+    total = torch.cat([theta.new_zeros(1), theta.detach().cumsum(0)]).double()[places]
     return total.where(~(available & (s_r == -torch.inf)).any(1), torch.nan)
 
 
 Moments: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
 
 
-def _moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Problem) -> Moments:
+def _moments(
+    s_c: Tensor,
+    s_r: Tensor,
+    documents: csr_matrix | None,
+    theta: Tensor,
+    K2: int,
+    samples: int,
+    keys: NDArray[np.uint64],
+) -> Moments:
     """Bounds of the rows of pairs; the sums over the samples of (rho, rho^2, rho S) [3, nnz] and of (S, S^2) [2, B]."""
     from tandemrank.gradients._kernels import race as kernel
 
@@ -193,8 +197,5 @@ def _moments(s_c: Tensor, s_r: Tensor, documents: csr_matrix | None, problem: Pr
         indptr, indices, _ = entries(documents)
     moments, totals = np.zeros((3, len(indices))), np.zeros((2, B))
     with compiling():
-        over_rows(
-            kernel.exposure, B, s, r, problem.keys, indptr, indices, row_major(problem.theta), problem.K2, problem.samples,
-            moments, totals,
-        )  # fmt: skip
+        over_rows(kernel.exposure, B, s, r, keys, indptr, indices, row_major(theta), K2, samples, moments, totals)
     return indptr, moments, totals

@@ -8,15 +8,7 @@ with lists drawn by the same race of exponential clocks as everywhere else.
 from torch import Tensor
 
 from tandemrank.errors import ConfigError
-from tandemrank.gradients._bridge import (
-    Problem,
-    Randomness,
-    Weights,
-    checked_weights,
-    differentiable,
-    needs_gradient,
-    solved,
-)
+from tandemrank.gradients._bridge import Randomness, Weights, dense_utility
 
 
 def utility(
@@ -42,7 +34,4 @@ def utility(
 
     if baseline and samples < 2:
         raise ConfigError(f"the mean-of-others baseline needs at least 2 samples; got {samples}.")
-    problem = Problem.checked(s_c, s_r, theta, K2, samples, generator)
-    weights = checked_weights(w, s_c.shape)
-    wanted = needs_gradient(s_c), needs_gradient(s_r)
-    return differentiable(s_c, s_r, lambda s, r: solved(kernel.utility, s, r, weights, problem, wanted, baseline))
+    return dense_utility(kernel.utility, s_c, s_r, w, theta, K2, samples, generator, baseline)

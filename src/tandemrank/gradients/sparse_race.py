@@ -18,7 +18,7 @@ which must not depend on what sum(g) depends on. For the re-ranker h is read off
 is a sample of its own, of documents that only the generator has to score.
 
     plan = sparse_race.plan(Products(queries, items), w, K2, generator=generator)  # which documents
-    s_c = products.at(queries, items, plan.generator_documents)                    # or any other model
+    s_c = products.at(queries, items, plan.documents)                    # or any other model
     s_r = ranker(q, plan.ranker_documents)
     value = sparse_race.utility(s_c, s_r, plan, theta)                             # differentiable in both
 """
@@ -32,43 +32,41 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank.errors import ConfigError, PolicyError
-from tandemrank.gradients import lazy_race
 from tandemrank.gradients._bridge import (
-    MOST_SAMPLES,
     Randomness,
     check_scores,
+    check_sizes,
     check_theta,
     checked_weights,
     compiling,
-    differentiable,
     entries,
     keys_for,
     over_rows,
     row_major,
+    with_gradients,
 )
+from tandemrank.gradients.lazy_race import LazyRaces, races, streams
 from tandemrank.gradients.products import GeneratorScores, Source
 from tandemrank.gradients.race import ratio_estimate
 
-# How far the pattern's sample reaches, in typical times: twice as far as a race, for little.
-PATTERN_REACH = 2.0
+_SAMPLE = 2**32 - 1  # the number of the pattern's sample, behind those of all races
+_SIZE = 2  # documents of that sample, for each candidate
 
 
 @dataclass(frozen=True)
-class Plan:
+class SparsePlan:
     """Which documents a step looks at, and what is known of them before the re-ranker is asked.
 
     `documents` [B, M]: of each query the documents that both stages score, in the first `ranker_columns` columns, and
     behind them those that only the generator scores. Rows are filled up with a document of their own, whose gradient is
-    0 there; `ranker_count` [B] and `generator_count` [B] tell how many are real (the latter counts the former too).
+    0 there; `listed` [B, 2] tells how many are real, for both stages and for the generator alone.
     `scores` [B, M] are the generator's, as the race saw them. What follows `w` is for `utility` and `exposure`.
     """
 
     documents: Tensor
     scores: Tensor
     ranker_columns: int
-    ranker_count: NDArray[np.int64]
-    generator_count: NDArray[np.int64]
-    K2: int
+    listed: NDArray[np.int64]
     w: csr_matrix
     keys: NDArray[np.uint64]
     places: NDArray[np.int32]
@@ -83,11 +81,6 @@ class Plan:
         return self.documents[:, : self.ranker_columns]
 
     @property
-    def generator_documents(self) -> Tensor:
-        """[B, M]: what the generator has to score, with gradient."""
-        return self.documents
-
-    @property
     def samples(self) -> int:
         return int(self.count.shape[1])
 
@@ -98,70 +91,67 @@ def plan(
     K2: int,
     *,
     samples: int = 2,
-    pattern: float | None = PATTERN_REACH,
+    moves_generator: bool = True,
     generator: Randomness,
-) -> Plan:
+) -> SparsePlan:
     """Draws the races of each query's generator scores and says which documents have to be scored with gradient.
 
     `w` holds the weights of `utility`, or as its pattern the documents whose `exposure` is wanted. The re-ranker gets at most
-    S (K2 + 1) + |w| documents of a query, usually fewer, as candidates repeat. `pattern`: how far the sample reaches that takes
-    the known sum out of the generator's gradient, in typical times; None for none of it (no gradient is wanted then).
+    S (K2 + 1) + |w| documents of a query, usually fewer, as candidates repeat. `moves_generator`: whether the gradient by the
+    generator's scores is wanted, whose known sum is taken out by a sample of its own.
     Shapes: scores [B, D], as products or given; w CSR [B, D].
     """
     source = Source.of(scores)
-    if K2 < 1 or not 1 <= samples <= MOST_SAMPLES:
-        raise ConfigError(
-            f"K2 and samples must be at least 1, samples at most {MOST_SAMPLES:,}; got K2 = {K2}, samples = {samples}."
-        )
+    check_sizes(K2, samples)
     w, keys = checked_weights(w, (source.B, source.D)), keys_for(source.B, generator)
-    return _collected(source, w, K2, keys, lazy_race.races(source, K2, samples, keys, pattern), pattern)
+    own, others = streams(keys, range(samples)), streams(keys, [_SAMPLE] if moves_generator else [])
+    return _collected(source, w, keys, races(source, min(K2, source.D), own, others, _SIZE * K2))
 
 
-def _collected(
-    source: Source, w: csr_matrix, K2: int, keys: NDArray[np.uint64], races: lazy_race.Races, wide: float | None
-) -> Plan:
+def _collected(source: Source, w: csr_matrix, keys: NDArray[np.uint64], drawn: LazyRaces) -> SparsePlan:
     """One list of documents of each query out of the races, the weights and the sample."""
     from tandemrank.gradients._kernels import sparse_race as kernel
 
-    (B, S), (indptr, indices, _) = races.count.shape, entries(w)
-    weighted, sampled = int(np.diff(indptr).max(initial=0)), int(races.sample_n.max(initial=0))
-    room = max(1, min(source.D, weighted + races.candidates.shape[2] * S + sampled))
+    (B, S, last), (indptr, indices, _) = drawn.first.shape, entries(w)
+    count, log_edge = (drawn.first[:, :, :-1] >= 0).sum(2), _edges(drawn.log_t)
+    for_both = max(1, min(source.D, int(np.diff(indptr).max(initial=0)) + S * last))
+    room = for_both + int(drawn.count.max(initial=0))
     documents, listed = np.zeros((B, room), np.int64), np.zeros((B, 2), np.int64)
-    inverse, weight = np.zeros((B, room), np.float32), np.zeros((B, room), np.float32)
+    inverse, pattern = np.zeros((B, room), np.float32), np.zeros((B, room), np.float32)
     # A row without documents has none available: any one of them stands for that, with its score of -inf.
-    scores, places = np.full((B, room), -np.inf, np.float32), np.full(races.candidates.shape, -1, np.int32)
+    scores, places = np.full((B, room), -np.inf, np.float32), np.full(drawn.first.shape, -1, np.int32)
     with compiling():
         over_rows(
-            kernel.collect, B, source.X, source.Y, source.given, indptr, indices, races.candidates, races.s, races.count,
-            races.log_edge, races.sample, races.sample_s, races.sample_n, races.log_tau, wide or 1.0,
-            documents, scores, places, listed, inverse, weight,
+            kernel.collect, B, source.X, source.Y, source.given, indptr, indices, drawn.first, drawn.s, count, log_edge,
+            drawn.sampled, drawn.sampled_s, drawn.count, drawn.log_tau, drawn.log_reach, for_both,
+            documents, scores, places, listed, inverse, pattern,
         )  # fmt: skip
-    ranker, both = np.ascontiguousarray(listed.T)
-    columns, extra = max(1, int(ranker.max(initial=0))), int((both - ranker).max(initial=0))
-    # What the generator alone scores begins in one column for all; rows are filled up with their first entry.
-    column, first = np.arange(columns + extra), ranker[:, None]
-    source_column = np.where(column < columns, column, first + column - columns)
-    real = np.where(column < columns, column < first, source_column < both[:, None])
-    place = np.where(real, source_column, 0) + room * np.arange(B)[:, None]
-    spread_documents, spread_scores, spread_weight = (np.take(x, place) for x in (documents, scores, weight))
-    return Plan(
-        documents=torch.from_numpy(spread_documents),
-        scores=torch.from_numpy(spread_scores),
-        ranker_columns=columns,
-        ranker_count=ranker,
-        generator_count=both,
-        K2=K2,
+    columns, extra = np.maximum(listed.max(0, initial=0), [1, 0])
+    used = np.r_[:columns, for_both : for_both + extra]
+    return SparsePlan(
+        documents=torch.from_numpy(np.take(documents, used, 1)),
+        scores=torch.from_numpy(np.take(scores, used, 1)),
+        ranker_columns=int(columns),
+        listed=listed,
         w=w,
         keys=keys,
         places=places,
-        count=races.count,
-        log_edge=races.log_edge,
+        count=count,
+        log_edge=log_edge,
         inverse=np.ascontiguousarray(inverse[:, :columns]),
-        pattern=np.where(real, spread_weight, np.float32(0)),
+        pattern=np.take(pattern, used, 1),
     )
 
 
-def utility(s_c: Tensor, s_r: Tensor, plan: Plan, theta: Tensor) -> Tensor:
+def _edges(log_t: NDArray[np.float32]) -> NDArray[np.float32]:
+    """When the last candidate and who missed arrive, +inf where everybody is a candidate.  Shapes: [B, S, n] -> [B, S, 2]."""
+    missed = log_t[:, :, -1]
+    # Two times that are equal in float32 are kept apart: who missed came later.
+    last = np.where(missed < np.inf, np.minimum(log_t[:, :, 0], np.nextafter(missed, np.float32(-np.inf))), np.inf)
+    return np.stack([last, missed], 2).astype(np.float32)
+
+
+def utility(s_c: Tensor, s_r: Tensor, plan: SparsePlan, theta: Tensor) -> Tensor:
     """Two-stage utility of each query, differentiable in the scores of the plan's documents.
 
         U = sum_d rho_cr(d) w_d,   rho_cr(d) = E[theta_{k(d)}]            (paper: cltr-obj-2s, 2stage-true-utility)
@@ -169,16 +159,25 @@ def utility(s_c: Tensor, s_r: Tensor, plan: Plan, theta: Tensor) -> Tensor:
     Its gradient is the sparse race gradient: unbiased for every document, the ones that are not in the plan have 0. The
     scores of the generator must be those that the plan was made for; its -inf means "not available", the
     re-ranker's "a candidate, but never shown".
-    Shapes: s_c [B, M], of plan.generator_documents; s_r [B, M_r], of plan.ranker_documents; theta [K] -> [B].
+    Shapes: s_c [B, M], of plan.documents; s_r [B, M_r], of plan.ranker_documents; theta [K] -> [B].
     """
     if plan.samples < 2:
         raise ConfigError("the gradient takes the sum of one race out by another: make the plan with samples >= 2.")
     _check(s_r, plan, theta)
     _check_generator(s_c, plan)
-    return differentiable(s_c, s_r, lambda s, r: _solved(s, r, plan, theta))
+    from tandemrank.gradients._kernels import sparse_race as kernel
+
+    r, s, (indptr, _, weights) = row_major(s_r), row_major(plan.scores), entries(plan.w)
+    value, grad_c, grad_r = np.zeros(len(r)), np.zeros_like(s), np.zeros_like(r)
+    with compiling():
+        over_rows(
+            kernel.utility, len(r), s, r, plan.documents.numpy(), plan.listed, plan.keys, indptr, weights, plan.places,
+            plan.count, plan.log_edge, plan.inverse, plan.pattern, row_major(theta), value, grad_c, grad_r,
+        )  # fmt: skip
+    return with_gradients(value, (s_c, grad_c), (s_r, grad_r))
 
 
-def exposure(s_r: Tensor, plan: Plan, theta: Tensor) -> tuple[Tensor, Tensor]:
+def exposure(s_r: Tensor, plan: SparsePlan, theta: Tensor) -> tuple[Tensor, Tensor]:
     """The exposure of the plan's weighted documents, in the order of `plan.w`, and its standard error.
 
         rho_cr(d) = E[ p_d (theta_1 + sum_k exp(-mu_d t_k) (theta_{k+1} - theta_k)) ]     (paper: 2stage-true-utility)
@@ -194,7 +193,7 @@ def exposure(s_r: Tensor, plan: Plan, theta: Tensor) -> tuple[Tensor, Tensor]:
     moments, totals = np.zeros((3, plan.w.nnz)), np.zeros((2, len(r)))
     with compiling():
         over_rows(
-            kernel.exposure, len(r), row_major(plan.scores), r, plan.documents.numpy(), plan.ranker_count, plan.keys, indptr,
+            kernel.exposure, len(r), row_major(plan.scores), r, plan.documents.numpy(), plan.listed, plan.keys, indptr,
             plan.places, plan.count, plan.log_edge, row_major(theta), moments, totals,
         )  # fmt: skip
     curve = np.concatenate([[0.0], np.cumsum(theta.detach().double().numpy())])
@@ -204,7 +203,7 @@ def exposure(s_r: Tensor, plan: Plan, theta: Tensor) -> tuple[Tensor, Tensor]:
     return mean.to(s_r), error.to(s_r)
 
 
-def _check(s_r: Tensor, plan: Plan, theta: Tensor) -> None:
+def _check(s_r: Tensor, plan: SparsePlan, theta: Tensor) -> None:
     if tuple(s_r.shape) != tuple(plan.ranker_documents.shape):
         raise PolicyError(
             f"the re-ranker's scores must be those of plan.ranker_documents, {tuple(plan.ranker_documents.shape)}; "
@@ -214,11 +213,11 @@ def _check(s_r: Tensor, plan: Plan, theta: Tensor) -> None:
     check_theta(theta)
 
 
-def _check_generator(s_c: Tensor, plan: Plan) -> None:
+def _check_generator(s_c: Tensor, plan: SparsePlan) -> None:
     """The plan's races are draws from its own scores; a generator that has moved since would be biased by them."""
     if s_c.shape != plan.documents.shape:
         raise PolicyError(
-            f"the generator's scores must be those of plan.generator_documents, {tuple(plan.documents.shape)}; "
+            f"the generator's scores must be those of plan.documents, {tuple(plan.documents.shape)}; "
             f"got {tuple(s_c.shape)}."
         )
     gap = (s_c.detach().to(plan.scores) - plan.scores).abs()
@@ -231,17 +230,3 @@ def _check_generator(s_c: Tensor, plan: Plan) -> None:
             f"{int(plan.documents[q, place])}: {float(s_c[q, place]):.6g}, planned {float(plan.scores[q, place]):.6g}). "
             f"Make a new plan after each step of the generator."
         )
-
-
-def _solved(s_c: Tensor, s_r: Tensor, plan: Plan, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    from tandemrank.gradients._kernels import sparse_race as kernel
-
-    r, s, (indptr, _, weights) = row_major(s_r), row_major(plan.scores), entries(plan.w)
-    value, grad_c, grad_r = np.zeros(len(r)), np.zeros_like(s), np.zeros_like(r)
-    with compiling():
-        over_rows(
-            kernel.utility, len(r), s, r, plan.documents.numpy(), plan.ranker_count, plan.keys, indptr, weights, plan.places,
-            plan.count, plan.log_edge, plan.inverse, plan.pattern, row_major(theta), value, grad_c, grad_r,
-        )  # fmt: skip
-    by_c, by_r = torch.from_numpy(grad_c).to(s_c), torch.from_numpy(grad_r).to(s_r)
-    return torch.from_numpy(value).to(s_c), by_c, by_r

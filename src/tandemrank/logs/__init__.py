@@ -1,22 +1,19 @@
 """Click logs: reading them with every check, reducing them to exact sums, writing them, telling whether they are fit.
 
-- `impressions`: shown lists and their clicks, in inside positions
+- `impressions`: shown lists and their clicks, in inside positions: a table, or flat
 - `feedback`: `Feedback`, the sums of a log that every estimator needs; logged propensities pooled by their harmonic mean
 - `exact`: sums of numbers without rounding, in any order
-- `keys`: ids become positions as they are met; one key of query, item and rank
 - `sums`: the sums behind `Feedback`, and merging
 - `counting`: impressions become `Feedback`, some of them held out
 - `schema`: the schema of a log, and a problem in one
-- `checks`: every check of a log
+- `checks`: every check of a log; files and impressions that come twice
 - `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows; a problem named by its file and row
 - `json_lines`: JSON lines, line by line; plain Python values as columns
-- `repeats`: files and impressions that come twice
 - `reading`: a log becomes `Feedback`, here or on a cluster
 - `writing`: a log as Parquet, its files marked as ours
 - `importers`: logs of other systems become logs of ours
 - `pairs`: pairs of query and item: what a log can compare ranks by, and what must not be shown again
-- `variety`: whether the lists of a query vary
-- `description`: what a log is, and which questions it can answer
+- `description`: what a log is, whether its lists vary, and which questions it can answer
 - `validation`: is my log fit, and a clean copy of it
 """
 

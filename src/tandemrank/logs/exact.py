@@ -19,10 +19,11 @@ LARGEST_WEIGHT = 1e6
 SMALLEST_WEIGHT, SMALLEST_PROPENSITY = 2.0**-20, 2.0**-40  # just below 1e-6 and 1e-12, for those in float32
 
 Limbs = NDArray[np.int64]
+CountsOrLimbs = NDArray[np.int64]  # [n], where they are counts; else [limbs, n]
 _AT_ONCE = 2**20  # limbs of 33 bits whose float64 sum is exact
 
 
-def _peeled(x: NDArray[np.float64], limbs: int) -> Iterator[tuple[int, Limbs]]:
+def _peeled(x: NDArray[np.number], limbs: int) -> Iterator[tuple[int, Limbs]]:
     """The limbs of numbers >= 0, highest first, one at a time; what is below 2^-72 is rounded.  Shapes: x [n] -> [n]."""
     rest = x.astype(np.float64)
     for j in reversed(range(limbs)):
@@ -34,7 +35,7 @@ def _peeled(x: NDArray[np.float64], limbs: int) -> Iterator[tuple[int, Limbs]]:
         yield j, whole.astype(np.int64)
 
 
-def split(x: NDArray[np.float64], limbs: int) -> Limbs:
+def split(x: NDArray[np.number], limbs: int) -> Limbs:
     """The limbs of numbers, lowest first.  Shapes: x [n] -> [limbs, n]."""
     parts = np.empty((limbs, len(x)), dtype=np.int64)
     for j, limb in _peeled(x, limbs):
@@ -59,6 +60,19 @@ def value(limbs: Limbs) -> NDArray[np.float64]:
     for j, limb in enumerate(limbs):
         total += limb * 2.0 ** (LOWEST + BITS * j)
     return total
+
+
+def alike(x: CountsOrLimbs, y: CountsOrLimbs) -> tuple[CountsOrLimbs, CountsOrLimbs]:
+    """Two columns as counts where both are, else both in limbs.  Shapes: [n] or [limbs, n] each."""
+    if x.ndim == y.ndim:
+        return x, y
+    return (split(x, len(y)), y) if x.ndim == 1 else (x, split(y, len(x)))
+
+
+def plus(x: CountsOrLimbs, y: CountsOrLimbs) -> CountsOrLimbs:
+    """The sum of two columns.  Shapes: [n] or [limbs, n] each."""
+    x, y = alike(x, y)
+    return x + y if x.ndim == 1 else carried(x + y)
 
 
 def sums_of_runs(x: NDArray[np.float64], starts: NDArray[np.int64], limbs: int) -> Limbs:

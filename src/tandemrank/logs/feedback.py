@@ -17,8 +17,8 @@ Nothing here has the size queries x items.
 """
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,22 +26,19 @@ from numpy.typing import NDArray
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import LogError
 from tandemrank.logs import exact
-from tandemrank.logs.exact import Limbs
+from tandemrank.logs.exact import INVERSE_LIMBS, WEIGHT_LIMBS, CountsOrLimbs, Limbs
+
+MOST_COUNTED = 2**50  # far from the end of whole numbers in float64
 
 
-@dataclass(frozen=True)
-class Exact:
-    """The sums of `Feedback` in limbs (`logs.exact`), where float64 would round them; None of counts, which it does not round.
-
-    A log with weights has those of `impressions`, even where its sums are whole numbers: by them it knows that it has weights.
-
-    Shapes: shown, clicks [3, P]; logged [4, P]; impressions [3, Q].
-    """
-
-    shown: Limbs | None = None
-    clicks: Limbs | None = None
-    logged: Limbs | None = None
-    impressions: Limbs | None = None
+# The sums of a log, and the limbs of those that are no counts.
+LIMBS = {
+    "shown": WEIGHT_LIMBS,
+    "clicks": WEIGHT_LIMBS,
+    "logged": INVERSE_LIMBS,
+    "others": WEIGHT_LIMBS,
+    "impressions": WEIGHT_LIMBS,
+}
 
 
 @dataclass(frozen=True)
@@ -50,10 +47,11 @@ class Feedback:
 
     `shown` and `clicks` are (weighted) numbers of impressions, `logged` the sum of weight / propensity of those that showed
     it, or None where the log has no propensities, `impressions` the (weighted) number of impressions of each query. `exact`
-    has the digits that float64 has no room for, so that merging is exact; where a column was changed it counts, as it is.
-    `others`: clicks on other items of the same lists, summed over the row's clicks; weights do not enter. None where nobody
-    counted them. `anew`: every impression has a random key of its own, as a server writes them: its list was drawn for it.
-    `heaviest`: the largest weight of an impression; there are at least N / heaviest of them.
+    has the limbs (`logs.exact`) of sums that float64 would round, so that merging is exact; where a column was changed it
+    counts, as it is. A log with weights has those of `impressions`, even where its sums are whole numbers: by them it knows
+    that it has weights. `others`: clicks on other items of the same lists, summed over the row's clicks; weights do not
+    enter. None where nobody counted them. `anew`: every impression has a random key of its own, as a server writes them:
+    its list was drawn for it. `heaviest`: the largest weight of an impression; there are at least N / heaviest of them.
     Shapes: query, item, rank, shown, clicks, logged, others [P]; impressions [Q].
     """
 
@@ -65,7 +63,7 @@ class Feedback:
     clicks: NDArray[np.float64]
     logged: NDArray[np.float64] | None
     impressions: NDArray[np.float64]
-    exact: Exact = Exact()
+    exact: Mapping[str, Limbs] = field(default_factory=dict)
     others: NDArray[np.float64] | None = None
     anew: bool = False
     heaviest: float = 1.0
@@ -79,7 +77,7 @@ class Feedback:
     def weighted(self) -> bool:
         """Whether some impression counts other than once; whole sums do not rule it out."""
         whole = all(np.array_equal(x, np.round(x)) for x in (self.impressions, self.shown))
-        return self.exact.impressions is not None or not whole
+        return "impressions" in self.exact or not whole
 
     @property
     def Q(self) -> int:
@@ -96,12 +94,14 @@ class Feedback:
         """The harmonic mean of the logged propensities of each row (see above). Shapes: -> [P]."""
         return None if self.logged is None else self.shown / self.logged
 
-    def limbs(self, name: str, number: int) -> Limbs:
-        """The exact sums of a column: those kept where they are the column's, else the column's own values."""
-        column, kept = getattr(self, name), getattr(self.exact, name)
+    def sums(self, name: str) -> CountsOrLimbs:
+        """A column to add without rounding: the limbs kept, where they are the column's; else whole numbers, or limbs of it."""
+        column, kept = getattr(self, name), self.exact.get(name)
         if kept is not None and kept.shape[1] == len(column) and np.array_equal(exact.value(kept), column):
-            return kept  # type: ignore[no-any-return]
-        return exact.split(column, number)
+            return kept
+        if np.array_equal(column, np.round(column)) and column.max(initial=0.0) < MOST_COUNTED:
+            return np.asarray(column, dtype=np.int64)
+        return exact.split(column, LIMBS[name])
 
 
 def fingerprint(parts: Sequence[Feedback]) -> str:
@@ -125,12 +125,3 @@ def exposure(feedback: Feedback, theta: NDArray[np.float64]) -> NDArray[np.float
         )
     theta_k: NDArray[np.float64] = np.asarray(theta)[feedback.rank]
     return theta_k * feedback.shown
-
-
-def always_the_same(feedback: Feedback) -> NDArray[np.bool_]:
-    """Whether all lists of a query were the same: each item at each rank as often as there are impressions.
-
-    Shapes: -> [Q].
-    """
-    varied = feedback.shown < feedback.impressions[feedback.query]
-    return np.asarray(np.bincount(feedback.query[varied], minlength=feedback.Q) == 0)

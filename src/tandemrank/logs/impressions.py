@@ -1,13 +1,14 @@
 """Shown lists and their clicks, in inside positions: as a table, and as they come by when a log is read."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary
+from tandemrank.errors import LogError
+from tandemrank.logs.exact import SMALLEST_PROPENSITY
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Impressions:
         return Impressions(query, item[self.items], self.clicks)
 
 
+Propensities = Callable[[Impressions], NDArray[np.float64]]
+
+
 def joined(parts: Sequence[Impressions]) -> Impressions:
     """Impressions one after the other, with the padding of the longest list."""
     K = max((part.items.shape[1] for part in parts), default=0)
@@ -40,12 +44,20 @@ def joined(parts: Sequence[Impressions]) -> Impressions:
     )
 
 
+PER_ITEM = (
+    "item",
+    "rank",
+    "click",
+    "propensity",
+)  # the other columns of flat impressions have one value per impression
+
+
 @dataclass(frozen=True)
-class Shown:
+class FlatImpressions:
     """Impressions in inside positions, their items in one row.
 
-    `key`: the random numbers that decided the lists, in a served log. `time`: when they were shown, as the log has it.
-    Shapes: query, length, weight, key, time [n]; item, rank, click, propensity [m], where m = sum(length).
+    `key`: the random numbers that decided the lists, in a served log.
+    Shapes: query, length, weight, key [n]; item, rank, click, propensity [m], where m = sum(length).
     """
 
     query: NDArray[np.integer]
@@ -56,24 +68,14 @@ class Shown:
     click: NDArray[np.uint8]
     propensity: NDArray[np.float64] | None
     key: NDArray[np.uint64] | None = None
-    time: pl.Series | None = None
 
-    def take(self, chosen: NDArray[np.bool_]) -> "Shown":
+    def take(self, chosen: NDArray[np.bool_]) -> "FlatImpressions":
         """Only the chosen impressions. Shapes: chosen [n]."""
         if chosen.all():
             return self
         inside = np.repeat(chosen, self.length)
-        return Shown(
-            query=self.query[chosen],
-            length=self.length[chosen],
-            weight=None if self.weight is None else self.weight[chosen],
-            item=self.item[inside],
-            rank=self.rank[inside],
-            click=self.click[inside],
-            propensity=None if self.propensity is None else self.propensity[inside],
-            key=None if self.key is None else self.key[chosen],
-            time=None if self.time is None else self.time.filter(chosen),
-        )
+        columns = {name: x for name, x in vars(self).items() if x is not None}
+        return replace(self, **{name: x[inside if name in PER_ITEM else chosen] for name, x in columns.items()})
 
     def table(self, limit: int) -> Impressions:
         """The first impressions as a table, at most `limit`; an item's place in it is its rank."""
@@ -85,3 +87,27 @@ class Shown:
         items[row, rank] = self.item[: len(row)]
         clicks[row, rank] = self.click[: len(row)]
         return Impressions(self.query[:limit].astype(np.int32), items, clicks)
+
+
+def flattened(part: Impressions, vocabulary: Vocabulary, propensities: Propensities | None) -> FlatImpressions:
+    """Impressions without their padding."""
+    K = part.items.shape[1]
+    if part.items.max(initial=-1) >= len(vocabulary.item_ids) or part.query.max(initial=-1) >= len(
+        vocabulary.query_ids
+    ):
+        raise LogError("impressions name positions that the vocabulary does not have. Pass the data set's vocabulary.")
+    listed = (part.items >= 0).ravel()
+    length = listed.reshape(-1, K).sum(1)
+    item, click = part.items.ravel(), part.clicks.ravel()
+    rank = np.tile(np.arange(K, dtype=np.int16), len(part.query))
+    propensity = None if propensities is None else np.asarray(propensities(part), dtype=np.float64).ravel()
+    if not listed.all():
+        item, rank, click = item[listed], rank[listed], click[listed]
+        propensity = None if propensity is None else propensity[listed]
+    if propensity is not None and not ((propensity >= SMALLEST_PROPENSITY) & (propensity <= 1)).all():
+        raise LogError(
+            "expected propensities from 1e-12 to 1 of all that is shown; got others. Is it the logging policy?"
+        )
+    return FlatImpressions(
+        query=part.query, length=length, weight=None, item=item, rank=rank, click=click, propensity=propensity
+    )

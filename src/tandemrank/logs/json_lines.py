@@ -8,53 +8,40 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank.errors import LogError
-from tandemrank.logs.schema import IDS, LONG, WIDE, Problem, is_long, schema_problems, seconds
+from tandemrank.errors import LogError, shortened
+from tandemrank.logs.schema import IDS, LISTS, LONG, WIDE, Problem, is_long, schema_problems, seconds
 
-NULL, NUMBER, TEXT, FLAG, OTHER, NOTHING, MIXED = (
-    "null", "numbers", "texts", "true or false", "objects", "nothing", "mixed types",
-)  # fmt: skip
-TYPES = {type(None): NULL, int: NUMBER, float: NUMBER, str: TEXT, bool: FLAG}
-SINGULAR = {NUMBER: "a number", TEXT: "a text", OTHER: "an object"}
-LISTS = ("items", "clicks", "propensities")
-
-
-class Kind(NamedTuple):
-    """What a value is: a list or not, and of what."""
-
-    is_list: bool
-    of: str
-
-    def __str__(self) -> str:
-        """In words."""
-        return f"a list of {self.of}" if self.is_list else SINGULAR.get(self.of, self.of)
+KINDS = {int: "number", float: "number", str: "text"}
+NOTHING = ""  # what a value is that is missing, or a list without values
 
 
 def column_of(name: str, values: Sequence[Any]) -> tuple[pl.Series, list[Problem]]:
     """Values as a column of the kind of the first of them that the column may have; others are null and a problem."""
+    if name not in (*WIDE, *LONG):
+        return _foreign(name, values), []
     types = _types(values)
     if any(issubclass(one, np.generic) for _, inner in set(types) for one in inner):
-        values = [_plain(v) for v in values]
-        types = _types(values)
+        return column_of(name, [_plain(v) for v in values])
     kinds = {t: _kind(name, *t) for t in set(types)}
-    kind = next((kinds[t] for t in types if kinds[t].of not in (NULL, NOTHING, MIXED) and _fits(name, kinds[t])), None)
-    listed = name in LISTS if kind is None else kind.is_list
-    right = {t for t, k in kinds.items() if k == kind or k.of == NULL or (k.of == NOTHING and listed)}
-    expected = _expected(name) if kind is None else f"{kind}, as before"
+    allowed = ("number", "text", "time") if name == "timestamp" else ("number", "text") if name in IDS else ("number",)
+    kind = next((kinds[t] for t in types if kinds[t] in allowed), NOTHING)
+    right = {t for t, one in kinds.items() if one in (kind, NOTHING)}
+    words = [f"a list of {one}s" if name in LISTS else f"a {one}" for one in ([kind] if kind else allowed)]
+    expected = f"{words[0]}, as before" if kind else " or ".join(words)
     found = _wrong(name, values, np.flatnonzero([t not in right for t in types]), expected)
     kept = [value if t in right else None for value, t in zip(values, types, strict=True)]
-    if kind is not None and kind.of in (OTHER, FLAG):
-        return _objects(name, kept), found
+    if kind == "time":
+        return _foreign(name, kept), found
     number = pl.Float64() if any(float in inner for _, inner in right) else pl.Int64()
-    inner = pl.String() if kind is not None and kind.of == TEXT else number
-    column, lost = _series(name, kept, pl.List(inner) if listed else inner)
-    return column, found + _wrong(name, values, lost, "text in Unicode" if inner == pl.String else "64-bit numbers")
+    inner = pl.String() if kind == "text" else number
+    column, lost = _series(name, kept, pl.List(inner) if name in LISTS else inner)
+    return column, found + _wrong(name, values, lost, "text in Unicode" if kind == "text" else "64-bit numbers")
 
 
 def _types(values: Sequence[Any]) -> list[tuple[bool, frozenset[type]]]:
@@ -69,27 +56,15 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _kind(name: str, is_list: bool, types: frozenset[type]) -> Kind:
-    """The kind of a value; a click may be true or false as well as 1 or 0."""
-    inner = {TYPES.get(t, OTHER) for t in types} - {NULL}
-    if name in ("click", "clicks"):
-        inner = {NUMBER if of == FLAG else of for of in inner}
-    if not inner:
-        return Kind(is_list, NOTHING if is_list else NULL)
-    return Kind(is_list, MIXED if len(inner) > 1 else inner.pop())
-
-
-def _fits(name: str, kind: Kind) -> bool:
-    """Whether a column of a log may be of this kind; one that is no column of a log may be anything, and so may a time."""
-    if name not in (*WIDE, *LONG) or name == "timestamp":
-        return True
-    return kind.is_list == (name in LISTS) and (kind.of == NUMBER or (name in IDS and kind.of == TEXT))
-
-
-def _expected(name: str) -> str:
-    """The kind of a column of a log, in words."""
-    one, many = ("a number or a text", "numbers or of texts") if name in IDS else ("a number", "numbers")
-    return f"a list of {many}" if name in LISTS else one
+def _kind(name: str, is_list: bool, types: frozenset[type]) -> str | None:
+    """What a value, or each of a list, is; None where no column may have it. A click may be true or false as well as 1 or 0."""
+    inner = types - {type(None)}
+    if is_list != (name in LISTS):
+        return NOTHING if not inner and not is_list else None
+    found = {"number" if one is bool and name in ("click", "clicks") else KINDS.get(one) for one in inner}
+    if name == "timestamp" and found == {None} and bool not in inner and dict not in inner:
+        return "time"  # of pandas
+    return found.pop() if len(found) == 1 else None if found else NOTHING
 
 
 def _wrong(name: str, values: Sequence[Any], rows: NDArray[np.int64], expected: str) -> list[Problem]:
@@ -98,30 +73,16 @@ def _wrong(name: str, values: Sequence[Any], rows: NDArray[np.int64], expected: 
     return [Problem(name, rows, f"expected {expected}; got {shortened(values[rows[0]])}.")]
 
 
-def shortened(value: object) -> str:
-    """A value in at most 40 characters, whatever it is."""
-    try:
-        return repr(value)[:40]
-    except (ValueError, RecursionError):  # integers of thousands of digits, lists in lists in lists
-        return f"something large of type {type(value).__name__}"
-
-
 def _series(name: str, values: list[Any], dtype: pl.DataType) -> tuple[pl.Series, NDArray[np.int64]]:
     """Values of one kind as a column, and the rows with a value that it cannot hold, which are null."""
+    lost = np.zeros(0, dtype=np.int64)
     try:
-        column = pl.Series(name, values, dtype=dtype, strict=False)
-        flat = column.explode(empty_as_null=False) if isinstance(dtype, pl.List) else column
-        if flat.null_count() == _nulls(values):
-            return column, np.zeros(0, dtype=np.int64)
-    except (UnicodeEncodeError, OverflowError):
-        pass
-    lost = [not _holds(v) for v in values]
-    kept = [None if bad else v for v, bad in zip(values, lost, strict=True)]
-    return pl.Series(name, kept, dtype=dtype, strict=False), np.flatnonzero(lost)
-
-
-def _nulls(values: list[Any]) -> int:
-    return sum(sum(x is None for x in v) if type(v) is list else v is None for v in values)
+        return pl.Series(name, values, dtype=dtype, strict=True), lost
+    except (UnicodeEncodeError, OverflowError, TypeError, pl.exceptions.PolarsError):
+        lost = np.flatnonzero([not _holds(v) for v in values])
+    for row in lost:
+        values[row] = None
+    return pl.Series(name, values, dtype=dtype, strict=False), lost
 
 
 def _holds(value: Any) -> bool:
@@ -136,8 +97,11 @@ def _holds(value: Any) -> bool:
     return not isinstance(value, int) or -(2**63) <= value < 2**63
 
 
-def _objects(name: str, values: list[Any]) -> pl.Series:
-    """A column of other objects (times of pandas, or what no later step looks at), as they are or else as text."""
+def _foreign(name: str, values: Sequence[Any]) -> pl.Series:
+    """A column that no step looks at, and times of pandas: as they are, or else as text.
+
+    Lists and objects are JSON, so that however deeply they are nested, the column is not.
+    """
     try:
         if not any(isinstance(v, list | dict) for v in values):
             return pl.Series(name, values)
@@ -147,7 +111,6 @@ def _objects(name: str, values: list[Any]) -> pl.Series:
 
 
 def _text(value: Any) -> str:
-    """A value as text; lists and objects as JSON, so that however deeply they are nested, the column is not."""
     try:
         text = json.dumps(value, default=str) if isinstance(value, list | dict) else str(value)
         return text.encode("utf-8", "replace").decode()
@@ -172,7 +135,7 @@ def pieces(path: Path, batch: int, every_column: bool) -> Iterator[Piece]:
                 return
 
 
-def times(path: Path) -> NDArray[np.float64] | None:
+def times(path: Path) -> NDArray[np.float64]:
     """When the impressions of a file were (`sources.times_in`); lines without the word are not parsed.  Shapes: -> [n]."""
 
     def time(line: bytes) -> Any:
@@ -180,10 +143,8 @@ def times(path: Path) -> NDArray[np.float64] | None:
         return row.get("timestamp") if isinstance(row, dict) else None
 
     with path.open("rb") as lines:
-        values = [time(line) for line in lines]
-    if not any(value is not None for value in values):
-        return None
-    return seconds(column_of("timestamp", values)[0]).fill_null(-np.inf).to_numpy()
+        column, _ = column_of("timestamp", [time(line) for line in lines])
+    return seconds(column).fill_null(-np.inf).to_numpy()
 
 
 def _frame(rows: Sequence[dict[str, Any] | str], every_column: bool) -> Piece:
@@ -196,7 +157,7 @@ def _frame(rows: Sequence[dict[str, Any] | str], every_column: bool) -> Piece:
     for name in names or WIDE[:3]:
         written = name.encode("utf-8", "replace").decode()  # a name may be no Unicode
         columns[written], wrong = column_of(written, [row.get(name) for row in objects])
-        found += wrong if name in WIDE else []
+        found += wrong
     return pl.DataFrame(columns), found
 
 

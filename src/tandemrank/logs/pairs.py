@@ -15,7 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from tandemrank._base.ids import Vocabulary, positions_of, same_ids
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.keys import RANK_BITS
+from tandemrank.logs.schema import MOST_RANKS
 
 SURELY, FAR = 5.0, 1.25  # standard errors, and the factor, from which on a curve is contradicted
 
@@ -35,8 +35,8 @@ class Pairs:
 
 def compared(feedback: Feedback, K: int) -> Pairs:
     """The pairs of a log that compare ranks; ranks after K are ignored."""
-    if not 1 <= K <= 2**RANK_BITS:
-        raise ConfigError(f"expected K from 1 to {2**RANK_BITS} ranks, the most that a log may have; got {K}.")
+    if not 1 <= K <= MOST_RANKS:
+        raise ConfigError(f"expected K from 1 to {MOST_RANKS} ranks, the most that a log may have; got {K}.")
     near = feedback.rank < K
     query, item, rank = feedback.query[near], feedback.item[near], feedback.rank[near].astype(np.int32)
     starts = np.flatnonzero((np.diff(query, prepend=-1) != 0) | (np.diff(item, prepend=-1) != 0))

@@ -16,10 +16,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tandemrank.errors import shortened
+
 WIDE = ("query_id", "items", "clicks", "propensities", "weight", "timestamp", "impression_id", "policy")
 LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight", "timestamp", "policy")
 KEY = "key"  # of a served log: the random number that decided the list
+MOST_RANKS = 512  # of a list: 9 bits of a key (`sums`)
 IDS = ("impression_id", "query_id", "item_id", "items", "policy")
+
+LISTED = {"item_id": "items", "click": "clicks", "propensity": "propensities"}  # columns of shown items: long, wide
+LISTS = tuple(LISTED.values())
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
 
@@ -68,7 +74,7 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
         return [Problem(column, NO_ROWS, message) for column in missing]
     found = []
     for column in [c for c in (LONG if long else WIDE) if c in schema]:
-        dtype, listed = schema[column], column in ("items", "clicks", "propensities")
+        dtype, listed = schema[column], column in LISTS
         inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else None
         words, right = _fits(column, inner if listed else dtype)
         if not right:
@@ -108,6 +114,6 @@ def problem_unless(
     wrong = np.flatnonzero(~right.fill_null(False).to_numpy())
     first = values[int(wrong[0]) : int(wrong[0]) + 1]
     value = (first.cast(pl.String) if first.dtype.is_temporal() else first)[0]  # a year may be beyond Python's
-    got = "null" if value is None else repr(value.to_list() if isinstance(value, pl.Series) else value)
-    got = got if len(got) <= 80 else f"{got[:80]} ..."
+    value = value.to_list() if isinstance(value, pl.Series) else value
+    got = "null" if value is None else shortened(value, 80)
     return problem(column, rows(wrong), f"expected {expected}; got {got}.")

@@ -14,7 +14,7 @@ after the other as they are read, and are then read as those here are.
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path, PurePosixPath
@@ -24,13 +24,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank._base import buckets, checksum
+from tandemrank._base import buckets
 from tandemrank._base.files import plain, regular
-from tandemrank._base.frames import UNREADABLE, PandasFrame, from_pandas, is_pandas
+from tandemrank._base.frames import UNREADABLE, PandasFrame, damage_of, from_pandas, is_pandas
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
+from tandemrank.logs.checks import KnownFiles, KnownImpressions
 from tandemrank.logs.json_lines import Piece, column_of
-from tandemrank.logs.repeats import KnownFiles, KnownImpressions
 from tandemrank.logs.schema import (
     IDS,
     KEY,
@@ -46,6 +46,7 @@ from tandemrank.logs.schema import (
 
 Frame = pl.DataFrame | pl.LazyFrame | PandasFrame
 Source = str | Path | Sequence[str | Path] | Frame
+LogPart = str | Path | Frame
 
 MOST_ROWS = 10**9  # of a batch
 FORMS = {".parquet": "Parquet", ".csv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON lines"}
@@ -73,24 +74,24 @@ def batches(
     """
     if not 1 <= batch <= MOST_ROWS:
         raise ConfigError(f"batch: expected from 1 to {MOST_ROWS:,} rows; got {batch}.")
-    known = impressions or KnownImpressions()
-    for name, form, data in _files(source):
+    files, known = KnownFiles(), impressions or KnownImpressions()
+    for part in parts(source):
+        name, form = (str(part), _form(part) or "Parquet") if isinstance(part, str | Path) else ("the frame", "a frame")
         first, any_piece = 0, False
-        known.begin(name)
         try:
-            if isinstance(data, LogError):
-                raise data
-            if isinstance(data, Path):
-                pieces = json_lines.pieces(data, batch, every_column)
-            else:
-                lazy = data if isinstance(data, pl.LazyFrame) else from_pandas(data, _checked_column).lazy()
-                pieces = _pieces(lazy, form, batch, every_column)
-            for frame, found in pieces:
-                usable = all(problem.count for problem in found)
-                if usable:
-                    found += known.problems(frame)
-                yield Batch(name, first, frame if usable else None, found)
-                first, any_piece = first + len(frame), True
+            files.refuse_repeated(part)
+            with _opened(part) as data:
+                pieces = (
+                    json_lines.pieces(data, batch, every_column)
+                    if isinstance(data, Path)
+                    else _pieces(data, form, batch, every_column)
+                )
+                for frame, found in pieces:
+                    usable = all(wrong.count for wrong in found)
+                    if usable:
+                        found += known.problems(frame)
+                    yield Batch(name, first, frame if usable else None, found)
+                    first, any_piece = first + len(frame), True
             if not any_piece:
                 yield Batch(name, 0, pl.DataFrame(schema=dict.fromkeys(WIDE[:3], pl.Int64)), [])
         except LogError as error:
@@ -100,54 +101,62 @@ def batches(
             yield Batch(name, first, None, [Problem("", NO_ROWS, message)])
 
 
-def describe(batch: Batch, problem: Problem) -> str:
+def describe(batch: Batch, wrong: Problem) -> str:
     """A problem in words, with its file and its row there."""
-    row = f", row {batch.first + problem.rows[0]}" if problem.count else ""
-    column = f", column {problem.column}" if problem.column else ""
-    more = f" {problem.count} rows of this batch have the problem." if problem.count > 1 else ""
-    return f"{batch.name}{row}{column}: {problem.message}{more}"
+    row = f", row {batch.first + wrong.rows[0]}" if wrong.count else ""
+    column = f", column {wrong.column}" if wrong.column else ""
+    more = f" {wrong.count} rows of this batch have the problem." if wrong.count > 1 else ""
+    return f"{batch.name}{row}{column}: {wrong.message}{more}"
 
 
-def is_frame(source: Source) -> TypeGuard[Frame]:
+def is_frame(source: object) -> TypeGuard[Frame]:
     """Whether a log is a frame, of polars or of pandas."""
     return isinstance(source, pl.DataFrame | pl.LazyFrame) or is_pandas(source)
 
 
-def _files(source: Source) -> Iterator[tuple[str, str, pl.LazyFrame | Path | PandasFrame | LogError]]:
-    """The files or frames of a log: name, form, data. JSON lines stay a path; a file that was there before is an error."""
-    if isinstance(source, pl.DataFrame | pl.LazyFrame):
-        yield "the frame", "a frame", source.lazy()
-    elif is_pandas(source):
-        yield "the frame", "a frame", source
-    else:
-        known = KnownFiles()
-        for path in paths(source):
-            form = _form(path) or "Parquet"
-            if again := known.repeated(path):
-                yield str(path), form, LogError(again)
-                continue
-            try:
-                with buckets.local(path) as here:
-                    if form == "Parquet" and here.is_file() and (damage := checksum.problem(here)):
-                        yield str(path), form, LogError(damage)
-                        continue
-                    yield str(path), form, _opened(here, form)
-            except OSError as error:  # a URL that does not answer
-                yield str(path), form, LogError(f"cannot be read: {error.strerror or error}.")
+def parts(source: Source) -> Iterable[LogPart]:
+    """The frame, or the files of a log, in their order."""
+    return [source] if is_frame(source) else paths(source)
+
+
+def as_polars(frame: PandasFrame) -> pl.DataFrame:
+    """A log in a pandas frame; refuses values that do not fit their column."""
+
+    def column(name: str, values: list[Any]) -> pl.Series:
+        found, wrong = column_of(name, values)
+        if wrong:
+            raise LogError(f"row {wrong[0].rows[0]}, column {name}: {wrong[0].message}")
+        return found
+
+    return from_pandas(frame, column)
+
+
+@contextmanager
+def _opened(part: LogPart) -> Iterator[pl.LazyFrame | Path]:
+    """A file or a frame of a log as rows; JSON lines stay a path."""
+    if not isinstance(part, str | Path):
+        yield (as_polars(part) if is_pandas(part) else cast("pl.DataFrame | pl.LazyFrame", part)).lazy()
+        return
+    form = _form(part) or "Parquet"
+    with ExitStack() as stack:
+        try:
+            here = regular(stack.enter_context(buckets.local(part)))
+            damage = damage_of(here) if form == "Parquet" else None
+        except OSError as error:  # a URL that does not answer, a pipe
+            raise LogError(f"cannot be read: {error.strerror or error}.") from error
+        if damage:
+            raise LogError(damage)
+        if form == "JSON lines":
+            yield here
+        elif form == "CSV":
+            # All text, so that a wrong value is found here with its row and column; undecodable bytes are marked.
+            yield pl.scan_csv(here, glob=False, infer_schema=False, encoding="utf8-lossy")
+        else:
+            yield pl.scan_parquet(here, glob=False)
 
 
 def _form(path: str | Path) -> str | None:
     return FORMS.get(PurePosixPath(path).suffix.lower())
-
-
-def _opened(path: Path, form: str) -> pl.LazyFrame | Path:
-    path = regular(path)
-    if form == "JSON lines":
-        return path
-    if form == "CSV":
-        # All text, so that a wrong value is found here with its row and column; undecodable bytes are marked.
-        return pl.scan_csv(path, glob=False, infer_schema=False, encoding="utf8-lossy")
-    return pl.scan_parquet(path, glob=False)
 
 
 def paths(source: Source) -> Iterator[str | Path]:
@@ -160,91 +169,26 @@ def paths(source: Source) -> Iterator[str | Path]:
         yield from _paths(path)
 
 
-def impressions_in(source: str | Path | Frame) -> int:
-    """The number of impressions in a file or a frame, 0 where it cannot be read: what is wrong with it is told by reading."""
-    try:
-        with _unchecked(source) as data:
-            if isinstance(data, Path):
-                with data.open("rb") as lines:
-                    return sum(1 for _ in lines)
-            long = is_long(data.collect_schema().names())
-            number = pl.col("impression_id").rle().len() if long else pl.len()
-            return int(data.select(number).collect().item())
-    except (LogError, *UNREADABLE):
-        return 0
-
-
-def times_in(source: str | Path | Frame) -> NDArray[np.float64] | None:
+def times_in(part: LogPart) -> NDArray[np.float64]:
     """When the impressions of a file or a frame were, in Unix seconds, -inf where one has no time.
 
-    None where there are no times, or where it cannot be read: what is wrong with it is told by reading it.  Shapes: -> [n].
+    None where it cannot be read: what is wrong with it is told by reading it.  Shapes: -> [n].
     """
     try:
-        with _unchecked(source) as data:
+        with _opened(part) as data:
             if isinstance(data, Path):
                 return json_lines.times(data)
             names = data.collect_schema().names()
+            if is_long(names):
+                run = pl.col("impression_id").rle_id()
+                data = data.filter((run != run.shift(1)).fill_null(True))
             if "timestamp" not in names:
-                return None
-            run = pl.col("impression_id").rle_id()
-            times = pl.col("timestamp").filter((run != run.shift(1)).fill_null(True)) if is_long(names) else "timestamp"
-            pieces = data.select(times).collect_batches(maintain_order=True)
+                return np.full(data.select(pl.len()).collect().item(), -np.inf)
+            pieces = data.select("timestamp").collect_batches(maintain_order=True)
             found = [seconds(piece["timestamp"]).fill_null(-np.inf).to_numpy() for piece in pieces]
             return np.concatenate([np.zeros(0), *found])
     except (LogError, *UNREADABLE):
-        return None
-
-
-@contextmanager
-def _unchecked(source: str | Path | Frame) -> Iterator[pl.LazyFrame | Path]:
-    """A file or a frame of a log; JSON lines stay a path."""
-    if isinstance(source, pl.DataFrame | pl.LazyFrame):
-        yield source.lazy()
-    elif isinstance(source, str | Path):
-        with buckets.local(source) as here:
-            yield _opened(here, _form(source) or "Parquet")
-    else:
-        frame: Any = source  # only these columns, since values of pandas are converted one by one
-        some = ("impression_id", "item_id", "timestamp") if is_long(list(frame.columns)) else ("timestamp",)
-        yield from_pandas(frame[[c for c in some if c in frame.columns]], _checked_column).lazy()
-
-
-def longest_list(source: Source) -> int:
-    """The places of the longest list of a log, 0 where none can be read: what is wrong with it is told by reading it."""
-    longest = 0
-    for batch in batches(source):
-        if batch.frame is None or not len(batch.frame):
-            continue
-        long = is_long(batch.frame.columns)
-        places = batch.frame["position"] if long else batch.frame["items"].list.len()
-        longest = max(longest, int(cast("int | None", places.max()) or 0))
-    return longest
-
-
-def _inside(folder: Path) -> list[Path]:
-    """The files of a folder that can be a log's; what is hidden is not looked at, nor are hidden folders, where half of a
-    log may be that is written right now."""
-    found = (p for p in folder.rglob("*") if p.suffix.lower() in FORMS)
-    return sorted(p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts))
-
-
-def _matching(pattern: str) -> list[Path]:
-    """What a pattern names: folders, and files with the ending of a log, or all files where none has one."""
-    found = [Path(p) for p in sorted(glob(pattern, recursive=True))]
-    logs = [p for p in found if p.is_dir() or _form(p)]
-    return logs or found
-
-
-def _at_url(url: str) -> list[str]:
-    """The files at a URL, by the same rules."""
-    try:
-        found = buckets.files(url)
-    except OSError as error:
-        raise LogError(f"{error}. Expected a log at the URL.") from error
-    if found == [url]:
-        return found
-    names = {name: name.removeprefix(url).split("/") for name in found if _form(name)}
-    return [name for name, parts in names.items() if not any(part.startswith(".") for part in parts)]
+        return np.zeros(0)
 
 
 def _paths(path: str | Path) -> Sequence[str | Path]:
@@ -253,37 +197,54 @@ def _paths(path: str | Path) -> Sequence[str | Path]:
     if not isinstance(path, str | Path) or str(path) == "":
         got = "nothing" if isinstance(path, str) else type(path).__name__
         raise ConfigError(f"expected the path of a log, or a frame of polars or pandas; got {got}.")
-    paths: Sequence[str | Path]
     try:
-        if isinstance(path, str) and buckets.is_url(path):
-            paths = _at_url(path)
-        else:
-            there = [Path(path)] if os.path.lexists(path) else _matching(str(path))
-            # A pattern may name a folder and what is in it.
-            paths = list(dict.fromkeys(p for f in there for p in (_inside(f) if f.is_dir() else [f])))
+        found = _at_url(str(path)) if buckets.is_url(path) else _here(path)
     except InputError:
         raise
     except (OSError, ValueError, re.error) as error:  # a name too long, a folder that may not be read
+        why = getattr(error, "strerror", None) or error
+        raise LogError(f"{str(path)[:200]}: cannot be accessed: {why}.") from error
+    if not found and Path(path).is_dir() and any(Path(path).glob("journal-*-*.bin")):
         raise LogError(
-            f"{str(path)[:200]}: cannot be accessed: {getattr(error, 'strerror', None) or error}."
-        ) from error
-    if not paths:
-        if (folder := Path(path)).is_dir() and any(folder.glob("journal-*-*.bin")):
-            raise LogError(
-                f"{path} has journals of a served log and no segment yet. A server that runs makes segments by itself; after "
-                f"its end make them: tandemrank seal {path} --policies POLICIES --everything."
-            )
+            f"{path} has journals of a served log and no segment yet. A server that runs makes segments by itself; after "
+            f"its end make them: tandemrank seal {path} --policies POLICIES --everything."
+        )
+    if not found:
         raise LogError(
             f"expected a file of Parquet, CSV or JSON lines, or a folder or pattern that has some; nothing is at {path}."
         )
-    return paths
+    return found
 
 
-def _checked_column(name: str, values: list[Any]) -> pl.Series:
-    column, wrong = column_of(name, values)
-    if wrong and name in (*WIDE, *LONG):
-        raise LogError(f"row {wrong[0].rows[0]}, column {name}: {wrong[0].message}")
-    return column
+def _here(path: str | Path) -> list[Path]:
+    """A file, the files of a folder, or what a pattern names: folders, and files of a form of logs, or all where none is."""
+    there = [Path(path)]
+    if not os.path.lexists(path):
+        named = [Path(p) for p in sorted(glob(str(path), recursive=True))]
+        there = [p for p in named if p.is_dir() or _form(p)] or named
+    files: dict[Path, None] = {}  # a pattern may name a folder and what is in it
+    for place in there:
+        inside = (
+            sorted(p for p in place.rglob("*") if _belongs(p, p.relative_to(place).as_posix()))
+            if place.is_dir()
+            else [place]
+        )
+        files.update(dict.fromkeys(inside))
+    return list(files)
+
+
+def _at_url(url: str) -> list[str]:
+    """The files at a URL, by the same rules."""
+    try:
+        found = buckets.files(url)
+    except OSError as error:
+        raise LogError(f"{error}. Expected a log at the URL.") from error
+    return found if found == [url] else [name for name in found if _belongs(name, name.removeprefix(url))]
+
+
+def _belongs(name: str | Path, inside: str) -> bool:
+    """Whether a file can be a log's; not what is hidden in its folder, where half of a log may be that is written right now."""
+    return _form(name) is not None and not any(part.startswith(".") for part in inside.split("/"))
 
 
 def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool) -> Iterator[Piece]:

@@ -6,25 +6,28 @@ each counted once whatever its weight.
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
+import polars as pl
+from numpy.typing import NDArray
 
 from tandemrank._base.arguments import checked
 from tandemrank._base.files import plain, replacing
+from tandemrank._base.ids import IdRegistry
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.checks import impressions_of, split_good_rows
+from tandemrank.logs.checks import TOGETHER, impressions_of, split_good_rows
 from tandemrank.logs.counting import tally
-from tandemrank.logs.description import Answer, Columns, Description, answers, describe_log
-from tandemrank.logs.impressions import Shown
-from tandemrank.logs.keys import IdRegistry
-from tandemrank.logs.repeats import TOGETHER
-from tandemrank.logs.schema import NO_ROWS
+from tandemrank.logs.description import Answer, Description, PolicyCount, answers, describe_log
+from tandemrank.logs.impressions import FlatImpressions
+from tandemrank.logs.schema import NO_ROWS, Problem
 from tandemrank.logs.sources import Batch, Source, batches, describe
 from tandemrank.logs.writing import CLICK_LOG, write_part
+
+MOST_ROWS = 3  # of a problem, that are named
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,11 @@ class Validation:
 
 @dataclass(frozen=True)
 class Dropped:
-    """Impressions (and rows; the same number in a wide log) that were left out, and why."""
+    """Impressions that were left out, and why."""
 
     column: str
     reason: str
     impressions: int
-    rows: int
 
 
 @dataclass(frozen=True)
@@ -74,59 +76,89 @@ class Fixed:
 
 @dataclass
 class _Survey:
-    """What is counted while a log goes by."""
+    """What is counted while a log goes by: more than sums keep, of all impressions or of those without a problem."""
 
+    names: IdRegistry = field(default_factory=IdRegistry)
     problems: dict[tuple[str, str, str], Found] = field(default_factory=dict)
-    files: set[str] = field(default_factory=set)
-    with_propensities: dict[str, bool] = field(default_factory=dict)
+    files: dict[str, bool | None] = field(default_factory=dict)  # whether each has propensities; None of an empty one
     rows: int = 0
     impressions: int = 0
     usable: int = 0
-    met: Columns = field(default_factory=Columns)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    policies: Counter[str] = field(default_factory=Counter)
 
-    def add(self, found: Found, limit: int) -> None:
+    def looked_at(
+        self, pieces: Iterable[Batch], K: int | None
+    ) -> Iterator[tuple[Batch, list[Problem], NDArray[np.int64], FlatImpressions | None]]:
+        """Each batch with its problems, the rows without one, and their impressions."""
+        for piece in pieces:
+            self.files.setdefault(piece.name, None)
+            if piece.frame is None:
+                yield piece, piece.found, NO_ROWS, None
+                continue
+            if len(piece.frame):
+                self.rows += len(piece.frame)
+                self.impressions += int(impressions_of(piece.frame)[-1]) + 1
+                self.files[piece.name] = not {"propensity", "propensities"}.isdisjoint(piece.frame.columns)
+            found, left, good = split_good_rows(piece.frame, piece.found, self.names, K)
+            self.usable += 0 if good is None else len(good.query)
+            yield piece, found, left, good
+
+    def good(self, pieces: Iterable[Batch], K: int | None) -> Iterator[FlatImpressions]:
+        """The impressions without a problem, each counting once; all problems are kept, and what sums do not keep."""
+        for piece, found, left, good in self.looked_at(pieces, K):
+            for problem in found:
+                rows = tuple((piece.first + problem.rows[:MOST_ROWS]).tolist())
+                self.add(Found(piece.name, problem.column, rows, problem.count, problem.message))
+            if good is not None and piece.frame is not None:
+                self._meet(piece.frame[left], good)
+                yield replace(good, weight=None, propensity=None)
+
+    def add(self, found: Found) -> None:
         """Keeps a problem, together with the same one of earlier batches."""
         key = (found.file, found.column, found.message.partition(";")[0])
         if before := self.problems.get(key):
             rows, count = before.rows + found.rows, before.count + found.count
-            found = replace(before, rows=rows, count=count)
-        self.problems[key] = replace(found, rows=found.rows[:limit])
+            found = replace(before, rows=rows[:MOST_ROWS], count=count)
+        self.problems[key] = found
 
-    def meet(self, batch: Batch) -> None:
-        """Counts a batch, and remembers which files have propensities."""
-        self.files.add(batch.name)
-        if batch.frame is None or not len(batch.frame):
-            return
-        self.rows += len(batch.frame)
-        self.impressions += int(impressions_of(batch.frame)[-1]) + 1
-        self.with_propensities[batch.name] = not {"propensity", "propensities"}.isdisjoint(batch.frame.columns)
+    def _meet(self, frame: pl.DataFrame, good: FlatImpressions) -> None:
+        """Counts what sums do not keep; `good` are the impressions of the frame."""
+        for name, values in (("weight", good.weight), ("propensity", good.propensity)):
+            if values is not None and len(values):
+                low, high = self.ranges.get(name, (np.inf, -np.inf))
+                self.ranges[name] = min(low, float(values.min())), max(high, float(values.max()))
+        first = np.flatnonzero(np.diff(impressions_of(frame), prepend=-1))
+        own = (
+            frame["policy"].gather(first).cast(pl.String) if "policy" in frame.columns else pl.Series([""] * len(first))
+        )
+        self.policies.update(dict(own.value_counts().iter_rows()))
 
     def odd(self) -> str | None:
         """A file that has propensities where the first has none, or the other way round."""
-        has = list(self.with_propensities.values())
-        return next((name for name, own in self.with_propensities.items() if own != has[0]), None)
+        has = {name: own for name, own in self.files.items() if own is not None}
+        return next((name for name, own in has.items() if own != next(iter(has.values()))), None)
 
 
 @checked
-def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int = 200_000) -> Validation:
-    """Looks at a whole log: every problem with file, row, column and count (the first `limit` rows of each), and more.
+def validate(source: Source, *, K: int | None = None, batch: int = 200_000) -> Validation:
+    """Looks at a whole log: every problem with file, row, column and count (the first rows of each), and more.
 
     K is the number of ranks of the examination curve, where there is one. Nothing is raised for what is wrong inside
     the log, only where there is none at all.
     """
     survey = _Survey()
-    names = IdRegistry(None)
-    parts = _good(source, survey, names, K, limit, batch)
+    parts = survey.good(batches(source, batch), K)
     first = next(parts, None)
-    feedback = tally(chain([first], parts), names.vocabulary)[0] if first else None
+    feedback = tally(chain([first], parts), survey.names.vocabulary)[0] if first else None
     if name := survey.odd():
         message = "expected propensities in all files or in none; this one differs from the first."
-        survey.add(Found(name, "propensities", (), 0, message), limit)
+        survey.add(Found(name, "propensities", (), 0, message))
     if not survey.rows and not survey.problems:
-        survey.add(
-            Found(min(survey.files, default="the log"), "", (), 0, "expected impressions; the log is empty."), limit
-        )
-    log = None if feedback is None else describe_log(feedback, survey.met)
+        survey.add(Found(min(survey.files, default="the log"), "", (), 0, "expected impressions; the log is empty."))
+    named = survey.policies if set(survey.policies) != {""} else Counter[str]()
+    policies = tuple(PolicyCount(name, n) for name, n in named.most_common())
+    log = None if feedback is None else describe_log(feedback, survey.ranges, policies)
     return Validation(
         fit=not survey.problems,
         problems=tuple(survey.problems.values()),
@@ -137,25 +169,6 @@ def validate(source: Source, *, K: int | None = None, limit: int = 3, batch: int
         log=log,
         answers=() if feedback is None or log is None else answers(feedback, log),
     )
-
-
-def _good(source: Source, survey: _Survey, names: IdRegistry, K: int | None, limit: int, batch: int) -> Iterator[Shown]:
-    """The impressions without a problem, while the survey hears of everything else."""
-    for piece in batches(source, batch):
-        survey.meet(piece)
-        found, left, shown = piece.found, NO_ROWS, None
-        if piece.frame is not None:
-            found, left, shown = split_good_rows(piece.frame, piece.found, names, K)
-        for problem in found:
-            rows = tuple((piece.first + problem.rows[:limit]).tolist())
-            survey.add(Found(piece.name, problem.column, rows, problem.count, problem.message), limit)
-        if shown is not None and piece.frame is not None:
-            survey.usable += len(shown.query)
-            survey.met.add(piece.frame[left], shown)
-            yield replace(shown, weight=None, propensity=None)
-
-
-# --- a clean copy -----------------------------------------------------------------------------------------------------
 
 
 @checked
@@ -170,34 +183,28 @@ def fix(source: Source, path: str | Path, *, K: int | None = None, batch: int = 
     real = Path(os.path.realpath(path))  # unlike `resolve` it takes links that lead round in a circle
     if any(isinstance(p, str | Path) and real.is_relative_to(os.path.realpath(p)) for p in given):
         raise ConfigError(f"expected another path for the clean copy; {path} is the log itself, or in its folder.")
-    survey, names = _Survey(), IdRegistry(None)
-    impressions, rows = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    survey, dropped = _Survey(), Counter[tuple[str, str]]()
     with replacing(path, CLICK_LOG, inputs=given) as folder:
         folder.mkdir()
-        for number, piece in enumerate(batches(source, batch, every_column=True)):
+        pieces = survey.looked_at(batches(source, batch, every_column=True), K)
+        for number, (piece, found, left, _) in enumerate(pieces):
             if piece.frame is None:
                 raise LogError(f"{describe(piece, piece.found[0])} Leaving out impressions cannot fix this.")
-            survey.meet(piece)
-            if parted := [problem for problem in piece.found if problem.message == TOGETHER]:
+            if parted := [problem for problem in found if problem.message == TOGETHER]:
                 raise LogError(
                     f"{describe(piece, parted[0])} Leaving out impressions cannot fix this, since a part of each would "
                     "stay; `tandemrank import --from long` puts their rows together."
                 )
-            found, left, shown = split_good_rows(piece.frame, piece.found, names, K)
-            run = impressions_of(piece.frame)
-            survey.usable += 0 if shown is None else len(shown.query)
-            gone = np.isin(np.arange(len(run)), left, invert=True)
+            run, counted = impressions_of(piece.frame), set[int]()
             for problem in found:
-                reason = problem.column, problem.message.partition(";")[0]
-                here = gone & np.isin(run, run[problem.rows])
-                gone &= ~here
-                rows[reason] += int(here.sum())
-                impressions[reason] += len(np.unique(run[here]))
+                bad = set(run[problem.rows].tolist()) - counted
+                dropped[problem.column, problem.message.partition(";")[0]] += len(bad)
+                counted |= bad
             if len(left):
                 write_part(piece.frame[left], folder, number)
         if not survey.usable:
             raise LogError("no impression of the log is without a problem, so there is nothing to write.")
         if survey.odd():
             raise LogError("some files of the log have propensities and others have none. Fix them separately.")
-    dropped = tuple(Dropped(*reason, n, rows[reason]) for reason, n in impressions.items() if n)
-    return Fixed(Path(path), survey.impressions, survey.usable, dropped)
+    reasons = tuple(Dropped(*reason, n) for reason, n in dropped.items() if n)
+    return Fixed(Path(path), survey.impressions, survey.usable, reasons)

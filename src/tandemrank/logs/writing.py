@@ -11,8 +11,7 @@ from tandemrank._base.files import Kind
 from tandemrank._base.frames import UNREADABLE
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import LogError
-from tandemrank.logs.counting import Propensities, shown_items
-from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.impressions import Impressions, Propensities, flattened
 
 MARK = {"tandemrank": "click log"}
 
@@ -64,7 +63,7 @@ def _frame(
     part: Impressions, vocabulary: Vocabulary, propensities: Propensities | None, policy: str | None
 ) -> pl.DataFrame:
     """Impressions as rows of the wide log, in outside ids."""
-    shown = shown_items(part, vocabulary, propensities)
+    shown = flattened(part, vocabulary, propensities)
     row = np.repeat(np.arange(len(part.query)), shown.length)
     flat = {"items": vocabulary.item_ids.gather(shown.item), "clicks": pl.Series(shown.click)}
     if shown.propensity is not None:

@@ -6,9 +6,8 @@
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities
 - `calibration`: a fitted logging policy against its log: propensities corrected by groups of pairs, and by clicked ones
 - `exposure`: how a policy spreads the attention of a log's queries over the items
-- `uncertainty`: the bootstrap over queries, the noise over impressions, other examination curves
-- `bounds`: lower bounds of a value or of a difference, for any number of queries
-- `impression_bound`: a tighter one about the log's own impressions, where each list was drawn anew
+- `uncertainty`: the noise over impressions, of races and of fits; other examination curves
+- `bounds`: lower bounds of a value or of a difference, for any number of queries: over queries, or over the log's impressions
 - `sequential`: the same at every moment of a stream: live traffic in two arms
 - `diagnostics`: what a value rests on: support by stage, weights; the worst and the best case of what the log never showed
 - `verdicts`: may it be believed: the rules and the words

@@ -12,18 +12,17 @@ from numpy.typing import NDArray
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy import bounds, impression_bound
+from tandemrank.offpolicy import bounds
+from tandemrank.offpolicy.bounds import ImpressionSums, Terms
 from tandemrank.offpolicy.diagnostics import Z95, Diagnostics
 from tandemrank.offpolicy.estimators import Estimate, ips, safe_ratio
-from tandemrank.offpolicy.impression_bound import ImpressionSums
-from tandemrank.offpolicy.uncertainty import misfit_variance, percentile_interval, share_of_wins
+from tandemrank.offpolicy.uncertainty import misfit_variance, normal_interval
 from tandemrank.offpolicy.values import (
     WEIGHTED,
     Value,
     few_queries,
     impression_error,
     most_clicks,
-    normal_draws,
     over_impressions,
 )
 from tandemrank.offpolicy.verdicts import Verdict, worst
@@ -34,12 +33,11 @@ FREQUENCIES = ((1, 2), (3, 9), (10, None))  # impressions of a query in the whol
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two sides on one log, on the same draws: what they have in common cancels.
+    """Two sides on one log: what they have in common cancels.
 
-    `difference`: new less old, in clicks per impression, with its paired `interval`, and that `over_queries`;
-    `share_of_wins`: of the draws, where new is ahead; `lower_bound`: the true difference exceeds it with the probability of the
-    level however short the log is, by the paired IPS terms; None where the old side has no terms that may be subtracted.
-    `verdict`: the worse of the two sides', with the reasons of both.
+    `difference`: new less old, in clicks per impression, with its paired `interval`, and that `over_queries`. `lower_bound`:
+    the true difference exceeds it with the probability of the level however short the log is, by the paired IPS terms; None
+    where the old side has no terms that may be subtracted. `verdict`: the worse of the two sides', with the reasons of both.
     """
 
     new: Value
@@ -48,15 +46,9 @@ class Comparison:
     standard_error: float
     interval: tuple[float, float]
     over_queries: tuple[float, float]
-    share_of_wins: float
     lower_bound: float | None
     verdict: Verdict
     reasons: tuple[str, ...]
-
-    @property
-    def bound_method(self) -> str | None:
-        """Of the lower bound; None where there is none."""
-        return None if self.lower_bound is None else "betting"
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
@@ -66,8 +58,6 @@ class Comparison:
             "interval",
             "over_queries",
             "lower_bound",
-            "bound_method",
-            "share_of_wins",
             "verdict",
             "reasons",
         )
@@ -77,16 +67,15 @@ class Comparison:
 
 
 def compare_values(new: Value, old: Value) -> Comparison:
-    """The difference of two values of one sample, query by query and draw by draw; either may be production's."""
+    """The difference of two values of one sample, query by query; either may be production's."""
     if new.sample != old.sample:
         raise InputError(
-            f"both values must come from the same log and the same draws; got {new.sample} and {old.sample}. Ask for both "
-            "with the same log, seed, replicates and level."
+            f"both values must come from the same log; got {new.sample} and {old.sample}. Ask for both with the same log and "
+            "level."
         )
-    level = new.sample.level
+    level, difference = new.sample.level, new.value - old.value
     error = float(np.sqrt(np.square(new.estimate.influence - old.estimate.influence).sum()))
-    draws = new.query_draws - old.query_draws
-    over_queries = percentile_interval(draws, level)
+    over_queries = normal_interval(difference, error, level)
     if over_impressions(new):
         weights = new.weights - old.weights
         # Of a policy and itself the noise of the races is the same.
@@ -94,18 +83,17 @@ def compare_values(new: Value, old: Value) -> Comparison:
         unknown += misfit_variance(new.misfit, old.misfit)
         weighted = new.estimator in WEIGHTED and old.estimator in WEIGHTED
         error = impression_error(weights, new.log, error, unknown, weighted=weighted)
-        draws = new.value - old.value + error * normal_draws(new.sample)
-    interval = percentile_interval(draws, level)
+    interval = normal_interval(difference, error, level)
+    sure = rests_on(new, old)
     sides = (("new", new), ("old", old))
     return Comparison(
         new=new,
         old=old,
-        difference=new.value - old.value,
+        difference=difference,
         standard_error=error,
         interval=interval,
         over_queries=interval if few_queries(new.log) else over_queries,
-        share_of_wins=share_of_wins(draws),
-        lower_bound=difference_bound(new, old),
+        lower_bound=None if sure is None else sure.lower_bound(level),
         verdict=worst(new.verdict, old.verdict),
         reasons=tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
     )
@@ -114,15 +102,26 @@ def compare_values(new: Value, old: Value) -> Comparison:
 # --- bounds of a difference -------------------------------------------------------------------------------------------
 
 
-def difference_bound(new: Value, old: Value) -> float | None:
-    """The lower bound of a difference, by what the two sides take as independent; None where there is none."""
-    terms = difference_terms(new, old)
-    if terms is None:
+def rests_on(
+    new: Value, old: Value, *, excess: float = 1.0, most: float | None = None, queries: NDArray[np.bool_] | None = None
+) -> Terms | ImpressionSums | None:
+    """What a bound of the difference rests on, by what the two sides take as independent; None where the old side has no terms
+    that may be subtracted.
+
+    The new side is divided by `excess`. `most` clicks that an impression can get, if it is known: of production a click is
+    worth one, of another policy its weight. `queries`: those that count, by default all.  Shapes: queries [Q].
+    """
+    theirs = old.ceiling_terms
+    if theirs is None:
         return None
-    if new.sample.independent == "queries":
-        return bounds.betting(terms, new.sample.level)
-    sums = impression_bound.difference_sums(new.weights, old.old_weights, new.log, most=most_clicks(new.log))
-    return impression_bound.lower_bound(sums, new.sample.level)
+    if new.sample.independent == "impressions":
+        limit = min(most or np.inf, most_clicks(new.log))
+        return bounds.difference_sums(new.weights / excess, old.old_weights, new.log, most=limit, queries=queries)
+    inside = slice(None) if queries is None else queries[new.log.impressions > 0]
+    limit = most if most is not None and old.verdict == Verdict.OBSERVED else np.inf
+    ceiling = np.inf if new.ceiling_terms is None else new.ceiling_terms.ceiling
+    values = new.terms.values / excess - theirs.values
+    return Terms(values[inside], theirs.sizes[inside], min(theirs.ceiling, limit), ceiling)
 
 
 def difference_interval(new: Value, old: Value, queries: NDArray[np.bool_], level: float) -> tuple[float, float]:
@@ -130,33 +129,16 @@ def difference_interval(new: Value, old: Value, queries: NDArray[np.bool_], leve
 
     Shapes: queries [Q].
     """
-    terms = difference_terms(new, old)
-    if terms is None:
+    found, half = rests_on(new, old, queries=queries), (1 + level) / 2
+    if found is None:
         return -np.inf, np.inf
-    if new.sample.independent == "impressions":
-        half = (1 + level) / 2
-        return _lower(new.weights, old.old_weights, new.log, queries, half), -_lower(
-            old.old_weights, new.weights, new.log, queries, half
-        )
-    inside = queries[new.log.impressions > 0]
-    ceiling = np.inf if new.ceiling_terms is None else new.ceiling_terms.ceiling
-    return bounds.interval(bounds.Terms(terms.values[inside], terms.sizes[inside], terms.floor, ceiling), level)
+    if isinstance(found, Terms):
+        return found.lower_bound(half), -found.mirrored().lower_bound(half)
+    back = bounds.difference_sums(old.old_weights, new.weights, new.log, most=most_clicks(new.log), queries=queries)
+    return found.lower_bound(half), -back.lower_bound(half)
 
 
-def _lower(ahead: Floats, behind: Floats, log: Feedback, queries: NDArray[np.bool_], level: float) -> float:
-    sums = impression_bound.difference_sums(ahead, behind, log, most=most_clicks(log), queries=queries)
-    return impression_bound.lower_bound(sums, level)
-
-
-def difference_terms(new: Value, old: Value) -> bounds.Terms | None:
-    """The terms of a bound of the difference, paired by query; None where the old side has none that may be subtracted."""
-    if old.ceiling_terms is None:
-        return None
-    ours, theirs = (Estimate(terms.values, terms.sizes) for terms in (new.terms, old.ceiling_terms))
-    return bounds.difference_terms(ours, theirs, floor=old.ceiling_terms.ceiling)
-
-
-def ceiling_terms(rho: Floats, rho_0: Floats, log: Feedback, K: int) -> bounds.Terms | None:
+def ceiling_terms(rho: Floats, rho_0: Floats, log: Feedback, K: int) -> Terms | None:
     """The IPS terms of a policy and the most that one impression can give it: the K largest weights of a query, of what it saw.
 
     Each item of a list is clicked once at most. None where a click has no propensity: a clip is no help for a side that is
@@ -173,7 +155,7 @@ def ceiling_terms(rho: Floats, rho_0: Floats, log: Feedback, K: int) -> bounds.T
     largest = np.arange(len(order)) - first < K
     ceiling = sums_by(query[order][largest], pair[order][largest], log.Q).max(initial=0.0)
     terms = ips(rho, rho_0, log)
-    return bounds.Terms(terms.numerator, terms.denominator, 0.0, float(ceiling))
+    return Terms(terms.numerator, terms.denominator, 0.0, float(ceiling))
 
 
 # --- for whoever acts on it -------------------------------------------------------------------------------------------
@@ -186,36 +168,15 @@ def excess_exposure(found: Diagnostics | None) -> float:
     return found.balance
 
 
-def sure_terms(new: Value, old: Value, most: float | None = None) -> bounds.Terms | None:
-    """The paired terms of a difference, query by query; None where the old side has none that may be subtracted.
-
-    `most` clicks that an impression can get, if it is known. Of production a click is worth one, of another policy its weight.
-    """
-    terms = difference_terms(new, old)
-    if terms is None:
-        return None
-    is_production = old.verdict == Verdict.OBSERVED
-    limit = most if is_production and most is not None else np.inf
-    corrected = terms.values - new.terms.values * (1 - 1 / excess_exposure(new.diagnostics))
-    return bounds.Terms(corrected, terms.sizes, min(terms.floor, limit))
-
-
-def sure_sums(new: Value, old: Value, most: float | None = None) -> ImpressionSums | None:
-    """The same over single impressions."""
-    if old.ceiling_terms is None:
-        return None
-    weights = new.weights / excess_exposure(new.diagnostics)
-    limit = min(most or np.inf, most_clicks(new.log))
-    return impression_bound.difference_sums(weights, old.old_weights, new.log, most=limit)
+def surely(new: Value, old: Value, most: float | None = None) -> Terms | ImpressionSums | None:
+    """What a bound of the difference rests on, with the new side divided by what its weights find too much."""
+    return rests_on(new, old, excess=excess_exposure(new.diagnostics), most=most)
 
 
 def sure_difference(new: Value, old: Value, *, level: float) -> float | None:
-    """The lower bound of a difference by what the two sides take as independent; None where there is none."""
-    if new.sample.independent == "impressions":
-        sums = sure_sums(new, old)
-        return None if sums is None else impression_bound.lower_bound(sums, level)
-    terms = sure_terms(new, old)
-    return None if terms is None else bounds.betting(terms, level)
+    """What the difference is surely at least; None where there is no bound."""
+    found = surely(new, old)
+    return None if found is None else found.lower_bound(level)
 
 
 # --- by how often a query came ----------------------------------------------------------------------------------------

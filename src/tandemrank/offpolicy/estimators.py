@@ -4,11 +4,9 @@
 
 Every estimator takes `(rho_cr, rho_0, feedback)`, exposures aligned with the rows of the feedback, and returns an
 `Estimate`. Clicks enter only through sums, so the cost does not depend on the length of the log. `evidence.ESTIMATORS` gives
-them their names for users; `training.weights` has the same estimators as weights of the documents. Parts of a log by query,
-for cross-fitting, are here too.
+them their names for users; `training.weights` has the same estimators as weights of the documents.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -21,7 +19,7 @@ from tandemrank.errors import InputError, LogError
 from tandemrank.logs.feedback import Feedback, exposure
 
 Floats = NDArray[np.float64]
-Estimator = Literal["auto", "doubly_robust", "ips", "self_normalised", "beta_ips"]
+Estimator = Literal["auto", "doubly_robust", "ips", "beta_ips"]
 QUERY_FOLDS = 5
 
 
@@ -63,8 +61,8 @@ class Exposure:
     """Exposures of a pair on a log.
 
     Shapes: rho [P], of each row; total, supported [Q], over all items and over logged pairs; random [Q], the supported
-    share if candidates were shown in random order; direct [folds, Q], sum_d rho r_hat; error [P], the standard error of rho
-    by its races, None where it has none.
+    share if candidates were shown in random order; direct [Q], sum_d rho r_hat, 0 without a reward model; error [P], the
+    standard error of rho by its races, None where it has none.
     """
 
     rho: Floats
@@ -84,19 +82,6 @@ def ips(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> Estimate:
     check_exposures(rho_cr, rho_0, feedback)
     clicks = feedback.clicks * safe_ratio(rho_cr, rho_0, feedback.clicks)
     return Estimate(by_query(clicks, feedback), feedback.impressions.astype(np.float64))
-
-
-def self_normalised(rho_cr: Floats, rho_0: Floats, feedback: Feedback, *, theta: Floats) -> Estimate:
-    """IPS over the same sum for the exposure, whose expectation is known: U_hat = sum(theta) * sum(w c) / sum(w e).
-
-    w = rho_cr / rho_0, e the examination theta_k of what was shown. Consistent, and bounded by sum(theta) whatever the
-    weights: less noise for a little bias. It extends what the log supports to what it does not.
-    Shapes: rho_cr, rho_0 [P]; theta [K].
-    """
-    check_exposures(rho_cr, rho_0, feedback)
-    w = safe_ratio(rho_cr, rho_0, feedback.shown)
-    clicks, seen = (by_query(w * x, feedback) for x in (feedback.clicks, exposure(feedback, theta)))
-    return Estimate(clicks * float(theta.sum()), seen)
 
 
 def beta_ips(
@@ -211,13 +196,6 @@ def doubly_robust(
     return Estimate(direct * feedback.impressions + residual, feedback.impressions.astype(np.float64))
 
 
-def pooled(estimates: Sequence[Estimate]) -> Estimate:
-    """One estimate of several parts of a log, query by query: what cross-fitting ends with."""
-    return Estimate(
-        np.sum([part.numerator for part in estimates], axis=0), np.sum([part.denominator for part in estimates], axis=0)
-    )
-
-
 def by_query(values: Floats, feedback: Feedback) -> Floats:
     """Sums over the rows of each query.  Shapes: [P] -> [Q]."""
     return sums_by(feedback.query, values, feedback.Q)
@@ -249,13 +227,7 @@ def check_exposures(rho_cr: Floats, rho_0: Floats, feedback: Feedback) -> None:
         )
 
 
-# --- cross-fitting ----------------------------------------------------------------------------------------------------
-
-
-def query_folds(log: Feedback, seed: int) -> list[tuple[Feedback, Feedback]]:
-    """Parts of a log by query, each with the rest: sums cannot be split by impression."""
-    fold_of = fold_of_queries(log.Q, seed)
-    return [(of_queries(log, fold_of == fold), of_queries(log, fold_of != fold)) for fold in range(QUERY_FOLDS)]
+# --- some queries -----------------------------------------------------------------------------------------------------
 
 
 def fold_of_queries(Q: int, seed: int) -> NDArray[np.int64]:
@@ -270,14 +242,3 @@ def of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
     columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}
     logged, others = (None if x is None else x[rows] for x in (log.logged, log.others))
     return replace(log, **columns, logged=logged, others=others, impressions=np.where(chosen, log.impressions, 0.0))
-
-
-def rows_of(part: Feedback, log: Feedback) -> NDArray[np.int64]:
-    """Where the rows of a part are among those of the whole log.  Shapes: -> [P of the part]."""
-    ranks = 1 + max(int(x.rank.max(initial=0)) for x in (part, log))
-    part_key, log_key = (
-        (x.query.astype(np.int64) * x.D + x.item) * ranks + x.rank  # in the order of the rows
-        for x in (part, log)
-    )
-    at: NDArray[np.int64] = np.searchsorted(log_key, part_key)
-    return at

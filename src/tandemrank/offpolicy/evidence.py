@@ -1,6 +1,6 @@
-"""What a log says, whatever the policy that it is asked about: its curve, its propensities, its estimator, its reward models.
+"""What a log says, whatever the policy that it is asked about: its curve, its propensities, its estimator.
 
-read_log(log, question)           the log, read once: its sums, parts for cross-fitting, its first lists
+read_log(log, question)           the log, read once: its sums and its first lists
 gather(read, theta, question)     the evidence by an examination curve
 ESTIMATORS                        the estimators by name, called with a policy's `Exposure` and the evidence
 """
@@ -13,21 +13,16 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import positions_of
 from tandemrank._base.random import derive
-from tandemrank.beliefs import item_rate
-from tandemrank.beliefs.counts import Counts
-from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.model import RewardModel
-from tandemrank.beliefs.vectors import vectors_of
 from tandemrank.clicks.models import examination_curve
-from tandemrank.errors import ConfigError
-from tandemrank.logs import reading, sums
+from tandemrank.logs import reading
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.pairs import Contradiction, contradiction
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import estimators, propensities
 from tandemrank.offpolicy.calibration import Expected, expected_by, expected_of
-from tandemrank.offpolicy.estimators import Estimate, Estimator, Exposure, of_queries, query_folds, rows_of
+from tandemrank.offpolicy.estimators import Estimate, Estimator, Exposure, of_queries
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import SAMPLES, FittedLogger, Resolved, resolve, row_propensities
 from tandemrank.offpolicy.question import Question
@@ -35,21 +30,17 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
 MOST_UNKNOWN = 0.5  # of the impressions, by queries that a policy does not know
-Models = tuple[tuple[Feedback, RewardModel], ...]  # parts of a log, each with a reward model of others
 
 
 @dataclass(frozen=True)
 class ReadLog:
-    """A log: all of it, parts of it with what a reward model may learn from, never the part itself, and its first lists.
+    """A log: its sums, and its first lists where it has lists.
 
-    `by_query`: the parts have no query in common, so a model knows of the queries it judges nothing but their items.
     `left_out`: how many impressions are left out since a policy does not know their query, in words.
     """
 
     whole: Feedback
-    folds: list[tuple[Feedback, Feedback]]
     lists: Impressions | None
-    by_query: bool = False
     left_out: str | None = None
 
     def of_known_queries(self, policies: Sequence[TwoStagePolicy]) -> "ReadLog":
@@ -68,18 +59,16 @@ class ReadLog:
         first = log.vocabulary.query_ids[int(np.argmax(~known & (log.impressions > 0)))]
         return ReadLog(
             of_queries(log, known),
-            [(of_queries(part, known), of_queries(rest, known)) for part, rest in self.folds],
             lists,
-            self.by_query,
             f"{gone:,.0f} of {log.N:,.0f} impressions are left out: a policy does not know their query (first: {first!r})",
         )
 
 
 @dataclass(frozen=True)
 class LogEvidence:
-    """What a log says by a curve: its propensities, and parts of it, each with a reward model of others.
+    """What a log says by a curve: its propensities, and the estimator that is used, with its reward model.
 
-    `estimator`: the one that is used. `against_curve`: what the log says against the curve. `expected`: what a fitted logger
+    `against_curve`: what the log says against the curve. `expected`: what a fitted logger
     would have shown, to correct its propensities by.
     Shapes: theta [K]; rho_0 [P].
     """
@@ -88,14 +77,14 @@ class LogEvidence:
     theta: Floats
     propensities: Resolved
     estimator: Estimator
-    parts: Models = ()
+    reward: RewardModel | None = None
     against_curve: Contradiction | None = None
     expected: Expected | None = None
 
     @property
     def rho_0(self) -> Floats:
         """Of every row, clipped."""
-        return self.propensities.rho_0[0]
+        return self.propensities.rho_0
 
 
 # --- the estimators by name -------------------------------------------------------------------------------------------
@@ -105,29 +94,22 @@ def _ips(exposure: Exposure, evidence: LogEvidence) -> Estimate:
     return estimators.ips(exposure.rho, evidence.rho_0, evidence.log)
 
 
-def _self_normalised(exposure: Exposure, evidence: LogEvidence) -> Estimate:
-    return estimators.self_normalised(exposure.rho, evidence.rho_0, evidence.log, theta=evidence.theta)
-
-
 def _beta_ips(exposure: Exposure, evidence: LogEvidence) -> Estimate:
     rho_0, theta = evidence.rho_0, evidence.theta
     return estimators.beta_ips(exposure.rho, rho_0, evidence.log, theta=theta, total=exposure.total)
 
 
 def _doubly_robust(exposure: Exposure, evidence: LogEvidence) -> Estimate:
-    parts = []
-    for (part, reward), direct in zip(evidence.parts, exposure.direct, strict=True):
-        at = rows_of(part, evidence.log)
-        r_hat = reward.at(part.query, part.item).mean
-        rho, rho_0 = exposure.rho[at], evidence.rho_0[at]
-        parts.append(estimators.doubly_robust(rho, rho_0, part, theta=evidence.theta, r_hat=r_hat, direct=direct))
-    return estimators.pooled(parts)
+    log, theta = evidence.log, evidence.theta
+    assert evidence.reward is not None  # a question without one is refused
+    r_hat = evidence.reward.at(log.query, log.item).mean
+    direct = exposure.direct
+    return estimators.doubly_robust(exposure.rho, evidence.rho_0, log, theta=theta, r_hat=r_hat, direct=direct)
 
 
 ESTIMATORS: dict[Estimator, Callable[[Exposure, LogEvidence], Estimate]] = {
     "doubly_robust": _doubly_robust,
     "ips": _ips,
-    "self_normalised": _self_normalised,
     "beta_ips": _beta_ips,
 }
 
@@ -135,23 +117,13 @@ ESTIMATORS: dict[Estimator, Callable[[Exposure, LogEvidence], Estimate]] = {
 
 
 def read_log(log: Source | Feedback, asked: Question) -> ReadLog:
-    """The log, read once: its sums, its parts, each with what may teach the model that judges it, its first lists."""
-    if asked.estimator not in ("auto", *ESTIMATORS):
-        raise ConfigError(f"estimator must be one of {', '.join(['auto', *ESTIMATORS])}; got {asked.estimator!r}.")
-    seed, lists = derive(asked.seed, "folds"), None
+    """The log, read once: its sums and its first lists."""
     if isinstance(log, Feedback):
-        whole, folds = log, query_folds(log, seed)
-    else:
-        # Folds of impressions: a model of the one half knows the pairs of the other.
-        K = None if isinstance(asked.examination, str) else len(np.asarray(asked.examination))
-        found = reading.read_parts(
-            log, (0.5,), lists=LISTS if _may_fit(asked) else 0, seed=seed, K=K, engine=asked.engine
-        )
-        (one,), (other,), lists = found.train, found.held_out, found.first
-        whole, folds = sums.merge([one, other]), [(one, other), (other, one)]
-    learnt = whole if isinstance(asked.reward, RewardModel) else asked.reward_log
-    by_query = isinstance(log, Feedback) and learnt is None
-    return ReadLog(whole, folds if learnt is None else [(whole, learnt)], lists, by_query)
+        return ReadLog(log, None)
+    K = None if isinstance(asked.examination, str) else len(np.asarray(asked.examination))
+    found = reading.read_parts(log, lists=LISTS if _may_fit(asked) else 0, K=K, engine=asked.engine)
+    [whole] = found.train
+    return ReadLog(whole, found.first)
 
 
 def _may_fit(asked: Question) -> bool:
@@ -169,32 +141,26 @@ def curve_of(log: Feedback, policies: Sequence[TwoStagePolicy], asked: Question)
     return np.asarray(asked.examination, np.float64)
 
 
-def gather(read: ReadLog, theta: Floats, asked: Question, models: Models | None = None) -> LogEvidence:
-    """What the log says by a curve; `models` are reward models that are there already: any will do for any curve.
-
-    Shapes: theta [K].
-    """
+def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
+    """What the log says by a curve.  Shapes: theta [K]."""
     shown = read.lists
     found = resolve(
-        [read.whole],
+        read.whole,
         theta,
         kind=asked.propensity,
         logging_policy=asked.logging_policy,
         lists=None if shown is None else lambda: lists_of([shown]),
         samples=asked.samples if asked.samples > SAMPLES else None,
         seed=derive(asked.seed, "propensities"),
-        beside=asked.reward_log,
+        beside=asked.other_log,
     )
     estimator = estimator_for(asked, found)
-    if models is None:
-        folds = read.folds if estimator == "doubly_robust" else []
-        models = tuple((part, _reward(rest, theta, asked, found.logger, read.by_query)) for part, rest in folds)
     return LogEvidence(
         log=read.whole,
         theta=theta,
         propensities=found,
         estimator=estimator,
-        parts=models,
+        reward=asked.reward if estimator == "doubly_robust" else None,
         against_curve=None if read.whole.weighted else contradiction(read.whole, theta),
         expected=_expected(read.whole, theta, found, asked),
     )
@@ -207,16 +173,15 @@ def estimator_for(asked: Question, found: Resolved) -> Estimator:
         return "ips"
     if asked.estimator != "auto":
         return asked.estimator
-    if found.kind == "frequency" or asked.reward != "item-rate" or asked.reward_log is not None:
+    if asked.reward is not None:
         return "doubly_robust"
-    # A reward model promises too much of what the logger hardly showed, and a fit cannot take it all back.
-    return "ips" if found.kind == "fitted" else "beta_ips"
+    return "beta_ips" if found.kind in ("exact", "logged") else "ips"
 
 
 def _expected(log: Feedback, theta: Floats, found: Resolved, asked: Question) -> Expected | None:
     """What a fitted logger would have shown, by as many races as those of the log; or by frequencies of other impressions."""
-    if found.only_shown and found.kind == "frequency" and asked.reward_log is not None:
-        others = asked.reward_log
+    if found.only_shown and found.kind == "frequency" and asked.other_log is not None:
+        others = asked.other_log
         return expected_by(others, log, theta, propensities.frequency_propensity(others, theta))
     logger, seed = found.logger, derive(asked.seed, "drawn") % 2**32
     if found.kind != "fitted" or logger is None or not log.N:
@@ -227,19 +192,3 @@ def _expected(log: Feedback, theta: Floats, found: Resolved, asked: Question) ->
         return row_propensities(pairs, theta, "fitted", logger, samples=races, seed=seed)
 
     return expected_of(log, logger, theta, fitted, seed=seed)
-
-
-def _reward(
-    log: Feedback, theta: Floats, asked: Question, logger: TwoStagePolicy | None, by_query: bool
-) -> RewardModel:
-    """The reward model of a part of the log; of beliefs the logger's vectors, given or fitted, are the prior, as in training.
-
-    Of queries that they have not seen beliefs know no more than rates do, so they do there.
-    """
-    if isinstance(asked.reward, RewardModel):
-        return asked.reward
-    if asked.reward == "item-rate" or by_query or not log.clicks.any():
-        return item_rate.reward_model(log, theta)
-    given = asked.logging_policy
-    drew = vectors_of(logger or (given.policy if isinstance(given, FittedLogger) else given), log.vocabulary)
-    return fit(Counts.of([log], theta), production=drew, seed=derive(asked.seed, "reward") % 2**32)

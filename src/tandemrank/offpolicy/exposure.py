@@ -3,9 +3,9 @@
 rho_cr(d | q) = E_{y_c} E_{y_r} [theta_{k(d)}]                                       (paper: 2stage-true-utility)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank._base.ids import positions_of
+from tandemrank.beliefs.model import RewardModel
 from tandemrank.gradients import race
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.estimators import Exposure
@@ -30,23 +31,6 @@ LARGE_BATCH = 128  # queries at once where nothing has scores of all items
 STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
 
 
-class MeanOfBelief(Protocol):
-    """What is believed of some pairs."""
-
-    @property
-    def mean(self) -> Floats: ...
-
-
-class Rewards(Protocol):
-    """What an examined item is worth, by a reward model."""
-
-    def matrix(self, q: NDArray[np.integer]) -> Floats:
-        """r_hat of every item; the last column is for items that the model does not know.  Shapes: q [B] -> [B, D + 1]."""
-
-    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> MeanOfBelief:
-        """r_hat of some pairs that the model knows.  Shapes: q, d [n] -> [n]."""
-
-
 @dataclass(frozen=True)
 class MostLikely:
     """A pair that always shows its most likely list, as `recommend` does, where the pair itself draws one."""
@@ -58,7 +42,7 @@ def exposure_on(
     pair: TwoStagePolicy | MostLikely,
     log: Feedback,
     theta: Floats,
-    rewards: Sequence[Rewards],
+    reward: RewardModel | None = None,
     *,
     samples: int,
     seed: int,
@@ -84,7 +68,7 @@ def exposure_on(
     total = np.zeros(log.Q)
     supported = np.zeros(log.Q)
     random = np.zeros(log.Q)
-    direct = np.zeros((len(rewards), log.Q))
+    direct = np.zeros(log.Q)
     generator = torch.Generator().manual_seed(seed)
     curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
     step = LARGE_BATCH if policy.exposes_sparsely else max(1, CELLS // len(there))
@@ -93,11 +77,11 @@ def exposure_on(
         part = logged[first : first + step]
         rows = slice(*np.searchsorted(log.query, [part[0], part[-1] + 1]))
         at = np.searchsorted(part, log.query[rows]), np.maximum(here[rows], 0)
-        worth, q = [Worth(reward, part, there) for reward in rewards], positions[first : first + step]
+        worth, q = None if reward is None else Worth(reward, part, there), positions[first : first + step]
         how = _of_candidates if policy.exposes_sparsely else _of_everything
         if isinstance(pair, MostLikely):
             # For its candidates in random order alone.
-            found = _nothing(len(q), len(at[0])) if shares else how(policy, q, at, curve, (), 1, generator)
+            found = _nothing(len(q), len(at[0])) if shares else how(policy, q, at, curve, None, 1, generator)
             found = _of_fixed(found, policy.most_likely(q), at, theta[: policy.K], worth)
         else:
             found = how(policy, q, at, curve, worth, samples, generator)
@@ -107,7 +91,7 @@ def exposure_on(
         supported[part] = np.bincount(at[0], np.where(once[rows], found.rho, 0.0), len(part))
         random[part] = np.bincount(at[0], np.where(once[rows], found.shuffled, 0.0), len(part))
         random[part] /= np.maximum(found.shuffled_total, np.finfo(float).tiny)  # nothing at all is available to some
-        direct[:, part] = found.direct
+        direct[part] = found.direct
         if progress:
             progress(first + len(part), len(logged))
     return Exposure(
@@ -132,7 +116,7 @@ def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> in
 class _BatchExposure:
     """Of a batch: exposures of logged pairs, by the pair and with its candidates in random order, and the sums over all items.
 
-    `error`: the standard error of rho.  Shapes: rho, error, shuffled [n]; total, shuffled_total [B]; direct [folds, B].
+    `error`: the standard error of rho.  Shapes: rho, error, shuffled [n]; total, shuffled_total, direct [B].
     """
 
     rho: Floats
@@ -150,7 +134,7 @@ class Worth:
     Shapes: q [B]; there [items of the pair].
     """
 
-    reward: Rewards
+    reward: RewardModel
     q: NDArray[np.int64]
     there: NDArray[np.int64]
 
@@ -175,7 +159,7 @@ def _of_everything(
     q: NDArray[np.int64],
     at: At,
     curve: Tensor,
-    worth: Sequence[Worth],
+    worth: Worth | None,
     samples: int,
     g: torch.Generator,
 ) -> _BatchExposure:
@@ -184,7 +168,7 @@ def _of_everything(
         [x.double().numpy() for x in race.exposure(s_c, s, curve, policy.K2, samples=n, generator=g)]
         for s, n in ((s_r, samples), (torch.zeros_like(s_r), STAGE_SAMPLES))
     )
-    direct = np.array([(every * one.of_all()).sum(1) for one in worth]).reshape(len(worth), len(q))
+    direct = np.zeros(len(q)) if worth is None else (every * worth.of_all()).sum(1)
     return _BatchExposure(
         rho=every[at],
         error=error[at],
@@ -200,7 +184,7 @@ def _of_candidates(
     q: NDArray[np.int64],
     at: At,
     curve: Tensor,
-    worth: Sequence[Worth],
+    worth: Worth | None,
     samples: int,
     g: torch.Generator,
 ) -> _BatchExposure:
@@ -214,11 +198,11 @@ def _of_candidates(
     )
     found = candidates.shown(policy, q, curve, pairs, samples=samples, generator=g)
     total = np.full(len(q), float(curve.sum()))
-    direct, rows = np.zeros((len(worth), len(q))), np.repeat(np.arange(len(q)), samples)
-    lists = found.lists.reshape(len(rows), -1)[:, : len(curve)]
-    for fold, one in enumerate(worth):
-        gain = one.of(rows, lists) @ curve.double().numpy()
-        direct[fold] = gain.reshape(len(q), samples).mean(1)
+    direct = np.zeros(len(q))
+    if worth is not None:
+        rows = np.repeat(np.arange(len(q)), samples)
+        gain = worth.of(rows, found.lists.reshape(len(rows), -1)[:, : len(curve)]) @ curve.double().numpy()
+        direct = gain.reshape(len(q), samples).mean(1)
     return _BatchExposure(
         rho=found.rho[inverse],
         error=found.error[inverse],
@@ -237,41 +221,15 @@ def _nothing(B: int, n: int) -> _BatchExposure:
         shuffled=np.zeros(n),
         total=np.zeros(B),
         shuffled_total=np.zeros(B),
-        direct=np.zeros((0, B)),
+        direct=np.zeros(B),
     )
 
 
 def _of_fixed(
-    found: _BatchExposure, lists: NDArray[np.int32], at: At, theta: Floats, worth: Sequence[Worth]
+    found: _BatchExposure, lists: NDArray[np.int32], at: At, theta: Floats, worth: Worth | None
 ) -> _BatchExposure:
     """The same of lists that are always shown: theta_k of the item at rank k.  Shapes: lists [B, K]; theta [K]."""
     lists = lists[:, : len(theta)]
     rho = (lists[at[0]] == at[1][:, None]) @ theta
-    each = [one.of(np.arange(len(lists)), lists) @ theta for one in worth]
-    direct = np.array(each).reshape(len(worth), len(lists))
+    direct = np.zeros(len(lists)) if worth is None else worth.of(np.arange(len(lists)), lists) @ theta
     return replace(found, rho=rho, error=np.zeros_like(rho), total=(lists >= 0) @ theta, direct=direct)
-
-
-def exposure_lost(
-    new: TwoStagePolicy, old: TwoStagePolicy, log: Feedback, theta: Floats, *, samples: int, seed: int
-) -> float:
-    """The exposure that the new pair takes from what the old one shows:  1/N sum_q n_q sum_d max(rho_old(d) - rho_new(d), 0).
-
-    An examination is worth one click at most, so this is the most clicks per impression that the new pair can lose against the
-    old, whatever users click and why. Noise of the races only raises it; both see the same clocks.  Shapes: theta [K].
-    """
-    logged, lost = np.flatnonzero(log.impressions), 0.0
-    ids = log.vocabulary.query_ids.gather(logged)
-    sides = [(policy, policy.vocabulary.queries(ids, "a pair to compare")) for policy in (new, old)]
-    at = positions_of(new.vocabulary.item_ids, old.vocabulary.item_ids, "item", missing="mark")
-    step = max(1, CELLS // max(len(new.vocabulary.item_ids), len(at)))
-    for first in range(0, len(logged), step):
-        part, rho = slice(first, first + step), []
-        for policy, positions in sides:
-            curve = torch.as_tensor(theta[: policy.K], dtype=torch.float32)
-            scores = policy.plain_scores(positions[part])
-            seeded = torch.Generator().manual_seed(seed + first)
-            rho.append(race.exposure(*scores, curve, policy.K2, samples=samples, generator=seeded)[0].double().numpy())
-        ours = np.where(at >= 0, rho[0][:, np.maximum(at, 0)], 0.0)
-        lost += float(log.impressions[logged[part]] @ np.maximum(rho[1] - ours, 0.0).sum(1))
-    return lost / log.N if log.N > 0 else 0.0

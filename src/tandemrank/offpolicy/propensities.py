@@ -6,7 +6,7 @@
 makes a click count for much; clipping raises all below a minimum to it, for less noise and a value that is a little too low.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs.description import fixed_queries, hardly_varies, shows_nothing_else
 from tandemrank.logs.feedback import Feedback, exposure
-from tandemrank.logs.variety import fixed_queries, hardly_varies, shows_nothing_else
 from tandemrank.offpolicy.logger import Lists, fit
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -25,7 +25,8 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 Floats = NDArray[np.float64]
 Kind = Literal["logged", "exact", "frequency", "fitted"]
 Asked = Literal["auto"] | Kind
-Clip = Literal["paper", "quantile", "none"] | float
+Clip = Literal["paper", "quantile", "none"]
+Wanted = Literal["all", "clicked", "none"]
 
 # One clicked row in a thousand counts for less than it says. Training's results rest on this share; and of a value, over six
 # simulated worlds, it never raised the error, where one in a hundred made it up to 0.8% too low and the error 10% larger.
@@ -48,16 +49,16 @@ class FittedLogger:
 
 @dataclass(frozen=True)
 class Resolved:
-    """The propensities of one or more parts of a log, from one source, and the minimum to which they are raised.
+    """The propensities of a log and the minimum to which they are raised.
 
     `kind` is the source, `reason` says why it was taken, `logger` is the policy they come from (exact, fitted), `fitted_lists`
     how many lists per query it was fitted to, None where it is known.
     `only_shown`: nothing is known of what a query was never shown, since lists hardly vary and these are frequencies, or since
     the lists never left their items, whatever the propensities.
-    Shapes: unclipped: of each part [P], its rows.
+    Shapes: unclipped [P], of every row; empty where none were wanted.
     """
 
-    unclipped: tuple[Floats, ...]
+    unclipped: Floats
     clip: float
     kind: Kind
     reason: str
@@ -66,18 +67,13 @@ class Resolved:
     fitted_lists: float | None = None
 
     @cached_property
-    def rho_0(self) -> tuple[Floats, ...]:
-        """max(rho_0, clip).  Shapes: of each part [P]."""
-        return tuple(clip(rho_0, self.clip) for rho_0 in self.unclipped)
-
-    @cached_property
-    def raised(self) -> tuple[NDArray[np.bool_], ...]:
-        """Which of them the clip changed.  Shapes: of each part [P]."""
-        return tuple(rho_0 < self.clip for rho_0 in self.unclipped)
+    def rho_0(self) -> Floats:
+        """max(rho_0, clip).  Shapes: -> [P]."""
+        return np.maximum(self.unclipped, self.clip)
 
 
 def resolve(
-    parts: Sequence[Feedback],
+    log: Feedback,
     theta: Floats,
     *,
     kind: Asked = "auto",
@@ -86,44 +82,37 @@ def resolve(
     lists: Callable[[], Lists] | None = None,
     samples: int | None = None,
     seed: int = 0,
-    rows: bool = True,
-    only_clicked: bool = False,
+    wanted: Wanted = "all",
     beside: Feedback | None = None,
 ) -> Resolved:
-    """Propensities of every row of every part, by the kind that is asked for; `auto` takes the best there is a source for.
+    """Propensities of every row, by the kind that is asked for; `auto` takes the best there is a source for.
 
-    The first part decides, the source and the clip: the others (what is held out, what is valued) only follow. `lists` reads
-    the shown lists of the log; it is called only if a logging policy has to be fitted to them, and none was before. Without
-    `rows` the source is found and no propensity: a reward model needs none. `only_clicked`: those of the first part are wanted
-    where it has clicks. `beside`: other impressions of the same vocabulary, among which frequencies are counted where lists
-    hardly vary.
+    `lists` reads the shown lists of the log; it is called only if a logging policy has to be fitted to them, and none was
+    before. `wanted`: of all rows, of those with clicks, or none: the source alone, where beliefs are learned from. `beside`:
+    other impressions of the same vocabulary, among which frequencies are counted where lists hardly vary.
     Shapes: theta [K].
     """
-    for part in parts:
-        check_curve(part, theta)
-    chosen, reason = choose_propensity(kind, parts[0], logging_policy)
+    check_curve(log, theta)
+    chosen, reason = choose_propensity(kind, log, logging_policy)
     logger = logging_policy if chosen == "exact" and isinstance(logging_policy, TwoStagePolicy) else None
     fitted_lists = None
     if chosen == "fitted":
-        found = _fitted_before(logging_policy) or _fitted_now(parts[0], lists, kind, seed)
+        found = logging_policy if isinstance(logging_policy, FittedLogger) else _fitted_now(log, lists, kind, seed)
         logger, fitted_lists = found.policy, found.lists
-    used = parts if rows else ()
-    only_shown = knows_only_shown(chosen, parts[0])
-    rho_0 = tuple(
-        row_propensities(
-            part,
+    only_shown = knows_only_shown(chosen, log)
+    rho_0, minimum = np.zeros(0), 0.0
+    if wanted != "none":
+        rho_0 = row_propensities(
+            log,
             theta,
             chosen,
             logger,
             samples=samples,
             seed=seed,
-            only_clicked=only_clicked and part is parts[0],
+            only_clicked=wanted == "clicked",
             beside=beside if only_shown and chosen == "frequency" else None,
         )
-        for part in used
-    )
-    clicked = rho_0[0][parts[0].clicks > 0] if rows else np.zeros(0)
-    minimum = clip_minimum(clip, clicked, sum(part.N for part in parts))
+        minimum = clip_minimum(clip, rho_0[log.clicks > 0], log.N)
     minimum = max(minimum, FITTED_LEAST) if chosen == "fitted" else minimum
     return Resolved(
         unclipped=rho_0,
@@ -134,10 +123,6 @@ def resolve(
         only_shown=only_shown,
         fitted_lists=fitted_lists,
     )
-
-
-def _fitted_before(logging_policy: TwoStagePolicy | FittedLogger | None) -> FittedLogger | None:
-    return logging_policy if isinstance(logging_policy, FittedLogger) else None
 
 
 def _fitted_now(log: Feedback, lists: Callable[[], Lists] | None, kind: Asked, seed: int) -> FittedLogger:
@@ -291,36 +276,15 @@ def pairs_of(log: Feedback) -> NDArray[np.int64]:
     return log.query * np.int64(log.D) + log.item
 
 
-def clip(rho_0: Floats, minimum: float) -> Floats:
-    """Propensities clipped from below: max(rho_0, minimum).  Shapes: rho_0 [P] -> [P]."""
-    return np.maximum(rho_0, minimum)
-
-
 def clip_minimum(asked: Clip, clicked: Floats, N: float) -> float:
     """The number to which smaller propensities are raised.
 
-    "paper": min(10 / sqrt(N), 1); "quantile": so that the given share of the clicked rows is touched; "none"; or the number.
-    Shapes: clicked [n], the propensities of the clicked rows.
+    "paper": min(10 / sqrt(N), 1), which the authors use; "quantile": so that a small share of the clicked rows is touched;
+    "none".  Shapes: clicked [n], the propensities of the clicked rows.
     """
+    if asked not in get_args(Clip):
+        raise ConfigError(f"clip must be one of {', '.join(get_args(Clip))}; got {asked!r}.")
     if asked == "paper":
-        return paper_clip(N)
-    if asked == "quantile":
-        return quantile_clip(clicked, CLIP_QUANTILE)
-    if asked == "none":
-        return 0.0
-    if isinstance(asked, str) or not 0 <= asked < np.inf:
-        raise ConfigError(f"clip must be paper, quantile, none, or a number from 0 on; got {asked!r}.")
-    return float(asked)
-
-
-def paper_clip(N: float) -> float:
-    """The authors' clipping of propensities from below: min(10 / sqrt(N), 1)."""
-    return min(10 / float(np.sqrt(N)), 1.0)
-
-
-def quantile_clip(rho_0: Floats, share: float) -> float:
-    """The clip that touches the given share of the propensities above 0.  Shapes: rho_0 [P]."""
-    if not 0 <= share <= 1:
-        raise ConfigError(f"expected a share from 0 to 1 of the propensities to clip; got {share}.")
-    positive = rho_0[rho_0 > 0]
-    return float(np.quantile(positive, share)) if len(positive) else 0.0
+        return min(10 / float(np.sqrt(N)), 1.0)
+    positive = clicked[clicked > 0]
+    return float(np.quantile(positive, CLIP_QUANTILE)) if asked == "quantile" and len(positive) else 0.0

@@ -18,11 +18,9 @@ from tandemrank.offpolicy.propensities import Asked, FittedLogger
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Curve = Literal["reciprocal", "dcg"]
-RewardSource = Literal["beliefs", "item-rate"] | RewardModel
-REWARDS = ("beliefs", "item-rate")
 LOWEST_LEVEL, HIGHEST_LEVEL = 0.5, 0.999999
 
-MOST_DRAWS = 10**7  # samples or replicates: more is a slip
+MOST_DRAWS = 10**7  # samples: more is a slip
 
 
 @dataclass(frozen=True)
@@ -31,35 +29,33 @@ class Question:
 
     - `examination`: the curve theta, the chance that a rank is looked at: "reciprocal" 1/k, "dcg" 1/log2(k+1), or a number
       for each rank, as `examine` finds them.
-    - `estimator`: see `offpolicy.estimators`; "doubly_robust" uses a reward model, cross-fitted. "auto" takes the
-      one with the least measured error (docs/decisions.md): "doubly_robust" where propensities are counted, or a reward model
-      or a log for it is given; else "ips" where they are fitted, corrected by what the log shows (`calibration`), and
-      "beta_ips" where they are known, exact or logged.
+    - `estimator`: see `offpolicy.estimators`. "auto" takes the one with the least measured error (docs/decisions.md):
+      "doubly_robust" where a reward model is given; else "beta_ips" where propensities are known, exact or logged, and "ips"
+      where they are counted or fitted (then corrected by what the log shows, `calibration`).
     - `propensity`: "auto" takes the best there is a source for: "exact" if the `logging_policy` is given, "logged" if the
       log has a column of them, "frequency" if the logger always shows the same, or queries are few and their items shown
       often, else "fitted" to the lists of the log. A `logging_policy` that was fitted before is a `FittedLogger`.
-    - `reward_log`: impressions that are not in the log, for the reward model to learn from, in the same vocabulary; without
-      it the log itself is cut into folds. Where lists hardly vary frequencies are counted there, and corrected here.
-    - `samples` of the race for each exposure, `replicates` of the bootstrap, `level` of interval and bound.
+    - `other_log`: impressions of the same logger that are not in the log, in the same vocabulary: fitted propensities are
+      checked by them, and where lists hardly vary frequencies are counted there and corrected here.
+    - `samples` of the race for each exposure, `level` of interval and bound.
     - `independent`: what a bound takes one by one: "impressions", the default where every list was drawn anew, for a bound
       about the log's own impressions; "queries" for one about other queries like them, whatever the impressions of one have
       in common.
     - `engine`: what reads the log, as in `logs.read`; the same bits either way.
-    - `reward`: the reward model, "item-rate", "beliefs" (clicks and non-clicks, with memory), or one that was fitted to other
-      impressions in the vocabulary of the log.
+    - `reward`: a reward model, such as the beliefs of `learn`, that was fitted to other impressions in the vocabulary of the
+      log; "doubly_robust" needs one.
     """
 
     examination: Curve | ArrayLike = "reciprocal"
     estimator: Estimator = "auto"
     propensity: Asked = "auto"
     logging_policy: TwoStagePolicy | FittedLogger | None = None
-    reward_log: Feedback | None = None
+    other_log: Feedback | None = None
     samples: int = 20
-    replicates: int = 1000
     level: float = 0.95
     seed: int = 0
     engine: Engine = "local"
-    reward: RewardSource = "item-rate"
+    reward: RewardModel | None = None
     independent: Independent | None = None
 
     def __post_init__(self) -> None:
@@ -73,22 +69,26 @@ class Question:
         for name in ("estimator", "propensity", "engine"):
             of_kind(name, getattr(self, name), str)
         check_engine(self.engine)
-        if not isinstance(self.reward, RewardModel) and self.reward not in REWARDS:
-            raise ConfigError(f"reward must be one of {', '.join(REWARDS)}, or a reward model; got {self.reward!r}.")
-        if self.reward != "item-rate" and self.estimator not in ("auto", "doubly_robust"):
+        if self.estimator not in get_args(Estimator):
+            raise ConfigError(f"estimator must be one of {', '.join(get_args(Estimator))}; got {self.estimator!r}.")
+        if not isinstance(self.reward, RewardModel | None):
+            raise ConfigError(f"reward must be a reward model, as the beliefs of `learn` are; got {self.reward!r:.60}.")
+        if self.reward is not None and self.estimator not in ("auto", "doubly_robust"):
             raise ConfigError(
                 f"the estimator {self.estimator} uses no reward model: leave `reward` out, or take doubly_robust."
             )
+        if self.reward is None and self.estimator == "doubly_robust":
+            raise ConfigError("doubly_robust needs a reward model: give `reward`, or take another estimator.")
         if not isinstance(self.logging_policy, TwoStagePolicy | FittedLogger | None):
             raise ConfigError(
                 f"logging_policy must be a TwoStagePolicy or a FittedLogger; got {self.logging_policy!r}. Load a saved policy "
                 "first."
             )
-        if not isinstance(self.reward_log, Feedback | None):
-            raise ConfigError(f"reward_log must be Feedback, as `logs.read` gives it; got {self.reward_log!r}.")
+        if not isinstance(self.other_log, Feedback | None):
+            raise ConfigError(f"other_log must be Feedback, as `logs.read` gives it; got {self.other_log!r}.")
         if self.independent not in (None, *get_args(Independent)):
             raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; got {self.independent!r}.")
-        for name, least in (("samples", 1), ("replicates", 100), ("seed", 0)):
+        for name, least in (("samples", 1), ("seed", 0)):
             value = getattr(self, name)
             most = 2**63 - 1 if name == "seed" else MOST_DRAWS
             if not isinstance(value, Integral) or not least <= int(value) <= most:

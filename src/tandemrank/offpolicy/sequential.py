@@ -1,16 +1,18 @@
-"""Bounds that may be looked at after every impression, of two arms of live traffic.
+"""Bounds that may be looked at after every impression, of two policies that are live.
 
 The wealth of `bounds.betting` is a martingale if all terms have the same expectation given the past (a supermartingale if
 none has more than u), so with probability 1 - delta it *never* exceeds 1 / delta: stopping when the numbers look good is
-allowed. Two arms: impression t is given to the new pair with chance p, whatever happened before, and gets C_t clicks,
+allowed. Two arms: impression t is given to the new policy with chance p, whatever happened before, and gets C_t clicks,
 
-    Z_t = (C_t - m) / p  if it went to the new pair,   -(C_t - m) / (1 - p)  if to the old one,
+    Z_t = (C_t - m) / p  if it went to the new policy,   -(C_t - m) / (1 - p)  if to the old one,
 
 whose expectation is the difference of the two, for every m fixed beforehand; near the usual clicks per impression it takes
-out most of the noise. Clicks are whole numbers up to K, so counts hold everything: an update costs O(1) per impression, and
+out most of the noise. Two policies in one list (`Credits`): Z_t is the clicks on the items of the new one minus those on the
+items of the old. Clicks are whole numbers up to K, so counts hold everything: an update costs O(1) per impression, and
 the interval of any moment is exact.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,49 +26,25 @@ from tandemrank.offpolicy.bounds import Stakes, Terms
 Counts = Sequence[int] | NDArray[np.integer]
 
 
-@dataclass(frozen=True)
-class ShareCounts:
-    """Counts of impressions while the new pair had this share of the traffic.  Shapes: counts [2, K + 1], new first."""
+class LiveDifference(ABC):
+    """New minus old in clicks per impression while both policies are live, bounded at any time.
 
-    share: float
-    counts: NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class TwoArms:
-    """Live traffic split at random between a new pair and the old: the difference in clicks per impression, at any time.
-
-    `most`: the clicks that an impression can get (K; more are refused). `centre`: m above, fixed beforehand, best the clicks
-    per impression that are usual. `stakes` bet on "better", `against` on "worse" (`stakes_against_a_loss`); both are fixed
-    beforehand. The share may change with time, as long as chance decides about each impression.
-    Assumes that the difference does not depend on the time; if it does, `low > 0` still rules out "never better".
+    `most`: the clicks that an impression can get (K). `stakes` bet on "better", `against` on "worse"; both are fixed
+    beforehand. Assumes that the difference does not depend on the time; if it does, `low > 0` still rules out "never better".
     """
 
     most: int
-    centre: float = 0.0
-    shares: tuple[ShareCounts, ...] = ()
-    stakes: Stakes = field(default_factory=bounds.spread_stakes)
-    against: Stakes = field(default_factory=bounds.spread_stakes)
-
-    def __post_init__(self) -> None:
-        """The centre is a possible number of clicks."""
-        if self.most < 1 or not 0 <= self.centre <= self.most:
-            raise ConfigError(f"expected most >= 1 and 0 <= centre <= most; got {self.most} and {self.centre}.")
-
-    def update(self, new: Counts, old: Counts, share: float) -> "TwoArms":
-        """More impressions, by the clicks that each got; `share`: the chance of the new pair.  Shapes: new [n], old [m]."""
-        if not 0 < share < 1:
-            raise ConfigError(f"the share of the new policy must be above 0 and below 1; got {share}.")
-        counts = np.stack([self._counted(arm) for arm in (new, old)])
-        kept = [s for s in self.shares if s.share != share]
-        before = [s.counts for s in self.shares if s.share == share]
-        return replace(self, shares=(*kept, ShareCounts(share, sum(before, start=counts))))
+    stakes: Stakes
+    against: Stakes
 
     @property
+    @abstractmethod
     def impressions(self) -> tuple[int, int]:
-        """Of the new pair and of the old."""
-        new, old = (int(sum(s.counts[arm].sum() for s in self.shares)) for arm in (0, 1))
-        return new, old
+        """Of the new policy and of the old."""
+
+    @abstractmethod
+    def _terms(self) -> list[Terms]:
+        """Values of Z whose mean is the difference, with how often each was seen; those that share a floor together."""
 
     @property
     def difference(self) -> float:
@@ -99,6 +77,55 @@ class TwoArms:
         low = self._lower(parts, mean, level, self.stakes)
         return low, -self._lower([part.mirrored() for part in parts], -mean, level, self.against)
 
+    def _lower(self, parts: list[Terms], mean: float, level: float, stakes: Stakes) -> float:
+        least, floor = -float(self.most), min((part.floor for part in parts), default=0.0)
+        if not parts or mean + floor <= 0:
+            return least
+        return max(bounds.root(lambda u: _log_wealth(parts, u, stakes), mean, floor, level), least)
+
+
+@dataclass(frozen=True)
+class ShareCounts:
+    """Counts of impressions while the new policy had this share of the traffic.  Shapes: counts [2, K + 1], new first."""
+
+    share: float
+    counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TwoArms(LiveDifference):
+    """Live traffic split at random between a new policy and the old: the difference in clicks per impression, at any time.
+
+    More clicks than `most` are refused. `centre`: m above, fixed beforehand, best the clicks per impression that are usual.
+    The share may change with time, as long as chance decides about each impression. See `stakes_against_a_loss`.
+    """
+
+    most: int
+    centre: float = 0.0
+    shares: tuple[ShareCounts, ...] = ()
+    stakes: Stakes = field(default_factory=bounds.spread_stakes)
+    against: Stakes = field(default_factory=bounds.spread_stakes)
+
+    def __post_init__(self) -> None:
+        """The centre is a possible number of clicks."""
+        if self.most < 1 or not 0 <= self.centre <= self.most:
+            raise ConfigError(f"expected most >= 1 and 0 <= centre <= most; got {self.most} and {self.centre}.")
+
+    def update(self, new: Counts, old: Counts, share: float) -> "TwoArms":
+        """More impressions, by the clicks that each got; `share`: the chance of the new policy.  Shapes: new [n], old [m]."""
+        if not 0 < share < 1:
+            raise ConfigError(f"the share of the new policy must be above 0 and below 1; got {share}.")
+        counts = np.stack([self._counted(arm) for arm in (new, old)])
+        kept = [s for s in self.shares if s.share != share]
+        before = [s.counts for s in self.shares if s.share == share]
+        return replace(self, shares=(*kept, ShareCounts(share, sum(before, start=counts))))
+
+    @property
+    def impressions(self) -> tuple[int, int]:
+        """Of the new policy and of the old."""
+        new, old = (int(sum(s.counts[arm].sum() for s in self.shares)) for arm in (0, 1))
+        return new, old
+
     def _terms(self) -> list[Terms]:
         """Z of each share and number of clicks, with how often it came."""
         clicks = np.arange(self.most + 1) - self.centre
@@ -109,17 +136,40 @@ class TwoArms:
             parts.append(Terms(values, np.ones(len(values)), -float(values.min()), float(values.max()), times))
         return [part for part in parts if len(part)]
 
-    def _lower(self, parts: list[Terms], mean: float, level: float, stakes: Stakes) -> float:
-        least, floor = -float(self.most), min((part.floor for part in parts), default=0.0)
-        if not parts or mean + floor <= 0:
-            return least
-        return max(bounds.root(lambda u: _log_wealth(parts, u, stakes), mean, floor, level), least)
-
     def _counted(self, arm: Counts) -> NDArray[np.int64]:
         clicks = np.asarray(arm, np.int64)
         if clicks.min(initial=0) < 0 or clicks.max(initial=0) > self.most:
             raise InputError(f"expected 0 to {self.most} clicks per impression; got {clicks.min()} to {clicks.max()}.")
         return np.bincount(clicks, minlength=self.most + 1).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Credits(LiveDifference):
+    """Both policies in one list: the clicks on items of the new one minus those on items of the old, Z in [-K, K].
+
+    `counts`: how often each Z was seen, from -K on; empty where nothing was.
+    """
+
+    most: int
+    counts: tuple[int, ...] = ()
+    stakes: Stakes = field(default_factory=bounds.spread_stakes)
+    against: Stakes = field(default_factory=bounds.spread_stakes)
+
+    def update(self, Z: Counts) -> "Credits":
+        """More lists, by their Z.  Shapes: Z [n]."""
+        found = np.bincount(np.asarray(Z, np.int64) + self.most, minlength=2 * self.most + 1)
+        return replace(self, counts=tuple((found + (self.counts or 0)).tolist()))
+
+    @property
+    def impressions(self) -> tuple[int, int]:
+        """Every list is of both policies."""
+        return sum(self.counts), sum(self.counts)
+
+    def _terms(self) -> list[Terms]:
+        if not any(self.counts):
+            return []
+        values, K = np.arange(-self.most, self.most + 1, dtype=np.float64), float(self.most)
+        return [Terms(values, np.ones(len(values)), K, K, np.array(self.counts, np.float64))]
 
 
 def _log_wealth(parts: list[Terms], u: float, stakes: Stakes) -> float:
@@ -128,7 +178,7 @@ def _log_wealth(parts: list[Terms], u: float, stakes: Stakes) -> float:
 
 
 def stakes_against_a_loss(most: int, usual: float, share: float, *, loss: float = 0.5) -> Stakes:
-    """Stakes that find soon that the new pair loses this part of the usual clicks, and in the end whatever it loses.
+    """Stakes that find soon that the new policy loses this part of the usual clicks, and in the end whatever it loses.
 
     The best fraction is about floor E[-Z] / E[Z^2], with the variance of counts of rare clicks: their mean.
     """

@@ -1,6 +1,5 @@
-"""How sure an estimate is, for other impressions of the same queries, or for other queries like these (the bootstrap).
+"""How sure an estimate is, for other impressions of the same queries: their noise, that of the races, and a fit's error.
 
-Few queries, one constant query above all, are no sample of others: only the first can be said of them.
 And a value under other examination curves: those within the curve's own error, steeper and flatter ones.
 """
 
@@ -11,41 +10,23 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from tandemrank._base.files import regular
 from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
-from tandemrank.offpolicy.estimators import Estimate, Floats
+from tandemrank.offpolicy.estimators import Floats
 
-RESAMPLED = 2**22  # queries drawn at once by the bootstrap: 32 MB
 FEW_QUERIES = 30  # fewer are no sample of others
 # How far a value is off, as a share of what its own list is among those that a query's tastes were fitted to: found on logs of
 # the independent simulator, other ones than those that judge it (docs/own-logs.md).
 OWN = 0.2
 
 
-def bootstrap(
-    estimates: Sequence[Estimate], logged: NDArray[np.bool_], *, replicates: int = 1000, seed: int = 0
-) -> Floats:
-    """The values that other samples of queries would have given: logged queries drawn with replacement, whole.
-
-    The draws depend on the seed and on the number of logged queries alone, so all estimates of one log see the same ones and
-    their differences are paired.  Shapes: m estimates of [Q], logged [Q] -> [replicates, m], NaN where a draw says nothing.
-    """
-    columns = np.stack([x[logged] for part in estimates for x in (part.numerator, part.denominator)], axis=1)
-    n, rng = len(columns), np.random.default_rng(seed)
-    sums = np.empty((replicates, columns.shape[1]))
-    step = max(1, RESAMPLED // max(n, 1))
-    for first in range(0, replicates, step):
-        rows = min(step, replicates - first)
-        drawn = rng.integers(n, size=(rows, n)) + np.arange(rows)[:, None] * n
-        times = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
-        sums[first : first + rows] = times @ columns
-    top, bottom = sums[:, ::2], sums[:, 1::2]
-    values: Floats = np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom > 0)
-    return values
+def normal_interval(value: float, error: float, level: float) -> tuple[float, float]:
+    """The value and its standard error on both sides, as often as the level asks for."""
+    wide = float(ndtri((1 + level) / 2)) * error
+    return value - wide, value + wide
 
 
 def impression_covariance(weights: Sequence[Floats], log: Feedback, *, most: float) -> Floats:
@@ -108,21 +89,6 @@ def exposure_variance(weights: Floats, error: Floats | None, rho: Floats, log: F
     first = np.flatnonzero((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0))
     relative = np.divide(np.nan_to_num(error), rho, out=np.zeros_like(rho), where=rho > 0)[first]
     return float(np.square(np.add.reduceat(weights * log.clicks, first) * relative).sum() / max(log.N, 1.0) ** 2)
-
-
-def percentile_interval(draws: Floats, level: float) -> tuple[float, float]:
-    """The middle `level` of the draws that say something; NaN if none does.  Shapes: draws [replicates]."""
-    known = draws[~np.isnan(draws)]
-    if not len(known):
-        return float("nan"), float("nan")
-    low, high = np.quantile(known, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
-
-
-def share_of_wins(draws: Floats) -> float:
-    """The share above 0 of the draws of a difference that say something; NaN if none does.  Shapes: draws [replicates]."""
-    known = draws[~np.isnan(draws)]
-    return float((known > 0).mean()) if len(known) else float("nan")
 
 
 DRAWS = 20
@@ -194,15 +160,6 @@ class Sensitivity:
     interval_with_curve: tuple[float, float]
     curve_error: float
     by_steepness: tuple[Steepness, ...]
-
-
-def combine(draws: Floats, value: float, shifted: Floats, level: float, *, seed: int = 0) -> tuple[float, float]:
-    """The interval over both kinds of error: each draw of queries with the shift of a curve drawn at random.
-
-    Shapes: draws [replicates], of the value; shifted [n], the value under other curves.
-    """
-    which = np.random.default_rng(seed).integers(len(shifted), size=len(draws))
-    return percentile_interval(draws + (shifted - value)[which], level)
 
 
 def steeper(theta: Floats, steepness: float) -> Floats:

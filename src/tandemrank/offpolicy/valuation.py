@@ -2,7 +2,7 @@
 
 estimate(policy, log, ...)          value, interval, lower bound, diagnostics, a verdict in words
 compare(new, old, log, ...)         the paired difference of two policies, or of a policy and production
-estimate_all(sides, log, Question)  several at once: the log is read once, every side sees the same draws
+estimate_all(sides, log, Question)  several at once: the log is read once, every side sees the same races
 
 A value is made in four steps: what the log says (`evidence`), how the policy spreads its attention (`exposure`), fitted
 propensities corrected for it (`calibration`), and the estimate with what is said of it (`judged`).
@@ -39,7 +39,6 @@ from tandemrank.offpolicy.values import (
     few_queries,
     production,
     unit_of,
-    with_uncertainty,
 )
 from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, worst
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -63,7 +62,7 @@ def estimate(policy: Side, log: Source | Feedback, question: Question | None = N
 def compare(
     new: Side, old: Side, log: Source | Feedback, question: Question | None = None, **switches: Any
 ) -> Comparison:
-    """How many more clicks per impression the new side would get than the old, by the same draws of queries.
+    """How many more clicks per impression the new side would get than the old, by the same races.
 
     A side is a policy, which draws its lists; `MostLikely(policy)`, which always shows the most likely one; or "production":
     the policy that drew the log, whose value is the clicks of the log itself. `log` and how to ask: as in `estimate`.
@@ -74,7 +73,7 @@ def compare(
 def estimate_all(
     sides: Sequence[Side], log: Source | Feedback, question: Question, progress: Tell | None = None
 ) -> tuple[Value, ...]:
-    """The value of each side. The log is read and its propensities are found once, and all see the same draws of queries.
+    """The value of each side. The log is read and its propensities are found once, and all see the same races.
 
     Any two of the values can be compared with `comparison.compare_values`. `progress` hears how many of how many queries are
     done, those of all policies added up.
@@ -87,13 +86,13 @@ def estimate_all(
     read = read.of_known_queries(_policies(shown, question))
     if not shown:
         sample = sample_of(read.whole, question, None)
-        return with_uncertainty([production(read.whole, sample) for _ in sides])
+        return tuple(production(read.whole, sample) for _ in sides)
     theta = curve_of(read.whole, [_policy(side) for side in shown], question)
     evidence = gather(read, theta, question)
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
     found = [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
-    return with_uncertainty([_saying(_saying(one, strangers), read.left_out) for one in found])
+    return tuple(_saying(one, strangers, read.left_out) for one in found)
 
 
 def _is_production(side: object) -> bool:
@@ -115,34 +114,32 @@ def sensitivity_of(
     first = gather(read, curve.theta, question)
     known = first.propensities
     sample = sample_of(read.whole, question, known.kind)
-    [value] = with_uncertainty(
-        [_saying(_saying(one, strangers), read.left_out) for one in _valued([policy], first, question, sample)]
-    )
+    [found] = _valued([policy], first, question, sample)
+    value = _saying(found, strangers, read.left_out)
     logger: TwoStagePolicy | FittedLogger | None = known.logger
     if known.logger is not None and known.fitted_lists is not None:
         logger = FittedLogger(known.logger, known.fitted_lists)
-    again = replace(question, propensity=known.kind, logging_policy=logger, estimator=first.estimator)
+    again = replace(question, propensity=known.kind, logging_policy=logger)
 
     def under(theta: Floats) -> float:
-        [found] = _valued([policy], gather(read, theta, again, first.parts), again, sample)
+        [found] = _valued([policy], gather(read, theta, again), again, sample)
         return found.value
 
     shifted = np.array([under(theta) for theta in curve.draws(seed=derive(question.seed, "curves"))])
     live = production(read.whole, sample).value
     rows = [(eta, under(uncertainty.steeper(curve.theta, eta))) for eta in uncertainty.STEEPNESS]
-    interval = uncertainty.combine(value.draws, value.value, shifted, question.level, seed=question.seed)
+    error = float(np.hypot(value.standard_error, shifted.std()))
+    interval = uncertainty.normal_interval(float(shifted.mean()), error, question.level)
     table = tuple(uncertainty.Steepness(eta, found, found - live) for eta, found in rows)
     return value, Sensitivity(interval, float(shifted.std()), table)
 
 
 def sample_of(log: Feedback, question: Question, propensity: str | None) -> Sample:
-    """What the draws of a log are; `propensity`: the kind that values policies on it, None if only production is valued."""
+    """What intervals and bounds are about; `propensity`: the kind that values policies, None if only production is valued."""
     return Sample(
         queries=int((log.impressions > 0).sum()),
         impressions=log.N,
-        replicates=question.replicates,
         level=question.level,
-        seed=question.seed,
         independent=question.independent or unit_of(log, propensity),
     )
 
@@ -182,16 +179,16 @@ def _policies(sides: Sequence[Shown], asked: Question) -> list[TwoStagePolicy]:
     return [*map(_policy, sides), *([] if drew is None else [drew])]
 
 
-def _saying(value: Value, words: str | None) -> Value:
-    """The value with one more thing to know."""
-    return value if words is None else replace(value, reasons=(*value.reasons, words))
+def _saying(value: Value, *more: str | None) -> Value:
+    """The value with more to know."""
+    return replace(value, reasons=(*value.reasons, *(words for words in more if words is not None)))
 
 
 def _valued(
     sides: Sequence[Shown], evidence: LogEvidence, asked: Question, sample: Sample, progress: Tell | None = None
 ) -> list[Value]:
-    """Every policy with its estimate, its diagnostics and its verdict, before its uncertainty. All see the same races."""
-    seed, rewards = derive(asked.seed, "exposure"), [reward for _, reward in evidence.parts]
+    """Every policy with its estimate, its diagnostics and its verdict. All see the same races."""
+    seed = derive(asked.seed, "exposure")
     seen = fingerprint([evidence.log])
     found, drawn = [], dict[int, Exposure]()
     for number, side in enumerate(sides):
@@ -199,7 +196,7 @@ def _valued(
             side,
             evidence.log,
             evidence.theta,
-            rewards,
+            evidence.reward,
             samples=asked.samples,
             seed=seed,
             drawn=drawn.get(id(_policy(side))) if isinstance(side, MostLikely) else None,
@@ -237,24 +234,24 @@ def _correction(side: Shown, exposure: Exposure, evidence: LogEvidence, asked: Q
     log, theta, used = evidence.log, evidence.theta, evidence.propensities
     races = races_for(side, asked.samples, int((log.impressions > 0).sum()))
     seed = derive(asked.seed, "exposure of drawn")
-    rho = exposure_on(side, evidence.expected.pairs, theta, (), samples=races, seed=seed).rho
+    rho = exposure_on(side, evidence.expected.pairs, theta, samples=races, seed=seed).rho
     fine, coarse = (
-        calibrated(used.unclipped[0], exposure.rho, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2)
+        calibrated(used.unclipped, exposure.rho, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2)
     )
     more, clip = 1.0, used.clip
-    if used.kind == "fitted" and asked.reward_log is not None:
-        more = excess(estimators.safe_ratio(exposure.rho, fine, log.shown), fine, log, asked.reward_log, theta)
+    if used.kind == "fitted" and asked.other_log is not None:
+        more = excess(estimators.safe_ratio(exposure.rho, fine, log.shown), fine, log, asked.other_log, theta)
     if used.kind == "fitted":  # what was clicked against all odds says that a fit is wrong there
         clip = max(clip, propensities.clip_minimum("quantile", fine[log.clicks > 0], log.N))
     return Correction(fine, np.maximum(coarse, clip), clip, more)
 
 
 def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction: Correction | None = None) -> Value:
-    """One policy by its exposures: the estimate, what it rests on and what is said of it, before its uncertainty."""
+    """One policy by its exposures: the estimate, what it rests on and what is said of it."""
     log, used = evidence.log, evidence.propensities
     if correction is not None:
-        used = replace(used, unclipped=(correction.rho_0,), clip=correction.clip)
-    diagnostics = diagnose(log, used.rho_0[0], used.raised[0], exposure, evidence.theta)
+        used = replace(used, unclipped=correction.rho_0, clip=correction.clip)
+    diagnostics = diagnose(log, used.rho_0, used.unclipped < used.clip, exposure, evidence.theta)
     verdict, reasons = judge(
         diagnostics,
         fitted_lists=used.fitted_lists,
@@ -263,8 +260,8 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
     )
     off = (0.0, 0.0)
     if correction is not None:  # of clicks
-        used = replace(used, unclipped=(correction.excess * used.unclipped[0],))
-    ips = estimators.ips(exposure.rho, used.rho_0[0], log)
+        used = replace(used, unclipped=correction.excess * used.unclipped)
+    ips = estimators.ips(exposure.rho, used.rho_0, log)
     if correction is not None:
         coarse = estimators.ips(exposure.rho, correction.excess * correction.coarser, log)
         off = misfit(ips.value, coarse.value, used.fitted_lists)
@@ -272,7 +269,7 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
     cases = identified(ips, exposure, log, value=found.value)
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
-    weights = estimators.safe_ratio(exposure.rho, used.rho_0[0], log.shown)
+    weights = estimators.safe_ratio(exposure.rho, used.rho_0, log.shown)
     return Value(
         log=log,
         sample=sample,
@@ -285,9 +282,9 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
         propensity_reason=used.reason,
         diagnostics=diagnostics,
         identified=cases,
-        ceiling_terms=ceiling_terms(exposure.rho, used.unclipped[0], log, len(evidence.theta)),
+        ceiling_terms=ceiling_terms(exposure.rho, used.unclipped, log, len(evidence.theta)),
         weights=weights,
-        old_weights=estimators.safe_ratio(exposure.rho, used.unclipped[0], log.shown),
+        old_weights=estimators.safe_ratio(exposure.rho, used.unclipped, log.shown),
         exposure_variance=exposure_variance(weights, exposure.error, exposure.rho, log),
         misfit=off,
     )

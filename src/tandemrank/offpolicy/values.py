@@ -2,54 +2,43 @@
 
 Everything here is about clicks per impression over a log's queries, each as often as it came. An interval and a bound are by
 default about these queries: what other impressions of them would have given (`uncertainty.impression_covariance`,
-`impression_bound`); and by wish about queries as a sample, what others like them would have (`uncertainty.bootstrap`,
-`bounds`).
+`bounds.ImpressionSums`); and by wish about queries as a sample, what others like them would have (`Estimate.standard_error`,
+`bounds.Terms`). Intervals are normal: over queries they hold as often as the bootstrap's did (docs/decisions.md).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
+from tandemrank.logs.description import drawn_anew
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.variety import drawn_anew
-from tandemrank.offpolicy import bounds, impression_bound
+from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.diagnostics import Diagnostics, Identified
 from tandemrank.offpolicy.estimators import Estimate, by_query
-from tandemrank.offpolicy.uncertainty import (
-    FEW_QUERIES,
-    bootstrap,
-    impression_covariance,
-    misfit_variance,
-    percentile_interval,
-)
+from tandemrank.offpolicy.uncertainty import FEW_QUERIES, impression_covariance, misfit_variance, normal_interval
 from tandemrank.offpolicy.verdicts import Verdict
 
 Floats = NDArray[np.float64]
 Production = Literal["production"]
 PRODUCTION: Production = "production"  # the policy that drew the log
-NORMAL = 1  # a stream of its own: other draws of the same seed are not these
 # Weighted clicks and nothing else (production's, too): the noise over impressions is theirs. Other estimators take noise away.
 WEIGHTED = (None, "ips")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Which queries the bootstrap draws: values of one sample can be compared, draw by draw.
+    """What an interval and a bound are about: values of one sample can be compared.
 
-    `queries` and `impressions` of the log, `replicates` and `seed` of the draws, the `level` of interval and bound, and what
-    they take as `independent`.
+    `queries` and `impressions` of the log, the `level` of interval and bound, and what they take as `independent`.
     """
 
     queries: int
     impressions: float
-    replicates: int
     level: float
-    seed: int
     independent: Independent
 
 
@@ -65,11 +54,7 @@ class Value:
     the `log`, and `old_weights` without a clip. `exposure_variance`: of the value, by what is not known of the exposures, and
     `misfit`: how far it may be off by what is not known of a fitted logger; an interval over impressions has both.
 
-    The rest is `with_uncertainty`'s. `interval`: over impressions of these queries, or over queries by the bootstrap, as
-    `sample.independent` says (fewer than 30 queries are no sample of others: over impressions); `over_queries`: the latter in
-    any case. `lower_bound`: the value exceeds it with the same probability however short the log is.
-    Shapes: weights, old_weights [P]; draws [replicates], the values of other samples of impressions or queries; query_draws
-    [replicates], of queries.
+    Shapes: weights, old_weights [P].
     """
 
     log: Feedback
@@ -88,26 +73,43 @@ class Value:
     old_weights: Floats = field(default_factory=lambda: np.zeros(0))
     exposure_variance: float = 0.0
     misfit: tuple[float, float] = (0.0, 0.0)
-    standard_error: float = float("nan")
-    interval: tuple[float, float] = (float("nan"), float("nan"))
-    lower_bound: float = float("nan")
-    draws: Floats = field(default_factory=lambda: np.zeros(0))
-    query_draws: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
     def value(self) -> float:
         """Clicks per impression."""
         return self.estimate.value
 
+    @cached_property
+    def standard_error(self) -> float:
+        """Over other impressions of these queries, or over queries, as `sample.independent` says; few queries are no sample."""
+        if not over_impressions(self):
+            return self.estimate.standard_error
+        unknown = self.exposure_variance + misfit_variance(self.misfit)
+        weighted = self.estimator in WEIGHTED
+        return impression_error(self.weights, self.log, self.estimate.standard_error, unknown, weighted=weighted)
+
     @property
-    def bound_method(self) -> str:
-        """Of the lower bound, over impressions as over queries."""
-        return "betting"
+    def interval(self) -> tuple[float, float]:
+        """By that error."""
+        return self._within(self.standard_error)
 
     @property
     def over_queries(self) -> tuple[float, float]:
-        """The interval that takes queries as a sample."""
-        return percentile_interval(self.query_draws, self.sample.level)
+        """The interval that takes queries as a sample, where they are enough for one."""
+        return self.interval if few_queries(self.log) else self._within(self.estimate.standard_error)
+
+    def _within(self, error: float) -> tuple[float, float]:
+        """Clicks are not negative; an estimate that takes noise away may be."""
+        low, high = normal_interval(self.value, error, self.sample.level)
+        return max(low, 0.0), max(high, 0.0)
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """The value exceeds it with the probability of the level, however short the log is."""
+        rests_on: bounds.Terms | bounds.ImpressionSums = self.terms
+        if self.sample.independent == "impressions":
+            rests_on = bounds.value_sums(self.weights, self.log, most=most_clicks(self.log))
+        return max(0.0, rests_on.lower_bound(self.sample.level))
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
@@ -117,7 +119,6 @@ class Value:
             "interval",
             "over_queries",
             "lower_bound",
-            "bound_method",
             "verdict",
             "reasons",
             "propensity",
@@ -174,45 +175,6 @@ def few_queries(log: Feedback) -> bool:
 def over_impressions(value: Value) -> bool:
     """Whether intervals are over impressions."""
     return value.sample.independent == "impressions" or few_queries(value.log)
-
-
-def with_uncertainty(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Values of one sample with their intervals and bounds, all by the same draws of queries."""
-    log, sample = values[0].log, values[0].sample
-    estimates = [value.estimate for value in values]
-    draws = bootstrap(estimates, log.impressions > 0, replicates=sample.replicates, seed=sample.seed).T
-    return tuple(_with_interval(value, drawn) for value, drawn in zip(values, draws, strict=True))
-
-
-def _with_interval(value: Value, drawn: Floats) -> Value:
-    """Shapes: drawn [replicates], over queries."""
-    error, draws = value.estimate.standard_error, drawn
-    if over_impressions(value):
-        unknown = value.exposure_variance + misfit_variance(value.misfit)
-        error = impression_error(value.weights, value.log, error, unknown, weighted=value.estimator in WEIGHTED)
-        draws = value.value + error * normal_draws(value.sample)
-    low, high = percentile_interval(draws, value.sample.level)
-    return replace(
-        value,
-        standard_error=error,
-        interval=(max(low, 0.0), high),
-        lower_bound=max(0.0, _lower_bound(value)),
-        draws=draws,
-        query_draws=draws if few_queries(value.log) else drawn,  # few are no sample
-    )
-
-
-def _lower_bound(value: Value) -> float:
-    if value.sample.independent == "queries":
-        return bounds.betting(value.terms, value.sample.level)
-    sums = impression_bound.value_sums(value.weights, value.log, most=most_clicks(value.log))
-    return impression_bound.lower_bound(sums, value.sample.level)
-
-
-def normal_draws(sample: Sample) -> Floats:
-    """Standard normal draws, its quantiles in random order, the same for all values of a sample.  Shapes: -> [replicates]."""
-    quantiles = ndtri((np.arange(sample.replicates) + 0.5) / sample.replicates)
-    return np.random.default_rng((sample.seed, NORMAL)).permutation(quantiles)
 
 
 def impression_error(weights: Floats, log: Feedback, by_query: float, exposures: float, *, weighted: bool) -> float:

@@ -2,8 +2,8 @@
 
 from enum import StrEnum
 
+from tandemrank.logs.description import CARE_LISTS, REFUSE_LISTS
 from tandemrank.logs.pairs import Contradiction
-from tandemrank.logs.variety import CARE_LISTS, REFUSE_LISTS
 from tandemrank.offpolicy.diagnostics import Diagnostics
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 

@@ -1,11 +1,10 @@
 """What scores items and shows lists: scorers, features, and the two stages as one policy.
 
-- `scorers`: what scores items: matrix factorisation, given scores; truncated SVD
+- `scorers`: what scores items: matrix factorisation, given scores
 - `features`: tables of features as numbers, and the encoder that remembers how
-- `retrieval`: a light generator: products, and a list of each query merged in after retrieval
-- `memory`: what is remembered of single pairs that were shown, and a scorer with a memory
+- `memory`: what is remembered of single pairs; any scorer with a memory, and a light generator with a list of each query
 - `candidates`: a policy whose re-ranker sees candidates only, for any number of items; exact retrieval
-- `own`: models of one's own: `Ranker` and `Generator`, saved by their constructor's `arguments`
+- `own`: models of one's own: `Ranker` and `Generator`, saved by their constructor's arguments
 - `storage`: saved policies: a folder that is checked before it is believed
 - `two_stage`: `TwoStagePolicy`: both stages as one
 - `outside`: any outside system as a policy, from its scores

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from tandemrank._base.random import mix
 from tandemrank.errors import PolicyError
-from tandemrank.gradients import lazy_race, products, race, sparse_race
-from tandemrank.gradients._bridge import check_scores, keys_for, row_major
-from tandemrank.gradients.coarse import Coarse
+from tandemrank.gradients import lazy_race, race, sparse_alone, sparse_race
+from tandemrank.gradients._bridge import keys_for, row_major
 from tandemrank.gradients.products import GeneratorScores, Source
+from tandemrank.gradients.single import Coarse
 from tandemrank.policies import candidates
-from tandemrank.policies.scorers import MatrixFactorisation, Scorer
+from tandemrank.policies.scorers import MatrixFactorisation, Scorer, checked_scores
 
 LARGE = 20_000  # items from which on training by the sparse race is faster than by the dense one (docs/scale.md)
 LARGE_EXPOSURE = 6_000  # the same for the exposures of some documents: they need no gradient
@@ -93,21 +93,6 @@ def ranker_scores(scorer: Scorer, q: Tensor, items: Tensor) -> Tensor:
     return found
 
 
-def checked_scores(found: object, shape: tuple[int, ...], scorer: Scorer, stage: str) -> Tensor:
-    """What a stage answered, if it is one number per query and item, none of them NaN or +inf.  Shapes: found [B, M]."""
-    if not isinstance(found, Tensor):
-        raise PolicyError(f"the {stage} ({scorer.kind}) must return a tensor of scores; {type(found).__name__} came.")
-    if tuple(found.shape) != tuple(shape):
-        raise PolicyError(
-            f"the {stage} ({scorer.kind}) was asked for scores of the shape {tuple(shape)}, one per query and item; "
-            f"{tuple(found.shape)} came."
-        )
-    if not found.is_floating_point():
-        raise PolicyError(f"the {stage} ({scorer.kind}) must return scores as floats; {found.dtype} came.")
-    check_scores(found.detach(), "ranker" if stage == "re-ranker" else stage)
-    return found.float()
-
-
 def is_one_stage(pair: Pair) -> bool:
     """Whether everything is a candidate, so that the re-ranker alone decides."""
     return int(pair.generator.spec()["D"]) == pair.K2
@@ -132,7 +117,7 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
 
     def best(n: int) -> NDArray[np.int32]:
         few = candidates.within_bounds(pair.generator, q, n) if large else None
-        return products.top(scores, n)[0] if few is None else few
+        return lazy_race.top(scores, n)[0] if few is None else few
 
     return _without(best, pair.K2, exclude)
 
@@ -157,7 +142,7 @@ def most_likely(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = N
     """
     if is_one_stage(pair):
         scores = _one_stage_scores(pair, q)
-        shown = _without(lambda n: products.top(scores, n)[0], pair.K, exclude)
+        shown = _without(lambda n: lazy_race.top(scores, n)[0], pair.K, exclude)
         return np.pad(shown, ((0, 0), (0, pair.K - shown.shape[1])), constant_values=-1)
     # In the order of their numbers, so that ties end as they do where everything is scored.
     candidates = np.sort(top(pair, q, exclude), axis=1)
@@ -168,11 +153,11 @@ def most_likely(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = N
 def draw(pair: Pair, q: NDArray[np.int64], *, rows: NDArray[np.int64], keys: NDArray[np.uint64]) -> NDArray[np.int32]:
     """One drawn list for each key.  Shapes: q [B]; rows [n], the query of each list; keys [n] -> [n, K]."""
     if is_one_stage(pair):
-        return lazy_race.draw(_one_stage_scores(pair, q), pair.K, rows=rows, keys=keys)
+        return sparse_alone.draw(_one_stage_scores(pair, q), pair.K, rows=rows, keys=keys)
     source = Source.of(generator_scores(pair.generator, torch.tensor(q)))
-    grid, place = lazy_race.by_row(rows, keys, len(q))
-    arrived, _, _ = lazy_race.first_arrivals(source, pair.K2, grid)
-    candidates = np.sort(arrived[rows, place, : pair.K2], axis=1)
+    grid, place = sparse_alone.by_row(rows, keys, len(q))
+    arrived = lazy_race.races(source, pair.K2, grid)
+    candidates = np.sort(arrived.first[rows, place, : pair.K2], axis=1)
     s_r = scores_of_candidates(pair, q[rows], candidates)
     second = mix(keys ^ np.uint64(0x5851F42D4C957F2D))  # the second race has clocks of its own
     shown = race.draw(
@@ -222,9 +207,9 @@ def exposure(
         if len(theta) == 1:
             every = s if isinstance(s, Tensor) else s.queries @ s.items.T
             return race.exposure(every, every, theta, pair.K2, samples=1, generator=generator, documents=documents)
-        return lazy_race.exposure(s, theta, documents, samples=samples, generator=generator)
+        return sparse_alone.exposure(s, theta, documents, samples=samples, generator=generator)
     s_c = generator_scores(pair.generator, positions)
-    plan = sparse_race.plan(s_c, documents, pair.K2, samples=samples, pattern=None, generator=generator)
+    plan = sparse_race.plan(s_c, documents, pair.K2, samples=samples, moves_generator=False, generator=generator)
     if in_random_order:
         return sparse_race.exposure(torch.zeros(plan.ranker_documents.shape), plan, theta)
     with torch.no_grad():
@@ -261,7 +246,7 @@ def shown(
         drawn = draw(pair, q, rows=rows, keys=keys_for(len(rows), generator)).reshape(len(q), samples, -1)
         return Shown(rho.double().numpy(), error.double().numpy(), shuffled.double().numpy(), drawn)
     plan = sparse_race.plan(
-        generator_scores(pair.generator, torch.tensor(q)), documents, pair.K2, samples=samples, pattern=None,
+        generator_scores(pair.generator, torch.tensor(q)), documents, pair.K2, samples=samples, moves_generator=False,
         generator=generator,
     )  # fmt: skip
     with torch.no_grad():
@@ -271,7 +256,7 @@ def shown(
     return Shown(rho.double().numpy(), error.double().numpy(), shuffled.double().numpy(), lists)
 
 
-def _lists_of(plan: sparse_race.Plan, s_r: Tensor, K: int, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+def _lists_of(plan: sparse_race.SparsePlan, s_r: Tensor, K: int, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
     """A list out of the candidates of each race of a plan.  Shapes: s_r [B, M_r]; keys [B S] -> [B, S, K]."""
     (B, S), n = plan.count.shape, plan.places.shape[2] - 1
     row = np.repeat(np.arange(B), S)
@@ -319,7 +304,7 @@ _lock = threading.Lock()
 
 
 def within_bounds(scorer: Scorer, q: NDArray[np.int64], n: int) -> NDArray[np.int32] | None:
-    """The n highest items of a few queries, the same as `products.top` has; None where blocks of products are as good.
+    """The n highest items of a few queries, the same as `lazy_race.top` has; None where blocks of products are as good.
 
     Items that have moved are known by PyTorch's count of their changes.  Shapes: q [B] -> [B, n].
     """

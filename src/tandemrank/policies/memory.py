@@ -1,9 +1,10 @@
-"""The memory of a policy: one number per pair of a query and an item that was shown, added to the scores of any scorer.
+"""The memory of a policy: one number per pair of a query and an item, which a model of few numbers per query would forget.
 
-    score(q, d) = base(q, d) + l[q, d],   l = 0 where nothing is remembered
+    Remembering     score(q, d) = base(q, d) + l[q, d],   l = 0 where nothing is remembered: any scorer
+    Retrieval       score(q, d) = l[q, d] where the pair is in the query's list, else <queries[q], items[d]>: a light generator,
+                    a product that any vector index can serve, and a short list of each query, merged in after retrieval
 
-`beliefs.memory` makes it from a log: what the pair's own showings say about its relevance. Whatever scores by a model of few
-numbers per query forgets single pairs, the memory holds them exactly. Training moves the base alone.
+`beliefs.scorer` makes the lists from a log. Training moves the base and the vectors, never what is remembered.
 """
 
 from collections.abc import Sequence
@@ -16,14 +17,16 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.sparse import canonical_csr, entries_of_rows, places_in_rows
 from tandemrank.errors import ConfigError, InputError, PolicyError
+from tandemrank.gradients import products
 from tandemrank.policies.features import FeatureValues
-from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.scorers import Scorer, check_rows
 
-Floats = NDArray[np.float64]
+RIDGE = 1e-4  # of the regression that gives new queries and items their vectors, as a share of the mean square
 
 
 @dataclass(frozen=True)
@@ -48,25 +51,6 @@ class Memory:
         """The query of every pair.  Shapes: -> [n]."""
         return np.repeat(np.arange(self.Q), np.diff(self.first))
 
-    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Floats:
-        """What is remembered of any pairs, 0 where one was never shown.  Shapes: q, d [n] -> [n]."""
-        if not len(self.item):
-            return np.zeros(len(q))
-        key, wanted = self.query * self.D + self.item, np.asarray(q, np.int64) * self.D + d
-        place = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-        return np.where(key[place] == wanted, self.value[place], 0.0).astype(np.float64)
-
-    def add_to(self, scores: NDArray[np.floating], q: NDArray[np.integer]) -> NDArray[np.floating]:
-        """Adds what is remembered to the scores of all items for some queries, in place, and returns them.
-
-        Shapes: scores [B, D]; q [B] -> [B, D].
-        """
-        if scores.shape != (len(q), self.D):
-            raise InputError(f"expected scores of shape {(len(q), self.D)}, as the memory has; {scores.shape} came.")
-        rows, entries = self.entries(np.asarray(q, np.int64))
-        scores[rows, self.item[entries]] += self.value[entries]
-        return scores
-
     def entries(self, q: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The row and the place of every pair of some queries.  Shapes: q [B] -> [m], [m]."""
         return entries_of_rows(self.first, q)
@@ -84,11 +68,6 @@ class Memory:
         total = np.bincount(at, value, len(pairs)).astype(np.float32)
         return memory_from(pairs // self.D, (pairs % self.D).astype(np.int32), total, self.Q, self.D)
 
-    def only(self, kept: NDArray[np.bool_]) -> "Memory":
-        """Some of the pairs.  Shapes: kept [n]."""
-        first = np.append(0, np.cumsum(kept))[self.first]
-        return Memory(first.astype(np.int64), self.item[kept], self.value[kept], self.D)
-
     def limited(self, pairs: int) -> "Memory":
         """The same with at most so many pairs: those that say most, |value| largest; ties to the lower query and item."""
         if pairs < 0:
@@ -97,7 +76,13 @@ class Memory:
             return self
         kept = np.zeros(len(self.item), np.bool_)
         kept[np.argsort(-np.abs(self.value), kind="stable")[:pairs]] = True
-        return self.only(kept)
+        first = np.append(0, np.cumsum(kept))[self.first]
+        return Memory(first.astype(np.int64), self.item[kept], self.value[kept], self.D)
+
+
+def no_memory(Q: int, D: int, entries: int = 0) -> Memory:
+    """Nothing is remembered; or so many entries, still to be loaded."""
+    return Memory(np.zeros(Q + 1, np.int64), np.zeros(entries, np.int32), np.zeros(entries, np.float32), D)
 
 
 def memory_from(
@@ -128,13 +113,7 @@ class WithMemory(Scorer):
 
     def check_pairs(self) -> None:
         """Refuses pairs out of range, out of order or twice."""
-        first, item = self.first.numpy(), self.item.numpy()
-        if first[0] != 0 or first[-1] != len(item) or (np.diff(first) < 0).any():
-            raise PolicyError("the rows of the remembered pairs do not fit their number")
-        if len(item) and (item.min() < 0 or item.max() >= self.D):
-            raise PolicyError(f"expected remembered items from 0 to {self.D - 1}; got others")
-        if (np.diff(self.memory.query * np.int64(self.D) + item) <= 0).any():
-            raise PolicyError("the remembered pairs are not in order, or one is there twice")
+        check_rows(self.first.numpy(), self.item.numpy(), self.D, "remembered pairs")
 
 
 class Remembering(WithMemory):
@@ -159,7 +138,8 @@ class Remembering(WithMemory):
     def forward(self, q: Tensor) -> Tensor:
         scores: Tensor = self.base(q)
         remembered = np.zeros(tuple(scores.shape), np.float32)
-        self.memory.add_to(remembered, q.numpy())
+        rows, entries = self.memory.entries(q.numpy())
+        remembered[rows, self.item.numpy()[entries]] = self.value.numpy()[entries]
         return scores + torch.from_numpy(remembered)
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
@@ -180,12 +160,10 @@ class Remembering(WithMemory):
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> "Remembering":
         base = spec["base"]
-        n = spec["entries"]
-        empty = Memory(np.zeros(spec["Q"] + 1, np.int64), np.zeros(n, np.int32), np.zeros(n, np.float32), spec["D"])
         kind = Scorer.of_kind(base["kind"])
         if kind is None:
             raise PolicyError(f"unknown kind {base['kind']!r:.60}")
-        return cls(kind.from_spec(base["sizes"]), empty)
+        return cls(kind.from_spec(base["sizes"]), no_memory(spec["Q"], spec["D"], spec["entries"]))
 
     def bind(self, vocabulary: Vocabulary) -> None:
         self.base.bind(vocabulary)
@@ -237,17 +215,121 @@ def remembering(scorer: Scorer, memory: Memory) -> Remembering:
 
 
 def excluding(scorer: Scorer, pairs: csr_matrix) -> Remembering:
-    """The scorer with some pairs not available, in a memory of -inf; what it remembers of others stays.
-
-    Shapes: pairs [Q, D].
-    """
+    """The scorer with some pairs not available: a memory of -inf.  Shapes: pairs [Q, D]."""
     pairs = canonical_csr(pairs, drop_zeros=True)
-    (Q, D), base = pairs.shape, scorer
-    query = np.repeat(np.arange(Q, dtype=np.int64), np.diff(pairs.indptr))
-    item, value = pairs.indices.astype(np.int64), np.full(pairs.nnz, -np.inf, np.float32)
-    if isinstance(scorer, Remembering):
-        old, base = scorer.memory, scorer.base
-        query, item = np.concatenate([query, old.query]), np.concatenate([item, old.item])
-        value = np.concatenate([value, old.value])
-    key, first = np.unique(query * D + item, return_index=True)  # of a pair in both the first, -inf
-    return Remembering(base, memory_from(key // D, (key % D).astype(np.int32), value[first], Q, D))
+    value = np.full(pairs.nnz, -np.inf, np.float32)
+    return remembering(
+        scorer, Memory(pairs.indptr.astype(np.int64), pairs.indices.astype(np.int32), value, pairs.shape[1])
+    )
+
+
+# --- a light generator ------------------------------------------------------------------------------------------------
+
+
+class Listing(WithMemory):
+    """Scores that are a list for some pairs of a query, and come from vectors for all others."""
+
+    lengths = ("F", "entries")
+
+    def _with_list(self, scores: Tensor, q: Tensor) -> Tensor:
+        """Scores of all items, those of remembered pairs in their places.  Shapes: scores [B, D]; q [B] -> [B, D]."""
+        rows, entries = self.memory.entries(q.numpy())
+        places = torch.from_numpy(rows), self.item[torch.from_numpy(entries)].long()
+        return scores.index_put(places, self._listed(q[places[0]], torch.from_numpy(entries)))
+
+    def _with_listed(self, scores: Tensor, q: Tensor, items: Tensor) -> Tensor:
+        """Scores of some items, those of remembered pairs in their places.  Shapes: scores, items [B, M]; q [B] -> [B, M]."""
+        if not len(self.value):
+            return scores
+        at = torch.from_numpy(places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D))
+        known = self._listed(q[:, None].expand(at.shape), at.clamp(min=0))
+        return torch.where(at >= 0, known, scores)
+
+    def _listed(self, q: Tensor, entries: Tensor) -> Tensor:
+        """The scores of remembered pairs.  Shapes: q, entries of one shape -> the same."""
+        return self.value[entries]
+
+    def _joined_memory(self, other: "Listing") -> Memory:
+        """Our lists, then those of the other's queries."""
+        first = np.concatenate([self.first.numpy(), other.first.numpy()[1:] + len(self.item)])
+        item, value = (torch.cat([getattr(x, name) for x in (self, other)]).numpy() for name in ("item", "value"))
+        return Memory(first, item, value, self.D)
+
+    def check(self) -> None:
+        """Refuses vectors and numbers that are not finite, and pairs out of range, out of order or twice."""
+        super().check()
+        self.check_pairs()
+
+
+class Retrieval(Listing):
+    """A light generator: products, and a list of its own for each query.  Shapes: queries [Q, F], items [D, F].
+
+    Training moves the vectors; the lists stay as they are.
+    """
+
+    kind = "retrieval"
+
+    def __init__(self, queries: NDArray[Any] | Tensor, items: NDArray[Any] | Tensor, memory: Memory) -> None:
+        super().__init__(memory)
+        self.queries = nn.Parameter(torch.as_tensor(queries, dtype=torch.float32).contiguous().clone())
+        self.items = nn.Parameter(torch.as_tensor(items, dtype=torch.float32).contiguous().clone())
+        # From the vectors of a re-ranker to ours, made where it is asked for.
+        self._map: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, q: Tensor) -> Tensor:
+        return self._with_list(self.queries[q] @ self.items.T, q)
+
+    def score(self, q: Tensor, items: Tensor) -> Tensor:
+        own = functional.embedding(q, self.queries, sparse=True)
+        return self._with_listed(products.at(own, self.items, items, sparse=True), q, items)
+
+    def spec(self) -> dict[str, Any]:
+        Q, F = self.queries.shape
+        return {"Q": Q, "D": self.D, "F": F, "entries": len(self.value)}
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any]) -> "Retrieval":
+        Q, D, F = spec["Q"], spec["D"], spec["F"]
+        return cls(torch.empty(Q, F), torch.empty(D, F), no_memory(Q, D, spec["entries"]))
+
+    def per_query_parameters(self) -> Sequence[nn.Parameter]:
+        return [self.queries]
+
+    def after(self, old: Scorer, new: Scorer) -> "Retrieval":
+        """Vectors for what the re-ranker has not seen: as the re-ranker's vectors of known ones suggest, a regression."""
+        (X, Y), (X_new, Y_new) = (_vectors(one) for one in (old, new))
+        items = self.items.detach()
+        if len(Y_new) > len(Y):
+            items = torch.cat([items, _with_one(Y_new[len(Y) :]) @ _regression(Y, items)])
+            return Retrieval(self.queries.detach(), items, replace(self.memory, D=len(items)))
+        if self._map is None or self._map[0] is not X:
+            self._map = X, _regression(X, self.queries)
+        return Retrieval(_with_one(X_new) @ self._map[1], items, no_memory(len(X_new), self.D))
+
+    def joined(self, other: Scorer) -> "Retrieval":
+        assert isinstance(other, Retrieval)
+        return Retrieval(
+            torch.cat([self.queries, other.queries]).detach(), other.items.detach(), self._joined_memory(other)
+        )
+
+
+def _vectors(scorer: Scorer) -> tuple[Tensor, Tensor]:
+    """The vectors of a re-ranker that has some.  Shapes: -> [Q, F], [D, F]."""
+    queries, items = getattr(scorer, "queries", None), getattr(scorer, "items", None)
+    if not isinstance(queries, Tensor) or not isinstance(items, Tensor):
+        raise PolicyError(f"a {scorer.kind} has no vectors, so its generator cannot score what it has not seen.")
+    return queries, items
+
+
+def _with_one(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.ones(len(x), 1)], 1)
+
+
+@torch.no_grad()
+def _regression(x: Tensor, y: Tensor) -> Tensor:
+    """The weights of a ridge regression of y on x and a constant.  Shapes: x [n, F]; y [n, r] -> [F + 1, r]."""
+    X = _with_one(x).double()
+    G = X.T @ X
+    G += RIDGE * G.diagonal().mean() * torch.eye(len(G), dtype=torch.float64)
+    found: Tensor = torch.linalg.solve(G, X.T @ y.double()).float()
+    return found

@@ -1,7 +1,7 @@
 """Scorers: what gives items a score for each query, and so makes a stage, Plackett-Luce on its scores.
 
 `MatrixFactorisation` is the paper's model, `GivenScores` holds the scores of any outside system. The default generator is in
-`retrieval`, the default re-ranker in `beliefs.scorer`.
+`memory`, the default re-ranker in `beliefs.scorer`.
 """
 
 from abc import ABC, abstractmethod
@@ -14,13 +14,12 @@ import polars as pl
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix, issparse, sparray, spmatrix
-from scipy.sparse.linalg import svds
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.sparse import canonical_csr, places_in_rows
-from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.errors import PolicyError
 from tandemrank.gradients import _bridge, products
 from tandemrank.gradients.products import Products
 from tandemrank.policies.features import FeatureValues
@@ -136,6 +135,21 @@ class Scorer(nn.Module, ABC):
                 )
 
 
+def checked_scores(found: object, shape: tuple[int, ...], scorer: Scorer, stage: str) -> Tensor:
+    """What a stage answered, if it is one number per query and item, none of them NaN or +inf.  Shapes: found [B, M]."""
+    if not isinstance(found, Tensor):
+        raise PolicyError(f"the {stage} ({scorer.kind}) must return a tensor of scores; {type(found).__name__} came.")
+    if tuple(found.shape) != tuple(shape):
+        raise PolicyError(
+            f"the {stage} ({scorer.kind}) was asked for scores of the shape {tuple(shape)}, one per query and item; "
+            f"{tuple(found.shape)} came."
+        )
+    if not found.is_floating_point():
+        raise PolicyError(f"the {stage} ({scorer.kind}) must return scores as floats; {found.dtype} came.")
+    _bridge.check_scores(found.detach(), "ranker" if stage == "re-ranker" else stage)
+    return found.float()
+
+
 def _floats(values: ArrayLike | Tensor, what: str) -> NDArray[np.float32]:
     """Numbers row by row in memory, whatever they come as: lists, arrays in any order, tensors with a gradient."""
     try:
@@ -192,6 +206,17 @@ class MatrixFactorisation(Scorer):
         return [self.queries]
 
 
+def check_rows(first: NDArray[np.int64], item: NDArray[np.integer], D: int, what: str) -> None:
+    """Refuses pairs by rows of queries that are out of range, out of order or twice.  Shapes: first [Q + 1]; item [n]."""
+    if first[0] != 0 or first[-1] != len(item) or (np.diff(first) < 0).any():
+        raise PolicyError(f"the rows of the {what} do not fit their entries")
+    if len(item) and (item.min() < 0 or item.max() >= D):
+        raise PolicyError(f"{what}: expected items from 0 to {D - 1}; got others")
+    pair = np.repeat(np.arange(len(first) - 1), np.diff(first)) * np.int64(D) + item
+    if (np.diff(pair) <= 0).any():
+        raise PolicyError(f"{what}: the items of a query are not in order, or one is there twice")
+
+
 class GivenScores(Scorer):
     """Scores that came as numbers, dense [Q, D] or sparse (then what is absent is not available, what is stored as 0 is)."""
 
@@ -242,14 +267,7 @@ class GivenScores(Scorer):
 
     def check(self) -> None:
         """Refuses entries out of range, out of order or twice, and scores that are NaN or +inf."""
-        first, item = self.first.numpy(), self.item.numpy()
-        if first[0] != 0 or first[-1] != len(item) or (np.diff(first) < 0).any():
-            raise PolicyError("the rows of the given scores do not fit their entries")
-        if len(item) and (item.min() < 0 or item.max() >= self.D):
-            raise PolicyError(f"given scores are of items from 0 to {self.D - 1}; others came")
-        pair = np.repeat(np.arange(len(first) - 1), np.diff(first)) * self.D + item
-        if (np.diff(pair) <= 0).any():
-            raise PolicyError("given scores have items of a query that are not in order, or one twice")
+        check_rows(self.first.numpy(), self.item.numpy(), self.D, "given scores")
         _bridge.check_scores(self.given.detach()[None], "given")
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
@@ -257,45 +275,3 @@ class GivenScores(Scorer):
 
     def owners(self) -> Sequence[Tensor]:
         return [torch.repeat_interleave(torch.arange(len(self.first) - 1), self.first.diff())]
-
-
-def truncated_svd(ratings: csr_matrix, rank: int, *, seed: int = 0) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Embeddings whose products are the best approximation of that rank: ratings ~ queries items^T.
-
-    The singular values are shared evenly, queries = U sqrt(S), items = V sqrt(S), so that both sides have one scale.
-    Shapes: ratings [Q, D] -> [Q, F], [D, F].
-    """
-    if not 1 <= rank < min(ratings.shape):
-        raise ConfigError(
-            f"rank: a factorisation of {ratings.shape[0]} queries and {ratings.shape[1]} items has a rank below both, and at "
-            f"least 1; got {rank}. Give a smaller rank, or more data."
-        )
-    U, S, Vt = svds(ratings.astype(np.float64), k=rank, rng=np.random.default_rng(seed))
-    root = np.sqrt(S[::-1])
-    # The sign of a singular pair is arbitrary; the same one everywhere makes a seed mean the same everywhere.
-    sign = np.sign(Vt.sum(1)[::-1])
-    sign[sign == 0] = 1
-    return (U[:, ::-1] * root * sign).astype(np.float32), (Vt[::-1].T * root * sign).astype(np.float32)
-
-
-def low_rank(scorer: MatrixFactorisation, rank: int) -> MatrixFactorisation:
-    """A factorisation of lower rank whose scores are nearest to those of another, up to a constant of each query, which no
-    list depends on.
-
-        X (Y - mean)^T = U S V^T  ->  queries U sqrt(S), items V sqrt(S), their first `rank` columns
-    """
-    F = scorer.items.shape[1]
-    if rank >= F:
-        if rank > F:
-            raise ConfigError(f"generator_rank = {rank}, but what training starts from has {F} dimensions. Give fewer.")
-        return scorer
-    with torch.no_grad():
-        X, Y = scorer.queries.double(), scorer.items.double()
-        (Qx, Rx), (Qy, Ry) = torch.linalg.qr(X), torch.linalg.qr(Y - Y.mean(0))
-        U, S, Vt = torch.linalg.svd(Rx @ Ry.T)
-        n = min(rank, len(S))
-        root = S[:n].sqrt()
-        # The sign of a singular pair is arbitrary; the same one everywhere makes a seed mean the same everywhere.
-        V = Qy @ Vt[:n].T
-        sign = torch.where(V.sum(0) < 0, -1.0, 1.0)
-        return MatrixFactorisation((Qx @ U[:, :n] * root * sign).numpy(), (V * root * sign).numpy())

@@ -21,7 +21,7 @@ from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.gradients import race
 from tandemrank.policies import candidates, features, storage
 from tandemrank.policies.features import FeatureSource
-from tandemrank.policies.scorers import Scorer
+from tandemrank.policies.scorers import Scorer, checked_scores
 from tandemrank.policies.storage import Saved
 
 BATCH = 128
@@ -88,10 +88,10 @@ class TwoStagePolicy:
         """Both stages' scores.  Shapes: q [B] -> [B, D], [B, D]."""
         positions = torch.from_numpy(checked_positions(q, len(self.vocabulary.query_ids), "queries"))
         shape = len(positions), len(self.vocabulary.item_ids)
-        s_c = candidates.checked_scores(self.generator(positions), shape, self.generator, "generator")
+        s_c = checked_scores(self.generator(positions), shape, self.generator, "generator")
         if self.ranker is self.generator:
             return s_c, s_c
-        return s_c, candidates.checked_scores(self.ranker(positions), shape, self.ranker, "re-ranker")
+        return s_c, checked_scores(self.ranker(positions), shape, self.ranker, "re-ranker")
 
     def plain_scores(self, q: ArrayLike) -> tuple[Tensor, Tensor]:
         """The same without gradients, whatever a scorer returns: a view of its parameters too."""
@@ -175,30 +175,26 @@ class TwoStagePolicy:
         pairs = self._pairs(exclude) if isinstance(exclude, pl.DataFrame) else exclude
         if unknown not in ("refuse", "empty"):
             raise ConfigError(f"unknown must be refuse or empty; {unknown!r} came.")
-        if unknown == "empty" and (at := positions_of(known, ids, "query", missing="mark")).min(initial=0) < 0:
-            lists = self.recommend(ids.filter(at >= 0), exclude=pairs, sample=sample, seed=seed)
-            row = pl.Series("row", np.flatnonzero(at >= 0))
-            every = pl.DataFrame({"row": np.arange(len(ids)), "query_id": ids})
-            found = every.join(lists.select(row, "items"), on="row", how="left", maintain_order="left")
-            return found.select("query_id", pl.col("items").fill_null([]))
-        q = self.vocabulary.queries(ids)
         if sample and pairs is not None:
             raise PolicyError(
                 "drawn lists take no pairs to exclude. Ask for the most likely lists, or without exclude."
             )
+        at = self.vocabulary.queries(ids) if unknown == "refuse" else positions_of(known, ids, "query", missing="mark")
+        there = at >= 0
+        shown = np.full((len(ids), self.K), -1, np.int32)
         if sample:
-            shown = self.sample(q, random.random_keys(seed, random.Stream.LISTS, np.arange(len(ids))))
+            shown[there] = self.sample(at[there], random.random_keys(seed, random.Stream.LISTS, np.arange(there.sum())))
         else:
-            shown = self.most_likely(q, exclude=pairs)
+            shown[there] = self.most_likely(at[there], exclude=pairs)
+        return self._frame(ids, shown)
+
+    def _frame(self, ids: pl.Series, shown: NDArray[np.int32]) -> pl.DataFrame:
+        """Lists in outside ids, each up to where it ends.  Shapes: ids [n]; shown [n, K]."""
         items = self.vocabulary.item_ids.gather(np.maximum(shown, 0).ravel())
-        if len(ids) and shown.min() >= 0:
-            whole = items.reshape((len(ids), self.K)).cast(pl.List(items.dtype))
-            return pl.DataFrame([ids.alias("query_id"), whole.alias("items")])
-        frame = pl.DataFrame({"row": np.repeat(np.arange(len(ids)), self.K), "items": items, "place": shown.ravel()})
-        lists = frame.filter(pl.col("place") >= 0).group_by("row", maintain_order=True).agg("items")
-        rows = pl.DataFrame({"row": np.arange(len(ids)), "query_id": ids})
-        joined = rows.join(lists, on="row", how="left", maintain_order="left")
-        return joined.select("query_id", pl.col("items").fill_null([]))
+        whole = items.reshape(shown.shape).cast(pl.List(items.dtype)) if len(ids) else items.cast(pl.List(items.dtype))
+        long = pl.Series("long", (shown >= 0).sum(1))
+        frame = pl.DataFrame([ids.alias("query_id"), whole.alias("items"), long])
+        return frame.select("query_id", pl.col("items").list.head("long"))
 
     def _pairs(self, frame: pl.DataFrame) -> csr_matrix:
         """The positions of a frame's pairs.  Shapes: -> sparse [Q, D]."""

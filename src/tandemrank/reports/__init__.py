@@ -1,14 +1,12 @@
 """Results in words, figures and pages.
 
-- `words`: numbers and names as a reader sees them
+- `words`: numbers, names and tables as a reader sees them
 - `style`: the look of all figures, and a figure as SVG
-- `page`: the parts of a self-contained HTML page
-- `experiment`: the report of an experiment, a page
-- `text`: the same as sentences, as Markdown and for a terminal
-- `figures`: its figures: learning curves, and what held-out clicks predicted, too
+- `page`: a report as a value, as a page (`report.html` is its template) and as Markdown
+- `figures`: the figures of all reports
+- `experiment`: the report of an experiment, and the table of the study of two models
 - `decision`: ship, canary or do not: the page for the meeting
 - `live_loop`: the live loop: clicks over time, and every round
-- `stages`: the study of two models
 - `training`: the report of a training from an own log
 """
 

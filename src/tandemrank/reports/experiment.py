@@ -1,174 +1,326 @@
-"""The result of an experiment as one self-contained HTML page; Markdown and the terminal are in `text`.
+"""The result of an experiment: what was run, who is ahead, every figure; as a page, as Markdown, and for a terminal.
 
-The page does without any part of the table that is missing. It needs no network and no script, follows the reader's light or
-dark theme, and prints.
+A report does without any part of the table that is missing.
 """
 
 import math
-from collections import Counter
-from collections.abc import Callable
-from html import escape
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tandemrank._base import files
-from tandemrank.experiments.results import Mean, Setting, Table
+from tandemrank._base.config import switch_help
+from tandemrank.experiments.config import GridConfig
+from tandemrank.experiments.results import Figure, Figures, Mean, NdcgDifference, Table
+from tandemrank.experiments.study import Gain, SettingResult
 from tandemrank.reports import figures, page
-from tandemrank.reports.style import slots
-from tandemrank.reports.text import MEASURES, headline, interval_note, what_was_run
-from tandemrank.reports.words import bracket, closely, count, decimal, label, signed, switches
+from tandemrank.reports.figures import Dot, Panel, Step
+from tandemrank.reports.page import Report, Section
+from tandemrank.reports.style import look_of
+from tandemrank.reports.words import (
+    Best,
+    Sheet,
+    bracket,
+    closely,
+    count,
+    decimal,
+    duration,
+    label,
+    listed,
+    switch_sheet,
+)
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from rich.table import Table as RichTable
 
-
-def write(table: Table, path: str | Path) -> Path:
-    """Writes the page in one piece and returns its path."""
-    return files.write_text(path, html(table), page.REPORT)
-
-
-def html(table: Table) -> str:
-    """One self-contained page: figures inside, no script, no request, readable in light, in dark and on paper."""
-    title = escape(table.title)
-    methods = page.methods_of({method: _chip(table, method) for method in table.methods})
-    grid = _grid(table) if len(table.settings) > 1 else ""
-    sections = [
-        f"<header><h1>{title}</h1><p>{escape(what_was_run(table))}</p>{methods}</header>",
-        page.section("Who is ahead", _tiles(table) + page.bullets(headline(table), ' class="headline"')),
-        page.section(f"NDCG@{table.K} of every method", grid + _measures(table)),
-        *_figures(table),
-        _seconds(table),
-        page.switches_of(switches(table.switches, table.switch_help)),
-        page.reproduce(table.command),
-    ]
-    return page.document(title, sections, table.version)
-
-
-def _chip(table: Table, method: str) -> str:
-    """A method's name in its colour."""
-    return page.chip(method, slots(table.methods)[method])
-
-
-def _tiles(table: Table) -> str:
-    """The few numbers to remember, from the setting with the longest log."""
-    setting = max(table.settings, key=lambda s: (s[1], -s[0]), default=(0, 0))
-    own = [entry for entry in table.differences if entry.setting == setting]
-    method = own[0].method if own else table.leader(setting)
-    if method is None:
-        return ""
-    ndcg = table.ndcg(method, setting)
-    boxes = [(f"NDCG@{table.K}", decimal(ndcg.mean), bracket(ndcg.low, ndcg.high))]
-    boxes += [(f"− {label(d.against)}", closely(d.mean), bracket(d.low, d.high, closely)) for d in own]
-    for reference in table.references:
-        if reference.name == "production" and all(d.against != "production" for d in own):
-            boxes.append(("− Production", signed(ndcg.mean - reference.ndcg.mean), "difference of the means"))
-    where = f"K2 = {setting[0]:,} candidates, N = {setting[1]:,} impressions; in brackets the 95% interval."
-    return page.tiles([(f"{label(method)} {name}", size, words or "no interval") for name, size, words in boxes], where)
-
-
-def _td(value: Mean, more: str = "", kind: str = "", digits: int = 3) -> str:
-    """A cell of a table: a value, under it its interval, if it has one."""
-    bounds = bracket(value.low, value.high)
-    return f"<td{kind}>{decimal(value.mean, digits)}{f'<small>{bounds}</small>' if bounds else ''}{more}</td>"
-
-
-def _ndcg(table: Table, method: str, setting: Setting) -> str:
-    """NDCG of a method in a setting with its interval, bold where it is the highest, the paper's under it."""
-    paper = table.paper_ndcg(method, setting)
-    more = f'<small class="paper">paper {decimal(paper)}</small>' if math.isfinite(paper) else ""
-    return _td(table.ndcg(method, setting), more, ' class="best"' if table.leader(setting) == method else "")
-
-
-def _setting_heads(table: Table) -> list[str]:
-    """K2 over N."""
-    widths = Counter(K2 for K2, _ in table.settings)
-    over = (f'<th colspan="{width}" scope="colgroup">K2 = {K2:,}</th>' for K2, width in widths.items())
-    under = (f'<th scope="col">{count(N)}</th>' for _, N in table.settings)
-    return [f"<tr><td></td>{''.join(over)}</tr>", f'<tr><th scope="col">N</th>{"".join(under)}</tr>']
-
-
-def _grid(table: Table) -> str:
-    """Methods by settings, as the paper prints it."""
-    lines = [
-        page.line(_chip(table, m), (_ndcg(table, m, setting) for setting in table.settings)) for m in table.methods
-    ]
-    for reference in table.references:
-        value = _td(reference.ndcg, kind=f' colspan="{len(table.settings)}"')
-        lines.append(page.line(escape(label(reference.name)), [value], ' class="reference"'))
-    beside = " In italics, what the paper prints." if table.paper else ""
-    note = f'<p class="note">In brackets the 95% interval; the highest of each column is bold.{beside}</p>'
-    return f'<div class="dense">{page.table_of(_setting_heads(table), lines, "NDCG by method and setting")}</div>{note}'
-
-
-def _measures(table: Table) -> str:
-    """Every measure of every row and reference; folded away where the settings are many."""
-    several = len(table.settings) > 1
-    names = (
-        f'<th scope="col">{name.format(K=table.K)}<small>{words}</small></th>' for name, words in MEASURES.values()
-    )
-    where = '<th scope="col">K2</th><th scope="col">N</th>' if several else ""
-    heads = [f'<tr><th scope="col">method</th>{where}{"".join(names)}</tr>']
-    lines = []
-    for row in table.rows:
-        where = f"<td>{row.K2:,}</td><td>{count(row.N)}</td>" if several else ""
-        others = (_td(Mean(row.mean(figure))) for figure in list(MEASURES)[1:])
-        lines.append(page.line(_chip(table, row.method), [where, _ndcg(table, row.method, row.setting), *others]))
-    for reference in table.references:
-        values = (_td(reference.of(figure)) for figure in MEASURES)
-        where = "<td></td><td></td>" if several else ""
-        lines.append(page.line(escape(label(reference.name)), [where, *values], ' class="reference"'))
-    body = page.table_of(heads, lines, "All measures")
-    body = f"<details><summary>All measures of every setting</summary>{body}</details>" if several else body
-    full = any(reference.name == "full information" for reference in table.references)
-    return body + (f'<p class="note">{FULL_INFORMATION}</p>' if full else "") if lines else ""
-
-
+MEASURES: dict[Figure, str] = {
+    "ndcg": "NDCG@{K}",
+    "ndcg_new": "new items",
+    "ndcg_expected": "expected",
+    "recall_at_K2": "recall@K2",
+    "utility": "clicks",
+    "generator_alone": "generator alone",
+    "ranker_alone": "re-ranker alone",
+}
+BRIEF: tuple[Figure, ...] = (
+    "ndcg",
+    "ndcg_new",
+    "recall_at_K2",
+    "utility",
+)  # what a terminal of eighty columns has room for
+ABOUT_MEASURES = (
+    "NDCG is that of the most likely list; new items: of those the user has not clicked; expected: over lists drawn from the "
+    "policy. Recall@K2: the relevant items among the candidates. Clicks: expected per list. Alone: NDCG of what a stage would "
+    "show without the other. In brackets the 95% interval."
+)
 FULL_INFORMATION = (
-    "Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a policy "
+    " Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a policy "
     "with a memory may be ahead."
 )
 
 
-def _seconds(table: Table) -> str:
-    if not any(math.isfinite(row.seconds_mean) for row in table.rows):
-        return ""
-    lines = []
-    for method in table.methods:
-        rows = (table.row(method, setting) for setting in table.settings)
-        values = (_td(Mean() if row is None else Mean(row.seconds_mean), digits=1) for row in rows)
-        lines.append(page.line(_chip(table, method), values))
-    body = page.table_of(_setting_heads(table), lines, "Seconds per training")
-    note = "<p>The first training on a machine also compiles its kernels, which are kept on disk from then on.</p>"
-    return page.section("Seconds per training", f'{note}<div class="narrow">{body}</div>')
+def report(table: Table) -> Report:
+    """Everything that the table says."""
+    K = table.K
+    is_full = any(reference.name == "full information" for reference in table.references)
+    paper = " Below ours, what the paper prints." if table.paper else ""
+    sections = [
+        page.methods_of(table.methods),
+        Section(title="Who is ahead", sentences=headline(table)),
+        Section(
+            title=f"NDCG@{K} with 95% intervals",
+            sheet=by_setting(table),
+            caption=f"The highest of each line is bold.{paper} {references(table)}",
+        ),
+        *_figures(table),
+        Section(
+            title="All measures",
+            sheet=measures(table),
+            caption=ABOUT_MEASURES + (FULL_INFORMATION if is_full else ""),
+        ),
+        Section(title="Every switch", sheet=switch_sheet(table.switches, switch_help(GridConfig))),
+        page.reproduce(table.command),
+    ]
+    return Report(table.title, [what_was_run(table)], sections, page.colours_of(table.methods), table.version)
 
 
-def figures_of(table: Table) -> "list[tuple[str, Callable[[Table], Figure], str]]":
-    """The figures that the table has something for: title, what draws it, caption."""
-    K, judged, chosen = table.K, figures.judged_epochs(table), figures.chosen_curves(table)
-    gap = sum(abs(point.held_out - point.true) for point in judged) / max(len(judged), 1)
-    recall = any(math.isfinite(row.recall_at_K2_mean) for row in table.rows)
-    drawn: list[tuple[object, str, Callable[[Table], Figure], str]] = [
-        (table.differences, "Paired differences", figures.differences,
-         "A dot is the mean of the paired differences, its line the 95% interval. A hollow dot: 0 is inside the interval, "
-         f"so neither is shown to be ahead. {interval_note(table)}"),
-        (len(table.settings) == 1, "From random to full information", figures.levels,
-         f"NDCG@{K} with 95% intervals; in grey what to compare with."),
-        (len({N for _, N in table.settings}) > 1, "More clicks", figures.against_N,
-         f"NDCG@{K} against the length of the log, with 95% intervals; dashed: references."),
-        (len({K2 for K2, _ in table.settings}) > 1, "More candidates", figures.against_K2,
-         f"NDCG@{K} against the number of candidates, with 95% intervals; dashed: references."),
-        (chosen, "Learning curves", figures.learning_curves,
-         f"K2 = {chosen.K2 if chosen else 0}, up to five runs, the first one strong. Solid: true NDCG@{K}, which no training "
-         "sees." + (" Dotted: the judgement on held-out clicks, which decides when to stop." if judged else "")),
-        (judged, "Predicted and true", figures.predicted,
-         f"NDCG@{K} as predicted from held-out clicks alone, against the truth, epoch by epoch. The mean distance is "
-         f"{gap:.3f} over {len(judged):,} epochs; a perfect prediction is on the diagonal."),
-        (recall, "How the two stages share the work", figures.stages,
-         f"Left: NDCG@{K} of the generator's own {K} best, of the re-ranker choosing from all items, and of the policy. Right: "
-         f"the share of the relevant items among the candidates, and of the {K} items that both stages alone would show."),
-    ]  # fmt: skip
-    return [(title, draw, caption) for wanted, title, draw, caption in drawn if wanted]
+def text(table: Table) -> "RichTable":
+    """The result for a terminal: the measures of one setting, or a line for each of several settings."""
+    title = f"NDCG@{table.K} with 95% intervals"
+    if len(table.settings) == 1:
+        return measures(table, brief=True).terminal(title)
+    return by_setting(table).terminal(title, references(table))
 
 
-def _figures(table: Table) -> list[str]:
-    return [page.figure_of(title, draw(table), caption) for title, draw, caption in figures_of(table)]
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def with_interval(value: Mean) -> str:
+    """A mean, and its interval if it has one."""
+    return f"{decimal(value.mean)} {bracket(value.low, value.high)}".strip()
+
+
+def by_setting(table: Table) -> Sheet:
+    """A line for each (K2, N), a column for each method, the paper's figures under ours."""
+    rows = []
+    for K2, N in table.settings:
+        line = [f"{K2:,}", count(N)]
+        for method in table.methods:
+            paper = table.paper_ndcg(method, (K2, N))
+            words = with_interval(table.ndcg(method, (K2, N))) + (f"\npaper {decimal(paper)}" if paper > 0 else "")
+            line.append(Best(words) if method == table.leader((K2, N)) else words)
+        rows.append(line)
+    methods = [label(method) for method in table.methods]
+    return Sheet(["K2", "N", *methods], rows, methods)
+
+
+def references(table: Table) -> str:
+    """NDCG of what to compare with, in a line."""
+    return "  ".join(f"{label(one.name)} {decimal(one.ndcg.mean)}" for one in table.references)
+
+
+def measures(table: Table, *, brief: bool = False) -> Sheet:
+    """A line for each method in a setting and each reference, a column for each measure that is known."""
+    every: list[Figures] = [*table.rows, *table.references]
+    shown = [f for f in (BRIEF if brief else MEASURES) if any(math.isfinite(one.of(f).mean) for one in every)]
+    wide = ("ndcg",) if brief else ("ndcg", "ndcg_new")  # with their intervals
+    places = ("K2", "N") if len(table.settings) > 1 else ()
+
+    def cells(one: Figures) -> list[str]:
+        return [with_interval(one.of(f)) if f in wide else decimal(one.of(f).mean) for f in shown]
+
+    rows = []
+    for row in table.rows:
+        where = (f"{row.K2:,}", count(row.N)) if places else ()
+        rows.append([label(row.method), *where, *cells(row), decimal(row.seconds, 1)])
+    rows += [[label(one.name), *("" for _ in places), *cells(one), ""] for one in table.references]
+    heads = ["", *places, *(MEASURES[figure].format(K=table.K) for figure in shown), "seconds"]
+    return Sheet(heads, rows, [""])
+
+
+def differences(table: Table) -> Sheet:
+    """Every paired difference."""
+    rows = [
+        (
+            f"{label(d.method)} − {label(d.against)}",
+            f"{d.K2:,}",
+            count(d.N),
+            closely(d.mean),
+            bracket(d.low, d.high, closely) or "–",
+            f"{d.runs or '–'}",
+        )
+        for d in table.differences
+    ]
+    return Sheet(("difference", "K2", "N", "mean", "95% interval", "runs"), rows, ("difference",))
+
+
+def _figures(table: Table) -> list[Section]:
+    """The figures that the table has something for."""
+    found = []
+    if table.differences:
+        words = (
+            "A dot is the mean of the paired differences, its line the 95% interval. A hollow dot: 0 is inside the interval, "
+            "so neither is shown to be ahead."
+        )
+        found.append(
+            Section(
+                title="Paired differences",
+                sentences=[interval_note(table)],
+                sheet=differences(table),
+                draw=lambda: figures.dots(_dots(table), "difference in NDCG"),
+                caption=words,
+            )
+        )
+    for along, title, words in (
+        (1, "More clicks", "length of the log"),
+        (0, "More candidates", "number of candidates"),
+    ):
+        if len({setting[along] for setting in table.settings}) > 1:
+            caption = f"NDCG@{table.K} against the {words}, with 95% intervals; dashed: references."
+            found.append(page.figure(title, figures.against, table, along, caption=caption))
+    if curves := _curves(table):
+        caption = f"The fewest candidates, up to five runs, the first one strong: true NDCG@{table.K}, which no training sees."
+        found.append(page.figure("Learning curves", figures.learning_curves, curves, "NDCG", caption=caption))
+    return found
+
+
+def _dots(table: Table) -> list[Dot]:
+    return [
+        Dot(
+            name=f"{label(d.method)} − {label(d.against)}, K2 = {d.K2:,}, N = {count(d.N)}",
+            value=d.mean,
+            interval=(d.low, d.high),
+            colour=look_of(d.against, table.methods)["color"],
+            hollow=d.verdict not in ("ahead", "behind"),
+        )
+        for d in table.differences
+    ]
+
+
+def _curves(table: Table) -> list[list[Panel]]:
+    """The learning curves of the smallest K2: a row for the shortest and one for the longest log."""
+    known = [curve for curve in table.curves if curve.history]
+    here = [curve for curve in known if min(one.K2 for one in known) == curve.K2]
+    lengths = sorted({curve.N for curve in here})
+    return [
+        [
+            Panel(
+                f"{label(method)}, N = {count(N)}",
+                look_of(method, table.methods)["color"],
+                [
+                    [Step(epoch.phase, epoch.ndcg) for epoch in curve.history]
+                    for curve in here
+                    if (curve.method, curve.N) == (method, N)
+                ][:5],
+            )
+            for method in dict.fromkeys(curve.method for curve in here)
+        ]
+        for N in dict.fromkeys([*lengths[:1], *lengths[-1:]])
+    ]
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+
+def what_was_run(table: Table) -> str:
+    """The experiment in plain words, with its sizes."""
+    world, K = table.world, table.K
+    data = "the embedded synthetic world" if world.data == "synthetic" else world.data
+    kinds = ((world.queries, "users"), (world.items, "items"), (world.positives, "relevant pairs"))
+    sizes = listed([f"{size:,} {word}" for size, word in kinds if size is not None])
+    logged = "users" if world.logged_users is None else f"{world.logged_users:,} users"
+    K2s, Ns = (listed([f"{x:,}" for x in sorted({s[i] for s in table.settings})], "or") for i in (0, 1))
+    runs = sorted({row.runs for row in table.rows if row.runs})
+    times = "once" if runs in ([], [1]) else f"{listed([str(n) for n in runs], 'or')} times"
+    ways = {1: "one way", 2: "two ways", 3: "three ways"}.get(len(table.methods), f"{len(table.methods)} ways")
+    took = f" All of it took {duration(world.seconds)}" if world.seconds > 0 else ""
+    took += (f" on {world.machine}." if world.machine else ".") if took else ""
+    return (
+        f"On {data}{f' ({sizes})' if sizes else ''}, a production ranker showed lists of {K} items to {logged}, and its clicks "
+        f"were logged: {Ns} lists. From these clicks alone a two-stage system was trained, a generator that picks {K2s} "
+        f"candidates and a re-ranker that chooses the {K} to show. It was trained in {ways}, {times} each, and judged on "
+        f"the true relevance, which no training saw.{took}"
+    )
+
+
+SAME = 1e-9  # of NDCG: below it two methods gave the same lists, and what is left is rounding
+
+
+def headline(table: Table) -> list[str]:
+    """Who is ahead, by how much and how surely: a sentence for each comparison."""
+    if len(table.methods) > 1 and table.differences and all(abs(d.mean) < SAME for d in table.differences):
+        return [
+            f"{listed([label(method) for method in table.methods])} are one and the same policy here: both stages are one "
+            "model, start from all that the log says, and nothing was trained on top."
+        ]
+    pairs = dict.fromkeys((entry.method, entry.against) for entry in table.differences)
+    sentences = []
+    for method, against in pairs:
+        entries = [d for d in table.differences if (d.method, d.against) == (method, against) and math.isfinite(d.mean)]
+        if entries:
+            sentences.append(_gap(entries[0]) if len(entries) == 1 else _gaps(entries))
+    if not sentences and table.settings and (first := table.leader(table.settings[-1])):
+        sentences = [
+            f"{label(first)} has the highest NDCG; without paired differences nothing is said about how surely it is ahead."
+        ]
+    return sentences
+
+
+def _gap(entry: NdcgDifference) -> str:
+    a, b, bounds = label(entry.method), label(entry.against), bracket(entry.low, entry.high, closely)
+    return {
+        "ahead": f"{a} is ahead of {b} by {abs(entry.mean):.4f} NDCG {bounds}.",
+        "behind": f"{a} is behind {b} by {abs(entry.mean):.4f} NDCG {bounds}.",
+        "level": f"{a} and {b} cannot be told apart: the difference {closely(entry.mean)} {bounds} includes 0.",
+        "unknown": f"{a} differs from {b} by {closely(entry.mean)}, without an interval: it may be chance.",
+    }[entry.verdict]
+
+
+def _gaps(entries: list[NdcgDifference]) -> str:
+    verdicts, values = [entry.verdict for entry in entries], [entry.mean for entry in entries]
+    others = {"behind": "behind in", "level": "not to be told apart in", "unknown": "without an interval in"}
+    rest = "".join(f", {words} {verdicts.count(name)}" for name, words in others.items() if name in verdicts)
+    against = entries[0].against if " " in entries[0].against else label(entries[0].against)
+    return (
+        f"{label(entries[0].method)} is ahead of {against} in {verdicts.count('ahead')} of {len(entries)} "
+        f"settings{rest}; the differences go from {closely(min(values))} to {closely(max(values))}."
+    )
+
+
+def interval_note(table: Table) -> str:
+    """What the intervals of the differences are over."""
+    kinds = {entry.kind for entry in table.differences}
+    over_runs = "Intervals are over runs: other logs, other starts."
+    over_users = "Intervals are over the users of one run: the chance of another log or another start is not in them."
+    return " ".join(text for kind, text in (("runs", over_runs), ("users", over_users)) if kind in kinds)
+
+
+# --- the study of two models ------------------------------------------------------------------------------------------
+
+
+def study(found: Sequence[SettingResult]) -> Sheet:
+    """A line per setting: NDCG of every method, and what Joint gains over its best rival."""
+    names = list(dict.fromkeys(name for one in found for name in one.ndcg))
+    heads = ["generator, then re-ranker", "K2", "N", *map(label, names), "Single stage", "Joint less the best other"]
+    rows = [
+        [
+            one.name,
+            f"{one.K2}",
+            count(one.N),
+            *(decimal(one.ndcg[name].mean) if name in one.ndcg else "–" for name in names),
+            decimal(one.single_stage),
+            "\n".join(map(_gain, one.gains)),
+        ]
+        for one in found
+    ]
+    return Sheet(heads, rows, (heads[0], heads[-1]))
+
+
+def _gain(gain: Gain) -> str:
+    d = gain.difference
+    words = (
+        gain.method.removeprefix("joint").strip(),
+        closely(d.mean),
+        bracket(d.low, d.high, closely),
+        "over",
+        gain.rival,
+    )
+    return " ".join(filter(None, words)) + f", n = {d.n}"

@@ -1,18 +1,16 @@
 """The live loop on a page: clicks per impression over time, and every round with what the gate and live traffic said."""
 
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandemrank import __version__
-from tandemrank._base.files import write_json, write_text
+from tandemrank._base.files import write_json
 from tandemrank.experiments.live_loop import LiveResult, Round
 from tandemrank.reports import page, style
-from tandemrank.reports.words import bracket, decimal, signed, terminal_table
+from tandemrank.reports.page import Report, Section
+from tandemrank.reports.words import Sheet, bracket, decimal, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from rich.table import Table as RichTable
 
 HEADS = ("round", "old policy", "gate", "share", "new policy", "new minus old, live", "always-valid interval", "stays")
 CAPTION = (
@@ -23,13 +21,10 @@ CAPTION = (
 
 def of_round(one: Round) -> list[str]:
     """A round as words."""
-    canary = (
-        ["–"] * 4
-        if one.difference is None or one.low is None or one.high is None or one.clicks_new is None
-        else [
-            f"{one.share:.0%}", decimal(one.clicks_new), signed(one.difference), bracket(one.low, one.high, signed),
-        ]
-    )  # fmt: skip
+    canary = ["–"] * 4
+    if one.clicks_new is not None and one.difference is not None and one.low is not None and one.high is not None:
+        interval = bracket(one.low, one.high, signed)
+        canary = [f"{one.share:.0%}", decimal(one.clicks_new), signed(one.difference), interval]
     return [str(one.number), decimal(one.clicks_before), one.call, *canary, one.stayed]
 
 
@@ -42,22 +37,20 @@ def headline(found: LiveResult) -> str:
     )
 
 
-def text(found: LiveResult) -> "RichTable":
-    """The rounds in a table for a terminal."""
-    return terminal_table(HEADS, map(of_round, found.rounds), title=headline(found), left=HEADS)
+def rounds(found: LiveResult) -> Sheet:
+    """Every round in a line."""
+    return Sheet(HEADS, [of_round(one) for one in found.rounds], HEADS)
 
 
 def write(found: LiveResult, folder: Path, *, command: str = "") -> None:
     """`report.html` and `summary.json`."""
-    lines = [page.line(escape(first), page.cells(rest)) for first, *rest in map(of_round, found.rounds)]
-    reasons = page.bullets(f"Round {one.number}: {one.call}: {one.why}." for one in found.rounds)
+    reasons = [f"Round {one.number}: {one.call}: {one.why}." for one in found.rounds]
     sections = [
-        f"<header><h1>The live loop</h1><p>{escape(headline(found))}.</p></header>",
-        page.figure_of("Clicks over time", clicks_over_time(found), CAPTION),
-        page.section("Every round", page.table_of(page.heads_of(HEADS), lines, "Every round") + reasons),
+        page.figure("Clicks over time", clicks_over_time, found, caption=CAPTION),
+        Section(title="Every round", sentences=reasons, sheet=rounds(found)),
         page.reproduce(command),
     ]
-    write_text(folder / "report.html", page.document("The live loop", sections, __version__), page.REPORT)
+    Report("The live loop", [f"{headline(found)}."], sections).write(folder / "report.html")
     write_json(folder / "summary.json", found.summary())
 
 

@@ -58,14 +58,12 @@ def _style(**more: Any) -> Iterator[None]:
 
 
 def styled(draw: "Callable[Arguments, Figure]") -> "Callable[Arguments, Figure]":
-    """A figure in our style, with its function's name as its label."""
+    """A figure in our style."""
 
     @functools.wraps(draw)
     def drawn(*args: Arguments.args, **kwargs: Arguments.kwargs) -> "Figure":
         with _style():
-            figure = draw(*args, **kwargs)
-            figure.set_label(draw.__name__)
-            return figure
+            return draw(*args, **kwargs)
 
     return drawn
 
@@ -78,26 +76,10 @@ def panels(rows: int, columns: int, height: float, **options: Any) -> "tuple[Fig
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def lines_figure(names: Sequence[str], height: float, xlabel: str) -> "tuple[Figure, Axes]":
-    """A figure with one named line for each dot and its interval, the first name lowest."""
-    figure, axes = panels(1, 1, height)
-    axis = axes[0, 0]
-    axis.set_yticks(range(len(names)), names)
-    axis.set(ylim=(-0.6, len(names) - 0.4), xlabel=xlabel)
-    axis.grid(False, axis="y")
-    axis.margins(x=0.08)
-    return figure, axis
-
-
-def beside(axis: "Axes", y: float, words: str, gap: float = 6) -> None:
-    """Words right of the axes, in the line at y."""
-    axis.annotate(words, (1, y), (gap, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=9)
-
-
 def svg(figure: "Figure", alt: str = "") -> str:
-    """The figure as SVG for a page: the same bytes every time, no ids that another figure could have, words as words."""
+    """The figure as SVG for a page: the same bytes every time, no ids that a figure of another `alt` has, words as words."""
     out = io.StringIO()
-    with _style(**{"svg.hashsalt": f"tandemrank {figure.get_label()}"}):  # ticks are made only now
+    with _style(**{"svg.hashsalt": f"tandemrank {alt}"}):  # ticks are made only now
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = re.sub(r"(?s)<metadata>.*?</metadata>|<!--.*?-->", "", out.getvalue())
     width, height = (72 * inches for inches in figure.get_size_inches())
@@ -132,11 +114,3 @@ def interval_line(axis: "Axes", at: float, low: float, high: float, colour: str,
         axis.plot(
             *((ends, place) if across else (place, ends)), color=colour, lw=1.6, alpha=0.65, solid_capstyle="butt"
         )
-
-
-def mark_phase(axis: "Axes", phase: str, start: int) -> None:
-    """The name of a phase where it begins, before epoch start + 1."""
-    axis.annotate(
-        phase, (start + 0.5, 0), (4, 4), ("data", "axes fraction"), "offset points", fontsize=8, color=THEME["muted"]
-    )
-    axis.axvline(start + 0.5, color=THEME["grid"], lw=1)

@@ -5,45 +5,30 @@ files that `learn` leaves in its folder.
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from html import escape
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import Any
 
 from tandemrank import __version__
 from tandemrank._base.config import switch_help, switch_values
-from tandemrank._base.files import Kind, write_json, write_text
+from tandemrank._base.files import Kind, write_json
 from tandemrank.errors import ConfigError
 from tandemrank.offpolicy.comparison import FrequencyGroup
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import CARE_QUERIES, Verdict
-from tandemrank.reports import page, style
-from tandemrank.reports.words import bracket, decimal, label, listed, signed, switches, terminal_table
+from tandemrank.reports import figures, page
+from tandemrank.reports.figures import Dot, Panel, Step
+from tandemrank.reports.page import Report, Section
+from tandemrank.reports.style import look_of
+from tandemrank.reports.words import Sheet, bracket, decimal, label, listed, signed, switch_sheet
 from tandemrank.training.config import TrainingConfig
-from tandemrank.training.history import Epoch, chosen_epochs
 from tandemrank.training.results import Difference, Learned, are_same_policy
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from rich.table import Table as RichTable
-
 TRAINING = Kind("training")
+TITLE = "clicks per impression, and the gain over production, on impressions that were kept for this"
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Written:
-    """What was written: the policies by method, the report, and the content of `summary.json`."""
-
-    policies: dict[str, Path]
-    report: Path
-    summary: dict[str, object]
 
 
 def check_free(out: Path, methods: Iterable[str]) -> None:
@@ -55,34 +40,26 @@ def check_free(out: Path, methods: Iterable[str]) -> None:
             )
 
 
-def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0) -> Written:
-    """`out/METHOD/policy` and its `history.json`, `out/config.json`, `out/report.html` and `out/summary.json`."""
-    asked = _switches(learned, seed)
+def write(learned: Learned, out: Path, *, command: str = "", seed: int = 0) -> dict[str, Any]:
+    """`out/METHOD/policy` and its `history.json`, `out/config.json`, `out/report.html` and `out/summary.json`, which is
+    returned."""
+    asked, found = _switches(learned, seed), learned.summary()
     write_json(out / "config.json", asked)
-    policies = {}
-    for method, trained in learned.trained.items():
-        write_json(out / method / "history.json", trained.history)
-        policies[str(method)] = trained.policy.save(out / method / "policy")
-    report = write_text(out / "report.html", html(learned, command=command, seed=seed), page.REPORT)
-    summary = {
-        "command": command,
-        "version": __version__,
-        **learned.summary(),
-        "switches": asked,
-        "switch_help": switch_help(type(learned.config)),
-        "report": str(report),
-    }
-    for entry in summary["methods"]:
-        entry["policy"] = str(policies[entry["method"]])
+    for entry in found["methods"]:
+        trained = learned.trained[entry["method"]]
+        write_json(out / entry["method"] / "history.json", trained.history)
+        entry["policy"] = str(trained.policy.save(out / entry["method"] / "policy"))
+    page_file = report(learned, command=command, seed=seed).write(out / "report.html")
+    summary = {"command": command, "version": __version__, **found, "switches": asked, "report": str(page_file)}
     write_json(out / "summary.json", summary)
-    return Written(policies, report, summary)
+    return summary
 
 
 def _switches(learned: Learned, seed: int) -> dict[str, object]:
     """What was used: the switches of training only where something was trained."""
     found = switch_values(learned.config)
     if not learned.was_trained:
-        of_training = {*TrainingConfig.model_fields, "objective", "clip", "propensity_samples"}
+        of_training = {*TrainingConfig.model_fields, "objective", "clip"}
         found = {name: value for name, value in found.items() if name not in of_training}
     return {"seed": seed, **found}
 
@@ -92,16 +69,11 @@ def _switches(learned: Learned, seed: int) -> dict[str, object]:
 
 def sentences(learned: Learned) -> list[str]:
     """What the log says of each policy against production and against the others; and where training failed."""
-    notes = {
-        "kept_start": "is what training started from: it found nothing better on held-out clicks.",
-        "stays": "keeps the items that each query was shown and changes their order alone: the log shows too little variation "
-        "to speak about other items.",
-    }
     noted = [
-        f"{label(method)} {words}"
-        for fact, words in notes.items()
+        f"{label(method)} keeps the items that each query was shown and changes their order alone: the log shows too little "
+        "variation to speak about other items."
         for method, trained in learned.trained.items()
-        if getattr(trained, fact)
+        if trained.stays
     ]
     noted += [
         f"{label(a)} and {label(b)} are the same policy, to the bit."
@@ -179,17 +151,16 @@ def _interval(found: Value, write: Callable[[float], str] = decimal) -> str:
     return bracket(*found.interval, write)
 
 
-def text(learned: Learned) -> "RichTable":
-    """The values for a terminal."""
+def values(learned: Learned) -> Sheet:
+    """Production and every method in a line: what it is worth, and its gain over production."""
     rows = []
     for name, value, gap in _sides(learned):
         above = ("–", "") if gap is None else _above(gap)
         bound = None if gap is None else gap.comparison.lower_bound
         surely = "" if bound is None else signed(bound)
         rows.append((label(name), decimal(value.value), _interval(value), *above, surely, str(value.verdict)))
-    title = "clicks per impression, and the gain over production, on impressions that were kept for this"
     heads = ("", "clicks", "95% interval", "gain", "95% interval", "at least", "verdict")
-    return terminal_table(heads, rows, title=title, left=("", "verdict"))
+    return Sheet(heads, rows, ("", "verdict"))
 
 
 def _above(gap: Difference) -> tuple[str, str]:
@@ -199,11 +170,10 @@ def _above(gap: Difference) -> tuple[str, str]:
 def what_was_run(learned: Learned) -> str:
     """What was done, in plain words, with its sizes."""
     log, policy = learned.log, learned.policy
-    stopping = f", {log.held_out:,.0f} chose or said when to stop," if log.held_out else ""
     return (
         f"A live system showed lists of up to {log.list_length} of {log.items:,} items to {log.queries:,} queries, "
         f"{log.impressions:,.0f} times, and {log.clicks:,.0f} clicks were logged. {made(learned)} The list has {policy.K} "
-        f"places. {log.train:,.0f} impressions were learned from{stopping} and {'the last ' if log.by_time else ''}"
+        f"places. {log.train:,.0f} impressions were learned from and {'the last ' if log.by_time else ''}"
         f"{log.evaluation:,.0f} value the result."
     )
 
@@ -230,47 +200,41 @@ def made(learned: Learned) -> str:
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
-def html(learned: Learned, *, command: str = "", seed: int = 0) -> str:
-    """One self-contained page: what the log is, what each policy is worth, how training went, every switch."""
-    methods = page.methods_of({str(method): _chip(method) for method in learned.trained})
+def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
+    """What the log is, what each policy is worth, how training went, every switch."""
     title = "Both stages, trained from a click log" if learned.was_trained else "What a click log says"
     by = ", ".join(dict.fromkeys(str(value.estimator).replace("_", " ") for value in learned.values.values()))
+    methods = [str(method) for method in learned.trained]
+    worth = Section(
+        title="Clicks per impression",
+        sheet=values(learned),
+        draw=lambda: figures.dots(_dots(learned), "clicks per impression", asked=None),
+        caption=f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that nothing "
+        "before has seen; production's is what these impressions show. Hollow: this log cannot answer for it.",
+    )
     sections = [
-        f"<header><h1>{title}</h1><p>{escape(what_was_run(learned))}</p>{methods}</header>",
-        page.section("What it is worth", _tiles(learned) + page.bullets(sentences(learned), ' class="headline"')),
-        page.figure_of(
-            "Clicks per impression",
-            values_figure(learned),
-            f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that nothing before "
-            "has seen; production's is what these impressions show. Hollow: this log cannot answer for it.",
-        ),
-        page.section("Drawn lists or the most likely ones", page.bullets(deployment(learned))),
-        page.section("For whom", _frequencies(learned)),
-        page.section("Whether production is kept", page.bullets(gate_sentences(learned))),
-        page.section("What the numbers rest on", _diagnostics(learned)),
+        page.methods_of(methods),
+        Section(title="What it is worth", sentences=sentences(learned)),
+        worth,
+        Section(title="Drawn lists or the most likely ones", sentences=deployment(learned)),
+        Section(title="For whom", sentences=_frequencies(learned)),
+        Section(title="Whether production is kept", sentences=gate_sentences(learned)),
+        Section(title="What the numbers rest on", terms=_verdicts(learned), sheet=_diagnostics(learned)),
         _curves(learned),
-        page.section("The log", _log(learned)),
-        page.switches_of(switches(_switches(learned, seed), switch_help(type(learned.config)))),
+        Section(title="The log", terms=_log(learned)),
+        Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), switch_help(type(learned.config)))),
         page.reproduce(command),
     ]
-    return page.document(title, sections, __version__)
+    return Report(title, [what_was_run(learned)], sections, page.colours_of(methods))
 
 
-def _curves(learned: Learned) -> str:
+def _curves(learned: Learned) -> Section:
     """How training went; nothing where nothing was trained."""
-    if not learned.was_trained:
-        return ""
-    return page.figure_of("Learning curves", curves_figure(learned), JUDGED if learned.log.held_out else NOT_JUDGED)
-
-
-JUDGED = (
-    "The judgement on held-out clicks by epoch. The ring is the epoch whose weights were kept: the last of those five whose "
-    "mean was best."
-)
-NOT_JUDGED = (
-    "The objective of training by epoch, as a share of the highest. Nothing was held out to stop it: the last weights of a "
-    "phase were kept."
-)
+    found = _panels(learned)
+    if not found:
+        return Section(title="Learning curves")
+    caption = "The objective of training by epoch."
+    return page.figure("Learning curves", figures.learning_curves, [found], "objective", caption=caption)
 
 
 def gate_sentences(learned: Learned) -> list[str]:
@@ -286,54 +250,35 @@ def gate_sentences(learned: Learned) -> list[str]:
         elif gate.kept_production:
             found.append(f"{label(method)} is not surely better than production{bound}: production is kept.")
         else:
-            at_worst = decimal(gate.loss_at_worst)
-            found.append(
-                f"{label(method)} is surely better than production{bound}. Whatever clicks mean, it loses at most {at_worst} "
-                "clicks per impression."
-            )
+            found.append(f"{label(method)} is surely better than production{bound}.")
     return found
 
 
-def _frequencies(learned: Learned) -> str:
+def _frequencies(learned: Learned) -> list[str]:
     """Every policy against production, by how often a query came in the log."""
-    return page.bullets(
+    return [
         f"{label(method)}, queries that came {_times(group)}: {signed(group.difference)} "
         f"{bracket(*group.interval, signed)} clicks per impression against production's {decimal(group.old)} "
         f"({group.impressions:,.0f} impressions of {group.queries:,} queries)."
         for method, groups in learned.by_frequency.items()
         for group in groups
-    )
-
-
-def _chip(method: str) -> str:
-    return page.chip(method, style.SLOTS.get(method))
-
-
-def _tiles(learned: Learned) -> str:
-    boxes = [
-        (label(name), decimal(value.value), "clicks per impression" if gap is None else " ".join(_above(gap)))
-        for name, value, gap in _sides(learned)
     ]
-    return page.tiles(boxes, "Clicks per impression; under each its distance from production with the 95% interval.")
 
 
 RESTS_ON = (
-    ("clicks", "per impression"), ("at least", "95% sure"), ("effective", "examined items"),
-    ("largest weight", "of one pair"), ("unsupported", "share not in that part"), ("at the generator", "of that"),
-    ("at the re-ranker", "of that"), ("balance", "1 is right"),
+    "clicks", "at least", "effective sample", "largest weight", "unsupported", "at the generator", "at the re-ranker",
+    "balance",
 )  # fmt: skip
 
 
-def _diagnostics(learned: Learned) -> str:
-    """What every value rests on, and the verdict with its reasons."""
-    heads = (f'<th scope="col">{name}<small>{words}</small></th>' for name, words in RESTS_ON)
-    lines = [page.line(_chip(m), page.cells(_rests_on(value))) for m, value in learned.values.items()]
-    verdicts = "".join(
-        f"<li>{_chip(m)}: <strong>{escape(value.verdict)}</strong>: {escape('; '.join(value.reasons))}.</li>"
-        for m, value in learned.values.items()
-    )
-    table = page.table_of([f'<tr><th scope="col">method</th>{"".join(heads)}</tr>'], lines, "Diagnostics")
-    return f'{table}<ul class="methods">{verdicts}</ul>'
+def _diagnostics(learned: Learned) -> Sheet:
+    """What every value rests on."""
+    rows = [(label(method), *_rests_on(value)) for method, value in learned.values.items()]
+    return Sheet(("", *RESTS_ON), rows, ("",))
+
+
+def _verdicts(learned: Learned) -> dict[str, str]:
+    return {label(m): f"{value.verdict}: {'; '.join(value.reasons)}." for m, value in learned.values.items()}
 
 
 def _rests_on(value: Value) -> list[str]:
@@ -346,71 +291,35 @@ def _rests_on(value: Value) -> list[str]:
     return [*sizes, effective, decimal(found.largest_weight), *of_exposure, decimal(found.balance)]
 
 
-def _log(learned: Learned) -> str:
+def _log(learned: Learned) -> dict[str, str]:
     """What the log is, which propensities were used and why, and what training started from."""
     log = learned.log
-    facts = [
-        ("impressions", f"{log.impressions:,.0f}"),
-        ("queries", f"{log.queries:,}"),
-        ("items shown", f"{log.items:,}"),
-        ("(query, item) pairs shown", f"{log.pairs:,}"),
-        ("clicks", f"{log.clicks:,.0f}"),
-        ("propensities", f"{learned.propensity}: {learned.propensity_reason}"),
-        *([("training started from", learned.start.words)] if learned.was_trained else []),
-    ]
-    lines = [page.line(escape(name), page.cells([value])) for name, value in facts]
-    return f'<div class="words">{page.table_of([], lines, "The log")}</div>'
+    facts = {
+        "impressions": f"{log.impressions:,.0f}",
+        "queries": f"{log.queries:,}",
+        "items shown": f"{log.items:,}",
+        "(query, item) pairs shown": f"{log.pairs:,}",
+        "clicks": f"{log.clicks:,.0f}",
+        "propensities": f"{learned.propensity}: {learned.propensity_reason}",
+    }
+    return facts | ({"training started from": learned.start.words} if learned.was_trained else {})
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
 
 
-@style.styled
-def values_figure(learned: Learned) -> "Figure":
-    """The value of production and of every method: a dot and an interval each."""
-    sides = _sides(learned)[::-1]
-    names = [label(name) for name, *_ in sides]
-    figure, axis = style.lines_figure(names, 0.8 + 0.36 * len(sides), "clicks per impression")
-    for y, (name, value, _) in enumerate(sides):
-        look = style.look_of(name)
-        style.interval_line(axis, y, *value.interval, look["color"], across=True)
-        inside = style.THEME["page"] if value.verdict == Verdict.REFUSE else look["color"]
-        axis.plot(value.value, y, **look, ms=7, mew=1.6, mfc=inside)
-        style.beside(axis, y, f"{decimal(value.value)} {_interval(value)}")
-    return figure
+def _dots(learned: Learned) -> list[Dot]:
+    """The value of production and of every method; hollow where the log cannot answer."""
+    return [
+        Dot(label(name), value.value, value.interval, look_of(name)["color"], hollow=value.verdict == Verdict.REFUSE)
+        for name, value, _ in _sides(learned)
+    ]
 
 
-@style.styled
-def curves_figure(learned: Learned) -> "Figure":
-    """The judgement on held-out clicks by epoch, one panel per method, its phases one after another; a ring at the choice.
-
-    Where nothing was held out, the objective of training.
-    """
-    curves = {method: trained for method, trained in learned.trained.items() if trained.history}
-    figure, axes = style.panels(1, len(curves), 3.0, sharey=True)
-    for axis, (method, trained) in zip(axes[0], curves.items(), strict=True):
-        look = style.look_of(method)
-        _phases(axis, trained.history, look["color"])
-        axis.set_title(label(method), color=look["color"])
-        axis.set_xlabel("epoch")
-        axis.grid(False, axis="x")
-        axis.xaxis.get_major_locator().set_params(integer=True)
-    axes[0, 0].set_ylabel("judged on held-out clicks" if learned.log.held_out else "objective, share of the highest")
-    return figure
-
-
-def _phases(axis: "Axes", history: tuple[Epoch, ...], colour: str) -> None:
-    start = 0
-    for phase, chosen in chosen_epochs(history).items():
-        epochs = [epoch for epoch in history if epoch.phase == phase]
-        judged = np.array([epoch.held_out for epoch in epochs])
-        if np.isnan(judged).all():
-            judged = np.array([epoch.objective for epoch in epochs])
-            judged /= np.abs(judged).max() or 1.0
-        axis.plot(np.arange(1, len(judged) + 1) + start, judged, color=colour, marker=".", ms=4)
-        at = [epoch.epoch for epoch in epochs].index(chosen)
-        axis.plot(start + at + 1, judged[at], color=colour, marker="o", ms=10, mew=1.6, mfc="none")
-        style.mark_phase(axis, phase, start)
-        start += len(judged)
-    axis.set_xlim(0.5, max(start, 1) + 0.5)
-    axis.margins(y=0.15)
+def _panels(learned: Learned) -> list[Panel]:
+    """The objective of training by epoch."""
+    return [
+        Panel(label(method), look_of(method)["color"], [[Step(epoch.phase, epoch.objective) for epoch in one.history]])
+        for method, one in learned.trained.items()
+        if one.history
+    ]

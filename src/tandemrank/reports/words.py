@@ -1,8 +1,9 @@
-"""Numbers and names as a reader sees them; the same in every form of a report."""
+"""Numbers, names and tables as a reader sees them; the same in every form of a report."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -63,40 +64,48 @@ def listed(words: Sequence[str], last: str = "and") -> str:
     return f"{', '.join(words[:-1])} {last} {words[-1]}" if len(words) > 1 else words[0] if words else ""
 
 
-def terminal_table(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", left: Sequence[str]
-) -> "Table":
-    """A table for a terminal: its heads, of which those in `left` stand left and the others right, and rows of text."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
+class Best(str):
+    """A cell that stands out: the highest of its line."""
 
-    look: Any = {"box": SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "collapse_padding": True}
-    table = Table(title=title or None, title_justify="left", **look)
-    for head in heads:
-        table.add_column(head, justify="left" if head in left else "right")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    __slots__ = ()
 
 
-class Switch(NamedTuple):
-    """A switch with its value, and what it is."""
+@dataclass(frozen=True)
+class Sheet:
+    """A table of text, the same for a page, for Markdown and for a terminal. Columns in `left` stand left, others right."""
 
-    name: str
-    value: str
-    help: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: Sequence[str] = ()
+
+    def terminal(self, title: str = "", caption: str = "") -> "Table":
+        """For a terminal."""
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+        from rich.text import Text
+
+        look: Any = {"box": SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "collapse_padding": True}
+        table = Table(title=title or None, title_justify="left", caption_justify="left", **look)
+        for head in self.heads:
+            table.add_column(Text(head), justify="left" if head in self.left else "right")
+        for row in self.rows:
+            table.add_row(*(Text(cell, "bold" if isinstance(cell, Best) else "") for cell in row))
+        table.caption = Text(caption) if caption else None
+        return table
+
+    def markdown(self) -> str:
+        """As a table of Markdown."""
+        lines = [self.heads, ["---"] * len(self.heads), *self.rows]
+        return "\n".join("| " + " | ".join(map(plain, line)) + " |" for line in lines)
 
 
-def switches(values: Mapping[str, object], explained: Mapping[str, str], prefix: str = "") -> list[Switch]:
-    """Every switch, nested ones by their dotted names."""
-    found = []
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found += switches(value, explained, f"{prefix}{name}.")
-        else:
-            full = prefix + name
-            found.append(
-                Switch(full, "–" if value is None else str(value), explained.get(full) or explained.get(name, ""))
-            )
-    return found
+def plain(text: str) -> str:
+    """Text that Markdown takes as text, in one line."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", ", ")
+
+
+def switch_sheet(values: Mapping[str, object], explained: Mapping[str, str]) -> Sheet:
+    """Every switch with its value, and what it is."""
+    heads = ("switch", "value", "what it is")
+    rows = [(name, "–" if value is None else str(value), explained.get(name, "")) for name, value in values.items()]
+    return Sheet(heads, rows, heads)

@@ -6,15 +6,18 @@ thread.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from time import monotonic, perf_counter
+from typing import Any
 
 import orjson
-from pydantic import BaseModel, ValidationError
+from prometheus_client import CollectorRegistry, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,19 +25,11 @@ from starlette.routing import Route
 
 from tandemrank import __version__
 from tandemrank.errors import InputError, TandemRankError
-from tandemrank.serving import explain, messages, run
-from tandemrank.serving.metrics import Metrics
-from tandemrank.serving.records import Event
-from tandemrank.serving.run import (
-    HEADERS,
-    POLICY,
-    Receive,
-    Refused,
-    check_origin,
-    headers_of,
-    read_body,
-)
-from tandemrank.serving.service import LOG, Busy, Service, Settings
+from tandemrank.serving import messages, run
+from tandemrank.serving.messages import HttpCall
+from tandemrank.serving.records import Event, Feedback, Ranked
+from tandemrank.serving.run import Receive, Refused, check_origin, headers_of, read_body
+from tandemrank.serving.service import LOG, Busy, LiveTraffic, LoadedPolicy, Service, Settings
 
 TICK, SEAL = 0.5, 300.0  # seconds between looks at outcomes, and between segments
 
@@ -44,8 +39,82 @@ ONE_OF_SEVERAL = (
 )
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Handler = Callable[["HttpRequest", "Context"], Awaitable[Response]]
-M = TypeVar("M", bound=messages.Message)
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+
+BUCKETS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)  # seconds
+RECENT = 4096  # requests whose latencies are kept for quantiles
+COUNTS = {
+    "sealed_impressions": "Impressions in segments.",
+    "late_clicks": "Clicks after the window, when sealed.",
+    "damaged_records": "Records that could not be used.",
+    "seal_failures": "Segments that could not be made.",
+    "copied_segments": "Segments copied to the bucket.",
+    "copy_failures": "Failures to copy to the bucket.",
+}
+disable_created_metrics()  # type: ignore[no-untyped-call]
+
+
+class Metrics:
+    """What a monitoring system reads, and the page: the numbers of HTTP, and those that the service counts.
+
+    No ids of queries or items, and no features.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.ready = False
+        self.registry = CollectorRegistry()
+        self.requests: Counter[tuple[str, str]] = Counter()  # by path and status
+        self.seconds = Histogram(
+            "tandemrank_rank_seconds", "Time of a request to rank.", buckets=BUCKETS, registry=self.registry
+        )
+        self.registry.register(self)
+        self._recent: deque[tuple[float, float]] = deque(maxlen=RECENT)  # how long a request took, and when it ended
+
+    def ranked(self, seconds: float) -> None:
+        """One request to rank was answered."""
+        self.seconds.observe(seconds)
+        self._recent.append((seconds, monotonic()))
+
+    def latency(self) -> dict[str, float]:
+        """Quantiles of recent requests in milliseconds, and requests per second over the last ten seconds."""
+        found = sorted(seconds for seconds, _ in self._recent) or [0.0]
+        quantiles = {f"p{q}": 1000 * found[(len(found) - 1) * q // 100] for q in (50, 90, 99)}
+        since = monotonic() - 10
+        return {**quantiles, "per_second": sum(end > since for _, end in self._recent) / 10}
+
+    def collect(self) -> Iterator[Metric]:
+        """The numbers of the service, as they are when somebody looks."""
+        service, recorder = self.service, self.service.recorder
+        requests = CounterMetricFamily("tandemrank_requests", "Requests by path and status.", labels=["path", "status"])
+        for path_and_status, n in self.requests.items():
+            requests.add_metric(path_and_status, n)
+        yield requests
+        labelled = {
+            "impressions": ("Lists shown, by policy.", "policy", service.outcomes.lists),
+            "events": ("Events by what became of them.", "fate", service.outcomes.fates),
+            "rollbacks": ("Rollbacks, by whom.", "by", service.rollbacks),
+        }
+        for name, (words, label, counts) in labelled.items():
+            found = CounterMetricFamily(f"tandemrank_{name}", words, labels=[label])
+            for value, n in counts.items():
+                found.add_metric([value], n)
+            yield found
+        yield CounterMetricFamily("tandemrank_unlogged", "Lists that the log could not take.", service.server.unlogged)
+        for name, words in COUNTS.items():
+            yield CounterMetricFamily(f"tandemrank_{name}", words, service.counts[name])
+        gauges: dict[str, tuple[str, float]] = {
+            "ready": ("1 after warm-up.", self.ready),
+            "log_failing": ("1 while the log takes no records.", recorder is not None and bool(recorder.failing)),
+            "unsynced_bytes": ("Bytes of the journal not surely on disk.", recorder.unsynced if recorder else 0),
+        }
+        for name, (words, amount) in gauges.items():
+            yield GaugeMetricFamily(f"tandemrank_{name}", words, float(amount))
+
+
+# --- around every handler ---------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -66,20 +135,28 @@ class Context:
         self.metrics = Metrics(self.service)
 
 
-class HttpRequest(NamedTuple):
-    """A request, as far as handlers look at it."""
-
-    headers: dict[bytes, bytes]
-    receive: Receive
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+]
+# What a browser may do with whatever else than JSON it gets.
+POLICY = (
+    b"content-security-policy",
+    b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+)
 
 
 class Reply(Response):
-    """JSON by orjson; the headers that every answer has."""
+    """Bytes, or a value as JSON; the headers that every answer has."""
 
-    def __init__(self, content: Any, status: int = 200, media: bytes = b"application/json") -> None:
+    def __init__(self, content: Any, status: int = 200, media: bytes = run.JSON) -> None:
         body = content if isinstance(content, bytes) else orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
         self.status_code, self.body, self.background = status, body, None
         self.raw_headers = [(b"content-length", b"%d" % len(body)), (b"content-type", media), *HEADERS]
+        if media != run.JSON:
+            self.raw_headers.append(POLICY)
 
 
 def refusal(error: Exception) -> Reply:
@@ -90,196 +167,183 @@ def refusal(error: Exception) -> Reply:
         problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in problem["loc"])[:200]
         return Reply({"error": f"{where or 'the body'}: {problem['msg']}"}, 422)
-    if isinstance(error, Busy):
-        return Reply({"error": str(error)}, 409)
-    if isinstance(error, InputError):
-        return Reply({"error": str(error)}, 422)
     if isinstance(error, TandemRankError):
-        return Reply({"error": str(error)}, 503)
+        status = 409 if isinstance(error, Busy) else 422 if isinstance(error, InputError) else 503
+        return Reply({"error": str(error)}, status)
     LOG.exception("a request failed")
     return Reply({"error": "the server failed; its log says why."}, 500)
 
 
 class Guard:
-    """Around a handler: who may, and errors as answers."""
+    """Around the handler of a call: who may, the body, the answer, and errors as answers."""
 
-    def __init__(self, handler: Handler, context: Context, *, admin: bool = False, open_to_all: bool = False) -> None:
-        self.handler, self.context, self.admin, self.open_to_all = handler, context, admin, open_to_all
+    def __init__(self, call: HttpCall, context: Context) -> None:
+        self.call, self.context, self.media = call, context, call.media.encode()
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Answers one request."""
+        call, context = self.call, self.context
         try:
             headers = headers_of(scope["headers"])
-            self.context.address.check(headers, admin=self.admin, open_to_all=self.open_to_all)
+            context.address.check(headers, admin=call.admin, open_to_all=call.open_to_all)
             if scope["method"] == "POST" and b"origin" in headers:
                 check_origin(headers)
-            if self.admin and not self.context.alone:
+            if call.admin and not context.alone:
                 raise Refused(409, ONE_OF_SEVERAL)
-            reply = await self.handler(HttpRequest(headers, receive), self.context)
+            body = await read_json(headers, receive, context.address.limits) if call.takes else None
+            reply = Reply(await call.handler(context, body), media=self.media)
         except Exception as error:  # every failure is an answer
             reply = refusal(error)
-        self.context.metrics.answered(scope["path"], reply.status_code)
+        context.metrics.requests[scope["path"], str(reply.status_code)] += 1
         await reply(scope, receive, send)
 
 
-async def body_of(request: HttpRequest, context: Context) -> Any:
-    """The JSON of a request."""
+async def read_json(headers: dict[bytes, bytes], receive: Receive, limits: run.Limits) -> Any:
+    """The body of a request, not yet held to any message."""
     try:
-        return orjson.loads(await read_body(request.headers, request.receive, context.address.limits))
+        return orjson.loads(await read_body(headers, receive, limits))
     except orjson.JSONDecodeError as error:
         raise Refused(400, f"the body is not JSON: {error}.") from error
-
-
-async def parsed(request: HttpRequest, context: Context, model: type[M]) -> M:
-    """The body of a request as a message."""
-    return model.model_validate(await body_of(request, context))
 
 
 # --- lists and what was clicked ---------------------------------------------------------------------------------------
 
 
-async def rank(request: HttpRequest, context: Context) -> Response:
-    """A list, or a batch of them."""
+async def rank(context: Context, body: Any) -> Ranked | messages.RankAnswers:
+    """A list, or a batch of lists."""
     start, server = perf_counter(), context.service.server
     if not context.metrics.ready:
         raise Refused(503, "not ready: the policy is being warmed.")
-    body = await body_of(request, context)
+    found: Ranked | messages.RankAnswers
     if isinstance(body, dict) and "requests" in body:
         batch = messages.RankBatch.model_validate(body)
-        found = server.rank_all([vars(one) for one in batch.requests])
-        reply = Reply({"answers": [one._asdict() for one in found]})
+        found = messages.RankAnswers(server.rank_all([vars(one) for one in batch.requests]))
     else:
-        reply = Reply(server.rank(**vars(messages.RankRequest.model_validate(body)))._asdict())
+        found = server.rank(**vars(messages.RankRequest.model_validate(body)))
     context.metrics.ranked(perf_counter() - start)
-    return reply
+    return found
 
 
-async def feedback(request: HttpRequest, context: Context) -> Response:
-    """Events of an impression."""
-    asked = await parsed(request, context, messages.FeedbackRequest)
+async def feedback(context: Context, body: Any) -> Feedback:
+    """Events of an impression: idempotent, in any order."""
+    asked = messages.FeedbackRequest.model_validate(body)
     events = [Event(e.item, e.type, e.value, e.timestamp) for e in asked.events]
-    recorded, fates = context.service.server.feedback(asked.impression_id, events)
-    names = [name for name in messages.FeedbackAnswer.model_fields if name != "recorded"]
-    return Reply({"recorded": recorded, **{name: fates.count(name) for name in names}})  # type: ignore[arg-type]
+    return context.service.server.feedback(asked.impression_id, events)
 
 
 # --- changing who answers ---------------------------------------------------------------------------------------------
 
 
-async def policies(request: HttpRequest, context: Context) -> Response:
-    """Loads a policy; the answers go on meanwhile."""
-    asked = await parsed(request, context, messages.PolicyRequest)
-    return _model(await asyncio.to_thread(context.service.load, asked.folder))
+async def policies(context: Context, body: Any) -> LoadedPolicy:
+    """Loads a policy from the allowed folder; the answers go on meanwhile."""
+    return await asyncio.to_thread(context.service.load, messages.PolicyRequest.model_validate(body).folder)
 
 
-async def split(request: HttpRequest, context: Context) -> Response:
-    """Gives a loaded policy a share."""
-    asked = await parsed(request, context, messages.SplitRequest)
-    return _model(context.service.split(asked.policy, asked.share, asked.mode))
+async def split(context: Context, body: Any) -> LiveTraffic:
+    """Gives a loaded policy a share of the traffic."""
+    return context.service.split(**vars(messages.SplitRequest.model_validate(body)))
 
 
-async def rollback(request: HttpRequest, context: Context) -> Response:
+async def rollback(context: Context, body: None) -> LiveTraffic:
     """Back to the old policy."""
-    return _model(context.service.rollback())
-
-
-def _model(found: BaseModel) -> Reply:
-    return Reply(found.model_dump())
+    return context.service.rollback()
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
-async def healthz(request: HttpRequest, context: Context) -> Response:
-    """The process is alive."""
-    return Reply({"status": "alive", "log": context.service.log_state})
+async def healthz(context: Context, body: None) -> dict[str, str]:
+    """The process is alive; what the log says is beside it."""
+    return {"status": "alive", "log": context.service.log_state}
 
 
-async def readyz(request: HttpRequest, context: Context) -> Response:
-    """It is warm."""
-    return Reply({"status": "ready"}) if context.metrics.ready else Reply({"error": "not ready: warming."}, 503)
+async def readyz(context: Context, body: None) -> dict[str, str]:
+    """It is warm and answers."""
+    if not context.metrics.ready:
+        raise Refused(503, "not ready: warming.")
+    return {"status": "ready"}
 
 
-async def metrics(request: HttpRequest, context: Context) -> Response:
+async def metrics(context: Context, body: None) -> bytes:
     """For Prometheus."""
-    return Reply(context.metrics.text(), media=b"text/plain; version=0.0.4; charset=utf-8")
+    return generate_latest(context.metrics.registry)
 
 
-async def description(request: HttpRequest, context: Context) -> Response:
-    """OpenAPI."""
-    return Reply(messages.document(__version__))
+async def description(context: Context, body: None) -> dict[str, Any]:
+    """This description."""
+    return messages.document(CALLS, __version__)
 
 
-async def status(request: HttpRequest, context: Context) -> Response:
+async def status(context: Context, body: None) -> dict[str, Any]:
     """Policies, shares, outcomes, latency, the verdict with its history."""
-    service = context.service
-    verdict, test = service.verdict(), service.test
-    return Reply(
-        {
-            "version": __version__,
-            "ready": context.metrics.ready,
-            "replica": service.settings.replica,
-            "since": service.started,
-            "exploration": service.server.exploration.name,
-            "traffic": service.traffic().model_dump(),
-            "policies": [policy.model_dump() for policy in service.policies()],
-            "folders": service.folder.names(),
-            "latency_ms": context.metrics.latency(),
-            "tallies": service.tallies(),
-            "events": service.outcomes.fates,
-            "unlogged": service.server.unlogged,
-            "log": service.log_state,
-            "running": test is not None,
-            "verdict": None if verdict is None else asdict(verdict),
-            "history": [] if test is None else [asdict(point) for point in test.history],
-            "changes": [asdict(change) for change in service.changes],
-        }
-    )
+    service, test = context.service, context.service.test
+    return {
+        "version": __version__,
+        "ready": context.metrics.ready,
+        "replica": service.settings.replica,
+        "since": service.started,
+        "exploration": service.server.exploration.name,
+        "traffic": service.traffic(),
+        "policies": service.policies(),
+        "folders": service.folder.names(),
+        "latency_ms": context.metrics.latency(),
+        "tallies": service.outcomes.tallies,
+        "events": service.outcomes.fates,
+        "unlogged": service.server.unlogged,
+        "log": service.log_state,
+        "running": test is not None,
+        "verdict": service.verdict(),
+        "history": [] if test is None else test.history,
+        "changes": service.changes,
+    }
 
 
-async def explained(request: HttpRequest, context: Context) -> Response:
-    """What each live policy makes of a query."""
-    asked, server = await parsed(request, context, messages.ExplainRequest), context.service.server
-    options = asked.query_id, asked.query_features, server.exploration, server.theta
-    found = [await asyncio.to_thread(explain.explain, arm.live, *options) for arm in server.traffic.arms]
-    return Reply({"policies": [asdict(one) for one in found]})
+async def explain(context: Context, body: Any) -> dict[str, Any]:
+    """Candidates, scores and exposure of a query, by policy."""
+    asked = vars(messages.ExplainRequest.model_validate(body))
+    return {"policies": await asyncio.to_thread(context.service.server.explain, **asked)}
 
 
-STATIC = {
-    "/": ("page.html", b"text/html; charset=utf-8"),
-    "/page.js": ("page.js", b"text/javascript; charset=utf-8"),
-    "/page.css": ("page.css", b"text/css; charset=utf-8"),
-}
-
-
-def page(path: str) -> Handler:
-    """A file of the page; it has no data in it, so that it is open to all."""
-    name, media = STATIC[path]
+def page(name: str) -> Callable[[Context, None], Awaitable[bytes]]:
+    """A file of the page for people."""
     content = (Path(__file__).parent / "static" / name).read_bytes()
 
-    async def give(request: HttpRequest, context: Context) -> Response:
-        reply = Reply(content, media=media)
-        reply.headers["content-security-policy"] = POLICY
-        return reply
+    async def give(context: Context, body: None) -> bytes:
+        return content
 
     return give
 
 
 # --- the application --------------------------------------------------------------------------------------------------
 
-HANDLERS: dict[str, Handler] = {
-    "/rank": rank,
-    "/feedback": feedback,
-    "/policies": policies,
-    "/split": split,
-    "/rollback": rollback,
-    "/explain": explained,
-    "/status": status,
-    "/healthz": healthz,
-    "/readyz": readyz,
-    "/metrics": metrics,
-    "/openapi.json": description,
-}
+CALLS = [
+    HttpCall(
+        "POST",
+        "/rank",
+        rank,
+        takes=(messages.RankRequest, messages.RankBatch),
+        gives=(Ranked, messages.RankAnswers),
+    ),
+    HttpCall("POST", "/feedback", feedback, takes=(messages.FeedbackRequest,), gives=(Feedback,)),
+    HttpCall("POST", "/policies", policies, takes=(messages.PolicyRequest,), gives=(LoadedPolicy,), admin=True),
+    HttpCall("POST", "/split", split, takes=(messages.SplitRequest,), gives=(LiveTraffic,), admin=True),
+    HttpCall("POST", "/rollback", rollback, gives=(LiveTraffic,), admin=True),
+    HttpCall("POST", "/explain", explain, takes=(messages.ExplainRequest,)),
+    HttpCall("GET", "/status", status),
+    HttpCall("GET", "/healthz", healthz, open_to_all=True),
+    HttpCall("GET", "/readyz", readyz, open_to_all=True),
+    HttpCall("GET", "/metrics", metrics, media="text/plain; version=0.0.4; charset=utf-8"),
+    HttpCall("GET", "/openapi.json", description),
+]
+# The page has no data in it, so that it is open to all.
+PAGE = [
+    HttpCall("GET", path, page(name), open_to_all=True, media=f"{media}; charset=utf-8")
+    for path, name, media in (
+        ("/", "page.html", "text/html"),
+        ("/page.js", "page.js", "text/javascript"),
+        ("/page.css", "page.css", "text/css"),
+    )
+]
 
 
 async def _ticking(context: Context) -> None:
@@ -334,11 +398,7 @@ class Application(Starlette):
 
 def application(context: Context) -> Application:
     """The ASGI application of a service."""
-    paths = {
-        (call.method, call.path): Guard(HANDLERS[call.path], context, admin=call.admin, open_to_all=call.open_to_all)
-        for call in messages.CALLS
-    }
-    paths |= {("GET", path): Guard(page(path), context, open_to_all=True) for path in STATIC}
+    paths = {(call.method, call.path): Guard(call, context) for call in (*CALLS, *PAGE)}
 
     async def missing(request: Request, error: Exception) -> Response:
         code = getattr(error, "status_code", 404)
@@ -358,8 +418,3 @@ def server(
     """A server that is ready to run: the policy is loaded and warm."""
     context = Context(Service(settings), address, tick=tick, seal=seal)
     return run.server(application(context), address, listening=listening)
-
-
-def replica(settings: Settings, address: run.Address, *, seal: float = SEAL) -> Application:
-    """The application of one of several processes that answer at one address; the policy is loaded and warm."""
-    return application(Context(Service(settings), address, seal=seal, alone=False))

@@ -38,8 +38,7 @@ from tandemrank._base.ids import Id
 from tandemrank._base.random import GOLDEN, mix, uniforms
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, single, sparse_race
-from tandemrank.gradients.coarse import Bounded
-from tandemrank.gradients.single import Edge, Ranker
+from tandemrank.gradients.single import Bounded, Edge, Ranker
 
 Strategy = Literal["trained", "temperature", "uniform", "deterministic"]
 Floats = NDArray[np.float64]
@@ -145,7 +144,9 @@ def _of_some(
 ) -> tuple[Floats, Floats]:
     n = len(documents)
     wanted = csr_matrix((np.ones(n), documents, [0, n]), (1, len(s_c)))
-    plan = sparse_race.plan(torch.from_numpy(s_c)[None], wanted, K2, samples=samples, pattern=None, generator=generator)
+    plan = sparse_race.plan(
+        torch.from_numpy(s_c)[None], wanted, K2, samples=samples, moves_generator=False, generator=generator
+    )
     found = torch.from_numpy(s_r(plan.ranker_documents[0].numpy()))[None]
     rho, error = sparse_race.exposure(found, plan, theta)
     return rho.double().numpy(), error.double().numpy()

@@ -1,33 +1,44 @@
-"""The engine that answers queries with live policies, without any network: rank, and remember what was clicked.
+"""The engine that answers queries with live policies, without any network: rank, remember what was clicked, explain.
 
     server = Server(policy, recorder=Recorder("log", Propensities()))
     ranked = server.rank(17)
     server.feedback(ranked.impression_id, [Event("item-3", "click")])
 
 A query that the policy does not know gets the answer for its features, or for the average query, and the answer says so.
+An explained query has the generator's candidates, the re-ranker's order, and the exposure, by each live policy.
 """
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
+import torch
 
 from tandemrank._base.ids import Id
-from tandemrank._base.random import random_keys
 from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import InputError, OutputError, PolicyError
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import drawing, records
 from tandemrank.serving.drawing import Exploration
-from tandemrank.serving.live_policy import LivePolicy, as_kind, features_key, logged_id
+from tandemrank.serving.live_policy import LivePolicy, Source, as_kind, logged_id
 from tandemrank.serving.recorder import Recorder
-from tandemrank.serving.records import Event, Feedback, Impression, Ranked, ShownList, Traffic, steady_clock
+from tandemrank.serving.records import (
+    Event,
+    Feedback,
+    Impression,
+    Ranked,
+    ShownList,
+    StoredEvent,
+    Traffic,
+    steady_clock,
+)
 from tandemrank.serving.verdict import Outcomes
-
-KEYS = 6  # the stream of one seed that decides the lists of a server
 
 
 class Server:
@@ -45,21 +56,17 @@ class Server:
         recorder: Recorder | None = None,
         seed: int | None = None,
         theta: str | Sequence[float] = "reciprocal",
-        log_features: bool = False,
         clock: Callable[[], float] | None = None,
         outcomes: Outcomes | None = None,
     ) -> None:
         live = policy if isinstance(policy, LivePolicy) else LivePolicy(policy)
         self.exploration = exploration or Exploration()
         self.recorder = recorder
-        self.seed = seed
+        self._random = None if seed is None else Random(int(seed))
         self.theta = tuple(float(x) for x in examination_curve(live.K, theta))
         self.clock = clock or (steady_clock() if recorder is None else recorder.clock)
-        self.log_features = log_features
         self.outcomes = outcomes
         self.unlogged = 0
-        self._secret = b"" if log_features else os.urandom(32)
-        self._count = 0
         self._lock = threading.Lock()
         self._traffic = records.single(live)
         if recorder is not None:
@@ -124,20 +131,19 @@ class Server:
         unit: str | None = None,
     ) -> ShownList:
         """A list that nobody has seen yet, and that nothing remembers."""
-        live, features = now.first, query_features
+        live, features = now.first, as_logged(query_features) if query_features else {}
         K = live.K if K is None else K
         if not 1 <= K <= live.K:
             raise InputError(f"K must be from 1 to {live.K}, the places of the policy; got {K}.")
         query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
-        named = features_key(features, self._secret) if features else None
         by_features = bool(features) and any(arm.live.source(query, features) == "features" for arm in now.arms)
         chance = os.urandom(24)
-        key = int.from_bytes(chance[:8], "little") if self.seed is None else self._seeded()
+        key = int.from_bytes(chance[:8], "little") if self._random is None else self._random.getrandbits(64)
         arm = 0 if now.mode == "single" else now.choose(f"impression {key}" if unit is None else f"unit {unit}")
         asked = Impression(
             id=chance[8:].hex(),
             time=self.clock(),
-            query_id=logged_id(named, live.query_kind) if query is None else query,
+            query_id=logged_id(features, live.query_kind) if query is None else query,
             items=(),
             policy=now.name if now.mode == "interleave" else now.arms[arm].live.digest,
             strategy=self.exploration.name,
@@ -148,8 +154,7 @@ class Server:
             else tuple(dict.fromkeys(as_kind(i, live.item_kind, "item") for i in items)),
             mixture=now.mixture,
             theta=self.theta,
-            features_key=named if by_features else None,
-            features=dict(features) if features and by_features else None,
+            features=features if by_features else None,
         )
         shown, teams = answer(now, arm, asked)
         return ShownList(asked._replace(items=shown), arm, teams, unit)
@@ -170,34 +175,37 @@ class Server:
     def feedback(self, impression_id: str, events: Sequence[Event]) -> Feedback:
         """Records events of an impression; the same event twice counts once."""
         kind, now = self.traffic.first.item_kind, self.clock()
-        events = [_of_kind(event, kind) for event in events]
+        stored = [
+            StoredEvent(impression_id, _of_kind(e.item, kind), e.type, e.value, now if e.time is None else e.time)
+            for e in events
+        ]
         recorded = self.recorder is not None
         if self.recorder is not None:
             try:
-                self.recorder.events(impression_id, events)
+                self.recorder.events(stored)
             except OutputError:
                 recorded = False
-        outcomes = self.outcomes
-        return Feedback(recorded, [] if outcomes is None else [outcomes.event(impression_id, e, now) for e in events])
+        fates: Counter[str] = Counter()
+        if self.outcomes is not None:
+            fates.update(self.outcomes.event(one) for one in stored)
+        return Feedback(recorded, **fates)
+
+    def explain(self, query_id: Id | None = None, query_features: FeatureValues | None = None) -> "list[Explained]":
+        """What each live policy makes of a query; nothing is logged, as nobody saw a list."""
+        now = self._traffic
+        query = None if query_id is None else as_kind(query_id, now.first.query_kind, "query")
+        return [explained(arm.live, query, query_features, self.exploration, self.theta) for arm in now.arms]
 
     def _record(self, impressions: Sequence[Impression]) -> bool:
         if self.recorder is None:
             return False
         try:
-            self.recorder.impressions(impressions, features=self.log_features)
+            self.recorder.impressions(impressions)
         except OutputError:  # the recorder has said so aloud; the answers go out, and are counted as unlogged
             with self._lock:
                 self.unlogged += len(impressions)
             return False
         return True
-
-    def _seeded(self) -> int:
-        """The next key of the seed."""
-        assert self.seed is not None
-        with self._lock:
-            self._count += 1
-            number = self._count
-        return int(random_keys(self.seed, KEYS, np.array([number]))[0])
 
 
 def answer(now: Traffic, arm: int, asked: Impression) -> tuple[tuple[Id, ...], tuple[int, ...] | None]:
@@ -221,9 +229,96 @@ def _list_of(live: LivePolicy, asked: Impression, key: int) -> tuple[Id, ...]:
     return tuple([items[d] for d in found if d >= 0])
 
 
-def _of_kind(event: Event, kind: type[int] | type[str]) -> Event:
-    """The event with an item id as the policies have them; one that cannot be an id stays as it is, and matches nothing."""
+def as_logged(features: FeatureValues) -> dict[str, float | str | None]:
+    """Features as the log has them: text, plain numbers, None where a number is missing."""
+    found: dict[str, float | str | None] = {}
+    for name, value in features.items():
+        try:
+            found[name] = value if value is None or isinstance(value, str) else float(value)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"feature {name!r}: expected a number or text, got {str(value)[:60]}.") from error
+        if found[name] != found[name]:  # NaN, for which JSON has no word
+            found[name] = None
+    return found
+
+
+def _of_kind(item: Id, kind: type[int] | type[str]) -> Id:
+    """An item id as the policies have them; one that cannot be an id stays as it is, and matches nothing."""
     try:
-        return Event(as_kind(event.item, kind, "item"), event.type, event.value, event.time)
+        return as_kind(item, kind, "item")
     except InputError:
-        return event
+        return item
+
+
+# --- a query, for people ------------------------------------------------------------------------------------------------
+
+BEST = Exploration("deterministic")
+SHOWN = 20  # items of an explained query
+SAMPLES, FEW = 50, 10  # of the race; where each asks a heavy re-ranker about K2 items
+
+
+@dataclass(frozen=True)
+class ExplainedItem:
+    """An item: its scores, its rank by the generator, its place in the most likely list, and its exposure."""
+
+    item: Id
+    generator: float
+    generator_rank: int
+    ranker: float
+    place: int | None
+    exposure: float
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A policy's view of a query: of its most likely candidates those with the most exposure, and its most likely list.
+
+    `others_exposure`: of all items that are not listed; where lists are drawn by chance others are candidates at times.
+    """
+
+    policy: str
+    folder: str
+    source: Source
+    candidates_total: int
+    K2: int
+    candidates: tuple[ExplainedItem, ...]
+    others_exposure: float
+
+
+def explained(
+    live: LivePolicy, query: Id | None, features: FeatureValues | None, how: Exploration, theta: Sequence[float]
+) -> Explained:
+    """What a policy makes of a query."""
+    scores = live.scores(query, features)
+    s_c, s_r = scores.s_c, scores.remembering()
+    place = {int(d): k + 1 for k, d in enumerate(BEST.draw(s_c, s_r, live.K2, live.K, 0)) if d >= 0}
+    order = np.argsort(-s_c, kind="stable")[: live.K2]
+    generator_rank = {int(d): n + 1 for n, d in enumerate(order)}
+    # Where the re-ranker sees candidates alone, those of the generator's first ones that people look at.
+    looked = np.union1d(order[:SHOWN], list(place)) if live.ranks_candidates else order
+    documents = np.sort(looked).astype(np.int64)
+    curve, samples = torch.tensor(list(theta), dtype=torch.float32), FEW if live.ranks_candidates else SAMPLES
+    rho, _ = how.exposure(s_c, s_r, documents, curve, live.K2, samples=samples, seed=0)
+    second = s_r[documents] if isinstance(s_r, np.ndarray) else s_r(documents.astype(np.int32))
+    row = {int(d): n for n, d in enumerate(documents)}
+    most = documents[np.argsort(-rho, kind="stable")[:SHOWN]]
+    found = tuple(
+        ExplainedItem(
+            item=live.items[d],
+            generator=float(s_c[d]),
+            generator_rank=generator_rank[d],
+            ranker=float(second[row[d]]),
+            place=place.get(d),
+            exposure=float(rho[row[d]]),
+        )
+        for d in dict.fromkeys([*place, *map(int, most)])
+    )
+    return Explained(
+        policy=live.digest,
+        folder=live.name,
+        source=live.source(query, features),
+        candidates_total=len(live.items),
+        K2=live.K2,
+        candidates=found,
+        others_exposure=max(0.0, float(curve[: len(place)].sum()) - sum(one.exposure for one in found)),
+    )

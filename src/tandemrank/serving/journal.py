@@ -31,7 +31,6 @@ from tandemrank.errors import InputError, OutputError
 MAGIC = b"\xff\xf5\xfe\xf6"
 HEADER = struct.Struct("<4sII")
 LONGEST = 2**24  # bytes of a record
-BEGINNING = 2**16  # bytes in which the first record of a journal ends, nearly always
 SYNC_SECONDS = 1.0
 ASIDE = ".set-aside"
 JOURNAL, EVENTS, SEGMENTS = "journal", "events", "segment"
@@ -55,7 +54,10 @@ def framed(payload: bytes) -> bytes:
 
 def read(path: str | Path) -> Recovered:
     """Every whole record of a journal, in order."""
-    return recovered(_content(path, -1))
+    try:
+        return recovered(Path(path).read_bytes())
+    except OSError as error:
+        raise OutputError(f"cannot read the journal {path}: {error.strerror}.") from error
 
 
 def recovered(content: bytes) -> Recovered:
@@ -68,19 +70,6 @@ def recovered(content: bytes) -> Recovered:
         end = at + HEADER.size + len(payload)
         records.append(payload)
     return Recovered(tuple(records), dropped + len(content) - end, gaps + (len(content) > end))
-
-
-def first_record(path: str | Path) -> bytes | None:
-    """The first whole record of the first bytes of a journal, if there is one."""
-    return next((payload for _, payload in _whole_records(_content(path, BEGINNING))), None)
-
-
-def _content(path: str | Path, size: int) -> bytes:
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(size)
-    except OSError as error:
-        raise OutputError(f"cannot read the journal {path}: {error.strerror}.") from error
 
 
 def _whole_records(content: bytes) -> Iterator[tuple[int, bytes]]:

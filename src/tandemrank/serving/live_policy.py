@@ -11,7 +11,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,7 @@ from torch import Tensor
 from tandemrank._base.ids import Id
 from tandemrank.errors import InputError, PolicyError
 from tandemrank.gradients import single
-from tandemrank.gradients.coarse import Bounded, Coarse
+from tandemrank.gradients.single import Bounded, Coarse
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.own import OwnModel
@@ -53,15 +53,11 @@ def digest(policy: TwoStagePolicy) -> str:
     return found.hexdigest()[:16]
 
 
-class Who(NamedTuple):
-    """Whose scores are asked for: a query that the stage knows, by its place, or nobody's."""
-
-    source: Source
-    q: int
-
-
 class _Stage:
-    """The scores of one stage, a query at a time; factors are kept as such, whatever made them."""
+    """The scores of one stage, a query at a time, by its place; of None as of the average query.
+
+    Factors are kept as such, whatever made them.
+    """
 
     def __init__(self, scorer: Scorer, Q: int, D: int) -> None:
         self.scorer, self.D = scorer, D
@@ -73,37 +69,37 @@ class _Stage:
         most = AVERAGE if self.X is not None else FEW
         self._typical = np.unique(np.linspace(0, Q - 1, min(Q, most)).astype(np.int64))
 
-    def bounded(self, who: Who) -> Bounded | None:
+    def bounded(self, q: int | None) -> Bounded | None:
         """The scores of all items within bounds, where the stage keeps what gives them; the vector stays the query's."""
-        return None if self.coarse is None else self.coarse.bounded(self.vector(who))
+        return None if self.coarse is None else self.coarse.bounded(self.vector(q))
 
-    def row(self, who: Who) -> Row:
+    def row(self, q: int | None) -> Row:
         """Of all items.  Shapes: -> [D]."""
         if self.Y is not None:
-            return single.products(self.vector(who), self.Y)
+            return single.products(self.vector(q), self.Y)
         if not self.scorer.scores_everything:
             parts = [np.arange(first, min(first + PART, self.D)) for first in range(0, self.D, PART)]
-            return np.concatenate([self.some(who, items) for items in parts])
-        q = self._typical if who.source == "popular" else np.array([who.q])
+            return np.concatenate([self.some(q, items) for items in parts])
         with torch.no_grad():
-            return _mean([_plain(self.scorer(torch.from_numpy(q[n : n + 1])))[0] for n in range(len(q))])
+            return _mean([_plain(self.scorer(one[None]))[0] for one in self._queries(q)])
 
-    def some(self, who: Who, items: NDArray[np.integer]) -> Row:
+    def some(self, q: int | None, items: NDArray[np.integer]) -> Row:
         """Of some items, the same bits whoever else is asked about.  Shapes: items [n] -> [n]."""
         if self.Y is not None:
-            return single.products(self.vector(who), self.Y[items])
-        q = torch.from_numpy(self._typical if who.source == "popular" else np.array([who.q]))
+            return single.products(self.vector(q), self.Y[items])
+        queries = self._queries(q)
         with torch.no_grad():
-            asked = torch.from_numpy(items.astype(np.int64)).expand(len(q), -1)
-            return _mean(list(_plain(self.scorer.score(q, asked))))
+            asked = torch.from_numpy(items.astype(np.int64)).expand(len(queries), -1)
+            return _mean(list(_plain(self.scorer.score(queries, asked))))
 
-    def vector(self, who: Who) -> Row:
+    def _queries(self, q: int | None) -> Tensor:
+        """The query, or those that the average one is the average of.  Shapes: -> [n]."""
+        return torch.from_numpy(self._typical if q is None else np.array([q]))
+
+    def vector(self, q: int | None) -> Row:
         """Of the query; that of the average query has the average scores, as products are linear.  Shapes: -> [F]."""
         assert self.X is not None
-        if who.source == "popular":
-            return _mean(list(self.X[self._typical]))
-        found: Row = self.X[who.q]
-        return found
+        return _mean(list(self.X[self._typical if q is None else [q]]))
 
 
 def _mean(rows: Sequence[Row]) -> Row:
@@ -124,14 +120,14 @@ class Scores:
     scores was cut. Shapes: s_c, first [D]; s_r [D] where the policy keeps all of them.
     """
 
-    __slots__ = ("_stage", "_who", "edge", "first", "s_r")
+    __slots__ = ("_q", "_stage", "edge", "first", "s_r")
 
-    def __init__(self, first: Row | Bounded, s_r: Row | None, stage: _Stage, who: Who) -> None:
+    def __init__(self, first: Row | Bounded, s_r: Row | None, stage: _Stage, q: int | None) -> None:
         self.first = first
         self.s_r = s_r
         self.edge = single.Edge()
         self._stage = stage
-        self._who = who
+        self._q = q
 
     @property
     def s_c(self) -> Row:
@@ -144,7 +140,7 @@ class Scores:
         return self._some if self.s_r is None else self.s_r
 
     def _some(self, items: NDArray[np.integer]) -> Row:
-        return self._stage.some(self._who, items)
+        return self._stage.some(self._q, items)
 
     def remembering(self) -> Row | single.Ranker:
         """The same, where only some are given by one who asks the re-ranker about each item once."""
@@ -161,10 +157,6 @@ class Scores:
 
         return some
 
-    def rows(self) -> tuple[Row, Row]:
-        """All of both; slow where the re-ranker sees candidates alone.  Shapes: -> [D], [D]."""
-        return self.s_c, self._stage.row(self._who) if self.s_r is None else self.s_r
-
     def only(self, there: list[int]) -> "Scores":
         """Where only some items are available: the others are no candidates."""
         found = np.full(self.first.size, -np.inf, np.float32)
@@ -172,7 +164,7 @@ class Scores:
             found[there] = single.products(self.first.query, self.first.coarse.items[there])
         else:
             found[there] = self.first[there]
-        return Scores(found, self.s_r, self._stage, self._who)
+        return Scores(found, self.s_r, self._stage, self._q)
 
 
 class LivePolicy:
@@ -222,14 +214,14 @@ class LivePolicy:
         ids = self._policy.vocabulary.query_ids
         policy = self._policy.strangers(pl.Series([0] if ids.dtype.is_integer() else ["0"], dtype=ids.dtype), table)
         stages = [_Stage(stage, 1, len(self.items)) for stage in (policy.generator, policy.ranker)]
-        return self._computed(Who("policy", 0), *stages)
+        return self._computed(0, *stages)
 
     def _nobodys(self) -> Scores:
         """Of nobody's query: as the policy answers a stranger, or the average of what it knows, where it answers none."""
         try:
             return self._of_stranger(None)
         except PolicyError:
-            return self._computed(Who("popular", -1))
+            return self._computed(None)
 
     def _remembered(self, query_id: Id | None) -> Scores:
         """Of a query that the policy knows, or of the average one; those asked for most recently are kept."""
@@ -237,24 +229,19 @@ class LivePolicy:
             if (found := self._recent.get(query_id)) is not None:
                 self._recent.move_to_end(query_id)
                 return found
-        found = self._nobodys() if query_id is None else self._computed(Who("policy", self.query_at[query_id]))
+        found = self._nobodys() if query_id is None else self._computed(self.query_at[query_id])
         with self._lock:
             self._recent[query_id] = found
             if len(self._recent) > self._room:
                 self._recent.popitem(last=False)
         return found
 
-    def forget_scores(self) -> None:
-        """Frees what is kept of recent queries; they are computed again where they are asked for."""
-        with self._lock:
-            self._recent.clear()
-
-    def _computed(self, who: Who, generator: _Stage | None = None, ranker: _Stage | None = None) -> Scores:
+    def _computed(self, q: int | None, generator: _Stage | None = None, ranker: _Stage | None = None) -> Scores:
         """By our own stages, or by those of a stranger."""
         generator, ranker = generator or self._generator, ranker or self._ranker
-        if self.ranks_candidates and (found := generator.bounded(who)) is not None:
-            return Scores(found, None, ranker, who)
-        return Scores(generator.row(who), None if self.ranks_candidates else ranker.row(who), ranker, who)
+        if self.ranks_candidates and (found := generator.bounded(q)) is not None:
+            return Scores(found, None, ranker, q)
+        return Scores(generator.row(q), None if self.ranks_candidates else ranker.row(q), ranker, q)
 
     def warm(self) -> None:
         """Has ready what the first answers would wait for: compiled code, and the answer for strangers."""
@@ -282,18 +269,14 @@ def as_kind(value: Id, kind: type[int] | type[str], what: str, *, least: int = L
     raise InputError(f"expected {what} ids that are integers, as this policy has them; got {text[:60]!r}.")
 
 
-def features_key(features: FeatureValues, secret: bytes = b"") -> str:
-    """A name of features; with a secret, up to 64 bytes, nobody can find the features of a name by trying some."""
-    return hashlib.blake2b(features_text(features).encode(), digest_size=8, key=secret).hexdigest()
-
-
 def features_text(features: FeatureValues) -> str:
     """Features as text, the same in whatever order they are."""
     return json.dumps({name: features[name] for name in sorted(features)})
 
 
-def logged_id(key: str | None, kind: type[int] | type[str]) -> Id:
-    """The id in the log of a query that has none: one that the key of its features decides, or that of nobody."""
-    if key is None:
+def logged_id(features: FeatureValues | None, kind: type[int] | type[str]) -> Id:
+    """The id in the log of a query that has none: one that its features decide, or that of nobody."""
+    if not features:
         return LEAST if kind is int else "unknown"
+    key = hashlib.blake2b(features_text(features).encode(), digest_size=8).hexdigest()
     return LEAST + 1 + int(key, 16) % 2**62 if kind is int else f"features-{key}"

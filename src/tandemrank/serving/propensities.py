@@ -2,13 +2,13 @@
 
     rho_0(d) = sum over policies of share * rho_policy(d),        or that of the draft, where lists were interleaved
 
-One race per (policy, query, strategy, places, available items, features), from a seed that depends on these alone: a propensity
-does not depend on who else was asked.
+One race per (policy, curve, query, strategy, places, available items, features), from a seed that depends on these alone: a
+propensity does not depend on who else was asked.
 """
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,23 +26,17 @@ from tandemrank.serving.records import Impression
 Floats = NDArray[np.float64]
 LEAST = 1e-12  # the smallest propensity that a log takes
 SAMPLES = 100  # of the race
-KEPT = 64 * 2**20  # bytes of exposures of recent queries
+KEPT, NAME = 64 * 2**20, 1000  # bytes of exposures of recent queries; of the name of one, about
 DIGEST = 16  # characters of a policy's digest
 
 Place = tuple[Any, ...]
-
-
-class _Exposed(NamedTuple):
-    """The exposure of some items of a query, in the order of their numbers, and its standard error.  Shapes: [n]."""
-
-    documents: NDArray[np.int64]
-    rho: Floats
-    error: Floats
+Exposure = tuple[Floats, Floats]  # rho and its standard error.  Shapes: [n], [n]
+Race = Callable[[int], Exposure]  # of a seed
 
 
 def _place(i: Impression) -> Place:
-    """What the exposure depends on beside the policy and the examination curve."""
-    asked = i.query_id, i.strategy, i.places, i.available
+    """What the exposure depends on beside the policy."""
+    asked = i.theta, i.query_id, i.strategy, i.places, i.available
     return asked if i.features is None else (*asked, features_text(i.features))
 
 
@@ -52,11 +46,14 @@ def _check_curve(theta: tuple[float, ...], places: int) -> None:
 
 
 class Propensities:
-    """Computes them for policies that it knows."""
+    """Computes them for policies that it knows; one that a log names and it does not know it asks `find` for, by its digest."""
 
-    def __init__(self, samples: int = SAMPLES) -> None:
+    def __init__(
+        self, samples: int = SAMPLES, *, find: Callable[[set[str]], Sequence[LivePolicy]] = lambda digests: ()
+    ) -> None:
         self.samples = samples
-        self._kept: dict[Place, tuple[Floats, Floats]] = {}
+        self._find = find
+        self._kept: dict[Place, Exposure] = {}
         self._known: dict[str, LivePolicy] = {}
 
     @property
@@ -93,83 +90,71 @@ class Propensities:
 
     def of(self, impressions: Sequence[Impression]) -> list[tuple[list[float], list[float]]]:
         """rho_0 of every shown item of each impression, and its standard error."""
-        found: dict[Place, _Exposed] = {}
-        shown: dict[Place, set[int]] = {}
-        drafted: dict[Place, tuple[float, float]] = {}
-        for i in impressions:
-            for digest, _ in i.mixture if not i.interleaved else ():
-                place = (digest, i.theta, *_place(i))
-                shown.setdefault(place, set()).update(self._positions(self._live(digest), i))
-        rows = []
-        for i in impressions:
-            rho, error = self._drafted(i, drafted) if i.interleaved else self._mixed(i, found, shown)
-            rows.append((rho.clip(LEAST, 1.0).tolist(), error.tolist()))
-        return rows
+        rows: dict[int, tuple[list[float], list[float]]] = {}
+        # Those of one place one after the other: what is kept is computed once, however long the journal is.
+        for n in sorted(range(len(impressions)), key=lambda n: hash(_place(impressions[n]))):
+            i = impressions[n]
+            rho, error = self._drafted(i) if i.interleaved else self._mixed(i)
+            rows[n] = rho.clip(LEAST, 1.0).tolist(), error.tolist()
+        return [rows[n] for n in range(len(impressions))]
 
-    def _positions(self, live: LivePolicy, i: Impression) -> list[int]:
-        return [live.item_at[item] for item in i.items if item in live.item_at]
-
-    def _mixed(
-        self, i: Impression, found: dict[Place, _Exposed], shown: dict[Place, set[int]]
-    ) -> tuple[Floats, Floats]:
+    def _mixed(self, i: Impression) -> Exposure:
         rho, variance = np.zeros(len(i.items)), np.zeros(len(i.items))
         for digest, share in i.mixture:
             live = self._live(digest)
-            place = (digest, i.theta, *_place(i))
-            if place not in found:
-                found[place] = self._exposed(live, i, np.array(sorted(shown[place]), np.int64))
             there = np.array([item in live.item_at for item in i.items], np.bool_)
-            at = np.searchsorted(found[place].documents, self._positions(live, i))
-            rho[there] += share * found[place].rho[at]
-            variance[there] += np.square(share * found[place].error[at])
+            mean, error = self._exposed(live, i, [live.item_at[item] for item in i.items if item in live.item_at])
+            rho[there] += share * mean
+            variance[there] += np.square(share * error)
         return rho, np.sqrt(variance)
 
-    def _exposed(self, live: LivePolicy, i: Impression, shown: NDArray[np.int64]) -> _Exposed:
-        """Of what was shown: by one race, or where the re-ranker is asked about candidates alone by one for each."""
+    def _exposed(self, live: LivePolicy, i: Impression, documents: list[int]) -> Exposure:
+        """Of what was shown: by one race of all, or where the re-ranker is asked about candidates alone by one for each."""
+        place = (live.digest, *_place(i))
         if not live.ranks_candidates:
-            rho, error = self._of_all(live, i)
-            return _Exposed(shown, rho[shown], error[shown])
-        # An item at a time, each with a seed of its own: what else was shown must not change its propensity.
-        found = [self._race(live, i, np.array([d]), live.items[d]) for d in shown.tolist()]
-        rho, error = (np.concatenate([one[n] for one in found]) for n in range(2))
-        return _Exposed(shown, rho, error)
+            rho, error = self._once(place, self._race(live, i, np.arange(len(live.items))))
+            return rho[documents], error[documents]
+        return self._each({(live.items[d], *place): self._race(live, i, np.array([d])) for d in documents})
 
-    def _of_all(self, live: LivePolicy, i: Impression) -> tuple[Floats, Floats]:
-        """Of all items by one race; those of the last queries are kept, as the next journal has many of them again."""
-        place = (i.theta, live.digest, *_place(i))
-        if (found := self._kept.get(place)) is not None:
-            return found
-        self._kept[place] = found = self._race(live, i, np.arange(len(live.items)))
-        if len(self._kept) * found[0].nbytes * 2 > KEPT:
-            self._kept.pop(next(iter(self._kept)))
-        return found
+    def _race(self, live: LivePolicy, i: Impression, documents: NDArray[np.int64]) -> Race:
+        def race(seed: int) -> Exposure:
+            scores, theta = live.scores(i.query_id, i.features, i.available), torch.tensor(i.theta[: i.places])
+            options = {"samples": self.samples, "seed": seed}
+            return drawing.parse(i.strategy).exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
 
-    def _race(self, live: LivePolicy, i: Impression, documents: NDArray[np.int64], *name: Id) -> tuple[Floats, Floats]:
-        scores, theta = live.scores(i.query_id, i.features, i.available), torch.tensor(i.theta[: i.places])
-        options = {"samples": self.samples, "seed": derive(0, "served propensities", *name, live.digest, *_place(i))}
-        return drawing.parse(i.strategy).exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
+        return race
 
-    def _drafted(self, i: Impression, found: dict[Place, tuple[float, float]]) -> tuple[Floats, Floats]:
-        digests = tuple(digest for digest, _ in i.mixture)
+    def _drafted(self, i: Impression) -> Exposure:
+        digests = [digest for digest, _ in i.mixture]
         curve, how = np.array(i.theta[: i.places]), drawing.parse(i.strategy)
-        known = (i.theta, *digests, *_place(i))
-        if wanted := [item for item in i.items if (item, *known) not in found]:
-            one, other = (_team(self._live(digest), i) for digest in digests)
-            for item in wanted:  # each with a seed of its own, as above
-                options = {
-                    "samples": self.samples,
-                    "seed": derive(0, "drafted propensities", *digests, item, *_place(i)),
-                }
-                rho, error = drawing.drafted_exposure((one, other), [item], curve, how, **options)
-                found[(item, *known)] = float(rho[0]), float(error[0])
-        values = np.array([found[(item, *known)] for item in i.items]).reshape(-1, 2)
-        return values[:, 0], values[:, 1]
+        teams = cache(lambda: (_team(self._live(digests[0]), i), _team(self._live(digests[1]), i)))
+
+        def race(item: Id) -> Race:
+            return lambda seed: drawing.drafted_exposure(teams(), [item], curve, how, samples=self.samples, seed=seed)
+
+        return self._each({(item, *digests, *_place(i)): race(item) for item in i.items})
+
+    def _each(self, races: Mapping[Place, Race]) -> Exposure:
+        """An item each, with a seed of its own: what else was shown must not change its propensity."""
+        rho, error = np.reshape([self._once(name, race) for name, race in races.items()], (-1, 2)).T
+        return rho, error
+
+    def _once(self, name: Place, race: Race) -> Exposure:
+        """What a race gives; the last ones are kept, as the next impression or journal has many of them again."""
+        if (found := self._kept.get(name)) is None:
+            self._kept[name] = found = race(derive(0, "served propensities", *name))
+            if len(self._kept) * (2 * found[0].nbytes + NAME) > KEPT:
+                self._kept.pop(next(iter(self._kept)))
+        return found
 
     def _live(self, digest: str) -> LivePolicy:
         if digest not in self._known:
+            for live in self._find({digest}):
+                self.know(live)
+        if digest not in self._known:
             raise OutputError(
-                f"the log has impressions of the policy {digest}, which is not loaded: its propensities cannot be "
-                f"computed. Load that policy once more (its journal is kept)."
+                f"the log has impressions of the policy {digest}, which is not loaded and not in the folder of "
+                f"policies: its propensities cannot be computed. Put it there once more (its journal is kept)."
             )
         return self._known[digest]
 

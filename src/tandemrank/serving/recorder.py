@@ -15,11 +15,10 @@ from typing import Any
 
 from tandemrank._base import buckets
 from tandemrank.errors import ConfigError, InputError, OutputError
-from tandemrank.policies.features import FeatureValues
 from tandemrank.serving import journal
 from tandemrank.serving.journal import JOURNAL, SEGMENTS, Journal, LogFile, files, named
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.records import WINDOW, Event, Impression, StoredEvent, steady_clock
+from tandemrank.serving.records import WINDOW, Impression, StoredEvent, steady_clock
 from tandemrank.serving.sealing import Sealed, Sealer
 
 try:  # of the extra `serve`: several times as fast
@@ -29,7 +28,6 @@ except ImportError:
 
 # Bytes of a journal before the next one begins; as much is in memory while it is sealed, several times.
 ROTATE = 16 * 2**20
-REMEMBERED = 100_000  # features that are kept in memory until the impressions they decided are sealed
 PATIENCE = 5.0  # seconds; a process that seals looks whether a replica has ended
 
 
@@ -60,11 +58,8 @@ class Recorder:
         self.clock = clock or steady_clock()
         self.failing = ""
         self._sync_seconds = sync_seconds
-        self._features: dict[str, FeatureValues] = {}
         self.propensities = propensities
-        self.sealer = Sealer(
-            folder, propensities, replica=replica, window=window, clock=self.clock, features=self._features
-        )
+        self.sealer = Sealer(folder, propensities, replica=replica, window=window, clock=self.clock)
         self._lock = threading.Lock()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -84,23 +79,13 @@ class Recorder:
         path = self.folder / f"journal-{self.replica}-{number:06d}.bin"
         return Journal(path, sync_seconds=self._sync_seconds)
 
-    def impressions(self, found: Sequence[Impression], *, features: bool = False) -> None:
-        """Records answers, all or none, with the queries' features if asked; an `OutputError` where the disk takes none."""
-        for one in found:
-            if one.features_key is not None and one.features is not None:
-                if len(self._features) >= REMEMBERED:
-                    self._features.pop(next(iter(self._features)))
-                self._features[one.features_key] = one.features
-        kept = {} if features else {"features": None}
-        self._append([{"impression": one._asdict() | kept} for one in found])
+    def impressions(self, found: Sequence[Impression]) -> None:
+        """Records answers, all or none; an `OutputError` where the disk takes none."""
+        self._append([{"impression": one._asdict()} for one in found])
 
-    def events(self, impression_id: str, events: Sequence[Event]) -> None:
-        """Records events of an impression, in any order, any number of times."""
-        now = self.clock()
-        stored = [
-            StoredEvent(impression_id, e.item, e.type, e.value, now if e.time is None else e.time) for e in events
-        ]
-        self._append([{"event": one._asdict()} for one in stored])
+    def events(self, found: Sequence[StoredEvent]) -> None:
+        """Records events, in any order, any number of times."""
+        self._append([{"event": one._asdict()} for one in found])
 
     @property
     def unsynced(self) -> int:

@@ -89,9 +89,7 @@ class Traffic:
         return "+".join(arm.live.digest for arm in self.arms)
 
     def choose(self, unit: str) -> int:
-        """The number of the arm of a unit; the same every time, as likely as its share over salts."""
-        if len(self.arms) == 1:
-            return 0
+        """Of two arms the number of a unit's; the same every time, as likely as its share over salts."""
         found = hashlib.blake2b(
             unit.encode(errors="surrogatepass"), digest_size=8, key=self.salt.encode()[:64]
         ).digest()
@@ -106,8 +104,6 @@ def single(live: LivePolicy) -> Traffic:
 
 def split(old: LivePolicy, new: LivePolicy, share: float, *, salt: str, mode: Mode = "split") -> Traffic:
     """Part of the traffic to a new policy, or both in one list."""
-    if not 0 < share < 1:
-        raise ConfigError(f"the share of the new policy is above 0 and below 1; got {share}.")
     return Traffic((Arm(old, 1 - share), Arm(new, share)), mode, salt)
 
 
@@ -115,8 +111,7 @@ class Impression(NamedTuple):
     """One answer, with what is needed to draw it again, and to compute the propensities of what it shows.
 
     `policy` is the digest of the policy that answered, or of both where their lists were interleaved; `mixture` has the share
-    of every policy. `theta` is the examination curve of the server. `features_key` names the features that decided, None where
-    none did; `features` themselves stay in memory only, unless they are asked for.
+    of every policy. `theta` is the examination curve of the server. `features` are those that decided, None where none did.
     """
 
     id: str
@@ -130,7 +125,6 @@ class Impression(NamedTuple):
     available: tuple[StoredId, ...] | None
     mixture: Mixture
     theta: tuple[float, ...]
-    features_key: str | None = None
     features: dict[str, float | str | None] | None = None
 
     @property
@@ -170,11 +164,13 @@ class StoredEvent(NamedTuple):
     time: Time
 
 
-class Ranked(NamedTuple):
+@dataclass(frozen=True)
+class Ranked:
     """An answer: its impression, the items from the top, the digest of the policy, and whose answer it is.
 
-    `source` is "policy" for a query that it knows, "features" or "popular" for one that it does not. `logged` is False where
-    the log could not take the impression; `unknown` are items that were said to be available and that no policy knows.
+    `policy` has both digests where lists were interleaved. `source` is "policy" for a query that it knows, "features" or
+    "popular" for one that it does not. `logged` is False where the log could not take the impression; `unknown` are items
+    that were said to be available and that no policy knows.
     """
 
     impression_id: str
@@ -182,7 +178,7 @@ class Ranked(NamedTuple):
     policy: str
     source: Source
     logged: bool
-    unknown: tuple[Id, ...] = ()
+    unknown: tuple[Id, ...]
 
 
 class ShownList(NamedTuple):
@@ -197,8 +193,18 @@ class ShownList(NamedTuple):
 Fate = Literal["counted", "repeated", "late", "unmatched", "unknown", "other"]
 
 
-class Feedback(NamedTuple):
-    """Whether events were recorded, and what became of each as far as this process remembers."""
+@dataclass(frozen=True)
+class Feedback:
+    """Whether events were recorded, and what became of how many of them, as far as this process remembers.
+
+    `counted`: clicks that count and had not come before. `unmatched`: on items that the impression did not show. `unknown`: of
+    an impression that this process does not remember; the log joins them. `other`: events that are not clicks.
+    """
 
     recorded: bool
-    fates: list[Fate]
+    counted: int = 0
+    repeated: int = 0
+    late: int = 0
+    unmatched: int = 0
+    unknown: int = 0
+    other: int = 0

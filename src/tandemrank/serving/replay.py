@@ -7,23 +7,23 @@ from datetime import UTC
 from pathlib import Path, PurePath
 from typing import Any
 
+import polars as pl
 from pydantic import ConfigDict, TypeAdapter
 from pydantic_core import from_json
 
-from tandemrank._base import buckets
-from tandemrank._base.files import plain
+from tandemrank._base import buckets, frames
+from tandemrank._base.files import plain, regular
 from tandemrank.errors import InputError, LogError
 from tandemrank.logs import sources
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import engine, journal
 from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.records import Impression
-from tandemrank.serving.sealing import read_segment
 
 IMPRESSION = TypeAdapter(Impression, config=ConfigDict(strict=True, allow_inf_nan=False))
 PLAIN = ("query_id", "items", "policy", "strategy", "key", "places")
 AS_JSON = ("mixture", "theta", "available", "features")
-COLUMNS = ("impression_key", "timestamp", *PLAIN, *AS_JSON, "uses_features")
+COLUMNS = ("impression_key", "timestamp", *PLAIN, *AS_JSON)
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,10 @@ class ReplayDifference:
 
 @dataclass(frozen=True)
 class Replayed:
-    """How many impressions were drawn again, how many are equal, and the first that is not.
-
-    `without_features`: impressions of queries known by features alone, which the log does not have: they are not drawn.
-    """
+    """How many impressions were drawn again, how many are equal, and the first that is not."""
 
     impressions: int
     equal: int
-    without_features: int
     first: ReplayDifference | None
 
 
@@ -57,13 +53,10 @@ def replay(
 ) -> Replayed:
     """Compares every impression of segments with what its policies draw from its key, item by item."""
     live = {one.digest: one for one in (p if isinstance(p, LivePolicy) else LivePolicy(p) for p in policies)}
-    total = equal = skipped = 0
+    total = equal = 0
     first: ReplayDifference | None = None
     for path in segments(paths):
         for row, impression in enumerate(_impressions(path)):
-            if impression.features_key is not None and impression.features is None:
-                skipped += 1
-                continue
             total += 1
             logged, drawn = impression.items, _draw_again(impression, live, path)
             equal += logged == drawn
@@ -71,7 +64,7 @@ def replay(
                 first = ReplayDifference(str(path), row, logged, drawn)
         if progress is not None:
             progress(total)
-    return Replayed(total, equal, skipped, first)
+    return Replayed(total, equal, first)
 
 
 def digests(paths: Sequence[str | Path]) -> set[str]:
@@ -96,9 +89,25 @@ def _segments(path: str | Path) -> Sequence[str | Path]:
     return sorted(folder.glob("segment-*.parquet")) if folder.is_dir() else [folder]
 
 
+def _read(path: str | Path) -> pl.DataFrame:
+    """What is needed of a segment, here or in a bucket; refuses one that is damaged, or none."""
+    try:
+        with buckets.local(path) as here:
+            if damage := frames.damage_of(regular(here)):
+                raise LogError(f"{path} {damage}")
+            frame = pl.read_parquet(here, glob=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise LogError(
+            f"cannot read {path}: {str(error).splitlines()[0]}. Expected a segment of a served log."
+        ) from error
+    if missing := [c for c in COLUMNS if c not in frame.columns]:
+        raise LogError(f"{path}: expected the columns {', '.join(COLUMNS)}; {', '.join(missing)} is not there.")
+    return frame.select(COLUMNS)
+
+
 def _impressions(path: str | Path) -> Iterator[Impression]:
     """The rows of a segment, as `sealing.wide` made them."""
-    for number, row in enumerate(read_segment(path, COLUMNS).iter_rows(named=True)):
+    for number, row in enumerate(_read(path).iter_rows(named=True)):
         try:
             yield _impression(row)
         except (ValueError, TypeError, AttributeError) as error:
@@ -107,12 +116,9 @@ def _impressions(path: str | Path) -> Iterator[Impression]:
 
 
 def _impression(row: dict[str, Any]) -> Impression:
-    if not isinstance(row["uses_features"], bool):
-        raise ValueError(f"expected true or false as uses_features, got {row['uses_features']!r}.")
     found = {
         "id": row["impression_key"],
         "time": row["timestamp"].replace(tzinfo=UTC).timestamp(),
-        "features_key": "" if row["uses_features"] else None,
         **{name: row[name] for name in PLAIN},
         **{name: None if row[name] is None else from_json(row[name]) for name in AS_JSON},
     }

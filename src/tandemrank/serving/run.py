@@ -40,15 +40,6 @@ from tandemrank.serving.journal import shout
 JSON = b"application/json"
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"cache-control", b"no-store"),
-    (b"referrer-policy", b"no-referrer"),
-]
 ONCE = (b"host", b"origin", b"authorization", b"content-type", b"content-length")
 
 
@@ -272,11 +263,22 @@ def server(app: Any, address: Address, *, listening: Callable[[int], None] = lam
         limits = address.limits
 
     config = uvicorn.Config(
-        app, host=address.host, port=address.port, http=Connection, ws="none", loop="uvloop",
-        log_level="warning", access_log=False, server_header=False, date_header=False, lifespan="on",
-        limit_concurrency=address.limits.connections, timeout_keep_alive=int(address.limits.idle),
-        timeout_graceful_shutdown=10, backlog=256,
-    )  # fmt: skip
+        app,
+        host=address.host,
+        port=address.port,
+        http=Connection,
+        ws="none",
+        loop="uvloop",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        lifespan="on",
+        limit_concurrency=address.limits.connections,
+        timeout_keep_alive=int(address.limits.idle),
+        timeout_graceful_shutdown=10,
+        backlog=256,
+    )
     return Running(config, address.limits, listening)
 
 
@@ -311,10 +313,14 @@ def deploy(build: Callable[[str], Any], address: Address, replicas: int) -> None
         return build("ray-" + serve.get_replica_context().replica_id.unique_id)
 
     made = serve.deployment(
-        serve.ingress(built)(), name=NAME, num_replicas=replicas, max_ongoing_requests=AT_ONCE,
-        ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": cluster.ONE_THREAD}}, max_constructor_retry_count=1,
+        serve.ingress(built)(),
+        name=NAME,
+        num_replicas=replicas,
+        max_ongoing_requests=AT_ONCE,
+        ray_actor_options={"num_cpus": 1, "runtime_env": {"env_vars": cluster.ONE_THREAD}},
+        max_constructor_retry_count=1,
         logging_config={"log_level": "WARNING", "enable_access_log": False},
-    )  # fmt: skip
+    )
     options = {"host": address.host, "port": address.port, "request_timeout_s": address.limits.seconds}
     try:
         serve.start(proxy_location="EveryNode", http_options=options)
@@ -325,33 +331,26 @@ def deploy(build: Callable[[str], Any], address: Address, replicas: int) -> None
 
 
 def _wait_for_proxies(address: Address) -> None:
-    from ray.serve.context import _get_global_client
-
-    client: Any = _get_global_client()
     until = time.monotonic() + PROXY_SECONDS
-    while not proxies_answer(client.get_serve_details(), address):
+    while not proxies_answer(ray_serve().status().proxies, address):
         if time.monotonic() > until:
             shout(
-                f"the replicas run, but after {PROXY_SECONDS:.0f} s not every node with one answers at port {address.port}: "
+                f"the replicas run, but after {PROXY_SECONDS:.0f} s not every proxy of Ray's answers at port {address.port}: "
                 "its machine is too busy for Ray, or another server is there."
             )
             return
         time.sleep(0.1)
 
 
-def proxies_answer(details: Mapping[str, Any], address: Address) -> bool:
-    """Whether every node with a replica has a proxy that knows the application, by what Ray says and by asking it.
+def proxies_answer(statuses: Mapping[str, str], address: Address) -> bool:
+    """Whether all proxies, by node, are healthy, and those that answer here know the application.
 
-    `details`: Ray's `ServeInstanceDetails` as a dictionary. A proxy that cannot be reached from here is taken at Ray's word.
+    One that cannot be reached from here is taken at Ray's word.
     """
-    proxies = details["proxies"]
-    parts = details["applications"].get(NAME, {"deployments": {}})["deployments"].values()
-    nodes = {replica["node_id"] for part in parts for replica in part["replicas"]}
-    if not nodes or any(proxies.get(node, {}).get("status") != "HEALTHY" for node in nodes):
+    if not statuses or any(status != "HEALTHY" for status in statuses.values()):
         return False
-    everywhere = address.host in ("0.0.0.0", "::")
-    hosts = {proxies[node]["node_ip"] for node in nodes} if everywhere else {address.host}
-    return all(_knows_the_way(host, address.port) for host in sorted(hosts) for _ in range(LOOKS))
+    host = "127.0.0.1" if address.host in ("0.0.0.0", "::") else address.host
+    return all(_knows_the_way(host, address.port) for _ in range(LOOKS))
 
 
 def _knows_the_way(host: str, port: int) -> bool:

@@ -22,13 +22,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from tandemrank._base import buckets, checksum
-from tandemrank._base.files import Kind, regular, replacing
+from tandemrank._base import frames
+from tandemrank._base.files import Kind, replacing
 from tandemrank._base.ids import Id
-from tandemrank.errors import LogError, OutputError
-from tandemrank.policies.features import FeatureValues
+from tandemrank.errors import OutputError
 from tandemrank.serving import journal
 from tandemrank.serving.journal import (
     ASIDE,
@@ -49,8 +48,7 @@ SEGMENT = Kind("segment of a served log")
 class Sealed:
     """What became of a journal: its segment, impressions and clicks there, and events that were late or for nothing.
 
-    `path` is None where nothing is left to write. `set_aside`: impressions whose propensity is not known, since a process that
-    died alone knew the features of the query. `empty`: answers that showed nothing, of which there is no row. `damaged`:
+    `path` is None where nothing is left to write. `empty`: answers that showed nothing, of which there is no row. `damaged`:
     records that cannot be used, `dropped`: bytes that are in none; where either is there the journal stays, in `.set-aside`.
     """
 
@@ -59,27 +57,29 @@ class Sealed:
     clicks: int
     late: int
     unmatched: int
-    set_aside: int = 0
     empty: int = 0
     damaged: int = 0
     dropped: int = 0
 
 
-class _Record(BaseModel):
-    """What a journal's record has: one of the two."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    impression: Impression | None = None
-    event: StoredEvent | None = None
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def _parsed(payload: bytes) -> Impression | StoredEvent:
-    """What a record has. Refuses another shape with a `ValueError`."""
-    record = _Record.model_validate_json(payload)
-    found = record.impression or record.event
-    if found is None or (record.impression and record.event):
-        raise ValueError("expected an impression or an event")
-    return found
+class _Shown(BaseModel):
+    """A record of an answer."""
+
+    model_config = STRICT
+    impression: Impression
+
+
+class _Heard(BaseModel):
+    """A record of an event."""
+
+    model_config = STRICT
+    event: StoredEvent
+
+
+RECORD: TypeAdapter[_Shown | _Heard] = TypeAdapter(_Shown | _Heard)
 
 
 class _Content(NamedTuple):
@@ -99,43 +99,43 @@ def _content(path: Path) -> _Content:
     damaged = found.gaps
     for payload in found.records:
         try:
-            one = _parsed(payload)
+            record = RECORD.validate_json(payload)
         except ValueError:
             damaged += 1
             continue
-        if isinstance(one, Impression):
-            impressions.append(one)
-        elif one.type == "click":
-            clicks.append(one)
+        if isinstance(record, _Shown):
+            impressions.append(record.impression)
+        elif record.event.type == "click":
+            clicks.append(record.event)
     return _Content(impressions, clicks, damaged, found.dropped)
 
 
 @dataclass
-class _ClicksElsewhere:
-    """Clicks that another file has than that of their impression, by impression; and which impressions a file names so."""
+class _Survey:
+    """Of all files: clicks that another file has than that of their impression, by impression, and which impressions a file
+    names so; and when the last impression of a file was shown."""
 
     clicks: dict[str, list[StoredEvent]] = field(default_factory=dict)
     named: dict[LogFile, set[str]] = field(default_factory=dict)
+    last: dict[LogFile, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, everywhere: Iterable[LogFile]) -> "_ClicksElsewhere":
-        """Reads all files, one after the other."""
+    def of(cls, everywhere: Iterable[LogFile], latest: float) -> "_Survey":
+        """Reads them one after the other. A time beyond the latest is that of a clock that leapt."""
         found = cls()
         for file in everywhere:
             content = _content(file.path)
             own = {i.id for i in content.impressions}
             away = [click for click in content.clicks if click.impression not in own]
             found.named[file] = {click.impression for click in away}
+            found.last[file] = max((i.time for i in content.impressions if i.time <= latest), default=-np.inf)
             for click in away:
                 found.clicks.setdefault(click.impression, []).append(click)
         return found
 
 
 class Sealer:
-    """Makes segments in the folder of a served log: of the journals of replicas that have ended, and of `replica`, one's own.
-
-    `features`: those that decided answers, by their keys, as far as this process has them in memory.
-    """
+    """Makes segments in the folder of a served log: of journals of replicas that have ended, and of `replica`, one's own."""
 
     def __init__(
         self,
@@ -145,28 +145,20 @@ class Sealer:
         replica: str | None = None,
         window: float = WINDOW,
         clock: Callable[[], float] | None = None,
-        features: Mapping[str, FeatureValues] | None = None,
     ) -> None:
         self.folder = in_utf8(folder)
         self.replica = replica
         self.window = window
         self.clock = clock or steady_clock()
         self.propensities = propensities
-        self._features = {} if features is None else features
         self._sealing = threading.Lock()
-
-    def missing(self) -> set[str]:
-        """The digests of policies that journals name and that are not known yet: their segments cannot be made."""
-        return self._named() - self.propensities.known
 
     def forget(self, keep: set[str]) -> None:
         """Lets go of policies that are not among these digests and that no journal names."""
         if idle := self.propensities.known - keep:
-            self.propensities.forget(idle - self._named())
-
-    def _named(self) -> set[str]:
-        journals = (_content(found.path) for found in self._ours(None))
-        return {digest for content in journals for i in content.impressions for digest, _ in i.mixture}
+            journals = (_content(found.path) for found in self._ours(None))
+            named = {digest for content in journals for i in content.impressions for digest, _ in i.mixture}
+            self.propensities.forget(idle - named)
 
     def seal(self, *, everything: bool = False, writing: int | None = None) -> list[Sealed]:
         """Makes segments of the journals whose impressions can get no more clicks, and removes those journals.
@@ -180,9 +172,7 @@ class Sealer:
             journal.held(self.folder / ".sealing.lock", seconds=np.inf if everything else 0.0) as alone,
         ):
             ours = self._ours(writing) if alone else []
-            if not ours or not (everything or any(self._may_be_ripe(found.path) for found in ours)):
-                return []
-            return self._seal(ours, everything)
+            return self._seal(ours, everything) if ours else []
 
     def _ours(self, writing: int | None) -> list[LogFile]:
         """Journals that nobody writes any more: listed first, so that a replica that starts after it is not among them."""
@@ -197,49 +187,35 @@ class Sealer:
     def _seal(self, ours: Sequence[LogFile], everything: bool) -> list[Sealed]:
         # After `ours`: whatever a click in them is of was written before, so it is read here.
         everywhere = [*files(self.folder, JOURNAL), *files(self.folder, EVENTS)]
-        elsewhere = _ClicksElsewhere.of(everywhere)
+        now = self.clock()
+        survey = _Survey.of(everywhere, now + self.window)
         done: dict[LogFile, LogFile] = {}
         sealed: list[Sealed] = []
         waiting: set[str] = set()
         problem: OutputError | None = None
         for found in ours:
-            content = _content(found.path)
-            if found.replica in waiting or not (everything or self._is_ripe(content.impressions)):
+            is_ripe = survey.last[found] + self.window <= now  # no impression can get more clicks
+            if found.replica in waiting or not (everything or is_ripe):
                 waiting.add(found.replica)  # later ones are later still
                 continue
             try:
-                one = self._segment(found, content, elsewhere)
+                one = self._segment(found, _content(found.path), survey)
             except OutputError as error:  # a policy that is not there: what others left must not wait for it
                 waiting.add(found.replica)
                 problem = error
                 continue
             done[found] = self._set_down(found, damaged=one.damaged > 0)
-            if content.impressions or one.damaged:
+            if one.impressions or one.empty or one.damaged:
                 sealed.append(one)
             if one.damaged:
                 journal.shout(
                     f"{found.path} has {one.damaged} records that cannot be used and {one.dropped} bytes that are in no "
                     f"record, torn by a kill or damaged; all others are sealed. It is kept in {self.folder / ASIDE}."
                 )
-        self._clean(everywhere, done, elsewhere)
+        self._clean(everywhere, done, survey)
         if problem is not None:
             raise problem
         return sealed
-
-    def _is_ripe(self, impressions: Sequence[Impression]) -> bool:
-        """Whether no impression can get more clicks. A time further ahead than the window is that of a clock that leapt."""
-        now = self.clock()
-        last = max((i.time for i in impressions if i.time <= now + self.window), default=-np.inf)
-        return bool(last + self.window <= now)
-
-    def _may_be_ripe(self, path: Path) -> bool:
-        """Whether a journal may be complete, without reading it: its first impression is as old as the window."""
-        payload = journal.first_record(path)
-        try:
-            first = None if payload is None else _parsed(payload)
-        except ValueError:
-            return True
-        return not isinstance(first, Impression) or self._is_ripe([first])
 
     def _set_down(self, found: LogFile, *, damaged: bool) -> LogFile:
         """A sealed journal under another name: a process that dies from here on does not have it sealed once more."""
@@ -251,43 +227,33 @@ class Sealer:
         found.path.rename(path)
         return found._replace(path=path)
 
-    def _clean(
-        self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], elsewhere: _ClicksElsewhere
-    ) -> None:
+    def _clean(self, everywhere: Sequence[LogFile], done: Mapping[LogFile, LogFile], survey: _Survey) -> None:
         """Removes sealed journals that have no event of an impression that is not sealed."""
         is_sealed = {found: found in done or found.path.name.startswith(EVENTS) for found in everywhere}
         open_ids: set[str] = set()
-        if any(is_sealed[found] and elsewhere.named[found] for found in everywhere):
+        if any(is_sealed[found] and survey.named[found] for found in everywhere):
             open_journals = [found for found in everywhere if not is_sealed[found]]
             open_ids = {i.id for found in open_journals for i in _content(found.path).impressions}
         for found in everywhere:
-            if is_sealed[found] and not elsewhere.named[found] & open_ids:
+            if is_sealed[found] and not survey.named[found] & open_ids:
                 with suppress(FileNotFoundError):
                     done.get(found, found).path.unlink()
 
-    def _segment(self, found: LogFile, content: _Content, elsewhere: _ClicksElsewhere) -> Sealed:
+    def _segment(self, found: LogFile, content: _Content, survey: _Survey) -> Sealed:
         good, damaged = self._usable(content.impressions)
         shown = [i for i in good if i.items]
-        whole = [i._replace(features=self._known_features(i)) for i in shown]
-        lost = [i.features_key is not None and i.features is None for i in whole]
-        kept = [i for i, gone in zip(shown, lost, strict=True) if not gone]
-        aside = [i for i, gone in zip(shown, lost, strict=True) if gone]
-        events = [*content.clicks, *(click for i in shown for click in elsewhere.clicks.get(i.id, ()))]
+        events = [*content.clicks, *(click for i in shown for click in survey.clicks.get(i.id, ()))]
         clicked, late, unmatched = join_clicks(shown, events, self.window)
         path = self.folder / f"segment-{found.replica}-{found.number:06d}.parquet"
-        if aside:
-            (self.folder / ASIDE).mkdir(exist_ok=True)
-            self._write(self.folder / ASIDE / path.name, wide(aside, clicked, [([], [])] * len(aside)))
-        if kept:
-            rho = self.propensities.of([i for i, gone in zip(whole, lost, strict=True) if not gone])
-            self._write(path, wide(kept, clicked, rho))
+        if shown:
+            with replacing(path, SEGMENT) as temporary:
+                frames.write_parquet(wide(shown, clicked, self.propensities.of(shown)), temporary)
         return Sealed(
-            path=path if kept else None,
-            impressions=len(kept),
-            clicks=sum(len(clicked.get(i.id, ())) for i in kept),
+            path=path if shown else None,
+            impressions=len(shown),
+            clicks=sum(map(len, clicked.values())),
             late=late,
             unmatched=unmatched,
-            set_aside=len(aside),
             empty=len(good) - len(shown),
             damaged=damaged + content.damaged,
             dropped=content.dropped,
@@ -301,16 +267,6 @@ class Sealer:
                 self.propensities.check(i)
                 found.setdefault(i.id, i)
         return list(found.values()), len(impressions) - len(found)
-
-    def _write(self, path: Path, frame: pl.DataFrame) -> None:
-        with replacing(path, SEGMENT) as temporary:
-            checksum.write_parquet(frame, temporary)
-
-    def _known_features(self, i: Impression) -> dict[str, Any] | None:
-        if i.features_key is None or i.features is not None:
-            return i.features
-        found = self._features.get(i.features_key)
-        return None if found is None else dict(found)
 
 
 def join_clicks(
@@ -361,26 +317,9 @@ def wide(
             "strategy": [i.strategy for i in impressions],
             "key": pl.Series([i.key for i in impressions], dtype=pl.UInt64),
             "places": [i.places for i in impressions],
-            "uses_features": [i.features_key is not None for i in impressions],
             "mixture": [json.dumps(i.mixture) for i in impressions],
             "theta": [json.dumps(i.theta) for i in impressions],
             **optional,
             "timestamp": pl.from_epoch(pl.Series([round(i.time * 1e6) for i in impressions]), time_unit="us"),
         }
-    )  # fmt: skip
-
-
-def read_segment(path: str | Path, columns: Sequence[str]) -> pl.DataFrame:
-    """Columns of a segment, here or in a bucket; refuses one that is damaged, or none."""
-    try:
-        with buckets.local(path) as here:
-            if damage := checksum.problem(regular(here)):
-                raise LogError(f"{path} {damage}")
-            frame = pl.read_parquet(here, glob=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise LogError(
-            f"cannot read {path}: {str(error).splitlines()[0]}. Expected a segment of a served log."
-        ) from error
-    if missing := [c for c in columns if c not in frame.columns]:
-        raise LogError(f"{path}: expected the columns {', '.join(columns)}; {', '.join(missing)} is not there.")
-    return frame.select(columns)
+    )

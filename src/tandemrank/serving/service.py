@@ -11,20 +11,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tandemrank.errors import OutputError, PolicyError, TandemRankError
+from tandemrank.errors import PolicyError, TandemRankError
 from tandemrank.policies.two_stage import load
 from tandemrank.serving import journal, propensities, records, verdict
 from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
 from tandemrank.serving.live_policy import LivePolicy
-from tandemrank.serving.messages import ArmAnswer, PolicyAnswer, TrafficAnswer
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Bucket, Copied, Recorder
-from tandemrank.serving.records import WINDOW, Mode, ShownList, Traffic
+from tandemrank.serving.records import WINDOW, Mode, Traffic
 from tandemrank.serving.sealing import Sealed
 from tandemrank.serving.verdict import LEVEL, LiveTest, LiveVerdict, Outcomes
 
@@ -42,7 +41,7 @@ def resolved(path: Path) -> Path:
 
 
 class PolicyFolder:
-    """The policies below a folder; a path that leads out of it, by dots or by a link, is refused."""
+    """The policies below a folder. Only what is listed there is loaded, so that no name leads out, by dots or by a link."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = resolved(Path(folder))
@@ -54,61 +53,41 @@ class PolicyFolder:
             raise PolicyError(f"{policy} is not in the folder of policies {self.folder}.")
         return str(real.relative_to(self.folder))
 
+    def names(self) -> list[str]:
+        """The folders that hold a saved policy, at most two levels down, whose names are text."""
+        found = [p.parent for depth in ("*", "*/*", "*/*/*") for p in self.folder.glob(f"{depth}/config.json")]
+        names = sorted(str(p.relative_to(self.folder)) for p in found if self._stays_inside(p))
+        return [name for name in names if name.isprintable()]
+
     def load(self, name: str) -> LivePolicy:
-        """The policy in the folder of that name, warm."""
-        live = LivePolicy(load(self._inside(name)), name=_text(name))
+        """The policy of that name, warm."""
+        if name not in self.names():
+            raise PolicyError(
+                f"expected a saved policy in the folder of policies, got {name[:60]!r}: it is not there, or a file of it "
+                f"leads out of the folder. Copy it there, at most two levels down."
+            )
+        live = LivePolicy(load(self.folder / name), name=name)
         live.warm()
         return live
 
-    def names(self) -> list[str]:
-        """The folders that hold a saved policy, at most two levels down."""
-        found = [p.parent for depth in ("*", "*/*", "*/*/*") for p in self.folder.glob(f"{depth}/config.json")]
-        names = sorted(str(p.relative_to(self.folder)) for p in found if self._stays_inside(p))
-        return [name for name in names if name == _text(name)]  # another could not be asked for
-
     def find(self, digests: set[str]) -> list[LivePolicy]:
         """The policies with these digests, as far as they are there."""
-        found: list[LivePolicy] = []
-        wanted = set(digests)
+        found: dict[str, LivePolicy] = {}
         for name in self.names():
-            if not wanted:
+            if digests <= found.keys():
                 break
-            try:
-                live = LivePolicy(load(self._inside(name)), name=_text(name))
-            except PolicyError:
-                continue
-            if live.digest in wanted:
-                wanted.remove(live.digest)
-                found.append(live)
-        return found
-
-    def _inside(self, name: str) -> Path:
-        if "\0" in name:
-            raise PolicyError("a path has no null bytes.")
-        try:
-            path = (self.folder / name).resolve()
-            if not path.is_relative_to(self.folder) or path == self.folder:
-                raise PolicyError(f"{name[:60]!r} is not below the folder of policies.")
-            if not path.is_dir():
-                raise PolicyError(f"there is no saved policy {name[:60]!r} in the folder of policies.")
-            if not self._stays_inside(path):
-                raise PolicyError(
-                    f"a file of {name[:60]!r} is a link that leads out of the folder of policies. Copy it."
-                )
-        except (OSError, RuntimeError, ValueError) as error:  # a name too long, a circle of links
-            if isinstance(error, PolicyError):
-                raise
-            raise PolicyError(f"{name[:60]!r} is not a path.") from error
-        return path
+            with suppress(PolicyError):
+                live = LivePolicy(load(self.folder / name), name=name)
+                if live.digest in digests:
+                    found[live.digest] = live
+        return list(found.values())
 
     def _stays_inside(self, path: Path) -> bool:
         """Whether a folder and all that is in it are in the folder of policies, wherever links lead."""
-        return all(p.resolve().is_relative_to(self.folder) for p in (path, *path.rglob("*")))
-
-
-def _text(path: object) -> str:
-    """A path as text that every encoding of Unicode takes, whatever bytes it has."""
-    return str(path).encode(errors="surrogateescape").decode(errors="replace")
+        try:
+            return all(p.resolve().is_relative_to(self.folder) for p in (path, *path.rglob("*")))
+        except (OSError, RuntimeError):  # a circle of links
+            return False
 
 
 class Busy(PolicyError):  # noqa: N818  # a state, not a failure
@@ -134,7 +113,6 @@ class Settings:
     level: float = LEVEL
     rollback: bool = True
     promote: bool = False
-    log_features: bool = False
 
     @property
     def folder(self) -> PolicyFolder:
@@ -150,6 +128,27 @@ class TrafficChange:
     words: str
 
 
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A policy that is loaded, warm, and ready to get traffic; `share` is what it has of it."""
+
+    policy: str
+    folder: str
+    queries: int
+    items: int
+    K2: int
+    K: int
+    share: float
+
+
+@dataclass(frozen=True)
+class LiveTraffic:
+    """Who answers now, the old policy first."""
+
+    mode: Mode
+    arms: list[LoadedPolicy]
+
+
 class Service:
     """One process that answers."""
 
@@ -163,16 +162,14 @@ class Service:
         live = self.folder.load(self.folder.name_of(settings.policy))
         self.loaded: dict[str, LivePolicy] = {live.digest: live}
         self.previous: LivePolicy | None = None
-        self._answered = {live.digest}
         self.bucket = None if settings.bucket is None else Bucket(settings.bucket)
         self.recorder = None if settings.log is None else self._recorder(settings.log)
-        self.outcomes = Outcomes(window=settings.window, settle=settings.settle, heard=self._hear)
+        self.outcomes = Outcomes(window=settings.window, settle=settings.settle)
         self.server = Server(
             live,
             exploration=settings.exploration,
             recorder=self.recorder,
             theta=settings.theta,
-            log_features=settings.log_features,
             clock=self.clock,
             outcomes=self.outcomes,
         )
@@ -181,25 +178,18 @@ class Service:
         self.changes: list[TrafficChange] = []
         self._changing = threading.Lock()
         self._say(f"{live.name} ({live.digest}) answers everything")
-        self._recover()
 
     def _recorder(self, folder: Path) -> Recorder:
         settings = self.settings
         return Recorder(
             folder,
-            Propensities(settings.samples),
+            Propensities(settings.samples, find=self.folder.find),
             replica=settings.replica,
             window=settings.window,
             sync_seconds=settings.sync_seconds,
             clock=self.clock,
             first=0 if self.bucket is None else self.bucket.next_number(settings.replica),
         )
-
-    def _recover(self) -> None:
-        """Knows the policies of journals that a process before left, as far as their folders are there."""
-        if self.recorder is not None and (missing := self.recorder.sealer.missing()):
-            for live in self.folder.find(missing):
-                self.recorder.propensities.know(live)
 
     # --- who answers --------------------------------------------------------------------------------------------------
 
@@ -212,7 +202,7 @@ class Service:
         finally:
             self._changing.release()
 
-    def load(self, folder: str) -> PolicyAnswer:
+    def load(self, folder: str) -> LoadedPolicy:
         """Loads a policy, checks that it fits, warms it; nothing changes for those who ask."""
         with self._one_change():
             live = self.folder.load(folder)
@@ -220,19 +210,19 @@ class Service:
             live = self.loaded.setdefault(live.digest, live)
             return self.described(live)
 
-    def described(self, live: LivePolicy) -> PolicyAnswer:
+    def described(self, live: LivePolicy) -> LoadedPolicy:
         """A loaded policy."""
-        return PolicyAnswer(
+        return LoadedPolicy(
             policy=live.digest,
             folder=live.name,
             queries=len(live.query_at),
             items=len(live.items),
             K2=live.K2,
             K=live.K,
-            live=any(arm.live is live for arm in self.server.traffic.arms),
+            share=sum(arm.share for arm in self.server.traffic.arms if arm.live is live),
         )
 
-    def split(self, policy: str, share: float, mode: Mode = "split") -> TrafficAnswer:
+    def split(self, policy: str, share: float, mode: Mode = "split") -> LiveTraffic:
         """Gives a loaded policy a share of the traffic, all of it, or half of every list."""
         with self._one_change():
             if policy not in self.loaded:
@@ -251,69 +241,56 @@ class Service:
             if self.test is None or not self.test.fits(made.mixture, mode):
                 usual = self.outcomes.usual(old.digest)
                 self.test = LiveTest(made.mixture, mode, old.K, level=self.settings.level, usual=usual)
-            self._swap(made)
             part = f"{share:.0%} to" if mode == "split" else "every list has items of"
-            self._say(f"{part} {new.name} ({policy})")
-            return self.traffic()
+            return self._swap(made, f"{part} {new.name} ({policy})")
 
-    def rollback(self, why: str = "asked to", by: Literal["hand", "verdict"] = "hand") -> TrafficAnswer:
+    def rollback(self, why: str = "asked to", by: Literal["hand", "verdict"] = "hand") -> LiveTraffic:
         """Back to the old policy of the split, or to the one before a promotion."""
         with self._one_change():
             now = self.server.traffic
             target = now.arms[0].live if len(now.arms) > 1 else self.previous
             if target is None:
                 raise PolicyError("there is nothing to roll back: one policy answers, and none did before it.")
-            self._finish()
             self.previous = None
-            self._swap(records.single(target))
             self.rollbacks[by] += 1
-            self._say(f"rolled back to {target.name} ({target.digest}): {why}")
-            return self.traffic()
+            return self._give_all(target, f"rolled back to {target.name} ({target.digest}): {why}")
 
-    def _promote(self, new: LivePolicy, why: str) -> TrafficAnswer:
+    def _promote(self, new: LivePolicy, why: str) -> LiveTraffic:
         old = self.server.traffic.first
-        self._finish()
         self.previous = old if new is not old else self.previous
-        self._swap(records.single(new))
-        self._say(f"{new.name} ({new.digest}) answers everything: {why}")
-        return self.traffic()
+        return self._give_all(new, f"{new.name} ({new.digest}) answers everything: {why}")
 
-    def _swap(self, new: Traffic) -> None:
-        """Others answer; those that answered before are let go, but for the one that a rollback would need."""
-        self.server.swap(new)
-        self.counts["swaps"] += 1
-        answering = {arm.live.digest for arm in new.arms}
-        kept = answering | ({self.previous.digest} if self.previous is not None else set())
-        for digest in self._answered - answering:
-            if digest in self.loaded:
-                self.loaded[digest].forget_scores()
-        self.loaded = {d: live for d, live in self.loaded.items() if d in kept or d not in self._answered}
-        self._answered = kept
-
-    def _finish(self) -> None:
-        """The test ends; its verdict stays for people to read."""
+    def _give_all(self, live: LivePolicy, words: str) -> LiveTraffic:
+        """One policy answers; the test ends, and its verdict stays for people to read."""
         if self.test is not None:
             self.last, self.test = self.test.verdict(), None
+        return self._swap(records.single(live), words)
 
-    def traffic(self) -> TrafficAnswer:
+    def _swap(self, new: Traffic, words: str) -> LiveTraffic:
+        """Others answer; every other loaded policy is let go, but for the one that a rollback would need."""
+        self.server.swap(new)
+        kept = {arm.live.digest for arm in new.arms} | ({self.previous.digest} if self.previous is not None else set())
+        self.loaded = {digest: live for digest, live in self.loaded.items() if digest in kept}
+        self._say(words)
+        return self.traffic()
+
+    def traffic(self) -> LiveTraffic:
         """Who answers now."""
         now = self.server.traffic
-        arms = [ArmAnswer(policy=a.live.digest, folder=a.live.name, share=a.share) for a in now.arms]
-        return TrafficAnswer(mode=now.mode, arms=arms)
+        return LiveTraffic(now.mode, [self.described(arm.live) for arm in now.arms])
 
     def _say(self, words: str) -> None:
         self.changes = [*self.changes[-99:], TrafficChange(self.clock(), words)]
 
     # --- what became of it --------------------------------------------------------------------------------------------
 
-    def _hear(self, shown: ShownList, ranks: tuple[int, ...]) -> None:
-        if self.test is not None:
-            self.test.hear(shown, ranks)
-
     def tick(self) -> None:
         """To be called often: settles outcomes, looks at the test, and rolls back where it says so."""
-        if not self.outcomes.settle(self.clock()) or self.test is None:
+        heard = self.outcomes.settle(self.clock())
+        if self.test is None or not heard:
             return
+        for shown, ranks in heard:
+            self.test.hear(shown, ranks)
         decision = self.test.look()
         try:
             if decision == "roll back" and self.settings.rollback:
@@ -345,15 +322,10 @@ class Service:
         if hasattr(os, "setpriority") and threading.current_thread() is not threading.main_thread():
             with suppress(OSError):  # answers go first: on Linux this is the priority of the thread alone
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-        try:
-            sealed = self.recorder.seal(everything=everything)
-        except OutputError:
-            self._recover()  # a policy may have come since
-            sealed = self.recorder.seal(everything=everything)
+        sealed = self.recorder.seal(everything=everything)
         for one in sealed:
             self.counts.update(
                 sealed_impressions=one.impressions,
-                set_aside=one.set_aside,
                 late_clicks=one.late,
                 damaged_records=one.damaged,
             )
@@ -382,10 +354,6 @@ class Service:
         if self.recorder is not None:
             self.recorder.close()
 
-    def policies(self) -> list[PolicyAnswer]:
+    def policies(self) -> list[LoadedPolicy]:
         """The loaded policies."""
         return [self.described(live) for live in self.loaded.values()]
-
-    def tallies(self) -> dict[str, dict[str, object]]:
-        """What each policy got so far."""
-        return {digest: asdict(tally) for digest, tally in self.outcomes.tallies.items()}

@@ -10,19 +10,13 @@ first impression of each counts: later ones of the same unit go to the same poli
 
 import math
 import threading
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tandemrank._base.ids import Id
-from tandemrank.offpolicy import bounds
-from tandemrank.offpolicy.bounds import Terms
-from tandemrank.offpolicy.sequential import TwoArms, stakes_against_a_loss
-from tandemrank.serving.records import WINDOW, Event, Fate, Mixture, Mode, ShownList
+from tandemrank.offpolicy.sequential import Credits, LiveDifference, TwoArms, stakes_against_a_loss
+from tandemrank.serving.records import WINDOW, Fate, Mixture, Mode, ShownList, StoredEvent
 
 REMEMBERED = 100_000  # impressions
 SETTLE = 60.0  # seconds
@@ -31,10 +25,9 @@ KNOWN = 100  # impressions from which the clicks per impression of a policy are 
 
 @dataclass
 class ClickTally:
-    """What a policy got of settled impressions: how many, those with a click, and clicks at each rank."""
+    """What a policy got of settled impressions: how many, clicks, the sum of their squares, and clicks at each rank."""
 
     impressions: int = 0
-    clicked: int = 0
     clicks: int = 0
     squares: int = 0
     by_rank: list[int] = field(default_factory=list)
@@ -43,79 +36,69 @@ class ClickTally:
         """One more impression."""
         self.by_rank += [0] * (K - len(self.by_rank))
         self.impressions += 1
-        self.clicked += bool(ranks)
         self.clicks += len(ranks)
         self.squares += len(ranks) ** 2
         for rank in ranks:
             self.by_rank[rank] += 1
 
 
+Outcome = tuple[ShownList, tuple[int, ...]]  # a settled answer, and the ranks (from 0) that were clicked by then
 _NOTHING: frozenset[Id] = frozenset()
 
 
 class _Pending:
     """An answer and its clicks; most have none, and a set of their own would be dear."""
 
-    __slots__ = ("clicked", "settled", "shown")
+    __slots__ = ("clicked", "shown")
 
     def __init__(self, shown: ShownList) -> None:
         self.shown = shown
         self.clicked = _NOTHING
-        self.settled = False
 
 
 class Outcomes:
     """Watches a server; safe to use from several threads.
 
-    `heard` gets every settled impression, in order, and the ranks (from 0) that were clicked by then. Times never run
-    backwards (`records.steady_clock`). `lists`: how many lists went out, by what the log calls whoever answered.
+    Times never run backwards (`records.steady_clock`). `lists`: how many lists went out, by the policy of the log.
     """
 
-    def __init__(
-        self,
-        *,
-        window: float = WINDOW,
-        settle: float = SETTLE,
-        most: int = REMEMBERED,
-        heard: Callable[[ShownList, tuple[int, ...]], None] | None = None,
-    ) -> None:
+    def __init__(self, *, window: float = WINDOW, settle: float = SETTLE, most: int = REMEMBERED) -> None:
         self.window, self.settle_after, self.most = window, min(settle, window), most
-        self.heard = heard
         self.lists: Counter[str] = Counter()
         self.tallies: dict[str, ClickTally] = {}
-        self.fates: dict[Fate, int] = dict.fromkeys(get_args(Fate), 0)
-        # By name, in the order of time, and in the same order those of them that are not settled.
-        self._pending: OrderedDict[str, _Pending] = OrderedDict()
-        self._open: deque[_Pending] = deque()
-        self._lock = threading.RLock()
+        self.fates: dict[str, int] = dict.fromkeys(get_args(Fate), 0)
+        # By name, in the order of time: those that are settled are older than those that are not.
+        self._settled: OrderedDict[str, _Pending] = OrderedDict()
+        self._open: OrderedDict[str, _Pending] = OrderedDict()
+        self._heard: list[Outcome] = []
+        self._lock = threading.Lock()
 
     def shown(self, shown: ShownList) -> None:
         """An answer went out."""
         with self._lock:
-            self._pending[shown.impression.id] = found = _Pending(shown)
+            self._open[shown.impression.id] = _Pending(shown)
             self.lists[shown.impression.policy] += 1
-            self._open.append(found)
-            while len(self._pending) > self.most:
-                self._settle_one(self._pending.popitem(last=False)[1])
-                while self._open and self._open[0].settled:
-                    self._open.popleft()
+            if len(self._open) + len(self._settled) > self.most:
+                if not self._settled:
+                    self._settle_oldest()
+                self._settled.popitem(last=False)
 
-    def event(self, impression_id: str, event: Event, now: float) -> Fate:
+    def event(self, event: StoredEvent) -> Fate:
         """What becomes of an event."""
         with self._lock:
-            fate = self._fate(impression_id, event, now)
+            fate = self._fate(event)
             self.fates[fate] += 1
             return fate
 
-    def _fate(self, impression_id: str, event: Event, now: float) -> Fate:
+    def _fate(self, event: StoredEvent) -> Fate:
         if event.type != "click":
             return "other"
-        found = self._pending.get(impression_id)
+        found = self._open.get(event.impression) or self._settled.get(event.impression)
         if found is None:
             return "unknown"
         if event.item not in found.shown.impression.items:
             return "unmatched"
-        if (now if event.time is None else event.time) > found.shown.impression.time + self.window:
+        if event.time > found.shown.impression.time + self.window:
             return "late"
         if event.item in found.clicked:
             return "repeated"
@@ -127,34 +110,30 @@ class Outcomes:
         found = self.tallies.get(digest)
         return 0.0 if found is None or found.impressions < KNOWN else found.clicks / found.impressions
 
-    def settle(self, now: float) -> int:
-        """Settles what is old enough, and forgets what can get no more clicks; returns how many were settled."""
-        count = 0
+    def settle(self, now: float) -> list[Outcome]:
+        """Settles what is old enough, and forgets what can get no more clicks; all that was settled since the last time."""
         with self._lock:
-            while self._open and self._open[0].shown.impression.time + self.settle_after <= now:
-                count += self._settle_one(self._open.popleft())
-            while self._pending and next(iter(self._pending.values())).shown.impression.time + self.window < now:
-                self._pending.popitem(last=False)
-        return count
+            while self._open and _time_of_first(self._open) + self.settle_after <= now:
+                self._settle_oldest()
+            while self._settled and _time_of_first(self._settled) + self.window < now:
+                self._settled.popitem(last=False)
+            heard, self._heard = self._heard, []
+        return heard
 
-    def _settle_one(self, found: _Pending) -> bool:
-        """Once; returns whether this was the time."""
-        if found.settled:
-            return False
-        shown, found.settled = found.shown, True
+    def _settle_oldest(self) -> None:
+        name, found = self._open.popitem(last=False)
+        self._settled[name] = found
+        shown = found.shown
         ranks = tuple(rank for rank, item in enumerate(shown.impression.items) if item in found.clicked)
-        if shown.teams is None:
-            self._tally(shown, shown.arm).add(ranks, shown.impression.places)
-        else:
-            for arm in range(2):
-                own = tuple(rank for rank in ranks if shown.teams[rank] == arm)
-                self._tally(shown, arm).add(own, shown.impression.places)
-        if self.heard is not None:
-            self.heard(shown, ranks)
-        return True
+        for arm in (shown.arm,) if shown.teams is None else (0, 1):
+            own = ranks if shown.teams is None else tuple(rank for rank in ranks if shown.teams[rank] == arm)
+            tally = self.tallies.setdefault(shown.impression.mixture[arm][0], ClickTally())
+            tally.add(own, shown.impression.places)
+        self._heard.append((shown, ranks))
 
-    def _tally(self, shown: ShownList, arm: int) -> ClickTally:
-        return self.tallies.setdefault(shown.impression.mixture[arm][0], ClickTally())
+
+def _time_of_first(pending: OrderedDict[str, _Pending]) -> float:
+    return next(iter(pending.values())).shown.impression.time
 
 
 LEVEL = 0.95
@@ -170,8 +149,7 @@ class LiveVerdict:
 
     `difference`, in clicks per impression, is in [low, high] with probability `level`, at all times at once. What decides are
     the one-sided bounds, each right with probability `level` by itself: `at_most` below 0 rolls back, `at_least` above 0
-    proposes the new policy. They are the sharpest so far: what was shown once stays shown. `p_worse` and `p_better` say the
-    same as p-values, valid at any time, of "the new policy is worse" and "better"; small means shown.
+    proposes the new policy. They are the sharpest so far: what was shown once stays shown.
     """
 
     new: str
@@ -185,8 +163,6 @@ class LiveVerdict:
     at_least: float
     at_most: float
     level: float
-    p_worse: float
-    p_better: float
     decision: Decision
     words: str
 
@@ -201,50 +177,6 @@ class VerdictPoint:
     high: float
 
 
-class Credits:
-    """Interleaved lists: how often each Z in [-K, K] was seen, and what it says, as `TwoArms` of split traffic.
-
-    Z is the clicks on items of the new policy minus those on items of the old.
-    """
-
-    def __init__(self, K: int) -> None:
-        self.K, self.stakes = K, bounds.spread_stakes()
-        self.counts: NDArray[np.int64] = np.zeros(2 * K + 1, np.int64)
-
-    def add(self, Z: int) -> None:
-        """One more list."""
-        self.counts[self.K + Z] += 1
-
-    @property
-    def impressions(self) -> tuple[int, int]:
-        """Of the new policy and of the old: every list is of both."""
-        n = int(self.counts.sum())
-        return n, n
-
-    @property
-    def difference(self) -> float:
-        """The mean of Z."""
-        return float(self._terms().mean)
-
-    def evidence(self, u: float) -> tuple[float, float]:
-        """The logarithms of the wealth against "Z is at most u" and against "it is at least u"."""
-        if not self.counts.any():
-            return 0.0, 0.0
-        terms, stakes = self._terms(), self.stakes
-        better = stakes.log_mean(bounds.log_wealth(terms, u, stakes.fractions))
-        worse = stakes.log_mean(bounds.log_wealth(terms.mirrored(), -u, stakes.fractions))
-        return float(better), float(worse)
-
-    def one_sided(self, level: float) -> tuple[float, float]:
-        """A lower and an upper bound, each at the level."""
-        low, high = (bounds.betting(t, level, stakes=self.stakes) for t in (self._terms(), self._terms().mirrored()))
-        return low, -high
-
-    def _terms(self) -> Terms:
-        values = np.arange(-self.K, self.K + 1, dtype=np.float64)
-        return Terms(values, np.ones(len(values)), float(self.K), float(self.K), self.counts.astype(np.float64))
-
-
 class LiveTest:
     """The test of one policy against another, from the first split to the last; a share may change meanwhile.
 
@@ -256,12 +188,12 @@ class LiveTest:
         self.mode, self.K, self.level = mode, K, level
         against = stakes_against_a_loss(K, usual, share)
         split = TwoArms(K, centre=min(usual, float(K)), against=against)
-        self.seen: TwoArms | Credits = Credits(K) if mode == "interleave" else split
+        self.seen: LiveDifference = Credits(K) if mode == "interleave" else split
         self.history: list[VerdictPoint] = []
-        self._fresh: dict[float, tuple[list[int], list[int]]] = {}
+        self._fresh: dict[float, tuple[list[int], list[int]]] = {}  # clicks of new and old, by the share of the new
+        self._credits: list[int] = []
         self._units: set[int] = set()
         self._next = 10
-        self._peaks = [0.0, 0.0]
         self._sharpest = -float(K), float(K)
 
     def fits(self, mixture: Mixture, mode: Mode) -> bool:
@@ -273,9 +205,8 @@ class LiveTest:
         mixture, teams = shown.impression.mixture, shown.teams
         if not self.fits(mixture, "split" if teams is None else "interleave") or not self._counts(shown.unit):
             return
-        if isinstance(self.seen, Credits):
-            assert teams is not None
-            self.seen.add(sum(1 if teams[rank] == 1 else -1 for rank in ranks))
+        if teams is not None:
+            self._credits.append(sum(1 if teams[rank] == 1 else -1 for rank in ranks))
         else:
             fresh = self._fresh.setdefault(mixture[1][1], ([], []))
             fresh[0 if shown.arm == 1 else 1].append(len(ranks))
@@ -291,30 +222,36 @@ class LiveTest:
 
     def look(self) -> Decision:
         """Takes in what was heard; the decision at the level, one-sided: a false rollback has at most 1 - level."""
-        for share, (new, old) in self._fresh.items():
-            assert isinstance(self.seen, TwoArms)
-            self.seen = self.seen.update(new, old, share)
-        self._fresh = {}
-        enough = math.log(1 / (1 - self.level))
-        for side, found in enumerate(self.seen.evidence(0.0)):
-            if found > enough >= self._peaks[side]:
-                self._sharpen()  # the bound that decides is read off where it decides
-            self._peaks[side] = max(self._peaks[side], found)
+        if isinstance(self.seen, Credits):
+            self.seen, self._credits = self.seen.update(self._credits), []
+        elif isinstance(self.seen, TwoArms):
+            for share, (new, old) in self._fresh.items():
+                self.seen = self.seen.update(new, old, share)
+            self._fresh = {}
+        # A bound is beyond 0 exactly where the evidence, which is cheaper to compute, is enough.
+        is_better, is_worse = (found > math.log(1 / (1 - self.level)) for found in self.seen.evidence(0.0))
+        at_least, at_most = self._sharpest
+        if (is_better and at_least <= 0) or (is_worse and at_most >= 0):
+            self._sharpen()
         total = sum(self.seen.impressions)
         if total >= self._next and len(self.history) < POINTS:
             self._next = max(total + 1, int(1.15 * total))
-            self.history.append(VerdictPoint(total, self.seen.difference, *self._interval()))
-        if self._peaks[1] > enough:
-            return "roll back"
-        return "promote" if self._peaks[0] > enough else "continue"
+            self.history.append(VerdictPoint(total, self.seen.difference, *self.seen.interval(self.level)))
+        return self.decision
+
+    @property
+    def decision(self) -> Decision:
+        """What the bounds, at their sharpest, have shown."""
+        at_least, at_most = self._sharpest
+        return "roll back" if at_most < 0 else "promote" if at_least > 0 else "continue"
 
     def verdict(self) -> LiveVerdict:
         """All that is known by now."""
-        decision = self.look()
+        self.look()
         self._sharpen()
-        low, high = self._interval()
+        decision = self.decision
+        low, high = self.seen.interval(self.level)
         new, old = self.seen.impressions
-        p_better, p_worse = (min(1.0, math.exp(-peak)) for peak in self._peaks)
         at_level, per = f"at level {self.level:.0%}", "clicks per impression or more"
         words = {
             "continue": "nothing is shown yet: keep the split, or give the new policy a larger share",
@@ -333,22 +270,11 @@ class LiveTest:
             at_least=self._sharpest[0],
             at_most=self._sharpest[1],
             level=self.level,
-            p_worse=p_worse,
-            p_better=p_better,
             decision=decision,
             words=words,
         )
 
-    def _interval(self) -> tuple[float, float]:
-        return self._bounds((1 + self.level) / 2)
-
     def _sharpen(self) -> None:
         """Both one-sided bounds, as sharp as they ever were."""
-        low, high = self._bounds(self.level)
+        low, high = self.seen.one_sided(self.level)
         self._sharpest = max(self._sharpest[0], low), min(self._sharpest[1], high)
-
-    def _bounds(self, level: float) -> tuple[float, float]:
-        """A lower and an upper bound, each at the level."""
-        if not any(self.seen.impressions):
-            return -float(self.K), float(self.K)
-        return self.seen.one_sided(level)

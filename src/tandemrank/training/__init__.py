@@ -2,16 +2,15 @@
 
 - `learning`: `learn`: read -> believe -> build -> train -> value
 - `config`: the switches
-- `parts`: an own log in its parts: for training, for stopping, for valuing
+- `parts`: an own log in its parts: for training, for valuing
 - `data`: what a log says, ready for training: propensities, beliefs, weights
 - `weights`: what training maximises: weights of the documents, and of the ranks
 - `start`: what `learn` may start from besides the clicks
 - `choosing`: whether training the generator pays, by what the beliefs expect
 - `schedules`: the methods as data; whether a phase begins from the mean of both stages
 - `driver`: runs the phases of a method, each with its seed and checkpoint; a stage that is trained alone is trained once
-- `loop`: the loop; `sparse`: the objective of a minibatch over very many items; `steps`: how parameters move
-- `history`: how a training went, where it stands, and when to stop, by held-out clicks
-- `checkpoint`: where a training stands, on disk
+- `loop`: the loop; `objective`: what a minibatch improves; `steps`: how parameters move
+- `checkpoint`: where a training stands, its epochs so far, and all of it on disk
 - `team`: who trains which queries, one process or several; `ray_train`: several, on a Ray cluster
 - `valuing`: what was learned, valued; the gate; policies that keep what each query was shown
 - `results`: what `learn` gives, as types

@@ -1,16 +1,16 @@
-"""Checkpoints: one file per training, written in one piece, and refused where it is another's, truncated or edited.
+"""Where a training stands: its epochs so far, and on disk everything that changes, to go on from.
 
-After every epoch, unless writing takes long: of a million items a checkpoint has gigabytes (`Rhythm`).
+A checkpoint is one file per training, written in one piece after every epoch, and refused where it is another's,
+truncated or edited.
 """
 
 import hashlib
 import json
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,21 +20,35 @@ from torch import Tensor
 
 from tandemrank._base.files import Kind, replacing
 from tandemrank.errors import ConfigError
-from tandemrank.training.history import Epoch
+
+
+class Epoch(NamedTuple):
+    """One line of the history; `watched` is what a caller asked to record beside it."""
+
+    phase: str
+    epoch: int
+    objective: float
+    seconds: float
+    watched: dict[str, float]
+
+
+class Progress(NamedTuple):
+    """Where a training stands: phase `phase` of `phases`, share `done` of epoch `epoch`, and the last full epoch."""
+
+    phase: int
+    phases: int
+    epoch: int
+    epochs: int
+    done: float
+    last: Epoch | None
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a training stands: the phase, its epochs so far, the best of them, the history, and every tensor that changes.
-
-    `best` and `start` are the judgements of the best epoch and of the phase's start.
-    """
+    """Where a training stands: the phase, its epochs so far, the history, and every tensor that changes."""
 
     phase: int
     epoch: int
-    best_epoch: int
-    best: float
-    start: float
     history: tuple[Epoch, ...]
     tensors: dict[str, Tensor]
 
@@ -56,27 +70,6 @@ def _is_ours(path: Path) -> bool:
 
 
 CHECKPOINT = Kind("checkpoint", check=_is_ours)
-
-QUICK = 1.0  # seconds that writing may take after any epoch
-SHARE = 0.05  # of the time, at most, is spent on writing that takes longer; an interruption then loses so much the more
-
-
-class Rhythm:
-    """When to write: after every epoch, or where that takes long, when it was `1 / SHARE` times as long since the last time."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.clock, self.took, self.last = clock, 0.0, clock()
-
-    def is_due(self) -> bool:
-        """Whether the epoch that ended now is to be written."""
-        return self.took <= QUICK or self.clock() - self.last >= self.took / SHARE
-
-    def write(self, path: Path, identity: str, found: Checkpoint) -> None:
-        """Writes, and remembers how long it took."""
-        start = self.clock()
-        write(path, identity, found)
-        self.last = self.clock()
-        self.took = self.last - start
 
 
 def write(path: Path, identity: str, found: Checkpoint) -> None:

@@ -1,6 +1,6 @@
 """The switches of training and of the way from a log to it; docs/experiment.md has a row with the reasons for each."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,10 @@ from tandemrank.training.schedules import ScheduleName
 
 LIST_LENGTH = 10  # K where neither a switch nor a log says otherwise
 EVALUATION_SHARE = 0.2
-HELD_OUT_SHARE = 0.15  # of the impressions, where held-out clicks say when to stop or which method to take
-PATIENCE = 10  # epochs without a better score on held-out clicks before a phase ends
 LARGEST = 10_000_000  # of any number of things: what is larger is a slip, and no machine has the memory
 
-RankWeights = Literal["flat", "examination"] | Annotated[int, Field(ge=1, le=LARGEST)]
+Gradient = Literal["race", "reinforce"]
+RankWeights = Literal["flat", "examination"]
 
 
 class TrainingConfig(BaseModel):
@@ -28,12 +27,7 @@ class TrainingConfig(BaseModel):
         description="the phases of Joint: both stages alone and then from their mean for each other (tandem); or the paper's, "
         "for each other from the start, one after the other",
     )
-    gradient: Literal["race", "reinforce"] = Field(default="race", description="gradient estimator")
-    race: Literal["auto", "dense", "sparse"] = Field(
-        default="auto",
-        description="the race over all items, or over candidates only and a sample (sparse); auto takes the sparse one above "
-        "20,000 items, and for a re-ranker that cannot score everything",
-    )
+    gradient: Gradient = Field(default="race", description="gradient estimator")
     samples: int = Field(default=1, ge=1, le=LARGEST, description="Monte-Carlo samples per gradient")
     minibatch: int | None = Field(
         default=None,
@@ -53,16 +47,11 @@ class TrainingConfig(BaseModel):
         description="how parameters move: a query's vector along its gradient by steps of one length, all rates falling to 0 "
         "over a phase (rows); or everything by Adam at a constant rate, as in the paper",
     )
-    epochs: int = Field(default=16, ge=1, le=LARGEST, description="epochs per phase, at most")
+    epochs: int = Field(default=16, ge=1, le=LARGEST, description="epochs per phase")
     rank_weights: RankWeights = Field(
         default="flat",
         description="weights of the ranks that training maximises, the paper's alpha_k: 1 down to a depth that is deeper where "
-        "clicks are fewer, the examination curve, or 1 down to the given depth",
-    )
-    early_stopping: bool = Field(
-        default=False,
-        description="whether a phase ends when its score on held-out clicks stops improving, with its best weights; without it "
-        "a phase has all its epochs",
+        "clicks are fewer, or the examination curve",
     )
 
 
@@ -91,15 +80,9 @@ class LearningConfig(BaseModel):
         description="exact by the race over the logging policy, the frequency in the log, what was logged, or by the race over "
         "a policy fitted to the logged lists; auto takes the best that is there",
     )
-    propensity_samples: int | None = Field(
-        default=None,
-        ge=2,
-        le=LARGEST,
-        description="samples of propensities by the race, exact or fitted; by default 50",
-    )
-    clip: Literal["paper", "quantile", "none"] | float = Field(
+    clip: Literal["paper", "quantile", "none"] = Field(
         default="quantile",
-        description="propensities below it are raised to it: min(10/sqrt(N), 1), a small quantile of them, none, or a number",
+        description="propensities below it are raised to it: min(10/sqrt(N), 1), a small quantile of them, or none",
     )
     objective: Literal["beliefs", "ips"] = Field(
         default="beliefs",
@@ -124,11 +107,6 @@ class LearningConfig(BaseModel):
     @model_validator(mode="after")
     def _applies(self) -> "LearningConfig":
         """Refuses switches that would be ignored."""
-        if self.propensity_samples is not None and self.propensity in ("frequency", "logged"):
-            raise ValueError(
-                f"propensity_samples is for propensities by the race, exact or fitted; propensity is {self.propensity}, "
-                "which draws no samples. Leave one of the two out"
-            )
         if self.exclude is not None and self.objective == "ips":
             raise ValueError(
                 "exclude leaves clicked pairs out, and objective = ips has weights of no others: nothing would be learned. "
@@ -149,8 +127,3 @@ class LearningConfig(BaseModel):
     def theta(self) -> NDArray[np.float64]:
         """The examination curve.  Shapes: -> [K]."""
         return models.examination_curve(self.K, self.examination)
-
-    @property
-    def held_out_share(self) -> float:
-        """The share of the impressions that training does not see, because they say when to stop."""
-        return HELD_OUT_SHARE if self.training.early_stopping else 0.0

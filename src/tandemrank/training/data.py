@@ -1,4 +1,4 @@
-"""What a log says, ready for training: propensities, beliefs, weights of the documents, and the held-out judgement."""
+"""What a log says, ready for training: propensities, beliefs, weights of the documents."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
 from tandemrank.beliefs.space import Vectors
 from tandemrank.beliefs.vectors import vectors_of
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import LogError
 from tandemrank.logs.description import ENOUGH_CLICKS
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.pairs import contradiction
@@ -22,37 +22,18 @@ from tandemrank.offpolicy.logger import Lists
 from tandemrank.offpolicy.propensities import Resolved
 from tandemrank.offpolicy.verdicts import curve_words
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import history
 from tandemrank.training.config import LearningConfig
-from tandemrank.training.loop import Criterion
 from tandemrank.training.weights import Weights, belief_weights, click_weights
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a log says: weights for training, and the part that was held out for judging, if any, with its propensities.
-
-    `impressions`: lists of each query. `propensities`: of what trains, then of what is held out. `beliefs`: by what trains,
-    where they are used.
-    """
+    """What a log says: weights for training, lists of each query, propensities, and the beliefs where they are used."""
 
     weights: csr_matrix | Weights
     impressions: NDArray[np.float64]
-    held_out: Feedback | None
     propensities: Resolved
     beliefs: Beliefs | None = None
-
-    def criterion(self, config: LearningConfig) -> Criterion | None:
-        """The judgement that says when to stop, with early stopping; only held-out clicks enter, never the truth."""
-        return self.judge(config) if config.training.early_stopping else None
-
-    def judge(self, config: LearningConfig) -> Criterion:
-        """The self-normalised DCG of a policy's lists on the held-out clicks, which must be there."""
-        if self.held_out is None:
-            raise ConfigError("early stopping needs held-out clicks: give `prepare` a held-out part.")
-        q = np.flatnonzero(self.held_out.impressions).astype(np.int64)
-        judge = history.held_out_dcg(self.propensities.rho_0[1], self.held_out, config.theta)
-        return lambda policy: judge(q, policy.most_likely(q))
 
 
 def prepare(
@@ -60,7 +41,6 @@ def prepare(
     config: LearningConfig,
     *,
     needs_beliefs: bool,
-    held_out: Feedback | None = None,
     logging_policy: TwoStagePolicy | None = None,
     lists: Callable[[], Lists] | None = None,
     vectors: Vectors | None = None,
@@ -68,43 +48,34 @@ def prepare(
     times: Sequence[Feedback] = (),
     seed: int = 0,
 ) -> TrainingData:
-    """The weights of the documents by `train_log`, and `held_out`, which only judges, with its propensities.
+    """The weights of the documents by `train_log`.
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
     the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `times` the
     parts of `train_log`, oldest first, where it has an order.
     """
-    parts = [train_log] if held_out is None else [train_log, held_out]
-    if any(part.clicks.sum() == 0 for part in parts):
-        found = " and ".join(
-            f"{part.clicks.sum():g} {name}" for part, name in zip(parts, ("for training", "held out"), strict=False)
-        )
-        raise LogError(
-            f"expected more clicks to learn from; got {found}, in {sum(part.N for part in parts):g} impressions. Give a "
-            "longer log."
-        )
+    if train_log.clicks.sum() == 0:
+        raise LogError(f"expected clicks to learn from; got none, in {train_log.N:g} impressions. Give a longer log.")
     used = propensities.resolve(
-        parts,
+        train_log,
         config.theta,
         kind=config.propensity,
         clip=config.clip,
         logging_policy=logging_policy,
         lists=lists,
-        samples=config.propensity_samples,
         seed=seed,
         # Where beliefs are the objective, no click is divided by its propensity.
-        rows=config.objective == "ips" or held_out is not None,
-        only_clicked=config.objective == "ips",
+        wanted="clicked" if config.objective == "ips" else "none",
     )
     impressions = train_log.impressions.astype(np.float64)
     if config.objective == "ips" and not needs_beliefs:
-        return TrainingData(click_weights(used.rho_0[0], train_log), impressions, held_out, used)
+        return TrainingData(click_weights(used.rho_0, train_log), impressions, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of(times or [train_log], config.theta)
     beliefs = fit(counts, features, production=vectors or drew, seed=seed)
     by_clicks = config.objective == "ips"
-    weights = click_weights(used.rho_0[0], train_log) if by_clicks else belief_weights(train_log, beliefs)
-    return TrainingData(weights, impressions, held_out, used, beliefs)
+    weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs)
+    return TrainingData(weights, impressions, used, beliefs)
 
 
 def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:

@@ -7,9 +7,9 @@ comes out does not depend on which methods are asked for, in which order, or on 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias, get_args
+from typing import get_args
 
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_matrix
@@ -17,96 +17,56 @@ from scipy.sparse import csr_matrix
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import checkpoint as checkpoints
+from tandemrank.training.checkpoint import Epoch, Progress
 from tandemrank.training.config import TrainingConfig
-from tandemrank.training.history import Epoch, Progress
-from tandemrank.training.loop import Criterion, Trained, Watch, train
+from tandemrank.training.loop import Trained, Watch, train
 from tandemrank.training.schedules import UNTRAINED, Method, Phase, schedule_of
-from tandemrank.training.weights import Weights, check_depth
-
-Alone: TypeAlias = dict[
-    tuple[Phase, int, str], Trained
-]  # by phase, K2 where it matters, and what the stage started from
+from tandemrank.training.weights import Weights
 
 
+@dataclass(frozen=True)
 class Methods:
     """Trains methods on one log, all from one `start`; `beliefs` is the policy of the method that trains nothing.
 
     `coordinates` come before the phase's own in the derivation of its seed. `checkpoints` is a folder with a file per phase.
-    With a `criterion` no policy is worse than its start by it: where training found nothing better, the start is kept. `run`
-    trains a phase: `loop.train`, or with the same arguments `ray_train.train_on_ray`. Policies with a stage in common, trained
-    on one log with the same switches and seed, may share what was trained `alone`.
+    `run` trains a phase: `loop.train`, or with the same arguments `ray_train.train_on_ray`.
     """
 
-    def __init__(
-        self,
-        start: TwoStagePolicy | None,
-        beliefs: TwoStagePolicy | None,
-        weights: Weights | csr_matrix,
-        theta: ArrayLike,
-        config: TrainingConfig,
-        *,
-        seed: int,
-        coordinates: tuple[object, ...] = (),
-        criterion: Criterion | None = None,
-        watch: Watch | None = None,
-        watch_every: int = 1,
-        checkpoints: Path | None = None,
-        resume: bool = False,
-        alone: Alone | None = None,
-        run: Callable[..., Trained] = train,
-    ) -> None:
-        self._start = start
-        self.beliefs = beliefs
-        self.weights = weights
-        self.theta = theta
-        self.config = config
-        self.seed = seed
-        self.coordinates = coordinates
-        self.criterion = criterion
-        self.watch = watch
-        self.watch_every = watch_every
-        self.checkpoints = checkpoints
-        self.resume = resume
-        self.run = run
-        self._alone: Alone = {} if alone is None else alone
-        self._is_shared = alone is not None
-        self._identities: dict[str, str] = {}
-
-    @property
-    def start(self) -> TwoStagePolicy:
-        """What every method that trains starts from."""
-        if self._start is None:
-            raise ConfigError("a method that trains needs a policy to start from.")
-        return self._start
+    start: TwoStagePolicy | None
+    beliefs: TwoStagePolicy | None
+    weights: Weights | csr_matrix
+    theta: ArrayLike
+    config: TrainingConfig
+    seed: int
+    coordinates: tuple[object, ...] = ()
+    watch: Watch | None = None
+    watch_every: int = 1
+    checkpoints: Path | None = None
+    resume: bool = False
+    run: Callable[..., Trained] = train
+    _alone: dict[tuple[Phase, int], Trained] = field(default_factory=dict)  # by phase, and K2 where it matters
 
     def train(
         self, method: Method, K2: int | None = None, *, progress: Callable[[Progress], None] | None = None
     ) -> Trained:
         """The policy of a method, by default for as many candidates as the start has; and the epochs that it consists of."""
-        if method == UNTRAINED:
-            if self.beliefs is None:
-                raise ConfigError("the method beliefs needs the beliefs of the log.")
-            return Trained(_with_candidates(self.beliefs, K2), ())
-        start = _with_candidates(self.start, K2)
-        check_depth(self.config.rank_weights, start.K2)
+        start = self.beliefs if method == UNTRAINED else self.start
+        if start is None:
+            needed = "the beliefs of the log" if method == UNTRAINED else "a policy to start from"
+            raise ConfigError(f"the method {method} needs {needed}; got none.")
+        policy = start = _with_candidates(start, K2)
         schedule = schedule_of(method, self.config.schedule, start.generator, start.ranker)
-        policy = start
         history: tuple[Epoch, ...] = ()
         for number, phase in enumerate(schedule):
             found = self._phase(policy, phase, _of_schedule(progress, number, len(schedule)))
             moved = {stage: getattr(found.policy, stage) for stage in _changed(phase)}
             policy, history = replace(policy, **moved), history + found.history
-        is_worse = self.criterion is not None and self.criterion(policy) < self.criterion(start)
-        return Trained(start.copy() if is_worse else policy, history, is_worse)
-
-    def alone(self, phase: Phase) -> Trained:
-        """What comes of a phase that concerns one stage, from the start; trained once."""
-        return self._phase(self.start, phase, None)
+        return Trained(policy, history)
 
     def _phase(self, policy: TwoStagePolicy, phase: Phase, progress: Callable[[Progress], None] | None) -> Trained:
         """One phase: from the start where it concerns one stage, which is trained once, else from the policy as it is."""
-        known = phase, policy.K2 if phase.knows_candidates else 0, self._identity(phase)
+        assert self.start is not None  # a method that trains has one
+        known = phase, policy.K2 if phase.knows_candidates else 0
         if phase.is_alone and known in self._alone:
             return self._alone[known]
         own = (phase.key, policy.K2) if phase.knows_candidates else (phase.key,)
@@ -117,7 +77,6 @@ class Methods:
             self.theta,
             self.config,
             schedule=(phase,),
-            criterion=self.criterion,
             seed=derive(self.seed, "training", *self.coordinates, *own) % 2**32,
             checkpoint=None if self.checkpoints is None else self.checkpoints / _file(*own),
             resume=self.resume,
@@ -128,19 +87,6 @@ class Methods:
         if phase.is_alone:
             self._alone[known] = found
         return found
-
-    def _identity(self, phase: Phase) -> str:
-        """What the stage of a phase was before training, where others may have trained it too."""
-        if not (self._is_shared and phase.is_alone):
-            return ""
-        if phase.view not in self._identities:
-            scorers = [self.start.ranker if phase.view == "ranker" else self.start.generator]
-            if not scorers[0].scores_everything:
-                scorers.append(self.start.generator)  # alone, it is trained for the generator's candidates
-            arrays = [t.detach().numpy() for scorer in scorers for t in scorer.state_dict().values()]
-            described = [[scorer.kind, scorer.spec()] for scorer in scorers]
-            self._identities[phase.view] = checkpoints.identity_of(described, arrays)
-        return self._identities[phase.view]
 
 
 def _with_candidates(policy: TwoStagePolicy, K2: int | None) -> TwoStagePolicy:

@@ -2,8 +2,8 @@
 
     read -> believe -> build -> train -> value
 
-The log's impressions are split: one part trains, one says when to stop (empty unless that is asked for), and one, which
-nothing before has seen, values what came out: on its own training clicks every policy looks better than it is. Production,
+The log's impressions are split: one part trains, and one, which nothing before has seen, values what came out: on its own
+training clicks every policy looks better than it is. Production,
 which drew the log, needs no estimate: its value is the clicks per impression that the last part shows.
 The re-ranker is what the log is believed to say (`beliefs`), the generator the product nearest to it. By default the generator
 is trained for its re-ranker where the beliefs expect that to pay (`choosing`).
@@ -34,11 +34,11 @@ from tandemrank.policies.memory import excluding
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training import valuing
+from tandemrank.training.checkpoint import Progress
 from tandemrank.training.choosing import AUTO, TRIED, MethodChoice, choose
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.data import TrainingData, before_training, prepare
 from tandemrank.training.driver import Methods, check_methods
-from tandemrank.training.history import Progress
 from tandemrank.training.loop import Trained
 from tandemrank.training.loop import train as train_here
 from tandemrank.training.parts import Parts, facts_of, read_parts
@@ -46,7 +46,7 @@ from tandemrank.training.ray_train import check_ready, train_on_ray
 from tandemrank.training.results import Learned, differences_of
 from tandemrank.training.schedules import UNTRAINED, Method
 from tandemrank.training.start import Start, initial_policy
-from tandemrank.training.weights import Weights, WithoutPairs
+from tandemrank.training.weights import BeliefWeights
 
 GENERATOR_RANK = 32  # dimensions of the generator's product
 
@@ -86,11 +86,6 @@ class LearningPlan:
     def trains(self) -> bool:
         """Whether a method may train: else both stages are made of the beliefs as they are."""
         return any(method != UNTRAINED for method in self.methods)
-
-    @property
-    def held_out_share(self) -> float:
-        """The share of the impressions that say when to stop."""
-        return self.config.held_out_share
 
 
 @dataclass(frozen=True)
@@ -203,13 +198,11 @@ def refuse_without_effect(plan: LearningPlan) -> None:
         )
     if config.objective == "ips" and plan.trains:
         return
-    if not plan.held_out_share:
-        for name in ("clip", "propensity_samples"):
-            if _differs(config, defaults, name):
-                raise ConfigError(
-                    f"{name} would have no effect: no click is divided by its propensity in training. Leave it out, or train "
-                    "by clicks (--method joint --set objective=ips)."
-                )
+    if _differs(config, defaults, "clip"):
+        raise ConfigError(
+            "clip would have no effect: no click is divided by its propensity in training. Leave it out, or train by clicks "
+            "(--method joint --set objective=ips)."
+        )
 
 
 def _of_training(plan: LearningPlan) -> list[str]:
@@ -261,7 +254,6 @@ def read(plan: LearningPlan) -> Parts:
         plan.start,
         derive(plan.seed, "split") % 2**32,
         lists=LISTS if needed else 0,
-        held_out_share=plan.held_out_share,
         logging_policy=plan.logging_policy,
         engine=plan.engine,
     )
@@ -281,7 +273,6 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
         parts.train,
         plan.config,
         needs_beliefs=needs_beliefs,
-        held_out=parts.held_out if plan.held_out_share else None,
         logging_policy=plan.logging_policy,
         lists=lambda: lists_of([parts.first]),
         vectors=vectors,
@@ -312,9 +303,8 @@ def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[Trainin
     if config.exclude is None:
         return data, Built(beliefs, start, everything)
     pairs = pairs_of(parts.train, config.exclude)
-    weights: csr_matrix | Weights = data.weights
-    if not isinstance(weights, csr_matrix):
-        weights = WithoutPairs(weights, pairs)
+    assert isinstance(data.weights, BeliefWeights)  # clicks have no weights of other pairs, and are refused
+    weights = replace(data.weights, excluded=pairs)
     shown = Built(*(None if one is None else _excluding(one, pairs) for one in (beliefs, start, everything)))
     return replace(data, weights=weights), shown
 
@@ -348,7 +338,6 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
         plan.config.theta,
         plan.config.training,
         seed=plan.seed,
-        criterion=data.criterion(plan.config),
         checkpoints=plan.checkpoints,
         resume=plan.resume,
         run=train_on_ray if plan.engine == "ray" else train_here,
@@ -371,7 +360,7 @@ def value(
 ) -> Learned:
     """What every policy is worth on the part that nothing before has seen, beside production."""
     found = valuing.Valuer(plan.config, parts, data, plan.logging_policy, plan.seed, plan.listener.stage).all(trained)
-    name = fingerprint([parts.train, parts.held_out, parts.evaluation])
+    name = fingerprint(parts.all())
     kept = {method for method, gate in found.gates.items() if gate.kept_production}
     named = {
         method: one if method in kept else replace(one, policy=replace(one.policy, trained_on=name))

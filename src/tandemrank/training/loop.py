@@ -5,8 +5,7 @@ Each step improves one stage on one objective,
     sum_q sum_d w[q, d] rho_cr(d)   with   w[q, d] = sum_i c_i(d) / rho_0(d)          (paper: cltr-obj-2s, cltr-grad-2s)
 
 where rho_cr is the exposure, under the weights alpha of the ranks, by the pair of stages or by the stage alone (K2 = D,
-paper: cltr-obj). An epoch ends with a checkpoint, if writing is quick, and, where clicks are held out, with a judgement on
-them; a phase then ends when the judgement stops improving, with its best weights, which may be those it started from.
+paper: cltr-obj). An epoch ends with a checkpoint.
 """
 
 import time
@@ -23,32 +22,27 @@ from torch import Tensor
 from tandemrank._base.files import check_target
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.errors import ConfigError
-from tandemrank.gradients import race, reinforce
-from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint as checkpoints
-from tandemrank.training import sparse
-from tandemrank.training.checkpoint import Checkpoint, with_prefix
-from tandemrank.training.config import PATIENCE, TrainingConfig
-from tandemrank.training.history import SMOOTH, Best, Epoch, Progress
-from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of, stages_of
+from tandemrank.training.checkpoint import Checkpoint, Epoch, Progress, with_prefix
+from tandemrank.training.config import TrainingConfig
+from tandemrank.training.objective import Objective
+from tandemrank.training.schedules import Method, Phase, Stage, View, schedule_of
 from tandemrank.training.steps import minibatch_size, optimisers_of, own_tensors
-from tandemrank.training.team import ALONE, Share, Team
-from tandemrank.training.weights import SparseWeights, Weights, check_depth, rank_weights
+from tandemrank.training.team import ALONE, Team
+from tandemrank.training.weights import SparseWeights, Weights, rank_weights
 
 Tell = Callable[[Progress], None]
-Criterion = Callable[[TwoStagePolicy], float]  # a judgement on held-out clicks, higher is better
 Watch = Callable[[TwoStagePolicy], dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained policy and how it came about; `kept_start`: what came of it was worse on held-out clicks, and is not here;
-    `stays`: it keeps what each query was shown, since its log cannot speak of other items (`stay_with_logger`)."""
+    """A trained policy and how it came about; `stays`: it keeps what each query was shown, since its log cannot speak of other
+    items (`valuing`)."""
 
     policy: TwoStagePolicy
     history: tuple[Epoch, ...]
-    kept_start: bool = False
     stays: bool = False
 
     @property
@@ -65,7 +59,6 @@ def train(
     *,
     method: Method = "joint",
     schedule: Sequence[Phase] | None = None,
-    criterion: Criterion | None = None,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -76,42 +69,32 @@ def train(
 ) -> Trained:
     """Trains both stages of a copy of `policy` by a schedule, by default that of `method`.
 
-    `criterion` judges a policy on held-out clicks, higher is better; it comes with `early_stopping`, without which every
-    phase has all its epochs. With `checkpoint` every epoch is saved
-    there (one that takes long to write not after every epoch, `checkpoint.Rhythm`), and `resume` goes on from it: the weights
-    come out bit by bit as if nothing had happened. `watch` is recorded in
-    the history and never decides anything; it is called after the criterion, for the same policy, every so many epochs and
-    for the last one. `team`: who else trains the same, each other queries.
+    With `checkpoint` every epoch is saved there, and `resume` goes on from it: the weights come out bit by bit as if nothing
+    had happened. `watch` is recorded in the history and never decides anything; it is called every so many epochs and for the
+    last one. `team`: who else trains the same, each other queries.
     Shapes: weights [Q, D], sparse or any `Weights`; theta [K].
     """
     config = config or TrainingConfig()
     weights = SparseWeights(canonical_csr(weights)) if issparse(weights) else weights
     if weights.shape != (len(policy.vocabulary.query_ids), len(policy.vocabulary.item_ids)):
         raise ConfigError(f"weights have the shape {weights.shape}, but the policy's vocabulary is of another size.")
-    if (criterion is None) == config.early_stopping:
-        raise ConfigError("early stopping needs a criterion, and a criterion early stopping: give both, or neither.")
-    check_depth(config.rank_weights, policy.K2)
     schedule = tuple(schedule or schedule_of(method, config.schedule, policy.generator, policy.ranker))
-    loop = _Loop(policy.copy(), weights, theta, config, schedule, criterion, seed, team)
+    loop = _Loop(policy.copy(), weights, theta, config, schedule, seed, team)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and not resume:
         check_target(path, checkpoints.CHECKPOINT)  # now, and not after the first epoch
     if path is not None and resume and (found := checkpoints.read(path, loop.identity)) is not None:
         loop.restore(found)
     team.check_same([loop.phase, loop.epoch, int(loop.identity[:15], 16)])
-    tell, rhythm = progress or (lambda _: None), checkpoints.Rhythm()
+    tell = progress or (lambda _: None)
     while loop.phase < len(schedule):
-        loop.judge_start(watch)
-        while not loop.phase_is_over():
-            loop.run_epoch(tell, watch, watch_every)
-            # The last one of a phase is written with its end. Of a team others read how far it is.
-            is_due = (rhythm.is_due() and not loop.phase_is_over()) or team.size > 1
-            if path is not None and team.is_first and is_due:
-                rhythm.write(path, loop.identity, loop.checkpoint())
         was_empty = loop.is_empty()
-        loop.end_phase()
+        if not loop.phase_is_over():
+            loop.run_epoch(tell, watch, watch_every)
+        if loop.phase_is_over():
+            loop.end_phase()
         if path is not None and team.is_first and not was_empty:
-            rhythm.write(path, loop.identity, loop.checkpoint())
+            checkpoints.write(path, loop.identity, loop.checkpoint())
     return Trained(loop.policy, tuple(loop.history))
 
 
@@ -125,20 +108,16 @@ class _Loop:
         theta: ArrayLike,
         config: TrainingConfig,
         schedule: tuple[Phase, ...],
-        criterion: Criterion | None,
         seed: int,
         team: Team,
     ) -> None:
         self.team = team
         self.policy, self.weights, self.config, self.schedule = policy, weights, config, schedule
-        self.criterion = criterion
         self.theta = torch.tensor(np.asarray(theta), dtype=torch.float32)
-        self.models: dict[Stage, Scorer] = {"generator": policy.generator, "ranker": policy.ranker}
-        self.is_sparse = sparse.is_sparse(config, policy.generator, policy.ranker)
+        self.objective = Objective.of(policy, config)
+        self.models = self.objective.models
         self.random = torch.Generator().manual_seed(seed)
         self.queries = torch.from_numpy(weights.queries)
-        if not self.is_sparse:
-            policy.plain_scores(weights.queries[:1])  # refuses, now, stages whose scores are none
         self.identity = self.identity_with(seed)
         self.history: list[Epoch] = []
         self.phase = 0
@@ -159,23 +138,20 @@ class _Loop:
 
     @property
     def epochs(self) -> int:
-        """Of this phase, at most."""
-        most, asked = self.plan.most_epochs, self.config.epochs
-        asked = max(round(asked * self.plan.share), 1) if asked else 0
-        return asked if most is None else min(asked, most)
+        """Of this phase."""
+        most = self.plan.most_epochs
+        return self.config.epochs if most is None else min(self.config.epochs, most)
 
     def begin_phase(self) -> None:
         if self.plan.from_mean:
             self.take_mean()
         # A phase with nothing to do has none: the first optimiser of a process imports torch's compiler, two seconds.
-        sampled = minibatch_size(self.config, len(self.queries)) if self.is_sparse else None
+        sampled = minibatch_size(self.config, len(self.queries)) if self.objective.is_sparse else None
         self.optimisers = {
             s: optimisers_of(self.models[s], self.config, self.plan.rate, sampled)
             for s in (() if self.is_empty() else self.plan.stages)
         }
-        self.epoch, self.best = 0, Best()
-        # Without a judgement no epoch is the best.
-        self.best_weights = {} if self.criterion is None else self.snapshot()
+        self.epoch = 0
 
     def take_mean(self) -> None:
         """Both stages get the mean of their weights.
@@ -190,43 +166,18 @@ class _Loop:
         for model in self.models.values():
             model.load_state_dict(mean)
 
-    def judge_start(self, watch: Watch | None) -> None:
-        """The judgement of what the phase starts from, which may turn out to be its best; once, and where there is any."""
-        if self.criterion is not None and self.epoch == 0 and not self.is_empty():
-            self.record(float("nan"), time.perf_counter(), watch)
-
-    def record(self, objective: float, since: float, watch: Watch | None) -> None:
-        """The end of an epoch: its line of the history, and whether it is the best so far."""
-        held_out = float("nan")
-        if (criterion := self.criterion) is not None:
-            held_out = self.team.first_says(lambda: criterion(self.judged()))
-        seconds = time.perf_counter() - since
-        watched = watch(self.judged()) if watch else {}
-        self.history.append(Epoch(self.plan.name, self.epoch, objective, held_out, seconds, watched))
-        if self.criterion is not None:
-            phase = self.history[-self.epoch - 1 :]
-            if self.best.improves(phase, min(SMOOTH, self.epochs)):
-                self.best_weights = self.snapshot()
-
     def is_empty(self) -> bool:
         """Whether there is nothing to do in this phase."""
         return self.epochs == 0 or len(self.queries) == 0
 
     def phase_is_over(self) -> bool:
-        stalled = self.config.early_stopping and self.best.has_stalled(self.epoch, PATIENCE)
-        return self.epoch >= self.epochs or stalled or self.is_empty()
+        return self.epoch >= self.epochs or self.is_empty()
 
     def end_phase(self) -> None:
-        """Restores the best weights, and begins the next phase if there is one."""
-        if self.criterion is not None and np.isfinite(self.best.judgement):
-            for stage, model in self.models.items():
-                model.load_state_dict(self.best_weights[stage])
+        """Begins the next phase if there is one."""
         self.phase += 1
         if self.phase < len(self.schedule):
             self.begin_phase()
-
-    def snapshot(self) -> dict[Stage, dict[str, Tensor]]:
-        return {s: {k: v.detach().clone() for k, v in m.state_dict().items()} for s, m in self.models.items()}
 
     def run_epoch(self, tell: Tell, watch: Watch | None, every: int) -> None:
         start = time.perf_counter()
@@ -244,7 +195,9 @@ class _Loop:
         total = self.team.total(total)
         self.epoch += 1
         is_watched = self.epoch % every == 0 or self.epoch == self.epochs
-        self.record(total / len(order), start, watch if is_watched else None)
+        seconds = time.perf_counter() - start
+        watched = watch(self.watched()) if watch and is_watched else {}
+        self.history.append(Epoch(self.plan.name, self.epoch, total / len(order), seconds, watched))
         tell(Progress(self.phase, phases, self.epoch, self.epochs, 0.0, self.history[-1]))
 
     def set_rates(self, done: float) -> None:
@@ -261,17 +214,9 @@ class _Loop:
         """Our steps of one minibatch; returns the sum of our queries' objectives before the last step."""
         ours = self.team.share(q, self.random)
         w = self.weights.rows(ours.q.numpy())
-        scores: dict[Stage, Tensor] = {}
         value = torch.zeros(())
         for view, stages in self.moves():
-            if self.is_sparse:
-                value = self.sparse_objective(view, stages, w, ours)
-            else:
-                for stage in stages_of(view):
-                    if stage not in scores:
-                        with torch.set_grad_enabled(stage in self.optimisers):
-                            scores[stage] = self.models[stage](ours.q)
-                value = self.objective(view, stages, scores, w, ours)
+            value = self.objective.utility(view, stages, ours.q, w, self.alpha(view), ours.keys())
             if not value.requires_grad:
                 raise ConfigError(
                     f"the scores of the {stages[0]} do not depend on its parameters: nothing can be trained."
@@ -283,9 +228,6 @@ class _Loop:
             self.team.add_up(self.models[stage] for stage in stages)
             for optimiser in moved:
                 optimiser.step()
-            for stage in stages:
-                if not self.is_sparse:
-                    del scores[stage]
         return ours.weight * float(value.detach().sum())
 
     def moves(self) -> list[tuple[View, list[Stage]]]:
@@ -296,39 +238,16 @@ class _Loop:
         views = dict.fromkeys(step.view for step in steps)
         return [(view, [step.stage for step in steps if step.view == view]) for view in views]
 
-    def seen_by(self, view: View, scores: dict[Stage, Tensor]) -> tuple[Tensor, Tensor, int, Tensor]:
-        """The scores of both races, the candidates and the rank weights of a view.  Shapes: scores [B, D]."""
-        if view == "pair":
-            s_c, s_r, K2 = scores["generator"], scores["ranker"], self.policy.K2
-        else:
-            s_c, s_r, K2 = scores[view].detach(), scores[view], scores[view].shape[1]
-        return s_c, s_r, K2, self.alpha(K2)
-
-    def alpha(self, K2: int) -> Tensor:
-        """The weights of the ranks, for lists out of K2 candidates.  Shapes: -> [depth]."""
+    def alpha(self, view: View) -> Tensor:
+        """The weights of the ranks, for lists of the pair out of its candidates or of a stage alone.  Shapes: -> [depth]."""
+        K2 = self.policy.K2 if view == "pair" else self.weights.shape[1]
         if self.plan.among_candidates and K2 > self.policy.K2:
             return torch.ones(self.policy.K2)
         clicked = self.weights.clicked / max(len(self.queries), 1)
         return rank_weights(self.config.rank_weights, self.theta, clicked, K2)
 
-    def sparse_objective(self, view: View, stages: Sequence[Stage], w: csr_matrix, ours: Share) -> Tensor:
-        """The utility of each query by the sparse race; only the stages that move have a gradient.  Shapes: -> [B]."""
-        K2 = self.policy.K2
-        alpha = self.alpha(K2 if view == "pair" else self.weights.shape[1])
-        how = max(self.config.samples, sparse.SAMPLES)
-        return sparse.utility(self.models, view, stages, ours.q, w, alpha, K2, samples=how, generator=ours.draws)
-
-    def objective(
-        self, view: View, stages: Sequence[Stage], scores: dict[Stage, Tensor], w: csr_matrix, ours: Share
-    ) -> Tensor:
-        """The utility of each query, with a gradient for these stages alone.  Shapes: scores, w [B, D] -> [B]."""
-        own = {s: x if s in stages else x.detach() for s, x in scores.items()}
-        s_c, s_r, K2, alpha = self.seen_by(view, own)
-        estimator = race.utility if self.config.gradient == "race" else reinforce.utility
-        return estimator(s_c, s_r, w, alpha, K2, samples=self.config.samples, generator=ours.draws)
-
-    def judged(self) -> TwoStagePolicy:
-        """The policy whose lists are judged: the pair, or one stage alone over all documents."""
+    def watched(self) -> TwoStagePolicy:
+        """The policy whose lists are watched: the pair, or one stage alone over all documents."""
         view = self.plan.view
         if view == "pair":
             return self.policy
@@ -338,16 +257,15 @@ class _Loop:
         return TwoStagePolicy(alone, alone, len(self.policy.vocabulary.item_ids), self.policy.K, self.policy.vocabulary)
 
     def checkpoint(self) -> Checkpoint:
-        """Weights, best weights, the optimisers' moments, the state of the random numbers; in the end the weights alone."""
+        """Weights, the optimisers' moments, the state of the random numbers; in the end the weights alone."""
         is_over = self.phase == len(self.schedule)
         tensors = {"random": self.random.get_state()}
-        for kind, snapshot in (("now", self.snapshot()), ("best", {} if is_over else self.best_weights)):
-            tensors |= {f"{kind}.{s}.{name}": t for s, state in snapshot.items() for name, t in state.items()}
+        for stage, model in self.models.items():
+            tensors |= {f"now.{stage}.{name}": t.detach().clone() for name, t in model.state_dict().items()}
         for place, optimiser in enumerate([] if is_over else self.all_optimisers()):
             for number, moments in optimiser.state_dict()["state"].items():
                 tensors |= {f"moments.{place}.{number}.{name}": t for name, t in moments.items()}
-        best = self.best
-        return Checkpoint(self.phase, self.epoch, best.epoch, best.judgement, best.start, tuple(self.history), tensors)
+        return Checkpoint(self.phase, self.epoch, tuple(self.history), tensors)
 
     def restore(self, found: Checkpoint) -> None:
         """Goes on from a checkpoint of this training."""
@@ -360,9 +278,7 @@ class _Loop:
         self.random.set_state(found.tensors["random"])
         if is_over:
             return
-        self.epoch, self.best = found.epoch, Best(found.best, found.best_epoch, found.start)
-        if self.criterion is not None:
-            self.best_weights = {stage: with_prefix(found.tensors, f"best.{stage}.") for stage in self.models}
+        self.epoch = found.epoch
         for place, optimiser in enumerate(self.all_optimisers()):
             saved = optimiser.state_dict()
             for name, t in with_prefix(found.tensors, f"moments.{place}.").items():

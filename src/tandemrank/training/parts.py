@@ -1,4 +1,4 @@
-"""An own log in its parts: one trains, one says when to stop, one, which neither has seen, values what came out."""
+"""An own log in its two parts: one trains, and one, which training has not seen, values what came out."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,32 +24,26 @@ TIMES = 8  # parts of what trains, oldest first, in a log that has times
 
 @dataclass(frozen=True)
 class Parts:
-    """The log, split by impression: for training, for stopping, for valuing.
+    """The log, split by impression: for training, for valuing.
 
     `first`: the first impressions of the log one by one, of all parts, which a logging policy can be fitted to.
     `train_times`: the impressions that train in up to `TIMES` parts of equal numbers, oldest first, where the log says when
-    they were; what values is then the last of the log, and what stops is just before it. One part where it does not.
+    they were; what values is then the last of the log. One part where it does not.
     """
 
     train: Feedback
-    held_out: Feedback
     evaluation: Feedback
     first: Impressions
     train_times: tuple[Feedback, ...] = ()
     by_time: bool = False
 
     @cached_property
-    def seen(self) -> Feedback:
-        """All but what values the result."""
-        return merge([self.train, self.held_out]) if self.held_out.N else self.train
-
-    @cached_property
     def shown(self) -> NDArray[np.int64]:
-        """The pairs of what each query was shown, q D + d: by the impressions that are `seen`, or, to a query that came in none
+        """The pairs of what each query was shown, q D + d: by the impressions that train, or, to a query that came in none
         of them, by those that value the result. What was shown is no secret; what was clicked stays one.  Shapes: -> [n]."""
-        late = self.seen.impressions[self.evaluation.query] == 0
-        parts = (self.seen.query, self.seen.item), (self.evaluation.query[late], self.evaluation.item[late])
-        pairs = [query * np.int64(self.seen.D) + item for query, item in parts]
+        late = self.train.impressions[self.evaluation.query] == 0
+        parts = (self.train.query, self.train.item), (self.evaluation.query[late], self.evaluation.item[late])
+        pairs = [query * np.int64(self.train.D) + item for query, item in parts]
         found: NDArray[np.int64] = np.unique(np.concatenate(pairs))
         return found
 
@@ -71,7 +65,7 @@ class Parts:
 
     def all(self) -> tuple[Feedback, ...]:
         """Every impression once."""
-        return self.train, self.held_out, self.evaluation
+        return self.train, self.evaluation
 
 
 @dataclass(frozen=True)
@@ -88,7 +82,6 @@ class LogFacts:
     clicks: float
     list_length: int
     train: float
-    held_out: float
     evaluation: float
     by_time: bool = False
 
@@ -105,7 +98,6 @@ def facts_of(parts: Parts) -> LogFacts:
         clicks=float(sum(log.clicks.sum() for log in logs)),
         list_length=parts.list_length,
         train=parts.train.N,
-        held_out=parts.held_out.N,
         evaluation=parts.evaluation.N,
         by_time=parts.by_time,
     )
@@ -118,21 +110,20 @@ def read_parts(
     seed: int,
     *,
     lists: int = 0,
-    held_out_share: float = 0.0,
     logging_policy: TwoStagePolicy | None = None,
     engine: Engine = "local",
 ) -> Parts:
     """The log in its parts, in the vocabulary of the policy to start from, of the one that drew it, or of the log and
     the features.
 
-    It is read once, its first `lists` impressions included. The last impressions value, those before them say when to stop;
-    in a log without times, chance says which, by the seed and the shares alone.
+    It is read once, its first `lists` impressions included. The last impressions value; in a log without times, chance says
+    which, by the seed and the share alone.
     """
-    shares = [config.evaluation_share or EVALUATION_SHARE, held_out_share]
+    share = config.evaluation_share or EVALUATION_SHARE
     policy = start.policy or logging_policy
     known = None if policy is None else policy.vocabulary
     found = reading.read_parts(
-        log, shares, times=TIMES, lists=lists, seed=seed, vocabulary=known, K=config.list_length, engine=engine
+        log, (share,), times=TIMES, lists=lists, seed=seed, vocabulary=known, K=config.list_length, engine=engine
     )
     if start.query_features is not None or start.item_features is not None:
         own = found.train[0].vocabulary
@@ -141,30 +132,25 @@ def read_parts(
             _with_table(own.item_ids, start.item_features, "item_id"),
         )
         found = found.in_vocabulary(larger)
-    evaluation, held_out = found.held_out
+    [evaluation] = found.held_out
     parts = Parts(
         train=merge(found.train) if len(found.train) > 1 else found.train[0],
-        held_out=held_out,
         evaluation=evaluation,
         first=found.first,
         train_times=found.train,
         by_time=found.by_time,
     )
-    _refuse_without_clicks(parts, held_out_share)
+    _refuse_without_clicks(parts)
     return parts
 
 
-def _refuse_without_clicks(parts: Parts, held_out_share: float) -> None:
-    clicks = {
-        "training": parts.train.clicks.sum(),
-        "stopping": parts.held_out.clicks.sum() if held_out_share else 1,
-        "valuing what was trained": parts.evaluation.clicks.sum(),
-    }
-    if missing := [what for what, number in clicks.items() if number == 0]:
-        N = sum(part.N for part in parts.all())
-        raise LogError(
-            f"not enough clicks to learn from: none for {missing[0]}, of {N:g} impressions. Give a longer log."
-        )
+def _refuse_without_clicks(parts: Parts) -> None:
+    for part, what in ((parts.train, "training"), (parts.evaluation, "valuing what was trained")):
+        if part.clicks.sum() == 0:
+            N = sum(one.N for one in parts.all())
+            raise LogError(
+                f"not enough clicks to learn from: none for {what}, of {N:g} impressions. Give a longer log."
+            )
 
 
 def _with_table(ids: pl.Series, table: object, id_column: str) -> pl.Series:

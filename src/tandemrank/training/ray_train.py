@@ -22,8 +22,7 @@ from tandemrank._base.files import check_target
 from tandemrank.errors import ConfigError, JobError, TandemRankError
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training import checkpoint as checkpoints
-from tandemrank.training.checkpoint import CHECKPOINT
-from tandemrank.training.history import Progress
+from tandemrank.training.checkpoint import CHECKPOINT, Progress
 from tandemrank.training.loop import Trained, train
 from tandemrank.training.team import Workers
 

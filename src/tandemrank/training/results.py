@@ -11,7 +11,6 @@ from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choosing import MethodChoice
 from tandemrank.training.config import LearningConfig
-from tandemrank.training.history import chosen_epochs
 from tandemrank.training.loop import Trained
 from tandemrank.training.parts import LogFacts
 from tandemrank.training.schedules import Method, are_same
@@ -37,7 +36,6 @@ class Difference:
             "standard_error": found.standard_error,
             "interval": found.interval,
             "lower_bound": found.lower_bound,
-            "share_of_wins": found.share_of_wins,
             "verdict": found.verdict,
         }
 
@@ -87,8 +85,6 @@ class Learned:
                     "method": method,
                     **value.summary(),
                     "epochs": len(self.trained[method].history),
-                    "chosen": chosen_epochs(self.trained[method].history),
-                    "kept_start": self.trained[method].kept_start,
                     "stays": self.trained[method].stays,
                     "history": [epoch._asdict() for epoch in self.trained[method].history],
                 }

@@ -37,7 +37,7 @@ class Phase:
 
     Seeds and checkpoints know a phase by its `key`, readers by its `name`: a better name changes no number. With
     `from_mean` both stages begin from the mean of their weights; `rate` is a share of the learning rates, `most_epochs` a
-    limit below the configuration's, `share` a share of its epochs. All steps on one view are taken from one draw
+    limit below the configuration's. All steps on one view are taken from one draw
     (`at_once`), or each from its own. `among_candidates`: a generator alone is trained for a place among the K2, not for rank.
     """
 
@@ -49,7 +49,6 @@ class Phase:
     rate: float = 1.0
     most_epochs: int | None = None
     at_once: bool = True
-    share: float = 1.0
     among_candidates: bool = False
 
     @property

@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed
 
 from tandemrank.errors import JobError
-from tandemrank.gradients._bridge import Drawn, Randomness, keys_for
+from tandemrank.gradients._bridge import keys_for
 from tandemrank.policies.scorers import Scorer
 
 
 @dataclass(frozen=True)
 class Share:
-    """The queries of a minibatch that are ours, and their draws.
+    """The queries of a minibatch that are ours, and who draws their keys, new ones each time.
 
     A worker with none of them takes the first and counts it with weight 0: it then draws and adds up as the others do.
     """
 
     q: Tensor
-    draws: Randomness
+    keys: Callable[[], NDArray[np.uint64]]
     weight: float = 1.0
 
 
@@ -42,7 +42,7 @@ class Team:
 
     def share(self, q: Tensor, generator: torch.Generator) -> Share:
         """Ours of the queries of a minibatch.  Shapes: q [B]."""
-        return Share(q, generator)
+        return Share(q, lambda: keys_for(len(q), generator))
 
     def add_up(self, models: Iterable[Scorer]) -> None:
         """Adds up the gradients of what all queries share; each query's own are whole already."""
@@ -54,34 +54,11 @@ class Team:
         """The sum over the team."""
         return value
 
-    def first_says(self, find: Callable[[], float]) -> float:
-        """A number that the first worker finds for all."""
-        return find()
-
     def check_same(self, state: Sequence[int]) -> None:
         """Refuses workers that are not at the same place."""
 
 
 ALONE = Team()
-
-
-@dataclass
-class _Ours:
-    """The keys of some rows of a batch of `of`, as one process draws them for all of it: all rows, again and again.
-
-    Shapes: rows [m].
-    """
-
-    generator: torch.Generator
-    rows: NDArray[np.int64]
-    of: int
-    drawn: Drawn
-
-    def keys(self, n: int) -> NDArray[np.uint64]:
-        """The next n.  Shapes: -> [n]."""
-        if not len(self.drawn.left):
-            self.drawn = Drawn(keys_for(self.of, self.generator)[self.rows])
-        return self.drawn.keys(n)
 
 
 class Workers(Team):
@@ -95,9 +72,7 @@ class Workers(Team):
         """Every worker draws for all and keeps its own."""
         mine = torch.nonzero(q % self.size == self.rank)[:, 0]
         rows = mine if len(mine) else torch.zeros(1, dtype=torch.int64)
-        return Share(
-            q[rows], _Ours(generator, rows.numpy(), len(q), Drawn(np.empty(0, np.uint64))), float(len(mine) > 0)
-        )
+        return Share(q[rows], lambda: keys_for(len(q), generator)[rows.numpy()], float(len(mine) > 0))
 
     def add_up(self, models: Iterable[Scorer]) -> None:
         """Sparse gradients as their rows, unless dense ones are smaller; all dense ones in one piece."""
@@ -150,12 +125,6 @@ class Workers(Team):
         """The sum over the team."""
         found = torch.tensor([value], dtype=torch.float64)
         distributed.all_reduce(found)
-        return float(found)
-
-    def first_says(self, find: Callable[[], float]) -> float:
-        """The others wait for it."""
-        found = torch.tensor([find() if self.is_first else 0.0], dtype=torch.float64)
-        distributed.broadcast(found, 0)
         return float(found)
 
     def check_same(self, state: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tandemrank._base.random import derive
 from tandemrank.beliefs.scorer import REMEMBERED
 from tandemrank.offpolicy.comparison import compare_values, sure_difference
-from tandemrank.offpolicy.exposure import MostLikely, exposure_lost
+from tandemrank.offpolicy.exposure import MostLikely
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import FittedLogger, fitted_policy
 from tandemrank.offpolicy.question import Question
@@ -59,7 +59,6 @@ def is_worse(learned: Value, production: Value) -> bool:
     return learned.verdict != Verdict.REFUSE and compare_values(learned, production).interval[1] < 0
 
 
-LOST_SAMPLES = 50  # of the race, for what a policy can lose at worst
 WORDS = "valuing what was learned, on impressions that nothing before has seen"
 
 
@@ -67,21 +66,27 @@ WORDS = "valuing what was learned, on impressions that nothing before has seen"
 class Gate:
     """Whether a policy is surely better than production; production is kept where it is not.
 
-    `lower_bound`: of its difference to production, in clicks per impression. `loss_at_worst`: the most clicks per impression
-    that what is kept can lose against production, whatever clicks mean, by the exposure that it takes from production's items.
-    `worse`: surely worse, so production stays whether or not that was asked.
+    `lower_bound`: of its difference to production, in clicks per impression. `worse`: surely worse, so production stays whether
+    or not that was asked.
     """
 
     kept_production: bool
     learned: Value
     lower_bound: float | None
-    loss_at_worst: float
     worse: bool = False
 
     def summary(self) -> dict[str, object]:
         """As plain names and values."""
-        names = ("kept_production", "lower_bound", "loss_at_worst", "worse")
+        names = ("kept_production", "lower_bound", "worse")
         return {name: getattr(self, name) for name in names} | {"learned": self.learned.value}
+
+
+def gate_of(learned: Value, production: Value) -> Gate:
+    """Whether a policy is surely better: by the bound, which is about these impressions, and by the interval over queries."""
+    sure = sure_difference(learned, production, level=production.sample.level)
+    others_too = compare_values(learned, production).over_queries[0] > 0
+    passes = sure is not None and sure > 0 and others_too and not is_worse(learned, production)
+    return Gate(kept_production=not passes, learned=learned, lower_bound=sure)
 
 
 @dataclass(frozen=True)
@@ -154,9 +159,7 @@ class Valuer:
         live = replace(logger, K=min(self.config.K, logger.K2))
         of_live, _ = self._estimates([live])
         gates = {
-            method: replace(
-                self._gate(value, found.production, found.trained[method].policy, live), worse=method in worse
-            )
+            method: replace(gate_of(value, found.production), worse=method in worse)
             for method, value in found.values.items()
             if method in asked
         }
@@ -170,18 +173,6 @@ class Valuer:
             gates=gates,
         )
 
-    def _gate(self, learned: Value, production: Value, policy: TwoStagePolicy, live: TwoStagePolicy) -> Gate:
-        sure = sure_difference(learned, production, level=production.sample.level)
-        others_too = compare_values(learned, production).over_queries[0] > 0  # the bound is about these impressions
-        passes = sure is not None and sure > 0 and others_too and not is_worse(learned, production)
-        seed = derive(self.seed, "lost") % 2**32
-        at_worst = 0.0
-        if passes:
-            at_worst = exposure_lost(
-                policy, live, self.parts.evaluation, self.config.theta, samples=LOST_SAMPLES, seed=seed
-            )
-        return Gate(kept_production=not passes, learned=learned, lower_bound=sure, loss_at_worst=at_worst)
-
     def _production(self) -> TwoStagePolicy:
         """The policy that drew the log, or one that is fitted to its lists."""
         known = self.data.propensities.logger or self.logging_policy
@@ -193,22 +184,19 @@ class Valuer:
 
     def _estimates(self, policies: Sequence[TwoStagePolicy | MostLikely]) -> tuple[Value, ...]:
         """The value of every policy on the part for it, and production's: by fitted propensities that are corrected there, or
-        doubly robust, with a reward model that learned from the other parts."""
+        doubly robust, with the beliefs of what trained as the reward model."""
         self.tell(WORDS)
         used, times = self.data.propensities, self.parts.times
-        is_fitted = used.kind == "fitted"  # then values are plain IPS, without a reward model
-        # With a held-out part it has seen less than a model may see here.
-        reward = None if self.parts.held_out.N or is_fitted else self.data.beliefs
+        is_fitted = used.kind == "fitted"  # a reward model promises too much there, and a fit cannot take it all back
         logger: TwoStagePolicy | FittedLogger | None = used.logger
         if is_fitted and used.logger is not None:
             logger = FittedLogger(used.logger, float(times[times > 0].mean()))
         question = Question(
             examination=self.config.theta,
-            estimator="ips" if is_fitted else "auto",
             propensity=used.kind,
             logging_policy=logger,
-            reward_log=self.parts.seen,
-            reward="item-rate" if reward is None else reward,
+            other_log=self.parts.train,
+            reward=None if is_fitted else self.data.beliefs,
             seed=derive(self.seed, "value") % 2**32,
         )
         return estimate_all(

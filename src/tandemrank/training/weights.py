@@ -18,7 +18,6 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from tandemrank.beliefs.model import RewardModel
-from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.estimators import Floats, check_exposures, safe_ratio
 from tandemrank.training.config import RankWeights
@@ -76,44 +75,6 @@ class SparseWeights:
         return self.matrix.indptr, self.matrix.indices, self.matrix.data
 
 
-@dataclass(frozen=True)
-class WithoutPairs:
-    """Weights of which some pairs do not count.  Shapes: pairs [Q, D]."""
-
-    base: Weights
-    pairs: csr_matrix
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Queries and items."""
-        return self.base.shape
-
-    @property
-    def queries(self) -> NDArray[np.int64]:
-        """Those of the weights themselves."""
-        return self.base.queries
-
-    @property
-    def clicked(self) -> int:
-        """Clicked (query, item) pairs, those that do not count too: how much is known of a query."""
-        return self.base.clicked
-
-    def rows(self, q: NDArray[np.int64]) -> csr_matrix:
-        """Shapes: q [B] -> [B, D]."""
-        return without_pairs(self.base.rows(q), self.pairs[q])
-
-    def arrays(self) -> Sequence[NDArray[Any]]:
-        """Everything they are made of."""
-        return (*self.base.arrays(), self.pairs.indptr, self.pairs.indices)
-
-
-def without_pairs(w: csr_matrix, pairs: csr_matrix) -> csr_matrix:
-    """Weights without those of some pairs.  Shapes: w, pairs [B, D] -> [B, D]."""
-    kept = csr_matrix(w - w.multiply(pairs != 0))
-    kept.eliminate_zeros()
-    return kept
-
-
 def click_weights(rho_0: Floats, feedback: Feedback) -> csr_matrix:
     """What training sees: w[q, d] = sum_i c_i(d) / rho_0(d), so that N U_hat = sum_q sum_d w[q, d] rho_cr(d).
 
@@ -132,12 +93,17 @@ def click_weights(rho_0: Floats, feedback: Feedback) -> csr_matrix:
 
 @dataclass(frozen=True)
 class BeliefWeights:
-    """Weights of every document, by a reward model.  Shapes: impressions [Q]."""
+    """Weights of every document, by a reward model.
+
+    `clicked` (query, item) pairs, those that are `excluded` and have no weight too: how much is known of a query.
+    Shapes: impressions [Q]; excluded [Q, D].
+    """
 
     impressions: Floats
     reward: RewardModel
     D: int
     clicked: int
+    excluded: csr_matrix | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -154,11 +120,16 @@ class BeliefWeights:
         w = self.impressions[q, None] * self.reward.matrix(q)[:, :-1]
         B, D = w.shape
         every = np.tile(np.arange(D, dtype=np.int32), B)
-        return csr_matrix((w.ravel().astype(np.float32), every, np.arange(B + 1) * D), shape=(B, D))
+        found = csr_matrix((w.ravel().astype(np.float32), every, np.arange(B + 1) * D), shape=(B, D))
+        if self.excluded is not None:
+            found = csr_matrix(found - found.multiply(self.excluded[q] != 0))
+            found.eliminate_zeros()
+        return found
 
     def arrays(self) -> Sequence[NDArray[Any]]:
         """Everything they are made of."""
-        return [self.impressions, *(array for _, array in sorted(self.reward.arrays().items()))]
+        excluded = [] if self.excluded is None else [self.excluded.indptr, self.excluded.indices]
+        return [self.impressions, *(array for _, array in sorted(self.reward.arrays().items())), *excluded]
 
 
 def belief_weights(feedback: Feedback, reward: RewardModel) -> BeliefWeights:
@@ -179,19 +150,7 @@ def rank_weights(wanted: RankWeights, theta: Tensor, clicked: float, K2: int) ->
     """
     if wanted == "examination":
         return theta
-    if not isinstance(wanted, str):
-        check_depth(wanted, K2)
-        return torch.ones(wanted)
     K = len(theta)
     if K2 // 5 <= K:
         return 1 / torch.log2(torch.arange(2.0, max(K, min(2 * K, K2)) + 2))
     return torch.ones(max(K, min(int(np.clip(200 / max(clicked, 1), 20, 100)), K2 // 5)))
-
-
-def check_depth(wanted: RankWeights, K2: int) -> None:
-    """Refuses a depth at which the re-ranker has no say: every candidate would count the same."""
-    if isinstance(wanted, int) and wanted >= K2:
-        raise ConfigError(
-            f"rank_weights = {wanted} counts every one of the {K2} candidates the same, whatever the re-ranker does. Give a "
-            "smaller depth, or flat."
-        )

@@ -5,6 +5,6 @@
 - `draws`: both races of one sample, and the lists they show, many or one at a time
 - `race`: values, gradients and exposures by the race
 - `plackett_luce`: sampling for simulation; `reinforce`: the paper's gradient
-- `products`: scores of very many documents; `coarse`: bounds of them from one byte per number
-- `lazy_race`: candidates out of very many documents; `sparse_race`, `sparse_alone`: gradients on few of them
+- `products`: scores of very many documents, and bounds of them from one byte per number
+- `lazy_race`: candidates out of very many documents; `sparse_race`: gradients on few of them
 """

@@ -31,7 +31,9 @@ SUMS = MATHS | {"reassoc"}
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """As `numba.njit`, without the interpreter's lock, and kept on disk. It compiles at the first call.
 
-    Once for each list of types: a constant argument is a type of its own, so kernels pass np.int64(0), not 0.
+    Once for each list of types: a constant argument is a type of its own, so kernels pass np.int64(0), not 0. What a kernel
+    calls is compiled by itself, and again in it. A part of one or two kernels is therefore `njit(inline="always")`, compiled
+    there alone.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:

@@ -12,19 +12,11 @@ import numpy as np
 from numba import njit
 
 from tandemrank.gradients._kernels.compiled import MATHS, SUMS, kernel
-from tandemrank.gradients._kernels.draws import BUCKETS, arrivals, clocks_of, first_race, halves, select, stream
-from tandemrank.gradients._kernels.float32 import above, bits, exp, f32, log, minus_log_1m, u32, u64, uniform
-from tandemrank.gradients._kernels.products import (
-    BINS,
-    BLOCK,
-    binned,
-    dot,
-    own_score,
-    rounding_of,
-    sampled_rank,
-    score_of,
-)
+from tandemrank.gradients._kernels.draws import arrivals, clocks_of, first_of, halves, stream, time_of_rank
+from tandemrank.gradients._kernels.float32 import above, bits, exp, f32, i32, log, minus_log_1m, u32, u64, uniform
+from tandemrank.gradients._kernels.products import BLOCK, dot, own_score, score_of
 
+BINS = 128
 # Proposals drawn at a time.
 _DRAWN = 16
 # A proposal costs about five times as much as a clock of the head.
@@ -36,6 +28,65 @@ _TAIL, _LATER = u64(2), u64(3)
 
 
 # Level and horizon
+
+
+@kernel()
+def _rounding_of(some):
+    """What the rounding of a product stays below, for a query of length 1: for the longest of some documents, with room."""
+    norm = f32(0.0)
+    for j in range(some.shape[0]):
+        norm = max(norm, dot(some[j], some[j]))
+    return f32(8 * some.shape[1] * 2.0**-24) * f32(np.sqrt(norm))
+
+
+@kernel()
+def _highest_of(score, rank, cost):
+    """The score that `rank` of them reach; -inf where there are not so many.  Shapes: score, cost [n]."""
+    for j in range(score.size):
+        cost[j] = -score[j]
+    return -time_of_rank(cost, score.size, rank - 1, f32(np.inf))
+
+
+@kernel()
+def _sampled_rank(wanted, share, errors):
+    """How many of a sample must reach a level for `wanted` of all to do so, less so many standard errors: the least n with
+    share (n - errors sqrt(n)) >= wanted."""
+    root = f32(0.5) * (errors + f32(np.sqrt(errors * errors + f32(4.0) * wanted / share)))
+    return np.int64(np.ceil(root * root))
+
+
+@kernel()
+def _binned(score, rank, cost, edge, count):
+    """The scores as a histogram of the bins that are not empty. Returns how many scores and how many bins there are.
+
+    Bins span fifty at most: what is that much below arrives when everything above has. Where scores span more, the highest of
+    them are out of reach of everybody else; the bins are about the score that `rank` of them reach, and the first and the last
+    hold all beyond.
+    Shapes: cost [n], of any content; edge, count [BINS + 1], lower edges, the lowest first, and counts; edge[BINS] is
+    the width of a bin.
+    """
+    top, bottom, n = f32(-np.inf), f32(np.inf), 0
+    for j in range(score.size):
+        if score[j] > f32(-np.inf):
+            top, bottom = max(top, score[j]), min(bottom, score[j])
+            n += 1
+    if n == 0:
+        return 0, 0
+    if top - bottom > f32(50.0):
+        top = min(top, _highest_of(score, min(rank, n), cost) + f32(25.0))
+    bottom = max(bottom, top - f32(50.0))
+    width = max((top - bottom) / f32(BINS), f32(1e-6) * max(f32(1.0), abs(top)))
+    count[:] = f32(0.0)
+    for j in range(score.size):
+        if score[j] > f32(-np.inf):
+            place = max((min(score[j], top) - bottom) / width, f32(0.0))
+            count[min(i32(place), i32(BINS - 1))] += f32(1.0)
+    bins = 0
+    for k in range(BINS):
+        edge[bins], count[bins] = bottom + f32(k) * width, count[k]
+        bins += count[k] > f32(0.0)
+    edge[BINS] = width
+    return n, bins
 
 
 @kernel(fastmath=SUMS)
@@ -83,34 +134,43 @@ def _level(rate, count, width, share, D, log_T):
 
 
 @kernel()
-def set_horizons(first, stop, X, Y, given, some, K2, samples, wide, b, margin, log_T, log_tau):
-    """Level and horizon of each query, from the scores of the documents `some`; functions of the scores alone.
+def set_horizons(first, stop, X, Y, given, some, K, size, samples, is_drawn, b, margin, log_T, log_tau, log_reach):
+    """Level and horizons of each query, from the scores of the documents `some`; functions of the scores alone.
 
-    The horizon of the S races is the time by which K2 + 1 have very probably arrived (-inf where there is none: `finish`
-    draws all clocks then); `log_tau` that by which K2 are expected, at most half of all; the last horizon, the
-    pattern's, is `wide` times as long. `margin` bounds the rounding of a product.
-    Shapes: X [B, F]; Y [D, F]; given [B, D or 0]; b, margin, log_tau [B]; log_T [B, U], U = S or S + 1.
+    The horizon of the S races is the time by which K + 1 have very probably arrived (-inf where there is none: `finish`
+    draws all clocks then); `log_tau` that by which K are expected, at most half of all. The other horizons, those of samples,
+    are `log_reach`, by which `size` are expected. Without chance the level is one that very probably K exceed, and nobody is
+    too late. `margin` bounds the rounding of a product.
+    Shapes: X [B, F]; Y [D, F]; given [B, D or 0]; b, margin, log_tau, log_reach [B]; log_T [B, U], U >= S.
     """
     D, part = Y.shape[0], Y[some]
-    rounding = rounding_of(part)
-    needed, share = f32(K2 + 1 + 4.0 * np.sqrt(K2 + 1.0)), f32(D) / f32(some.size)
-    rank = sampled_rank(needed, share, _ERRORS)
+    rounding = _rounding_of(part)
+    needed, share = f32(K + 1 + 4.0 * np.sqrt(K + 1.0)), f32(D) / f32(some.size)
+    rank = _sampled_rank(needed, share, _ERRORS)
     edge, count = np.empty(BINS + 1, np.float32), np.empty(BINS + 1, np.float32)
-    score, cost, order = np.empty(some.size, np.float32), np.empty(some.size, np.float32), np.empty(some.size, np.int32)
+    score, cost = np.empty(some.size, np.float32), np.empty(some.size, np.float32)
     for q in range(first, stop):
         margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
         for j in range(some.size):
             score[j] = score_of(X[q], part, j, given[q, some[j]] if given.size > 0 else f32(0.0))
-        n, bins = binned(score, rank, order, cost, edge, count)
+        if not is_drawn:
+            # Just below, so that all who have this score exceed it: many may have the same.
+            b[q] = np.nextafter(_highest_of(score, rank, cost), f32(-np.inf))
+            log_T[q] = f32(np.inf)
+            continue
+        n, bins = _binned(score, rank, cost, edge, count)
         rate, number = edge[:bins], count[:bins]
-        log_T[q], log_tau[q], b[q] = f32(-np.inf), f32(-np.inf), f32(np.inf)
+        log_T[q], log_tau[q], log_reach[q], b[q] = f32(-np.inf), f32(-np.inf), f32(-np.inf), f32(np.inf)
         if n == 0:
             continue
-        log_tau[q] = _time_of(rate, number, share, min(f32(K2), f32(0.5) * share * f32(n)), f32(0.0))
+        half = f32(0.5) * share * f32(n)
+        log_tau[q] = _time_of(rate, number, share, min(f32(K), half), f32(0.0))
+        if log_T.shape[1] > samples:
+            log_reach[q] = _time_of(rate, number, share, min(f32(size), half), f32(0.0))
         horizon = _time_of(rate, number, share, needed, _ERRORS)
         for u in range(log_T.shape[1]):
             if u >= samples:
-                log_T[q, u] = log_tau[q] + log(f32(wide))
+                log_T[q, u] = log_reach[q]
             elif horizon < f32(np.inf):
                 log_T[q, u] = horizon
         b[q] = _level(rate, number, edge[BINS], share, D, log_T[q])
@@ -196,8 +256,22 @@ def _work():
 
 
 @kernel()
-def scan(first, stop, products, tile, start, X, Y, b, margin, log_T, keys, docs, scores, times, filled, bad):
+def _keep_first(docs, scores, times, n, K, order):
+    """Keeps the K first of n entries, in the order they have; returns the time of who comes next.  Shapes: order [K + 1]."""
+    _, missed = first_of(times, n, K, f32(np.inf), order)
+    for j in range(K):
+        docs[j], scores[j], times[j] = docs[order[j]], scores[order[j]], times[order[j]]
+    return missed
+
+
+@kernel()
+def scan(
+    first, stop, products, tile, start, X, Y, b, margin, log_T, keys, is_drawn, K, docs, scores, times, filled, bad
+):
     """Who arrives before the horizon, out of the documents start, start + 1, ... of one block, for some of the queries.
+
+    Without chance (`is_drawn`) all who exceed the level, at the time -s; where a block might not find room any more, the K
+    first so far are kept, and who just missed is the level from then on: later documents have higher numbers.
 
     Shapes: products [n, BLOCK], the scores of the queries tile, tile + 1, ... (approximate where Y has factors); b,
     margin [B]; log_T, filled [B, U]; keys [B, U], one of each race; docs, scores, times [B, U, capacity]; bad [B], a
@@ -205,9 +279,12 @@ def scan(first, stop, products, tile, start, X, Y, b, margin, log_T, keys, docs,
     """
     size = min(BLOCK, Y.shape[0] - start)
     found, clock = np.empty(BLOCK + 1, np.int32), np.empty(BLOCK, np.float32)
-    ids, work = np.empty(BLOCK, np.int32), _work()
+    ids, work, order = np.empty(BLOCK, np.int32), _work(), np.empty(K + 1, np.int32)
     for i in range(first, stop):
         q, row = tile + i, products[i]
+        if not is_drawn and filled[q, 0] + size > docs.shape[2]:
+            b[q] = -_keep_first(docs[q, 0], scores[q, 0], times[q, 0], filled[q, 0], K, order)
+            filled[q, 0] = K
         n = above(row, size, b[q] - margin[q], found)
         for j in range(n):
             ids[j] = start + found[j]
@@ -217,11 +294,14 @@ def scan(first, stop, products, tile, start, X, Y, b, margin, log_T, keys, docs,
             key = keys[q, u]
             out = docs[q, u], scores[q, u], times[q, u]
             if log_T[q, u] > f32(-np.inf):
-                clocks_of(ids, n, stream(key, u64(0)), clock)
+                if is_drawn:
+                    clocks_of(ids, n, stream(key, u64(0)), clock)
+                else:
+                    clock[:n] = f32(0.0)
                 filled[q, u] = _head(
                     row, start, found, n, X[q], Y, b[q], margin[q], log_T[q, u], clock, *out, filled[q, u]
                 )
-                if b[q] > f32(-np.inf):
+                if is_drawn and b[q] > f32(-np.inf):
                     block = stream(stream(key, _TAIL), u64(start // BLOCK))
                     filled[q, u] = _tail(
                         row, start, size, X[q], Y, b[q], margin[q], log_T[q, u], block, work, *out, filled[q, u]
@@ -239,7 +319,7 @@ def _log_sum(a, b):
 
 
 @kernel()
-def _complete(X, Y, given, q, log_T, key, K, docs, scores, times, n, own, own_s, at):
+def _complete(X, Y, given, q, log_T, key, is_drawn, K, docs, scores, times, n, own, own_s, at):
     """Goes on beyond the horizon with new clocks for all who have not arrived, which is the same law: they have no memory.
 
     Fills `own`, `own_s` and `at` with the first K arrivals, and at place K with who comes next. Returns how many of the K.
@@ -248,44 +328,42 @@ def _complete(X, Y, given, q, log_T, key, K, docs, scores, times, n, own, own_s,
     score, rest = np.empty(D, np.float32), np.empty(D, np.float32)
     for d in range(D):
         score[d] = own_score(X, Y, given, q, d)
-    arrivals(score, stream(key, _LATER), rest)
+    if is_drawn:
+        arrivals(score, stream(key, _LATER), rest)
+    else:
+        rest[:] = f32(0.0) - score
     for j in range(n):
         own[j], own_s[j], at[j] = docs[j], scores[j], times[j]
         rest[docs[j]] = f32(np.inf)
-    bucket, found = np.empty(D + 1, np.float32), np.empty(D + 1, np.int32)
-    missed, _, more = first_race(rest, K - n, np.empty(BUCKETS, np.int32), bucket, found)
-    for j in range(more):
+    found = np.empty(K - n + 1, np.int32)
+    more, missed = first_of(rest, D, K - n, f32(np.inf), found)
+    for j in range(more + (missed < f32(np.inf))):
         d = found[j]
-        if rest[d] < f32(np.inf):
-            own[n], own_s[n], at[n] = d, score[d], _log_sum(log_T, rest[d])
-            n += 1
-    if missed >= 0:
-        own[K], own_s[K], at[K] = missed, score[missed], _log_sum(log_T, rest[missed])
-    return n
+        own[n + j], own_s[n + j], at[n + j] = d, score[d], _log_sum(log_T, rest[d]) if is_drawn else rest[d]
+    return n + more
 
 
 @kernel()
-def finish(start, stop, X, Y, given, log_T, keys, K, docs, scores, times, filled, first, first_s, log_t):
+def finish(start, stop, X, Y, given, log_T, keys, is_drawn, K, docs, scores, times, filled, first, first_s, log_t):
     """The K first arrivals of the first S races, the last of them in front, and at place K who comes next.
 
     Shapes: first, first_s, log_t [B, S, K + 1], -1, -inf and +inf where nobody is left; the rest as in `scan`.
     """
-    order = np.empty(times.shape[2], np.int32)
+    order = np.empty(K + 1, np.int32)
     for q in range(start, stop):
         for u in range(first.shape[1]):
             n, own, own_s, at = filled[q, u], first[q, u], first_s[q, u], log_t[q, u]
             own[:], own_s[:], at[:] = -1, f32(-np.inf), f32(np.inf)
-            if n > K:
-                for j in range(n):
-                    order[j] = j
-                select(order, n, times[q, u], K)
-                n = K
-                for j in range(K + 1):
+            # Without chance nobody asks who comes next.
+            if n > K or (n == K and not is_drawn):
+                n, missed = first_of(times[q, u], n, K, f32(np.inf), order)
+                for j in range(n + (missed < f32(np.inf))):
                     own[j], own_s[j], at[j] = docs[q, u, order[j]], scores[q, u, order[j]], times[q, u, order[j]]
             else:
                 n = _complete(
-                    X, Y, given, q, log_T[q, u], keys[q, u], K, docs[q, u], scores[q, u], times[q, u], n, own, own_s, at
-                )
+                    X, Y, given, q, log_T[q, u], keys[q, u], is_drawn, K, docs[q, u], scores[q, u], times[q, u], n,
+                    own, own_s, at,
+                )  # fmt: skip
             last = 0
             for j in range(1, n):
                 last = j if at[j] > at[last] else last

@@ -6,7 +6,6 @@ key and its scores alone, whatever else is drawn, in whatever order. Nothing com
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from tandemrank._base.random import GOLDEN
 from tandemrank.gradients._kernels.compiled import kernel
@@ -17,14 +16,14 @@ SMALLEST_SHARE = 1e-9
 
 
 @njit(inline="always")
-def uniform(state: np.uint64, counter: int) -> float:
+def uniform(state, counter):
     """The `counter`-th uniform number of a stream, strictly between 0 and 1."""
     bits = mix64(state + GOLDEN * np.uint64(counter + 1)) >> np.uint64(12)
     return (np.float64(bits) + 0.5) * 2.0**-52
 
 
 @kernel()
-def accumulate(scores: NDArray[np.float32], mass: NDArray[np.float64]) -> None:
+def accumulate(scores, mass):
     """Writes the cumulative sum of exp(score - max) to `mass`, without a step where a score is -inf.
 
     Shapes: scores, mass [D].
@@ -40,7 +39,7 @@ def accumulate(scores: NDArray[np.float32], mass: NDArray[np.float64]) -> None:
 
 
 @kernel()
-def first_above(mass: NDArray[np.float64], x: float) -> int:
+def first_above(mass, x):
     """The first d with mass[d] > x, or D where there is none."""
     low, high = 0, len(mass)
     while low < high:
@@ -53,9 +52,7 @@ def first_above(mass: NDArray[np.float64], x: float) -> int:
 
 
 @kernel()
-def draw_from_mass(
-    mass: NDArray[np.float64], K: int, state: np.uint64, out: NDArray[np.int32], drawn: NDArray[np.int64]
-) -> int:
+def draw_from_mass(mass, K, state, out, drawn):
     """Draws documents one after another, each from the mass that is left; returns how many it could draw exactly.
 
     `drawn` keeps the documents drawn so far in the order of their position, so that a number below the mass that is
@@ -89,15 +86,7 @@ def draw_from_mass(
 
 
 @kernel()
-def draw_by_race(
-    scores: NDArray[np.float32],
-    K: int,
-    k: int,
-    state: np.uint64,
-    out: NDArray[np.int32],
-    taken: NDArray[np.bool_],
-    clocks: NDArray[np.float64],
-) -> None:
+def draw_by_race(scores, K, k, state, out, taken, clocks):
     """Fills `out[k:K]` with the first arrivals among the documents not in `out[:k]`, in order; -1 where none is left.
 
     Document d arrives at T_d ~ Exp(rate exp(score)): log T_d = log E_d - score, which no score overflows.
@@ -126,13 +115,7 @@ def draw_by_race(
 
 
 @kernel()
-def draw_lists(
-    scores: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    keys: NDArray[np.uint64],
-    order: NDArray[np.int64],
-    out: NDArray[np.int32],
-) -> None:
+def draw_lists(scores, rows, keys, order, out):
     """Draws list `i` from `scores[rows[i]]` with key `keys[i]`; `order` visits the lists of one row together.
 
     Shapes: scores [B, D]; rows, keys, order [n]; out [n, K].

@@ -1,4 +1,4 @@
-"""Scores as products of factors, compiled: one score, the highest, the scores of some documents.
+"""Scores as products of factors, compiled: one score, the scores of some documents, bounds of all.
 
 Products of matrices round differently in batches of different size. So they only propose: the score that decides is
 `dot`, in an order of its own, and neither threads nor the split of a batch change a result.
@@ -8,12 +8,12 @@ import numpy as np
 from numba import njit
 
 from tandemrank.gradients._kernels.compiled import SUMS, kernel
-from tandemrank.gradients._kernels.draws import select
-from tandemrank.gradients._kernels.float32 import above, f32, i32
+from tandemrank.gradients._kernels.float32 import f32, i32
 
 # Documents per block: a row of products fits in the cache.
 BLOCK = 4096
-BINS = 128
+LEVELS, FINE = 127, 32767  # of a number of an item, and of the query's
+TINY = f32(1e-36)  # far more than what underflow can lose
 
 
 @kernel(fastmath=SUMS)
@@ -38,138 +38,6 @@ def own_score(X, Y, given, q, d):
 
 
 @kernel()
-def rounding_of(some):
-    """What the rounding of a product stays below, for a query of length 1: for the longest of some documents, with room."""
-    norm = f32(0.0)
-    for j in range(some.shape[0]):
-        norm = max(norm, dot(some[j], some[j]))
-    return f32(8 * some.shape[1] * 2.0**-24) * f32(np.sqrt(norm))
-
-
-@kernel()
-def highest_of(score, rank, order, cost):
-    """The score that `rank` of them reach; -inf where there are not so many.  Shapes: score, order, cost [n]."""
-    if rank > score.size:
-        return f32(-np.inf)
-    for j in range(score.size):
-        order[j], cost[j] = j, -score[j]
-    select(order, score.size, cost, rank - 1)
-    return score[order[rank - 1]]
-
-
-@kernel()
-def sampled_rank(wanted, share, errors):
-    """How many of a sample must reach a level for `wanted` of all to do so, less so many standard errors: the least n with
-    share (n - errors sqrt(n)) >= wanted."""
-    root = f32(0.5) * (errors + f32(np.sqrt(errors * errors + f32(4.0) * wanted / share)))
-    return np.int64(np.ceil(root * root))
-
-
-@kernel()
-def binned(score, rank, order, cost, edge, count):
-    """The scores as a histogram of the bins that are not empty. Returns how many scores and how many bins there are.
-
-    Bins span fifty at most: what is that much below arrives when everything above has. Where scores span more, the highest of
-    them are out of reach of everybody else; the bins are about the score that `rank` of them reach, and the first and the last
-    hold all beyond.
-    Shapes: order, cost [n], of any content; edge, count [BINS + 1], lower edges, the lowest first, and counts; edge[BINS] is
-    the width of a bin.
-    """
-    top, bottom, n = f32(-np.inf), f32(np.inf), 0
-    for j in range(score.size):
-        if score[j] > f32(-np.inf):
-            top, bottom = max(top, score[j]), min(bottom, score[j])
-            n += 1
-    if n == 0:
-        return 0, 0
-    if top - bottom > f32(50.0):
-        top = min(top, highest_of(score, min(rank, n), order, cost) + f32(25.0))
-    bottom = max(bottom, top - f32(50.0))
-    width = max((top - bottom) / f32(BINS), f32(1e-6) * max(f32(1.0), abs(top)))
-    count[:] = f32(0.0)
-    for j in range(score.size):
-        if score[j] > f32(-np.inf):
-            place = max((min(score[j], top) - bottom) / width, f32(0.0))
-            count[min(i32(place), i32(BINS - 1))] += f32(1.0)
-    bins = 0
-    for k in range(BINS):
-        edge[bins], count[bins] = bottom + f32(k) * width, count[k]
-        bins += count[k] > f32(0.0)
-    edge[BINS] = width
-    return n, bins
-
-
-# The highest scores: exact retrieval
-
-
-@kernel()
-def set_levels(first, stop, X, Y, given, some, wanted, b, margin):
-    """A level that very probably at least `wanted` documents exceed, from the scores of the documents `some`; or -inf."""
-    part = Y[some]
-    rounding = rounding_of(part)
-    rank = sampled_rank(f32(wanted), f32(Y.shape[0]) / f32(some.size), f32(3.0))
-    score, cost, order = np.empty(some.size, np.float32), np.empty(some.size, np.float32), np.empty(some.size, np.int32)
-    for q in range(first, stop):
-        margin[q] = rounding * f32(np.sqrt(dot(X[q], X[q])))
-        for j in range(some.size):
-            score[j] = score_of(X[q], part, j, given[q, some[j]] if given.size > 0 else f32(0.0))
-        # Just below, so that all who have this score exceed it: many may have the same.
-        b[q] = np.nextafter(highest_of(score, rank, order, cost), f32(-np.inf))
-
-
-@kernel()
-def _kept_highest(docs, scores, n, wanted, order, cost):
-    """Keeps the `wanted` highest of n entries, ties to the earlier, in the order they have; returns their lowest score."""
-    lowest = highest_of(scores[:n], wanted, order, cost)
-    ties, kept = wanted, 0
-    for j in range(n):
-        ties -= scores[j] > lowest
-    for j in range(n):
-        tie = scores[j] == lowest
-        docs[kept], scores[kept] = docs[j], scores[j]
-        kept += (scores[j] > lowest) | (tie & (ties > 0))
-        ties -= tie
-    return lowest
-
-
-@kernel()
-def scan_above(first, stop, products, tile, start, X, Y, wanted, b, margin, docs, scores, filled, bad):
-    """Appends the documents of one block that exceed the level, with their scores; shapes as in `lazy_race.scan`, without U.
-
-    Where a block might not find room any more, the `wanted` highest so far are kept, and their lowest is the level from then
-    on: who is equal to it has a higher number, as documents come in their order.
-    """
-    capacity, size = docs.shape[1], min(BLOCK, Y.shape[0] - start)
-    found, order, cost = np.empty(BLOCK + 1, np.int32), np.empty(capacity, np.int32), np.empty(capacity, np.float32)
-    for i in range(first, stop):
-        q, row = tile + i, products[i]
-        if filled[q] + size > capacity:
-            b[q] = _kept_highest(docs[q], scores[q], filled[q], wanted, order, cost)
-            filled[q] = wanted
-        for j in range(above(row, size, b[q] - margin[q], found)):
-            d = start + found[j]
-            s = score_of(X[q], Y, d, row[found[j]])
-            if not s < f32(np.inf):
-                bad[q] = d
-            elif s > b[q]:
-                docs[q, filled[q]], scores[q, filled[q]] = d, s
-                filled[q] += 1
-
-
-@kernel()
-def keep_highest(first, stop, docs, scores, filled, wanted):
-    """Keeps the `wanted` highest of what was found of each query, in the order of their numbers."""
-    order, cost = np.empty(docs.shape[1], np.int32), np.empty(docs.shape[1], np.float32)
-    for q in range(first, stop):
-        if filled[q] > wanted:
-            _kept_highest(docs[q], scores[q], filled[q], wanted, order, cost)
-            filled[q] = wanted
-
-
-# The scores of some documents
-
-
-@kernel()
 def scores_at(first, stop, X, Y, documents, scores):
     """The products at some documents of each query.  Shapes: X [B, F]; Y [D, F]; documents, scores [B, M]."""
     for q in range(first, stop):
@@ -182,3 +50,47 @@ def row_products(x, Y, out):
     """The scores of one query, each by `dot`, on the calling thread.  Shapes: x [F]; Y [D, F]; out [D], filled."""
     for d in range(out.size):
         out[d] = dot(x, Y[d])
+
+
+# Bounds of scores, from factors of one byte per number
+
+
+@kernel()
+def encode(Y, codes, scale, reach):
+    """Every item in steps of its own size, and what the steps lose: |x . y - x . y'| < |x| reach, roundings included.
+
+    Shapes: Y, codes [D, F]; scale, reach [D]; all but Y are filled. Returns the largest length of an item.
+    """
+    D, F = Y.shape
+    # Roundings of the sum that decides, of the product of steps, of bounds; and steps of the query.
+    steps = np.sqrt(F) * 128.0 * (F + 100.0) * 2.0**-23 + F * LEVELS * 0.51 / FINE
+    longest = 0.0
+    for d in range(D):
+        most = f32(0.0)
+        for f in range(F):
+            most = max(most, abs(Y[d, f]))
+        a = f32(most / f32(LEVELS)) if most > f32(1e-30) else f32(0.0)
+        lost, length = 0.0, 0.0
+        for f in range(F):
+            y = np.float64(Y[d, f])
+            code = np.rint(y / np.float64(a)) if a > f32(0.0) else 0.0
+            code = min(max(code, -np.float64(LEVELS)), np.float64(LEVELS))
+            codes[d, f] = np.int8(code)
+            lost += (y - code * np.float64(a)) ** 2
+            length += y * y
+        scale[d], reach[d] = a, f32((np.sqrt(lost) + steps * np.float64(a)) * (1.0 + 1e-6))
+        longest = max(longest, np.sqrt(length))
+    return longest
+
+
+@kernel()
+def bound(codes, scale, reach, steps, step, length, upper):
+    """Upper bounds of all scores of a query: one pass over bytes, in whole numbers, so that no order of a sum matters.
+
+    Shapes: codes [D, F]; scale, reach [D]; steps [F], the query in units of `step`; upper [D], filled.
+    """
+    for d in range(upper.size):
+        total = i32(0)
+        for f in range(steps.size):
+            total = i32(total + i32(i32(codes[d, f]) * i32(steps[f])))
+        upper[d] = f32(total) * (scale[d] * step) + (length * reach[d] + TINY)

@@ -85,7 +85,7 @@ def _take_out_sum(gradient, pattern):
             gradient[d] -= share * pattern[d]
 
 
-@kernel(fastmath=MATHS)
+@njit(inline="always")
 def balance(s, r, K2, places, scratch, grad_s, grad_r):
     """Takes out of each gradient its sum over the documents; one of size 0 is left alone.
 
@@ -180,7 +180,7 @@ def own_terms(s, r, docs, theta, delta, state, scratch, block):
     Rows of `block`: 0, theta_1 + sum_k exp(-mu_d t_k) delta_k, the examination of d if it is a candidate; 1, its
     derivative by r_d; 2, the chance p_d; 3, lambda_d tau_d exp(-lambda_d tau_d).  Shapes: docs [n]; block [5, n].
     """
-    floats, _, lists, _, shown, y_first = scratch
+    floats, _, lists, shown, y_first = scratch
     x, last, _ = state
     log_T, K, n = floats[0], theta.size, docs.size
     value, slope, chance, density, score = block[0], block[1], block[2], block[3], block[4]
@@ -219,14 +219,14 @@ def _joining(r_d, w_d, base, log_t, c, theta, delta):
     return value
 
 
-@kernel(fastmath=MATHS)
+@njit(inline="always")
 def others_terms(r, theta, delta, w, state, scratch):
     """V(d) - V(b), less the part of d's own weight: what d changes by taking the place of b, the K2-th of the others.
 
     In `floats[2]`, and its derivative by r_d in `floats[3]`. First all documents as if outside, where b = l, then the
     candidates, where b = x, then those of them who are shown and see a list of their own.
     """
-    floats, documents, lists, _, shown, y_first = scratch
+    floats, documents, lists, shown, y_first = scratch
     x, last, n = state
     K, D = theta.size, r.size
     value, slope, score, inside, inside_slope = floats[2], floats[3], floats[4], floats[5], floats[6]
@@ -269,9 +269,9 @@ def others_terms(r, theta, delta, w, state, scratch):
             _sweep(r[d : d + 1], log_t, c, value[d : d + 1], slope[d : d + 1], y_first)
 
 
-@kernel(fastmath=MATHS)
-def _add_others(s, state, scratch, grad_s, grad_r):
-    """Adds the terms of `others_terms` to the gradients; to one of size 0 nothing."""
+@njit(inline="always")
+def _add_others(s, always, inverse, state, scratch, grad_s, grad_r):
+    """Adds the terms of `others_terms` to the gradients; to one of size 0 nothing. The arguments are those of `add_race`."""
     x, last, _ = state
     floats = scratch[0]
     log_T, value, slope, chance, density = floats[0], floats[2], floats[3], floats[5], floats[6]
@@ -283,18 +283,48 @@ def _add_others(s, state, scratch, grad_s, grad_r):
     for d in range(s.size):
         # A candidate that ties with x needs no care: the last candidate's time is the same then.
         chance[d], density[d] = chances(s[d], log_T_x if log_T[d] < log_T_x else log_T_last)
-    for d in range(grad_s.size):
+    for d in range(min(always, grad_s.size)):
         grad_s[d] += density[d] * value[d]
-    for d in range(grad_r.size):
+    for d in range(always, grad_s.size):
+        grad_s[d] += density[d] * value[d] * inverse[d]
+    for d in range(min(always, grad_r.size)):
         grad_r[d] += chance[d] * slope[d]
+    for d in range(always, grad_r.size):
+        grad_r[d] += slope[d] if log_T[d] < log_T_x else f32(0.0)
 
 
 @njit(inline="always")
-def others_matter(w, state, scratch):
+def _others_matter(w, state, scratch):
     """Whether anybody on the list, or on the edge of the candidates, carries weight."""
     x, last, _ = state
-    edge = x >= 0 and (w[x] != f32(0.0) or w[last] != f32(0.0))
-    return edge or np.any(scratch[2][1] != f32(0.0))
+    matter = x >= 0 and (w[x] != f32(0.0) or w[last] != f32(0.0))
+    for weight in scratch[2][1]:
+        matter |= weight != f32(0.0)
+    return matter
+
+
+@njit(inline="always")
+def add_race(s, r, docs, always, inverse, theta, delta, w, state, scratch, block, grad_s, grad_r):
+    """Adds the gradients of one race, to one of size 0 nothing; returns its value.
+
+    `docs`: the documents with weight. The first `always` documents are looked at whatever their clocks say, and have the
+    integrated form. The others are looked at if they are candidates: by the generator's score their part is times
+    `inverse`, one over the chance of that, and by the re-ranker's it is that of the candidates.
+    Shapes: s, r, inverse [D]; docs [n]; w [D or more]; block [5, n], working space; grad_s, grad_r [D] or [0].
+    """
+    if grad_s.size + grad_r.size > 0 and _others_matter(w, state, scratch):
+        others_terms(r, theta, delta, w, state, scratch)
+        _add_others(s, always, inverse, state, scratch, grad_s, grad_r)
+    own_terms(s, r, docs, theta, delta, state, scratch, block)
+    total = 0.0
+    for j in range(docs.size):
+        d = docs[j]
+        if grad_s.size > 0:
+            grad_s[d] += block[3, j] * w[d] * block[0, j]
+        if grad_r.size > 0:
+            grad_r[d] += block[2, j] * w[d] * block[1, j]
+        total += block[2, j] * w[d] * block[0, j]
+    return total
 
 
 @kernel()
@@ -316,7 +346,7 @@ def places_of(theta):
     return total / top if top > f32(0.0) else f32(1.0)
 
 
-@kernel()
+@kernel(fastmath=MATHS)
 def utility(first, stop, s, r, keys, indptr, indices, weights, theta, K2, samples, value, grad_s, grad_r):
     """Value and both gradients of the two-stage utility of the queries first ... stop - 1, each the mean over the samples.
 
@@ -324,8 +354,7 @@ def utility(first, stop, s, r, keys, indptr, indices, weights, theta, K2, sample
     The outputs come in as zeros; a gradient that comes in as [B, 0] is not wanted, and not computed.
     """
     D, delta, places = s.shape[1], steps(theta), places_of(theta)
-    wants_s, wants_r = grad_s.shape[1] > 0, grad_r.shape[1] > 0
-    scratch, w = scratch_space(D, theta.size), np.zeros(D, np.float32)
+    scratch, w, nothing = scratch_space(D, theta.size), np.zeros(D, np.float32), np.empty(0, np.float32)
     for q in range(first, stop):
         docs, own = indices[indptr[q] : indptr[q + 1]], weights[indptr[q] : indptr[q + 1]]
         block = np.empty((5, docs.size), np.float32)
@@ -333,30 +362,34 @@ def utility(first, stop, s, r, keys, indptr, indices, weights, theta, K2, sample
             w[docs[j]] = own[j]
         for sample in range(samples):
             state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-            if (wants_s or wants_r) and others_matter(w, state, scratch):
-                others_terms(r[q], theta, delta, w, state, scratch)
-                _add_others(s[q], state, scratch, grad_s[q], grad_r[q])
-            own_terms(s[q], r[q], docs, theta, delta, state, scratch, block)
-            total = 0.0
-            for j in range(docs.size):
-                if wants_s:
-                    grad_s[q, docs[j]] += block[3, j] * own[j] * block[0, j]
-                if wants_r:
-                    grad_r[q, docs[j]] += block[2, j] * own[j] * block[1, j]
-                total += block[2, j] * own[j] * block[0, j]
+            total = add_race(s[q], r[q], docs, D, nothing, theta, delta, w, state, scratch, block, grad_s[q], grad_r[q])
             value[q] += (total - value[q]) / (sample + 1)
         for j in range(docs.size):
             w[docs[j]] = f32(0.0)
-        if samples > 1:
-            grad_s[q] /= f32(samples)
-            grad_r[q] /= f32(samples)
-        if wants_s or wants_r:
+        for d in range(grad_s.shape[1]):
+            grad_s[q, d] /= f32(samples)
+        for d in range(grad_r.shape[1]):
+            grad_r[q, d] /= f32(samples)
+        if grad_s.shape[1] + grad_r.shape[1] > 0:
             balance(s[q], r[q], K2, places, scratch, grad_s[q], grad_r[q])
 
 
-@kernel()
-def add_moments(rho, docs, total, moments, totals, start, q):
-    """Adds what the exposures of one sample say: rho, rho^2, rho S of `docs` from the entry `start` on; S, S^2 of the query."""
+@njit(inline="always")
+def add_exposures(s, r, everybody, always, docs, theta, delta, state, scratch, block, moments, totals, start, q):
+    """Adds what the exposures of one race say: rho, rho^2, rho S of `docs` from the entry `start` on; S, S^2 of the query.
+
+    S, the sum of the exposures, has the closed forms of the first `always` documents; of the others it has the candidates,
+    whose p_d is 1 then.  Shapes: everybody [D], 0, 1, ...; block [5, D], working space; moments [3, nnz]; totals [2, B].
+    """
+    own_terms(s, r, everybody, theta, delta, state, scratch, block)
+    rho, chance, candidates, total = block[0], block[2], scratch[1][0], 0.0
+    for d in range(always):
+        rho[d] *= chance[d]
+        total += rho[d]
+    for j in range(state[2]):
+        d = candidates[j]
+        if d >= always and r[d] > f32(-np.inf):
+            total += rho[d]
     totals[0, q] += total
     totals[1, q] += total * total
     for j in range(docs.size):
@@ -366,7 +399,7 @@ def add_moments(rho, docs, total, moments, totals, start, q):
         moments[2, start + j] += one * total
 
 
-@kernel()
+@kernel(fastmath=MATHS)
 def exposure(first, stop, s, r, keys, indptr, indices, theta, K2, samples, moments, totals):
     """Sums over the samples of what the exposures are made of; rho_j(d) is the closed form of sample j, S_j = sum_d rho_j(d).
 
@@ -380,9 +413,6 @@ def exposure(first, stop, s, r, keys, indptr, indices, theta, K2, samples, momen
         docs = indices[indptr[q] : indptr[q + 1]]
         for sample in range(samples):
             state = draw(s[q], r[q], stream(keys[q], u64(sample)), K2, w, scratch)
-            own_terms(s[q], r[q], everybody, theta, delta, state, scratch, block)
-            total = 0.0
-            for d in range(D):
-                block[0, d] *= block[2, d]
-                total += block[0, d]
-            add_moments(block[0], docs, total, moments, totals, indptr[q], q)
+            add_exposures(
+                s[q], r[q], everybody, D, docs, theta, delta, state, scratch, block, moments, totals, indptr[q], q
+            )

@@ -7,15 +7,7 @@ gradient of a Plackett-Luce log-probability needs only the running sum of 1 / Z:
 import numpy as np
 
 from tandemrank.gradients._kernels.compiled import kernel
-from tandemrank.gradients._kernels.draws import (
-    BUCKETS,
-    WORTH,
-    candidates_of,
-    first_arrivals,
-    latest,
-    second_race,
-    stream,
-)
+from tandemrank.gradients._kernels.draws import WORTH, candidates_of, first_arrivals, latest, second_race, stream
 from tandemrank.gradients._kernels.float32 import f32, ordered, u32, u64
 
 _ENOUGH = 1e-4  # of the sum of all rates: what must be left for a difference of sums to keep its digits
@@ -144,12 +136,12 @@ def utility(
     # Everybody available is a candidate, and of the second race the first K alone matter.
     is_one_stage = K2 >= D > K
     size = K if is_one_stage else K2
-    floats, documents, order = (
+    floats, documents, nothing = (
         np.empty((3, D + 1), np.float32),
         np.empty((2, D + 1), np.int32),
-        np.empty(D + 1, np.int32),
+        np.empty((1, 0), np.float32),
     )
-    histogram, candidates, everybody = np.empty(BUCKETS, np.int32), np.empty(D, np.int32), np.arange(D).astype(np.int32)
+    candidates, everybody = np.empty(D, np.int32), np.arange(D).astype(np.int32)
     below, masked, shown, times = (
         np.empty(D, np.float32),
         np.empty(D, np.float32),
@@ -166,11 +158,10 @@ def utility(
         for d in range(D):
             masked[d] = r[q, d] if is_one_stage and s[q, d] > f32(-np.inf) else s[q, d]
         sums[:], common[:], limit = 0.0, 0.0, f32(np.inf)
+        scores = nothing[0], nothing, masked, nothing[0], f32(0.0)
         for sample in range(samples):
             key = stream(keys[q], u64(sample))
-            n, missed = candidates_of(
-                masked, key, np.bool_(True), size, below, limit, floats, documents, order, histogram, candidates
-            )
+            n, missed = candidates_of(scores, key, np.bool_(True), size, below, limit, floats, documents, candidates)
             if limit == f32(np.inf) or missed >= limit:
                 pays = missed < f32(np.inf) and samples - sample > WORTH
                 limit = latest(masked, missed, size, below) if pays else f32(np.inf)
@@ -179,9 +170,7 @@ def utility(
             else:
                 for j in range(n):
                     floats[1, j] = r[q, candidates[j]]
-                filled = second_race(
-                    candidates, n, floats[1], stream(key, u64(1)), np.bool_(True), floats[2], shown, times
-                )
+                filled = second_race(candidates, n, floats[1], key, np.bool_(True), floats[2], shown, times)
             reward = f32(0.0)
             for k in range(filled):
                 reward += theta[k] * w[shown[k]]

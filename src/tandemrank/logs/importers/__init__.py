@@ -13,9 +13,8 @@
 Every importer takes the rows as polars frames and gives a wide log (`checks`) and notes in words. Nothing is guessed: what
 cannot be joined is left out and counted.
 
-- `run`: the importers by name, from files to a click log
-- `tables`: what every importer needs
-- `formats`: one function per format, and columns that become a part of the query
+- `run`: the importers by name, from files to a click log; columns that become a part of the query
+- `formats`: one function per format
 """
 
 from tandemrank._base.lazy import modules_of

@@ -1,119 +1,94 @@
-"""The formats: one function each, from frames of rows to a wide log (`__init__` says what each is).
-
-The context of an impression (a device, an hour, a page) is a part of its query: what people want depends on both.
-"""
+"""The formats: one function each, from frames of rows to a wide log (`__init__` says what each is)."""
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import polars as pl
 
-from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.importers.tables import (
-    Log,
-    field_of,
-    first_of_each,
-    joined,
-    moment,
-    need,
-    no_click,
-    text,
-    text_of,
-    whole,
-)
-from tandemrank.logs.schema import LONG, WIDE
+from tandemrank.errors import LogError
+from tandemrank.logs.schema import LISTED, LONG, WIDE
+
+MOST_NAMES = 10  # of events, in a note
+BATCH = ("batch_page_id", "batch_ordering_id", "batch_event_index")  # the order of events that were sent together
 
 
-def ubi(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
+@dataclass(frozen=True)
+class Converted:
+    """A wide log, the clicks that found no impression, and notes."""
+
+    frame: pl.DataFrame
+    unmatched: int
+    notes: tuple[str, ...]
+
+
+def ubi(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Converted:
     """User Behavior Insights: `query_response_hit_ids` is the list, events with a click's `action_name` its clicks."""
-    queries = [f for f in frames if "query_response_hit_ids" in f.columns]
-    events = [f for f in frames if "action_name" in f.columns]
+    queries = [need(f, ["query_id"]) for f in frames if "query_response_hit_ids" in f.columns]
+    events = [need(f, ["query_id"]) for f in frames if "action_name" in f.columns]
     if not queries or not events:
         raise LogError(
-            "ubi: expected two kinds of files, stored queries (with query_response_hit_ids) and events (with action_name)."
+            "expected two kinds of files, stored queries (with query_response_hit_ids) and events (with action_name)."
         )
-    shown = pl.concat(
-        [
-            need(f, ["query_id", "query_response_hit_ids"], "ubi queries").select(
-                impression=text(pl.col("query_id")),
-                query_id=text(pl.coalesce(field_of(f, "user_query"), pl.col("query_id"))),
-                items=pl.col("query_response_hit_ids").cast(pl.List(pl.String)),
-                timestamp=moment(f, "timestamp"),
-            )
-            for f in queries
-        ]
-    )
-    clicked = pl.concat(
-        [
-            need(f, ["query_id", "action_name"], "ubi events")
-            .filter(pl.col("action_name").is_in(list(click_names)))
-            .select(
-                impression=text(pl.col("query_id")),
-                item=text(field_of(f, "event_attributes.object.object_id")),
-                ordinal=field_of(f, "event_attributes.position.ordinal").cast(pl.Int64, strict=False),
-            )
-            for f in events
-        ]
-    )
-    shown, notes = first_of_each(shown)
-    wide, unmatched = joined(shown, clicked.select("impression", "item"))
-    return Log(
-        wide.drop("impression"),
-        unmatched,
-        (
-            "a list is the hits that the engine returned; which of them the page showed is not stored",
-            _ordinals(shown, clicked),
-            "no propensities: value other pairs with fitted ones, and only if the engine varies its lists",
-            *no_click(pl.concat([text_of(f, "action_name") for f in events]), click_names),
-            *notes,
-        ),
+    shown = [
+        f.select(
+            impression=text("query_id"),
+            query_id=pl.coalesce(text_of(f, "user_query"), text("query_id")),
+            items=pl.col("query_response_hit_ids").cast(pl.List(pl.String)),
+            timestamp=moment(f, "timestamp"),
+        )
+        for f in queries
+    ]
+    clicked = [
+        f.filter(pl.col("action_name").is_in(list(click_names))).select(
+            impression=text("query_id"),
+            item=text_of(f, "event_attributes.object.object_id"),
+            ordinal=field_of(f, "event_attributes.position.ordinal").cast(pl.Int64, strict=False),
+        )
+        for f in events
+    ]
+    return joined(
+        shown,
+        [some.select("impression", "item") for some in clicked],
+        "a list is the hits that the engine returned; which of them the page showed is not stored",
+        _ordinals(pl.concat(shown), pl.concat(clicked)),
+        *no_click([f.select(name=text("action_name")) for f in events], click_names),
     )
 
 
 def _ordinals(shown: pl.DataFrame, clicked: pl.DataFrame) -> str:
     """Whether the clicked positions are those of the hits."""
-    places = shown.select("impression", "items").explode("items").with_columns(
-        place=pl.int_range(1, pl.len() + 1).over("impression")
-    )  # fmt: skip
-    both = clicked.drop_nulls().join(places, left_on=["impression", "item"], right_on=["impression", "items"])
+    once = shown.unique("impression", keep="first").select("impression", item="items").explode("item")
+    places = once.with_columns(place=pl.int_range(1, pl.len() + 1).over("impression"))
+    both = clicked.drop_nulls().join(places, on=["impression", "item"])
     if not len(both):
         return "no click has event_attributes.position.ordinal: positions are taken from the order of the hits"
-    same = float((both["ordinal"] == both["place"]).mean())  # type: ignore[arg-type]
-    zero = float((both["ordinal"] + 1 == both["place"]).mean())  # type: ignore[arg-type]
+    same, zero = (float((both["ordinal"] + first == both["place"]).mean() or 0) for first in (0, 1))  # type: ignore[arg-type]
     if zero > same:
         return f"ordinals count from 0: {zero:.0%} of the clicks are where the hits say"
     return f"{same:.0%} of the clicks have the ordinal that the order of the hits says"
 
 
-def metarank(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
+def metarank(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Converted:
     """Metarank: a `ranking` event lists items in the order shown, `interaction` events refer to it by `ranking`."""
-    shown_parts, clicked_parts, types = [], [], []
+    shown, clicked, types = [], [], []
     for f in frames:
-        need(f, ["event", "id"], "metarank")
+        need(f, ["event", "id"])
         ranking = f.filter(pl.col("event") == "ranking")
         if len(ranking):
-            shown_parts.append(_rankings(need(ranking, ["items"], "metarank ranking events")))
+            shown.append(_rankings(need(ranking, ["items"])))
         interactions = f.filter(pl.col("event") == "interaction")
-        types.append(text_of(interactions, "type"))
-        acted = interactions.filter(text(field_of(f, "type")).is_in(list(click_names)))
+        types.append(interactions.select(name=text_of(f, "type")))
+        acted = interactions.filter(text_of(f, "type").is_in(list(click_names)))
         if len(acted):
-            need(acted, ["ranking", "item"], "metarank interaction events")
-            clicked_parts.append(acted.select(impression=text(pl.col("ranking")), item=text(pl.col("item"))))
-    if not shown_parts:
-        raise LogError("metarank: expected events with event = ranking; got none.")
-    empty = pl.DataFrame(schema={"impression": pl.String, "item": pl.String})
-    shown, notes = first_of_each(pl.concat(shown_parts))
-    wide, unmatched = joined(shown, pl.concat([empty, *clicked_parts]))
-    return Log(
-        wide.drop("impression"),
-        unmatched,
-        (
-            "a query is the field `query` of the ranking where it has one, else the user",
-            "a list is what was to be shown, in order; which of it was on the screen is not stored",
-            "no propensities: value other pairs with fitted ones, and only if the ranking varies",
-            *no_click(pl.concat(types), click_names),
-            *notes,
-        ),
+            clicked.append(need(acted, ["ranking", "item"]).select(impression=text("ranking"), item=text("item")))
+    if not shown:
+        raise LogError("expected events with event = ranking; got none.")
+    return joined(
+        shown,
+        clicked,
+        "a query is the field `query` of the ranking where it has one, else the user",
+        "a list is what was to be shown, in order; which of it was on the screen is not stored",
+        *no_click(types, click_names),
     )
 
 
@@ -121,29 +96,21 @@ def _rankings(f: pl.DataFrame) -> pl.DataFrame:
     """Ranking events as impressions."""
     items = f.schema["items"]
     if not (isinstance(items, pl.List) and isinstance(items.inner, pl.Struct) and "id" in items.inner.to_schema()):
-        raise LogError(f"metarank: expected `items` of a ranking to be lists of records with an id; got {items}.")
+        raise LogError(f"expected `items` of a ranking to be lists of records with an id; got {items}.")
     query = pl.lit(None, pl.String)
     if isinstance(fields := f.schema.get("fields"), pl.List) and isinstance(fields.inner, pl.Struct):
-        named = pl.col("fields").list.eval(
-            pl.when(pl.element().struct.field("name") == "query").then(
-                pl.element().struct.field("value").cast(pl.String)
-            )
-        )
-        query = named.list.drop_nulls().list.first()
+        query = _named("fields", "name", "query", pl.element().struct.field("value"))
     return f.select(
-        impression=text(pl.col("id")),
-        query_id=pl.coalesce(query, text(field_of(f, "user")), pl.lit("everybody")),
+        impression=text("id"),
+        query_id=pl.coalesce(query, text_of(f, "user"), pl.lit("everybody")),
         items=pl.col("items").list.eval(pl.element().struct.field("id").cast(pl.String)),
         timestamp=moment(f, "timestamp"),
     )
 
 
-BATCH = ("batch_page_id", "batch_ordering_id", "batch_event_index")  # the order of events that were sent together
-
-
-def ga4(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
+def ga4(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Converted:
     """Google Analytics 4: `view_item_list` shows items in the order of their index, the next `select_item` clicks."""
-    rows = pl.concat([_ga4_rows(need(f, ["event_name", "event_timestamp", "items"], "ga4")) for f in frames])
+    rows = pl.concat([_ga4_rows(need(f, ["event_name", "event_timestamp", "items"])) for f in frames])
     given = len(rows)
     rows = rows.unique(["name", "who", "list", "time", "batch", "items"], keep="first", maintain_order=True)
     # What a browser sends together has one time; nobody selects what is not shown yet.
@@ -155,17 +122,13 @@ def ga4(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
         "impression", pl.col("list").alias("query_id"), "items", timestamp=pl.col("time").cast(pl.Datetime("us"))
     )
     clicked = rows.filter(pl.col("name") == "select_item").select("impression", item=pl.col("items").list.first())
-    wide, unmatched = joined(first_of_each(shown)[0], clicked)
     again = given - len(rows)
-    return Log(
-        wide.drop("impression"),
-        unmatched,
-        (
-            "a query is the name (or id) of the item list; a select_item belongs to the last view_item_list of the same list "
-            "by the same visitor in the same session",
-            "no propensities: value other pairs with fitted ones, and only if the lists vary",
-            *([f"{again:,} events are repeated, the same in all, and count once"] if again else []),
-        ),
+    return joined(
+        [shown],
+        [clicked],
+        "a query is the name (or id) of the item list; a select_item belongs to the last view_item_list of the same list by "
+        "the same visitor in the same session",
+        *([f"{again:,} events are repeated, the same in all, and count once"] if again else []),
     )
 
 
@@ -173,7 +136,7 @@ def _ga4_rows(f: pl.DataFrame) -> pl.DataFrame:
     """Both kinds of events, with visitor and session, list, time, and items in their order."""
     inner = f.schema["items"].inner if isinstance(f.schema["items"], pl.List) else None
     if not isinstance(inner, pl.Struct):
-        raise LogError("ga4: expected `items` to be lists of records, as BigQuery exports them.")
+        raise LogError("expected `items` to be lists of records, as BigQuery exports them.")
     names = {field.name for field in inner.fields}
     index = next((n for n in ("item_list_index", "index") if n in names), None)
     order = pl.element().struct.field(index).cast(pl.Int64, strict=False) if index else pl.int_range(pl.len())
@@ -187,24 +150,26 @@ def _ga4_rows(f: pl.DataFrame) -> pl.DataFrame:
     ]
     session = pl.lit("")
     if isinstance(f.schema.get("event_params"), pl.List):
-        found = pl.col("event_params").list.eval(
-            pl.when(pl.element().struct.field("key") == "ga_session_id").then(
-                pl.element().struct.field("value").struct.field("int_value").cast(pl.String)
-            )
-        )
-        session = found.list.drop_nulls().list.first()
+        value = pl.element().struct.field("value").struct.field("int_value")
+        session = _named("event_params", "key", "ga_session_id", value)
     wanted = f.filter(pl.col("event_name").is_in(["view_item_list", "select_item"]))
     return wanted.select(
         name=pl.col("event_name"),
         time=pl.col("event_timestamp").cast(pl.Int64),
-        who=pl.concat_str(text(field_of(f, "user_pseudo_id")).fill_null(""), session.fill_null(""), separator="/"),
+        who=pl.concat_str(text_of(f, "user_pseudo_id").fill_null(""), session.fill_null(""), separator="/"),
         list=pl.coalesce(*title, pl.lit("list")),
         items=ids,
         batch=pl.concat_list([field_of(f, name).cast(pl.Int64).fill_null(0) for name in BATCH]),
     )
 
 
-def obd(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
+def _named(column: str, key: str, name: str, value: pl.Expr) -> pl.Expr:
+    """Of a list of records, the value of the first whose key has this name, as text."""
+    right = pl.when(pl.element().struct.field(key) == name).then(value.cast(pl.String))
+    return pl.col(column).list.eval(right).list.drop_nulls().list.first()
+
+
+def obd(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Converted:
     """Open Bandit: each position is a query of its own that shows one item, with the logged P(item | position).
 
     A row's propensity_score is the chance of the item at its position. With one place per impression and examination 1
@@ -212,7 +177,7 @@ def obd(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
     """
     columns = ["item_id", "position", "click", "propensity_score"]
     parts = [
-        whole(need(f, columns, "obd"), columns, "obd").select(
+        need(f, columns, whole=True).select(
             query_id=pl.concat_str(pl.lit("position "), pl.col("position").cast(pl.String)),
             items=pl.concat_list(pl.col("item_id").cast(pl.Int64)),
             clicks=pl.concat_list(pl.col("click").cast(pl.UInt8)),
@@ -220,7 +185,7 @@ def obd(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
         )
         for f in frames
     ]
-    return Log(
+    return Converted(
         pl.concat(parts),
         0,
         (
@@ -230,15 +195,15 @@ def obd(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
     )
 
 
-def clax(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
+def clax(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Converted:
     """CLAX sessions: arrays `query_doc_ids`, `positions`, `mask`, `clicks`, and perhaps `query_id`."""
     parts, has_query = [], True
     for f in frames:
-        need(f, ["query_doc_ids", "clicks"], "clax")
+        need(f, ["query_doc_ids", "clicks"])
         has_query &= "query_id" in f.columns
         rows = f.with_columns(
             session=pl.int_range(pl.len()),
-            query_id=text(pl.col("query_id")) if "query_id" in f.columns else pl.lit("all"),
+            query_id=text("query_id") if "query_id" in f.columns else pl.lit("all"),
         )
         lists = [c for c in ("query_doc_ids", "positions", "mask", "clicks") if c in f.columns]
         flat = rows.select("session", "query_id", *lists).explode(lists, empty_as_null=False)
@@ -251,40 +216,35 @@ def clax(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
                 clicks=pl.col("clicks").cast(pl.UInt8),
             )
         )
-    notes = ["no propensities: value other pairs with fitted ones, and only if the ranking varies"]
-    if not has_query:
-        notes.append("the sessions name no query: a query_doc_id stands for both, and all sessions are one query")
-    return Log(pl.concat(parts).drop("session"), 0, tuple(notes))
+    nameless = "the sessions name no query: a query_doc_id stands for both, and all sessions are one query"
+    return Converted(pl.concat(parts).drop("session"), 0, () if has_query else (nameless,))
 
 
-def long(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
+def long(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Converted:
     """One row per shown item: `impression_id, query_id, item_id, position, click`, perhaps `propensity` and more.
 
     The rows of an impression may lie anywhere; positions say the order alone, so they may start at 0 or have gaps.
     """
-    rows = pl.concat([need(f, LONG[:5], "long") for f in frames], how="diagonal_relaxed")
-    whole(rows, LONG[:5], "long")
+    rows = need(pl.concat([need(f, LONG[:5]) for f in frames], how="diagonal_relaxed"), LONG[:5], whole=True)
     rows = rows.with_columns(_positions(rows["position"]), click=_clicks(rows["click"]))
     # An item that is there twice, shown and then clicked, say, has its first place and was clicked.
     pair = ["impression_id", "item_id"]
     rows = rows.with_columns(pl.col("click").max().over(pair))
     once = rows.sort("position", maintain_order=True).unique(pair, keep="first", maintain_order=True)
     again = len(rows) - len(once)
-    more = {"propensity": "propensities"}
-    first = [c for c in ("weight", "timestamp", "policy") if c in rows.columns]
+    more = [c for c in LONG[5:] if c in rows.columns]
     wide = once.group_by("impression_id", maintain_order=True).agg(
         pl.col("query_id").first(),
         pl.col("query_id").n_unique().alias("_queries"),
         pl.col("item_id").alias("items"),
         pl.col("click").alias("clicks"),
-        *[pl.col(name).alias(ours) for name, ours in more.items() if name in rows.columns],
-        *[pl.col(name).first() for name in first],
+        *[pl.col(c).alias(LISTED[c]) if c in LISTED else pl.col(c).first() for c in more],
         pl.col("position").is_duplicated().any().alias("_tied"),
         (pl.col("position").max() - pl.col("position").min().clip(upper_bound=1) >= pl.len()).alias("_moved"),
     )
     if (several := wide.filter(pl.col("_queries") > 1)).height:
-        raise LogError(f"long: impression {several['impression_id'][0]!r} has rows of several queries; expected one.")
-    notes = [] if "propensity" in rows.columns else ["no propensities: they are fitted to the lists, if these vary"]
+        raise LogError(f"impression {several['impression_id'][0]!r} has rows of several queries; expected one.")
+    notes = []
     if again:
         notes.append(
             f"{again:,} rows showed an item again in its impression and were left out; a click on any of them counts"
@@ -296,7 +256,7 @@ def long(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
             f"{moved:,} impressions have gaps in their positions, or begin after 1: items move up, and ranks count the rows. "
             "A long log under our own names of columns needs no import, and keeps its positions"
         )
-    return Log(wide.drop("_queries", "_tied", "_moved"), 0, tuple(notes))
+    return Converted(wide.drop("_queries", "_tied", "_moved"), 0, tuple(notes))
 
 
 def _positions(column: pl.Series) -> pl.Series:
@@ -306,55 +266,111 @@ def _positions(column: pl.Series) -> pl.Series:
     numbers = column.cast(pl.Float64, strict=False) if column.dtype == pl.String else column.clear(len(column))
     if numbers.null_count():
         row = int(numbers.is_null().arg_max() or 0)
-        raise LogError(f"long: expected positions as numbers; row {row}, column position has {column[row]!r}.")
+        raise LogError(f"expected positions as numbers; row {row}, column position has {column[row]!r}.")
     return numbers
 
 
 def _clicks(column: pl.Series) -> pl.Series:
     """Whether a row was clicked, by 0 and 1, a truth value or a count."""
     if not (column.dtype.is_numeric() or column.dtype == pl.Boolean):
-        raise LogError(f"long: expected clicks as 0 and 1; column click is {column.dtype}.")
+        raise LogError(f"expected clicks as 0 and 1; column click is {column.dtype}.")
     counts = column.cast(pl.Float64)
     if (wrong := ~(counts >= 0)).any():
         row = int(wrong.arg_max() or 0)
-        raise LogError(f"long: expected clicks as 0 and 1; row {row}, column click has {column[row]!r}.")
+        raise LogError(f"expected clicks as 0 and 1; row {row}, column click has {column[row]!r}.")
     return (counts > 0).cast(pl.UInt8)
 
 
-def wide(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Log:
+def wide(frames: Sequence[pl.DataFrame], click_names: frozenset[str]) -> Converted:
     """One row per impression: `query_id, items, clicks`, perhaps `propensities` and more; other columns are left out."""
-    rows = pl.concat([need(f, WIDE[:3], "wide") for f in frames], how="diagonal_relaxed")
+    rows = pl.concat([need(f, WIDE[:3]) for f in frames], how="diagonal_relaxed")
     for column in WIDE[1:3]:
         if not isinstance(rows.schema[column], pl.List | pl.Array):
             raise LogError(
-                f"wide: expected lists in column {column}; got {rows.schema[column]}. Is it one row per shown item? Then "
+                f"expected lists in column {column}; got {rows.schema[column]}. Is it one row per shown item? Then "
                 "--from long."
             )
-    notes = [] if "propensities" in rows.columns else ["no propensities: they are fitted to the lists, if these vary"]
-    return Log(rows.select(c for c in WIDE if c in rows.columns), 0, tuple(notes))
+    return Converted(rows.select(c for c in WIDE if c in rows.columns), 0, ())
 
 
-BETWEEN = "|"  # of a query id and its context
+# --- what several formats need ----------------------------------------------------------------------------------------
 
 
-def with_context(frame: pl.DataFrame, columns: Sequence[str], path: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The frame with queries `query_id|context|...`, and the table of these queries with their context, as features."""
-    if missing := [c for c in ("query_id", *columns) if c not in frame.columns]:
+def need(frame: pl.DataFrame, columns: Sequence[str], *, whole: bool = False) -> pl.DataFrame:
+    """The frame, refused where a column is missing; a `whole` one also where a value is, as in a file that was cut off."""
+    if missing := [c for c in columns if c not in frame.columns]:
         raise LogError(
-            f"{path}: --context needs the column {missing[0]!r}; the columns are {', '.join(frame.columns[:20])}."
+            f"expected the columns {', '.join(columns)}; {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not "
+            f"there, the columns are {', '.join(frame.columns)}."
         )
-    if own := [c for c in columns if c in (*WIDE, *LONG) and c != "policy"]:
-        raise ConfigError(f"--context: expected columns that a log does not use itself; got {own[0]!r}.")
-    for column in columns:
-        if frame[column].dtype.is_nested():
-            raise LogError(f"{path}, column {column}: expected numbers, text or categories; got {frame[column].dtype}.")
-        if frame[column].null_count():
-            row = int(frame[column].is_null().arg_max() or 0)
-            raise LogError(f"{path}, row {row}, column {column}: expected the context of every row; it is missing.")
-    parts = [pl.col(c).cast(pl.String) for c in ("query_id", *columns)]
-    named = frame.with_columns(query_id=pl.concat_str(parts, separator=BETWEEN))
-    if len(frame.select("query_id", *columns).unique()) != named["query_id"].n_unique():
-        raise LogError(
-            f"{path}: two queries with their context have one name, since some contain {BETWEEN!r}. Replace it there."
-        )
-    return named, named.select("query_id", *columns).unique("query_id", keep="first", maintain_order=True)
+    if nulls := [c for c in columns if whole and frame[c].null_count()]:
+        at = int(frame[nulls[0]].is_null().arg_max() or 0)
+        raise LogError(f"expected {nulls[0]} in every row; row {at} has none. Leave such rows out.")
+    return frame
+
+
+def field_of(frame: pl.DataFrame, path: str) -> pl.Expr:
+    """A nested field as a column, null where some step of the path is missing."""
+    name, *rest = path.split(".")
+    if name not in frame.columns:
+        return pl.lit(None)
+    expression, dtype = pl.col(name), frame.schema[name]
+    for part in rest:
+        if not isinstance(dtype, pl.Struct) or part not in {f.name for f in dtype.fields}:
+            return pl.lit(None)
+        dtype = next(f.dtype for f in dtype.fields if f.name == part)  # type: ignore[assignment]
+        expression = expression.struct.field(part)
+    return expression
+
+
+def text_of(frame: pl.DataFrame, path: str) -> pl.Expr:
+    """A nested field as text, null where it is missing."""
+    return field_of(frame, path).cast(pl.String)
+
+
+def text(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.String)
+
+
+def moment(frame: pl.DataFrame, path: str) -> pl.Expr:
+    """A time as text in ISO form, of one in ISO form or in milliseconds since 1970."""
+    said = text_of(frame, path)
+    milliseconds = said.cast(pl.Int64, strict=False).cast(pl.Datetime("ms"))
+    return pl.coalesce(milliseconds.dt.strftime("%Y-%m-%dT%H:%M:%S%.3fZ"), said)
+
+
+def joined(shown: Sequence[pl.DataFrame], clicked: Sequence[pl.DataFrame], *notes: str) -> Converted:
+    """Lists with their clicks: `shown` has impression, query_id, items (and more), `clicked` has impression, item.
+
+    The first impression of every id counts, and an item's first place in a list. An item clicked twice is clicked. Clicks
+    that name no impression or no item, or one that was not shown, are counted.
+    """
+    given = pl.concat(shown)
+    has_id = given.drop_nulls("impression")
+    once = has_id.unique("impression", keep="first", maintain_order=True)
+    once = once.with_columns(pl.col("items").list.drop_nulls().list.unique(maintain_order=True))
+    clicks = pl.concat([pl.DataFrame(schema={"impression": pl.String, "item": pl.String}), *clicked])
+    named = clicks.drop_nulls()
+    pairs = named.unique().with_columns(click=pl.lit(1, pl.UInt8))
+    flat = once.select("impression", item="items").explode("item", empty_as_null=False)
+    flat = flat.join(pairs, on=["impression", "item"], how="left", maintain_order="left")
+    flat = flat.with_columns(pl.col("click").fill_null(0))
+    lists = flat.group_by("impression", maintain_order=True).agg(clicks="click")
+    wide = once.join(lists, on="impression", how="left", maintain_order="left").filter(pl.col("items").list.len() > 0)
+    unmatched = len(pairs) - int(flat["click"].sum()) + len(clicks) - len(named)
+    more = {
+        "impressions have an id that was there before, and count once": len(has_id) - len(once),
+        "impressions have no id, so no click can be theirs, and are left out": len(given) - len(has_id),
+    }
+    counted = [f"{n:,} {words}" for words, n in more.items() if n]
+    return Converted(wide.drop("impression"), unmatched, (*notes, *counted))
+
+
+def no_click(events: Sequence[pl.DataFrame], click_names: frozenset[str]) -> tuple[str, ...]:
+    """What to know where no event, by its `name`, is a click: which names there are."""
+    names = pl.concat(events)["name"]
+    if names.is_in(list(click_names)).any():
+        return ()
+    found = [str(name) for name in names.drop_nulls().unique().sort().head(MOST_NAMES)]
+    there = f"the events are named {', '.join(found)}" if found else "there are no such events"
+    return (f"no event is named {' or '.join(sorted(click_names))}; {there}. Say which are clicks: --click-name",)

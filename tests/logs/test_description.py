@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tandemrank.logs import reading, sums, variety
+from tandemrank.logs import description, reading, sums
 from tandemrank.offpolicy import values
 
 
@@ -35,35 +35,38 @@ def test_items_in_common_by_every_two_lists() -> None:
     shared = {
         q: np.mean([len({*x} & {*y}) / 3 for x, y in combinations(some, 2)]) for q, some in lists.items() if q != "c"
     }
-    found = variety.items_in_common(reading.read(log(lists)))
+    found = description.items_in_common(reading.read(log(lists)))
     assert found == pytest.approx((3 * shared["a"] + 2 * shared["b"]) / 5)
 
 
 def test_one_place_in_twenty_is_no_exploration_and_one_in_three_is() -> None:
-    assert "of their items in common" in (variety.hardly_varies(reading.read(noisy(0.05))) or "")
-    assert variety.hardly_varies(reading.read(noisy(0.0))) == "100% of the queries always saw the same list"
-    assert variety.hardly_varies(reading.read(noisy(0.35))) is None
+    assert "of their items in common" in (description.hardly_varies(reading.read(noisy(0.05))) or "")
+    assert description.hardly_varies(reading.read(noisy(0.0))) == "100% of the queries always saw the same list"
+    assert description.hardly_varies(reading.read(noisy(0.35))) is None
 
 
 def test_lists_that_now_and_then_leave_their_items_say_something_of_others() -> None:
-    assert variety.shows_nothing_else(reading.read(noisy(0.05))) is None
-    assert variety.shows_nothing_else(reading.read(noisy(0.0))) == "100% of the queries always saw the same list"
+    assert description.shows_nothing_else(reading.read(noisy(0.05))) is None
+    assert description.shows_nothing_else(reading.read(noisy(0.0))) == "100% of the queries always saw the same list"
     swapped = log({str(q): [[1, 2, 3], [2, 1, 3], [1, 3, 2]] if q % 2 else [[4, 5, 6], [5, 4, 6]] for q in range(9)})
-    assert "100% of their items in common" in (variety.shows_nothing_else(reading.read(swapped)) or "")
+    assert "100% of their items in common" in (description.shows_nothing_else(reading.read(swapped)) or "")
 
 
 def test_what_chance_has_in_common_does_not_count() -> None:
     rng = np.random.default_rng(0)
     random = {str(q): [rng.permutation(6)[:5].tolist() for _ in range(9)] for q in range(9)}
     feedback = reading.read(log(random))
-    assert variety.items_in_common(feedback) == pytest.approx(5 / 6, abs=0.03)
-    assert variety.hardly_varies(feedback) is None
+    assert description.items_in_common(feedback) == pytest.approx(5 / 6, abs=0.03)
+    assert description.hardly_varies(feedback) is None
 
 
 def test_queries_that_come_once_say_nothing() -> None:
     feedback = reading.read(log({"a": [[1, 2]], "b": [[1, 2]]}))
     assert (
-        variety.items_in_common(feedback) is variety.fixed_queries(feedback) is variety.hardly_varies(feedback) is None
+        description.items_in_common(feedback)
+        is description.fixed_queries(feedback)
+        is description.hardly_varies(feedback)
+        is None
     )
 
 
@@ -83,13 +86,13 @@ def test_lists_of_a_sharp_policy_are_known_by_their_keys_to_be_drawn_anew(keys) 
     }  # fmt: skip
     frame = pl.DataFrame(rows).with_columns(*([column[keys]] if keys in column else []))
     log = reading.read(frame)
-    assert "in common" in variety.hardly_varies(log)
-    assert log.anew == variety.drawn_anew(log) == (keys == "own")
+    assert "in common" in description.hardly_varies(log)
+    assert log.anew == description.drawn_anew(log) == (keys == "own")
     assert sums.merge([log, reading.read(frame)]).anew == (keys == "own")
     assert not sums.merge([log, reading.read(frame.drop("key", strict=False))]).anew
     assert values.unit_of(log, "logged") == ("impressions" if keys == "own" else "queries")
     fixed = reading.read(frame.with_columns(items=pl.lit(list(range(K)))))
-    assert not variety.drawn_anew(fixed)  # always one list: keys or not, nothing was drawn
+    assert not description.drawn_anew(fixed)  # always one list: keys or not, nothing was drawn
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -1,4 +1,4 @@
-"""Training by the sparse race: the objective of a stage alone, what the re-ranker is asked, steps that touch few rows."""
+"""The objective of a minibatch over many items: a stage alone, what the re-ranker is asked, steps that touch few rows."""
 
 import math
 
@@ -11,11 +11,13 @@ from scipy.sparse import csr_matrix
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError
 from tandemrank.gradients import race
+from tandemrank.gradients._bridge import keys_for
+from tandemrank.policies import candidates
 from tandemrank.policies.scorers import MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
-from tandemrank.training import sparse
 from tandemrank.training.config import TrainingConfig
 from tandemrank.training.loop import train
+from tandemrank.training.objective import Objective, thinned
 from tandemrank.training.steps import RowNormalisedStep, WholeAdam, optimisers_of, sparse_pace
 
 RNG = np.random.default_rng(1)
@@ -55,15 +57,13 @@ def test_a_re_ranker_is_asked_about_candidates_only(method) -> None:
     assert not torch.equal(trained.ranker.items, start.ranker.items)
 
 
-def test_sparse_training_is_as_good_as_dense() -> None:
-    start = pair(MatrixFactorisation(USERS, ITEMS), 12)
-    values = [
-        train(start, LIKED, [1.0, 0.5], TrainingConfig(epochs=8, race=how), seed=2).policy.utility(
-            LIKED, [1.0, 0.5], samples=200
-        )
-        for how in ("dense", "sparse")
-    ]
-    assert values[1].mean() == pytest.approx(values[0].mean(), abs=0.1)
+def test_sparse_training_is_as_good_as_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, values = pair(MatrixFactorisation(USERS, ITEMS), 12), []
+    for large in (30, 0):
+        monkeypatch.setattr(candidates, "LARGE", large)
+        found = train(start, LIKED, [1.0, 0.5], TrainingConfig(epochs=8), seed=2).policy
+        values.append(found.utility(LIKED, [1.0, 0.5], samples=200).mean())
+    assert values[1] == pytest.approx(values[0], abs=0.1)
 
 
 @pytest.mark.parametrize("alpha", [[1.0, 1.0, 1.0], [0.5, 1.0, 0.25]])
@@ -75,10 +75,10 @@ def test_a_stage_alone(alpha) -> None:
     exact.sum().backward()
     model = MatrixFactorisation(USERS[:1], ITEMS)
     many = csr_matrix(np.repeat(w.toarray(), n, 0))
-    value = sparse.utility(
-        {"generator": model, "ranker": model}, "generator", ["generator"], torch.zeros(n, dtype=torch.int64), many, theta, 5,
-        samples=2, generator=torch.Generator().manual_seed(2),
-    )  # fmt: skip
+    objective = Objective({"generator": model, "ranker": model}, 5, "race", 2, is_sparse=True)
+    keys = keys_for(n, torch.Generator().manual_seed(2))
+    q = torch.zeros(n, dtype=torch.int64)
+    value = objective.utility("generator", ["generator"], q, many, theta, keys)
     found = value.detach()
     assert float(found.mean()) == pytest.approx(float(exact.detach()), abs=5 * float(found.std()) / n**0.5 + 0.02)
     value.mean().backward()
@@ -88,12 +88,8 @@ def test_a_stage_alone(alpha) -> None:
 
 def test_what_needs_everything_is_refused() -> None:
     heavy = pair(Counting(USERS, ITEMS))
-    for config, message in (
-        (TrainingConfig(race="dense"), "race = dense needs scores of all items; a counting"),
-        (TrainingConfig(gradient="reinforce"), "gradient = reinforce needs scores of all items"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            train(heavy, LIKED, [1.0, 0.5], config)
+    with pytest.raises(ConfigError, match="gradient = reinforce needs scores of all items"):
+        train(heavy, LIKED, [1.0, 0.5], TrainingConfig(gradient="reinforce"))
 
 
 def test_adam_of_sparse_gradients_is_adam() -> None:
@@ -155,7 +151,7 @@ def test_thinned_weights_are_unbiased_and_few() -> None:
     rng = np.random.default_rng(0)
     w = csr_matrix(np.vstack([rng.normal(size=30), np.where(np.arange(30) < 3, 1.0, 0.0), np.zeros(30)]))
     keys = rng.integers(2**63, size=(3000, 3)).astype(np.uint64)
-    draws = np.stack([sparse.thinned(w, 6, own).toarray() for own in keys])
+    draws = np.stack([thinned(w, 6, own).toarray() for own in keys])
     error = draws.std(0) / np.sqrt(len(draws))
     assert (np.abs(draws.mean(0) - w.toarray()) <= 5 * error + 1e-9).all()
     assert (draws[:, 1:] == w.toarray()[1:]).all()
