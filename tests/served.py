@@ -121,13 +121,12 @@ def local(
     host: str = "127.0.0.1",
     limits: Limits | None = None,
     clock: Any = None,
-    alone: bool = True,
     **switches: Any,
 ) -> Iterator[Local]:
     """A server with policy-0 of a folder; nothing happens on its own, tests tick it themselves."""
     settings = Settings(folder / "policy-0", **{"log": folder / "log", "samples": 5, "settle": 10.0, **switches})
     service = Service(settings, clock=clock or Clock())
-    found = Local(Context(service, Address(host, token=TOKEN, limits=limits or Limits()), tick=0, seal=0, alone=alone))
+    found = Local(Context(service, Address(host, token=TOKEN, limits=limits or Limits()), tick=0, seal=0))
     try:
         yield found
     finally:

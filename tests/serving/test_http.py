@@ -2,7 +2,9 @@
 
 import gc
 import json
+import threading
 import weakref
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import polars as pl
 import pytest
@@ -199,3 +201,35 @@ def test_the_description_names_every_call(folder, tmp_path) -> None:
         assert {"/rank", "/feedback", "/policies", "/split", "/rollback", "/status"} <= set(found["paths"])
         assert "RankRequest" in found["components"]["schemas"]
         json.dumps(found)
+
+
+class Dying(BaseHTTPRequestHandler):
+    """Fails as a proxy does whose replica has died, every other time, in words that are no JSON."""
+
+    asked: list[str]
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked.append(self.path)
+        status, words = (200, b"{}") if self.path != "/split" and len(self.asked) % 2 == 0 else (500, b"it died")
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(words)))
+        self.end_headers()
+        self.wfile.write(words)
+
+    def log_message(self, *args: object) -> None:
+        """Nothing."""
+
+
+def test_the_client_asks_again_where_that_does_no_harm() -> None:
+    Dying.asked = []
+    with HTTPServer(("127.0.0.1", 0), Dying) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        client = Client(f"http://127.0.0.1:{server.server_port}", token=TOKEN)
+        assert client.rank(11) == {}
+        assert client.feedback("x", []) == {}
+        with pytest.raises(JobError, match="500, it died"):
+            client.call("POST", "/split", {"policy": "x"})
+        assert Dying.asked == ["/rank"] * 2 + ["/feedback"] * 2 + ["/split"]
+        client.close()
+        server.shutdown()

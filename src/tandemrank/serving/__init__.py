@@ -16,7 +16,7 @@ With one (the extra `serve`):
 - `service`: policies that come and go, the folder they are loaded from, the verdict, the log, in one process
 - `messages`: what goes over the wire, every call, and their description
 - `app`: the HTTP interface: around every handler access, and failures as answers; metrics; the page for people (`static/`)
-- `run`: listens on one address, within limits; what a stranger may ask for; several processes on a Ray cluster
+- `run`: listens on one address, within limits; what a stranger may ask for
 - `client`: calls it
 """
 
