@@ -728,12 +728,6 @@ USAGE = {
     "serving with a token that is not there": ["serve", "POLICY", "--token-file", "nothing"],
     "serving to everybody without a token": ["serve", "POLICY", "--host", "0.0.0.0", "--port", "0"],
     "serving at a level of 1": ["serve", "POLICY", "--level", "1"],
-    "serving with a bucket and no log": ["serve", "POLICY", "--bucket", "memory://bucket/log"],
-    "serving with a bucket that is no URL": ["serve", "POLICY", "--log", "log", "--bucket", "bucket", "--port", "0"],
-    "serving with a bucket of nobody's protocol": [
-        *["serve", "POLICY", "--log", "log", "--bucket", "magic://bucket/log", "--port", "0"]
-    ],
-    "sealing with a bucket of nobody's protocol": ["seal", ".", "--policies", ".", "--bucket", "magic://bucket/log"],
     "validating a URL of nobody's protocol": ["validate", "magic://bucket/log"],
     "validating a URL with nothing there": ["validate", "memory://nothing/log"],
     "estimating by a URL with nothing there": ["estimate", "--logs", "memory://nothing/log", "--policy", "POLICY"],
@@ -820,14 +814,6 @@ def usage_case(arguments: list[str]) -> Case:
 
 for what, arguments in USAGE.items():
     add(f"usage: {what}", usage_case(arguments))
-add(
-    "a bucket that is a file",
-    lambda good, folder: [
-        *["serve", good.path("policy"), "--log", "log", "--port", "0"],
-        *["--bucket", f"file://{good.path('log.parquet')}"],
-    ],
-    "it is a file",
-)
 
 
 # --- curves -------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import fsspec
 import numpy as np
 import polars as pl
 import pytest
@@ -281,6 +282,11 @@ def test_replay_draws_every_list_again(tmp_path, how) -> None:
     log.close()
     found = replay.replay([tmp_path], [policy()])
     assert (found.impressions, found.equal, found.first) == (60, 60, None)
+    assert replay.replay([f"file://{tmp_path}"], [policy()]) == found
+    store, url = fsspec.filesystem("memory"), f"{tmp_path.name}/log"
+    store.put(f"{tmp_path}/*.parquet", f"{url}/")
+    assert replay.replay([f"memory://{url}"], [policy()]) == found
+    store.rm(url, recursive=True)
     if how.strategy != "deterministic":
         [path] = replay.segments([tmp_path])
         frame = pl.read_parquet(path)

@@ -10,7 +10,7 @@ import typer
 from tandemrank.cli.options import Curve, Json, Plugin, app, read_curve_option
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary, show
-from tandemrank.errors import ConfigError, JobError, LogError, OutputError
+from tandemrank.errors import ConfigError, JobError, LogError
 
 Policies = Annotated[
     Path | None,
@@ -18,16 +18,11 @@ Policies = Annotated[
 ]
 LivePolicies = Annotated[Path, typer.Option("--policies", help="Folder that holds the policies which were live.")]
 
-BucketUrl = Annotated[
-    str | None, typer.Option(help="URL that every finished segment is copied to, such as s3://bucket/prefix.")
-]
-
 
 @app.command()
 def serve(
     policy: Annotated[Path, typer.Argument(help="Saved policy to serve.")],
     log: Annotated[Path | None, typer.Option(help="Folder of the log: journals and Parquet segments.")] = None,
-    bucket: BucketUrl = None,
     policies: Policies = None,
     exploration: Annotated[
         str, typer.Option(help="trained (Plackett-Luce), temperature:T, uniform:SHARE or deterministic.")
@@ -65,8 +60,6 @@ def serve(
     how = parse(exploration)
     if not 0 < level < 1:
         raise ConfigError(f"--level is above 0 and below 1; got {level}.")
-    if bucket is not None and log is None:
-        raise ConfigError("--bucket has copies of a log. Give its folder on this machine too, with --log.")
     try:
         from tandemrank.serving import app as application
         from tandemrank.serving import run
@@ -78,7 +71,6 @@ def serve(
     settings = Settings(
         policy,
         log=log,
-        bucket=bucket,
         policies=policies,
         exploration=how,
         replica=replica,
@@ -141,26 +133,19 @@ def seal(
             "--everything", help="Also seal impressions that could still get clicks; clicks that come later are lost."
         ),
     ] = False,
-    bucket: BucketUrl = None,
     plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Makes segments of the journals that ended servers left; a running one does it by itself, and is left alone."""
     from tandemrank.serving.propensities import Propensities
-    from tandemrank.serving.recorder import Bucket
     from tandemrank.serving.sealing import Sealer
     from tandemrank.serving.service import PolicyFolder
 
     if not os.path.isdir(log):
         raise LogError(f"there is no folder {log}. Expected that of a served log, with journals in it.")
-    copies = None if bucket is None else Bucket(bucket)
     sealer = Sealer(log, Propensities(find=PolicyFolder(policies).find), window=window)
     with working("computing propensities"):
         found = sealer.seal(everything=everything)
-        copied = None if copies is None else copies.copy(log)
-    if copied is not None and copied.problems:
-        raise OutputError(copied.problems[0])
     if not found and not as_json:
         show("no journal is complete; --everything takes those that could still get clicks")
-    summary = {"segments": [{**vars(one), "path": str(one.path)} for one in found]}
-    print_summary(summary if copied is None else {**summary, "copied": copied.segments}, as_json)
+    print_summary({"segments": [{**vars(one), "path": str(one.path)} for one in found]}, as_json)

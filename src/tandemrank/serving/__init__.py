@@ -6,7 +6,7 @@ Without a network:
 - `live_policy`: a policy as it answers: scores one query at a time, ids, its digest
 - `drawing`: how lists are drawn, by one policy or with two in one list, and the exposure that follows from it
 - `journal`: append-only files that survive `kill -9`, and the names of a log's files
-- `recorder`: impressions and events go to a journal; copies of segments in a bucket
+- `recorder`: impressions and events go to a journal
 - `sealing`: journals become segments of a click log
 - `propensities`: those of the segments, of the mixture of policies
 - `replay`: every list drawn again from its key, and compared

@@ -45,8 +45,6 @@ COUNTS = {
     "late_clicks": "Clicks after the window, when sealed.",
     "damaged_records": "Records that could not be used.",
     "seal_failures": "Segments that could not be made.",
-    "copied_segments": "Segments copied to the bucket.",
-    "copy_failures": "Failures to copy to the bucket.",
 }
 disable_created_metrics()  # type: ignore[no-untyped-call]
 

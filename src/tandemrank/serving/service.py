@@ -22,7 +22,7 @@ from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
 from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.recorder import Bucket, Copied, Recorder
+from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import WINDOW, Mode, Traffic
 from tandemrank.serving.sealing import Sealed
 from tandemrank.serving.verdict import LEVEL, LiveTest, LiveVerdict, Outcomes
@@ -97,11 +97,10 @@ class Busy(PolicyError):  # noqa: N818  # a state, not a failure
 @dataclass(frozen=True)
 class Settings:
     """How a policy is served. `policies` is the folder that policies may be loaded from; by default the one that holds the
-    first. `bucket` is a URL that segments are copied to."""
+    first."""
 
     policy: Path
     log: Path | None = None
-    bucket: str | None = None
     policies: Path | None = None
     exploration: Exploration = field(default_factory=Exploration)
     replica: str = "0"
@@ -162,7 +161,6 @@ class Service:
         live = self.folder.load(self.folder.name_of(settings.policy))
         self.loaded: dict[str, LivePolicy] = {live.digest: live}
         self.previous: LivePolicy | None = None
-        self.bucket = None if settings.bucket is None else Bucket(settings.bucket)
         self.recorder = None if settings.log is None else self._recorder(settings.log)
         self.outcomes = Outcomes(window=settings.window, settle=settings.settle)
         self.server = Server(
@@ -188,7 +186,6 @@ class Service:
             window=settings.window,
             sync_seconds=settings.sync_seconds,
             clock=self.clock,
-            first=0 if self.bucket is None else self.bucket.next_number(settings.replica),
         )
 
     # --- who answers --------------------------------------------------------------------------------------------------
@@ -306,14 +303,13 @@ class Service:
         return self.last if self.test is None else self.test.verdict()
 
     def write_segments(self) -> None:
-        """Seals and copies, for a thread of its own; what fails is said, counted, and tried again the next time."""
+        """Seals, for a thread of its own; what fails is said, counted, and tried again the next time."""
         try:
             self.seal()
         except Exception as error:
             self.counts["seal_failures"] += 1
             expected = isinstance(error, TandemRankError | OSError)
             LOG.error("no segment was made: %s", error, exc_info=not expected)
-        self.copy()
 
     def seal(self, *, everything: bool = False) -> list[Sealed]:
         """Makes segments of what is complete."""
@@ -331,18 +327,6 @@ class Service:
             )
         self.recorder.sealer.forget({*self.loaded, *(arm.live.digest for arm in self.server.traffic.arms)})
         return sealed
-
-    def copy(self) -> None:
-        """Copies finished segments to the bucket, if there is one; what fails is said, counted, and tried again."""
-        if self.bucket is None or self.recorder is None:
-            return
-        try:
-            copied = self.bucket.copy(self.recorder.folder)
-        except Exception as error:
-            copied = Copied(0, (f"segments were not copied: {type(error).__name__}, {error}",))
-        self.counts.update(copied_segments=copied.segments, copy_failures=len(copied.problems))
-        for problem in copied.problems:
-            LOG.error("%s", problem)
 
     @property
     def log_state(self) -> str:
