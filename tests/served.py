@@ -58,7 +58,6 @@ def rows(scores: Scores) -> tuple[np.ndarray, np.ndarray]:
 def shown(
     mixture: Mixture,
     arm: int = 0,
-    teams: tuple[int, ...] | None = None,
     unit: str | None = None,
     *,
     name: str = "a",
@@ -70,7 +69,7 @@ def shown(
         time=time,
         query_id=11,
         items=("i1", "i2", "i3"),
-        policy="p",
+        policy=mixture[arm][0],
         strategy="trained",
         key=0,
         places=3,
@@ -78,7 +77,7 @@ def shown(
         mixture=mixture,
         theta=(1.0, 0.5, 0.3),
     )
-    return ShownList(impression, arm, teams, unit)
+    return ShownList(impression, arm, unit)
 
 
 class Local:

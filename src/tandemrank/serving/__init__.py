@@ -4,7 +4,7 @@ Without a network:
 - `engine`: `Server`, which answers queries, and explains them
 - `records`: who answers, answers, impressions, events as values
 - `live_policy`: a policy as it answers: scores one query at a time, ids, its digest
-- `drawing`: how lists are drawn, by one policy or with two in one list, and the exposure that follows from it
+- `drawing`: how lists are drawn, and the exposure that follows from it
 - `journal`: append-only files that survive `kill -9`, and the names of a log's files
 - `recorder`: impressions and events go to a journal
 - `sealing`: journals become segments of a click log

@@ -219,27 +219,22 @@ class Service:
             share=sum(arm.share for arm in self.server.traffic.arms if arm.live is live),
         )
 
-    def split(self, policy: str, share: float, mode: Mode = "split") -> LiveTraffic:
-        """Gives a loaded policy a share of the traffic, all of it, or half of every list."""
+    def split(self, policy: str, share: float) -> LiveTraffic:
+        """Gives a loaded policy a share of the traffic, or all of it."""
         with self._one_change():
             if policy not in self.loaded:
                 raise PolicyError(f"there is no loaded policy {policy[:60]!r}. Load it first.")
-            new, old = self.loaded[policy], self.server.traffic.first
-            if share == 1 and mode == "split":
+            new, now = self.loaded[policy], self.server.traffic
+            if share == 1:
                 return self._promote(new, "asked to")
-            if new is old:
+            if new is now.first:
                 raise PolicyError("the policy has all the traffic, or is the old one of the split. Name another.")
-            now = self.server.traffic
             same = len(now.arms) == 2 and now.arms[1].live is new
-            share = 0.5 if mode == "interleave" else share
-            made = records.split(
-                old, new, share, salt=now.salt if same and now.salt else secrets.token_hex(8), mode=mode
-            )
-            if self.test is None or not self.test.fits(made.mixture, mode):
-                usual = self.outcomes.usual(old.digest)
-                self.test = LiveTest(made.mixture, mode, old.K, level=self.settings.level, usual=usual)
-            part = f"{share:.0%} to" if mode == "split" else "every list has items of"
-            return self._swap(made, f"{part} {new.name} ({policy})")
+            made = records.split(now.first, new, share, salt=now.salt if same else secrets.token_hex(8))
+            if self.test is None or not self.test.fits(made.mixture):
+                usual = self.outcomes.usual(now.first.digest)
+                self.test = LiveTest(made.mixture, now.first.K, level=self.settings.level, usual=usual)
+            return self._swap(made, f"{share:.0%} to {new.name} ({policy})")
 
     def rollback(self, why: str = "asked to", by: Literal["hand", "verdict"] = "hand") -> LiveTraffic:
         """Back to the old policy of the split, or to the one before a promotion."""
