@@ -5,7 +5,7 @@ that is not known is null there.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -60,11 +60,11 @@ class Reference(Figures):
 class Point:
     """One epoch of a learning curve: see `training.checkpoint.Epoch`."""
 
-    phase: str = ""
-    epoch: int = 0
-    objective: Number = math.nan
-    seconds: Number = math.nan
-    watched: dict[str, Number] = field(default_factory=dict)
+    phase: str
+    epoch: int
+    objective: Number
+    seconds: Number
+    watched: dict[str, Number]
 
     @property
     def ndcg(self) -> float:
@@ -80,7 +80,7 @@ class Curve:
     K2: int
     N: int
     run: int
-    history: tuple[Point, ...] = ()
+    history: tuple[Point, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,9 +108,9 @@ class Row(Figures):
     method: str
     K2: int
     N: int
-    runs: int = 0
-    seconds: Number = math.nan
-    ndcg_runs: tuple[Number, ...] = ()
+    runs: int
+    seconds: Number
+    ndcg_runs: tuple[Number, ...]
 
     @property
     def setting(self) -> Setting:
@@ -126,19 +126,12 @@ class NdcgDifference(Mean):
     N: int
     method: str
     against: str
-    runs: int = 0
-    kind: Literal["runs", "users"] = "runs"
+    runs: int
+    kind: Literal["runs", "users"]
 
     @property
-    def setting(self) -> Setting:
-        """(K2, N)."""
-        return self.K2, self.N
-
-    @property
-    def verdict(self) -> Literal["ahead", "behind", "level", "unknown"]:
-        """Ahead, behind, level (0 is inside the interval) or unknown (there is no interval)."""
-        if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            return "unknown"
+    def verdict(self) -> Literal["ahead", "behind", "level"]:
+        """Level: 0 is inside the interval, or there is none."""
         return "ahead" if self.low > 0 else "behind" if self.high < 0 else "level"
 
 
@@ -156,29 +149,29 @@ class PaperRow:
 class WorldFacts:
     """What an experiment ran on, how long and where."""
 
-    data: str = "its data"
-    queries: int | None = None
-    items: int | None = None
-    logged_users: int | None = None
-    positives: int | None = None
-    machine: str = ""
-    seconds: Number = math.nan
+    data: str
+    queries: int
+    items: int
+    logged_users: int
+    positives: int
+    machine: str
+    seconds: Number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """The result of a grid: everything that a report shows."""
 
-    title: str = "Results"
-    command: str = ""
-    version: str = ""
-    world: WorldFacts = WorldFacts()
-    switches: dict[str, JsonValue] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
-    references: tuple[Reference, ...] = ()
-    differences: tuple[NdcgDifference, ...] = ()
-    curves: tuple[Curve, ...] = ()
-    paper: tuple[PaperRow, ...] = ()
+    title: str
+    command: str
+    version: str
+    world: WorldFacts
+    switches: dict[str, JsonValue]
+    rows: tuple[Row, ...]
+    references: tuple[Reference, ...]
+    differences: tuple[NdcgDifference, ...]
+    curves: tuple[Curve, ...]
+    paper: tuple[PaperRow, ...]
 
     @cached_property
     def methods(self) -> list[str]:
@@ -196,8 +189,8 @@ class Table:
 
     def leader(self, setting: Setting) -> str | None:
         """The method with the highest NDCG in a setting."""
-        known = [(self.ndcg(method, setting).mean, method) for method in self.methods]
-        return max((pair for pair in known if math.isfinite(pair[0])), default=(0.0, None))[1]
+        known = {row.method: row.ndcg.mean for row in self.rows if row.setting == setting}
+        return max(known, key=lambda method: known[method], default=None)
 
     def paper_ndcg(self, method: str, setting: Setting) -> float:
         """The paper's figure for a setting; its N (0.32M) and ours (316,228) may be rounded differently."""

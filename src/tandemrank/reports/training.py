@@ -225,7 +225,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
         Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), switch_help(type(learned.config)))),
         page.reproduce(command),
     ]
-    return Report(title, [what_was_run(learned)], sections, page.colours_of(methods))
+    return Report(title, [what_was_run(learned)], sections, page.COLOURS)
 
 
 def _curves(learned: Learned) -> Section:
