@@ -399,9 +399,8 @@ def server(
     address: run.Address,
     *,
     listening: Callable[[int], None] = lambda port: None,
-    tick: float = TICK,
     seal: float = SEAL,
 ) -> run.Running:
     """A server that is ready to run: the policy is loaded and warm."""
-    context = Context(Service(settings), address, tick=tick, seal=seal)
+    context = Context(Service(settings), address, seal=seal)
     return run.server(application(context), address, listening=listening)

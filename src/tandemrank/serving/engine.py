@@ -276,7 +276,7 @@ def explained(
 ) -> Explained:
     """What a policy makes of a query."""
     scores = live.scores(query, features)
-    s_c, s_r = scores.s_c, scores.remembering()
+    s_c, s_r = scores.s_c, scores.ranker
     place = {int(d): k + 1 for k, d in enumerate(BEST.draw(s_c, s_r, live.K2, live.K, 0)) if d >= 0}
     order = np.argsort(-s_c, kind="stable")[: live.K2]
     generator_rank = {int(d): n + 1 for n, d in enumerate(order)}

@@ -180,7 +180,7 @@ class LiveTest:
 
     def __init__(self, mixture: Mixture, K: int, *, level: float = LEVEL, usual: float = 0.0) -> None:
         (self.old, _), (self.new, share) = mixture
-        self.K, self.level = K, level
+        self.level = level
         self.seen = TwoArms(K, centre=min(usual, float(K)), against=stakes_against_a_loss(K, usual, share))
         self.history: list[VerdictPoint] = []
         self._fresh: dict[float, tuple[list[int], list[int]]] = {}  # clicks of new and old, by the share of the new
