@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, JsonValue, TypeAdapter
 
+from tandemrank.training.checkpoint import Epoch
+
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 Setting = tuple[int, int]  # K2, N
 
@@ -57,22 +59,6 @@ class Reference(Figures):
 
 
 @dataclass(frozen=True)
-class Point:
-    """One epoch of a learning curve: see `training.checkpoint.Epoch`."""
-
-    phase: str
-    epoch: int
-    objective: Number
-    seconds: Number
-    watched: dict[str, Number]
-
-    @property
-    def ndcg(self) -> float:
-        """The true NDCG, NaN where it was not looked at."""
-        return self.watched.get("ndcg", math.nan)
-
-
-@dataclass(frozen=True)
 class Curve:
     """How one training went, epoch by epoch."""
 
@@ -80,7 +66,7 @@ class Curve:
     K2: int
     N: int
     run: int
-    history: tuple[Point, ...]
+    history: tuple[Epoch, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +78,7 @@ class Record(Figures):
     N: int
     run: int
     seconds: Number
-    history: tuple[Point, ...]
+    history: tuple[Epoch, ...]
     ndcg_users: tuple[Number, ...] = ()
 
     @property

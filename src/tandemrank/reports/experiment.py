@@ -203,7 +203,7 @@ def _curves(table: Table) -> list[list[Panel]]:
                 f"{label(method)}, N = {count(N)}",
                 look_of(method)["color"],
                 [
-                    [Step(epoch.phase, epoch.ndcg) for epoch in curve.history]
+                    [Step(epoch.phase, epoch.watched.get("ndcg", math.nan)) for epoch in curve.history]
                     for curve in here
                     if (curve.method, curve.N) == (method, N)
                 ][:5],
