@@ -31,7 +31,17 @@ def import_(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="Our name of a column and its name in the files, as query_id=user. May be repeated."),
+        typer.Option(
+            help="Our name of a column of a table and its name in the files, as query_id=user or items=results.id. "
+            "May be repeated."
+        ),
+    ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Event (ubi, metarank, ga4: by default add_to_cart and purchase) or column (long, wide) that is a reward of "
+            "an item beside its click. May be repeated."
+        ),
     ] = None,
     context: Annotated[
         str | None,
@@ -41,9 +51,9 @@ def import_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Turns the log of another system into a click log, and says what its format cannot answer.
+    """Turns the log of another system into a click log, and says what it kept, what it left out and why.
 
-    OpenSearch UBI (give its queries and its events), Metarank, Open Bandit, Google Analytics 4, CLAX, or any long table.
+    OpenSearch UBI (give its queries and its events), Metarank, Open Bandit, Google Analytics 4, CLAX, or any table.
     """
     from tandemrank.logs.importers import run
 
@@ -52,15 +62,18 @@ def import_(
         raise ConfigError(f"--column takes OURS=THEIRS, as in query_id=user; got {wrong[0]!r}.")
     with working("importing"):
         found = run.import_log(
-            kind, sources, out, click_names=click_name or run.CLICKS, columns=names,
+            kind, sources, out, click_names=click_name, columns=names, rewards=reward,
             context=() if context is None else [part.strip() for part in context.split(",")],
         )  # fmt: skip
     if as_json:
         print_json(vars(found))
         return
-    show(f"{found.path}: {found.impressions:,} impressions, {found.clicks:,} clicks")
-    if found.unmatched:
-        show(f"left out: {found.unmatched:,} clicks that belong to no item of an impression")
+    rewards = f", rewards: {', '.join(found.rewards)}" if found.rewards else ""
+    show(f"{found.path}: {found.impressions:,} impressions, {found.clicks:,} clicks{rewards}")
+    for count in found.counts:
+        show(f"{count.what}: {count.kept:,} of {count.given:,} kept")
+        for why, number in count.left_out.items():
+            show(f"  left out: {number:,} {why}")
     if found.queries is not None:
         show(f"queries with their context: {found.queries} (for --query-features)")
     for note in found.notes:
