@@ -750,6 +750,17 @@ USAGE = {
     "examining one rank": ["examine", "LOG", "--list-length", "1"],
     "examining ratings": ["examine", "RATINGS"],
     "examining a policy": ["examine", "POLICY/weights.safetensors"],
+    "judging nothing": ["judge", "--out", "out.qrels"],
+    "judging ratings": ["judge", "RATINGS", "--out", "out.qrels"],
+    "judging into an unknown format": ["judge", "LOG", "--out", "out.xml"],
+    "judging over the log": ["judge", "LOG", "--out", "LOG"],
+    "judging at a level of 2": ["judge", "LOG", "--out", "out.csv", "--level", "2"],
+    "evaluating by judgements that are a log": ["evaluate", "--policy", "POLICY", "--qrels", "LOG"],
+    "evaluating by judgements that are not there": ["evaluate", "--policy", "POLICY", "--qrels", "nothing.qrels"],
+    "evaluating by judgements and ratings": [
+        *["evaluate", "--policy", "POLICY", "--qrels", "nothing.qrels", "--data", "RATINGS"]
+    ],
+    "evaluating a run that is a log": ["evaluate", "--policy", "LOG", "--qrels", "nothing.qrels"],
     "cleaning a log into itself": ["validate", "LOG", "--fix", "LOG"],
     "cleaning a log over a policy": ["validate", "LOG", "--fix", "POLICY"],
     "a name with a null byte": ["estimate", "--logs", "LOG", "--policy", "a\0b"],

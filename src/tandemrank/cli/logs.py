@@ -1,4 +1,4 @@
-"""Commands about a log itself: import, validate, examine."""
+"""Commands about a log itself: import, validate, examine, judge."""
 
 import sys
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandemrank.cli.options import BareLogs, Engine, Json, Logs, Seed, app, given_logs
+from tandemrank.cli.options import BareLogs, Curve, Engine, Json, Logs, Seed, app, given_logs, read_curve_option
 from tandemrank.cli.progress import working
-from tandemrank.cli.terminal import print_json, rows_table, show, two_columns
+from tandemrank.cli.terminal import print_json, print_summary, rows_table, show, two_columns
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -136,6 +136,33 @@ def examine(
         columns = ("theta", "low", "high")
         ranks = range(len(found.theta))
         show(rows_table("curve", [{"rank": k + 1} | {c: float(getattr(found, c)[k]) for c in columns} for k in ranks]))
+
+
+@app.command()
+def judge(
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="File for the judgements: .qrels (TREC), .json (OpenSearch Search Relevance Workbench), .csv (Quepid) or "
+            ".parquet (relevance with its interval)."
+        ),
+    ],
+    bare: BareLogs = None,
+    logs: Logs = None,
+    curve: Curve = None,
+    grades: Annotated[int, typer.Option(help="Grades of a judgement, 0 among them.", min=2, max=101)] = 4,
+    level: Annotated[float, typer.Option(help="Of the intervals of relevance.")] = 0.95,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Writes judgements: the believed relevance of every item that the log showed to a query, freed of its rank, as grades."""
+    from tandemrank.beliefs import judgements
+
+    theta, asked = read_curve_option(curve) or "reciprocal", given_logs(bare, logs)
+    with working("reading the log and fitting beliefs"):
+        found = judgements.judge(asked, examination=theta, grades=grades, level=level, seed=seed)
+    judgements.write(found, out, inputs=asked)
+    print_summary(found.summary() | {"file": out}, as_json)
 
 
 # What a person sees of it.

@@ -24,13 +24,13 @@ Policy = Annotated[Path | None, typer.Option(help="Saved policy to value.")]
 Scores = Annotated[
     Path | None,
     typer.Option(
-        help="Instead of --policy, any system by its scores: Parquet with query_id, item_id, candidate_score, ranker_score."
+        help="Instead of --policy, any system: Parquet with query_id, item_id, candidate_score, ranker_score, or a run of TREC."
     ),
 ]
 Against = Annotated[
     str,
     typer.Option(
-        help="What to compare with: production (the policy that drew the log), a saved policy, or a Parquet of scores."
+        help="What to compare with: production (the policy that drew the log), a saved policy, Parquet of scores, or a run."
     ),
 ]
 
@@ -202,10 +202,12 @@ def policy_of(policy: Path | None, scores: Path | None, log: LogOptions) -> "Two
     from tandemrank.policies import outside, two_stage
 
     if (policy is None) == (scores is None):
-        raise ConfigError("give a policy by --policy, a saved one, or by --scores, a Parquet of scores; one of them.")
+        raise ConfigError(
+            "give a policy by --policy, a saved one, or by --scores, Parquet of scores or a run; one of them."
+        )
     if policy is not None:
         return two_stage.load(policy)
-    return outside.policy_from_scores(cast(Path, scores), K2=log.candidates, K=log.places)
+    return outside.policy_from_file(cast(Path, scores), log.candidates, log.places)
 
 
 def other_side(against: str, log: LogOptions) -> "Side":
@@ -217,7 +219,7 @@ def other_side(against: str, log: LogOptions) -> "Side":
     path = Path(against)
     if not os.path.exists(path):
         raise ConfigError(
-            f"--against takes production, a saved policy or a Parquet of scores; nothing is at {against}."
+            f"--against takes production, a saved policy, Parquet of scores or a run; nothing is at {against}."
         )
     return policy_of(path, None, log) if os.path.isdir(path) else policy_of(None, path, log)
 
@@ -234,7 +236,7 @@ def decide(
         list[Path] | None,
         typer.Option(
             "--scores",
-            help="Any system by its scores: Parquet with query_id, item_id, candidate_score, ranker_score. May be repeated.",
+            help="Any system: Parquet with query_id, item_id, candidate_score, ranker_score, or a run of TREC. Repeatable.",
         ),
     ] = None,
     against: Against = "production",

@@ -173,8 +173,10 @@ def _figures(
     R, unknown = relevance[q], np.full(len(q), np.nan)
     rows = np.repeat(np.arange(len(q)), samples)
     drawn = policy.draw(q, rows, _bridge.keys_for(len(rows), generator))
-    value = policy.batch_utility(q, R.astype(np.float32), theta, samples, generator)
-    recall = np.ones(len(q)) if candidates.is_one_stage(policy) else _recall(candidates.top(policy, q), R)
+    D = len(policy.vocabulary.item_ids)  # relevance may have more: items that the policy does not know come last
+    value = policy.batch_utility(q, R[:, :D].astype(np.float32), theta, samples, generator)
+    everything = candidates.is_one_stage(policy) and R.shape[1] == D
+    recall = np.ones(len(q)) if everything else _recall(candidates.top(policy, q), R)
     is_known, is_whole = np.diff(R.indptr) > 0, policy.ranker.scores_everything
     new = None if clicked is None else policy.most_likely(q, exclude=clicked)
     return {
@@ -220,10 +222,15 @@ def judge(
         found[name] = evaluate(
             policy, task.relevance, theta, q, samples=samples, seed=seed, clicked=clicked, progress=tell
         )
+    return paired(task.name, found)
+
+
+def paired(data: str, found: Mapping[str, Evaluation]) -> Evaluated:
+    """The figures of each policy on the same queries, and the first less each other one, query by query."""
     first, *others = found
     figures = {name: one.figures() for name, one in found.items()}
     return Evaluated(
-        data=task.name,
+        data=data,
         policies=tuple(PolicyFigures(policy=name, **vars(figures[name])) for name in found),
         differences=tuple(
             FigureDifference(
