@@ -99,7 +99,8 @@ def calls(name: str, good: Path, place: Path, rng: random.Random) -> Iterator[Ca
         return Call(" ".join([name, *arguments]).replace(str(place.parent), ""), run)
 
     base = [
-        str(out) + part[5:] if part.startswith("{out}") else str(good / part[1:-1]) if part[0] == "{" else part for part in COMMANDS[name]
+        str(out) + part[5:] if part.startswith("{out}") else str(good / part[1:-1]) if part[0] == "{" else part
+        for part in COMMANDS[name]
     ]
     inputs = [at for at, part in enumerate(COMMANDS[name]) if part[0] == "{" and not part.startswith("{out}")]
     options = list(_options(name, [str(path) for path in bad]))
