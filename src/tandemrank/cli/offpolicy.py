@@ -10,6 +10,7 @@ import typer
 
 from tandemrank.cli.options import Curve, Engine, Json, Plugin, Seed, app, bundled, command_line, read_curve_option
 from tandemrank.cli.progress import load_first, working
+from tandemrank.cli.shadows import Shadows, differences, print_differences, print_systems, shadows_of
 from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
 
@@ -30,7 +31,8 @@ Scores = Annotated[
 Against = Annotated[
     str,
     typer.Option(
-        help="What to compare with: production (the policy that drew the log), a saved policy, Parquet of scores, or a run."
+        help="What to compare with: production (the policy that drew the log), a saved policy, Parquet of scores, a run, or "
+        "the name of a --shadow."
     ),
 ]
 
@@ -126,6 +128,7 @@ def estimate(
     log: LogOptions,
     policy: Policy = None,
     scores: Scores = None,
+    shadow: Shadows = None,
     lists: Annotated[
         str,
         typer.Option(
@@ -160,6 +163,14 @@ def estimate(
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
     question = asked.question()
     log.refuse_unused(scores)
+    if shadow:
+        if lists != "sampled" or curve_interval:
+            raise ConfigError("--shadow are lists as they are: leave out --lists and --curve-interval.")
+        sides = shadows_of(shadow, policy, scores)
+        with working("reading the log and valuing the lists"):
+            values = dict(zip(sides, estimate_all(list(sides.values()), log.logs, question), strict=True))
+        print_systems(values, as_json)
+        return
     side = policy_of(policy, scores, log)
     with working("reading the log and valuing the policy"):
         if curve is None or not curve_interval:
@@ -177,18 +188,24 @@ def compare(
     log: LogOptions,
     policy: Policy = None,
     scores: Scores = None,
+    shadow: Shadows = None,
     against: Against = "production",
     as_json: Json = False,
 ) -> None:
     """Compares a policy with production, or with another policy: the paired difference in clicks per impression.
 
-    Give a log that neither was trained on: on its own training log every policy looks better than it is.
+    Several --shadow are compared in one table, whose intervals and bounds hold together. Give a log that no policy was trained
+    on: on its own training log every policy looks better than it is.
     """
     load_first("offpolicy.valuation")
     from tandemrank.offpolicy.valuation import compare as compared
 
     question = asked.question()
     log.refuse_unused(scores, against)
+    if shadow:
+        with working("reading the log and comparing"):
+            print_differences(*differences(shadows_of(shadow, policy, scores), against, log.logs, question), as_json)
+        return
     new, old = policy_of(policy, scores, log), other_side(against, log)
     with working("reading the log and comparing"):
         found = compared(new, old, log.logs, question)
@@ -239,6 +256,7 @@ def decide(
             help="Any system: Parquet with query_id, item_id, candidate_score, ranker_score, or a run of TREC. Repeatable.",
         ),
     ] = None,
+    shadow: Shadows = None,
     against: Against = "production",
     at_least: Annotated[
         float, typer.Option(help="Ship only if the difference is surely above this many clicks per impression.")
@@ -272,14 +290,16 @@ def decide(
     from tandemrank.decisions import decision
 
     log.refuse_unused(*(scores or []), against)
-    sides = _sides(policy or [], scores or [], log)
+    shadows = shadows_of(shadow, policy, scores) if shadow else {}
+    sides = shadows or _sides(policy or [], scores or [], log)
+    other = shadows.pop(against) if against in shadows else other_side(against, log)
     question = asked.question(level=level)
     with working("reading the log and deciding"):
         found = decision.decide(
             sides,
             log.logs,
             question,
-            against=other_side(against, log),
+            against=other,
             at_least=at_least,
             segment=segment,
             query_features=query_features,

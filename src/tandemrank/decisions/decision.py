@@ -32,6 +32,7 @@ from tandemrank.decisions.planning import Canary, Rules
 from tandemrank.decisions.segments import SegmentDifference, Segments
 from tandemrank.errors import ConfigError
 from tandemrank.logs.description import drawn_anew
+from tandemrank.logs.details import Shadow
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.bounds import Independent
@@ -123,7 +124,7 @@ class Decision:
 
 @checked
 def decide(
-    policies: TwoStagePolicy | Mapping[str, TwoStagePolicy],
+    policies: TwoStagePolicy | Shadow | Mapping[str, TwoStagePolicy | Shadow],
     log: Source | Feedback,
     question: Question | None = None,
     *,
@@ -137,6 +138,7 @@ def decide(
 ) -> Decision:
     """Ship, canary or do not: a policy, or the best of several by name, against production or another policy.
 
+    In place of policies there may be shadow lists (`Shadow`), what other systems would have shown.
     `at_least`: clicks per impression that the new policy must be better by. `segment`: a column of `query_features`, or of the
     log, by whose values the difference is told too. `most_clicks` that an impression can get, if it is less than the list is
     long: the smaller, the tighter the bound; it must be known, not read off the log. `risk`: the share of production's clicks
@@ -144,13 +146,14 @@ def decide(
     the chance that nothing worse is called ship. Ask a log that no policy was trained on.
     """
     asked = Question.of(question, switches)
-    sides = {"new": policies} if isinstance(policies, TwoStagePolicy) else dict(policies)
+    sides = {"new": policies} if isinstance(policies, TwoStagePolicy | Shadow) else dict(policies)
     _check(sides, at_least, most_clicks, risk)
     everybody: list[Side] = [*sides.values(), against, PRODUCTION]
     *new, old, live = estimate_all(everybody, log, asked)
     varies = drawn_anew(live.log)
     if not varies and isinstance(asked.examination, str):
-        others = [_under(everybody, live.log, asked, steepness) for steepness in STEEPNESS]
+        again = log if any(isinstance(side, Shadow) for side in everybody) else live.log
+        others = [_under(everybody, again, int(places_of(live.log)), asked, steepness) for steepness in STEEPNESS]
     else:
         others = []
     named = PRODUCTION if against == PRODUCTION else "the other policy"
@@ -182,11 +185,13 @@ def decide(
     )
 
 
-def _check(sides: Mapping[str, TwoStagePolicy], at_least: float, most_clicks: float | None, risk: float) -> None:
+def _check(
+    sides: Mapping[str, TwoStagePolicy | Shadow], at_least: float, most_clicks: float | None, risk: float
+) -> None:
     if not sides:
         raise ConfigError("expected at least one policy to decide about; got none.")
     for name, policy in sides.items():
-        if not isinstance(policy, TwoStagePolicy):
+        if not isinstance(policy, TwoStagePolicy | Shadow):
             raise ConfigError(f"expected a TwoStagePolicy as {name}; got {policy!r}. Load a saved policy first.")
     if not isinstance(at_least, Real) or not abs(at_least) <= MOST_ASKED:
         raise ConfigError(
@@ -219,9 +224,9 @@ def _choice(candidates: tuple[PolicyDecision, ...]) -> tuple[Call, PolicyDecisio
     return call, max(of_call, key=lambda one: np.nan_to_num(one.comparison.difference, nan=-np.inf))
 
 
-def _under(sides: list[Side], log: Feedback, asked: Question, steepness: float) -> tuple[Value, ...]:
-    """The same values by a steeper or flatter curve."""
-    longest = max([int(places_of(log)), *(side.K for side in sides if isinstance(side, TwoStagePolicy))])
+def _under(sides: list[Side], log: Source | Feedback, K: int, asked: Question, steepness: float) -> tuple[Value, ...]:
+    """The same values by a steeper or flatter curve; the log shows K places."""
+    longest = max([K, *(side.K for side in sides if isinstance(side, TwoStagePolicy))])
     theta = steeper(examination_curve(longest, str(asked.examination)), steepness)
     return estimate_all(sides, log, replace(asked, examination=theta))
 
@@ -363,8 +368,7 @@ def rests_on(new: Value) -> tuple[str, ...]:
     if found is None:
         return ()
     return (
-        f"support: {found.unsupported:.1%} of what it shows was never shown to the query, {found.lost_at_generator:.1%} "
-        f"lost at the generator and {found.lost_at_ranker:.1%} at the re-ranker",
+        f"support: {found.unsupported:.1%} of what it shows was never shown to the query{found.stages(1)}",
         f"balance of the weights {found.balance:.3f} ± {1.96 * found.balance_error:.3f} (1 is right); propensities: "
         f"{new.propensity}",
         f"effective sample: {found.effective_sample_size:,.0f} of {found.examined:,.0f} examined items, {found.queries:,} "

@@ -42,6 +42,15 @@ class Sample:
     independent: Independent
 
 
+@dataclass(frozen=True)
+class RankSupport:
+    """Of what a system would have shown at a rank: the share that the same list showed, and that the query ever saw."""
+
+    rank: int
+    in_the_list: float
+    ever_shown: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Value:
     """Clicks per impression: of a policy if it were live, or of production as the log shows it.
@@ -53,6 +62,7 @@ class Value:
     ceiling, which is what a difference to this side rests on; None where there are none. `weights`: rho / rho_0 of the rows of
     the `log`, and `old_weights` without a clip. `exposure_variance`: of the value, by what is not known of the exposures, and
     `misfit`: how far it may be off by what is not known of a fitted logger; an interval over impressions has both.
+    `support`: of shadow lists, rank by rank.
 
     Shapes: weights, old_weights [P].
     """
@@ -73,6 +83,7 @@ class Value:
     old_weights: Floats = field(default_factory=lambda: np.zeros(0))
     exposure_variance: float = 0.0
     misfit: tuple[float, float] = (0.0, 0.0)
+    support: tuple[RankSupport, ...] = ()
 
     @property
     def value(self) -> float:
@@ -131,6 +142,8 @@ class Value:
             found |= {"worst_case": self.identified.worst, "best_case": self.identified.best}
         if self.diagnostics is not None:
             found |= self.diagnostics.summary()
+        if self.support:
+            found["support_by_rank"] = [vars(one) for one in self.support]
         return found
 
 
