@@ -55,6 +55,10 @@ class QuestionOptions:
         ),
     ] = "auto"
     curve: Curve = None
+    reward: Annotated[
+        str | None,
+        typer.Option(help="Count this instead of clicks: the column of the log with what clicked items were worth."),
+    ] = None
     independent: Annotated[
         str | None,
         typer.Option(
@@ -77,6 +81,7 @@ class QuestionOptions:
             propensity=self.propensity,  # type: ignore[arg-type]
             logging_policy=None if self.logging_policy is None else two_stage.load(self.logging_policy),
             seed=self.seed,
+            reward_column=None if self.reward == "clicks" else self.reward,
             engine=self.engine,  # type: ignore[arg-type]
             independent=self.independent,  # type: ignore[arg-type]
             **more,
@@ -274,7 +279,15 @@ def decide(
     most_clicks: Annotated[
         float | None,
         typer.Option(
-            help="Most clicks that one impression can get, if fewer than the places of its list: tighter bounds."
+            help="Most clicks that one impression can get, if fewer than the places of its list: tighter bounds. Of a --reward "
+            "the most of it: without it there is no bound."
+        ),
+    ] = None,
+    guardrail: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another reward that must not fall: a column of the log or clicks, and perhaps the least difference per "
+            "impression, as clicks=-0.01 (by default minus 1% of what the old side has). May be repeated."
         ),
     ] = None,
     risk: Annotated[float, typer.Option(help="Share of production's clicks that a canary may lose at worst.")] = 0.01,
@@ -305,6 +318,7 @@ def decide(
             query_features=query_features,
             most_clicks=most_clicks,
             risk=risk,
+            guardrails=_guardrails(guardrail or []),
         )
     if report is not None:
         from tandemrank.reports import decision as pages
@@ -323,7 +337,7 @@ def _print(found: "Decision", report: Path | None) -> None:
     show(pages.headline(found))
     if warning := pages.warning(found):
         show(warning)
-    show(f"clicks per impression above {found.against}; asked: more than {found.at_least:+g}")
+    show(f"{found.reward} per impression above {found.against}; asked: more than {found.at_least:+g}")
     show(pages.policies(found).terminal())
     for one in found.candidates:
         show(f"{one.name}: {one.call}")
@@ -333,6 +347,18 @@ def _print(found: "Decision", report: Path | None) -> None:
             show(pages.segments(one).terminal(f"{one.name} by {found.segment_column}"))
     if report is not None:
         show(f"report: {report}")
+
+
+def _guardrails(given: list[str]) -> dict[str, float | None]:
+    """Rewards by name, with the least that is good."""
+    found: dict[str, float | None] = {}
+    for one in given:
+        name, _, least = one.partition("=")
+        try:
+            found[name] = float(least) if least else None
+        except ValueError as error:
+            raise ConfigError(f"--guardrail takes NAME or NAME=LEAST, as clicks=-0.01; got {one!r}.") from error
+    return found
 
 
 def _sides(policies: list[Path], scores: list[Path], log: LogOptions) -> "dict[str, TwoStagePolicy]":

@@ -5,8 +5,8 @@ list), by what the item was worth, and, where it was clicked, by its own propens
 every estimator takes such rows as it takes sums, and their sums are exact: counts times that number.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base.files import regular
 from tandemrank._base.frames import UNREADABLE
-from tandemrank._base.ids import IdRegistry, plain_ids
+from tandemrank._base.ids import IdRegistry, Vocabulary, plain_ids
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import examine
 from tandemrank.logs.feedback import Feedback
@@ -82,16 +82,22 @@ class Details:
 
 
 def read_details(
-    source: Source, *, shadows: Sequence[Shadow] = (), reward: str | None = None, K: int | None = None
+    source: Source,
+    *,
+    shadows: Sequence[Shadow] = (),
+    reward: str | None = None,
+    vocabulary: Vocabulary | None = None,
+    chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None = None,
 ) -> Details:
     """Reads a log in detail. `reward`: the column of what clicked items were worth, of each shown item as `clicks` are.
 
-    Impressions that have no list of some shadow are left out, so that all systems are asked about the same.
+    Impressions that have no list of some shadow are left out, so that all systems are asked about the same. `chosen`: which
+    impressions count, by their numbers in the log. With a `vocabulary` every id must be in it.
     """
     names = [one.name for one in shadows]
     if len(set(names)) < len(names):
         raise ConfigError(f"expected every shadow list once; got {max(names, key=names.count)!r} twice.")
-    made = _Maker(tuple(shadows), tuple(one.table() for one in shadows), reward, K)
+    made = _Maker(tuple(shadows), reward, vocabulary, chosen)
     for piece in batches(source, also=made.also):
         made.add(piece)
     return made.details()
@@ -101,10 +107,15 @@ class _Maker:
     """Collects the rows of a log, batch by batch."""
 
     def __init__(
-        self, shadows: tuple[Shadow, ...], tables: tuple[pl.DataFrame | None, ...], reward: str | None, K: int | None
+        self,
+        shadows: tuple[Shadow, ...],
+        reward: str | None,
+        vocabulary: Vocabulary | None,
+        chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]] | None,
     ) -> None:
-        self.shadows, self.tables, self.reward, self.K = shadows, tables, reward, K
-        self.names, self.tally, self.lists = IdRegistry(), Tally(), [Tally() for _ in shadows]
+        self.shadows, self.reward, self.chosen, self.number = shadows, reward, chosen, 0
+        self.tables = tuple(one.table() for one in shadows)
+        self.names, self.tally, self.lists = IdRegistry(vocabulary), Tally(), [Tally() for _ in shadows]
         self.parts: list[pl.DataFrame] = []
         self.listed, self.beside = (np.zeros((len(shadows), MOST_RANKS)) for _ in range(2))
         self.left_out = 0
@@ -127,9 +138,10 @@ class _Maker:
         frame, lists = self._lists_of(piece)
         if not len(frame):
             return
-        found, shown = examine(self._rewarded(frame, piece.name), self.names, self.K)
+        found, shown = examine(self._rewarded(frame, piece.name), self.names, None)
         if shown is None:
             raise LogError(describe(piece, found[0]))
+        shown = self._of_chosen(shown)
         places = np.stack([np.zeros(len(shown.item), np.int16), *self._places(shown, lists, piece.name)])[1:]
         if self.has_propensities not in (None, has := shown.propensity is not None):
             raise LogError(f"{piece.name}, {MIXED}")
@@ -138,6 +150,12 @@ class _Maker:
         self.parts.append(_split(shown, places))
         if sum(map(len, self.parts)) > AGAIN:
             self.parts = [_added(pl.concat(self.parts))]
+
+    def _of_chosen(self, shown: FlatImpressions) -> FlatImpressions:
+        """Those that count."""
+        numbers = np.arange(self.number, self.number + len(shown.query))
+        self.number += len(numbers)
+        return shown if self.chosen is None else shown.take(self.chosen(numbers))
 
     def _lists_of(self, piece: Batch) -> tuple[pl.DataFrame, list[pl.Series]]:
         """The impressions that have all shadow lists, and these."""
@@ -194,16 +212,19 @@ class _Maker:
         names = self.names.vocabulary()
         whole = self.tally.feedback(names)
         rows = _added(pl.concat(self.parts)).sort("query", "item", "rank", *self._split_by)
-        split = replace(
-            whole,
+        split = Feedback(
+            vocabulary=names,
             query=rows["query"].to_numpy(),
             item=rows["item"].to_numpy(),
             rank=rows["rank"].to_numpy(),
             shown=rows["shown"].to_numpy(),
             clicks=np.where(rows["click"].to_numpy(), rows["shown"].to_numpy(), 0.0),
             logged=rows["logged"].to_numpy() if self.has_propensities else None,
-            others=rows["others"].to_numpy().astype(np.float64),
+            impressions=whole.impressions,
             exact={name: limbs for name, limbs in whole.exact.items() if name == "impressions"},
+            others=rows["others"].to_numpy().astype(np.float64),
+            anew=whole.anew,
+            heaviest=whole.heaviest,
         )
         sums, own = (pack(x.query, x.item, x.rank) for x in (whole, split))
         return Details(

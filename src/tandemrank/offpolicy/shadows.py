@@ -32,7 +32,8 @@ COUNTED = "the log has none, nor is the policy given that drew it: they are coun
 class ShadowEvidence:
     """What a log says of shadow lists: the evidence, whose log has rows that are split, and of each its exposure and support.
 
-    `left_out`: how many impressions have no list of some system, in words.
+    `left_out`: how many impressions have no list of some system, in words. `reward`: what a click on each row was worth, if
+    that is asked.  Shapes: reward [P].
     """
 
     whole: Feedback
@@ -40,6 +41,7 @@ class ShadowEvidence:
     exposures: tuple[Exposure, ...]
     support: tuple[tuple[RankSupport, ...], ...]
     left_out: str | None
+    reward: Floats | None
 
 
 def shadow_evidence(shadows: Sequence[Shadow], log: Source | Feedback, asked: Question) -> ShadowEvidence:
@@ -50,7 +52,7 @@ def shadow_evidence(shadows: Sequence[Shadow], log: Source | Feedback, asked: Qu
         raise ConfigError("shadow lists are valued by ips alone: leave out estimator, other_log and reward.")
     if asked.propensity == "fitted" or isinstance(asked.logging_policy, FittedLogger) or asked.engine != "local":
         raise ConfigError("shadow lists need no model: propensity is logged, exact or frequency, and engine is local.")
-    found = read_details(log, shadows=shadows)
+    found = read_details(log, shadows=shadows, reward=asked.reward_column)
     theta = _curve(found.whole, asked)
     evidence = LogEvidence(
         log=found.rows,
@@ -67,6 +69,7 @@ def shadow_evidence(shadows: Sequence[Shadow], log: Source | Feedback, asked: Qu
         exposures=tuple(_exposure(found, number, theta) for number in systems),
         support=tuple(_support(found, number, len(theta)) for number in systems),
         left_out=left,
+        reward=found.reward,
     )
 
 

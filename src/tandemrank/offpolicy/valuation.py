@@ -31,6 +31,7 @@ from tandemrank.offpolicy.evidence import ESTIMATORS, LogEvidence, curve_of, gat
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
 from tandemrank.offpolicy.propensities import FittedLogger
 from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.rewards import by_reward, worth
 from tandemrank.offpolicy.shadows import shadow_evidence
 from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (
@@ -93,13 +94,15 @@ def estimate_all(
     read = read.of_known_queries(_policies(shown, question))
     if not shown:
         sample = sample_of(read.whole, question, None)
-        return tuple(production(read.whole, sample) for _ in sides)
+        live = [production(read.whole, sample) for _ in sides]
+        return tuple(live) if question.reward_column is None else by_reward(live, log, question.reward_column)
     theta = curve_of(read.whole, [_policy(side) for side in shown], question)
     evidence = gather(read, theta, question)
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
     found = [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
-    return tuple(_saying(one, strangers, read.left_out) for one in found)
+    found = [_saying(one, strangers, read.left_out) for one in found]
+    return tuple(found) if question.reward_column is None else by_reward(found, log, question.reward_column)
 
 
 def _of_shadows(
@@ -114,7 +117,10 @@ def _of_shadows(
         for name, exposure, support in zip(once, found.exposures, found.support, strict=True)
     }
     live = production(found.evidence.log, sample)
-    return tuple(values[side.name] if isinstance(side, Shadow) else live for side in sides)
+    every = [values[side.name] if isinstance(side, Shadow) else live for side in sides]
+    if question.reward_column is None or found.reward is None:
+        return tuple(every)
+    return tuple(worth(one, found.evidence.log, found.reward, question.reward_column) for one in every)
 
 
 def _is_production(side: object) -> bool:
