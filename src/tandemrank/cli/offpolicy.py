@@ -140,6 +140,12 @@ def estimate(
             help="What is shown: sampled (lists drawn from the policy) or most-likely (as `recommend` gives)."
         ),
     ] = "sampled",
+    list_reward: Annotated[
+        str | None,
+        typer.Option(
+            help="Count a reward of the whole list: this column, a number for each impression. Few items alone."
+        ),
+    ] = None,
     curve_interval: Annotated[
         bool,
         typer.Option(
@@ -177,6 +183,9 @@ def estimate(
         print_systems(values, as_json)
         return
     side = policy_of(policy, scores, log)
+    if list_reward is not None:
+        _print_list_value(side, lists, list_reward, log, question, as_json)
+        return
     with working("reading the log and valuing the policy"):
         if curve is None or not curve_interval:
             [value] = estimate_all([side if lists == "sampled" else MostLikely(side)], log.logs, question)
@@ -217,6 +226,25 @@ def compare(
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
     of_new = {"propensity": found.new.propensity, "propensity_reason": found.new.propensity_reason}
     print_summary(found.summary() if as_json else brief | found.summary() | brief | of_new, as_json)
+
+
+def _print_list_value(
+    side: "TwoStagePolicy", lists: str, reward: str, log: LogOptions, question: "Question", as_json: bool
+) -> None:
+    from tandemrank.offpolicy.exposure import MostLikely
+    from tandemrank.offpolicy.propensities import FittedLogger
+    from tandemrank.offpolicy.whole_lists import value_of_lists
+
+    if question.propensity not in ("auto", "exact", "frequency") or question.reward_column is not None:
+        raise ConfigError(
+            "--list-reward counts lists, by --logging-policy or in the log: leave out --propensity and --reward."
+        )
+    drew = question.logging_policy
+    assert not isinstance(drew, FittedLogger)
+    with working("reading the log and valuing the policy"):
+        shown = side if lists == "sampled" else MostLikely(side)
+        found = value_of_lists(shown, log.logs, reward, logging_policy=drew, seed=question.seed)
+    print_summary(found, as_json)
 
 
 def policy_of(policy: Path | None, scores: Path | None, log: LogOptions) -> "TwoStagePolicy":
