@@ -28,7 +28,7 @@ PATIENCE = 4  # epochs without a gain after which training ends
 ROUNDS, EVERY = 120, 10  # of trees, and after how many it is judged
 LEAVES, LEAST = 15, 100  # of a tree, and pairs of a leaf
 FOREST = 10  # leaves that the pairs must be enough for
-ENOUGH, CHOOSING = 200_000, 120_000  # pairs that are enough to fit f, and to choose its kind
+ENOUGH, CHOOSING = 600_000, 120_000  # pairs that are enough to fit f, and to choose its kind
 SURE = 2.0  # standard errors by which a choice must be better
 KNOWN, NEW_QUERY, NEW_ITEM = 1, 2, 3  # groups of pairs that judge
 
@@ -195,7 +195,7 @@ LEARNERS: dict[str, tuple[int, Learner]] = {
 }
 WITHOUT = " without features"  # a kind that sees production's opinion and counts alone
 AGAIN = 2  # kinds that are tried without features, too: the best
-FEW = "network"  # what is tried where the user has no features: the best in every world that we know
+FEW = ("linear", "network")  # what is tried where the user has no features
 
 
 def own(module: nn.Module) -> dict[str, tuple[int, Learner]]:
@@ -241,7 +241,7 @@ def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]],
     narrow = replace(lesson, features=False), replace(judge, features=False)
     has_features = lesson.sizes != narrow[0].sizes
     with one_thread():
-        names = list(among) if has_features or FEW not in among else [FEW]
+        names = [name for name in among if has_features or name in FEW or FEW[0] not in among]
         for name in names:
             if name != "trees" or len(lesson.q) >= FOREST * LEAST:
                 attempt(name, lesson, judge)
