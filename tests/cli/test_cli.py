@@ -233,7 +233,7 @@ def test_learn_with_features(simulated, tmp_path, capsys, monkeypatch) -> None:
     items = log["items"].explode().unique().sort()
     pl.DataFrame({"item_id": items, "x": range(len(items))}).write_parquet(tmp_path / "items.parquet")
     run = ["learn", "--logs", str(folder / "log"), "--item-features", str(tmp_path / "items.parquet")]
-    run += ["--propensity", "frequency", "--json"]
+    run += ["--set", "propensity=frequency", "--json"]
     code, out, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "own"))
     assert code == 0, err
     assert json.loads(out)["switches"]["candidates"] == len(items)  # all of them, where they are fewer than 500
@@ -372,7 +372,7 @@ def test_learn_says_what_to_know_of_a_log_before_and_what_is_sure_after(tmp_path
     clicks = rng.random(items.shape) < 0.4
     log = pl.DataFrame({"query_id": q, "items": items.tolist(), "clicks": clicks.astype(int).tolist()})
     log.write_parquet(tmp_path / "flat.parquet")
-    ask = ["--propensity", "frequency", "--out"]
+    ask = ["--set", "propensity=frequency", "--out"]
     code, out, err = call(
         capsys, monkeypatch, "learn", "--logs", str(tmp_path / "flat.parquet"), *ask, str(tmp_path / "a")
     )
@@ -430,7 +430,7 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
             2,
             "objective: input should be 'beliefs' or 'ips'",
         ),
-        (["learn", "--logs", "x.parquet", "--propensity", "magic"], 2, "propensity: input should be 'auto'"),
+        (["learn", "--logs", "x.parquet", "--set", "propensity=magic"], 2, "propensity: input should be 'auto'"),
         (["learn", "--logs", "absent.parquet"], 2, "absent.parquet"),
         (["learn", "--logs", "x.parquet", "--item-embeddings", "y.parquet"], 2, "got those of one"),
         (["evaluate", "--policy", "absent"], 2, "is not a whole saved policy"),

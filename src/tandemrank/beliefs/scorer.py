@@ -8,6 +8,7 @@ A query that the log has not seen has the vector of nobody, and what its feature
 would have of it. An item likewise.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,13 +21,14 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor, nn
 
+from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.belief import Beliefs
-from tandemrank.beliefs.features import Side
+from tandemrank.beliefs.features import Side, pair_table
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import products
-from tandemrank.policies.features import FeatureValues
+from tandemrank.policies.features import FeatureSource, FeatureValues
 from tandemrank.policies.memory import Listing, Memory, Retrieval, memory_from, no_memory
 from tandemrank.policies.scorers import Scorer
 
@@ -189,8 +191,10 @@ class Believed(Listing):
         side = self._side(0)
         return super().query_table(values) if side is None else side.table(values)
 
-    def strangers(self, features: pl.DataFrame | None, n: int) -> "Believed":
-        x, f, side = self.nobody_query.expand(n, -1).clone(), self.f, self._side(0)
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Believed":
+        n, side = len(ids.query_ids), self._side(0)
+        x, f = self.nobody_query.expand(n, -1).clone(), self.f
+        _refuse_unknown(features, side, "queries")
         if side is not None:
             encoded = side.of_table(features, n)
             x += _suggested(encoded.numbers, self.by_query)
@@ -200,17 +204,16 @@ class Believed(Listing):
                 f = f.with_queries(rows)
                 if self.is_product and f.of_new[0]:
                     x[:, slice(*self.nobody.f)] = f.model.queries(rows[:, : f.model.sizes[0]])  # type: ignore[operator]
-        elif features is not None:
-            raise PolicyError("this policy was learned without features: leave them out.")
         spread = BeliefSpread(
             self.around, np.full(n, self.nobody.spread[0], np.float32), self.item_spread.numpy(), self.sharpness
         )
         none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
         return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f, self._both())
 
-    def more_items(self, features: pl.DataFrame) -> "Believed":
-        n, side = len(features), self._side(1)
+    def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Believed":
+        n, side = len(ids.item_ids) - self.D, self._side(1)
         y, f = self.nobody_item.expand(n, -1).clone(), self.f
+        _refuse_unknown(features, side, "items")
         if side is not None:
             encoded = side.of_table(features, n)
             y += _suggested(encoded.numbers, self.by_item)
@@ -225,10 +228,19 @@ class Believed(Listing):
         memory, items = replace(self.memory, D=self.D + n), torch.cat([self.items, y]).numpy()
         return Believed(self.queries.numpy(), items, spread, memory, self._nobody(), f, self._both())
 
-    def after(self, old: Scorer, new: Scorer) -> Scorer:
+    def more_pairs(self, features: FeatureSource, ids: Vocabulary) -> "Believed":
+        if self.f is None:
+            return self  # what features say of pairs is not used
+        if not self.f.pairs.width:
+            return super().more_pairs(features, ids)  # type: ignore[return-value]  # refuses them
+        found = copy.copy(self)
+        found._modules = {**self._modules, "f": self.f.with_pairs(pair_table(features, ids))}
+        return found
+
+    def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> Scorer:
         return new  # where there is one stage, it is the belief
 
-    def joined(self, other: Scorer) -> "Believed":
+    def joined(self, other: Scorer, ids: Vocabulary) -> "Believed":
         assert isinstance(other, Believed)
         queries = torch.cat([self.queries, other.queries]).numpy()
         query = torch.cat([self.query_spread, other.query_spread]).numpy()
@@ -240,6 +252,8 @@ class Believed(Listing):
     def check(self) -> None:
         """Refuses numbers that are not finite, and columns of nobody's vector that are not there."""
         super().check()
+        if self.f is not None:
+            self.f.model.check()
         F = self.queries.shape[1]
         for columns in (self.nobody.opinion, self.nobody.f):
             if (
@@ -260,6 +274,12 @@ class Believed(Listing):
             by_query=self.by_query.numpy(),
             by_item=self.by_item.numpy(),
         )
+
+
+def _refuse_unknown(features: pl.DataFrame | None, side: Side | None, what: str) -> None:
+    """Refuses features where there were none to learn from."""
+    if features is not None and (side is None or not side.encoder.names):
+        raise PolicyError(f"this policy was learned without features of {what}: leave them out.")
 
 
 def _suggested(numbers: NDArray[np.float32], weights: Tensor) -> Tensor:

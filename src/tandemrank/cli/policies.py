@@ -48,6 +48,9 @@ def learn(
         Path | None, typer.Option(help="Features of the queries: Parquet with query_id and numbers or categories.")
     ] = None,
     item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None,
+    pair_features: Annotated[
+        Path | None, typer.Option(help="Features of pairs: Parquet with query_id, item_id and numbers.")
+    ] = None,
     query_embeddings: Annotated[
         Path | None, typer.Option(help="Start from embeddings: Parquet with query_id and embedding, a list of numbers.")
     ] = None,
@@ -66,13 +69,6 @@ def learn(
     candidates: Annotated[
         int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
     ] = None,
-    propensity: Annotated[
-        str | None,
-        typer.Option(help="auto (the best that the log and the options allow), exact, logged, fitted or frequency."),
-    ] = None,
-    safe: Annotated[
-        bool, typer.Option("--safe", help="Keep production unless what was learned is surely better.")
-    ] = False,
     curve: Curve = None,
     config: Config = None,
     switches: Switches = None,
@@ -104,15 +100,11 @@ def learn(
     from tandemrank.training.schedules import Method
     from tandemrank.training.start import Start
 
-    flags = {
-        "candidates": candidates,
-        "propensity": propensity,
-        "examination": read_curve_option(curve),
-        "safe": safe or None,
-    }
+    flags = {"candidates": candidates, "examination": read_curve_option(curve)}
     tables = {
         "query_features": query_features,
         "item_features": item_features,
+        "pair_features": pair_features,
         "query_embeddings": query_embeddings,
         "item_embeddings": item_embeddings,
     }
@@ -173,12 +165,15 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class FeatureTables:
-    """Features of queries and items that the policy has not seen."""
+    """Features of queries, items and pairs that the policy has not seen."""
 
     query_features: Annotated[
         Path | None, typer.Option(help="Features of queries that the policy has not seen: Parquet with query_id.")
     ] = None
     item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None
+    pair_features: Annotated[
+        Path | None, typer.Option(help="The same for pairs, with query_id, item_id and numbers.")
+    ] = None
 
 
 @dataclass(frozen=True)
