@@ -955,7 +955,16 @@ def checkpoint_case(damage: Callable[[Good, Path], None]) -> Case:
         path.parent.mkdir(parents=True)
         (folder / "pairs" / MARK).write_text("training\n")
         damage(good, path)
-        begin = ["--start", good.path("policy"), "--method", "joint", "--set", "propensity=frequency", "--candidates", "5"]
+        begin = [
+            "--start",
+            good.path("policy"),
+            "--method",
+            "joint",
+            "--set",
+            "propensity=frequency",
+            "--candidates",
+            "5",
+        ]
         begin += ["--set", "epochs=1"]
         return ["learn", "--logs", good.path("log.parquet"), *begin, "--out", "pairs", "--resume"]
 

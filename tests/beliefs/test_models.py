@@ -139,7 +139,9 @@ def test_refusals() -> None:
         PolicyError, match="expected a model of features among linear, towers, network, trees, own; got 'no'"
     ):
         model_from({"kind": "no", "sizes": [1, 1, 0]})
-    with pytest.raises(ConfigError, match=r"expected none, linear, towers, network, trees, or the class .* got 'forest'"):
+    with pytest.raises(
+        ConfigError, match=r"expected none, linear, towers, network, trees, or the class .* got 'forest'"
+    ):
         model_fit.learners("forest")
 
 

@@ -28,9 +28,12 @@ from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import products
+from tandemrank.policies import folding
 from tandemrank.policies.features import FeatureSource, FeatureValues
 from tandemrank.policies.memory import Listing, Memory, Retrieval, memory_from, no_memory
 from tandemrank.policies.scorers import Scorer
+
+Floats = NDArray[np.float64]
 
 # The best lists do not depend on it. Drawn by the log-odds alone, an item would be shown as often as it is relevant; the first
 # of these is taken by which drawn lists lose little of what the beliefs expect of the best ones.
@@ -40,6 +43,7 @@ DRAWN = 200, 100, 10, 8  # queries, items of each, places and draws that tell wh
 FLAT = np.pi / 8  # E sigmoid(N(mu, v)) = sigmoid(mu / sqrt(1 + pi v / 8)), nearly
 REMEMBERED = 20_000_000  # shown pairs that a stage remembers at most, those that say most; one takes 8 bytes
 SOME = 500  # queries that tell which items matter
+SCORED, FOLDED = 1_000_000, 1000  # pairs that f is asked about for the directions of a generator, and queries at once
 AVERAGE, BLOCK = 256, 16  # queries that the average is taken over, and how many at once
 LEAST = 1e-9  # of a chance, whose log-odds are taken
 
@@ -128,17 +132,25 @@ class Believed(Listing):
         return (self.sides[0], self.sides[1]) if len(self.sides) else None  # type: ignore[return-value]
 
     def forward(self, q: Tensor) -> Tensor:
+        return self.sharpness * self._with_list(self.before(q), q)
+
+    def before(self, q: Tensor) -> Tensor:
+        """The log-odds of all items, as if none had been shown.  Shapes: q [B] -> [B, D]."""
         s = self.queries[q] @ self.items.T
         if self.f is not None and not self.is_product:
             s = s + torch.from_numpy(self.f.matrix(q.numpy()).astype(np.float32))
-        return self.sharpness * self._with_list(s * self._flat(q, self.item_spread), q)
+        return s * self._flat(q, self.item_spread)
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
+        return self.sharpness * self._with_listed(self.before_at(q, items), q, items)
+
+    def before_at(self, q: Tensor, items: Tensor) -> Tensor:
+        """The same of some items.  Shapes: q [B]; items [B, M] -> [B, M]."""
         s = products.at(self.queries[q], self.items, items)
         if self.f is not None and not self.is_product:
             of_pairs = self.f.at(q[:, None].expand(items.shape).ravel().numpy(), items.ravel().numpy())
             s = s + torch.from_numpy(of_pairs.astype(np.float32)).view(items.shape)
-        return self.sharpness * self._with_listed(s * self._flat(q, self.item_spread[items]), q, items)
+        return s * self._flat(q, self.item_spread[items])
 
     def _flat(self, q: Tensor, v: Tensor) -> Tensor:
         """1 / sqrt(1 + pi / 8 (spread^2 + v_q v_d)), over that of the mean item: what is not known of items in general is no
@@ -400,10 +412,23 @@ def memory_of(beliefs: Beliefs) -> Memory:
 def generator_of(ranker: Believed, rank: int) -> Retrieval:
     """The generator nearest to a re-ranker, of so many dimensions, with what the re-ranker remembers as its lists.
 
+    A constant of each query changes no list of a product, so it is left out, of the lists too.
+    Shapes: queries [Q, rank], items [D, rank].
+    """
+    queries, items, constant = (_nearest_product if ranker.is_product else _nearest_to_scores)(ranker, rank)
+    memory = ranker.memory
+    scale = ranker.scale(torch.from_numpy(memory.query)).numpy()
+    value = ranker.sharpness * memory.value * scale - constant[memory.query]
+    return Retrieval(queries, items, replace(memory, value=value.astype(np.float32)))
+
+
+def _nearest_product(ranker: Believed, rank: int) -> tuple[Floats, Floats, Floats]:
+    """Of a re-ranker that is a product, its nearest one of few dimensions, and the constants of queries.
+
         X (Y - m)' C^(1/2) = U S V'   ->   queries U S^(1/2), items C^(-1/2) V S^(1/2), their first `rank` columns
 
-    with C how much an item matters: near the top of a list, where relevant items are. A constant of each query changes no list
-    of a product, so it is left out, of the lists too.  Shapes: queries [Q, rank], items [D, rank].
+    with C how much an item matters: near the top of a list, where relevant items are.
+    Shapes: -> [Q, rank], [D, rank], [Q].
     """
     X = ranker.queries.double().numpy()
     v = ranker.item_spread.double().numpy()
@@ -418,8 +443,24 @@ def generator_of(ranker: Believed, rank: int) -> Retrieval:
     U, S, Vt = np.linalg.svd(Rx @ Ry.T)
     n = min(rank, len(S))
     half = np.sqrt(S[:n])
-    queries, items = Qx @ U[:, :n] * half, (Qy @ Vt[:n].T) * half / root
-    memory = ranker.memory
-    scale = ranker.scale(torch.from_numpy(memory.query)).numpy()
-    value = ranker.sharpness * memory.value * scale - (X @ middle)[memory.query]
-    return Retrieval(queries, items, replace(memory, value=value.astype(np.float32)))
+    return Qx @ U[:, :n] * half, (Qy @ Vt[:n].T) * half / root, X @ middle
+
+
+def _nearest_to_scores(ranker: Believed, rank: int) -> tuple[Floats, Floats, Floats]:
+    """The same where f is no product: directions of the items by the scores of some queries, then vectors of all queries by the
+    scores of some items (`folding`)."""
+    Q, D = len(ranker.queries), ranker.D
+    q = folding.some(Q, max(SCORED // D, rank))
+    scores = ranker.sharpness * torch.cat([ranker.before(part) for part in torch.split(q, BLOCK)]).double()
+    matter = folding.matters(scores).mean(0)
+    root = matter.sqrt()
+    _, S, Vt = torch.linalg.svd((scores - (scores @ matter / matter.sum())[:, None]) * root, full_matrices=False)
+    items = Vt[:rank].T * S[:rank].sqrt() / root[:, None]
+    at = folding.some(D)
+    found = [
+        folding.nearest(ranker.sharpness * ranker.before_at(part, at.expand(len(part), -1)), items[at])
+        for part in torch.split(torch.arange(Q), FOLDED)
+    ]
+    queries, constant = (torch.cat(parts).double() for parts in zip(*found, strict=True))
+    balance = torch.sqrt(items.norm() / queries.norm().clamp_min(LEAST))
+    return (queries * balance).numpy(), (items / balance).numpy(), constant.numpy()

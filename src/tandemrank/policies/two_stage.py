@@ -166,9 +166,7 @@ class TwoStagePolicy:
         which are then known by their features.
         A list is shorter than K where fewer items are available to the query, and empty where none is.
         """
-        larger = extended(
-            self, query_features=query_features, item_features=item_features, pair_features=pair_features
-        )
+        larger = extended(self, query_features=query_features, item_features=item_features, pair_features=pair_features)
         if larger is not self:
             return larger.recommend(query_ids, exclude=exclude, sample=sample, seed=seed, unknown=unknown)
         known = self.vocabulary.query_ids
