@@ -9,6 +9,7 @@ import torch
 
 from independent import worlds
 from independent.worlds import World
+from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs import fitting, model_fit
 from tandemrank.beliefs.belief import Beliefs, Chosen
 from tandemrank.beliefs.choice import Choice
@@ -251,7 +252,7 @@ def test_to_a_query_of_which_nothing_is_known_an_item_is_as_its_mean_relevance()
     w, found = shop()
     scorer = ranker_of(found)
     mean = found.matrix(found.counts.rows)[:, :-1].mean(0)
-    unknown = scorer.strangers(None, 1)(torch.arange(1)).numpy()[0]
+    unknown = scorer.strangers(None, Vocabulary([0], range(scorer.D)))(torch.arange(1)).numpy()[0]
     flat = np.sqrt(1 + FLAT * (scorer.around**2 + scorer.nobody.spread[0] * scorer.item_spread.numpy()))
     log_odds = np.log(mean / (1 - mean)) / flat
     assert np.corrcoef(unknown, log_odds)[0, 1] == pytest.approx(1, abs=1e-6)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import believing
+from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.scorer import FLAT, generator_of
 from tandemrank.errors import PolicyError
 from tandemrank.policies.two_stage import TwoStagePolicy, extended, load
@@ -52,7 +53,7 @@ def test_a_model_that_is_no_product_is_added_at_the_pairs() -> None:
     assert torch.allclose(scorer(q), scorer.score(q, items), atol=1e-5)
     s = scorer.queries @ scorer.items.T + torch.from_numpy(other.matrix(q.numpy()).astype(np.float32))
     assert torch.allclose(scorer(q), scorer.sharpness * s * scorer._flat(q, scorer.item_spread), atol=1e-4)
-    new = scorer.strangers(believing.queries(3, first=50), 3)
+    new = scorer.strangers(believing.queries(3, first=50), Vocabulary([50, 51, 52], range(8)))
     assert new(torch.arange(3)).shape == (3, 8)
     assert not torch.allclose(new(torch.arange(3))[0], new(torch.arange(3))[1])
 
@@ -147,7 +148,7 @@ def test_features_that_are_not_known_are_refused() -> None:
     plain = believing.believed()
     plain.f = None
     with pytest.raises(PolicyError, match="leave them out"):
-        plain.strangers(believing.queries(2), 2)
+        plain.strangers(believing.queries(2), Vocabulary([8, 9], range(8)))
 
 
 def test_recommend_answers_who_has_features(tmp_path) -> None:

@@ -298,8 +298,16 @@ def fit(
         query_spread=spread.query,
         item_spread=spread.item,
         L=part.L,
-        notes=leaks(features, counts),
+        notes=(*leaks(features, counts), *_unused(model, chosen)),
     )
+
+
+def _unused(model: str | nn.Module | None, chosen: Chosen) -> tuple[str, ...]:
+    """That the model that was asked for is not used."""
+    if model in (None, "none") or chosen.model != "none":
+        return ()
+    name = model if isinstance(model, str) else type(model).__name__
+    return (f"The model of features {name} is not used: held-out pairs are not surely likelier with it.",)
 
 
 def _chosen(evidence: Evidence, seed: int, watch: Callable[[str], None] | None) -> Chosen:

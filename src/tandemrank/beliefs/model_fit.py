@@ -5,6 +5,7 @@ queries, and of items, that the log has not seen, say those that are held out al
 not hurt.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from tandemrank.beliefs.features import Floats32, PairNumbers, Side
 from tandemrank.beliefs.grades import Grades
 from tandemrank.beliefs.models import FeatureModel, InputModel, Linear, Network, Own, Towers, Trees, one_thread
+from tandemrank.errors import ConfigError
 
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
@@ -193,18 +195,20 @@ LEARNERS: dict[str, tuple[int, Learner]] = {
     "network, careful": (EPOCHS, _torch(Network, 2.0)),
     "trees": (ROUNDS, lambda a, b, n, seed: grow(a, b, epochs=n, seed=seed)),
 }
+KINDS = ("none", "linear", "towers", "network", "trees")  # by name
 WITHOUT = " without features"  # a kind that sees production's opinion and counts alone
 AGAIN = 2  # kinds that are tried without features, too: the best
 FEW = ("linear", "network")  # what is tried where the user has no features
 
 
 def own(module: nn.Module) -> dict[str, tuple[int, Learner]]:
-    """The user's own module as the only kind: every fit begins with its weights as they were given."""
-    start = {name: t.clone() for name, t in module.state_dict().items()}
+    """The user's own module as the only kind: every fit is of a copy, and begins with its weights as they were given."""
 
     def fit(lesson: Lesson, judge: Lesson | None, epochs: int, seed: int) -> Fit:
-        module.load_state_dict(start)
-        return descend(lesson, judge, Own(lesson.sizes, module), decay=0.15, epochs=epochs, seed=seed)
+        model = Own(lesson.sizes, copy.deepcopy(module))
+        if not any(p.requires_grad for p in model.parameters()):  # made elsewhere: it stays as it is
+            return Fit(model, 1, np.zeros(0) if judge is None else judge.gains(model(*judge.inputs()).double().numpy()))
+        return descend(lesson, judge, model, decay=0.15, epochs=epochs, seed=seed)
 
     return {"own": (EPOCHS, fit)}
 
@@ -213,7 +217,13 @@ def learners(wanted: str | nn.Module | None) -> dict[str, tuple[int, Learner]]:
     """What may be chosen: all that is installed, one kind by its name, or the user's own module; "none" is no model."""
     if isinstance(wanted, nn.Module):
         return own(wanted)
+    if wanted not in (None, *KINDS):
+        raise ConfigError(
+            f"model: expected {', '.join(KINDS)}, or the class of a module of your own (--plugin); got {str(wanted)[:60]!r}."
+        )
     installed = {k: v for k, v in LEARNERS.items() if k != "trees" or find_spec("lightgbm") is not None}
+    if wanted == "trees" and wanted not in installed:
+        raise ConfigError("model: trees need LightGBM. Install it: pip install 'tandemrank[trees]'.")
     return {k: v for k, v in installed.items() if wanted is None or k.split(",")[0] == wanted}
 
 

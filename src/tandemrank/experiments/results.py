@@ -236,6 +236,7 @@ class Evaluated:
     data: str
     policies: tuple[PolicyFigures, ...]
     differences: tuple[FigureDifference, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
