@@ -69,26 +69,25 @@ SELDOM = 0.1  # the quantile of how often items are shown that stands for one th
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
 
 
-def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: int) -> float:
+def half_life_of(
+    counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: int, model: FeatureModel | None = None
+) -> float:
     """How fast the log ages, in parts of it: the last part is the likeliest given what came before, older parts weighing less.
 
     Infinite where nothing ages: older parts must count surely less than all parts that weigh equally little, too, or the gain
-    is that of trusting the log less.  Shapes: X [pairs, 3].
+    is that of trusting the log less. `model`: f, the same for all ages.  Shapes: X [pairs, 3].
     """
     late = counts.weighted(np.append(np.zeros(counts.times - 1), 1.0))
     pairs, of_late = (c.query * c.D + c.item for c in (counts, late))
     judge = Part.of(late, chosen.grades, X[np.searchsorted(pairs, of_late)])
     age = np.arange(counts.times - 2, -1, -1)
-    model: list[FeatureModel | None] = []  # the same for all weights
 
     def value(weight: Floats) -> Floats:
         early = counts.weighted(np.append(weight, 0.0))
         of_early = early.query * early.D + early.item
         part = Part.of(early, chosen.grades, X[np.searchsorted(pairs, of_early)])
         start = started(part, chosen.level, given)
-        if not model:
-            model.append(begun(part, chosen, given, seed).model)
-        start = start if model[0] is None else start.with_model(part, model[0])
+        start = start if model is None else start.with_model(part, model)
         fitted = run(part, chosen, given, seed, start=start)
         s = fitted.space.s(late.query, late.item, fitted.x) + start.other(judge)
         place = np.minimum(np.searchsorted(of_early, of_late), len(of_early) - 1)
@@ -128,12 +127,12 @@ class Search:
         return found
 
     def _start(self, train: Part, chosen: Chosen) -> FirstStep:
-        key = chosen.grades.spread, chosen.level, chosen.model
+        key = chosen.grades.spread, chosen.level, chosen.f.words
         if key not in self.starts:
             start = started(train, chosen.level, self.given)
-            if chosen.model not in self.models:
-                self.models[chosen.model] = begun(train, chosen, self.given, self.seed).model
-            model = self.models[chosen.model]
+            if chosen.f.words not in self.models:
+                self.models[chosen.f.words] = begun(train, chosen, self.given, self.seed).model
+            model = self.models[chosen.f.words]
             self.starts[key] = start if model is None else start.with_model(train, model)
         return self.starts[key]
 
@@ -206,16 +205,16 @@ class Search:
 
     def with_model(self, chosen: Chosen) -> tuple[Chosen, JudgedPairs]:
         """With the kind of f, by pairs, queries and items that are held out; without, where none helps."""
-        without, kind = self.score(chosen), self._kind(chosen)
-        if kind.name == "none":
+        without, f = self.score(chosen), self._kinds(chosen)
+        if not f.names:
             return chosen, without
         # f was chosen without vectors: the whole belief must surely gain by it, too, of relevant pairs above all.
-        found, score = self._scored(replace(chosen, model=kind.name, epochs=kind.epochs, of_new=kind.of_new))
+        found, score = self._scored(replace(chosen, f=f))
         weight = sigmoid(without.s)
         gain = weight * (score.terms - without.terms)
         return (found, score) if surely(gain) and gain.sum() > LEAST * weight.mean() else (chosen, without)
 
-    def _kind(self, chosen: Chosen) -> model_fit.ModelChoice:
+    def _kinds(self, chosen: Chosen) -> model_fit.ModelChoice:
         part = Part.of(self.counts, chosen.grades, self.X)
         c = part.counts
         draws = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, np.arange(c.Q + c.D)))
@@ -304,7 +303,7 @@ def fit(
 
 def _unused(model: str | nn.Module | None, chosen: Chosen) -> tuple[str, ...]:
     """That the model that was asked for is not used."""
-    if model in (None, "none") or chosen.model != "none":
+    if model in (None, "none") or chosen.f.names:
         return ()
     name = model if isinstance(model, str) else type(model).__name__
     return (f"The model of features {name} is not used: held-out pairs are not surely likelier with it.",)
@@ -321,7 +320,8 @@ def _chosen(evidence: Evidence, seed: int, watch: Callable[[str], None] | None) 
     if held.any() and not held.all():
         chosen = search.best(fit_bit(counts))
         if counts.times > 1:
-            chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed))
+            model = search.models.get(chosen.f.words)
+            chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed, model))
     if watch is not None:
         for tried, value in search.tried:
             watch(f"{tried.words}: {value:.1f}")

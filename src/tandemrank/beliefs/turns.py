@@ -130,11 +130,10 @@ def started(part: Part, level: float, given: Given) -> FirstStep:
 def begun(part: Part, chosen: Chosen, given: Given, seed: int) -> FirstStep:
     """All that comes before the vectors, with the kind of f that was chosen."""
     start = started(part, chosen.level, given)
-    if chosen.model == "none":
+    if not chosen.f.names:
         return start
     lesson = lesson_of(part, start, chosen.level, given, seed)
-    kind = model_fit.ModelChoice(chosen.model, chosen.epochs, chosen.of_new)
-    return start.with_model(part, model_fit.train(kind, lesson, given.learners, seed))
+    return start.with_model(part, model_fit.train(chosen.f, lesson, given.learners, seed))
 
 
 def levelled(part: Part, level: float, given: Given) -> tuple[Levels, Space, Floats]:
