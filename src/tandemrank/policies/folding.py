@@ -12,6 +12,7 @@ from torch import Tensor
 RIDGE = 1e-4  # as a share of the mean square of the vectors
 SOME = 512  # items, or queries, that are enough
 LEAST = 0.1  # of what an item matters
+TINY = 1e-9  # so that there is always one answer
 
 
 def matters(scores: Tensor) -> Tensor:
@@ -25,13 +26,12 @@ def some(n: int, most: int = SOME) -> Tensor:
 
 
 @torch.no_grad()
-def nearest(scores: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """x and c of every row of scores.  Shapes: scores [B, M]; vectors [M, F] -> [B, F], [B]."""
-    s, Y = scores.double(), torch.cat([vectors.double(), torch.ones(len(vectors), 1, dtype=torch.float64)], 1)
-    m = matters(s)
-    weighted = m[:, None, :] * Y.T
-    G = weighted @ Y
-    ridge = torch.full((Y.shape[1],), RIDGE * float(Y[:, :-1].square().mean()) * len(Y), dtype=torch.float64)
-    ridge[-1] = 1e-9
-    found = torch.linalg.solve(G + ridge.diag(), (weighted @ s[:, :, None])[..., 0])
+def nearest(scores: Tensor, vectors: Tensor, *, constant: bool = True) -> tuple[Tensor, Tensor]:
+    """x and c of every row of scores; c = 0 without a constant.  Shapes: scores [B, M]; vectors [M, F] -> [B, F], [B]."""
+    s, one = scores.double(), torch.full((len(vectors), 1), float(constant), dtype=torch.float64)
+    Y = torch.cat([vectors.double(), one], 1)
+    weighted = matters(s)[:, None, :] * Y.T
+    ridge = torch.full((Y.shape[1],), RIDGE * float(vectors.square().mean()) * len(Y) + TINY, dtype=torch.float64)
+    ridge[-1] = TINY
+    found = torch.linalg.solve(weighted @ Y + ridge.diag(), (weighted @ s[:, :, None])[..., 0])
     return found[:, :-1].float(), found[:, -1].float()

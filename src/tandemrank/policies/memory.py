@@ -325,7 +325,7 @@ class Retrieval(Listing):
         # A constant of each query is in the re-ranker's scores, and not in ours.
         apart = (scores * scale - ours).mean(1, keepdim=True)
         theirs = new.score(q, new_items.expand(len(q), -1)) * scale - apart
-        return self._with_items(folding.nearest(theirs.T, self.queries[q])[0])
+        return self._with_items(folding.nearest(theirs.T, self.queries[q], constant=False)[0])
 
     def _for_queries(self, queries: Tensor) -> "Retrieval":
         return Retrieval(queries, self.items.detach(), no_memory(len(queries), self.D))

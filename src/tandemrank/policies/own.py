@@ -154,9 +154,9 @@ def _rows(rows: Tensor, own: pl.Series, known: pl.Series, wanted: pl.Series) -> 
 
     Shapes: rows [n, ...]; own [n]; wanted [m] -> [m, ...].
     """
-    place = torch.from_numpy(positions_of(own, wanted, "policy", missing="mark"))
-    place[~torch.from_numpy(plain_ids(wanted).is_in(plain_ids(known).implode()).to_numpy())] = -1
-    return torch.cat([rows, rows.mean(0, keepdim=True)])[place]
+    there = plain_ids(wanted).is_in(plain_ids(known).implode()).to_numpy()
+    place = np.where(there, positions_of(own, wanted, "policy", missing="mark"), -1)
+    return torch.cat([rows, rows.mean(0, keepdim=True)])[torch.from_numpy(place)]
 
 
 class Ranker(OwnModel):
