@@ -141,7 +141,10 @@ class Search:
 
         Beside f queries differ less, and single pairs too: with directions of the log what comes after f is chosen after it.
         """
-        graded, as_bit = [self._moved(*self._scored(Chosen.log(self._grades(FIRST))), FIRST_MOVES)], [self._scored(Chosen.log(bit))]
+        graded, as_bit = (
+            [self._moved(*self._scored(Chosen.log(self._grades(FIRST))), FIRST_MOVES)],
+            [self._scored(Chosen.log(bit))],
+        )
         if self.given.directions is not None:
             graded.append(self._scored(Chosen.given(graded[0][0].grades)))
             as_bit.append(self._scored(Chosen.given(bit)))
