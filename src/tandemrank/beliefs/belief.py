@@ -13,7 +13,7 @@ from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.model import Belief, RewardModel
-from tandemrank.beliefs.model_fit import ModelChoice
+from tandemrank.beliefs.model_fit import NO_MODEL, ModelChoice
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.beliefs.space import Space
@@ -28,7 +28,8 @@ class Chosen:
 
     `source` of the directions: the log, of so many dimensions (`rank`), or production. `total`: how much queries differ;
     `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items; `f`: its
-    kinds; `never`: what is taken off the log-odds of a pair that was never shown; `half_life` of what was seen, in parts of the log.
+    kinds; `never`: what is taken off the log-odds of a pair that was never shown; `half_life` of what was seen, in parts of
+    the log.
     """
 
     grades: Grades
@@ -39,7 +40,7 @@ class Chosen:
     steps: int
     slope: float = 0.0
     trust: float = 0.0
-    f: ModelChoice = ModelChoice()
+    f: ModelChoice = NO_MODEL
     never: float = 0.0
     half_life: float = np.inf
 

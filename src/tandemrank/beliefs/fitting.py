@@ -166,8 +166,8 @@ class Search:
         self, best: Chosen, score: JudgedPairs, moves: tuple[tuple[str, tuple[float, ...]], ...]
     ) -> tuple[Chosen, JudgedPairs]:
         """One constant after the other, in the first direction that helps."""
-        for name, steps in moves:
-            for step in steps:
+        for name, directions in moves:
+            for step in directions:
                 before = best
                 while (new := self._step(best, name, step)) is not None:
                     found = self.score(new)
@@ -224,7 +224,7 @@ class Search:
         apart = draws[: c.Q] < APART, draws[c.Q :] < APART
         train = part.only(~(self.held | apart[0][c.query] | apart[1][c.item]))
         if not len(train.counts.query):
-            return model_fit.ModelChoice()
+            return model_fit.NO_MODEL
         start = started(train, chosen.level, self.given)
         lesson = lesson_of(train, start, chosen.level, self.given, self.seed, apart)
         judge = judge_of(part, start, lesson, self.held, apart)

@@ -241,6 +241,9 @@ class ModelChoice:
         return PLUS.join(self.names) or "none"
 
 
+NO_MODEL = ModelChoice()
+
+
 def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> ModelChoice:
     """The kinds of f; none where none surely helps. The best kinds are tried without the user's columns, too.
 
@@ -269,7 +272,7 @@ def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]],
     gains = judge.gains(f)
     known, *of_new = (surely(gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
     if not known:
-        return ModelChoice()
+        return NO_MODEL
     return ModelChoice(members, tuple(tried[name].epochs for name in members), (of_new[0], of_new[1]))
 
 
