@@ -104,6 +104,8 @@ def test_f_is_the_mean_of_kinds_that_err_apart() -> None:
 
     among = {"one": learner(0.05 * good + off), "other": learner(0.05 * good - off), "apart": learner(-good)}
     assert sorted(choose(lesson, judge, among, 0).names) == ["one", "other"]
+    _, f = model_fit._mean(judge, {name: fit_(None, None, 0, 0).f for name, (_, fit_) in among.items()})
+    assert np.allclose(f, 0.05 * good)
     whole, _ = lessons()
     one, both = (
         train(ModelChoice(names, (2,) * len(names)), whole, model_fit.LEARNERS, 0)
