@@ -740,12 +740,6 @@ USAGE = {
     "serving with a token that is not there": ["serve", "POLICY", "--token-file", "nothing"],
     "serving to everybody without a token": ["serve", "POLICY", "--host", "0.0.0.0", "--port", "0"],
     "serving at a level of 1": ["serve", "POLICY", "--level", "1"],
-    "serving with a bucket and no log": ["serve", "POLICY", "--bucket", "memory://bucket/log"],
-    "serving with a bucket that is no URL": ["serve", "POLICY", "--log", "log", "--bucket", "bucket", "--port", "0"],
-    "serving with a bucket of nobody's protocol": [
-        *["serve", "POLICY", "--log", "log", "--bucket", "magic://bucket/log", "--port", "0"]
-    ],
-    "sealing with a bucket of nobody's protocol": ["seal", ".", "--policies", ".", "--bucket", "magic://bucket/log"],
     "validating a URL of nobody's protocol": ["validate", "magic://bucket/log"],
     "validating a URL with nothing there": ["validate", "memory://nothing/log"],
     "estimating by a URL with nothing there": ["estimate", "--logs", "memory://nothing/log", "--policy", "POLICY"],
@@ -757,11 +751,6 @@ USAGE = {
     "sealing nothing": ["seal", "nothing", "--policies", "."],
     "sealing a file": ["seal", "LOG", "--policies", "."],
     "serving under a strange name": ["serve", "POLICY", "--log", "log", "--replica", "a/b", "--port", "0"],
-    "serving by an unknown engine": ["serve", "POLICY", "--engine", "magic"],
-    "serving from no replicas": ["serve", "POLICY", "--engine", "ray", "--replicas", "0"],
-    "serving from several replicas of one name": ["serve", "POLICY", "--engine", "ray", "--replica", "a"],
-    "serving nothing from several replicas": ["serve", "nothing", "--engine", "ray"],
-    "serving from several replicas on any port": ["serve", "POLICY", "--engine", "ray", "--port", "0"],
     "sealing with a window in words": ["seal", ".", "--policies", ".", "--window", "long"],
     "replaying nothing": ["replay", "nothing", "--policies", "."],
     "replaying a log that was not served": ["replay", "LOG", "--policies", "."],
@@ -837,14 +826,6 @@ def usage_case(arguments: list[str]) -> Case:
 
 for what, arguments in USAGE.items():
     add(f"usage: {what}", usage_case(arguments))
-add(
-    "a bucket that is a file",
-    lambda good, folder: [
-        *["serve", good.path("policy"), "--log", "log", "--port", "0"],
-        *["--bucket", f"file://{good.path('log.parquet')}"],
-    ],
-    "it is a file",
-)
 
 
 # --- curves -------------------------------------------------------------------------------------------------------------

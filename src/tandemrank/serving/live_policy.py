@@ -140,21 +140,6 @@ class Scores:
     def _some(self, items: NDArray[np.integer]) -> Row:
         return self._stage.some(self._q, items)
 
-    def remembering(self) -> Row | single.Ranker:
-        """The same, where only some are given by one who asks the re-ranker about each item once."""
-        if self.s_r is not None:
-            return self.s_r
-        known = np.full(self.first.size, np.nan, np.float32)
-
-        def some(places: NDArray[np.integer]) -> Row:
-            missing = np.unique(places[np.isnan(known[places])])
-            if len(missing):
-                known[missing] = self._some(missing)
-            found: Row = known[places]
-            return found
-
-        return some
-
     def only(self, there: list[int]) -> "Scores":
         """Where only some items are available: the others are no candidates."""
         found = np.full(self.first.size, -np.inf, np.float32)
