@@ -29,7 +29,7 @@ def test_ndcg_of_a_run_and_of_a_policy_is_what_it_is_by_hand(tmp_path) -> None:
     scores = GivenScores(np.array([[100.0, 0.0], [0.0, 100.0]]))
     saved = TwoStagePolicy(scores, scores, 2, 2, ids)
     judged = written(tmp_path, "a.qrels", "7 0 30 2\n7 0 10 1\n7 0 99 1\n8 0 10 2\n9 0 10 2\nx 0 y 1\n")
-    found, left = judge_by_qrels({"run": run, "saved": saved}, judged, THETA)
+    found = judge_by_qrels({"run": run, "saved": saved}, judged, THETA)
     log3 = 1 / np.log2(3)
     ideal = 1 + 0.5 * log3
     # The run shows 30, 20 to 7 and 20 to 8; the policy 10, 20 to 7 and 20, 10 to 8. Grades over the highest, 2.
@@ -38,7 +38,7 @@ def test_ndcg_of_a_run_and_of_a_policy_is_what_it_is_by_hand(tmp_path) -> None:
     assert found.policies[0].utility.mean == pytest.approx((1 + 0) / 2, abs=1e-6)
     assert found.policies[1].utility.mean == pytest.approx((0.5 + 0.5) / 2, abs=1e-6)
     assert found.policies[1].recall_at_K2.mean == pytest.approx((1 / 3 + 1) / 2)
-    assert left == "2 of 4 judged queries are not known to every policy, and are left out"
+    assert found.notes == ("2 of 4 judged queries are not known to every policy, and are left out",)
     assert found.differences[0].mean == pytest.approx(found.policies[0].ndcg.mean - found.policies[1].ndcg.mean)
 
 

@@ -79,9 +79,9 @@ def switch_values(config: BaseModel) -> dict[str, Any]:
 
 def switch_help(model: type[BaseModel]) -> dict[str, str]:
     """What every switch means, by its name."""
-    deeper = [switch_help(config) for config in _inner(model).values()]
-    own = {name: field.description or "" for name, field in model.model_fields.items()}
-    return reduce(lambda found, more: more | found, deeper, own)
+    inner = _inner(model)
+    own = {name: field.description or "" for name, field in model.model_fields.items() if name not in inner}
+    return reduce(lambda found, config: switch_help(config) | found, inner.values(), own)
 
 
 def _inner(model: type[BaseModel]) -> dict[str, type[BaseModel]]:

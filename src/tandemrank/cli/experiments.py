@@ -7,6 +7,7 @@ import typer
 
 from tandemrank.cli.options import (
     ExperimentOptions,
+    FeatureTables,
     Json,
     Out,
     Plugin,
@@ -218,6 +219,7 @@ def simulate(
 @bundled
 def evaluate(
     switches: ExperimentOptions,
+    features: FeatureTables,
     policies: Annotated[
         list[Path],
         typer.Option(
@@ -257,13 +259,13 @@ def evaluate(
 
     experiment = switches.experiment()
     if qrels is not None:
-        if switches.data is not None or logs or sample_queries is not None:
-            raise ConfigError("--qrels is the truth: leave out --data, --logs and --sample-queries.")
+        if switches.data is not None or logs or sample_queries is not None or any(vars(features).values()):
+            raise ConfigError(
+                "--qrels is the truth: leave out --data, --logs, --sample-queries and tables of features."
+            )
         pairs = {str(path): _policy_at(path, experiment.learning.K) for path in policies}
         with working("evaluating"):
-            found, left = judge_by_qrels(pairs, qrels, experiment.learning.theta, samples=samples, seed=seed)
-        if left:
-            note(left)
+            found = judge_by_qrels(pairs, qrels, experiment.learning.theta, samples=samples, seed=seed)
         _show_evaluation(found, as_json)
         return
     with working("reading the truth"):
@@ -276,7 +278,15 @@ def evaluate(
         q = np.sort(np.random.default_rng(seed).choice(q, sample_queries, replace=False))
     with working("queries evaluated", len(pairs) * len(q)) as progress:
         found = judge(
-            pairs, task, experiment.learning.theta, q, samples=samples, seed=seed, clicked=clicked, progress=progress
+            pairs,
+            task,
+            experiment.learning.theta,
+            q,
+            samples=samples,
+            seed=seed,
+            clicked=clicked,
+            features=vars(features),
+            progress=progress,
         )
     _show_evaluation(found, as_json)
 
@@ -290,6 +300,8 @@ def _policy_at(path: Path, K: int, vocabulary: "Vocabulary | None" = None) -> "T
 
 
 def _show_evaluation(found: "Evaluated", as_json: bool) -> None:
+    for words in found.notes:
+        note(words)
     if as_json:
         print_json(found)
     else:

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tandemrank.cli.options import Curve, Engine, Json, Plugin, Seed, app, bundled, command_line, read_curve_option
+from tandemrank.cli.options import (
+    Curve,
+    Engine,
+    FeatureTables,
+    Json,
+    Plugin,
+    Seed,
+    app,
+    bundled,
+    command_line,
+    read_curve_option,
+)
 from tandemrank.cli.progress import load_first, working
 from tandemrank.cli.shadows import Shadows, differences, print_differences, print_systems, shadows_of
 from tandemrank.cli.terminal import print_json, print_summary, show
@@ -21,6 +32,7 @@ if TYPE_CHECKING:
     from tandemrank.policies.two_stage import TwoStagePolicy
 
 
+NO_FEATURES = FeatureTables()
 Policy = Annotated[Path | None, typer.Option(help="Saved policy to value.")]
 Scores = Annotated[
     Path | None,
@@ -131,6 +143,7 @@ class LogOptions:
 def estimate(
     asked: QuestionOptions,
     log: LogOptions,
+    features: FeatureTables,
     policy: Policy = None,
     scores: Scores = None,
     shadow: Shadows = None,
@@ -182,7 +195,7 @@ def estimate(
             values = dict(zip(sides, estimate_all(list(sides.values()), log.logs, question), strict=True))
         print_systems(values, as_json)
         return
-    side = policy_of(policy, scores, log)
+    side = policy_of(policy, scores, log, features)
     if list_reward is not None:
         _print_list_value(side, lists, list_reward, log, question, as_json)
         return
@@ -200,6 +213,7 @@ def estimate(
 def compare(
     asked: QuestionOptions,
     log: LogOptions,
+    features: FeatureTables,
     policy: Policy = None,
     scores: Scores = None,
     shadow: Shadows = None,
@@ -220,7 +234,7 @@ def compare(
         with working("reading the log and comparing"):
             print_differences(*differences(shadows_of(shadow, policy, scores), against, log.logs, question), as_json)
         return
-    new, old = policy_of(policy, scores, log), other_side(against, log)
+    new, old = policy_of(policy, scores, log, features), other_side(against, log, features)
     with working("reading the log and comparing"):
         found = compared(new, old, log.logs, question)
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
@@ -247,8 +261,10 @@ def _print_list_value(
     print_summary(found, as_json)
 
 
-def policy_of(policy: Path | None, scores: Path | None, log: LogOptions) -> "TwoStagePolicy":
-    """The policy that is asked about."""
+def policy_of(
+    policy: Path | None, scores: Path | None, log: LogOptions, features: FeatureTables = NO_FEATURES
+) -> "TwoStagePolicy":
+    """The policy that is asked about; a saved one answers for what it has not seen by features."""
     from tandemrank.policies import outside, two_stage
 
     if (policy is None) == (scores is None):
@@ -256,11 +272,11 @@ def policy_of(policy: Path | None, scores: Path | None, log: LogOptions) -> "Two
             "give a policy by --policy, a saved one, or by --scores, Parquet of scores or a run; one of them."
         )
     if policy is not None:
-        return two_stage.load(policy)
+        return features.extended(two_stage.load(policy))
     return outside.policy_from_file(cast(Path, scores), log.candidates, log.places)
 
 
-def other_side(against: str, log: LogOptions) -> "Side":
+def other_side(against: str, log: LogOptions, features: FeatureTables = NO_FEATURES) -> "Side":
     """The other side: production, a saved policy, or any system by its scores."""
     from tandemrank.offpolicy.values import PRODUCTION
 
@@ -271,7 +287,7 @@ def other_side(against: str, log: LogOptions) -> "Side":
         raise ConfigError(
             f"--against takes production, a saved policy, Parquet of scores or a run; nothing is at {against}."
         )
-    return policy_of(path, None, log) if os.path.isdir(path) else policy_of(None, path, log)
+    return policy_of(path, None, log, features) if os.path.isdir(path) else policy_of(None, path, log)
 
 
 @app.command()

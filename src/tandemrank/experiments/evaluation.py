@@ -5,7 +5,7 @@
 Every figure is kept per query, so two policies are compared by their paired differences.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,17 +16,19 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from tandemrank._base.arguments import checked, matrix
-from tandemrank._base.ids import checked_positions, same_ids
+from tandemrank._base.ids import Vocabulary, checked_positions, plain_ids, positions_of, same_ids
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.clicks import simulation
 from tandemrank.clicks.models import check_examination
-from tandemrank.errors import ConfigError, DataError
+from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
 from tandemrank.gradients import _bridge, lazy_race
 from tandemrank.policies import candidates
+from tandemrank.policies import features as tables
+from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import Scorer
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.two_stage import TwoStagePolicy, extended
 
 Floats = NDArray[np.float64]
 
@@ -178,7 +180,7 @@ def _figures(
     everything = candidates.is_one_stage(policy) and R.shape[1] == D
     recall = np.ones(len(q)) if everything else _recall(candidates.top(policy, q), R)
     is_known, is_whole = np.diff(R.indptr) > 0, policy.ranker.scores_everything
-    new = None if clicked is None else policy.most_likely(q, exclude=clicked)
+    new = None if clicked is None else policy.most_likely(q, exclude=clicked[:, :D])
     return {
         "ndcg": ndcg(policy.most_likely(q), q, relevance),
         "ndcg_new": unknown if new is None else ndcg_of_new(new, q, relevance, clicked),
@@ -203,29 +205,37 @@ def judge(
     samples: int = 20,
     seed: int = 0,
     clicked: csr_matrix | None = None,
+    features: Mapping[str, FeatureSource | None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluated:
     """Policies by their names, on the truth: the figures of each, and the first less each other one, paired by query.
 
-    `progress` hears how many queries are done, those of all policies added up.
+    `features`: `query_features`, `item_features` and `pair_features`, as of `recommend`, which answer for what a policy has
+    not seen. `progress` hears how many queries are done, those of all policies added up.
     Shapes: theta [K]; q [n], the queries that count; clicked [Q, D].
     """
     found: dict[str, Evaluation] = {}
-    for name, policy in policies.items():
-        if not same_ids(policy.vocabulary, task.vocabulary):
-            raise ConfigError(
-                f"{name} was made for other users or items than {task.name} has. Give its own data; a pair that was "
-                "trained without --start knows those of its log only."
-            )
+    notes: list[str] = []
+    for name, given in policies.items():
+        policy, said = answering(given, task, features or {}, name)
+        notes += said
+        places = _Places.of(policy.vocabulary, task.vocabulary)
         before = len(found) * np.size(q)
         tell = None if progress is None else lambda n, before=before: progress(before + n)
         found[name] = evaluate(
-            policy, task.relevance, theta, q, samples=samples, seed=seed, clicked=clicked, progress=tell
+            policy,
+            places.matrix(task.relevance),
+            theta,
+            places.query[np.asarray(q)],
+            samples=samples,
+            seed=seed,
+            clicked=None if clicked is None else places.matrix(clicked),
+            progress=tell,
         )
-    return paired(task.name, found)
+    return paired(task.name, found, notes)
 
 
-def paired(data: str, found: Mapping[str, Evaluation]) -> Evaluated:
+def paired(data: str, found: Mapping[str, Evaluation], notes: Sequence[str] = ()) -> Evaluated:
     """The figures of each policy on the same queries, and the first less each other one, query by query."""
     first, *others = found
     figures = {name: one.figures() for name, one in found.items()}
@@ -241,7 +251,83 @@ def paired(data: str, found: Mapping[str, Evaluation]) -> Evaluated:
             for figure in COMPARED
             if figures[first].of(figure).n
         ),
+        notes=tuple(notes),
     )  # fmt: skip
+
+
+def answering(
+    policy: TwoStagePolicy, task: Task, features: Mapping[str, FeatureSource | None], name: str
+) -> tuple[TwoStagePolicy, list[str]]:
+    """The policy with an answer for all queries of the truth: by their features, else as the average query, as `serve` gives.
+    Items that it does not know, by features or otherwise, are never shown. And what is not known, in words."""
+    ids = task.vocabulary
+    if same_ids(policy.vocabulary, ids):
+        return policy, []
+    if all(source is None for source in features.values()):
+        raise ConfigError(
+            f"{name} was made for other users or items than {task.name} has. Give its own data, or the features of what it has "
+            "not seen (--query-features, --item-features); a pair that was trained without --start knows those of its log only."
+        )
+    own = policy.vocabulary
+    new_queries = (positions_of(own.query_ids, ids.query_ids, "query", missing="mark", owner=name) < 0).sum()
+    new_items = (positions_of(own.item_ids, ids.item_ids, "item", missing="mark", owner=name) < 0).sum()
+    if new_items == len(ids.item_ids):
+        raise ConfigError(f"{name} was made for other items than {task.name} has. Give its own data.")
+    policy = extended(policy, **{table: _rows_of(source, table, ids) for table, source in features.items()})
+    left = positions_of(policy.vocabulary.query_ids, ids.query_ids, "query", missing="mark") < 0
+    if left.any():
+        try:
+            policy = policy.with_queries(plain_ids(ids.query_ids).filter(left))
+        except PolicyError as error:
+            raise ConfigError(
+                f"{name} was made for other users than {task.name} has ({int(left.sum()):,} of {len(left):,}), and {error}"
+            ) from error
+    words = []
+    if new_queries:
+        words.append(f"{new_queries:,} queries (answered by their features, else as the average query)")
+    if new_items:
+        words.append(f"{new_items:,} items (known by their features, else never shown)")
+    return policy, [f"{name} has not seen {' and '.join(words)}."] if words else []
+
+
+def _rows_of(source: FeatureSource | None, table: str, ids: Vocabulary) -> FeatureSource | None:
+    """The rows of a table of features for the ids of the truth; those of pairs as they are."""
+    if source is None or table == "pair_features":
+        return source
+    side = table.removesuffix("_features")
+    frame, known = tables.read(source, f"{side}_id"), plain_ids(getattr(ids, f"{side}_ids"))
+    if frame[f"{side}_id"].dtype != known.dtype:
+        raise DataError(
+            f"column {side}_id: expected ids of {known.dtype}, as {side}s of the ratings; got {frame[f'{side}_id'].dtype}. "
+            "Convert them."
+        )
+    found = frame.filter(frame[f"{side}_id"].is_in(known.implode()))
+    return found if len(found) else None
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the queries and items of the truth are in a policy; items that it does not know come after its own.
+
+    Shapes: query [Q]; item [D]; shape: of a matrix in the policy's places.
+    """
+
+    query: NDArray[np.int64]
+    item: NDArray[np.int64]
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, policy: Vocabulary, truth: Vocabulary) -> "_Places":
+        query = positions_of(policy.query_ids, truth.query_ids, "query")
+        item = positions_of(policy.item_ids, truth.item_ids, "item", missing="mark")
+        unknown, D = item < 0, len(policy.item_ids)
+        item = np.where(unknown, D - 1 + np.cumsum(unknown), item)
+        return cls(query, item, (len(policy.query_ids), D + int(unknown.sum())))
+
+    def matrix(self, values: csr_matrix) -> csr_matrix:
+        """A matrix of the truth in the policy's places."""
+        found = values.tocoo()
+        return csr_matrix((found.data, (self.query[found.row], self.item[found.col])), shape=self.shape)
 
 
 COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility")

@@ -23,8 +23,8 @@ def judge_by_qrels(
     *,
     samples: int = 20,
     seed: int = 0,
-) -> tuple[Evaluated, str | None]:
-    """Policies by a file of judgements, on the queries that all of them know; and how many queries that leaves out, in words.
+) -> Evaluated:
+    """Policies by a file of judgements, on the queries that all of them know; its notes say how many that leaves out.
 
     Relevant items that a policy does not know count in the best possible list: it cannot show them.  Shapes: theta [K].
     """
@@ -46,7 +46,7 @@ def judge_by_qrels(
         relevance = relevance_of(rows, policy.vocabulary, float(found))
         figures[name] = evaluate(policy, relevance, theta, q, samples=samples, seed=seed)
     left = f"{int((~known).sum()):,} of {len(judged):,} judged queries are not known to every policy, and are left out"
-    return paired(Path(path).name, figures), None if known.all() else left
+    return paired(Path(path).name, figures, () if known.all() else [left])
 
 
 def relevance_of(rows: pl.DataFrame, vocabulary: Vocabulary, highest: float) -> csr_matrix:

@@ -215,6 +215,7 @@ class Evaluated:
     data: str
     policies: tuple[PolicyFigures, ...]
     differences: tuple[FigureDifference, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

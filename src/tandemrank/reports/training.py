@@ -215,6 +215,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
     sections = [
         page.methods_of(methods),
         Section(title="What it is worth", sentences=sentences(learned)),
+        Section(title="Features", sentences=learned.notes),
         worth,
         Section(title="Drawn lists or the most likely ones", sentences=deployment(learned)),
         Section(title="For whom", sentences=_frequencies(learned)),
