@@ -777,6 +777,17 @@ USAGE = {
     "comparing a shadow list with itself": ["compare", "--logs", "LOG", "--shadow", "a=items", "--against", "a"],
     "comparing a shadow list with nothing": ["compare", "--logs", "LOG", "--shadow", "a=items", "--against", "b"],
     "deciding about a shadow list that is a log": ["decide", "--logs", "LOG", "--shadow", "a=RATINGS"],
+    "learning a reward that is not there": ["learn", "--logs", "LOG", "--out", "out", "--reward", "nothing"],
+    "learning a reward by training": ["learn", "--logs", "LOG", "--out", "out", "--reward", "x", "--method", "joint"],
+    "valuing by a reward that is not there": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--reward", "nothing"],
+    "valuing by a reward that is no number": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--reward", "items"],
+    "valuing by a reward of lists that is not there": [
+        *["estimate", "--logs", "LOG", "--policy", "POLICY", "--list-reward", "nothing"]
+    ],
+    "deciding with a guardrail that is not there": [
+        *["decide", "--logs", "LOG", "--policy", "POLICY", "--guardrail", "nothing", "--propensity", "frequency"]
+    ],
+    "deciding with a guardrail in words": ["decide", "--logs", "LOG", "--policy", "POLICY", "--guardrail", "x=much"],
     "judging nothing": ["judge", "--out", "out.qrels"],
     "judging ratings": ["judge", "RATINGS", "--out", "out.qrels"],
     "judging into an unknown format": ["judge", "LOG", "--out", "out.xml"],

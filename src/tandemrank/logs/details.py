@@ -20,7 +20,7 @@ from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.checks import examine
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import FlatImpressions
-from tandemrank.logs.schema import LISTED, MOST_RANKS, is_long
+from tandemrank.logs.schema import LISTED, LONG, MOST_RANKS, WIDE, is_long
 from tandemrank.logs.sources import Batch, Source, batches, describe
 from tandemrank.logs.sums import MIXED, Tally, clicks_beside, pack
 
@@ -97,6 +97,10 @@ def read_details(
     names = [one.name for one in shadows]
     if len(set(names)) < len(names):
         raise ConfigError(f"expected every shadow list once; got {max(names, key=names.count)!r} twice.")
+    if reward in (*WIDE, *LONG) and reward not in ("value", "values"):
+        raise ConfigError(
+            f"a reward is a column of its own, what clicked items were worth; got {reward!r}. Name another."
+        )
     made = _Maker(tuple(shadows), reward, vocabulary, chosen)
     for piece in batches(source, also=made.also):
         made.add(piece)
