@@ -86,7 +86,7 @@ def half_life_of(
         early = counts.weighted(np.append(weight, 0.0))
         of_early = early.query * early.D + early.item
         part = Part.of(early, chosen.grades, X[np.searchsorted(pairs, of_early)])
-        start = started(part, chosen.level, given)
+        start = started(part, chosen, given)
         start = start if model is None else start.with_model(part, model)
         fitted = run(part, chosen, given, seed, start=start)
         s = fitted.space.s(late.query, late.item, fitted.x) + start.other(judge)
@@ -115,7 +115,7 @@ class Search:
         self.counts, self.X, self.held, self.given, self.seed = counts, X, held, given, seed
         self.rate = float(counts.C.sum() + 0.5) / float(counts.E.sum() + 1)
         self.parts = [(counts.only(kept), X[kept]) for kept in (~held, held)]
-        self.starts: dict[tuple[float, float, str], FirstStep] = {}  # by spread, level and kind of f
+        self.starts: dict[tuple[float, float, bool, str], FirstStep] = {}  # by spread, level, features and kind of f
         self.models: dict[str, FeatureModel | None] = {}  # of the first spread and level: others need it no other
         self.tried: list[tuple[Chosen, float]] = []
 
@@ -127,9 +127,9 @@ class Search:
         return found
 
     def _start(self, train: Part, chosen: Chosen) -> FirstStep:
-        key = chosen.grades.spread, chosen.level, chosen.f.words
+        key = chosen.grades.spread, chosen.level, chosen.item_features, chosen.f.words
         if key not in self.starts:
-            start = started(train, chosen.level, self.given)
+            start = started(train, chosen, self.given)
             if chosen.f.words not in self.models:
                 self.models[chosen.f.words] = begun(train, chosen, self.given, self.seed).model
             model = self.models[chosen.f.words]
@@ -152,6 +152,10 @@ class Search:
         # Where little can be told, a bit may call all that was shown equally relevant, and nothing is left of their order.
         if surely(other[1].terms - score.terms):
             best, score = other
+        if self.given.item.numbers.shape[1]:
+            found = self._scored(replace(best, item_features=True))
+            if surely(found[1].terms - score.terms):
+                best, score = found
         if best.source == "production":
             return self.with_model(self._moved_surely(best, score))[0]
         return self._moved(*self.with_model(best), LOG_MOVES)[0]
@@ -225,8 +229,8 @@ class Search:
         train = part.only(~(self.held | apart[0][c.query] | apart[1][c.item]))
         if not len(train.counts.query):
             return model_fit.NO_MODEL
-        start = started(train, chosen.level, self.given)
-        lesson = lesson_of(train, start, chosen.level, self.given, self.seed, apart)
+        start = started(train, chosen, self.given)
+        lesson = lesson_of(train, start, chosen, self.given, self.seed, apart)
         judge = judge_of(part, start, lesson, self.held, apart)
         return model_fit.choose(lesson, judge, self.given.learners, self.seed)
 
@@ -368,7 +372,7 @@ def _given(
     learners: dict[str, tuple[int, model_fit.Learner]],
 ) -> Given:
     query, item = features.encoded(counts.Q, counts.D)
-    design = np.column_stack([np.ones(counts.D), _shown(counts), item.numbers])
+    design = np.column_stack([np.ones(counts.D), _shown(counts)])
     given = Given(
         query=query,
         item=item,
@@ -377,7 +381,6 @@ def _given(
         seen=(choice.places > 0, np.bincount(counts.item, minlength=counts.D) > 0),
         learners=learners,
         design=design,
-        rising=np.arange(design.shape[1]) == 1,  # what production shows more often is not held to be worse
     )
     if production is None:
         return given
@@ -391,8 +394,7 @@ def _given(
         return given
     directions, score = found
     more = [score, np.log(np.maximum(score, 0.02 * score.max()))] if score.max() > 0 else [score]
-    design, rising = np.column_stack([design, *more]), np.append(given.rising, np.ones(len(more), np.bool_))
-    return replace(given, design=design, rising=rising, directions=directions)
+    return replace(given, design=np.column_stack([design, *more]), directions=directions)
 
 
 def _held_out(counts: Counts) -> Floats:
