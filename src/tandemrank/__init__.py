@@ -1,9 +1,9 @@
 """TandemRank: learn and judge both stages of a ranking system, the candidate generator and the re-ranker, from click logs.
 
-    validate(log)           is it fit, and what can it answer?      examine(log)             how much do users look at each rank?
-    estimate(policy, log)   what would a policy be worth, live?     compare(new, old, log)   and against another, or production?
-    learn(log)              both stages from the clicks             decide(policies, log)    ship, canary or do not, and why
-    load(folder)            a saved policy                          evaluate(policy, relevance, theta)   its true worth, if known
+    validate(log)          is it fit, and what can it answer?    examine(log)             how much do users look at each rank?
+    estimate(policy, log)  what would a policy be worth, live?   compare(new, old, log)   and against another, or production?
+    learn(log)             both stages from the clicks           decide(policies, log)    ship, canary or do not, and why
+    load(folder)           a saved policy                        evaluate(policy, relevance, theta)   its worth by the truth
 
 The names below are the public API. Each is imported when it is first used, so `import tandemrank` itself is instant; the
 packages are described in docs/design.md, the symbols in docs/notation.md.

@@ -4,9 +4,9 @@
 
 E_g is the exposure that the log gave to the pairs of a group g, F_g what the fitted policy would have given them: summed over
 all pairs of the same queries, or, where items are many, over lists that are drawn from it. A group has pairs of similar fitted
-propensity that the policy to be valued exposes alike. So what the model of the logger gets wrong (a two-stage production is seen
-as one-stage: what its generator hardly ever finds seems likelier than it was) cannot add up where this pair has its weights.
-Clicks are not looked at.
+propensity that the policy to be valued exposes alike. So what the model of the logger gets wrong (a two-stage production is
+seen as one-stage: what its generator hardly ever finds seems likelier than it was) cannot add up where this policy has its
+weights. Clicks are not looked at.
 
 A click tells more than that a pair was shown. Where the live system knew what a query likes and the fit does not, clicked pairs
 were exposed more than others of their group, and divide by too little. How often *other* impressions of the query showed a pair
@@ -90,7 +90,14 @@ def _all_pairs(log: Feedback, queries: NDArray[np.int64]) -> Feedback:
     impressions = np.zeros(log.Q)
     impressions[queries] = 1.0
     return Feedback(
-        log.vocabulary, query, item, np.zeros(rows, np.int16), np.ones(rows), np.zeros(rows), None, impressions
+        vocabulary=log.vocabulary,
+        query=query,
+        item=item,
+        rank=np.zeros(rows, np.int16),
+        shown=np.ones(rows),
+        clicks=np.zeros(rows),
+        logged=None,
+        impressions=impressions,
     )
 
 

@@ -73,7 +73,9 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
     pair = np.cumsum((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) - 1
     all_weight, all_exposure = float(we.sum()), float((n * exposure.total).sum())
     if all_exposure <= 0:
-        raise PolicyError("the policy shows nothing to any query of the log. Check that its scores are of these queries.")
+        raise PolicyError(
+            "the policy shows nothing to any query of the log. Check that its scores are of these queries."
+        )
     balance = Estimate(np.bincount(log.query, we, log.Q).astype(np.float64), n * exposure.total)
     unsupported = max(0.0, 1 - float((n * exposure.supported).sum()) / all_exposure)
     shuffled = max(0.0, 1 - float((n * exposure.total * exposure.random).sum()) / all_exposure)
@@ -123,7 +125,7 @@ class Identified:
 
 
 def identified(ips: Estimate, exposure: Exposure, log: Feedback, *, value: float) -> Identified:
-    """The range of a policy's value, by its IPS estimate, the exposure that the log never showed, and the value that is given."""
+    """The range of a policy's value, by its IPS estimate, the exposure that the log never showed, and the given value."""
     n = log.impressions.astype(np.float64)
     missing = n * np.maximum(exposure.total - exposure.supported, 0.0)
     best = Estimate(ips.numerator + missing, ips.denominator)

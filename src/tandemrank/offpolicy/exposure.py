@@ -53,8 +53,8 @@ def exposure_on(
 
     Of most likely lists they are theta_k at rank k, exactly; `drawn`, that of the policy that draws its lists, has the same
     candidates in random order, and spares their race where items are many. Few queries get more samples, since their noise does
-    not average out. Items that only the log knows have no exposure; items that only the policy knows have no support. `progress`
-    hears how many of how many queries are done.  Shapes: theta [K].
+    not average out. Items that only the log knows have no exposure; items that only the policy knows have no support.
+    `progress` hears how many of how many queries are done.  Shapes: theta [K].
     """
     policy = pair.policy if isinstance(pair, MostLikely) else pair
     logged = np.flatnonzero(log.impressions)
@@ -94,7 +94,7 @@ def exposure_on(
         direct[part] = found.direct
         if progress:
             progress(first + len(part), len(logged))
-    if policy.K2 >= len(there):
+    if len(there) <= policy.K2:
         random[:] = 1.0  # one stage: nothing is lost at a generator that passes everything on
     return Exposure(
         rho=rho,
@@ -116,7 +116,7 @@ def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> in
 
 @dataclass(frozen=True)
 class _BatchExposure:
-    """Of a batch: exposures of logged pairs, by the policy and with its candidates in random order, and the sums over all items.
+    """Of a batch: exposures of logged pairs, by the policy and with its candidates in random order, and sums over all items.
 
     `error`: the standard error of rho.  Shapes: rho, error, shuffled [n]; total, shuffled_total, direct [B].
     """

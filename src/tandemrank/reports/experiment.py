@@ -47,8 +47,8 @@ BRIEF: tuple[Figure, ...] = (
 ABOUT_MEASURES = (
     "NDCG is that of the most likely list; new items: of those the user has not clicked; expected: over lists drawn from the "
     "policy. Recall@K2: the relevant items among the candidates. Clicks: expected per list. Alone: NDCG of what a stage would "
-    "show without the other. Seconds: of one training; the first on a machine also compiles its kernels, which are kept on disk "
-    "from then on. In brackets the 95% interval."
+    "show without the other. Seconds: of one training; the first on a machine also compiles its kernels, which are kept "
+    "on disk. In brackets the 95% interval."
 )
 FULL_INFORMATION = (
     " Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a policy "

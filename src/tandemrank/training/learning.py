@@ -403,7 +403,14 @@ def value(
     plan: LearningPlan, parts: Parts, data: TrainingData, trained: dict[Method, Trained], choice: MethodChoice | None
 ) -> Learned:
     """What every policy is worth on the part that nothing before has seen, beside production."""
-    found = valuing.Valuer(plan.config, parts, data, plan.logging_policy, plan.seed, plan.listener.stage).all(trained)
+    found = valuing.Valuer(
+        config=plan.config,
+        parts=parts,
+        data=data,
+        logging_policy=plan.logging_policy,
+        seed=plan.seed,
+        tell=plan.listener.stage,
+    ).all(trained)
     name = fingerprint(parts.all())
     kept = {method for method, gate in found.gates.items() if gate.kept_production}
     named = {
