@@ -148,4 +148,4 @@ def seal(
         found = sealer.seal(everything=everything)
     if not found and not as_json:
         show("no journal is complete; --everything takes those that could still get clicks")
-    print_summary({"segments": [{**vars(one), "path": str(one.path)} for one in found]}, as_json)
+    print_summary({"segments": [{**vars(one), "path": one.path and str(one.path)} for one in found]}, as_json)

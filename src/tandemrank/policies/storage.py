@@ -6,7 +6,6 @@ A folder is taken as it is or refused: every value is checked before it is used,
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +68,6 @@ def save(policy: Saved, path: str | Path) -> Path:
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
-        shutil.copymode(folder / "config.json", folder / "weights.safetensors")  # safetensors lets nobody else read it
         _vocabulary_frame(policy.vocabulary).write_parquet(folder / "vocabulary.parquet")
     return Path(path)
 
