@@ -29,6 +29,7 @@ _HOME = {
     # a pair and what it is made of
     "Generator": "policies.own",
     "GivenScores": "policies.scorers",
+    "Hybrid": "policies.hybrid",
     "MatrixFactorisation": "policies.scorers",
     "Ranker": "policies.own",
     "Server": "serving.engine",
@@ -95,6 +96,7 @@ if TYPE_CHECKING:
     from tandemrank.offpolicy.valuation import compare as compare
     from tandemrank.offpolicy.valuation import estimate as estimate
     from tandemrank.offpolicy.values import Value as Value
+    from tandemrank.policies.hybrid import Hybrid as Hybrid
     from tandemrank.policies.own import Generator as Generator
     from tandemrank.policies.own import Ranker as Ranker
     from tandemrank.policies.own import buffer as buffer
