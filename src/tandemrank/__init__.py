@@ -21,6 +21,7 @@ _HOME = {
     "compare": "offpolicy.valuation",
     "decide": "decisions.decision",
     "estimate": "offpolicy.valuation",
+    "estimate_candidates": "offpolicy.how_many",
     "evaluate": "experiments.evaluation",
     "examine": "clicks.examination",
     "learn": "training.learning",
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from tandemrank.logs.validation import Validation as Validation
     from tandemrank.logs.validation import validate as validate
     from tandemrank.offpolicy.comparison import Comparison as Comparison
+    from tandemrank.offpolicy.how_many import estimate_candidates as estimate_candidates
     from tandemrank.offpolicy.valuation import compare as compare
     from tandemrank.offpolicy.valuation import estimate as estimate
     from tandemrank.offpolicy.values import Value as Value
