@@ -4,7 +4,7 @@
     z_j(q, d)   = (s_j(q, d) - min_d s_j) / (max_d s_j - min_d s_j)   over what retriever j found for q, 0 elsewhere
 
 So weights are shares and z is the min-max normalisation, as search engines have them. What no retriever found is not available.
-Training moves a and A, a few numbers; `policies.export` writes them for the engine that serves them.
+Training moves a and A, a few numbers; `serving.export` writes them for the engine that serves them.
 """
 
 from collections.abc import Mapping
