@@ -220,11 +220,8 @@ def answer(now: Traffic, arm: int, asked: Impression) -> tuple[tuple[Id, ...], t
 
 def _list_of(live: LivePolicy, asked: Impression, key: int) -> tuple[Id, ...]:
     """The list of one policy: a function of the policy, what was asked and the key."""
-    scores, items, how = (
-        live.scores(asked.query_id, asked.features, asked.available),
-        live.items,
-        drawing.parse(asked.strategy),
-    )
+    how, items = drawing.parse(asked.strategy), live.items
+    scores = live.raised(how.raised).scores(asked.query_id, asked.features, asked.available)
     found = how.draw(scores.first, scores.ranker, live.K2, live.K, key, edge=scores.edge)[: asked.places].tolist()
     return tuple([items[d] for d in found if d >= 0])
 
@@ -289,6 +286,7 @@ def explained(
     live: LivePolicy, query: Id | None, features: FeatureValues | None, how: Exploration, theta: Sequence[float]
 ) -> Explained:
     """What a policy makes of a query."""
+    live = live.raised(how.raised)
     scores = live.scores(query, features)
     s_c, s_r = scores.s_c, scores.remembering()
     place = {int(d): k + 1 for k, d in enumerate(BEST.draw(s_c, s_r, live.K2, live.K, 0)) if d >= 0}
