@@ -4,11 +4,13 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
 import believing
 import enumeration
+from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.exploring import exploring
 from tandemrank.beliefs.scorer import raised
 from tandemrank.policies import candidates
@@ -110,9 +112,11 @@ def test_doubts_are_saved_and_strangers_are_explored_too(tmp_path) -> None:
     again = load(plain.save(tmp_path / "policy"))
     assert torch.equal(again.ranker.doubt, plain.ranker.doubt)
     upper = exploring(plain, C).ranker
-    for made in (upper.strangers(believing.queries(2, first=50), 2), upper.more_items(believing.items(2, first=50))):
+    new = Vocabulary(pl.Series([50, 51]), plain.vocabulary.item_ids)
+    strangers = upper.strangers(believing.queries(2, first=50), new)
+    more = Vocabulary(plain.vocabulary.query_ids, pl.Series([*range(5), 50, 51]))
+    for made in (strangers, upper.more_items(believing.items(2, first=50), more), upper.joined(strangers, new)):
         assert made.upper == C
-    assert upper.joined(upper.strangers(None, 1)).upper == C
 
 
 def test_served_propensities_are_those_of_the_enumerated_lists() -> None:

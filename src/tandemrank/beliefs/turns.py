@@ -89,7 +89,7 @@ class Part:
 
 @dataclass(frozen=True)
 class FirstStep:
-    """Levels and production's choice: all that comes before f and the vectors.
+    """Levels, production's choice and f: all that comes before the vectors.
 
     `flat` and `beta`: the levels as a space without directions.  Shapes: beta [Q, 1]; w [3]; centre [D, 3].
     """
@@ -99,18 +99,22 @@ class FirstStep:
     beta: Floats
     w: Floats
     centre: Floats
+    model: FeatureModel | None = None
 
     def choice(self, part: Part) -> Floats:
         """What production's choice says of pairs.  Shapes: -> [pairs]."""
         found: Floats = part.X @ self.w - (self.centre @ self.w)[part.counts.item]
         return found
 
-    def weighed(self, part: Part, f: Floats) -> "FirstStep":
-        """With the weights of production's choice anew, given f: what features say production often knows.
+    def other(self, part: Part) -> Floats:
+        """What does not move with the vectors: choice and f.  Shapes: -> [pairs]."""
+        found, c = self.choice(part), part.counts
+        return found if self.model is None else found + self.model.at(c.query, c.item)
 
-        Shapes: f [pairs].
-        """
-        return replace(self, w=weights(part, self.flat, self.beta, self.centre, f))
+    def with_model(self, part: Part, model: FeatureModel) -> "FirstStep":
+        """With f, and the weights of production's choice anew, given f: what features say production often knows."""
+        f = model.at(part.counts.query, part.counts.item)
+        return replace(self, model=model, w=weights(part, self.flat, self.beta, self.centre, f))
 
 
 def started(part: Part, level: float, given: Given) -> FirstStep:
@@ -121,6 +125,15 @@ def started(part: Part, level: float, given: Given) -> FirstStep:
     centre = (sums + c.E @ part.X / c.E.sum()) / (c.sums(c.item, c.E, D)[:, None] + 1)
     levels, flat, beta = levelled(part, level, given)
     return FirstStep(levels, flat, beta, weights(part, flat, beta, centre), centre)
+
+
+def begun(part: Part, chosen: Chosen, given: Given, seed: int) -> FirstStep:
+    """All that comes before the vectors, with the kind of f that was chosen."""
+    start = started(part, chosen.level, given)
+    if not chosen.f.names:
+        return start
+    lesson = lesson_of(part, start, chosen.level, given, seed)
+    return start.with_model(part, model_fit.train(chosen.f, lesson, given.learners, seed))
 
 
 def levelled(part: Part, level: float, given: Given) -> tuple[Levels, Space, Floats]:
@@ -234,30 +247,16 @@ class FittedBelief:
     """
 
     start: FirstStep
-    model: FeatureModel | None
     space: Space
     x: Floats
     seen: Seen
     suggested: Regression | None
 
-    def other(self, part: Part) -> Floats:
-        """What does not move of pairs: choice and f.  Shapes: -> [pairs]."""
-        found, c = self.start.choice(part), part.counts
-        return found if self.model is None else found + self.model.at(c.query, c.item)
-
 
 def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: FirstStep | None = None) -> FittedBelief:
-    """The belief of some pairs, with the constants that were chosen; `start`: levels and choice, if they are known."""
-    start = start or started(part, chosen.level, given)
-    c, model, other = part.counts, None, start.choice(part)
-    if chosen.model != "none":
-        lesson = lesson_of(part, start, chosen.level, given, seed)
-        kind = model_fit.ModelChoice(chosen.model, chosen.epochs, chosen.of_new)
-        model = model_fit.train(kind, lesson, given.learners, seed)
-        f = model.at(c.query, c.item)
-        start = start.weighed(part, f)
-        other = start.choice(part) + f
-    seen = part.seen(other)
+    """The belief of some pairs, with the constants that were chosen; `start`: what comes before the vectors, if it is known."""
+    start = start or begun(part, chosen, given, seed)
+    c, seen = part.counts, part.seen(start.other(part))
     space, prior = directions_of(seen, c, start, chosen, given, seed)
     queries, items = (
         suggestion_of(one.numbers, rows) for one, rows in ((given.query, c.rows), (given.item, given.seen[1]))
@@ -269,7 +268,7 @@ def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: FirstStep
         mean = steps.spread_of(space, seen, c.rows, x).mean
         space = steps.item_step(space, seen, x, mean, prior)
         space, x, suggested = _queries(space, seen, c.rows, x, queries, rounds=1)
-    return FittedBelief(start, model, space, x, seen, suggested)
+    return FittedBelief(start, space, x, seen, suggested)
 
 
 def suggestion_of(numbers: Floats32, rows: NDArray[np.integer] | Mask) -> Suggestion | None:
@@ -333,7 +332,7 @@ class JudgedPairs:
 def judged(fitted: FittedBelief, held: Part) -> JudgedPairs:
     """How likely held-out pairs are."""
     c = held.counts
-    s = fitted.space.s(c.query, c.item, fitted.x) + fitted.other(held)
+    s = fitted.space.s(c.query, c.item, fitted.x) + fitted.start.other(held)
     # A query of which all pairs are held out is as unknown as any.
     spread = steps.spread_of(fitted.space, fitted.seen, c.rows, fitted.x, c)
     return JudgedPairs(held.grades.marginal(s, spread.asked, held.L) + held.best[held.kind], s, spread.mean)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tandemrank.beliefs.models import FeatureModel, ProductModel, Trees
+from tandemrank.beliefs.models import FeatureModel, ProductModel, Trees, members_of
 from tandemrank.beliefs.scorer import Believed
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.policies.memory import base_of
@@ -120,7 +120,7 @@ def _own_generator(generator: Generator, Q: int) -> Network:
 def _of_features(f: FeatureModel) -> Iterator[Network]:
     """The model of features, and its towers."""
     model, (u, z, pair) = f.model, f.model.sizes
-    if isinstance(model, Trees):
+    if any(isinstance(member, Trees) for member in members_of(model)):
         return
     generator = torch.Generator().manual_seed(0)
     traced, checked = ([torch.randn(n, size, generator=generator) for size in (u, z, pair)] for n in (2, 5))
