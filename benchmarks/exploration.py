@@ -1,8 +1,8 @@
 """What exploration is worth: five rounds of serving, clicking and learning, for each way to draw lists, the truth known.
 
-    python benchmarks/exploration.py                    ten worlds, a third of whose items come later: about ten minutes
+    python benchmarks/exploration.py                    ten worlds, a third of whose items come later: some ten minutes
     python benchmarks/exploration.py --new 0            the same with all items there from the beginning
-    python benchmarks/exploration.py --strategies belief:3.0,trained --worlds 4 --json
+    python benchmarks/exploration.py --strategies belief:4.0,trained --worlds 4 --json
 
 In every round users click on drawn lists, by P(click) = theta_k R with graded relevance, and the beliefs of all clicks so far
 make the next policy. In the first round a coarse production answers. `last`: true clicks per impression of what is served

@@ -30,7 +30,7 @@ Strategy = Literal["belief", "trained", "temperature", "uniform", "deterministic
 Floats = NDArray[np.float64]
 Row = NDArray[np.float32]
 WITH_AMOUNT = ("belief", "temperature", "uniform")
-RAISED = 3.0  # standard deviations, where nobody says how many (docs/serving.md)
+RAISED = 4.0  # standard deviations, where nobody says how many (docs/serving.md)
 
 
 @dataclass(frozen=True)
