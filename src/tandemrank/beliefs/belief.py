@@ -27,9 +27,9 @@ class Chosen:
     """What held-out pairs chose.
 
     `source` of the directions: the log, of so many dimensions (`rank`), or production. `total`: how much queries differ;
-    `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items; `f`: its
-    kinds; `never`: what is taken off the log-odds of a pair that was never shown; `half_life` of what was seen, in parts of
-    the log.
+    `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items;
+    `item_features`: whether they say something of the items' levels; `f`: its kinds; `never`: what is taken off the log-odds
+    of a pair that was never shown; `half_life` of what was seen, in parts of the log.
     """
 
     grades: Grades
@@ -40,6 +40,7 @@ class Chosen:
     steps: int
     slope: float = 0.0
     trust: float = 0.0
+    item_features: bool = False
     f: ModelChoice = NO_MODEL
     never: float = 0.0
     half_life: float = np.inf

@@ -55,7 +55,7 @@ HELD_OUT_AGAIN = 0.02  # the share of all pairs that should choose and were show
 SEARCH_PAIRS = 200_000  # pairs of whole queries that are enough to choose by
 SPREADS = (0.15, 0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, FIRST first
 FIRST = 3
-WIDER = 2.0  # log-likelihood that a wider spread must gain: without evidence the model is trusted, not single clicks
+UNUSUAL = 2.0  # log-likelihood that another spread must gain: most pairs are shown once, and say nothing of it
 # What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
 # How much queries differ goes down, and pairs' spread goes, as far as that helps: too much of either is noise.
 FIRST_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (("total", (0.4, 2.5)), ("spread", (-1, 1)))
@@ -86,7 +86,7 @@ def half_life_of(
         early = counts.weighted(np.append(weight, 0.0))
         of_early = early.query * early.D + early.item
         part = Part.of(early, chosen.grades, X[np.searchsorted(pairs, of_early)])
-        start = started(part, chosen.level, given)
+        start = started(part, chosen, given)
         start = start if model is None else start.with_model(part, model)
         fitted = run(part, chosen, given, seed, start=start)
         s = fitted.space.s(late.query, late.item, fitted.x) + start.other(judge)
@@ -104,8 +104,10 @@ def half_life_of(
     return best if surely(values[best] - little) else np.inf
 
 
-def _is_wide(chosen: Chosen) -> bool:
-    return chosen.grades.spread > SPREADS[FIRST]
+def _is_farther(new: Chosen, old: Chosen) -> bool:
+    """Whether a spread is farther from its usual value than another."""
+    a, b = (abs(SPREADS.index(chosen.grades.spread) - FIRST) for chosen in (new, old))
+    return a > b
 
 
 class Search:
@@ -115,7 +117,7 @@ class Search:
         self.counts, self.X, self.held, self.given, self.seed = counts, X, held, given, seed
         self.rate = float(counts.C.sum() + 0.5) / float(counts.E.sum() + 1)
         self.parts = [(counts.only(kept), X[kept]) for kept in (~held, held)]
-        self.starts: dict[tuple[float, float, str], FirstStep] = {}  # by spread, level and kind of f
+        self.starts: dict[tuple[float, float, bool, str], FirstStep] = {}  # by spread, level, features and kind of f
         self.models: dict[str, FeatureModel | None] = {}  # of the first spread and level: others need it no other
         self.tried: list[tuple[Chosen, float]] = []
 
@@ -127,9 +129,9 @@ class Search:
         return found
 
     def _start(self, train: Part, chosen: Chosen) -> FirstStep:
-        key = chosen.grades.spread, chosen.level, chosen.f.words
+        key = chosen.grades.spread, chosen.level, chosen.item_features, chosen.f.words
         if key not in self.starts:
-            start = started(train, chosen.level, self.given)
+            start = started(train, chosen, self.given)
             if chosen.f.words not in self.models:
                 self.models[chosen.f.words] = begun(train, chosen, self.given, self.seed).model
             model = self.models[chosen.f.words]
@@ -152,9 +154,15 @@ class Search:
         # Where little can be told, a bit may call all that was shown equally relevant, and nothing is left of their order.
         if surely(other[1].terms - score.terms):
             best, score = other
+        if self.given.item.numbers.shape[1]:
+            with_items = self._scored(replace(best, item_features=True))
+            if surely(with_items[1].terms - score.terms):
+                best, score = with_items
         if best.source == "production":
             return self.with_model(self._moved_surely(best, score))[0]
-        return self._moved(*self.with_model(best), LOG_MOVES)[0]
+        found, score = self.with_model(best)
+        moved = not (found.f.names or found.grades.is_bit)
+        return self._moved(found, score, LOG_MOVES[len(FIRST_MOVES) :] if moved else LOG_MOVES)[0]
 
     def _scored(self, chosen: Chosen) -> tuple[Chosen, JudgedPairs]:
         return chosen, self.score(chosen)
@@ -170,8 +178,10 @@ class Search:
             for step in directions:
                 before = best
                 while (new := self._step(best, name, step)) is not None:
-                    found = self.score(new)
-                    if found.terms.sum() <= score.terms.sum() + (WIDER if _is_wide(new) and name == "spread" else 0.0):
+                    found, least = self.score(new), 0.0
+                    if name == "spread" and _is_farther(new, best):
+                        least = UNUSUAL
+                    if found.terms.sum() <= score.terms.sum() + least:
                         break
                     best, score = new, found
                     if name in ("level", "rank") or (name == "total" and step > 1):
@@ -225,8 +235,8 @@ class Search:
         train = part.only(~(self.held | apart[0][c.query] | apart[1][c.item]))
         if not len(train.counts.query):
             return model_fit.NO_MODEL
-        start = started(train, chosen.level, self.given)
-        lesson = lesson_of(train, start, chosen.level, self.given, self.seed, apart)
+        start = started(train, chosen, self.given)
+        lesson = lesson_of(train, start, chosen, self.given, self.seed, apart)
         judge = judge_of(part, start, lesson, self.held, apart)
         return model_fit.choose(lesson, judge, self.given.learners, self.seed)
 
@@ -368,7 +378,7 @@ def _given(
     learners: dict[str, tuple[int, model_fit.Learner]],
 ) -> Given:
     query, item = features.encoded(counts.Q, counts.D)
-    design = np.column_stack([np.ones(counts.D), _shown(counts), item.numbers])
+    design = np.column_stack([np.ones(counts.D), _shown(counts)])
     given = Given(
         query=query,
         item=item,
@@ -377,7 +387,6 @@ def _given(
         seen=(choice.places > 0, np.bincount(counts.item, minlength=counts.D) > 0),
         learners=learners,
         design=design,
-        rising=np.arange(design.shape[1]) == 1,  # what production shows more often is not held to be worse
     )
     if production is None:
         return given
@@ -391,8 +400,7 @@ def _given(
         return given
     directions, score = found
     more = [score, np.log(np.maximum(score, 0.02 * score.max()))] if score.max() > 0 else [score]
-    design, rising = np.column_stack([design, *more]), np.append(given.rising, np.ones(len(more), np.bool_))
-    return replace(given, design=design, rising=rising, directions=directions)
+    return replace(given, design=np.column_stack([design, *more]), directions=directions)
 
 
 def _held_out(counts: Counts) -> Floats:

@@ -27,15 +27,15 @@ WEIGHTS = np.array([0.5, 0.0, 0.0]), np.array([4.0, 4.0, 1.0])
 STEPS = 20  # of the weights
 WEIGHT_PAIRS = 300_000  # pairs that are enough for three weights
 FOLDS = 4  # of the pairs that f learns from
-ROUNDS = 2  # of vectors and their regression on features
+ROUNDS = 3  # of vectors and their regression on features
 
 
 @dataclass(frozen=True)
 class Given:
     """What is known before the clicks: features, production's opinion, its directions and its mean scores.
 
-    `learners`: the kinds of f to choose from. Shapes: opinion [Q, F], [D, F]; seen [Q], [D]; design [D, J], what is known of
-    items' levels; rising [J].
+    `learners`: the kinds of f to choose from. Shapes: opinion [Q, F], [D, F]; seen [Q], [D]; design [D, J], what
+    production says of items' levels.
     """
 
     query: Encoded
@@ -45,7 +45,6 @@ class Given:
     seen: tuple[Mask, Mask]
     learners: dict[str, tuple[int, Learner]]
     design: Floats
-    rising: Mask
     directions: Directions | None = None
 
 
@@ -117,32 +116,32 @@ class FirstStep:
         return replace(self, model=model, w=weights(part, self.flat, self.beta, self.centre, f))
 
 
-def started(part: Part, level: float, given: Given) -> FirstStep:
+def started(part: Part, chosen: Chosen, given: Given) -> FirstStep:
     """Levels of items and queries, and the weights of production's choice."""
     c, D = part.counts, part.counts.D
     # An item's level is that of its examinations, so production's choice counts from their mean.
     sums = np.column_stack([np.bincount(c.item, c.E * column, D) for column in part.X.T])
     centre = (sums + c.E @ part.X / c.E.sum()) / (c.sums(c.item, c.E, D)[:, None] + 1)
-    levels, flat, beta = levelled(part, level, given)
+    levels, flat, beta = levelled(part, chosen, given)
     return FirstStep(levels, flat, beta, weights(part, flat, beta, centre), centre)
 
 
 def begun(part: Part, chosen: Chosen, given: Given, seed: int) -> FirstStep:
     """All that comes before the vectors, with the kind of f that was chosen."""
-    start = started(part, chosen.level, given)
+    start = started(part, chosen, given)
     if not chosen.f.names:
         return start
-    lesson = lesson_of(part, start, chosen.level, given, seed)
+    lesson = lesson_of(part, start, chosen, given, seed)
     return start.with_model(part, model_fit.train(chosen.f, lesson, given.learners, seed))
 
 
-def levelled(part: Part, level: float, given: Given) -> tuple[Levels, Space, Floats]:
+def levelled(part: Part, chosen: Chosen, given: Given) -> tuple[Levels, Space, Floats]:
     """The levels of items, as a space without directions, and those of queries.  Shapes: -> levels, space, [Q, 1]."""
     c, D = part.counts, part.counts.D
     clicks, seen = c.sums(c.item, c.C, D), c.sums(c.item, c.E, D)
-    levels = item_levels(clicks, seen, given.design, part.grades, rising=given.rising)
+    levels = item_levels(clicks, seen, given.design, part.grades, given.item.numbers if chosen.item_features else None)
     flat = Space(
-        np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([1 / level])
+        np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([1 / chosen.level])
     )
     return levels, flat, steps.query_step(flat, part.seen(), c.rows)
 
@@ -180,7 +179,7 @@ def sides_of(c: Counts, given: Given, apart: tuple[Mask, Mask] | None = None) ->
 
 
 def lesson_of(
-    part: Part, start: FirstStep, level: float, given: Given, seed: int, apart: tuple[Mask, Mask] | None = None
+    part: Part, start: FirstStep, chosen: Chosen, given: Given, seed: int, apart: tuple[Mask, Mask] | None = None
 ) -> Lesson:
     """The pairs as a model of features sees them; queries and items that are `apart` count as not seen.
 
@@ -193,7 +192,7 @@ def lesson_of(
     fold = np.random.default_rng(seed).integers(FOLDS, size=len(s))
     for k in range(FOLDS):
         mine, rest = fold == k, part.only(fold != k)
-        _, flat, beta = levelled(rest, level, given)
+        _, flat, beta = levelled(rest, chosen, given)
         s[mine] += flat.s(c.query[mine], c.item[mine], beta)
         for place, (encoded, index) in enumerate(((given.query, "query"), (given.item, "item"))):
             clicks = Clicks.of(encoded, getattr(rest.counts, index), rest.counts, 1 - 1 / FOLDS)
