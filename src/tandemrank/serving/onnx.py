@@ -109,12 +109,26 @@ def _own_ranker(ranker: OwnModel, policy: TwoStagePolicy) -> Network:
         )
         for B, M in sizes
     )
-    return Network("ranker", ranker, _plain(ranker, "score"), ("q", "items"), traced, checked)
+    return Network(
+        name="ranker",
+        owner=ranker,
+        function=_plain(ranker, "score"),
+        names=("q", "items"),
+        traced=traced,
+        checked=checked,
+    )
 
 
 def _own_generator(generator: Generator, Q: int) -> Network:
     traced, checked = (torch.arange(2) % Q,), (torch.tensor([Q - 1]),)
-    return Network("generator", generator, _plain(generator, "forward"), ("q",), traced, checked)
+    return Network(
+        name="generator",
+        owner=generator,
+        function=_plain(generator, "forward"),
+        names=("q",),
+        traced=traced,
+        checked=checked,
+    )
 
 
 def _of_features(f: FeatureModel) -> Iterator[Network]:
@@ -125,13 +139,36 @@ def _of_features(f: FeatureModel) -> Iterator[Network]:
     generator = torch.Generator().manual_seed(0)
     traced, checked = ([torch.randn(n, size, generator=generator) for size in (u, z, pair)] for n in (2, 5))
     if pair:
-        yield Network("f", model, model, ("u", "z", "pair"), tuple(traced), tuple(checked))
+        yield Network(
+            name="f",
+            owner=model,
+            function=model,
+            names=("u", "z", "pair"),
+            traced=tuple(traced),
+            checked=tuple(checked),
+        )
     else:
         none = lambda a, b: model(a, b, a[:, :0])  # noqa: E731
-        yield Network("f", model, none, ("u", "z"), tuple(traced[:2]), tuple(checked[:2]))
+        yield Network(
+            name="f", owner=model, function=none, names=("u", "z"), traced=tuple(traced[:2]), checked=tuple(checked[:2])
+        )
     if isinstance(model, ProductModel):
-        yield Network("query_tower", model, model.queries, ("u",), (traced[0],), (checked[0],))
-        yield Network("item_tower", model, model.items, ("z",), (traced[1],), (checked[1],))
+        yield Network(
+            name="query_tower",
+            owner=model,
+            function=model.queries,
+            names=("u",),
+            traced=(traced[0],),
+            checked=(checked[0],),
+        )
+        yield Network(
+            name="item_tower",
+            owner=model,
+            function=model.items,
+            names=("z",),
+            traced=(traced[1],),
+            checked=(checked[1],),
+        )
 
 
 @torch.no_grad()
