@@ -83,7 +83,7 @@ class Part:
         """For the steps of vectors."""
         c = self.counts
         still = np.zeros(len(c.item), np.float32) if other is None else other.astype(np.float32)
-        return Seen(c.first, c.item, self.kind, self.table, still, self.grades)
+        return Seen(first=c.first, item=c.item, kind=self.kind, table=self.table, other=still, grades=self.grades)
 
 
 @dataclass(frozen=True)
