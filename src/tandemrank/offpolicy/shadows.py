@@ -17,10 +17,9 @@ from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs.details import Details, Shadow, read_details
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.pairs import contradiction
+from tandemrank.logs.pairs import Contradiction, contradiction
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.estimators import Exposure, Floats, by_query
-from tandemrank.offpolicy.evidence import LogEvidence
 from tandemrank.offpolicy.propensities import FittedLogger, Resolved, pairs_of, resolve
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.values import RankSupport
@@ -30,14 +29,17 @@ COUNTED = "the log has none, nor is the policy given that drew it: they are coun
 
 @dataclass(frozen=True)
 class ShadowEvidence:
-    """What a log says of shadow lists: the evidence, whose log has rows that are split, and of each its exposure and support.
+    """What a log says of shadow lists: its split rows with propensities, and each list's exposure and support.
 
     `left_out`: how many impressions have no list of some system, in words. `reward`: what a click on each row was worth, if
-    that is asked.  Shapes: reward [P].
+    that is asked.  Shapes: theta [K]; reward [P].
     """
 
     whole: Feedback
-    evidence: LogEvidence
+    rows: Feedback
+    theta: Floats
+    propensities: Resolved
+    against_curve: Contradiction | None
     exposures: tuple[Exposure, ...]
     support: tuple[tuple[RankSupport, ...], ...]
     left_out: str | None
@@ -54,18 +56,14 @@ def shadow_evidence(shadows: Sequence[Shadow], log: Source | Feedback, asked: Qu
         raise ConfigError("shadow lists need no model: propensity is logged, exact or frequency, and engine is local.")
     found = read_details(log, shadows=shadows, reward=asked.reward_column)
     theta = _curve(found.whole, asked)
-    evidence = LogEvidence(
-        log=found.rows,
-        theta=theta,
-        propensities=_propensities(found, theta, asked),
-        estimator="ips",
-        against_curve=None if found.whole.weighted else contradiction(found.whole, theta),
-    )
     left = f"{found.left_out:,} impressions have no list of some system, and are left out" if found.left_out else None
     systems = range(len(shadows))
     return ShadowEvidence(
         whole=found.whole,
-        evidence=evidence,
+        rows=found.rows,
+        theta=theta,
+        propensities=_propensities(found, theta, asked),
+        against_curve=None if found.whole.weighted else contradiction(found.whole, theta),
         exposures=tuple(_exposure(found, number, theta) for number in systems),
         support=tuple(_support(found, number, len(theta)) for number in systems),
         left_out=left,

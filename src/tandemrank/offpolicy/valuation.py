@@ -111,16 +111,23 @@ def _of_shadows(
     """The value of shadow lists, and of production on the same impressions; one that is named twice is one."""
     once = {shadow.name: shadow for shadow in shadows}
     found = shadow_evidence(list(once.values()), log, question)
-    sample = sample_of(found.whole, question, found.evidence.propensities.kind)
+    evidence = LogEvidence(
+        log=found.rows,
+        theta=found.theta,
+        propensities=found.propensities,
+        estimator="ips",
+        against_curve=found.against_curve,
+    )
+    sample = sample_of(found.whole, question, found.propensities.kind)
     values = {
-        name: _saying(replace(judged(exposure, found.evidence, sample), support=support), found.left_out)
+        name: _saying(replace(judged(exposure, evidence, sample), support=support), found.left_out)
         for name, exposure, support in zip(once, found.exposures, found.support, strict=True)
     }
-    live = production(found.evidence.log, sample)
+    live = production(found.rows, sample)
     every = [values[side.name] if isinstance(side, Shadow) else live for side in sides]
     if question.reward_column is None or found.reward is None:
         return tuple(every)
-    return tuple(worth(one, found.evidence.log, found.reward, question.reward_column) for one in every)
+    return tuple(worth(one, found.rows, found.reward, question.reward_column) for one in every)
 
 
 def _is_production(side: object) -> bool:
