@@ -141,30 +141,57 @@ def some_sessions(n: int, T: int) -> list[list[exact.Step]]:
     return found
 
 
+def weights_by_hand(sessions: list[list[exact.Step]], T: int) -> list[list[tuple[float, float, float]]]:
+    """Of every step: W_<t, w_t and the weighted clicks."""
+    w = {x: exact.ratios(NEW, OLD, R, x) for x in STATES}
+    found = []
+    for steps in sessions:
+        past, own = 1.0, []
+        for t in range(T):
+            x, _, e = steps[t] if t < len(steps) else (START, (), NONE)
+            ratio = w[x][e] if t < len(steps) else 1.0
+            own.append((past, ratio, ratio if e != NONE else 0.0))
+            past *= ratio
+        found.append(own)
+    return found
+
+
 def test_self_normalised_by_hand() -> None:
     sessions, g, T = some_sessions(40, 3), 0.9, 3
     table = table_of(sessions, T)
-    found = estimators.self_normalised(
-        exposures(NEW, table.log), exposures(OLD, table.log), table, NONE_RATIO, discount=g
-    )
-    w = {x: exact.ratios(NEW, OLD, R, x) for x in STATES}
-    past = [[1.0] for _ in sessions]
-    for own, steps in zip(past, sessions, strict=True):
-        for t in range(T - 1):
-            own.append(own[-1] * (w[steps[t][0]][steps[t][2]] if t < len(steps) else 1.0))
-    total = 0.0
-    for t in range(T):
-        click = [past[i][t] * w[s[t][0]][s[t][2]] for i, s in enumerate(sessions) if t < len(s) and s[t][2] != NONE]
-        total += g**t * sum(click) / sum(own[t] for own in past)
+    rho_cr, rho_0 = exposures(NEW, table.log), exposures(OLD, table.log)
+    found = estimators.self_normalised(rho_cr, rho_0, table, NONE_RATIO, discount=g)
+    by_hand = weights_by_hand(sessions, T)
+    mean = [sum(own[t][0] for own in by_hand) / len(sessions) for t in range(T)]
+    step = [sum(own[t][0] * own[t][2] for own in by_hand) / len(sessions) / mean[t] for t in range(T)]
+    total = sum(g**t * step[t] for t in range(T))
     assert found.value == pytest.approx(total, rel=1e-12)
     assert found.terms.mean() == pytest.approx(total, rel=1e-12)
-    # As if each session came twice: half the variance, the same value.
-    twice = table_of([*sessions, *sessions], T)
-    again = estimators.self_normalised(
-        exposures(NEW, twice.log), exposures(OLD, twice.log), twice, NONE_RATIO, discount=g
-    )
-    assert again.value == pytest.approx(total, rel=1e-12)
-    assert again.standard_error == pytest.approx(found.standard_error / np.sqrt(2), rel=1e-12)
+    # The residuals of each step's ratio, as of any self-normalised estimator.
+    residuals = [sum(g**t * own[t][0] * (own[t][2] - step[t]) / mean[t] for t in range(T)) for own in by_hand]
+    error = sum(r * r for r in residuals) ** 0.5 / len(sessions)
+    assert found.standard_error == pytest.approx(error, rel=1e-12)
+
+
+def test_doubly_robust_by_hand() -> None:
+    sessions, g, T = some_sessions(30, 3), 0.9, 3
+    table = table_of(sessions, T)
+    rho_cr, rho_0 = exposures(NEW, table.log), exposures(OLD, table.log)
+    model = random_baseline(table, 8)
+    found = estimators.doubly_robust(rho_cr, rho_0, table, NONE_RATIO, model, discount=g, theta=CURVE)
+    r_hat = np.random.default_rng(8).random((6, 5)) / 2
+    terms = []
+    for i, (steps, own) in enumerate(zip(sessions, weights_by_hand(sessions, T), strict=True)):
+        terms.append(0.0)
+        for t, (x, y, _) in enumerate(steps):
+            past, ratio, clicks = own[t]
+            ours, theirs = NEW.exposure(x), OLD.exposure(x)
+            direct = sum(ours[d] * r_hat[x, d] for d in range(5))
+            balance = sum(ours[d] / theirs[d] * exact.THETA[k] * r_hat[x, d] for k, d in enumerate(y))
+            control = g * model.after_none[i, t] * (1 - ratio) + model.slope[i, t] * (direct - balance)
+            terms[-1] += g**t * past * (clicks + control)
+    np.testing.assert_allclose(found.terms, terms, rtol=1e-12, atol=1e-12)
+    assert found.value == pytest.approx(np.mean(terms), rel=1e-12)
 
 
 @pytest.mark.parametrize(("T", "discount"), [(1, 0.7), (3, 0.0)])
