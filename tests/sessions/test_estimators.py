@@ -33,7 +33,9 @@ def by_events(T: int) -> tuple[list[float], list[list[exact.Step]]]:
 def test_ips_has_the_mean_and_the_variance_of_all_sessions(T: int) -> None:
     p, sessions = by_events(T)
     table = table_of(sessions, T)
-    found = estimators.ips(exposures(NEW, table.log), exposures(OLD, table.log), table, NONE_RATIO, discount=0.9)
+    found = estimators.ips(
+        exposures(NEW, table.log), exposures(OLD, table.log), table, NONE_RATIO[table.state], discount=0.9
+    )
     mean = float(np.dot(p, found.terms))
     wanted, variance = exact.moments(NEW, OLD, R, T, 0.9)
     assert mean == pytest.approx(exact.value(RHO.tolist(), R, T, 0.9)[START], abs=1e-12)
@@ -46,7 +48,9 @@ def test_eight_steps_by_the_ratios_of_every_state_and_event() -> None:
     """Mean and variance go backward over the steps by the room's own ratios."""
     sessions = [[(x, (e, (e + 1) % 5) if e != NONE else (0, 1), e)] for x in STATES for e in (*range(5), NONE)]
     table = table_of(sessions, 1)
-    w = estimators.ratios(exposures(NEW, table.log), exposures(OLD, table.log), table, NONE_RATIO).reshape(6, 6)
+    w = estimators.ratios(exposures(NEW, table.log), exposures(OLD, table.log), table, NONE_RATIO[table.state]).reshape(
+        6, 6
+    )
     m1, m2 = np.zeros(6), np.zeros(6)
     for _ in range(8):
         chance = np.array([list(exact.events(OLD.exposure(x), R[x]).values()) for x in STATES])
@@ -97,8 +101,8 @@ def test_doubly_robust_is_unbiased_whatever_the_model_expects(reward: bool) -> N
     table = table_of(sessions, 2)
     rho_cr, rho_0 = exposures(NEW, table.log), exposures(OLD, table.log)
     model = random_baseline(table, 4, reward=reward)
-    found = estimators.doubly_robust(rho_cr, rho_0, table, NONE_RATIO, model, discount=0.8, theta=CURVE)
-    plain = estimators.ips(rho_cr, rho_0, table, NONE_RATIO, discount=0.8)
+    found = estimators.doubly_robust(rho_cr, rho_0, table, NONE_RATIO[table.state], model, discount=0.8, theta=CURVE)
+    plain = estimators.ips(rho_cr, rho_0, table, NONE_RATIO[table.state], discount=0.8)
     assert sum(p) == pytest.approx(1, abs=1e-12)
     assert np.dot(p, found.terms) == pytest.approx(exact.value(RHO.tolist(), R, 2, 0.8)[START], abs=1e-12)
     assert np.dot(p, plain.terms) == pytest.approx(exact.value(RHO.tolist(), R, 2, 0.8)[START], abs=1e-12)
@@ -115,8 +119,8 @@ def test_doubly_robust_forgives_a_wrong_ratio_of_steps_without_a_click() -> None
     after_none = np.stack([true[table.state[:, 0]], np.zeros(len(p))], 1)
     model = Baseline(after_none=after_none, slope=np.ones_like(after_none))
     wrong = NONE_RATIO * np.linspace(0.5, 1.5, 6)
-    found = estimators.doubly_robust(rho_cr, rho_0, table, wrong, model, discount=0.8, theta=CURVE)
-    plain = estimators.ips(rho_cr, rho_0, table, wrong, discount=0.8)
+    found = estimators.doubly_robust(rho_cr, rho_0, table, wrong[table.state], model, discount=0.8, theta=CURVE)
+    plain = estimators.ips(rho_cr, rho_0, table, wrong[table.state], discount=0.8)
     wanted = exact.value(RHO.tolist(), R, 2, 0.8)[START]
     assert np.dot(p, found.terms) == pytest.approx(wanted, abs=1e-12)
     assert abs(np.dot(p, plain.terms) - wanted) > 0.01
@@ -160,7 +164,7 @@ def test_self_normalised_by_hand() -> None:
     sessions, g, T = some_sessions(40, 3), 0.9, 3
     table = table_of(sessions, T)
     rho_cr, rho_0 = exposures(NEW, table.log), exposures(OLD, table.log)
-    found = estimators.self_normalised(rho_cr, rho_0, table, NONE_RATIO, discount=g)
+    found = estimators.self_normalised(rho_cr, rho_0, table, NONE_RATIO[table.state], discount=g)
     by_hand = weights_by_hand(sessions, T)
     mean = [sum(own[t][0] for own in by_hand) / len(sessions) for t in range(T)]
     step = [sum(own[t][0] * own[t][2] for own in by_hand) / len(sessions) / mean[t] for t in range(T)]
@@ -178,7 +182,7 @@ def test_doubly_robust_by_hand() -> None:
     table = table_of(sessions, T)
     rho_cr, rho_0 = exposures(NEW, table.log), exposures(OLD, table.log)
     model = random_baseline(table, 8)
-    found = estimators.doubly_robust(rho_cr, rho_0, table, NONE_RATIO, model, discount=g, theta=CURVE)
+    found = estimators.doubly_robust(rho_cr, rho_0, table, NONE_RATIO[table.state], model, discount=g, theta=CURVE)
     r_hat = np.random.default_rng(8).random((6, 5)) / 2
     terms = []
     for i, (steps, own) in enumerate(zip(sessions, weights_by_hand(sessions, T), strict=True)):
@@ -202,12 +206,14 @@ def test_one_step_and_no_future_are_the_estimators_of_one_list_to_the_bit(T: int
     rho_cr, rho_0 = exposures(NEW, table.log), exposures(OLD, table.log)
     wanted = one_list.ips(rho_cr, rho_0, first.log)
     for estimator in (estimators.ips, estimators.self_normalised):
-        found = estimator(rho_cr, rho_0, table, NONE_RATIO, discount=discount)
+        found = estimator(rho_cr, rho_0, table, NONE_RATIO[table.state], discount=discount)
         assert found.value == wanted.value
         np.testing.assert_array_equal(found.by_state.numerator, wanted.numerator)
     model = random_baseline(table, 6)
     model = replace(model, slope=np.ones_like(model.slope), after_none=np.zeros_like(model.after_none))
-    robust = estimators.doubly_robust(rho_cr, rho_0, table, NONE_RATIO, model, discount=discount, theta=CURVE)
+    robust = estimators.doubly_robust(
+        rho_cr, rho_0, table, NONE_RATIO[table.state], model, discount=discount, theta=CURVE
+    )
     assert model.r_hat is not None
     assert model.direct is not None
     wanted = one_list.doubly_robust(rho_cr, rho_0, first.log, theta=CURVE, r_hat=model.r_hat, direct=model.direct)
@@ -218,7 +224,7 @@ def test_on_policy_every_weight_is_one_and_the_value_is_the_mean() -> None:
     sessions = some_sessions(50, 4)
     table = table_of(sessions, 4)
     rho = exposures(OLD, table.log)
-    none = none_ratios(OLD, OLD, R)
+    none = none_ratios(OLD, OLD, R)[table.state]
     assert (estimators.ratios(rho, rho, table, none) == 1).all()
     clicks = np.mean([sum(e != NONE for _, _, e in steps) for steps in sessions])
     for estimator in (estimators.ips, estimators.self_normalised):
@@ -230,5 +236,7 @@ def test_on_policy_every_weight_is_one_and_the_value_is_the_mean() -> None:
 
 def test_sessions_without_a_click_are_worth_nothing() -> None:
     table = table_of([[(START, (0, 1), NONE)] * 2] * 3, 2)
-    found = estimators.ips(exposures(NEW, table.log), exposures(OLD, table.log), table, NONE_RATIO, discount=1.0)
+    found = estimators.ips(
+        exposures(NEW, table.log), exposures(OLD, table.log), table, NONE_RATIO[table.state], discount=1.0
+    )
     assert (found.value, found.standard_error) == (0, 0)

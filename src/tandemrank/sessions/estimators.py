@@ -71,10 +71,10 @@ class SessionEstimate:
 
 
 def ratios(rho_cr: Floats, rho_0: Floats, table: SessionTable, none: Floats) -> Floats:
-    """w of every step.  Shapes: rho_cr, rho_0 [P]; none [states], (1 - sum rho_cr R) / (1 - sum rho_0 R) -> [N, T]."""
+    """w of every step; `none` is that of a step without a click.  Shapes: rho_cr, rho_0 [P]; none [N, T] -> [N, T]."""
     check_exposures(rho_cr, rho_0, table.log)
     weight = safe_ratio(rho_cr, rho_0, table.log.shown)
-    found = np.where(table.moved >= 0, weight[table.moved], none[table.state])
+    found = np.where(table.moved >= 0, weight[table.moved], none)
     return np.where(table.state >= 0, found, 1.0)
 
 
@@ -86,7 +86,7 @@ def past_weights(ratio: Floats) -> Floats:
 
 
 def ips(rho_cr: Floats, rho_0: Floats, table: SessionTable, none: Floats, *, discount: float) -> SessionEstimate:
-    """The estimator of the module's docstring.  Shapes: rho_cr, rho_0 [P]; none [states]."""
+    """The estimator of the module's docstring.  Shapes: rho_cr, rho_0 [P]; none [N, T]."""
     return _ips(rho_cr, rho_0, table, _discounted(past_weights(ratios(rho_cr, rho_0, table, none)), discount))
 
 
