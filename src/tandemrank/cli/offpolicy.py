@@ -1,15 +1,17 @@
 """The commands that ask a log about a policy, estimate, compare and decide, and the options of a question, which they share."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from tandemrank.cli import sessions
 from tandemrank.cli.options import Curve, Engine, Json, Plugin, Seed, app, bundled, command_line, read_curve_option
 from tandemrank.cli.progress import load_first, working
+from tandemrank.cli.sessions import SessionOptions
 from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
 
@@ -49,7 +51,8 @@ class QuestionOptions:
     estimator: Annotated[
         str,
         typer.Option(
-            help="auto (beta_ips where propensities are known, ips where they are counted or fitted), ips or beta_ips."
+            help="auto (beta_ips where propensities are known, ips where they are counted or fitted), ips or beta_ips; of "
+            "sessions auto (doubly_robust), self_normalised or ips."
         ),
     ] = "auto"
     curve: Curve = None
@@ -124,6 +127,7 @@ class LogOptions:
 def estimate(
     asked: QuestionOptions,
     log: LogOptions,
+    over: SessionOptions,
     policy: Policy = None,
     scores: Scores = None,
     lists: Annotated[
@@ -145,6 +149,7 @@ def estimate(
     """Estimates what a policy would be worth if it were live (off-policy): value, interval, diagnostics and a verdict.
 
     Give a log that the policy was not trained on: on its own training log every policy looks better than it is.
+    With --sessions: clicks per session, and down to which step the log can tell.
     """
     load_first("offpolicy.valuation")
     from tandemrank.offpolicy.exposure import MostLikely
@@ -158,9 +163,16 @@ def estimate(
         )
     if lists not in ("sampled", "most-likely") or (curve_interval and lists != "sampled"):
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
-    question = asked.question()
+    ray = asked.engine != "local"
+    how = over.arguments(
+        curve_interval=curve_interval, lists=lists != "sampled", engine=ray, independent=asked.independent
+    )
+    question = (replace(asked, estimator="auto") if over.sessions else asked).question()
     log.refuse_unused(scores)
     side = policy_of(policy, scores, log)
+    if over.sessions:
+        sessions.estimate(side, log.logs, question, asked.estimator, how, as_json)
+        return
     with working("reading the log and valuing the policy"):
         if curve is None or not curve_interval:
             [value] = estimate_all([side if lists == "sampled" else MostLikely(side)], log.logs, question)

@@ -21,7 +21,7 @@ from torch import Tensor
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, PolicyError
-from tandemrank.policies import memory  # noqa: F401 (a kind is known once its module is imported)
+from tandemrank.policies import ahead, memory  # noqa: F401 (a kind is known once its module is imported)
 from tandemrank.policies.own import with_tensors
 from tandemrank.policies.scorers import Scorer
 

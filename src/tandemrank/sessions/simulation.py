@@ -42,35 +42,39 @@ class Steps:
 
 
 class Asking:
-    """A policy as the world asks it: by the world's own state, by the query, or by the last click and the steps since."""
+    """A policy as the world asks it: by the world's own state, by the query, or by the last click and the steps since, of all
+    queries or of each: whatever the policy's queries are."""
 
     def __init__(self, policy: TwoStagePolicy, world: SessionWorld) -> None:
-        ids = plain_ids(policy.vocabulary.query_ids)
-        self.world = world
-        every = {"state": world.state_ids, "query": pl.Series(np.arange(world.config.queries))}
-        texts = [*map(str, range(world.config.items)), ""]
-        every["last"] = pl.Series([f"{d}|{s}" for d in texts for s in range(1, MOST_SINCE + 1)])
-        known = {by: ids.is_in(some.implode()).sum() if some.dtype == ids.dtype else 0 for by, some in every.items()}
+        c, ids = world.config, plain_ids(policy.vocabulary.query_ids)
+        last = [f"{d}|{s}" for d in [*range(c.items), ""] for s in range(1, MOST_SINCE + 1)]
+        every = {
+            "state": world.state_ids,
+            "query": pl.Series(np.arange(c.queries)),
+            "last click": pl.Series(last),
+            "query and last click": pl.Series([f"{q}|{one}" for q in range(c.queries) for one in last]),
+        }
+        known = {by: int(ids.is_in(some.implode()).sum()) for by, some in every.items() if some.dtype == ids.dtype}
         self.by = max(known, key=lambda by: known[by])
         if not known[self.by]:
             raise ConfigError(f"the policy knows no state and no query of this world (its first: {ids[0]!r}).")
         if not plain_ids(policy.vocabulary.item_ids).is_in(world.item_ids.implode()).all():
-            raise ConfigError(
-                "the policy has items that this world does not have. Give the world that it was learned in."
-            )
+            raise ConfigError("the policy has items that this world does not have. Give the world it was learned in.")
         asked = every[self.by]
         unknown = asked.filter(~asked.is_in(ids.implode()))
         self.policy = policy.with_queries(unknown) if len(unknown) else policy
         self.position = positions_of(self.policy.vocabulary.query_ids, asked, "query")
-        self.item = policy.vocabulary.item_ids.to_numpy()
+        self.item, self.world = policy.vocabulary.item_ids.to_numpy(), world
 
     def lists(self, state: Whole, last: Whole, since: Whole, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
         """A list for each.  Shapes: [n] each -> [n, K]."""
-        items = self.world.config.items
+        items, query = self.world.config.items, state // self.world.each
+        click = np.where(last < 0, items, last) * MOST_SINCE + since - 1
         code = {
             "state": state,
-            "query": state // self.world.each,
-            "last": np.where(last < 0, items, last) * MOST_SINCE + since - 1,
+            "query": query,
+            "last click": click,
+            "query and last click": query * (items + 1) * MOST_SINCE + click,
         }[self.by]
         found = self.policy.sample(self.position[code], keys)
         return np.where(found >= 0, self.item[found], -1).astype(np.int32)

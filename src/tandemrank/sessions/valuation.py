@@ -3,7 +3,7 @@
 estimate(policy, log, horizon=, discount=)     clicks per session: value, interval, lower bound, support by step, a verdict
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -102,9 +102,7 @@ class SessionValue:
         """All but the arrays, as plain names and values."""
         found: dict[str, object] = {name: x for name, x in vars(self).items() if name not in ("terms", "steps")}
         found["interval"] = self.interval
-        found["effective_sessions"] = [round(step.effective, 1) for step in self.steps]
-        found["balance"] = [round(step.balance, 4) for step in self.steps]
-        return found
+        return found | {"steps": [asdict(step) for step in self.steps]}
 
 
 @checked

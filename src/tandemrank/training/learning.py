@@ -128,7 +128,7 @@ def learn(
     `checkpoints`, a folder, every epoch is saved there, one file per phase, and `resume` goes on from it. The engine ray reads
     files by tasks and trains on all nodes of a cluster, which must all see files and checkpoints.
     """
-    plan = _plan(
+    plan = checked_plan(
         LearningPlan(
             log=log,
             config=config or LearningConfig(),
@@ -144,10 +144,10 @@ def learn(
             engine=check_engine(engine),
             listener=listener or Listener(),
         ),
-        _asked(method, methods),
+        asked_methods(method, methods),
     )
     parts = read(plan)
-    plan = _resolved(plan, parts)
+    plan = resolved_plan(plan, parts)
     data = believe(plan, parts)
     data, built = build(plan, parts, data)
     trained, choice = train(plan, data, built)
@@ -157,7 +157,7 @@ def learn(
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def _asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
+def asked_methods(method: str | None, methods: Sequence[str] | None) -> list[str]:
     """The methods by name: one, several, or auto."""
     if method is not None and methods is not None:
         raise ConfigError("expected method or methods; got both. Leave one out.")
@@ -168,7 +168,7 @@ def _asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
     return [AUTO] if methods is None else list(methods)
 
 
-def _plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
+def checked_plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
     """The plan with its methods; refuses what cannot be done, and switches without effect."""
     chooses = AUTO in asked
     if chooses and len(set(asked)) > 1:
@@ -215,7 +215,7 @@ def _differs(config: object, defaults: object, name: str) -> bool:
     return bool(getattr(config, name) != getattr(defaults, name))
 
 
-def _resolved(plan: LearningPlan, parts: Parts) -> LearningPlan:
+def resolved_plan(plan: LearningPlan, parts: Parts) -> LearningPlan:
     """The plan with what the log decides: K, the longest list; K2, at most all items."""
     config, D = plan.config, len(parts.vocabulary.item_ids)
     K = config.list_length or parts.list_length
