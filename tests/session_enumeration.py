@@ -77,14 +77,14 @@ def value(rho: Sequence[Sequence[complex]], R: Scores, T: int, g: float) -> list
 
 def gradient(new: Policy, R: Scores, T: int, g: float) -> tuple[list[list[float]], list[list[float]]]:
     """Of the value from START by both stages' scores: complex steps, exact to the last digits."""
-    h = 1e-40
-    found = []
+    h, found = 1e-40, []
+    plain = [new.exposure(x) for x in STATES]
     for stage in ("s", "r"):
         own = []
         for x, d in itertools.product(STATES, range(D)):
-            moved = {name: [list(row) for row in getattr(new, name)] for name in ("s", "r")}
-            moved[stage][x][d] += 1j * h
-            rho = [_complex_exposure(moved["s"][y], moved["r"][y], new.K2) for y in STATES]
+            moved = {name: list(getattr(new, name)[x]) for name in ("s", "r")}
+            moved[stage][d] += 1j * h
+            rho = [_complex_exposure(moved["s"], moved["r"], new.K2) if y == x else plain[y] for y in STATES]
             own.append(value(rho, R, T, g)[START].imag / h)
         found.append([own[x * D : (x + 1) * D] for x in STATES])
     return found[0], found[1]

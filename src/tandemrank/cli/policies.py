@@ -129,8 +129,8 @@ def learn(
     first, drew = (None if path is None else load(path) for path in (start, logging_policy))
     if over.sessions:
         sessions.learn(
-            logs, out, resolved, how, methods=method, start=Start(None, **tables), logging_policy=drew, seed=seed, resume=resume,
-            as_json=as_json,
+            logs, out, resolved, how, methods=method, start=Start(None, **tables), logging_policy=drew,
+            seed=seed, resume=resume, as_json=as_json,
         )  # fmt: skip
         return
     inputs = [*logs, start, logging_policy, *tables.values()]

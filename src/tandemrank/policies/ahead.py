@@ -26,20 +26,28 @@ from tandemrank.policies.memory import Listing, Memory, no_memory
 from tandemrank.policies.scorers import Scorer
 
 Floats = NDArray[np.float64]
-LEAST = 0.01  # of A: an item that ruins the rest of a session comes last
+LEAST = 0.01  # of A in a score: an item that ruins the rest of a session comes last
 
 
 @dataclass(frozen=True)
 class Foresight:
     """What clicks lead to: `after` an item, or a remembered pair of state and item, the rest of the session is worth so much.
 
-    Shapes: start, gain [Q]; after [D]; pairs of [Q, D].
+    `highest`: A of the best item of every state.  Shapes: start, gain, highest [Q]; after [D]; pairs of [Q, D].
     """
 
     start: Floats
     gain: Floats
     after: Floats
     pairs: Memory
+    highest: Floats
+
+    @staticmethod
+    def of(start: Floats, gain: Floats, after: Floats, pairs: Memory) -> "Foresight":
+        """With the highest A, at least LEAST."""
+        most = np.full(len(start), float(after.max(initial=-np.inf)))
+        np.maximum.at(most, pairs.query, pairs.value)
+        return Foresight(start, gain, after, pairs, np.maximum(start + gain * most, LEAST))
 
     def matrix(self, q: NDArray[np.integer]) -> Floats:
         """A of every item.  Shapes: q [B] -> [B, D]."""
@@ -55,15 +63,8 @@ class Foresight:
         known = np.append(self.pairs.value, np.float32(0)).astype(np.float64)[place]
         return self._worth(q, np.where(place >= 0, known, self.after[d]))
 
-    @property
-    def highest(self) -> Floats:
-        """The highest A of every state.  Shapes: -> [Q]."""
-        most = np.full(len(self.start), float(self.after.max(initial=-np.inf)))
-        np.maximum.at(most, self.pairs.query, self.pairs.value)
-        return self._worth(np.arange(len(most)), most)
-
     def _worth(self, q: NDArray[np.integer], after: Floats) -> Floats:
-        found: Floats = np.maximum(self.start[q] + self.gain[q] * after, LEAST)
+        found: Floats = self.start[q] + self.gain[q] * after
         return found
 
 
@@ -88,8 +89,10 @@ class Ahead(Listing):
     @property
     def foresight(self) -> Foresight:
         """What clicks lead to."""
-        start, gain, after = (x.double().numpy() for x in (self.start, self.gain, self.after_item))
-        return Foresight(start, gain, after, self.memory)
+        start, gain, after, highest = (
+            x.double().numpy() for x in (self.start, self.gain, self.after_item, self.highest)
+        )
+        return Foresight(start, gain, after, self.memory, highest)
 
     def forward(self, q: Tensor) -> Tensor:
         after = self._with_list(self.after_item.expand(len(q), -1).clone(), q)
@@ -120,7 +123,7 @@ class Ahead(Listing):
         if kind is None:
             raise PolicyError(f"unknown kind {spec['base']['kind']!r:.60}")
         Q, D = spec["Q"], spec["D"]
-        nothing = Foresight(np.zeros(Q), np.zeros(Q), np.zeros(D), no_memory(Q, D, spec["entries"]))
+        nothing = Foresight(np.zeros(Q), np.zeros(Q), np.zeros(D), no_memory(Q, D, spec["entries"]), np.ones(Q))
         return cls(kind.from_spec(spec["base"]["sizes"]), nothing, np.ones(Q))
 
     def bind(self, vocabulary: Vocabulary) -> None:
@@ -145,10 +148,9 @@ class Ahead(Listing):
 
     def strangers(self, features: pl.DataFrame | None, n: int) -> "Ahead":
         """A state that nobody has seen leads to what the average one does."""
-        average = (float(x.mean()) for x in (self.start, self.gain, self.scale))
-        start, gain, scale = (np.full(n, x) for x in average)
-        after = self.after_item.double().numpy()
-        return Ahead(self.base.strangers(features, n), Foresight(start, gain, after, no_memory(n, self.D)), scale)
+        start, gain, scale = (np.full(n, float(x.mean())) for x in (self.start, self.gain, self.scale))
+        average = Foresight.of(start, gain, self.after_item.double().numpy(), no_memory(n, self.D))
+        return Ahead(self.base.strangers(features, n), average, scale)
 
     def joined(self, other: Scorer) -> "Ahead":
         assert isinstance(other, Ahead)
@@ -156,7 +158,7 @@ class Ahead(Listing):
             torch.cat([getattr(one, name) for one in (self, other)]).double().numpy()
             for name in ("start", "gain", "scale")
         )
-        foresight = Foresight(start, gain, self.after_item.double().numpy(), self._joined_memory(other))
+        foresight = Foresight.of(start, gain, self.after_item.double().numpy(), self._joined_memory(other))
         return Ahead(self.base.joined(other.base), foresight, scale)
 
     def after(self, old: Scorer, new: Scorer) -> Scorer:

@@ -112,6 +112,8 @@ class Impression(NamedTuple):
 
     `policy` is the digest of the policy that answered, or of both where their lists were interleaved; `mixture` has the share
     of every policy. `theta` is the examination curve of the server. `features` are those that decided, None where none did.
+    `session`, its `step` from 1 and its `state` before it, where there is one; `query_id` is what the policy was asked: the
+    state, if it knows that.
     """
 
     id: str
@@ -126,6 +128,9 @@ class Impression(NamedTuple):
     mixture: Mixture
     theta: tuple[float, ...]
     features: dict[str, float | str | None] | None = None
+    session: str | None = None
+    step: int | None = None
+    state: str | None = None
 
     @property
     def interleaved(self) -> bool:

@@ -109,7 +109,7 @@ def foresight_of(means: Means, V: Floats, discount: float) -> tuple[Foresight, F
     """What clicks lead to where the next states are worth V, and g E[V | none].  Shapes: V [X + 1] -> [X]."""
     none = discount * means.none(V)
     after, pairs = means.click(V)
-    return Foresight(1 - none, np.full(means.X, discount), after, pairs), none
+    return Foresight.of(1 - none, np.full(means.X, discount), after, pairs), none
 
 
 def backward(

@@ -206,7 +206,7 @@ def _parts(train: SessionLog, held_out: SessionLog) -> Parts:
 
 
 def transitions_of(log: SessionLog) -> Transitions:
-    """Where the steps of a log led to. Whether the longest sessions ended after their last step, nobody knows: it is left out."""
+    """Where the steps of a log led to. Nobody knows whether the longest sessions ended after their last step."""
     vocabulary, state_of = _by_state(log)
     X = len(vocabulary.query_ids)
     state = state_of[log.lists.query]
