@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from session_enumeration import NONE, STATES, THETA, D, Policy
+from session_enumeration import NONE, START, STATES, THETA, D, Policy, after, policy, relevance
 from tandemrank._base.ids import Vocabulary
 from tandemrank.logs.counting import from_impressions
 from tandemrank.logs.feedback import Feedback
@@ -49,3 +49,23 @@ def none_ratios(new: Policy, old: Policy, R: Sequence[Sequence[float]]) -> np.nd
 
 
 CURVE = np.array(THETA)
+NEW, OLD, R = policy(1), policy(2, spread=0.7), relevance(3)
+
+
+def some_sessions(n: int, T: int) -> list[list[Step]]:
+    """Drawn from the log's policy; some end early."""
+    rng = np.random.default_rng(5)
+    lists = {x: OLD.lists(x) for x in STATES}
+    found = []
+    for _ in range(n):
+        x, steps = START, []
+        for _ in range(T):
+            y = list(lists[x])[rng.choice(len(lists[x]), p=list(lists[x].values()))]
+            clicks = [THETA[k] * R[x][d] for k, d in enumerate(y)]
+            e = [*y, NONE][rng.choice(3, p=[*clicks, 1 - sum(clicks)])]
+            steps.append((x, y, e))
+            x = after(x, e)
+            if rng.random() < 0.2:
+                break
+        found.append(steps)
+    return found

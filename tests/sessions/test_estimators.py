@@ -7,12 +7,11 @@ import pytest
 
 import session_enumeration as exact
 from session_enumeration import NONE, START, STATES
-from session_tables import CURVE, exposures, none_ratios, table_of
+from session_tables import CURVE, NEW, OLD, R, exposures, none_ratios, some_sessions, table_of
 from tandemrank.offpolicy import estimators as one_list
 from tandemrank.sessions import estimators
 from tandemrank.sessions.estimators import Baseline
 
-NEW, OLD, R = exact.policy(1), exact.policy(2, spread=0.7), exact.relevance(3)
 NONE_RATIO = none_ratios(NEW, OLD, R)
 RHO = np.array([NEW.exposure(x) for x in STATES])
 
@@ -124,25 +123,6 @@ def test_doubly_robust_forgives_a_wrong_ratio_of_steps_without_a_click() -> None
     wanted = exact.value(RHO.tolist(), R, 2, 0.8)[START]
     assert np.dot(p, found.terms) == pytest.approx(wanted, abs=1e-12)
     assert abs(np.dot(p, plain.terms) - wanted) > 0.01
-
-
-def some_sessions(n: int, T: int) -> list[list[exact.Step]]:
-    """Drawn from the log's policy; some end early."""
-    rng = np.random.default_rng(5)
-    lists = {x: OLD.lists(x) for x in STATES}
-    found = []
-    for _ in range(n):
-        x, steps = START, []
-        for _ in range(T):
-            y = list(lists[x])[rng.choice(len(lists[x]), p=list(lists[x].values()))]
-            clicks = [exact.THETA[k] * R[x][d] for k, d in enumerate(y)]
-            e = [*y, NONE][rng.choice(3, p=[*clicks, 1 - sum(clicks)])]
-            steps.append((x, y, e))
-            x = exact.after(x, e)
-            if rng.random() < 0.2:
-                break
-        found.append(steps)
-    return found
 
 
 def weights_by_hand(sessions: list[list[exact.Step]], T: int) -> list[list[tuple[float, float, float]]]:

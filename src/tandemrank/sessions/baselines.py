@@ -55,9 +55,11 @@ def fitted(
     for fold in range(FOLDS):
         others, own = (visits.session % FOLDS != fold), (visits.session % FOLDS == fold)
         at = visits.session[own], visits.step[own]
-        none[at] = _none(visits, others, state_of)[visits.situation[own]]
+        ratio = _none(visits, others, state_of)[visits.situation]
+        none[at] = ratio[own]
         if T > 1:
-            G, A = _values(visits, others & visits.known, int(state_of.max()) + 1, T, discount)
+            ratio = np.where(visits.click, visits.weight, ratio)
+            G, A = _values(visits, others, ratio, int(state_of.max()) + 1, T, discount)
             left = T - 1 - visits.step[own]
             after_none[at], slope[at] = G[left, visits.state[own]], A[left, visits.state[own]]
     return none, Baseline(after_none=after_none, slope=slope)
@@ -98,16 +100,22 @@ def _means(group: Whole, total: Floats, weight: Floats, prior: Floats | float, n
     return found
 
 
-def _values(visits: _Visits, chosen: NDArray[np.bool_], states: int, T: int, discount: float) -> tuple[Floats, Floats]:
-    """G and A = 1 + g (E_cr[V | click] - G) of every state, with 0 .. T - 1 steps left.  Shapes: -> [T, states] each."""
-    x, after, click = visits.state[chosen], visits.after[chosen], visits.click[chosen]
-    weight, none = visits.weight[chosen], ~click
-    ratio = np.where(click, weight, 1.0)  # of steps without a click it is near 1, and this is a model
+def _values(
+    visits: _Visits, chosen: NDArray[np.bool_], ratio: Floats, states: int, T: int, discount: float
+) -> tuple[Floats, Floats]:
+    """G and A = 1 + g (E_cr[V | click] - G) of every state, with 0 .. T - 1 steps left.
+
+    Shapes: ratio [n], w of every visit -> [T, states] each.
+    """
+    now = _mean_by_state(visits.state[chosen], visits.weight[chosen], ratio[chosen], states)
+    known = chosen & visits.known
+    x, after, click, ratio = visits.state[known], visits.after[known], visits.click[known], ratio[known]
     V, G, A = np.zeros(states + 1), np.zeros((T, states)), np.ones((T, states))
     for left in range(1, T):
-        V[:-1] = _mean_by_state(x, weight + discount * ratio * V[after], ratio, states)
-        G[left] = _mean_by_state(x[none], V[after[none]], ratio[none], states)
-        clicked = _mean_by_state(x[click], weight[click] * V[after[click]], weight[click], states)
+        V[:-1] = now + discount * _mean_by_state(x, ratio * V[after], ratio, states)
+        clicked, G[left] = (
+            _mean_by_state(x[some], ratio[some] * V[after[some]], ratio[some], states) for some in (click, ~click)
+        )
         A[left] = 1 + discount * (clicked - G[left])
     return G, A
 
