@@ -94,7 +94,7 @@ def play(policy: TwoStagePolicy, world: SessionWorld, sessions: int, *, seed: in
                 for stream in (random.Stream.LISTS, random.Stream.CLICKS)
             )
             items = asking.lists(state, last, since, shown)
-            clicks, moved, stays = _clicked(world, state, items, read)
+            clicks, moved, stays = clicked(world, state, items, read)
             yield Steps(t, session, state, last, since, items, clicks)
             since = np.where(moved >= 0, 1, np.minimum(since + 1, MOST_SINCE))
             last = np.where(moved >= 0, moved, last)
@@ -102,7 +102,7 @@ def play(policy: TwoStagePolicy, world: SessionWorld, sessions: int, *, seed: in
             session, state, last, since = session[stays], state[stays], last[stays], since[stays]
 
 
-def _clicked(
+def clicked(
     world: SessionWorld, state: Whole, items: NDArray[np.int32], keys: NDArray[np.uint64]
 ) -> tuple[NDArray[np.uint8], Whole, NDArray[np.bool_]]:
     """Clicks, the item that moves the state (-1: none), and who stays.  Shapes: -> [n, K], [n], [n]."""
