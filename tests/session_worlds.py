@@ -16,7 +16,7 @@ SMALL = {"queries": 2, "items": 16, "topics": 4, "list_length": 3, "candidates":
 
 @cache
 def world(**switches) -> SessionWorld:
-    return SessionWorld.of(SessionWorldConfig(**{**SMALL, **switches}), 3)
+    return SessionWorld.of(SessionWorldConfig(**{**SMALL, **switches}), 6)
 
 
 def relevance(of: SessionWorld) -> np.ndarray:

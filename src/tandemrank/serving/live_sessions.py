@@ -19,12 +19,13 @@ MOST = 100_000  # sessions that are remembered, those asked about last
 
 @dataclass(frozen=True)
 class SessionState:
-    """How many lists a session was shown, the item clicked last, and how many lists were shown since."""
+    """How many lists a session was shown, the item clicked last, how many were shown since, and the last of them."""
 
     shown: int = 0
     last_click: Id | None = None
     since: int = 0
     impression: str = ""
+    items: tuple[Id, ...] = ()
 
     @property
     def id(self) -> str:
@@ -57,8 +58,12 @@ class LiveSessions:
         with self._lock:
             before = self._states.pop(impression.session, SessionState())
             self._of_impression.pop(before.impression, None)
-            self._states[impression.session] = replace(
-                before, shown=before.shown + 1, since=before.since + 1, impression=impression.id
+            self._states[impression.session] = SessionState(
+                shown=before.shown + 1,
+                last_click=before.last_click,
+                since=before.since + 1,
+                impression=impression.id,
+                items=impression.items,
             )
             self._of_impression[impression.id] = impression.session
             if len(self._states) > self.most:
@@ -70,7 +75,7 @@ class LiveSessions:
         with self._lock:
             for event in events:
                 session = self._of_impression.get(event.impression) if event.type == "click" else None
-                if session is not None:
+                if session is not None and event.item in self._states[session].items:
                     self._states[session] = replace(self._states[session], last_click=event.item, since=0)
 
     def recover(self, impressions: Iterable[Impression], clicks: Iterable[StoredEvent]) -> None:
