@@ -10,6 +10,21 @@
 - `world`: a world with boredom, influence and leaving; `simulation`: logs of it, and the truth; `environment`: for gymnasium
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from tandemrank._base.lazy import modules_of
 
-__getattr__ = modules_of(__name__)
+# The verbs of the room, as `tr.sessions.estimate`: imported, as its modules are, at their first use.
+_HOME = {"estimate": "valuation", "learn": "learning", "read": "reading"}
+
+if TYPE_CHECKING:
+    from tandemrank.sessions.learning import learn as learn
+    from tandemrank.sessions.reading import read as read
+    from tandemrank.sessions.valuation import estimate as estimate
+else:
+    _modules = modules_of(__name__)
+
+    def __getattr__(name: str) -> object:
+        """A verb, or a module."""
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name) if name in _HOME else _modules(name)
