@@ -1,10 +1,9 @@
 """TandemRank: learn and judge both stages of a ranking system, the candidate generator and the re-ranker, from click logs.
 
-    validate(log)      is it fit, and what can it answer?         examine(log)       how much do users look at each rank?
-    estimate(pair, log)   what would a pair be worth, live?       compare(new, old, log)   and against another, or production?
-    decide(pairs, log)    ship, canary or do not, and why
-    learn(log)         both stages from clicks alone              load(folder)       a saved pair
-    evaluate(pair, relevance, theta)   what it is truly worth, where the truth is known
+    validate(log)          is it fit, and what can it answer?    examine(log)             how much do users look at each rank?
+    estimate(policy, log)  what would a policy be worth, live?   compare(new, old, log)   and against another, or production?
+    learn(log)             both stages from the clicks           decide(policies, log)    ship, canary or do not, and why
+    load(folder)           a saved policy                        evaluate(policy, relevance, theta)   its worth by the truth
 
 The names below are the public API. Each is imported when it is first used, so `import tandemrank` itself is instant; the
 packages are described in docs/design.md, the symbols in docs/notation.md.
@@ -26,7 +25,7 @@ _HOME = {
     "learn": "training.learning",
     "load": "policies.two_stage",
     "validate": "logs.validation",
-    # a pair and what it is made of
+    # a policy and what it is made of
     "Generator": "policies.own",
     "GivenScores": "policies.scorers",
     "MatrixFactorisation": "policies.scorers",

@@ -70,7 +70,7 @@ def test_from_a_world_to_a_policy_and_its_value(folder, capsys, monkeypatch) -> 
         (["estimate", "--policy", "p", "--logs", "l", "--sessions", "--lists", "most-likely"], "--lists has no effect"),
         (["estimate", "--policy", "p", "--logs", "l", "--sessions", "--engine", "ray"], "--engine has no effect"),
         (["learn", "--logs", "l", "--state", "x"], "--state is for sessions"),
-        (["learn", "--logs", "l", "--sessions", "--safe"], "--safe has no effect"),
+        (["learn", "--logs", "l", "--sessions", "--engine", "ray"], "--engine has no effect"),
         (["simulate", "--sessions", "10", "--impressions", "5"], "--impressions has no effect"),
         (["simulate", "--sessions", "10", "--data", "ml-1m"], "--data has no effect"),
         (["simulate", "--sessions", "10", "--set", "colour=3"], "colour"),

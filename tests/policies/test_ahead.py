@@ -68,15 +68,22 @@ def test_it_is_saved_and_loaded_and_refused_when_damaged(tmp_path) -> None:
 
 def test_states_that_nobody_has_seen_lead_to_what_the_average_one_does() -> None:
     class Average(GivenScores):
-        def strangers(self, features, n):
-            return GivenScores(np.tile(SCORES.mean(0), (n, 1)))
+        def strangers(self, features, ids):
+            return GivenScores(np.tile(SCORES.mean(0), (len(ids.query_ids), 1)))
 
-        def joined(self, other):
+        def more_items(self, features, ids):
+            return GivenScores(np.column_stack([SCORES, SCORES.mean(1)]))
+
+        def joined(self, other, ids):
             return GivenScores(np.vstack([SCORES, SCORES.mean(0)]))
 
     found = Ahead(Average(SCORES), FORESIGHT, SCALE)
-    new = found.strangers(None, 1)
+    ids = Vocabulary(pl.Series(["c"]), pl.Series([1, 2, 3, 4]))
+    new = found.strangers(None, ids)
     assert new.foresight.start == pytest.approx([1.0])
-    both = found.joined(new)
+    both = found.joined(new, ids)
     torch.testing.assert_close(both(torch.arange(2)), found(torch.arange(2)))
     torch.testing.assert_close(both(torch.tensor([2])), new(torch.tensor([0])))
+    larger = found.more_items(None, Vocabulary(pl.Series(["a", "b"]), pl.Series([1, 2, 3, 4, 5])))
+    torch.testing.assert_close(larger(torch.arange(2))[:, :4], found(torch.arange(2)))
+    assert larger.foresight.after[4] == pytest.approx(0.4)

@@ -8,7 +8,7 @@ the same for all items, the scores are those of the base.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -130,38 +130,36 @@ class Ahead(Listing):
         self.base.bind(vocabulary)
 
     @property
-    def queries(self) -> Tensor:
-        """The vectors of the base, by which a generator knows queries that nobody has seen."""
-        return self.base.queries  # type: ignore[return-value]
-
-    @property
-    def items(self) -> Tensor:
-        """The same of items."""
-        return self.base.items  # type: ignore[return-value]
-
-    @property
     def query_columns(self) -> tuple[str, ...]:
         return self.base.query_columns
 
     def query_table(self, values: FeatureValues) -> pl.DataFrame:
         return self.base.query_table(values)
 
-    def strangers(self, features: pl.DataFrame | None, n: int) -> "Ahead":
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Ahead":
         """A state that nobody has seen leads to what the average one does."""
+        n = len(ids.query_ids)
         start, gain, scale = (np.full(n, float(x.mean())) for x in (self.start, self.gain, self.scale))
         average = Foresight.of(start, gain, self.after_item.double().numpy(), no_memory(n, self.D))
-        return Ahead(self.base.strangers(features, n), average, scale)
+        return Ahead(self.base.strangers(features, ids), average, scale)
 
-    def joined(self, other: Scorer) -> "Ahead":
+    def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Ahead":
+        """An item that nobody has seen leads to what the average one does."""
+        f, D = self.foresight, len(ids.item_ids)
+        after = np.append(f.after, np.full(D - self.D, f.after.mean()))
+        grown = Foresight.of(f.start, f.gain, after, replace(f.pairs, D=D))
+        return Ahead(self.base.more_items(features, ids), grown, self.scale.numpy())
+
+    def joined(self, other: Scorer, ids: Vocabulary) -> "Ahead":
         assert isinstance(other, Ahead)
         start, gain, scale = (
             torch.cat([getattr(one, name) for one in (self, other)]).double().numpy()
             for name in ("start", "gain", "scale")
         )
         foresight = Foresight.of(start, gain, self.after_item.double().numpy(), self._joined_memory(other))
-        return Ahead(self.base.joined(other.base), foresight, scale)
+        return Ahead(self.base.joined(other.base, ids), foresight, scale)
 
-    def after(self, old: Scorer, new: Scorer) -> Scorer:
+    def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> Scorer:
         return new  # where there is one stage, it is the re-ranker
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:

@@ -7,9 +7,7 @@ the immediate reward, and the weight of a document in a state is n_x R_hat(x, d)
 every step, so that A is its mean over the steps of the log; a policy that knows the step has it in its state.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +28,6 @@ from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.logger import LISTS
 from tandemrank.policies.ahead import LEAST, Ahead, Foresight
 from tandemrank.policies.memory import Retrieval
-from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.sessions.foresight import Means, Transitions, backward, best_lists, foresight_of
 from tandemrank.sessions.reading import SessionLog, State, read
@@ -39,18 +36,17 @@ from tandemrank.training import learning
 from tandemrank.training.choosing import MethodChoice
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
 from tandemrank.training.data import TrainingData
-from tandemrank.training.learning import Built, LearningPlan, Listener
+from tandemrank.training.learning import Built
 from tandemrank.training.loop import Trained
 from tandemrank.training.parts import Parts
 from tandemrank.training.schedules import Method
-from tandemrank.training.start import Start
 from tandemrank.training.weights import BeliefWeights
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LearnedSessions:
     """What came of a log of sessions: for each method the policy and its value on sessions that nothing before has seen."""
 
@@ -89,22 +85,14 @@ def learn(
     horizon: int | None = None,
     discount: float = 1.0,
     state: State | None = None,
-    generator: Scorer | None = None,
-    ranker: Scorer | None = None,
-    method: str | None = None,
-    methods: Sequence[str] | None = None,
-    start: Start | None = None,
     logging_policy: TwoStagePolicy | None = None,
-    seed: int = 0,
-    checkpoints: str | Path | None = None,
-    resume: bool = False,
-    listener: Listener | None = None,
+    **how: Any,
 ) -> LearnedSessions:
     """Learns both stages from a log of sessions, and values them on sessions that nothing before has seen.
 
-    `horizon`, `discount` and `state`: as in `sessions.estimate`; with a discount of 0 it learns for the next click alone. All
-    else is as in `tr.learn`. The policy is asked by the state: its queries are the states of the log, and `start` may have
-    features of these, and of the items.
+    `horizon`, `discount` and `state`: as in `sessions.estimate`; a discount of 0 learns for the next click alone. `how`:
+    the other arguments of `tr.learn`. The policy is asked by the state: its queries are the states of the log, and `start` may
+    have features of these, and of the items.
     """
     config = config or LearningConfig()
     check_horizon(horizon, discount)
@@ -112,35 +100,18 @@ def learn(
         raise ConfigError(
             "exclude and safe are for single lists, and cannot be combined with sessions. Leave them out."
         )
-    if start is not None and start.has_stages:
-        raise ConfigError(
-            "sessions are learned from the log and from features; got a policy or embeddings to start from."
-        )
     if logging_policy is not None and config.propensity == "auto":
         config = config.model_copy(update={"propensity": "frequency"})  # the beliefs need none; valuing has the policy
-    plan = learning.checked_plan(
-        LearningPlan(
-            log="",
-            config=config,
-            methods=(),
-            chooses=False,
-            start=(start or Start()).with_tables(),
-            generator=generator,
-            ranker=ranker,
-            logging_policy=None,
-            seed=seed,
-            checkpoints=None if checkpoints is None else Path(checkpoints),
-            resume=resume,
-            engine="local",
-            listener=listener or Listener(),
-        ),
-        learning.asked_methods(method, methods),
-    )
+    plan = learning.planned("", config, **how)
+    if plan.start.has_stages or plan.engine != "local":
+        raise ConfigError(
+            "sessions are learned here, from the log and from features: leave other starts and engines out."
+        )
     whole = log if isinstance(log, SessionLog) else read(log, state, K=config.list_length)
     T = min(horizon or HORIZON, int(whole.step.max()) + 1)
-    train_log, held_out = _split(whole, config.evaluation_share or EVALUATION_SHARE, seed)
+    train_log, held_out = _split(whole, config.evaluation_share or EVALUATION_SHARE, plan.seed)
     parts = _parts(train_log.until(T), held_out.until(T))
-    plan = learning.resolved_plan(plan, parts)
+    plan = learning.resolved(plan, parts)
     data = learning.believe(plan, parts)
     data, built = learning.build(plan, parts, data)
     if T > 1 and discount > 0 and data.beliefs is not None:
@@ -160,7 +131,7 @@ def learn(
             examination=plan.config.theta,
             logging_policy=logging_policy,
             reward=None if data.propensities.kind == "fitted" else data.beliefs,
-            seed=derive(seed, "value") % 2**32,
+            seed=derive(plan.seed, "value") % 2**32,
         )
         for method, one in named.items()
     }

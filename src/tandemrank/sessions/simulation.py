@@ -95,7 +95,7 @@ def play(policy: TwoStagePolicy, world: SessionWorld, sessions: int, *, seed: in
             )
             items = asking.lists(state, last, since, shown)
             clicks, moved, stays = clicked(world, state, items, read)
-            yield Steps(t, session, state, last, since, items, clicks)
+            yield Steps(step=t, session=session, state=state, last=last, since=since, items=items, clicks=clicks)
             since = np.where(moved >= 0, 1, np.minimum(since + 1, MOST_SINCE))
             last = np.where(moved >= 0, moved, last)
             state = world.after(state, moved)
