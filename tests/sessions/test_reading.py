@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import ConfigError, JobError, LogError
 from tandemrank.sessions.reading import read
 
 LOG = pl.DataFrame(
@@ -84,3 +84,8 @@ def test_a_state_that_is_none_is_refused() -> None:
         read(LOG, ["device", "colour"])
     with pytest.raises(ConfigError, match="a state for each of 5 steps; got 2"):
         read(LOG, lambda steps: pl.Series(["a", "b"]))
+    with pytest.raises(JobError, match="the function of the state failed: ColumnNotFoundError"):
+        read(LOG, lambda steps: steps["colour"])
+    for wrong, words in ((5, "got 5"), ([], "got none"), ([5], "got 5")):
+        with pytest.raises(ConfigError, match=words):
+            read(LOG, wrong)

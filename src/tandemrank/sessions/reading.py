@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import IdRegistry, Vocabulary, id_series, plain_ids
-from tandemrank.errors import ConfigError, LogError
+from tandemrank.errors import ConfigError, JobError, LogError
 from tandemrank.logs.checks import examine, impressions_of
 from tandemrank.logs.counting import tally
 from tandemrank.logs.feedback import Feedback
@@ -91,6 +91,8 @@ class SessionLog:
 
 def read(source: Source, state: State | None = None, *, K: int | None = None) -> SessionLog:
     """Reads a log of sessions with every check; refuses one whose steps have no order."""
+    if not (state is None or isinstance(state, str | list | tuple) or callable(state)):
+        raise ConfigError(f"state: expected names of columns, or a function of the steps; got {state!r:.60}.")
     names, lists, steps = IdRegistry(), list[FlatImpressions](), list[pl.DataFrame]()
     for piece in batches(source, every_column=True):
         if piece.frame is None or piece.found:
@@ -149,19 +151,29 @@ def of_steps(lists: FlatImpressions, steps: pl.DataFrame, met: Vocabulary, state
 def state_ids(steps: pl.DataFrame, state: State | None = None) -> pl.Series:
     """The state before each step, as text; several columns are joined by |."""
     if callable(state):
-        found = state(steps)
-        found = found if isinstance(found, pl.Series) else id_series("state", found)
-        if len(found) != len(steps):
-            raise ConfigError(f"state: expected a state for each of {len(steps)} steps; got {len(found)}.")
-        return found.cast(pl.String).fill_null("")
+        return _by_function(steps, state)
     default = ("state",) if "state" in steps.columns else LAST_CLICK
-    names = default if state is None else (state,) if isinstance(state, str) else tuple(state)
-    if missing := [name for name in names if name not in steps.columns]:
+    names = list(default if state is None else [state] if isinstance(state, str) else state)
+    if not names:
+        raise ConfigError("state: expected at least one column; got none.")
+    if missing := [name for name in names if not isinstance(name, str) or name not in steps.columns]:
         raise ConfigError(
             f"state: expected columns of the log, or last_click, since_click, step and query_id; got {missing[0]!r}."
         )
     texts = [steps[name].cast(pl.String).fill_null("").alias(str(n)) for n, name in enumerate(names)]
     return pl.DataFrame(texts).select(pl.concat_str(pl.all(), separator="|"))["0"]
+
+
+def _by_function(steps: pl.DataFrame, state: Callable[[pl.DataFrame], pl.Series]) -> pl.Series:
+    """The states that a user's function gives; whatever it raises is one sentence."""
+    try:
+        found = state(steps)
+        found = (found if isinstance(found, pl.Series) else id_series("state", found)).cast(pl.String)
+    except Exception as error:
+        raise JobError(f"the function of the state failed: {type(error).__name__}: {error}") from error
+    if len(found) != len(steps):
+        raise ConfigError(f"state: expected a state for each of {len(steps)} steps; got {len(found)}.")
+    return found.fill_null("")
 
 
 def _refuse_without_order(session: Whole, when: NDArray[np.float64], ids: pl.Series) -> None:
