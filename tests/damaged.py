@@ -706,6 +706,14 @@ USAGE = {
     "valuing scores with more places than candidates": [
         *["estimate", "--logs", "LOG", "--scores", "SCORES", "--candidates", "2", "--list-length", "3"]
     ],
+    "valuing candidates in words": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--candidates", "4,many"],
+    "valuing more candidates than items": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--candidates", "4,900"],
+    "a page of one number of candidates": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--report", "page.html"],
+    "comparing two K2": ["compare", "--logs", "LOG", "--scores", "SCORES", "--candidates", "4,5"],
+    "exporting a log": ["export", "LOG", "--to", "numpy"],
+    "exporting to nobody": ["export", "POLICY", "--to", "paper"],
+    "exporting networks that are not there": ["export", "POLICY", "--to", "onnx"],
+    "exporting over the policy": ["export", "POLICY", "--to", "numpy", "--out", "POLICY"],
     "comparing with ratings": ["compare", "--logs", "LOG", "--policy", "POLICY", "--against", "RATINGS"],
     "comparing nothing": ["compare", "--logs", "LOG"],
     "deciding about nothing": ["decide", "--logs", "LOG"],

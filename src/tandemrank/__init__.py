@@ -20,6 +20,7 @@ _HOME = {
     "compare": "offpolicy.valuation",
     "decide": "decisions.decision",
     "estimate": "offpolicy.valuation",
+    "estimate_candidates": "offpolicy.how_many",
     "evaluate": "experiments.evaluation",
     "examine": "clicks.examination",
     "learn": "training.learning",
@@ -28,6 +29,7 @@ _HOME = {
     # a policy and what it is made of
     "Generator": "policies.own",
     "GivenScores": "policies.scorers",
+    "Hybrid": "policies.hybrid",
     "MatrixFactorisation": "policies.scorers",
     "Ranker": "policies.own",
     "Server": "serving.engine",
@@ -93,9 +95,11 @@ if TYPE_CHECKING:
     from tandemrank.logs.validation import Validation as Validation
     from tandemrank.logs.validation import validate as validate
     from tandemrank.offpolicy.comparison import Comparison as Comparison
+    from tandemrank.offpolicy.how_many import estimate_candidates as estimate_candidates
     from tandemrank.offpolicy.valuation import compare as compare
     from tandemrank.offpolicy.valuation import estimate as estimate
     from tandemrank.offpolicy.values import Value as Value
+    from tandemrank.policies.hybrid import Hybrid as Hybrid
     from tandemrank.policies.own import Generator as Generator
     from tandemrank.policies.own import Ranker as Ranker
     from tandemrank.policies.own import buffer as buffer
