@@ -114,8 +114,8 @@ def learned(world: SessionWorld, run: int, state: list[str] | None, **how: objec
 def learning_table(runs: int, progress: Tell) -> dict[str, object]:
     """Paired: one log, the same sessions; the true clicks per session by simulation."""
     rows, done = [], 0
-    for effects, switches in EFFECTS.items():
-        for name, state in STATES.items():
+    for name, state in STATES.items():
+        for effects, switches in EFFECTS.items():
             pairs = []
             for run in range(runs):
                 world = SessionWorld.of(SessionWorldConfig(**switches), run)

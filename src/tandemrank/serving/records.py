@@ -125,7 +125,7 @@ class Impression(NamedTuple):
     theta: tuple[float, ...]
     features: dict[str, float | str | None] | None = None
     session: str | None = None
-    step: int | None = None
+    step: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     state: str | None = None
 
     def traffic(self, known: Mapping[str, LivePolicy]) -> tuple[Traffic, LivePolicy]:
