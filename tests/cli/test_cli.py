@@ -497,7 +497,7 @@ def test_help_is_complete() -> None:
     assert verbs - {"load", "buffer", "estimate_candidates"} <= set(commands)  # a command has the name of its verb
     assert set(commands) == {
         "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare", "decide",
-            "serve", "seal", "replay", "import", "recommend",
+            "serve", "seal", "replay", "import", "recommend", "export",
     }  # fmt: skip
     for name, command in commands.items():
         assert command.help, name
