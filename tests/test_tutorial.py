@@ -1,4 +1,4 @@
-"""docs/own-logs.md, docs/sessions-how-to.md, a part of docs/decisions.md: every command and example runs, and prints what is said.
+"""docs/own-logs.md, docs/sessions-how-to.md, part of docs/decisions.md: every command and example runs and prints what is said.
 
 `python tests/test_tutorial.py` writes the outputs anew.
 """
