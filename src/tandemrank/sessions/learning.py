@@ -103,9 +103,9 @@ def learn(
     if logging_policy is not None and config.propensity == "auto":
         config = config.model_copy(update={"propensity": "frequency"})  # the beliefs need none; valuing has the policy
     plan = learning.planned("", config, **how)
-    if plan.start.has_stages or plan.engine != "local":
+    if plan.start.has_stages or plan.engine != "local" or plan.reward is not None:
         raise ConfigError(
-            "sessions are learned here, from the log and from features: leave other starts and engines out."
+            "sessions are learned here, from clicks and features: leave other starts, engines and rewards out."
         )
     whole = log if isinstance(log, SessionLog) else read(log, state, K=config.list_length)
     T = min(horizon or HORIZON, int(whole.step.max()) + 1)

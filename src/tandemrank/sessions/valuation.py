@@ -126,6 +126,8 @@ def estimate(
     if estimator not in get_args(SessionEstimator):
         raise ConfigError(f"estimator must be one of {', '.join(get_args(SessionEstimator))}; got {estimator!r}.")
     question = Question.of(question, switches)
+    if question.reward_column is not None:
+        raise ConfigError("reward_column cannot be combined with sessions, which are valued in clicks. Leave it out.")
     check_horizon(horizon, discount)
     whole = log if isinstance(log, SessionLog) else read(log, state, K=_ranks(question))
     T = 1 if discount == 0 else min(horizon or HORIZON, int(whole.step.max()) + 1)
