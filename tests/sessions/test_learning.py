@@ -129,7 +129,8 @@ def test_rewards_ahead_are_relevance_times_worth() -> None:
     ("how", "words"),
     [
         ({"config": LearningConfig(safe=True)}, "cannot be combined with sessions"),
-        ({"start": tr.Start(world().production())}, "leave other starts and engines out"),
+        ({"start": tr.Start(world().production())}, "leave other starts"),
+        ({"reward": "worth"}, "and rewards out"),
         ({"horizon": 0}, "horizon"),
         ({"discount": -1.0}, "discount"),
         ({"state": "colour"}, "got 'colour'"),
