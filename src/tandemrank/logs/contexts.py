@@ -1,0 +1,130 @@
+"""The context of an impression: columns of a log beside the query, such as a device, an hour, a language.
+
+A log with contexts is read by queries in their context. Each has an id of its own, the JSON of both,
+
+    {"query_id":17,"device":"phone","hour":"20"}
+
+so that sums by (query, item, rank) are sums by (query, context, item, rank), and everything that counts a log counts these.
+`Contexts` takes them apart again, and `pooled` has the sums without contexts, the same bits as if nobody had asked for them.
+Values are texts, whatever the column has; null is unknown.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tandemrank._base.ids import Vocabulary, plain_ids
+from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs.feedback import Feedback
+from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.schema import KEY, LONG, WIDE
+from tandemrank.logs.sums import pooled_sums
+
+MOST = 50  # values of a column
+
+Value = str | float | bool | None
+
+
+def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """Names of context columns; refuses those that a log uses itself."""
+    if isinstance(columns, str) or not all(isinstance(name, str) and name for name in columns):
+        raise ConfigError(f'context: expected a list of columns of the log, such as ["device"]; got {columns!r:.60}.')
+    if own := [name for name in columns if name in (*WIDE, *LONG, KEY) and name != "policy"]:
+        raise ConfigError(f"context: expected columns that a log does not use itself; got {own[0]!r}.")
+    if len(set(columns)) < len(columns):
+        raise ConfigError(f"context: expected every column once; got {', '.join(columns)}.")
+    return tuple(columns)
+
+
+def texts(values: pl.Series) -> pl.Series:
+    """Values of a context as texts: 20 and 20.0 are the same.  Shapes: [n] -> [n]."""
+    if values.dtype.is_float():
+        whole = values.cast(pl.Int64, strict=False)
+        same = (whole.cast(pl.Float64) == values).fill_null(False)
+        return whole.cast(pl.String).zip_with(same, values.fill_nan(None).cast(pl.String))
+    if values.dtype.is_nested() or values.dtype.is_temporal() or values.dtype == pl.Binary:
+        raise LogError(
+            f"column {values.name}: expected numbers, texts or categories as a context; got {values.dtype}. Make texts of it, "
+            "such as the hour of a time."
+        )
+    return values.cast(pl.String)
+
+
+def text_of(value: Value) -> str | None:
+    """One value as `texts` has it."""
+    found: str | None = texts(pl.Series("context", [value], strict=False))[0]
+    return found
+
+
+def in_context(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+    """A log whose queries are queries in their context; a column that is not there is unknown."""
+    if not columns:
+        return frame
+    found = [
+        texts(frame[name]).alias(name) if name in frame.columns else pl.lit(None, pl.String).alias(name) for name in columns
+    ]
+    ids = frame.select(plain_ids(frame["query_id"]).alias("query_id"), *found)
+    both = pl.when(pl.col("query_id").is_not_null()).then(pl.struct(ids.columns).struct.json_encode())
+    return frame.with_columns(ids.select(both.alias("query_id")).to_series())
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """Queries in their context: the places of their queries in a vocabulary, and their values, a column each.
+
+    Shapes: base [Q'], table [Q', C].
+    """
+
+    vocabulary: Vocabulary
+    base: NDArray[np.int64]
+    table: pl.DataFrame
+
+    @classmethod
+    def of(cls, ids: Vocabulary, columns: Sequence[str], known: Vocabulary | None = None) -> "Contexts":
+        """Of the vocabulary of a log that was read so; `known`: the vocabulary that its queries and items must be in.
+
+        Refuses columns without a value, and with too many.
+        """
+        is_text = len(ids.query_ids) and ids.query_ids[0].startswith('{"query_id":"')
+        types = {"query_id": pl.String if is_text else pl.Int64, **dict.fromkeys(columns, pl.String)}
+        found = ids.query_ids.str.json_decode(pl.Struct(types)).struct.unnest()
+        for name in columns:
+            number = found[name].drop_nulls().n_unique()
+            if not number:
+                raise LogError(f"context: expected a column {name} in the log; got none with a value. Check its name.")
+            if number > MOST:
+                raise LogError(
+                    f"column {name}: expected at most {MOST} different values of a context; got {number:,}. Round numbers, or cut "
+                    "them into bins, and give rare texts one name."
+                )
+        own = known or Vocabulary(found["query_id"].unique().sort(), ids.item_ids)
+        own.items(ids.item_ids)
+        return cls(own, own.queries(found["query_id"]), found.select(columns))
+
+    def in_vocabulary(self, other: Vocabulary) -> "Contexts":
+        """The same in the positions of another vocabulary, which has all ids of this one."""
+        return replace(self, vocabulary=other, base=other.queries(self.vocabulary.query_ids)[self.base])
+
+    def pooled(self, feedback: Feedback) -> Feedback:
+        """The sums of a log without its contexts."""
+        return pooled_sums(feedback, self.base, self.vocabulary)
+
+    def of_lists(self, lists: Impressions, items: Vocabulary) -> Impressions:
+        """Lists with their queries in place of queries in context."""
+        place = np.append(self.vocabulary.items(items.item_ids), -1).astype(np.int32)
+        return Impressions(self.base[lists.query].astype(np.int32), place[lists.items], lists.clicks)
+
+
+def named(context: Mapping[str, Value], columns: Sequence[str]) -> dict[str, str | None]:
+    """A context by the columns that are known, in their order; one that is not given is unknown. Refuses other names."""
+    if not isinstance(context, Mapping):
+        raise ConfigError(f'context: expected values by the names of columns, such as {{"device": "phone"}}; got {context!r:.60}.')
+    if strange := [name for name in context if name not in columns]:
+        raise ConfigError(
+            f"context: expected columns among {', '.join(columns) or 'none'}, which the policy was learned with; got "
+            f"{str(strange[0])[:60]!r}."
+        )
+    return {name: text_of(context.get(name)) for name in columns}
