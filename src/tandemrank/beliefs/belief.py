@@ -161,6 +161,11 @@ class ContextEffects:
     value: Floats
     spread: float
 
+    def constants(self) -> dict[str, Any]:
+        """In plain numbers and words: the columns, how far items are shifted in the mean square, and how far pairs spread."""
+        shift = float(np.sqrt(np.square(self.shift).mean()))
+        return {"columns": [column.name for column in self.columns], "shift": shift, "spread": self.spread}
+
 
 @dataclass(frozen=True)
 class Beliefs(RewardModel):
@@ -259,6 +264,7 @@ class Beliefs(RewardModel):
             "weights_of_production": [float(w) for w in self.inputs.w],
             "never_shown": c.never,
             "half_life": None if np.isinf(c.half_life) else c.half_life,
+            "context": None if self.contexts is None else self.contexts.constants(),
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:

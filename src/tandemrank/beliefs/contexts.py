@@ -210,8 +210,7 @@ def _shifts(
 def _by_item(groups: _Groups, column: int, values: Floats, V: int) -> Floats:
     """Values of groups summed by item and value of a column.  Shapes: values [n] -> [D, V]."""
     at = groups.counts.item.astype(np.int64) * (V + 1) + groups.place[:, column]
-    found: Floats = np.bincount(at, values, groups.counts.D * (V + 1)).reshape(-1, V + 1)[:, :V]
-    return found
+    return np.bincount(at, values, groups.counts.D * (V + 1)).reshape(-1, V + 1)[:, :V].astype(np.float64)
 
 
 def _expected(shift: Floats, H: Floats, suggestion: Suggestion | None) -> tuple[Floats, Floats]:
@@ -230,8 +229,8 @@ def _expected(shift: Floats, H: Floats, suggestion: Suggestion | None) -> tuple[
 
 
 def _pairs(beliefs: Beliefs, groups: _Groups, tenths: Whole) -> tuple[float, Floats, Mask]:
-    """How far single pairs spread in a context around R and its shift, 0 where that is not sure; their log-odds there; and which
-    of them say something.  Shapes: tenths [n] -> spread, [n], [n]."""
+    """How far single pairs spread in a context around R and its shift, 0 where that is not sure; their log-odds there; and
+    which of them say something.  Shapes: tenths [n] -> spread, [n], [n]."""
     table = _Levels.of(beliefs, groups, tenths)
     none = table.likelihood(0.0)
     found = {spread: table.likelihood(spread) for spread in SPREADS}
@@ -255,8 +254,8 @@ class _Levels:
 
         P(showings of a pair) = sum_j w_j prod_c M_c(j),      M_c(j) = sum_i v_i(l_j + shift_c) L_c(i)
 
-    with w the weights of the pair's levels l_j before its showings, v normal weights, and L_c the likelihood of the showings in a
-    context.  Shapes: levels [J]; log_w [pairs, J]; table [J, kinds]; order, the groups by pair, [n].
+    with w the weights of the pair's levels l_j before its showings, v normal weights, and L_c the likelihood of the showings
+    in a context.  Shapes: levels [J]; log_w [pairs, J]; table [J, kinds]; order, the groups by pair, [n].
     """
 
     levels: Floats
@@ -269,8 +268,8 @@ class _Levels:
     @classmethod
     def of(cls, beliefs: Beliefs, groups: _Groups, tenths: Whole) -> "_Levels":
         """Of beliefs that know the shifts."""
-        ends = Grades.graded(beliefs.rate, USUAL).R[[0, -1]]
-        grades = Grades(sigmoid(np.linspace(*_odds(ends), LEVELS)), beliefs.chosen.grades.spread or USUAL)
+        low, high = _odds(Grades.graded(beliefs.rate, USUAL).R[[0, -1]])
+        grades = Grades(sigmoid(np.linspace(low, high, LEVELS)), beliefs.chosen.grades.spread or USUAL)
         s, variance = beliefs.shown
         mean = _odds(beliefs.chosen.grades.prior(s, np.zeros(len(s)))) if beliefs.chosen.grades.is_bit else s
         log_w = np.log(np.maximum(grades.weights(mean, variance).T, 1e-30)).astype(np.float32)

@@ -21,6 +21,7 @@ from tandemrank.cli.options import (
     app,
     bundled,
     command_line,
+    listed,
     read_curve_option,
     resumable,
 )
@@ -68,6 +69,10 @@ def learn(
             "baseline, stacking or joint; may be repeated."
         ),
     ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(help="Columns of the log that are the context of an impression, such as device,hour."),
+    ] = None,
     candidates: Annotated[
         int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
     ] = None,
@@ -102,7 +107,8 @@ def learn(
     from tandemrank.training.schedules import Method
     from tandemrank.training.start import Start
 
-    flags = {"candidates": candidates, "examination": read_curve_option(curve)}
+    columns = None if context is None else listed(context, str)
+    flags = {"candidates": candidates, "context": columns, "examination": read_curve_option(curve)}
     tables = {
         "query_features": query_features,
         "item_features": item_features,
@@ -194,6 +200,9 @@ def recommend(
             help="Query ids separated by commas, or a Parquet file with query_id; by default all of the policy."
         ),
     ] = None,
+    context: Annotated[
+        list[str] | None, typer.Option(help="Context of the lists, as column=value. May be repeated.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
     as_json: Json = False,
     plugin: Plugin = None,
@@ -207,6 +216,7 @@ def recommend(
     ids = None if queries is None else _query_ids(queries, loaded.vocabulary)
     if ids is not None:
         loaded, ids = _answering(loaded, ids)
+    loaded = loaded.in_context(_context(context or []))
     lists = loaded.recommend(ids, exclude=exclusion.pairs(loaded.vocabulary), **drawn)
     if out is not None:
         ours = Kind("file of lists", check=lambda path: columns_of(path) == ["query_id", "items"])
@@ -218,6 +228,13 @@ def recommend(
         show(f"lists of {len(lists):,} queries: {out}")
     else:
         _print(lists)
+
+
+def _context(given: list[str]) -> dict[str, str]:
+    """The context of --context column=value."""
+    if wrong := [one for one in given if "=" not in one]:
+        raise ConfigError(f"--context: expected column=value, such as device=phone; got {wrong[0]!r}.")
+    return {name: value for name, _, value in (one.partition("=") for one in given)}
 
 
 def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":

@@ -9,6 +9,7 @@ so that sums by (query, item, rank) are sums by (query, context, item, rank), an
 Values are texts, whatever the column has; null is unknown.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,7 @@ from tandemrank.logs.schema import KEY, LONG, WIDE
 from tandemrank.logs.sums import pooled_sums
 
 MOST = 50  # values of a column
+BEGIN = '{"query_id":'  # of an id of a query in its context
 
 Value = str | float | bool | None
 
@@ -64,11 +66,18 @@ def in_context(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     if not columns:
         return frame
     found = [
-        texts(frame[name]).alias(name) if name in frame.columns else pl.lit(None, pl.String).alias(name) for name in columns
+        texts(frame[name]).alias(name) if name in frame.columns else pl.lit(None, pl.String).alias(name)
+        for name in columns
     ]
     ids = frame.select(plain_ids(frame["query_id"]).alias("query_id"), *found)
     both = pl.when(pl.col("query_id").is_not_null()).then(pl.struct(ids.columns).struct.json_encode())
     return frame.with_columns(ids.select(both.alias("query_id")).to_series())
+
+
+def _decoded(ids: pl.Series, columns: Sequence[str]) -> pl.DataFrame:
+    """Ids of queries in their context as their parts."""
+    kind = pl.String if len(ids) and ids[0].startswith(f'{BEGIN}"') else pl.Int64
+    return ids.str.json_decode(pl.Struct({"query_id": kind, **dict.fromkeys(columns, pl.String)})).struct.unnest()
 
 
 @dataclass(frozen=True)
@@ -88,20 +97,28 @@ class Contexts:
 
         Refuses columns without a value, and with too many.
         """
-        is_text = len(ids.query_ids) and ids.query_ids[0].startswith('{"query_id":"')
-        types = {"query_id": pl.String if is_text else pl.Int64, **dict.fromkeys(columns, pl.String)}
-        found = ids.query_ids.str.json_decode(pl.Struct(types)).struct.unnest()
+        found = _decoded(ids.query_ids, columns)
         for name in columns:
             number = found[name].drop_nulls().n_unique()
             if not number:
                 raise LogError(f"context: expected a column {name} in the log; got none with a value. Check its name.")
             if number > MOST:
                 raise LogError(
-                    f"column {name}: expected at most {MOST} different values of a context; got {number:,}. Round numbers, or cut "
-                    "them into bins, and give rare texts one name."
+                    f"column {name}: expected at most {MOST} different values of a context; got {number:,}. Round numbers, or "
+                    "cut them into bins, and give rare texts one name."
                 )
         own = known or Vocabulary(found["query_id"].unique().sort(), ids.item_ids)
         own.items(ids.item_ids)
+        return cls(own, own.queries(found["query_id"]), found.select(columns))
+
+    @classmethod
+    def within(cls, ids: Vocabulary) -> "Contexts | None":
+        """Of a vocabulary that may be of queries in their context; None where it is not."""
+        if ids.query_ids.dtype != pl.String or not len(ids.query_ids) or not ids.query_ids[0].startswith(BEGIN):
+            return None
+        columns = list(json.loads(ids.query_ids[0]))[1:]
+        found = _decoded(ids.query_ids, columns)
+        own = Vocabulary(found["query_id"].unique().sort(), ids.item_ids)
         return cls(own, own.queries(found["query_id"]), found.select(columns))
 
     def in_vocabulary(self, other: Vocabulary) -> "Contexts":
@@ -121,7 +138,9 @@ class Contexts:
 def named(context: Mapping[str, Value], columns: Sequence[str]) -> dict[str, str | None]:
     """A context by the columns that are known, in their order; one that is not given is unknown. Refuses other names."""
     if not isinstance(context, Mapping):
-        raise ConfigError(f'context: expected values by the names of columns, such as {{"device": "phone"}}; got {context!r:.60}.')
+        raise ConfigError(
+            f'context: expected values by the names of columns, such as {{"device": "phone"}}; got {context!r:.60}.'
+        )
     if strange := [name for name in context if name not in columns]:
         raise ConfigError(
             f"context: expected columns among {', '.join(columns) or 'none'}, which the policy was learned with; got "

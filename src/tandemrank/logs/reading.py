@@ -19,8 +19,8 @@ from tandemrank._base.frames import is_pandas
 from tandemrank._base.ids import IdRegistry, Vocabulary, same_ids
 from tandemrank._base.processes import ahead
 from tandemrank.errors import ConfigError, JobError, LogError
-from tandemrank.logs.contexts import check_columns, in_context
 from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine
+from tandemrank.logs.contexts import Contexts, check_columns, in_context
 from tandemrank.logs.counting import Split, tally
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import FlatImpressions, Impressions, joined
@@ -70,6 +70,11 @@ class LogParts:
     def in_vocabulary(self, vocabulary: Vocabulary) -> "LogParts":
         """The same in the positions of another vocabulary, which has all ids of this one."""
         return _together([self], vocabulary)
+
+    def without_contexts(self, contexts: Contexts) -> "LogParts":
+        """By queries, of a log that was read by queries in their context: the same bits as if nobody had asked for it."""
+        train, held_out = (tuple(contexts.pooled(part) for part in some) for some in (self.train, self.held_out))
+        return LogParts(train, held_out, contexts.of_lists(self.first, self.train[0].vocabulary), self.by_time)
 
 
 @checked

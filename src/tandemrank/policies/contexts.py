@@ -37,7 +37,8 @@ def codes_of(columns: Sequence[Categorical], table: pl.DataFrame) -> Whole:
 def places_of(columns: Sequence[Categorical], codes: Whole) -> Whole:
     """Where values are among those of all columns; after the last for an unknown one.  Shapes: codes [n, C] -> [n, C]."""
     first = np.cumsum([0, *(len(column.values) for column in columns)])
-    return np.where(codes > 0, codes - 1 + first[:-1], first[-1])
+    found: Whole = np.where(codes > 0, codes - 1 + first[:-1], first[-1])
+    return found
 
 
 def numbers_of(columns: Sequence[Categorical], query: Whole, codes: Whole) -> Whole:
@@ -64,8 +65,12 @@ class ContextShift(nn.Module):
     value: Tensor
     now: Tensor
 
-    def __init__(self, columns: Sequence[dict[str, Any]], D: int, J: int, lists: int, entries: int) -> None:
+    def __init__(
+        self, columns: Sequence[dict[str, Any]], D: int, J: int, lists: int, entries: int, scale: float = 1.0
+    ) -> None:
+        """`scale`: how many of our units one of log-odds is."""
         super().__init__()
+        self.scale = float(scale)
         self.columns = tuple(Categorical(str(one["name"]), tuple(map(str, one["values"]))) for one in columns)
         V = sum(len(column.values) for column in self.columns)
         self.register_buffer("shift", torch.zeros(D, V))
@@ -80,7 +85,8 @@ class ContextShift(nn.Module):
         """The arguments of its constructor, plain JSON."""
         columns = [{"name": column.name, "values": list(column.values)} for column in self.columns]
         D, J = len(self.shift), len(self.by_item) - 1
-        return {"columns": columns, "D": D, "J": J, "lists": len(self.key), "entries": len(self.item)}
+        lists = {"lists": len(self.key), "entries": len(self.item)}
+        return {"columns": columns, "D": D, "J": J, **lists, "scale": self.scale}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -99,13 +105,21 @@ class ContextShift(nn.Module):
         """For queries in a context, or for others.  Shapes: now [Q, V], or no rows."""
         return self._with(now=now)
 
-    def with_items(self, shift: Tensor) -> "ContextShift":
-        """With more items.  Shapes: shift [n, V]."""
-        return self._with(shift=torch.cat([self.shift, shift]))
+    def without_lists(self) -> "ContextShift":
+        """For queries that nothing is known of."""
+        none = {name: getattr(self, name)[:0] for name in ("key", "item", "value")}
+        return self._with(**none, first=self.first[:1])
+
+    def with_items(self, n: int, shift: Tensor | None = None) -> "ContextShift":
+        """With n more items: with these shifts, or with the mean of the others.  Shapes: shift [n, V]."""
+        more = self.shift.mean(0).expand(n, -1) if shift is None else shift
+        return self._with(shift=torch.cat([self.shift, more]))
 
     def scaled(self, scale: float, value: NDArray[np.float32]) -> "ContextShift":
         """In the scale of another stage, with its numbers of the lists.  Shapes: value [n]."""
-        return self._with(shift=self.shift * scale, value=torch.from_numpy(value))
+        found = self._with(shift=self.shift * scale, value=torch.from_numpy(value))
+        found.scale = scale
+        return found
 
     def _with(self, **buffers: Tensor) -> "ContextShift":
         found = copy.copy(self)
@@ -118,14 +132,16 @@ class ContextShift(nn.Module):
         found = torch.zeros(len(codes), V + 1)
         return found.scatter_(1, torch.from_numpy(places_of(self.columns, codes)), 1.0)[:, :V]
 
-    def moved(self, base: Whole, codes: Whole, rows: Whole, item: NDArray[np.int32], value: NDArray[np.float32]) -> NDArray[np.float32]:
+    def moved(
+        self, base: Whole, codes: Whole, rows: Whole, item: NDArray[np.int32], value: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         """Numbers of listed pairs in a context: shifted, or as its own list has them.
 
         Shapes: base [n], codes [n, C], the query and the context of every row; rows, item, value [m], sorted by row and item.
         """
         place = places_of(self.columns, codes)[rows]
         padded = np.column_stack([self.shift.numpy(), np.zeros(len(self.shift), np.float32)])
-        found = value + padded[item[:, None], place].sum(1)
+        found: NDArray[np.float32] = (value + padded[item[:, None], place].sum(1)).astype(np.float32)
         wanted, keys = numbers_of(self.columns, base, codes), self.key.numpy()
         at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
         has = np.flatnonzero(keys[at] == wanted) if len(keys) else np.zeros(0, np.int64)
@@ -135,7 +151,7 @@ class ContextShift(nn.Module):
         there = np.minimum(np.searchsorted(pair, sought), max(len(pair) - 1, 0))
         known = pair[there] == sought if len(pair) else np.zeros(len(sought), np.bool_)
         found[there[known]] = self.value.numpy()[entries[known]]
-        return found.astype(np.float32)
+        return found
 
     def check(self, Q: int) -> None:
         """Refuses lists that are out of order, and a policy in a context, which is not saved."""

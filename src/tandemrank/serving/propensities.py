@@ -2,8 +2,8 @@
 
     rho_0(d) = sum over policies of share * rho_policy(d),        or that of the draft, where lists were interleaved
 
-One race per (policy, curve, query, strategy, places, available items, features), from a seed that depends on these alone: a
-propensity does not depend on who else was asked.
+One race per (policy, curve, query, strategy, places, available items, features, context), from a seed that depends on these
+alone: a propensity does not depend on who else was asked.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,8 @@ Race = Callable[[int], Exposure]  # of a seed
 def _place(i: Impression) -> Place:
     """What the exposure depends on beside the policy."""
     asked = i.theta, i.query_id, i.strategy, i.places, i.available
-    return asked if i.features is None else (*asked, features_text(i.features))
+    more = [features_text(x) for x in (i.features, i.context) if x is not None]
+    return (*asked, *more)
 
 
 @lru_cache(maxsize=1024)
@@ -118,7 +119,8 @@ class Propensities:
 
     def _race(self, live: LivePolicy, i: Impression, documents: NDArray[np.int64]) -> Race:
         def race(seed: int) -> Exposure:
-            scores, theta = live.scores(i.query_id, i.features, i.available), torch.tensor(i.theta[: i.places])
+            scores = live.scores(i.query_id, i.features, i.available, i.context)
+            theta = torch.tensor(i.theta[: i.places])
             options = {"samples": self.samples, "seed": seed}
             return drawing.parse(i.strategy).exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
 
@@ -160,5 +162,5 @@ class Propensities:
 
 
 def _team(live: LivePolicy, i: Impression) -> DraftTeam:
-    scores = live.scores(i.query_id, i.features, i.available)
+    scores = live.scores(i.query_id, i.features, i.available, i.context)
     return DraftTeam(scores.s_c, scores.remembering(), live.item_at, live.items, live.K2)

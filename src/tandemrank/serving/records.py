@@ -112,6 +112,7 @@ class Impression(NamedTuple):
 
     `policy` is the digest of the policy that answered, or of both where their lists were interleaved; `mixture` has the share
     of every policy. `theta` is the examination curve of the server. `features` are those that decided, None where none did.
+    `context`: of the request, as texts.
     """
 
     id: str
@@ -126,6 +127,7 @@ class Impression(NamedTuple):
     mixture: Mixture
     theta: tuple[float, ...]
     features: dict[str, float | str | None] | None = None
+    context: dict[str, str | None] | None = None
 
     @property
     def interleaved(self) -> bool:
