@@ -4,10 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tandemrank._base.contexts import named, text_of
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import reading
-from tandemrank.logs.contexts import Contexts, in_context, named, text_of
+from tandemrank.logs.contexts import Contexts, in_context
 
 LOG = pl.DataFrame(
     {

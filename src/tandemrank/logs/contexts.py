@@ -10,13 +10,14 @@ Values are texts, whatever the column has; null is unknown.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tandemrank._base.contexts import texts
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.feedback import Feedback
@@ -26,8 +27,6 @@ from tandemrank.logs.sums import pooled_sums
 
 MOST = 50  # values of a column
 BEGIN = '{"query_id":'  # of an id of a query in its context
-
-Value = str | float | bool | None
 
 
 def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
@@ -39,26 +38,6 @@ def check_columns(columns: Sequence[str]) -> tuple[str, ...]:
     if len(set(columns)) < len(columns):
         raise ConfigError(f"context: expected every column once; got {', '.join(columns)}.")
     return tuple(columns)
-
-
-def texts(values: pl.Series) -> pl.Series:
-    """Values of a context as texts: 20 and 20.0 are the same.  Shapes: [n] -> [n]."""
-    if values.dtype.is_float():
-        whole = values.cast(pl.Int64, strict=False)
-        same = (whole.cast(pl.Float64) == values).fill_null(False)
-        return whole.cast(pl.String).zip_with(same, values.fill_nan(None).cast(pl.String))
-    if values.dtype.is_nested() or values.dtype.is_temporal() or values.dtype == pl.Binary:
-        raise LogError(
-            f"column {values.name}: expected numbers, texts or categories as a context; got {values.dtype}. Make texts of it, "
-            "such as the hour of a time."
-        )
-    return values.cast(pl.String)
-
-
-def text_of(value: Value) -> str | None:
-    """One value as `texts` has it."""
-    found: str | None = texts(pl.Series("context", [value], strict=False))[0]
-    return found
 
 
 def in_context(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
@@ -133,17 +112,3 @@ class Contexts:
         """Lists with their queries in place of queries in context."""
         place = np.append(self.vocabulary.items(items.item_ids), -1).astype(np.int32)
         return Impressions(self.base[lists.query].astype(np.int32), place[lists.items], lists.clicks)
-
-
-def named(context: Mapping[str, Value], columns: Sequence[str]) -> dict[str, str | None]:
-    """A context by the columns that are known, in their order; one that is not given is unknown. Refuses other names."""
-    if not isinstance(context, Mapping):
-        raise ConfigError(
-            f'context: expected values by the names of columns, such as {{"device": "phone"}}; got {context!r:.60}.'
-        )
-    if strange := [name for name in context if name not in columns]:
-        raise ConfigError(
-            f"context: expected columns among {', '.join(columns) or 'none'}, which the policy was learned with; got "
-            f"{str(strange[0])[:60]!r}."
-        )
-    return {name: text_of(context.get(name)) for name in columns}

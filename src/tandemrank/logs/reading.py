@@ -18,7 +18,7 @@ from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.frames import is_pandas
 from tandemrank._base.ids import IdRegistry, Vocabulary, same_ids
 from tandemrank._base.processes import ahead
-from tandemrank.errors import ConfigError, JobError, LogError
+from tandemrank.errors import ConfigError, InputError, JobError, LogError
 from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine
 from tandemrank.logs.contexts import Contexts, check_columns, in_context
 from tandemrank.logs.counting import Split, tally
@@ -176,7 +176,7 @@ def _in_context(piece: Batch, columns: tuple[str, ...]) -> pl.DataFrame:
     assert piece.frame is not None
     try:
         return in_context(piece.frame, columns)
-    except LogError as error:
+    except InputError as error:
         raise LogError(f"{piece.name}, {error}") from error
 
 

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from tandemrank._base import random
 from tandemrank._base.arguments import checked, matrix
+from tandemrank._base.contexts import Value, named
 from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, plain_ids, positions_of
 from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.gradients import race
-from tandemrank.logs.contexts import Value, named
 from tandemrank.policies import candidates, features, storage
 from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import Scorer, checked_scores

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from tandemrank._base.contexts import Value, text_of
 from tandemrank._base.ids import Id
 from tandemrank.clicks.models import examination_curve
-from tandemrank.errors import ConfigError, InputError, LogError, OutputError, PolicyError
-from tandemrank.logs.contexts import Value, check_columns, text_of
+from tandemrank.errors import ConfigError, InputError, OutputError, PolicyError
+from tandemrank.logs.contexts import check_columns
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import drawing, records
@@ -264,7 +265,7 @@ def as_texts(context: Mapping[str, Value]) -> dict[str, str | None]:
         raise InputError(f"context: expected names that a served log does not use itself; got {own[0]!r}.")
     try:
         return {name: text_of(context[name]) for name in check_columns(list(context))}
-    except (ConfigError, LogError, TypeError) as error:
+    except (ConfigError, TypeError) as error:
         raise InputError(str(error)) from error
 
 
