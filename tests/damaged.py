@@ -189,17 +189,7 @@ def file_cases(
 
 
 def with_features(good: Good, name: str) -> list[str]:
-    return [
-        "learn",
-        "--logs",
-        good.path("log.parquet"),
-        "--item-features",
-        name,
-        "--set",
-        "epochs=1",
-        "--set",
-        "propensity=frequency",
-    ]
+    return ["learn", "--logs", good.path("log.parquet"), "--item-features", name, "--set", "propensity=frequency"]
 
 
 def with_embeddings(good: Good, name: str) -> list[str]:
@@ -279,7 +269,7 @@ file_cases(
         "has no rows": rewritten(lambda frame: frame[:0]),
         "lacks queries of the log": Between(
             rewritten(lambda frame: frame.filter(pl.col("query_id") == 0)),
-            "11 unknown query ids (first: 1); 1 are known to the pair",
+            "11 unknown query ids (first: 1); 1 are known to the policy",
         ),
         "has ids that are texts": Between(
             changed(query_id=pl.col("query_id").cast(pl.String)), "query ids are strings here"
@@ -716,6 +706,14 @@ USAGE = {
     "valuing scores with more places than candidates": [
         *["estimate", "--logs", "LOG", "--scores", "SCORES", "--candidates", "2", "--list-length", "3"]
     ],
+    "valuing candidates in words": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--candidates", "4,many"],
+    "valuing more candidates than items": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--candidates", "4,900"],
+    "a page of one number of candidates": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--report", "page.html"],
+    "comparing two K2": ["compare", "--logs", "LOG", "--scores", "SCORES", "--candidates", "4,5"],
+    "exporting a log": ["export", "LOG", "--to", "numpy"],
+    "exporting to nobody": ["export", "POLICY", "--to", "paper"],
+    "exporting networks that are not there": ["export", "POLICY", "--to", "onnx"],
+    "exporting over the policy": ["export", "POLICY", "--to", "numpy", "--out", "POLICY"],
     "comparing with ratings": ["compare", "--logs", "LOG", "--policy", "POLICY", "--against", "RATINGS"],
     "comparing nothing": ["compare", "--logs", "LOG"],
     "deciding about nothing": ["decide", "--logs", "LOG"],
@@ -740,12 +738,6 @@ USAGE = {
     "serving with a token that is not there": ["serve", "POLICY", "--token-file", "nothing"],
     "serving to everybody without a token": ["serve", "POLICY", "--host", "0.0.0.0", "--port", "0"],
     "serving at a level of 1": ["serve", "POLICY", "--level", "1"],
-    "serving with a bucket and no log": ["serve", "POLICY", "--bucket", "memory://bucket/log"],
-    "serving with a bucket that is no URL": ["serve", "POLICY", "--log", "log", "--bucket", "bucket", "--port", "0"],
-    "serving with a bucket of nobody's protocol": [
-        *["serve", "POLICY", "--log", "log", "--bucket", "magic://bucket/log", "--port", "0"]
-    ],
-    "sealing with a bucket of nobody's protocol": ["seal", ".", "--policies", ".", "--bucket", "magic://bucket/log"],
     "validating a URL of nobody's protocol": ["validate", "magic://bucket/log"],
     "validating a URL with nothing there": ["validate", "memory://nothing/log"],
     "estimating by a URL with nothing there": ["estimate", "--logs", "memory://nothing/log", "--policy", "POLICY"],
@@ -757,11 +749,7 @@ USAGE = {
     "sealing nothing": ["seal", "nothing", "--policies", "."],
     "sealing a file": ["seal", "LOG", "--policies", "."],
     "serving under a strange name": ["serve", "POLICY", "--log", "log", "--replica", "a/b", "--port", "0"],
-    "serving by an unknown engine": ["serve", "POLICY", "--engine", "magic"],
-    "serving from no replicas": ["serve", "POLICY", "--engine", "ray", "--replicas", "0"],
-    "serving from several replicas of one name": ["serve", "POLICY", "--engine", "ray", "--replica", "a"],
-    "serving nothing from several replicas": ["serve", "nothing", "--engine", "ray"],
-    "serving from several replicas on any port": ["serve", "POLICY", "--engine", "ray", "--port", "0"],
+    "sealing with a window that is not a number": ["seal", ".", "--policies", ".", "--window", "nan"],
     "sealing with a window in words": ["seal", ".", "--policies", ".", "--window", "long"],
     "replaying nothing": ["replay", "nothing", "--policies", "."],
     "replaying a log that was not served": ["replay", "LOG", "--policies", "."],
@@ -837,14 +825,6 @@ def usage_case(arguments: list[str]) -> Case:
 
 for what, arguments in USAGE.items():
     add(f"usage: {what}", usage_case(arguments))
-add(
-    "a bucket that is a file",
-    lambda good, folder: [
-        *["serve", good.path("policy"), "--log", "log", "--port", "0"],
-        *["--bucket", f"file://{good.path('log.parquet')}"],
-    ],
-    "it is a file",
-)
 
 
 # --- curves -------------------------------------------------------------------------------------------------------------

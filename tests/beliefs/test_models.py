@@ -32,7 +32,9 @@ class Mine(nn.Module):
 def fitted(kind: str, features: Features | None = None) -> FeatureModel:
     lesson = lesson_of(counts_of(), features or Features(**TABLES, pair=pair_table()), GRADES)
     among = model_fit.learners(Mine() if kind == "own" else kind)
-    return model_fit.train(model_fit.ModelChoice(kind, 80 if kind == "trees" else 10, (True, True)), lesson, among, 0)
+    return model_fit.train(
+        model_fit.ModelChoice((kind,), (80 if kind == "trees" else 10,), (True, True)), lesson, among, 0
+    )
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "own"])
@@ -148,7 +150,7 @@ def test_refusals() -> None:
 def test_trees_are_not_among_the_choices_where_lightgbm_is_not_installed(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     monkeypatch.setattr(model_fit, "find_spec", lambda name: None)
-    assert set(model_fit.learners(None)) == {"linear", "towers", "network", "network, careful"}
+    assert set(model_fit.learners(None)) == {"linear", "towers", "network"}
     assert model_fit.learners("none") == {}
     with pytest.raises(ConfigError, match=r"trees need LightGBM. Install it: pip install 'tandemrank\[trees\]'"):
         model_fit.learners("trees")

@@ -56,7 +56,7 @@ def learned(plugin) -> tr.Learned:
 
 
 def test_it_is_learned_and_answers_for_what_the_log_has_not_seen(learned) -> None:
-    assert learned.beliefs.chosen.model == "own"
+    assert learned.beliefs.chosen.f.words == "own"
     assert learned.config.model == "Near"
     assert type(learned.policy.ranker.f.model.module).__name__ == "Near"
     [shown] = learned.policy.recommend([featured.NEW], query_features=NEW_QUERY)["items"].to_list()
@@ -98,8 +98,8 @@ def test_a_module_without_parameters_stays_as_it_is() -> None:
     lesson = lesson_of(counts_of(), Features(**TABLES), Grades.graded(0.3, 0.5))
     fit = model_fit.learners(Fixed(1.5))["own"][1](lesson, lesson, 5, 0)
     u, z, _ = lesson.inputs()
-    expected = lesson.gains(-1.5 * (u[:, -2] - z[:, -2]).abs().double().numpy())
-    assert (fit.epochs, fit.gains.tolist()) == (1, pytest.approx(expected.tolist(), rel=1e-4, abs=1e-4))
+    expected = -1.5 * (u[:, -2] - z[:, -2]).abs().double().numpy()
+    assert (fit.epochs, fit.f.tolist()) == (1, pytest.approx(expected.tolist(), rel=1e-4, abs=1e-4))
 
 
 def test_one_that_cannot_be_saved_says_so_before_the_log_is_read() -> None:
@@ -169,7 +169,7 @@ def test_answers_that_are_no_numbers_of_pairs(answer, error, told) -> None:
 def test_the_model_by_name_is_the_only_one_and_what_is_not_used_is_said() -> None:
     found = tr.learn(featured.log(400), tr.LearningConfig(candidates=12), model="linear", method="beliefs")
     assert found.config.model == "linear"
-    assert found.beliefs.chosen.model == "none"
+    assert found.beliefs.chosen.f.words == "none"
     words = "The model of features linear is not used: held-out pairs are not surely likelier with it."
     assert found.notes == [words]
     assert found.summary()["notes"] == [words]

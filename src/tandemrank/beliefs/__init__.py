@@ -10,7 +10,7 @@
 - `turns`: one belief with constants that were chosen; `fitting`: the choice; `belief`: what comes of it
 - `contexts`: what the context of an impression changes
 - `vectors`: the vectors of a policy, as the prior of a belief
-- `scorer`: the beliefs as the scores of a stage
+- `scorer`: the beliefs as the scores of a stage; `exploring`: the same raised by what is not known
 """
 
 from tandemrank._base.lazy import modules_of

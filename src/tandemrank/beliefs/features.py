@@ -36,8 +36,8 @@ Items = NDArray[np.integer]
 CONSTANT = 1e12  # the scale of a column that never varies: it is 0
 FARTHEST = 6.0  # deviations at which a column is cut
 SHRINK = 10.0  # examinations at the mean rate that are added to every rate
-# How well a column alone tells clicks from non-clicks before we say so: clicks are noisy, and a table that was made of a whole
-# log also has the clicks of what is held out. Pairs to tell by.
+# How well a column alone tells clicks from non-clicks before we say so: clicks are noisy, and a table that was made of the
+# whole log also has the clicks of what is held out. Pairs to tell by.
 LEAK, LEAK_PAIRS = 0.95, 50_000
 
 

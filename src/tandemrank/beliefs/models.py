@@ -5,6 +5,7 @@
     network    a cross layer and a network over (u, z, p, U u * V z)
     trees      LightGBM on (u, z, p, products and their sum of production's opinion)                       (extra `trees`)
     own        the user's module: module(u, z, p) -> [n]
+    mean       of several of them
 
 u, z, p are the inputs of query, item and pair (`features`). Each model is an `nn.Module` of a JSON `spec` and tensors; LightGBM
 is saved as its text. `FeatureModel` is one of them with the rows of all queries and items. How they are fitted:
@@ -13,7 +14,7 @@ is saved as its text. `FeatureModel` is one of them with the rows of all queries
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -76,7 +77,7 @@ class ProductModel(InputModel):
     def queries(self, u: Tensor) -> Tensor:
         """Vectors of queries, the last number 1 for the level.  Shapes: [n, Ju] -> [n, OUT + 1]."""
         a = self.query(u)
-        return torch.cat([a, torch.ones(len(a), 1)], 1)
+        return torch.cat([a, torch.ones_like(a[:, :1])], 1)
 
     def items(self, z: Tensor) -> Tensor:
         """Vectors of items, the last number their level.  Shapes: [n, Jz] -> [n, OUT + 1]."""
@@ -209,6 +210,33 @@ class Own(InputModel):
         return found
 
 
+class Mean(InputModel):
+    """The mean of several models, each of which sees its own columns."""
+
+    kind = "mean"
+
+    def __init__(self, members: Sequence[InputModel]) -> None:
+        u, z, pair = (max(member.sizes[k] for member in members) for k in range(3))
+        super().__init__((u, z, pair))
+        self.members = nn.ModuleList(members)
+
+    def spec(self) -> dict[str, Any]:
+        return {**super().spec(), "members": [member.spec() for member in members_of(self)]}
+
+    def check(self) -> None:
+        for member in members_of(self):
+            member.check()
+
+    def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
+        found = [m(*(x[:, :n] for x, n in zip((u, z, pair), m.sizes, strict=True))) for m in members_of(self)]
+        return torch.stack(found).mean(0)
+
+
+def members_of(model: InputModel) -> list[InputModel]:
+    """The models whose mean it is, or itself."""
+    return [m for m in model.members if isinstance(m, InputModel)] if isinstance(model, Mean) else [model]
+
+
 def _hidden(n: int, hidden: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(n, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
@@ -216,6 +244,8 @@ def _hidden(n: int, hidden: int, out: int) -> nn.Sequential:
 def model_from(spec: Mapping[str, Any]) -> InputModel:
     """The model of a spec, its weights still to be loaded."""
     u, z, pair = spec["sizes"]
+    if spec["kind"] == Mean.kind:
+        return Mean([model_from(member) for member in spec["members"]])
     if spec["kind"] == Own.kind:
         return Own((u, z, pair), own.module_of(spec))
     if spec["kind"] == Trees.kind:

@@ -1,4 +1,4 @@
-"""The commands that make a policy and that use it: learn, recommend."""
+"""The commands that make a policy and that use it: learn, recommend, export."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -235,6 +235,23 @@ def _context(given: list[str]) -> dict[str, str]:
     if wrong := [one for one in given if "=" not in one]:
         raise ConfigError(f"--context: expected column=value, such as device=phone; got {wrong[0]!r}.")
     return {name: value for name, _, value in (one.partition("=") for one in given)}
+
+
+@app.command()
+def export(
+    policy: Annotated[Path, typer.Argument(help="Saved policy.")],
+    to: Annotated[
+        str, typer.Option(help="numpy, faiss, opensearch, elasticsearch, vespa, onnx or trec (docs/export.md).")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("tandemrank-export"),
+    plugin: Plugin = None,
+) -> None:
+    """Writes a saved policy for another system: vectors, an index, lines for a search engine, networks, run files."""
+    from tandemrank.policies.two_stage import load
+    from tandemrank.serving.export import export as write
+
+    folder = write(load(policy), to, out)
+    show(f"{to}: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}")
 
 
 def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":

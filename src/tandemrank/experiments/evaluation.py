@@ -23,7 +23,7 @@ from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
-from tandemrank.gradients import _bridge, lazy_race, race
+from tandemrank.gradients import _bridge, lazy_race
 from tandemrank.policies import candidates
 from tandemrank.policies import features as tables
 from tandemrank.policies.features import FeatureSource
@@ -55,13 +55,6 @@ def over_runs(values: Floats) -> Mean:
     return Mean(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
 
 
-def _mean_if_any(figure: Figure, values: Floats) -> Mean:
-    """A re-ranker that scores candidates only shows nothing alone: no figure of that is known of any query."""
-    if figure == "ranker_alone" and np.isnan(values).all():
-        return Mean()
-    return mean(values)
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """One policy on some queries; NaN for queries without a relevant document.
@@ -82,10 +75,11 @@ class Evaluation:
 
     def figures(self) -> Figures:
         """The mean of every figure, with its interval."""
-        known = {figure: getattr(self, figure) for figure in FIGURES}
-        if np.isnan(self.ndcg_new).all():  # no log, or nothing is left that is new and relevant
-            del known["ndcg_new"]
-        return Figures(**{figure: _mean_if_any(figure, values) for figure, values in known.items()})
+        known: dict[Figure, Floats] = {figure: getattr(self, figure) for figure in FIGURES}
+        # Without a log, or where nothing new is relevant, and of a re-ranker that scores candidates only, one is of no query.
+        optional: tuple[Figure, ...] = ("ndcg_new", "ranker_alone")
+        none = [figure for figure in optional if np.isnan(known[figure]).all()]
+        return Figures(**{figure: mean(values) for figure, values in known.items() if figure not in none})
 
 
 def ndcg(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix) -> Floats:
@@ -182,7 +176,7 @@ def _figures(
     rows = np.repeat(np.arange(len(q)), samples)
     drawn = policy.draw(q, rows, _bridge.keys_for(len(rows), generator))
     D = len(policy.vocabulary.item_ids)  # the truth may have items that the policy does not know, after these
-    value = _utility(policy, q, R[:, :D].astype(np.float32), theta, samples, generator)
+    value = policy.batch_utility(q, R[:, :D].astype(np.float32), theta, samples, generator)
     recall = np.ones(len(q)) if candidates.is_one_stage(policy) else _recall(candidates.top(policy, q), R)
     is_known, is_whole = np.diff(R.indptr) > 0, policy.ranker.scores_everything
     new = None if clicked is None else policy.most_likely(q, exclude=clicked[:, :D])
@@ -199,17 +193,6 @@ def _figures(
 
 def _alone(scorer: Scorer, q: NDArray[np.int64], K: int) -> NDArray[np.int32]:
     return lazy_race.top(candidates.generator_scores(scorer, torch.from_numpy(q)), K)[0]
-
-
-def _utility(
-    policy: TwoStagePolicy, q: NDArray[np.int64], R: csr_matrix, curve: Tensor, samples: int, generator: torch.Generator
-) -> Floats:
-    """The expected clicks of a batch of queries.  Shapes: q [B]; R [B, D] -> [B]."""
-    if policy.is_large:
-        return candidates.utility(policy, q, R, curve, samples=samples, generator=generator)
-    found = race.utility(*policy.plain_scores(q), R, curve, policy.K2, samples=samples, generator=generator)
-    value: Floats = found.double().numpy()
-    return value
 
 
 def judge(

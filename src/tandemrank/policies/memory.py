@@ -9,7 +9,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,13 +36,14 @@ TINY = 1e-6  # of how much scores differ
 class Memory:
     """What is remembered, the pairs of query q at first[q] .. first[q + 1], their items in order.
 
-    Shapes: first [Q + 1]; item, value [n].
+    `doubt`: how far a value may be off, where that is known.  Shapes: first [Q + 1]; item, value [n]; doubt [n] or [0].
     """
 
     first: NDArray[np.int64]
     item: NDArray[np.int32]
     value: NDArray[np.float32]
     D: int
+    doubt: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
     def Q(self) -> int:
@@ -62,7 +63,8 @@ class Memory:
         """What is remembered of some queries, each as often as it is asked for.  Shapes: q [n]."""
         _, at = self.entries(q)
         first = np.append(0, np.cumsum(np.diff(self.first)[q])).astype(np.int64)
-        return Memory(first, self.item[at], self.value[at], self.D)
+        doubt = self.doubt[at] if len(self.doubt) else self.doubt
+        return Memory(first, self.item[at], self.value[at], self.D, doubt)
 
     def plus(self, other: "Memory") -> "Memory":
         """What both remember, of a pair that both know the sum: log-likelihood ratios of different showings add up."""
@@ -86,7 +88,8 @@ class Memory:
         kept = np.zeros(len(self.item), np.bool_)
         kept[np.argsort(-np.abs(self.value), kind="stable")[:pairs]] = True
         first = np.append(0, np.cumsum(kept))[self.first]
-        return Memory(first.astype(np.int64), self.item[kept], self.value[kept], self.D)
+        doubt = self.doubt[kept] if len(self.doubt) else self.doubt
+        return Memory(first.astype(np.int64), self.item[kept], self.value[kept], self.D, doubt)
 
 
 def no_memory(Q: int, D: int, entries: int = 0) -> Memory:

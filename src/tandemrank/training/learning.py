@@ -279,15 +279,24 @@ def _resolved(plan: LearningPlan, parts: Parts) -> LearningPlan:
             f"{K2} candidates are fewer than the {K} places of a list. Ask for more (--candidates), or for shorter lists "
             "(--set list_length=...)."
         )
-    own = plan.start.has_stages or plan.generator is not None or plan.ranker is not None
-    if K2 == D and plan.trains and not plan.chooses and not own:
-        raise ConfigError(
-            f"the method {plan.methods[0]} would have no effect: all {D} items are candidates, so the re-ranker, which is the "
-            "belief, decides alone. Ask for fewer candidates (--candidates), or leave the method out."
-        )
+    own = (plan.start.has_stages and not plan.chooses) or plan.generator is not None or plan.ranker is not None
+    if K2 == D and plan.trains and not own:
+        plan = _one_stage(plan, D)
     share = config.evaluation_share or EVALUATION_SHARE
     update = {"list_length": K, "candidates": K2, "evaluation_share": share}
     return replace(plan, config=config.model_copy(update=update))
+
+
+def _one_stage(plan: LearningPlan, D: int) -> LearningPlan:
+    """The plan where all items are candidates of the belief: nothing is left to train; refuses what asks for it."""
+    trains = [f"the method {method}" for method in plan.methods if method != UNTRAINED]
+    given = _of_training(plan) if plan.chooses else trains
+    if given:
+        raise ConfigError(
+            f"{given[0]} would have no effect: all {D} items are candidates, so the re-ranker, which is the belief, decides "
+            "alone. Ask for fewer candidates (--candidates), or leave it out."
+        )
+    return replace(plan, methods=(UNTRAINED,), chooses=False)
 
 
 # --- the five steps ---------------------------------------------------------------------------------------------------
@@ -410,7 +419,14 @@ def value(
     plan: LearningPlan, parts: Parts, data: TrainingData, trained: dict[Method, Trained], choice: MethodChoice | None
 ) -> Learned:
     """What every policy is worth on the part that nothing before has seen, beside production."""
-    found = valuing.Valuer(plan.config, parts, data, plan.logging_policy, plan.seed, plan.listener.stage).all(trained)
+    found = valuing.Valuer(
+        config=plan.config,
+        parts=parts,
+        data=data,
+        logging_policy=plan.logging_policy,
+        seed=plan.seed,
+        tell=plan.listener.stage,
+    ).all(trained)
     name = fingerprint(parts.all())
     kept = {method for method, gate in found.gates.items() if gate.kept_production}
     named = {
