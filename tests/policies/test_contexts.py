@@ -9,12 +9,18 @@ import torch
 from scipy.sparse import csr_matrix
 
 import believing
+import enumeration
+from tandemrank.beliefs.exploring import exploring
 from tandemrank.beliefs.scorer import BeliefSpread, Believed, generator_of
 from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.policies import candidates
 from tandemrank.policies.contexts import ContextShift, numbers_of
 from tandemrank.policies.memory import excluding
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy, extended, load
+from tandemrank.serving.drawing import parse
+from tandemrank.serving.engine import Server
+from tandemrank.serving.propensities import Propensities
 
 COLUMNS = [{"name": "device", "values": ["phone", "tv"]}, {"name": "hour", "values": ["20"]}]
 Q, D = 6, 8
@@ -75,6 +81,43 @@ def test_scores_in_a_context_are_shifted_and_lists_have_their_own() -> None:
     assert torch.allclose(moved[free], (ranker.sharpness * torch.from_numpy(shift)).expand(Q, -1)[free], atol=1e-4)
 
 
+@pytest.mark.parametrize(("strategy", "c"), [("trained", 0.0), ("belief:1.5", 1.5)])
+def test_served_propensities_in_a_context_are_those_of_the_enumerated_lists(strategy, c) -> None:
+    plain, theta, context = policy(K2=3), [1.0, 0.5, 0.2], {"device": "phone", "hour": "20"}
+    plain.ranker.doubt += 0.05
+    server = Server(plain, exploration=parse(strategy), seed=0, theta=theta)
+    knows = Propensities(samples=20_000)
+    knows.know(server.traffic.first)
+    for query in (2, 99):  # with lists of its own, and one that is not known
+        shown = server._drawn(server.traffic, query, context=context).impression
+        [(rho, _)] = knows.of([shown])
+        # What is raised in a context has the doubts of what is not in one.
+        inside = exploring(plain.with_queries(pl.Series([99])).in_context(context), c)
+        s_c, s_r = (s[0].tolist() for s in inside.plain_scores([query if query < Q else Q]))
+        wanted = enumeration.exposure(s_c, s_r, theta, plain.K2)
+        assert rho == pytest.approx([wanted[item] for item in shown.items], abs=0.015)
+    outside = enumeration.exposure(*(s[0].tolist() for s in exploring(plain, c).plain_scores([2])), theta, plain.K2)
+    inside = enumeration.exposure(
+        *(s[0].tolist() for s in exploring(plain.in_context(context), c).plain_scores([2])), theta, plain.K2
+    )
+    assert max(abs(outside[d] - inside[d]) for d in range(D)) > 0.1
+    listed = exploring(plain.in_context({"device": "tv"}), c).ranker
+    value, at = listed.memory.value, np.flatnonzero(listed.memory.query == 2)[0]
+    p = 1 / (1 + np.exp(-value[at])) + c * 0.05
+    score = listed.score(torch.tensor([2]), torch.tensor([[int(listed.memory.item[at])]]))
+    scale = float(listed.sharpness * listed.scale(torch.tensor([2])))
+    assert float(score) == pytest.approx(scale * np.log(p / (1 - p)), rel=1e-3, abs=1e-3)
+
+
+def test_over_many_items_what_explores_keeps_its_contexts(monkeypatch) -> None:
+    monkeypatch.setattr(candidates, "LARGE", 4)
+    plain = policy()
+    q, wide = torch.arange(Q), exploring(plain, 1.5)
+    moved = [one.in_context({"device": "tv"}).generator(q) - one.generator(q) for one in (plain, wide)]
+    assert torch.allclose(moved[0], moved[1], atol=1e-4)
+    assert moved[0].abs().max() > 0.1
+
+
 def test_what_is_unknown_or_not_given_changes_nothing(tmp_path) -> None:
     plain = policy()
     assert plain.in_context({}) is plain
@@ -88,7 +131,7 @@ def test_what_is_unknown_or_not_given_changes_nothing(tmp_path) -> None:
     )
     with pytest.raises(ConfigError, match="expected columns among device, hour, which the policy was learned with"):
         plain.recommend(context={"shop": 1})
-    with pytest.raises(ConfigError, match="expected columns among none"):
+    with pytest.raises(ConfigError, match="expected nothing: the policy was learned without one; got 'device'"):
         believing.policy().recommend(context={"device": "phone"})
     with pytest.raises(PolicyError, match="a policy in a context is not saved"):
         part.save(tmp_path / "policy")

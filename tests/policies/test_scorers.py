@@ -15,6 +15,7 @@ from own_models import OwnNetwork
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
 from tandemrank.experiments.stage_models import FeatureWeights, Stacked, scaled
+from tandemrank.policies.hybrid import Hybrid
 from tandemrank.policies.memory import Memory, Remembering, Retrieval
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation, Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -36,7 +37,15 @@ EXAMPLES = {
     "retrieval": lambda: Retrieval(NUMBERS[:6], NUMBERS[6:14], MEMORY),
     "features": lambda: FeatureWeights(6, scaled(NUMBERS[:8])),
     "memory of a belief": lambda: Remembering(believing.believed(), MEMORY),
+    "hybrid": lambda: hybrid(),
 }
+
+
+def hybrid() -> Hybrid:
+    pairs = [(q, f"item {d}", *NUMBERS[q + d, :2]) for q in range(6) for d in range(8)]
+    made = Hybrid(pl.DataFrame(pairs, schema=["query_id", "item_id", "words", "vectors"], orient="row"), sharpness=5.0)
+    made.bind(Vocabulary(pl.Series(range(6)), pl.Series([f"item {d}" for d in range(8)])))
+    return made
 
 
 RANKERS = {

@@ -36,8 +36,7 @@ def named(context: Mapping[str, Value], columns: Sequence[str]) -> dict[str, str
             f'context: expected values by the names of columns, such as {{"device": "phone"}}; got {context!r:.60}.'
         )
     if strange := [name for name in context if name not in columns]:
-        raise ConfigError(
-            f"context: expected columns among {', '.join(columns) or 'none'}, which the policy was learned with; got "
-            f"{str(strange[0])[:60]!r}."
-        )
+        known = f"columns among {', '.join(columns)}, which" if columns else "nothing:"
+        was = "was learned with" if columns else "was learned without one"
+        raise ConfigError(f"context: expected {known} the policy {was}; got {str(strange[0])[:60]!r}.")
     return {name: text_of(context.get(name)) for name in columns}

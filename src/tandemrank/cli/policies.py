@@ -70,8 +70,10 @@ def learn(
         ),
     ] = None,
     context: Annotated[
-        str | None,
-        typer.Option(help="Columns of the log that are the context of an impression, such as device,hour."),
+        list[str] | None,
+        typer.Option(
+            help="Columns of the log that are the context of an impression, such as device,hour. May be repeated."
+        ),
     ] = None,
     candidates: Annotated[
         int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
@@ -107,7 +109,7 @@ def learn(
     from tandemrank.training.schedules import Method
     from tandemrank.training.start import Start
 
-    columns = None if context is None else listed(context, str)
+    columns = listed(",".join(context), str) if context else None
     flags = {"candidates": candidates, "context": columns, "examination": read_curve_option(curve)}
     tables = {
         "query_features": query_features,

@@ -207,7 +207,7 @@ def _class(stage: Stage, kind: str) -> type[Scorer]:
     found = Scorer.of_kind(kind)
     if found is None:
         raise UnknownModelError(
-            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}", kind
+            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds):.200}", kind
         )
     return found
 
