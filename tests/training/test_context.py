@@ -82,7 +82,7 @@ def test_estimates_take_the_context_of_the_log(learned) -> None:
     assert abs(value.value - expected) < 4 * value.standard_error
     without = tr.estimate(policy, late.drop("device"))
     assert without.value < value.value
-    assert without.reasons[-1] == "the log has no column device: valued in the average context"
+    assert without.reasons[-1] == "valued in the average context: device is not in the log"
     found = tr.decide(policy, late, segment="device")
     assert sorted(s.segment for s in found.candidates[0].segments) == ["phone", "tv"]
     assert found.call == "ship"
@@ -150,6 +150,7 @@ def test_the_command_line(learned, tmp_path, capsys, monkeypatch) -> None:
     [
         ({"context": ["shop"]}, LogError, "expected a column shop in the log"),
         ({"context": "device"}, ConfigError, "expected a list of columns"),
+        ({"context": ["device"], "reward": "values"}, ConfigError, "a reward is learned without a context"),
         (
             {"context": ["device"], "config": tr.LearningConfig(context=("device",))},
             ConfigError,

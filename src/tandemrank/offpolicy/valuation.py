@@ -22,6 +22,7 @@ from tandemrank._base.random import derive
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import ConfigError, PolicyError
 from tandemrank.logs.contexts import Contexts
+from tandemrank.logs.details import Shadow
 from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import bounds, estimators, propensities, uncertainty
@@ -33,6 +34,8 @@ from tandemrank.offpolicy.evidence import ESTIMATORS, LogEvidence, curve_of, gat
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
 from tandemrank.offpolicy.propensities import FittedLogger
 from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.rewards import by_reward, worth
+from tandemrank.offpolicy.shadows import shadow_evidence
 from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (
     PRODUCTION,
@@ -48,7 +51,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
 Shown = TwoStagePolicy | MostLikely
-Side = Shown | Production
+Side = Shown | Production | Shadow
 
 
 def estimate(policy: Side, log: Source | Feedback, question: Question | None = None, **switches: Any) -> Value:
@@ -67,8 +70,9 @@ def compare(
 ) -> Comparison:
     """How many more clicks per impression the new side would get than the old, by the same races.
 
-    A side is a policy, which draws its lists; `MostLikely(policy)`, which always shows the most likely one; or "production":
-    the policy that drew the log, whose value is the clicks of the log itself. `log` and how to ask: as in `estimate`.
+    A side is a policy, which draws its lists; `MostLikely(policy)`, which always shows the most likely one; `Shadow(name,
+    column)`, the lists that another system would have shown; or "production": the policy that drew the log, whose value is the
+    clicks of the log itself. `log` and how to ask: as in `estimate`.
     """
     return compare_values(*estimate_all([new, old], log, Question.of(question, switches)))
 
@@ -81,22 +85,53 @@ def estimate_all(
     Any two of the values can be compared with `comparison.compare_values`. `progress` hears how many of how many queries are
     done, those of all policies added up.
     """
-    if wrong := [side for side in sides if not isinstance(side, Shown) and not _is_production(side)]:
+    if wrong := [side for side in sides if not isinstance(side, Shown | Shadow) and not _is_production(side)]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; got {wrong[0]!r}. Load a saved policy first.')
     shown = [side for side in sides if isinstance(side, Shown)]
-    read = read_log(log, question, _columns(shown, question))
-    columns = _columns(shown, question)
+    if shadows := [side for side in sides if isinstance(side, Shadow)]:
+        if shown:
+            raise ConfigError("shadow lists are compared with production or with each other; got a policy beside them.")
+        return _of_shadows(sides, shadows, log, question)
+    columns = _columns(shown)
+    read = read_log(log, question, columns if _by_context(question) else ())
     shown, question, *said = _answering(shown, question, read.whole, columns)
     read = read.of_known_queries(_policies(shown, question))
     if not shown:
         sample = sample_of(read.whole, question, None)
-        return tuple(production(read.whole, sample) for _ in sides)
+        live = [production(read.whole, sample) for _ in sides]
+        return tuple(live) if question.reward_column is None else by_reward(live, log, question.reward_column)
     theta = curve_of(read.whole, [_policy(side) for side in shown], question)
     evidence = gather(read, theta, question)
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
     found = [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
-    return tuple(_saying(one, *said, read.left_out) for one in found)
+    found = [_saying(one, *said, read.left_out) for one in found]
+    return tuple(found) if question.reward_column is None else by_reward(found, log, question.reward_column)
+
+
+def _of_shadows(
+    sides: Sequence[Side], shadows: Sequence[Shadow], log: Source | Feedback, question: Question
+) -> tuple[Value, ...]:
+    """The value of shadow lists, and of production on the same impressions; one that is named twice is one."""
+    once = {shadow.name: shadow for shadow in shadows}
+    found = shadow_evidence(list(once.values()), log, question)
+    evidence = LogEvidence(
+        log=found.rows,
+        theta=found.theta,
+        propensities=found.propensities,
+        estimator="ips",
+        against_curve=found.against_curve,
+    )
+    sample = sample_of(found.whole, question, found.propensities.kind)
+    values = {
+        name: _saying(replace(judged(exposure, evidence, sample), support=support), found.left_out)
+        for name, exposure, support in zip(once, found.exposures, found.support, strict=True)
+    }
+    live = production(found.rows, sample)
+    every = [values[side.name] if isinstance(side, Shadow) else live for side in sides]
+    if question.reward_column is None or found.reward is None:
+        return tuple(every)
+    return tuple(worth(one, found.rows, found.reward, question.reward_column) for one in every)
 
 
 def _is_production(side: object) -> bool:
@@ -111,8 +146,9 @@ def sensitivity_of(
     The log is read and its logging policy is fitted once. Logged propensities stay as they are: they are the logger's.
     """
     question = replace(question, examination=curve.theta)
-    read = read_log(log, question, _columns([policy], question))
-    [side], question, *said = _answering([policy], question, read.whole, _columns([policy], question))
+    columns = _columns([policy])
+    read = read_log(log, question, columns if _by_context(question) else ())
+    [side], question, *said = _answering([policy], question, read.whole, columns)
     policy = _policy(side)
     read = read.of_known_queries(_policies([policy], question))
     first = gather(read, curve.theta, question)
@@ -155,11 +191,14 @@ def _policy(side: Shown) -> TwoStagePolicy:
     return side.policy if isinstance(side, MostLikely) else side
 
 
-def _columns(sides: Sequence[Shown], asked: Question) -> tuple[str, ...]:
-    """The columns of a context that a policy knows; none where what is given beside the log is by queries alone."""
-    if asked.other_log is not None or asked.reward is not None:
-        return ()
+def _columns(sides: Sequence[Shown]) -> tuple[str, ...]:
+    """The columns of a context that a policy knows."""
     return tuple(dict.fromkeys(name for side in sides for name in _policy(side).context_columns))
+
+
+def _by_context(asked: Question) -> bool:
+    """Whether a log is read by contexts; what is given beside it is by queries alone."""
+    return asked.other_log is None and asked.reward is None and asked.reward_column is None
 
 
 def _answering(
@@ -188,7 +227,8 @@ def _answering(
             asked = replace(asked, logging_policy=_inside(logger, contexts, log.vocabulary))
     number = float(times[unknown].sum())
     words = f"{number:,.0f} of {log.N:,.0f} impressions are of queries that a policy does not know: valued as the average query"
-    average = f"the log has no column {', '.join(absent)}: valued in the average context" if absent else None
+    why = "is not in the log" if _by_context(asked) else "is not used with a reward, a reward model or another log"
+    average = f"valued in the average context: {', '.join(absent)} {why}" if absent else None
     return found, asked, words if number else None, average
 
 

@@ -13,6 +13,7 @@ from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import DataError, LogError
 from tandemrank.logs import reading
 from tandemrank.logs.contexts import Contexts
+from tandemrank.logs.counting import WHOLE, Split
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.reading import LogParts
@@ -20,6 +21,7 @@ from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
+from tandemrank.training.rewards import Rewards
 from tandemrank.training.start import Start
 
 TIMES = 8  # parts of what trains, oldest first, in a log that has times
@@ -32,7 +34,8 @@ class Parts:
     `first`: the first impressions of the log one by one, of all parts, which a logging policy can be fitted to.
     `train_times`: the impressions that train in up to `TIMES` parts of equal numbers, oldest first, where the log says when
     they were; what values is then the last of the log. One part where it does not. `in_context`: the same by queries in their
-    context, where there is one.
+    context, where there is one. `split`: which impressions train and which value; `rewards`: what clicks were worth, where that
+    is learned.
     """
 
     train: Feedback
@@ -41,6 +44,8 @@ class Parts:
     train_times: tuple[Feedback, ...] = ()
     by_time: bool = False
     in_context: "ContextParts | None" = None
+    split: Split = WHOLE
+    rewards: Rewards | None = None
 
     @cached_property
     def shown(self) -> NDArray[np.int64]:
@@ -177,6 +182,7 @@ def read_parts(
         train_times=found.train,
         by_time=found.by_time,
         in_context=None if contexts is None else _in_context(whole, contexts),
+        split=found.split,
     )
     _refuse_without_clicks(parts)
     return parts

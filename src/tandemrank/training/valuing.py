@@ -20,6 +20,7 @@ from tandemrank.offpolicy.exposure import MostLikely
 from tandemrank.offpolicy.logger import lists_of
 from tandemrank.offpolicy.propensities import FittedLogger, fitted_policy
 from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.rewards import in_detail
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import Verdict, is_outside
@@ -209,7 +210,9 @@ class Valuer:
             reward=reward,
             seed=derive(self.seed, "value") % 2**32,
         )
-        return estimate_all([*policies, PRODUCTION], log, question, lambda n, of: self.tell(f"{WORDS}: {n / of:.0%}"))
+        found = estimate_all([*policies, PRODUCTION], log, question, lambda n, of: self.tell(f"{WORDS}: {n / of:.0%}"))
+        rewards = self.parts.rewards
+        return found if rewards is None else in_detail(found, rewards.evaluation, rewards.name)
 
     @property
     def _in_context(self) -> ContextParts | None:
