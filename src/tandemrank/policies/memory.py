@@ -7,10 +7,9 @@
 `beliefs.scorer` makes the lists from a log. Training moves the base and the vectors, never what is remembered.
 """
 
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -259,7 +258,7 @@ def excluding(scorer: Scorer, pairs: csr_matrix) -> Remembering:
 class Listing(WithMemory):
     """Scores that are a list for some pairs of a query, and come from vectors for all others."""
 
-    lengths = ("F", "entries")
+    lengths: ClassVar[tuple[str, ...]] = ("F", "entries")
 
     def __init__(self, memory: Memory, contexts: ContextShift | None = None) -> None:
         super().__init__(memory)
@@ -279,9 +278,9 @@ class Listing(WithMemory):
             base, replace(memory, value=value), self.contexts.of_queries(self.contexts.one_hot(codes))
         )
 
-    @abstractmethod
     def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift) -> Scorer:
-        """For some of its queries, with other lists.  Shapes: q [n]."""
+        """For some of its queries, with other lists; of one that may have contexts.  Shapes: q [n]."""
+        raise PolicyError(f"a {self.kind} has no contexts.")
 
     def _shift(self, q: Tensor) -> Tensor | float:
         """What the context changes of all items.  Shapes: q [B] -> [B, D]."""
