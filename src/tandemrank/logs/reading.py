@@ -32,6 +32,7 @@ from tandemrank.logs.sources import (
     describe,
     parts,
     paths,
+    plain_source,
     times_in,
 )
 from tandemrank.logs.sums import MIXED, check_alike, merge, push
@@ -110,6 +111,7 @@ def read_parts(
     how = _How(vocabulary=vocabulary, K=K, batch=batch, split=split, times=times, lists=lists, context=context)
     if check_engine(engine) == "ray":
         return _on_ray(source, how)
+    source = plain_source(source)
     if is_pandas(source):
         source = as_polars(source)  # once, since its values are converted one by one
     return _here(source, how.in_time([times_in(part) for part in parts(source)]) if times else how)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from tandemrank._base import buckets
 from tandemrank._base.files import plain, regular
 from tandemrank._base.frames import UNREADABLE, PandasFrame, damage_of, from_pandas, is_pandas
+from tandemrank._base.results import Result
 from tandemrank.errors import ConfigError, InputError, LogError
 from tandemrank.logs import json_lines
 from tandemrank.logs.checks import KnownFiles, KnownImpressions
@@ -46,11 +47,44 @@ from tandemrank.logs.schema import (
 )
 
 Frame = pl.DataFrame | pl.LazyFrame | PandasFrame
-Source = str | Path | Sequence[str | Path] | Frame
+Plain = str | Path | Sequence[str | Path] | Frame
 LogPart = str | Path | Frame
 
 MOST_ROWS = 10**9  # of a batch
 FORMS = {".parquet": "Parquet", ".csv": "CSV", ".jsonl": "JSON lines", ".ndjson": "JSON lines", ".json": "JSON lines"}
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Log(Result):
+    """A log that was read once, without a problem: where it is, and how large. Whatever takes a log takes it.
+
+    `clicks` and `impressions` are weighted where the log has weights.
+    """
+
+    source: Plain
+    impressions: float
+    queries: int
+    items: int
+    clicks: float
+    list_length: int
+
+    def summary(self) -> dict[str, Any]:
+        files = [] if is_frame(self.source) else [str(path) for path in paths(self.source)]
+        return super().summary() | {"source": files or "a frame"}
+
+    def _lines(self) -> list[str]:
+        return [
+            f"a log of {self.impressions:,.0f} impressions and {self.clicks:,.0f} clicks: {self.queries:,} queries, "
+            f"{self.items:,} items, lists of up to {self.list_length}"
+        ]
+
+
+Source = Plain | Log
+
+
+def plain_source(source: Source) -> Plain:
+    """Where a log is."""
+    return source.source if isinstance(source, Log) else source
 
 
 @dataclass(frozen=True)
@@ -123,6 +157,7 @@ def is_frame(source: object) -> TypeGuard[Frame]:
 
 def parts(source: Source) -> Iterable[LogPart]:
     """The frame, or the files of a log, in their order."""
+    source = plain_source(source)
     return [source] if is_frame(source) else paths(source)
 
 
@@ -168,6 +203,7 @@ def _form(path: str | Path) -> str | None:
 
 def paths(source: Source) -> Iterator[str | Path]:
     """The files of a log, in their order; those at a URL are strings."""
+    source = plain_source(source)
     if is_frame(source):
         raise ConfigError("expected a log of files; got a frame. Read it with the engine local, or write it to files.")
     for path in (

@@ -5,10 +5,12 @@ divided by what its weights find too much.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.results import Result, within
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import InputError
 from tandemrank.logs.feedback import Feedback
@@ -31,8 +33,8 @@ Floats = NDArray[np.float64]
 FREQUENCIES = ((1, 2), (3, 9), (10, None))  # impressions of a query in the whole log, from and to
 
 
-@dataclass(frozen=True, kw_only=True)
-class Comparison:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison(Result):
     """Two sides on one log: what they have in common cancels.
 
     `difference`: new less old, in clicks per impression, with its paired `interval`, and that `over_queries`. `lower_bound`:
@@ -49,6 +51,25 @@ class Comparison:
     lower_bound: float | None
     verdict: Verdict
     reasons: tuple[str, ...]
+
+    def _lines(self) -> list[str]:
+        bound = "no bound" if self.lower_bound is None else f"at least {self.lower_bound:+.3f}"
+        return [
+            f"{self.difference:+.3f} {self.new.unit} {within(*self.interval, '+')}, {self.new.sample.level:.0%}",
+            f"new {self.new.value:.3f}, old {self.old.value:.3f}; {bound}",
+            f"{self.verdict}: {'; '.join(self.reasons)}",
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        sides: list[tuple[str, Value | Comparison]] = [("new", self.new), ("old", self.old), ("difference", self)]
+        values = (self.new.value, self.old.value, self.difference)
+        return [
+            {
+                "side": name, "value": value, "low": one.interval[0], "high": one.interval[1],
+                "lower_bound": one.lower_bound, "verdict": one.verdict,
+            }
+            for (name, one), value in zip(sides, values, strict=True)
+        ]  # fmt: skip
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""

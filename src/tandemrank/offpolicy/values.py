@@ -8,11 +8,12 @@ default about these queries: what other impressions of them would have given (`u
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.results import Result, within
 from tandemrank.logs.description import drawn_anew
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import bounds
@@ -61,8 +62,8 @@ class RankSupport:
     ever_shown: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Value:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Value(Result):
     """Clicks per impression: of a policy if it were live, or of production as the log shows it.
 
     `estimate`: query by query. `verdict`: may it be believed, with `reasons`. `estimator` and `propensity`: the kinds that were
@@ -133,6 +134,23 @@ class Value:
             scale = 1.0 if self.reward is None else self.reward.scale
             rests_on = replace(bounds.value_sums(self.weights, self.log, most=most_clicks(self.log)), scale=scale)
         return max(0.0, rests_on.lower_bound(self.sample.level))
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return f"{'clicks' if self.reward is None else self.reward.name} per impression"
+
+    def _lines(self) -> list[str]:
+        by = "as the log shows it" if self.estimator is None else f"{self.estimator}, {self.propensity} propensities"
+        return [
+            f"{self.value:.3f} {self.unit} {within(*self.interval)}, {self.sample.level:.0%} ({by})",
+            f"at least {self.lower_bound:.3f}",
+            f"{self.verdict}: {'; '.join(self.reasons)}",
+        ]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        plain = {name: x for name, x in self.to_dict().items() if not isinstance(x, list | dict)}
+        return [{"value": self.value, "low": self.interval[0], "high": self.interval[1]} | plain]
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""

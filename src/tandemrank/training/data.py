@@ -31,11 +31,13 @@ from tandemrank.training.weights import Weights, belief_weights, click_weights
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a log says: weights for training, lists of each query, propensities, and the beliefs where they are used."""
+    """What a log says: weights for training, lists of each query, propensities, the switches, and the beliefs where they are
+    used."""
 
     weights: csr_matrix | Weights
     impressions: NDArray[np.float64]
     propensities: Resolved
+    config: LearningConfig
     beliefs: Beliefs | None = None
 
 
@@ -75,7 +77,7 @@ def prepare(
     )
     impressions = train_log.impressions.astype(np.float64)
     if config.objective == "ips" and not needs_beliefs:
-        return TrainingData(click_weights(used.rho_0, train_log), impressions, used)
+        return TrainingData(click_weights(used.rho_0, train_log), impressions, used, config)
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of(times or [train_log], config.theta)
     fitted = partial(fit, features=features, production=vectors or drew, model=model or config.model, seed=seed)
@@ -85,7 +87,7 @@ def prepare(
         beliefs = in_contexts(beliefs, contexts, config.theta, again, seed)
     by_clicks = config.objective == "ips"
     weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs)
-    return TrainingData(weights, impressions, used, beliefs)
+    return TrainingData(weights, impressions, used, config, beliefs)
 
 
 def before_training(log: Feedback, config: LearningConfig) -> Iterator[str]:
