@@ -172,7 +172,6 @@ class Server:
             theta=self.theta,
             features=features if by_features else None,
             session=session,
-            step=None if state is None else state.shown + 1,
             state=None if state is None else state.id,
         )
         return ShownList(asked._replace(items=list_of(now.arms[arm].live, asked)), arm, unit)
