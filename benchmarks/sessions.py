@@ -142,7 +142,7 @@ def clicks(runs: int, progress: Tell) -> dict[str, object]:
                 frame = drawn(world, 20_000, 1000 + run, rho_0)
                 values.append(valuation.estimate(policy, frame, seed=run).value)
                 shares.append(float((frame["clicks"].list.sum() > 1).mean()))
-            error = float(np.std(values)) / runs**0.5 / truth
+            error = float(np.std(values, ddof=1)) / runs**0.5 / truth
             off = float(np.mean(values)) / truth - 1
             rows.append({"several_clicks": np.mean(shares), "steps": T, "truth": truth, "off": off, "error": error})
             progress(len(rows))
