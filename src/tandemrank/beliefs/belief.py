@@ -5,7 +5,10 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from torch import Tensor
 
 from tandemrank._base.sparse import entries_of_rows
 from tandemrank.beliefs.choice import Choice
@@ -16,6 +19,8 @@ from tandemrank.beliefs.model import Belief, RewardModel
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.beliefs.space import Space
+from tandemrank.gradients import lazy_race
+from tandemrank.gradients.products import Products
 
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
@@ -107,11 +112,17 @@ class Input:
         """Of production's opinion of pairs that were never shown: there it stands for the choice, too."""
         return float(self.w[1] + self.w[0]) if self.w[1] >= 0 else float(self.w[1])
 
-    @property
+    @cached_property
     def opinions(self) -> Floats:
         """The vectors of queries in production's opinion, times its weight.  Shapes: -> [Q, F]."""
         weight = np.where(self.unseen, self.w[1] + self.w[0], self.weight)
         return self.opinion[0] * weight[:, None]
+
+    @cached_property
+    def level(self) -> Floats:
+        """What is taken off every pair of an item.  Shapes: -> [D]."""
+        found: Floats = self.centre @ self.w
+        return found
 
     def shown(self, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
         """Of pairs that were shown n times with E examinations.  Shapes: [n] each -> [n]."""
@@ -123,14 +134,14 @@ class Input:
         a, b = self.opinions, self.opinion[1]
         q, d = np.broadcast_arrays(q, d)
         opinion = np.einsum("...f,...f->...", a[q], b[d])
-        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + opinion - (self.centre @ self.w)[d]
+        total: Floats = self.w[0] * self.choice.at(q, d, 0.0) + opinion - self.level[d]
         return total if self.model is None else total + self.model.at(q.ravel(), d.ravel()).reshape(q.shape)
 
     def never_matrix(self, q: Items) -> Floats:
         """Of all items, as if none had been shown.  Shapes: q [B] -> [B, D]."""
         a, b = self.opinions, self.opinion[1]
         d = np.arange(len(b))
-        total: Floats = self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + a[q] @ b.T - self.centre @ self.w
+        total: Floats = self.w[0] * self.choice.at(q[:, None], d[None, :], 0.0) + a[q] @ b.T - self.level
         return total if self.model is None else total + self.model.matrix(q)
 
 
@@ -183,8 +194,44 @@ class Beliefs(RewardModel):
         R = self.chosen.grades.prior(s, self.query_spread[q, None] * self.item_spread)
         rows, entries = entries_of_rows(self.counts.first, np.asarray(q, np.int64))
         R[rows, self.counts.item[entries]] = self.remembered[0][entries]
-        c = self.counts
-        return np.column_stack([R, np.full(len(q), c.C.sum() / max(float(c.E.sum()), 1e-9))])
+        return np.column_stack([R, self.unknown(q)])
+
+    def unknown(self, q: Items) -> Floats:
+        """The mean rate of the log.  Shapes: q [B] -> [B]."""
+        return np.full(len(q), float(self.counts.C.sum()) / max(float(self.counts.E.sum()), 1e-9))
+
+    def top(self, q: Items, n: int) -> csr_matrix:
+        """The n items are those of the product (`product`), which has f where it is one.  Shapes: q [B] -> CSR [B, D]."""
+        c, q = self.counts, np.asarray(q, np.int64)
+        if n >= c.D:
+            return super().top(q, n)
+        x, y = self._vectors
+        best, _ = lazy_race.top(Products(torch.from_numpy(x[q]), y), n)
+        row, entry = entries_of_rows(c.first, q)
+        own = (np.arange(len(q))[:, None] * c.D + best).ravel()
+        pair = np.union1d(own, row * c.D + c.item[entry])
+        row, d = np.divmod(pair, c.D)
+        s, v = self.before(q[row], d)
+        R, (place, known) = self.chosen.grades.prior(s, v), self._places(q[row], d)
+        R[known] = self.remembered[0][place[known]]
+        return csr_matrix((R, d.astype(np.int32), np.searchsorted(row, np.arange(len(q) + 1))), shape=(len(q), c.D))
+
+    @cached_property
+    def _vectors(self) -> tuple[Floats32, Tensor]:
+        """The product with the levels as a column of its own.  Shapes: -> [Q, F + 1], [D, F + 1]."""
+        x, y, level = self.product()
+        return np.column_stack([x, np.ones(len(x), np.float32)]), torch.from_numpy(np.column_stack([y, level]))
+
+    @cached_property
+    def _keys(self) -> NDArray[np.int64]:
+        """The shown pairs as numbers, in order.  Shapes: -> [pairs]."""
+        return self.counts.query * self.counts.D + self.counts.item
+
+    def _places(self, q: Items, d: Items) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Where pairs are among those that were shown, and whether they are.  Shapes: q, d [n] -> [n], [n]."""
+        key, wanted = self._keys, q * np.int64(self.counts.D) + d
+        place = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
+        return place, key[place] == wanted if len(key) else np.zeros(len(q), np.bool_)
 
     def product(self) -> tuple[Floats32, Floats32, Floats32]:
         """s of pairs before they are shown as a product for a generator: vectors of queries and items, and levels of items.
@@ -199,7 +246,7 @@ class Beliefs(RewardModel):
         if f is not None and isinstance(f.model, ProductModel) and not f.model.sizes[2]:
             for side, vectors in zip((x, y), f.vectors, strict=True):
                 side.append(vectors.numpy().astype(np.float64))
-        level = self.space.offset - self.inputs.centre @ w - self.chosen.never
+        level = self.space.offset - self.inputs.level - self.chosen.never
         return np.hstack(x).astype(np.float32), np.hstack(y).astype(np.float32), level.astype(np.float32)
 
     def at(self, q: Items, d: Items) -> Belief:
@@ -207,10 +254,7 @@ class Beliefs(RewardModel):
         q, d = np.asarray(q, np.int64), np.asarray(d, np.int64)
         s, v = self.before(q, d)
         mean, variance = self.chosen.grades.posterior(s, v, np.ones((len(d), self.L.shape[1]), np.float32))
-        c = self.counts
-        key, wanted = c.query * c.D + c.item, q * c.D + d
-        place = np.minimum(np.searchsorted(key, wanted), max(len(key) - 1, 0))
-        known = key[place] == wanted if len(key) else np.zeros(len(q), np.bool_)
+        place, known = self._places(q, d)
         mean[known], variance[known] = (values[place[known]] for values in self.remembered)
         return Belief(mean, variance)
 

@@ -39,6 +39,8 @@ FLAT = np.pi / 8  # E sigmoid(N(mu, v)) = sigmoid(mu / sqrt(1 + pi v / 8)), near
 REMEMBERED = 20_000_000  # shown pairs that a stage remembers at most, those that say most; one takes 8 bytes
 SOME = 500  # queries that tell which items matter
 AVERAGE, BLOCK = 256, 16  # queries that the average is taken over, and how many at once
+MANY, CELLS = 2**25, 2**22  # pairs of them in all, and at once, at most: where items are very many, queries are fewer
+SEVERAL = 10  # items that are looked at for each of those with the highest relevance that are wanted
 LEAST = 1e-9  # of a chance, whose log-odds are taken
 
 
@@ -295,9 +297,11 @@ def sharpness_of(beliefs: Beliefs) -> float:
     queries, items, K, draws = DRAWN
     rng = np.random.default_rng(1)
     some = np.sort(rng.permutation(beliefs.counts.rows)[:queries])
-    R = np.vstack(
-        [-np.sort(-beliefs.matrix(part)[:, :-1], axis=1)[:, :items] for part in np.array_split(some, queries // BLOCK)]
-    )
+    rows = []
+    for first in range(0, len(some), BLOCK):
+        found = beliefs.top(some[first : first + BLOCK], SEVERAL * items)
+        rows += [-np.sort(-own)[:items] for own in np.split(found.data, found.indptr[1:-1])]
+    R = np.vstack(rows)
     theta = 1 / np.arange(1, min(K, R.shape[1]) + 1)
     best = float((R[:, : len(theta)] @ theta).sum())
     clocks = rng.gumbel(size=(draws, *R.shape))
@@ -316,10 +320,11 @@ def average_levels(beliefs: Beliefs) -> NDArray[np.float32]:
     Shapes: -> [D].
     """
     rows, grades = beliefs.counts.rows, beliefs.chosen.grades
-    some = np.sort(np.random.default_rng(0).permutation(rows)[:AVERAGE])
-    total = np.zeros(beliefs.counts.D)
-    for first in range(0, len(some), BLOCK):
-        total += beliefs.matrix(some[first : first + BLOCK])[:, :-1].sum(0)
+    D = beliefs.counts.D
+    some = np.sort(np.random.default_rng(0).permutation(rows)[: max(1, min(AVERAGE, MANY // D))])
+    total, block = np.zeros(D), max(1, min(BLOCK, CELLS // D))
+    for first in range(0, len(some), block):
+        total += beliefs.matrix(some[first : first + block])[:, :-1].sum(0)
     low, high = (grades.R[0], grades.R[-1]) if grades.is_bit else (0.0, 1.0)
     return log_odds((total / len(some) - low) / max(high - low, LEAST))
 
@@ -389,9 +394,11 @@ def generator_of(ranker: Believed, rank: int) -> Retrieval:
     v = ranker.item_spread.double().numpy()
     flat = 1 / np.sqrt(1 + FLAT * (ranker.around**2 + v))
     Y = ranker.items.double().numpy() * (ranker.sharpness * flat / flat.mean())[:, None]
-    scores = X[:: max(1, len(X) // SOME)] @ Y.T
-    top = np.exp(scores - scores.max(1, keepdims=True))
-    matters = (top / top.sum(1, keepdims=True)).mean(0) * len(Y) + 0.1
+    some, matters = X[:: max(1, len(X) // SOME)], np.full(len(Y), 0.1)
+    for part in np.array_split(some, min(len(some), -(-len(some) * len(Y) // CELLS))):
+        scores = part @ Y.T
+        top = np.exp(scores - scores.max(1, keepdims=True))
+        matters += (top / top.sum(1, keepdims=True)).sum(0) * len(Y) / len(some)
     middle = matters @ Y / matters.sum()
     root = np.sqrt(matters)[:, None]
     (Qx, Rx), (Qy, Ry) = np.linalg.qr(X), np.linalg.qr((Y - middle) * root)

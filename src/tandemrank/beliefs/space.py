@@ -86,7 +86,7 @@ def products_at(
     x: NDArray[np.floating], y: NDArray[np.floating], q: NDArray[np.integer], d: NDArray[np.integer]
 ) -> Floats:
     """<x_q, y_d> of pairs.  Shapes: x [Q, F]; y [D, F]; q, d [n] -> [n]."""
-    found, X, W = np.empty(len(q), np.float32), x.astype(np.float32, "C"), y.astype(np.float32, "C")
+    found, (X, W) = np.empty(len(q), np.float32), (np.ascontiguousarray(side, np.float32) for side in (x, y))
     query, item = q.astype(np.int64, copy=False), d.astype(np.int32, copy=False)
 
     def work(own: slice) -> None:

@@ -145,10 +145,11 @@ class Worth:
     def of(self, rows: NDArray[np.int64], items: NDArray[np.integer]) -> Floats:
         """Of some items, 0 where there is none (-1).  Shapes: rows [n], the places of queries; items [n, K] -> [n, K]."""
         known = self.there[np.maximum(items, 0)]
-        if (known < 0).any():
-            return np.where(items >= 0, self.of_all()[rows[:, None], np.maximum(items, 0)], 0.0)
         q = np.repeat(self.q[rows], items.shape[1])
-        return np.where(items >= 0, self.reward.at(q, known.ravel()).mean.reshape(items.shape), 0.0)
+        mean = self.reward.at(q, np.maximum(known, 0).ravel()).mean.reshape(items.shape)
+        if (known < 0).any():
+            mean = np.where(known >= 0, mean, self.reward.unknown(self.q)[rows, None])
+        return np.where(items >= 0, mean, 0.0)
 
 
 At: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]

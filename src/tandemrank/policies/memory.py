@@ -23,6 +23,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank._base.sparse import canonical_csr, entries_of_rows, places_in_rows
 from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.gradients import products
+from tandemrank.gradients.products import Listed, Products, Source
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.scorers import Scorer, check_rows
 
@@ -111,6 +112,12 @@ class WithMemory(Scorer):
         """What is remembered."""
         return Memory(self.first.numpy(), self.item.numpy(), self.value.numpy(), self.D)
 
+    def listed(self, q: Tensor) -> Listed:
+        """The pairs that are remembered of some queries, and what is.  Shapes: q [B]."""
+        rows, entries = self.memory.entries(q.numpy())
+        first = np.searchsorted(rows, np.arange(len(q) + 1))
+        return Listed(first, self.item.numpy()[entries], self.value.numpy()[entries])
+
     def check_pairs(self) -> None:
         """Refuses pairs out of range, out of order or twice."""
         check_rows(self.first.numpy(), self.item.numpy(), self.D, "remembered pairs")
@@ -148,6 +155,15 @@ class Remembering(WithMemory):
             return scores
         at = places_in_rows(self.first.numpy(), self.item.numpy(), q.numpy(), items.numpy(), self.D)
         return scores + torch.from_numpy(np.where(at >= 0, self.value.numpy()[at], np.float32(0)))
+
+    def factors(self, q: Tensor) -> Products | None:
+        found = self.base.factors(q)
+        if found is None:
+            return None
+        own, source = self.listed(q), Source.of(found)
+        rows = np.repeat(np.arange(len(q)), np.diff(own.first))
+        ours = replace(own, value=source.at(rows, own.item) + own.value)
+        return replace(found, listed=ours if found.listed is None else both_listed(found.listed, ours, self.D))
 
     def spec(self) -> dict[str, Any]:
         return {
@@ -200,6 +216,17 @@ class Remembering(WithMemory):
         self.check_pairs()
         if bool((torch.isnan(self.value) | (self.value == torch.inf)).any()):
             raise PolicyError("the memory has numbers that are not finite")
+
+
+def both_listed(under: Listed, over: Listed, D: int) -> Listed:
+    """The pairs that are listed in either; as `over` has them where they are in both."""
+    pairs, values = [], []
+    for one in (over, under):
+        pairs.append(np.repeat(np.arange(len(one.first) - 1), np.diff(one.first)) * np.int64(D) + one.item)
+        values.append(one.value)
+    key, at = np.unique(np.concatenate(pairs), return_index=True)
+    first = np.searchsorted(key, np.arange(len(under.first)) * np.int64(D))
+    return Listed(first, (key % D).astype(np.int32), np.concatenate(values)[at])
 
 
 def base_of(scorer: Scorer) -> Scorer:
@@ -282,6 +309,9 @@ class Retrieval(Listing):
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         own = functional.embedding(q, self.queries, sparse=True)
         return self._with_listed(products.at(own, self.items, items, sparse=True), q, items)
+
+    def factors(self, q: Tensor) -> Products:
+        return Products(self.queries[q], self.items, listed=self.listed(q))
 
     def spec(self) -> dict[str, Any]:
         Q, F = self.queries.shape

@@ -21,7 +21,7 @@ from tandemrank.offpolicy import propensities
 from tandemrank.offpolicy.logger import Lists
 from tandemrank.offpolicy.propensities import Resolved
 from tandemrank.offpolicy.verdicts import curve_words
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.weights import Weights, belief_weights, click_weights
 
@@ -73,8 +73,8 @@ def prepare(
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of(times or [train_log], config.theta)
     beliefs = fit(counts, features, production=vectors or drew, seed=seed)
-    by_clicks = config.objective == "ips"
-    weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs)
+    by_clicks, K2 = config.objective == "ips", config.candidates or default_candidates(train_log.D, config.K)
+    weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs, K2)
     return TrainingData(weights, impressions, used, beliefs)
 
 

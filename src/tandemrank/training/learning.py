@@ -92,12 +92,12 @@ class LearningPlan:
 class Built:
     """Both stages before training: untrained, and what the methods that train start from; None where it is not asked for.
 
-    `everything`: the beliefs over all items, of which they expect most.
+    `ranker`: the beliefs as a stage.
     """
 
     beliefs: TwoStagePolicy | None
     start: TwoStagePolicy | None
-    everything: TwoStagePolicy | None
+    ranker: Scorer | None
 
 
 @checked
@@ -289,24 +289,23 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
 
 def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[TrainingData, Built]:
     """Both stages before training, without the pairs that must not be shown, whose weights do not count either."""
-    config, beliefs, start, everything = plan.config, None, None, None
+    config, beliefs, start, ranker = plan.config, None, None, None
     K2 = config.candidates or config.K
     if data.beliefs is not None:
         beliefs = believed_policy(data.beliefs, parts.vocabulary, K2=K2, K=config.K, product=plan.ranker is not None)
-        everything = replace(beliefs, generator=beliefs.ranker, K2=len(parts.vocabulary.item_ids))
-        beliefs = _with_own(plan, beliefs)
+        ranker, beliefs = beliefs.ranker, _with_own(plan, beliefs)
     if plan.trains:
         given = plan.start.has_stages and not plan.chooses
         start = beliefs
         if given:
             start = _with_own(plan, initial_policy(plan.start, parts.vocabulary, K2=K2, K=config.K))
     if config.exclude is None:
-        return data, Built(beliefs, start, everything)
+        return data, Built(beliefs, start, ranker)
     pairs = pairs_of(parts.train, config.exclude)
     assert isinstance(data.weights, BeliefWeights)  # clicks have no weights of other pairs, and are refused
     weights = replace(data.weights, excluded=pairs)
-    shown = Built(*(None if one is None else _excluding(one, pairs) for one in (beliefs, start, everything)))
-    return replace(data, weights=weights), shown
+    beliefs, start = (None if one is None else _excluding(one, pairs) for one in (beliefs, start))
+    return replace(data, weights=weights), Built(beliefs, start, ranker)
 
 
 def _with_own(plan: LearningPlan, policy: TwoStagePolicy) -> TwoStagePolicy:
@@ -350,8 +349,8 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
         return {method: trained(method) for method in plan.methods}, None
     plan.listener.stage("what the beliefs expect of the generator")
     seed = derive(plan.seed, "choice") % 2**32
-    assert built.everything is not None  # the beliefs choose
-    found, choice = choose(trained, built.everything, data.weights, data.impressions, plan.config.theta, seed=seed)
+    assert built.ranker is not None  # the beliefs choose
+    found, choice = choose(trained, built.ranker, data.weights, data.impressions, plan.config.theta, seed=seed)
     return {choice.method: found}, choice
 
 
