@@ -183,7 +183,8 @@ def _figures(
     value = _utility(policy, q, R.astype(np.float32), theta, samples, generator)
     recall = np.ones(len(q)) if candidates.is_one_stage(policy) else _recall(candidates.top(policy, q), R)
     is_known = np.diff(R.indptr) > 0
-    is_whole = not policy.is_large or policy.ranker.factors(torch.from_numpy(q[:1])) is not None
+    is_light = not policy.is_large or policy.ranker.factors(torch.from_numpy(q[:1])) is not None
+    is_whole = policy.ranker.scores_everything and is_light
     new = None if clicked is None else policy.most_likely(q, exclude=clicked)
     return {
         "ndcg": ndcg(policy.most_likely(q), q, relevance),
