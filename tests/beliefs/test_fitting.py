@@ -233,7 +233,7 @@ def test_how_often_an_item_is_shown_counts_from_when_it_first_was() -> None:
 def test_the_bit_is_chosen_only_where_it_is_surely_likelier(n: int, is_bit: bool) -> None:
     """Held-out pairs that all gain the same: of four the sum is two of its standard errors, of five it is more."""
     counts = sparse(graded=True)
-    given = fitting._given(counts, Features(), Choice.of(counts), None, {})
+    given = fitting._given(counts, Features().known(counts.Q, counts.D), Choice.of(counts), None, {})
     held = np.arange(len(counts.query)) % 10 == 0
     search = fitting.Search(counts, np.zeros((len(counts.query), 3)), held, given, 0)
 

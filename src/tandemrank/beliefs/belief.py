@@ -1,5 +1,6 @@
 """`Beliefs`: what a log says of relevance, a mean and a variance of R for any pairs, and the product part for a generator."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from tandemrank._base.sparse import entries_of_rows
 from tandemrank.beliefs.choice import Choice
-from tandemrank.beliefs.counts import Counts
+from tandemrank.beliefs.counts import Counts, joined
 from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.model import Belief, RewardModel
@@ -148,8 +149,7 @@ class Input:
 def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
     """Choice, opinion, and how high up pairs were shown, shrunk where they were shown little.  Shapes: [n] each -> [n, 3]."""
     a, b = choice.opinion
-    mean = choice.counts.E.sum() / choice.counts.n.sum()
-    place = (E / n - mean) * n / (n + 2)
+    place = (E / n - choice.place) * n / (n + 2)
     return np.column_stack([choice.at(q, d, n), np.einsum("nf,nf->n", a[q], b[d]), place])
 
 
@@ -157,7 +157,8 @@ def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
 class Beliefs(RewardModel):
     """The fitted beliefs; `notes` are what a reader should be told.
 
-    Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; L [pairs, J].
+    `remembered`: mean and variance of R of the pairs that were shown.
+    Shapes: x [Q, F + 1]; query_spread [Q]; item_spread [D]; remembered [pairs], [pairs].
     """
 
     kind: ClassVar[str] = "beliefs"
@@ -169,15 +170,8 @@ class Beliefs(RewardModel):
     x: Floats
     query_spread: Floats
     item_spread: Floats
-    L: Floats32
+    remembered: tuple[Floats, Floats]
     notes: tuple[str, ...] = ()
-
-    @cached_property
-    def remembered(self) -> tuple[Floats, Floats]:
-        """Mean and variance of R of the pairs that were shown.  Shapes: -> [pairs], [pairs]."""
-        c = self.counts
-        s = self.space.s(c.query, c.item, self.x) + self.inputs.shown(c.query, c.item, c.n, c.E)
-        return self.chosen.grades.remembered(c, s, self.query_spread[c.query] * self.item_spread[c.item], self.L)
 
     def before(self, q: Items, d: Items) -> tuple[Floats, Floats]:
         """s of pairs as if they had never been shown, and its variance.  Shapes: [n] each."""
@@ -253,7 +247,7 @@ class Beliefs(RewardModel):
         """Mean and variance of R of pairs.  Shapes: q, d [n] -> [n]."""
         q, d = np.asarray(q, np.int64), np.asarray(d, np.int64)
         s, v = self.before(q, d)
-        mean, variance = self.chosen.grades.posterior(s, v, np.ones((len(d), self.L.shape[1]), np.float32))
+        mean, variance = self.chosen.grades.posterior(s, v, np.ones((len(d), len(self.chosen.grades.R)), np.float32))
         place, known = self._places(q, d)
         mean[known], variance[known] = (values[place[known]] for values in self.remembered)
         return Belief(mean, variance)
@@ -289,3 +283,45 @@ class Beliefs(RewardModel):
             "query_spread": self.query_spread,
             "item_spread": self.item_spread,
         }
+
+
+def merged(parts: Sequence[Beliefs]) -> Beliefs:
+    """The beliefs of one log that was fitted in parts by queries, which agree on all else."""
+    one, counts = parts[0], joined([part.counts for part in parts])
+
+    def side(of: Callable[[Beliefs], Side]) -> Side:
+        """Of queries."""
+        sides = [of(part) for part in parts]
+        return sides[0].with_rows(*(torch.cat([getattr(x, name) for x in sides]) for name in ("rows", "seen")))
+
+    def rows(of: Callable[[Beliefs], NDArray[Any]]) -> NDArray[Any]:
+        return np.concatenate([of(part) for part in parts])
+
+    model, first = one.inputs.model, np.cumsum([0, *(part.counts.Q for part in parts)])
+    if model is not None:
+        numbers = [f.pairs for part in parts if (f := part.inputs.model) is not None]
+        key = np.concatenate([x.key.numpy() + n * x.D for x, n in zip(numbers, first, strict=False)])
+        pairs = numbers[0].of_rows(key, np.concatenate([x.values.numpy() for x in numbers]))
+        model = model.of_queries(side(lambda part: part.inputs.model.query), pairs)  # type: ignore[union-attr]
+    inputs = replace(
+        one.inputs,
+        choice=replace(
+            one.inputs.choice,
+            places=rows(lambda part: part.inputs.choice.places),
+            never=(rows(lambda part: part.inputs.choice.never[0]), one.inputs.choice.never[1]),
+            opinion=(rows(lambda part: part.inputs.choice.opinion[0]), one.inputs.choice.opinion[1]),
+        ),
+        opinion=(rows(lambda part: part.inputs.opinion[0]), one.inputs.opinion[1]),
+        unseen=rows(lambda part: part.inputs.unseen),
+        sides=(side(lambda part: part.inputs.sides[0]), one.inputs.sides[1]),
+        model=model,
+    )
+    return replace(
+        one,
+        counts=counts,
+        inputs=inputs,
+        space=replace(one.space, mean=rows(lambda part: part.space.mean)),
+        x=rows(lambda part: part.x),
+        query_spread=rows(lambda part: part.query_spread),
+        remembered=(rows(lambda part: part.remembered[0]), rows(lambda part: part.remembered[1])),
+    )

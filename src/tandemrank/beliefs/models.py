@@ -288,6 +288,10 @@ class FeatureModel(nn.Module):
         query = self.query.with_rows(rows, torch.zeros(len(rows), dtype=torch.bool))
         return FeatureModel(self.model, query, self.item, PairNumbers(0, 0, self.pairs.D), self.of_new)
 
+    def of_queries(self, query: Side, pairs: PairNumbers) -> "FeatureModel":
+        """f of other queries of the log."""
+        return FeatureModel(self.model, query, self.item, pairs, self.of_new)
+
     def with_items(self, rows: Tensor) -> "FeatureModel":
         """f of more items.  Shapes: rows [n, J]."""
         if self.pairs.width:
