@@ -7,10 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank._base.cluster import Engine
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
+from tandemrank.beliefs.sharing import fit_on_ray
 from tandemrank.beliefs.space import Vectors
 from tandemrank.beliefs.vectors import vectors_of
 from tandemrank.errors import LogError
@@ -47,12 +49,13 @@ def prepare(
     features: Features | None = None,
     times: Sequence[Feedback] = (),
     seed: int = 0,
+    engine: Engine = "local",
 ) -> TrainingData:
     """The weights of the documents by `train_log`.
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
     the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `times` the
-    parts of `train_log`, oldest first, where it has an order.
+    parts of `train_log`, oldest first, where it has an order. The engine ray fits the beliefs by all nodes of a cluster.
     """
     if train_log.clicks.sum() == 0:
         raise LogError(f"expected clicks to learn from; got none, in {train_log.N:g} impressions. Give a longer log.")
@@ -72,7 +75,8 @@ def prepare(
         return TrainingData(click_weights(used.rho_0, train_log), impressions, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of(times or [train_log], config.theta)
-    beliefs = fit(counts, features, production=vectors or drew, seed=seed)
+    fitted = fit_on_ray if engine == "ray" else fit
+    beliefs = fitted(counts, features, production=vectors or drew, seed=seed)
     by_clicks, K2 = config.objective == "ips", config.candidates or default_candidates(train_log.D, config.K)
     weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs, K2)
     return TrainingData(weights, impressions, used, beliefs)

@@ -279,6 +279,7 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
         features=plan.start.features(parts.vocabulary),
         times=parts.train_times,
         seed=derive(plan.seed, "rho_0") % 2**32,
+        engine=plan.engine,
     )
     _refuse_without_support(parts, data, plan.config)
     of_features = () if data.beliefs is None else data.beliefs.notes
