@@ -40,7 +40,7 @@ def fit_part(group: Group, part: Part, seed: int) -> Beliefs:
     counts, known, production = part
     # What comes from another process may not be written to, and is another type to compiled code.
     values: dict[str, Any] = {f.name: getattr(counts, f.name) for f in fields(counts)}
-    columns = {name: x.copy() for name, x in values.items() if isinstance(x, np.ndarray)}
+    columns: dict[str, Any] = {name: x.copy() for name, x in values.items() if isinstance(x, np.ndarray)}
     found = fit(replace(counts, **columns, group=group), known, production=production, seed=seed)
     return replace(found, counts=replace(found.counts, group=ALONE))
 
