@@ -64,7 +64,8 @@ def assert_same(ours: Beliefs, theirs: Beliefs) -> None:
 
 @pytest.mark.parametrize("grades", [Grades.graded(0.3, 0.7), Grades.bit(0.8, 0.1)], ids=["graded", "bit"])
 def test_with_features_of_everything(grades: Grades) -> None:
-    chosen = replace(Chosen.log(grades), model="network", epochs=2, of_new=(True, False), rank=4)
+    f = model_fit.ModelChoice(("network", "linear"), (2, 2), (True, False))
+    chosen = replace(Chosen.log(grades), f=f, rank=4)
     known = features()
     alone = fit(counts_of(), known, chosen=chosen, seed=3)
     assert alone.inputs.model is not None

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from tandemrank._base import cluster
 from tandemrank._base.group import ALONE, Group
@@ -19,7 +20,12 @@ Part = tuple[Counts, KnownFeatures, Vectors | None]
 
 
 def fit_on_ray(
-    counts: Counts, features: Features | None = None, *, production: Vectors | None = None, seed: int = 0
+    counts: Counts,
+    features: Features | None = None,
+    *,
+    production: Vectors | None = None,
+    model: str | nn.Module | None = None,
+    seed: int = 0,
 ) -> Beliefs:
     """`fitting.fit`, by all nodes of a cluster.  Shapes: production [Q, F], [D, F]."""
     known = (features or Features()).known(counts.Q, counts.D)
@@ -32,16 +38,16 @@ def fit_on_ray(
         )
         for first, stop in pairwise(bounds)
     ]
-    return merged(cluster.together(fit_part, parts, seed))
+    return merged(cluster.together(fit_part, parts, model, seed))
 
 
-def fit_part(group: Group, part: Part, seed: int) -> Beliefs:
+def fit_part(group: Group, part: Part, model: str | nn.Module | None, seed: int) -> Beliefs:
     """Our queries' part of the beliefs."""
     counts, known, production = part
     # What comes from another process may not be written to, and is another type to compiled code.
     values: dict[str, Any] = {f.name: getattr(counts, f.name) for f in fields(counts)}
     columns: dict[str, Any] = {name: x.copy() for name, x in values.items() if isinstance(x, np.ndarray)}
-    found = fit(replace(counts, **columns, group=group), known, production=production, seed=seed)
+    found = fit(replace(counts, **columns, group=group), known, production=production, model=model, seed=seed)
     return replace(found, counts=replace(found.counts, group=ALONE))
 
 

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tandemrank.cli.options import Curve, Engine, Json, Plugin, Seed, app, bundled, command_line, read_curve_option
+from tandemrank.cli.options import (
+    Curve,
+    Engine,
+    FeatureTables,
+    Json,
+    Plugin,
+    Seed,
+    app,
+    bundled,
+    command_line,
+    read_curve_option,
+)
 from tandemrank.cli.progress import load_first, working
 from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
@@ -20,6 +31,7 @@ if TYPE_CHECKING:
     from tandemrank.policies.two_stage import TwoStagePolicy
 
 
+NO_FEATURES = FeatureTables()
 Policy = Annotated[Path | None, typer.Option(help="Saved policy to value.")]
 Scores = Annotated[
     Path | None,
@@ -124,6 +136,7 @@ class LogOptions:
 def estimate(
     asked: QuestionOptions,
     log: LogOptions,
+    features: FeatureTables,
     policy: Policy = None,
     scores: Scores = None,
     lists: Annotated[
@@ -160,7 +173,7 @@ def estimate(
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
     question = asked.question()
     log.refuse_unused(scores)
-    side = policy_of(policy, scores, log)
+    side = policy_of(policy, scores, log, features)
     with working("reading the log and valuing the policy"):
         if curve is None or not curve_interval:
             [value] = estimate_all([side if lists == "sampled" else MostLikely(side)], log.logs, question)
@@ -175,6 +188,7 @@ def estimate(
 def compare(
     asked: QuestionOptions,
     log: LogOptions,
+    features: FeatureTables,
     policy: Policy = None,
     scores: Scores = None,
     against: Against = "production",
@@ -189,7 +203,7 @@ def compare(
 
     question = asked.question()
     log.refuse_unused(scores, against)
-    new, old = policy_of(policy, scores, log), other_side(against, log)
+    new, old = policy_of(policy, scores, log, features), other_side(against, log, features)
     with working("reading the log and comparing"):
         found = compared(new, old, log.logs, question)
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
@@ -197,18 +211,20 @@ def compare(
     print_summary(found.summary() if as_json else brief | found.summary() | brief | of_new, as_json)
 
 
-def policy_of(policy: Path | None, scores: Path | None, log: LogOptions) -> "TwoStagePolicy":
-    """The policy that is asked about."""
+def policy_of(
+    policy: Path | None, scores: Path | None, log: LogOptions, features: FeatureTables = NO_FEATURES
+) -> "TwoStagePolicy":
+    """The policy that is asked about; a saved one answers for what it has not seen by features."""
     from tandemrank.policies import outside, two_stage
 
     if (policy is None) == (scores is None):
         raise ConfigError("give a policy by --policy, a saved one, or by --scores, a Parquet of scores; one of them.")
     if policy is not None:
-        return two_stage.load(policy)
+        return features.extended(two_stage.load(policy))
     return outside.policy_from_scores(cast(Path, scores), K2=log.candidates, K=log.places)
 
 
-def other_side(against: str, log: LogOptions) -> "Side":
+def other_side(against: str, log: LogOptions, features: FeatureTables = NO_FEATURES) -> "Side":
     """The other side: production, a saved policy, or any system by its scores."""
     from tandemrank.offpolicy.values import PRODUCTION
 
@@ -219,7 +235,7 @@ def other_side(against: str, log: LogOptions) -> "Side":
         raise ConfigError(
             f"--against takes production, a saved policy or a Parquet of scores; nothing is at {against}."
         )
-    return policy_of(path, None, log) if os.path.isdir(path) else policy_of(None, path, log)
+    return policy_of(path, None, log, features) if os.path.isdir(path) else policy_of(None, path, log)
 
 
 @app.command()

@@ -4,7 +4,7 @@ files that `learn` leaves in its folder.
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,8 @@ def _sides(learned: Learned) -> list[tuple[str, Value, Difference | None]]:
     return live + [(str(method), value, gaps.get(method)) for method, value in learned.values.items()]
 
 
-def _interval(found: Value, write: Callable[[float], str] = decimal) -> str:
-    return bracket(*found.interval, write)
+def _interval(found: Value) -> str:
+    return bracket(*found.interval)
 
 
 def values(learned: Learned) -> Sheet:
@@ -215,6 +215,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
     sections = [
         page.methods_of(methods),
         Section(title="What it is worth", sentences=sentences(learned)),
+        Section(title="Features", sentences=learned.notes),
         worth,
         Section(title="Drawn lists or the most likely ones", sentences=deployment(learned)),
         Section(title="For whom", sentences=_frequencies(learned)),
@@ -225,7 +226,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
         Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), switch_help(type(learned.config)))),
         page.reproduce(command),
     ]
-    return Report(title, [what_was_run(learned)], sections, page.colours_of(methods))
+    return Report(title, [what_was_run(learned)], sections, page.COLOURS)
 
 
 def _curves(learned: Learned) -> Section:

@@ -25,7 +25,6 @@ from tandemrank.gradients import single
 from tandemrank.gradients.single import Bounded, Coarse
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
-from tandemrank.policies.own import OwnModel
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -45,8 +44,7 @@ def digest(policy: TwoStagePolicy) -> str:
         found.update(repr((str(ids.dtype), len(ids))).encode())
         found.update("\0".join(map(str, ids.to_list())).encode())
     for stage in (policy.generator, policy.ranker):
-        if isinstance(stage, OwnModel):  # its arguments may say more than its numbers
-            found.update(json.dumps([stage.kind, stage.spec()]).encode())
+        found.update(json.dumps([stage.kind, stage.spec()]).encode())  # the arguments of an own model are no tensors
         for name, tensor in sorted(stage.state_dict().items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(tensor.detach().numpy()).tobytes())
@@ -143,21 +141,6 @@ class Scores:
     def _some(self, items: NDArray[np.integer]) -> Row:
         return self._stage.some(self._q, items)
 
-    def remembering(self) -> Row | single.Ranker:
-        """The same, where only some are given by one who asks the re-ranker about each item once."""
-        if self.s_r is not None:
-            return self.s_r
-        known = np.full(self.first.size, np.nan, np.float32)
-
-        def some(places: NDArray[np.integer]) -> Row:
-            missing = np.unique(places[np.isnan(known[places])])
-            if len(missing):
-                known[missing] = self._some(missing)
-            found: Row = known[places]
-            return found
-
-        return some
-
     def only(self, there: list[int]) -> "Scores":
         """Where only some items are available: the others are no candidates."""
         found = np.full(self.first.size, -np.inf, np.float32)
@@ -213,7 +196,7 @@ class LivePolicy:
         """Of a query that the policy has not seen, by its features, or as the average one."""
         table = None if features is None else self._policy.ranker.query_table(features)
         ids = self._policy.vocabulary.query_ids
-        policy = self._policy.strangers(pl.Series([0] if ids.dtype.is_integer() else ["0"], dtype=ids.dtype), table)
+        policy = self._policy.strangers(pl.Series([logged_id(None, self.query_kind)], dtype=ids.dtype), table)
         stages = [_Stage(stage, 1, len(self.items)) for stage in (policy.generator, policy.ranker)]
         return self._computed(0, *stages)
 

@@ -88,6 +88,11 @@ class LearningConfig(BaseModel):
         default="beliefs",
         description="what training maximises: the clicks that the beliefs expect, or clicks weighted by inverse propensities",
     )
+    model: str | None = Field(
+        default=None,
+        description="the model of features f that the beliefs may use: none, linear, towers, network, trees, or the class of a "
+        "module of one's own (--plugin); by default all but the last are tried",
+    )
     evaluation_share: float | None = Field(
         default=None,
         gt=0,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
+from torch import nn
 
 from tandemrank._base.cluster import Engine
 from tandemrank.beliefs.belief import Beliefs
@@ -47,6 +48,7 @@ def prepare(
     lists: Callable[[], Lists] | None = None,
     vectors: Vectors | None = None,
     features: Features | None = None,
+    model: nn.Module | None = None,
     times: Sequence[Feedback] = (),
     seed: int = 0,
     engine: Engine = "local",
@@ -54,8 +56,9 @@ def prepare(
     """The weights of the documents by `train_log`.
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
-    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `times` the
-    parts of `train_log`, oldest first, where it has an order. The engine ray fits the beliefs by all nodes of a cluster.
+    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `model` the
+    user's own f, and `times` the parts of `train_log`, oldest first, where it has an order. The engine ray fits the beliefs by
+    all nodes of a cluster.
     """
     if train_log.clicks.sum() == 0:
         raise LogError(f"expected clicks to learn from; got none, in {train_log.N:g} impressions. Give a longer log.")
@@ -76,7 +79,7 @@ def prepare(
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of(times or [train_log], config.theta)
     fitted = fit_on_ray if engine == "ray" else fit
-    beliefs = fitted(counts, features, production=vectors or drew, seed=seed)
+    beliefs = fitted(counts, features, production=vectors or drew, model=model or config.model, seed=seed)
     by_clicks, K2 = config.objective == "ips", config.candidates or default_candidates(train_log.D, config.K)
     weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs, K2)
     return TrainingData(weights, impressions, used, beliefs)

@@ -102,6 +102,8 @@ class Start:
             for side, source in (("query", self.query_features), ("item", self.item_features))
             if source is not None
         }
+        if self.pair_features is not None:
+            tables["pair_features"] = features.read_pairs(self.pair_features)
         return replace(self, **tables)  # type: ignore[arg-type]
 
     def features(self, vocabulary: Vocabulary) -> Features | None:
