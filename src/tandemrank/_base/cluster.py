@@ -7,6 +7,7 @@ other (`group`). What dies is done again from its part.
 import os
 import socket
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Literal, cast, get_args
 
 from tandemrank._base.group import Processes
@@ -52,8 +53,17 @@ def nodes(ray: Any) -> list[int]:
     return [n for n in found if n]
 
 
+def cut(batches: int, engine: Engine) -> list[tuple[int, int]]:
+    """The first batch and the one after the last of every part: one for each processor of a cluster, or a single one."""
+    n = max(1, min(sum(nodes(connect())), batches)) if engine == "ray" else 1
+    bounds = [batches * k // n for k in range(n + 1)]
+    return list(pairwise(bounds))
+
+
 def mapped(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]], *shared: Any) -> list[Any]:
-    """function(*part, *shared) of every part, each by a task; as many at once as the cluster has room for."""
+    """function(*part, *shared) of every part, each by a task, as many at once as there is room for; a single one here."""
+    if len(parts) < 2:
+        return [function(*part, *shared) for part in parts]
     ray = connect()
     work, everybodys = task(ray, function), [ray.put(one) for one in shared]
     try:

@@ -252,6 +252,33 @@ class Beliefs(RewardModel):
         mean[known], variance[known] = (values[place[known]] for values in self.remembered)
         return Belief(mean, variance)
 
+    def of_queries(self, first: int, stop: int) -> "Beliefs":
+        """Of some queries, which become the first ones: `merged` puts parts together again."""
+        own, pairs, inputs = slice(first, stop), slice(*self.counts.first[[first, stop]]), self.inputs
+        q, side, model = np.arange(first, stop), inputs.sides[0], inputs.model
+        choice = replace(
+            inputs.choice,
+            places=inputs.choice.places[own],
+            never=(inputs.choice.never[0][own], inputs.choice.never[1]),
+            opinion=(inputs.choice.opinion[0][own], inputs.choice.opinion[1]),
+        )
+        return replace(
+            self,
+            counts=self.counts.of_queries(first, stop),
+            inputs=replace(
+                inputs,
+                choice=choice,
+                opinion=(inputs.opinion[0][own], inputs.opinion[1]),
+                unseen=inputs.unseen[own],
+                sides=(side.with_rows(side.rows[own], side.seen[own]), inputs.sides[1]),
+                model=None if model is None else model.of_rows(q),
+            ),
+            space=replace(self.space, mean=self.space.mean[own]),
+            x=self.x[own],
+            query_spread=self.query_spread[own],
+            remembered=(self.remembered[0][pairs], self.remembered[1][pairs]),
+        )
+
     def constants(self) -> dict[str, Any]:
         """What was chosen, in plain numbers and words."""
         c = self.chosen

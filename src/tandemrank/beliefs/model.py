@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from tandemrank.errors import ConfigError
+
 Floats = NDArray[np.float64]
 
 
@@ -51,6 +53,10 @@ class RewardModel(ABC):
         R = self.matrix(q)[:, :-1]
         B, D = R.shape
         return csr_matrix((R.ravel(), np.tile(np.arange(D, dtype=np.int32), B), np.arange(B + 1) * D), shape=(B, D))
+
+    def of_queries(self, first: int, stop: int) -> "RewardModel":
+        """The same model for some of the queries, which become the first ones."""
+        raise ConfigError(f"a reward model of the kind {self.kind} cannot be cut into parts by queries.")
 
     @abstractmethod
     def constants(self) -> dict[str, Any]:

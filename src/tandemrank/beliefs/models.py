@@ -350,6 +350,11 @@ class FeatureModel(nn.Module):
         query = self.query.with_rows(rows, torch.zeros(len(rows), dtype=torch.bool))
         return FeatureModel(self.model, query, self.item, self.pairs.of_no_query(), self.of_new)
 
+    def of_rows(self, q: Items) -> "FeatureModel":
+        """f of some of its queries, in order."""
+        rows, seen = (x[torch.from_numpy(np.asarray(q, np.int64))] for x in (self.query.rows, self.query.seen))
+        return self.of_queries(self.query.with_rows(rows, seen), self.pairs.of_queries(np.asarray(q, np.int64)))
+
     def of_queries(self, query: Side, pairs: PairNumbers) -> "FeatureModel":
         """f of other queries of the log."""
         return FeatureModel(self.model, query, self.item, pairs, self.of_new)

@@ -251,6 +251,12 @@ class Believed(Listing):
         found._modules = {**self._modules, "f": self.f.with_pairs(pair_table(features, ids))}
         return found
 
+    def of_queries(self, q: NDArray[np.int64]) -> "Believed":
+        queries, own = (x.numpy()[q] for x in (self.queries, self.query_spread))
+        spread = BeliefSpread(self.around, own, self.item_spread.numpy(), self.sharpness)
+        f = None if self.f is None else self.f.of_rows(q)
+        return Believed(queries, self.items.numpy(), spread, self.memory.of_queries(q), self._nobody(), f, self._both())
+
     def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> Scorer:
         return new  # where there is one stage, it is the belief
 

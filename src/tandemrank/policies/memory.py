@@ -57,6 +57,11 @@ class Memory:
         """The row and the place of every pair of some queries.  Shapes: q [B] -> [m], [m]."""
         return entries_of_rows(self.first, q)
 
+    def of_queries(self, q: NDArray[np.int64]) -> "Memory":
+        """What is remembered of some queries, in order.  Shapes: q [n]."""
+        rows, at = self.entries(q)
+        return Memory(np.searchsorted(rows, np.arange(len(q) + 1)), self.item[at], self.value[at], self.D)
+
     def plus(self, other: "Memory") -> "Memory":
         """What both remember, of a pair that both know the sum: log-likelihood ratios of different showings add up."""
         if (self.Q, self.D) != (other.Q, other.D):
@@ -115,9 +120,8 @@ class WithMemory(Scorer):
 
     def listed(self, q: Tensor) -> Listed:
         """The pairs that are remembered of some queries, and what is.  Shapes: q [B]."""
-        rows, entries = self.memory.entries(q.numpy())
-        first = np.searchsorted(rows, np.arange(len(q) + 1))
-        return Listed(first, self.item.numpy()[entries], self.value.numpy()[entries])
+        own = self.memory.of_queries(q.numpy())
+        return Listed(own.first, own.item, own.value)
 
     def check_pairs(self) -> None:
         """Refuses pairs out of range, out of order or twice."""
@@ -191,6 +195,9 @@ class Remembering(WithMemory):
 
     def query_table(self, values: FeatureValues) -> pl.DataFrame:
         return self.base.query_table(values)
+
+    def of_queries(self, q: NDArray[np.int64]) -> "Remembering":
+        return Remembering(self.base.of_queries(q), self.memory.of_queries(q))
 
     def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> Scorer:
         return self.base.strangers(features, ids)  # nothing is remembered of them
@@ -334,6 +341,9 @@ class Retrieval(Listing):
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return [self.queries]
+
+    def of_queries(self, q: NDArray[np.int64]) -> "Retrieval":
+        return Retrieval(self.queries.detach()[torch.from_numpy(q)], self.items.detach(), self.memory.of_queries(q))
 
     def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Retrieval":
         return self._for_queries(averages(self.queries, len(ids.query_ids)))

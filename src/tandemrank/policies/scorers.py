@@ -110,6 +110,10 @@ class Scorer(nn.Module, ABC):
         grown = len(ids.item_ids) > self.spec()["D"]
         return self.more_items(None, ids) if grown else self.strangers(None, ids)
 
+    def of_queries(self, q: NDArray[np.int64]) -> "Scorer":
+        """The same scorer for some of its queries, in order, and no others.  Shapes: q [n]."""
+        raise PolicyError(f"a {self.kind} cannot be cut into parts by queries.")
+
     def factors(self, q: Tensor) -> Products | None:
         """The scores of all items as products of factors, or None where they are no such: a large catalogue is then scored in
         blocks, and nothing of the size [B, D] exists."""
@@ -200,6 +204,9 @@ class MatrixFactorisation(Scorer):
 
     # It knows no features: who is new is the average.
 
+    def of_queries(self, q: NDArray[np.int64]) -> "MatrixFactorisation":
+        return MatrixFactorisation(self.queries.detach()[torch.from_numpy(q)], self.items.detach())
+
     def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "MatrixFactorisation":
         return MatrixFactorisation(averages(self.queries, len(ids.query_ids)), self.items.detach())
 
@@ -270,6 +277,10 @@ class GivenScores(Scorer):
         if not len(self.given):
             return self.given.new_full(items.shape, -torch.inf)
         return torch.where(at >= 0, self.given[at.clamp(min=0)], -torch.inf)
+
+    def of_queries(self, q: NDArray[np.int64]) -> "GivenScores":
+        first, item, given = (x.detach().numpy() for x in (self.first, self.item, self.given))
+        return GivenScores(csr_matrix((given, item, first), shape=(len(first) - 1, self.D))[q])
 
     def spec(self) -> dict[str, Any]:
         return {"Q": len(self.first) - 1, "D": self.D, "entries": len(self.given)}

@@ -72,6 +72,7 @@ def prepare(
         seed=seed,
         # Where beliefs are the objective, no click is divided by its propensity.
         wanted="clicked" if config.objective == "ips" else "none",
+        engine=engine,
     )
     impressions = train_log.impressions.astype(np.float64)
     if config.objective == "ips" and not needs_beliefs:

@@ -316,7 +316,7 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
         seed=derive(plan.seed, "rho_0") % 2**32,
         engine=plan.engine,
     )
-    _refuse_without_support(parts, data, plan.config)
+    _refuse_without_support(plan, parts, data)
     of_features = () if data.beliefs is None else data.beliefs.notes
     for words in (*before_training(parts.train, plan.config), *of_features):
         plan.listener.note(words)
@@ -364,8 +364,6 @@ def believed_policy(
 
 def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Method, Trained], MethodChoice | None]:
     """Every method; where the beliefs choose, the one of which they expect most."""
-    if plan.engine == "ray" and not plan.trains:
-        plan.listener.note("nothing is trained, so the engine ray shares out the reading of the log alone.")
     driver = Methods(
         built.start,
         built.beliefs,
@@ -394,7 +392,15 @@ def value(
     plan: LearningPlan, parts: Parts, data: TrainingData, trained: dict[Method, Trained], choice: MethodChoice | None
 ) -> Learned:
     """What every policy is worth on the part that nothing before has seen, beside production."""
-    found = valuing.Valuer(plan.config, parts, data, plan.logging_policy, plan.seed, plan.listener.stage).all(trained)
+    found = valuing.Valuer(
+        config=plan.config,
+        parts=parts,
+        data=data,
+        logging_policy=plan.logging_policy,
+        seed=plan.seed,
+        tell=plan.listener.stage,
+        engine=plan.engine,
+    ).all(trained)
     name = fingerprint(parts.all())
     kept = {method for method, gate in found.gates.items() if gate.kept_production}
     named = {
@@ -430,14 +436,14 @@ def _excluding(policy: TwoStagePolicy, pairs: csr_matrix) -> TwoStagePolicy:
     return replace(policy, generator=generator, ranker=ranker)
 
 
-def _refuse_without_support(parts: Parts, data: TrainingData, config: LearningConfig) -> None:
+def _refuse_without_support(plan: LearningPlan, parts: Parts, data: TrainingData) -> None:
     """Refuses, before and not after the training, a log whose clicks the propensities cannot value."""
-    log, used = parts.evaluation, data.propensities
-    check_curve(log, config.theta)
+    log, used, theta = parts.evaluation, data.propensities, plan.config.theta
+    check_curve(log, theta)
     if used.kind == "fitted":
         return  # it may show whatever it was fitted to
     # Of interest is whether it is 0 where something was clicked.
-    rho_0 = row_propensities(log, config.theta, used.kind, used.logger, samples=2, only_clicked=True)
+    rho_0 = row_propensities(log, theta, used.kind, used.logger, samples=2, only_clicked=True, engine=plan.engine)
     check_exposures(rho_0, rho_0, log)
 
 

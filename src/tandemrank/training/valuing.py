@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.cluster import Engine
 from tandemrank._base.random import derive
 from tandemrank.beliefs.scorer import REMEMBERED
 from tandemrank.offpolicy.comparison import compare_values, sure_difference
@@ -110,6 +111,7 @@ class Valuer:
     logging_policy: TwoStagePolicy | None
     seed: int
     tell: Callable[[str], None]
+    engine: Engine = "local"
 
     def all(self, trained: dict[Method, Trained]) -> Valued:
         """Every policy, as it may go live."""
@@ -198,6 +200,7 @@ class Valuer:
             other_log=self.parts.train,
             reward=None if is_fitted else self.data.beliefs,
             seed=derive(self.seed, "value") % 2**32,
+            engine=self.engine,
         )
         return estimate_all(
             [*policies, PRODUCTION],

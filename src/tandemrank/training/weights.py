@@ -8,7 +8,7 @@ rho_cr is taken by (paper: list-utility).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from tandemrank.beliefs.model import RewardModel
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.estimators import Floats, check_exposures, safe_ratio
 from tandemrank.policies.candidates import LARGE
+from tandemrank.training.checkpoint import identity_of
 from tandemrank.training.config import RankWeights
 
 SEVERAL = 2  # documents with a weight for each candidate, where items are very many
@@ -99,6 +100,7 @@ class BeliefWeights:
     """Weights by a reward model: of every document, or of about `top` of each query, and of what it was shown.
 
     `clicked` (query, item) pairs, those that are `excluded` and have no weight too: how much is known of a query.
+    `before`: the first query that the model is of, where it is of a part of them; `whole`: then the digest of the whole one.
     Shapes: impressions [Q]; excluded [Q, D].
     """
 
@@ -108,6 +110,8 @@ class BeliefWeights:
     top: int
     clicked: int
     excluded: csr_matrix | None = None
+    before: int = 0
+    whole: str = ""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -121,7 +125,7 @@ class BeliefWeights:
 
     def rows(self, q: NDArray[np.int64]) -> csr_matrix:
         """Shapes: q [B] -> [B, D]."""
-        found = self.reward.top(q, self.top)
+        found = self.reward.top(q - self.before, self.top)
         found.data = (found.data * np.repeat(self.impressions[q], np.diff(found.indptr))).astype(np.float32)
         if self.excluded is not None:
             found = csr_matrix(found - found.multiply(self.excluded[q] != 0))
@@ -131,12 +135,17 @@ class BeliefWeights:
     def arrays(self) -> Sequence[NDArray[Any]]:
         """Everything they are made of."""
         excluded = [] if self.excluded is None else [self.excluded.indptr, self.excluded.indices]
-        return [
-            np.array(self.top),
-            self.impressions,
-            *(array for _, array in sorted(self.reward.arrays().items())),
-            *excluded,
-        ]
+        digest = np.frombuffer(self.digest.encode(), np.uint8)
+        return [np.array(self.top), self.impressions, digest, *excluded]
+
+    @property
+    def digest(self) -> str:
+        """A name for the whole reward model."""
+        return self.whole or identity_of([], [array for _, array in sorted(self.reward.arrays().items())])
+
+    def of_queries(self, first: int, stop: int) -> "BeliefWeights":
+        """The same for those who ask about some of the queries alone."""
+        return replace(self, reward=self.reward.of_queries(first, stop), before=first, whole=self.digest)
 
 
 def belief_weights(feedback: Feedback, reward: RewardModel, K2: int) -> BeliefWeights:
