@@ -189,17 +189,7 @@ def file_cases(
 
 
 def with_features(good: Good, name: str) -> list[str]:
-    return [
-        "learn",
-        "--logs",
-        good.path("log.parquet"),
-        "--item-features",
-        name,
-        "--set",
-        "epochs=1",
-        "--set",
-        "propensity=frequency",
-    ]
+    return ["learn", "--logs", good.path("log.parquet"), "--item-features", name, "--set", "propensity=frequency"]
 
 
 def with_embeddings(good: Good, name: str) -> list[str]:
@@ -279,7 +269,7 @@ file_cases(
         "has no rows": rewritten(lambda frame: frame[:0]),
         "lacks queries of the log": Between(
             rewritten(lambda frame: frame.filter(pl.col("query_id") == 0)),
-            "11 unknown query ids (first: 1); 1 are known to the pair",
+            "11 unknown query ids (first: 1); 1 are known to the policy",
         ),
         "has ids that are texts": Between(
             changed(query_id=pl.col("query_id").cast(pl.String)), "query ids are strings here"
@@ -716,6 +706,14 @@ USAGE = {
     "valuing scores with more places than candidates": [
         *["estimate", "--logs", "LOG", "--scores", "SCORES", "--candidates", "2", "--list-length", "3"]
     ],
+    "valuing candidates in words": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--candidates", "4,many"],
+    "valuing more candidates than items": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--candidates", "4,900"],
+    "a page of one number of candidates": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--report", "page.html"],
+    "comparing two K2": ["compare", "--logs", "LOG", "--scores", "SCORES", "--candidates", "4,5"],
+    "exporting a log": ["export", "LOG", "--to", "numpy"],
+    "exporting to nobody": ["export", "POLICY", "--to", "paper"],
+    "exporting networks that are not there": ["export", "POLICY", "--to", "onnx"],
+    "exporting over the policy": ["export", "POLICY", "--to", "numpy", "--out", "POLICY"],
     "comparing with ratings": ["compare", "--logs", "LOG", "--policy", "POLICY", "--against", "RATINGS"],
     "comparing nothing": ["compare", "--logs", "LOG"],
     "deciding about nothing": ["decide", "--logs", "LOG"],
@@ -751,6 +749,7 @@ USAGE = {
     "sealing nothing": ["seal", "nothing", "--policies", "."],
     "sealing a file": ["seal", "LOG", "--policies", "."],
     "serving under a strange name": ["serve", "POLICY", "--log", "log", "--replica", "a/b", "--port", "0"],
+    "sealing with a window that is not a number": ["seal", ".", "--policies", ".", "--window", "nan"],
     "sealing with a window in words": ["seal", ".", "--policies", ".", "--window", "long"],
     "replaying nothing": ["replay", "nothing", "--policies", "."],
     "replaying a log that was not served": ["replay", "LOG", "--policies", "."],

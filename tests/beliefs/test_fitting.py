@@ -323,10 +323,10 @@ def test_how_much_queries_differ_goes_down_as_far_as_that_helps(monkeypatch: pyt
     assert found.rank == start.rank // 2
 
 
-def test_a_wider_spread_needs_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_spread_needs_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     search = object.__new__(fitting.Search)
     search.rate = 0.1
-    for gain, wanted in ((1.0, 0.7), (3.0, 2.5)):
+    for gain, wanted in ((1.0, 0.7), (-1.0, 0.7), (3.0, 2.5), (-3.0, 0.15)):
         terms = {spread: np.array([gain * k]) for k, spread in enumerate(fitting.SPREADS)}
         monkeypatch.setattr(
             search, "score", lambda c, terms=terms: JudgedPairs(terms[c.grades.spread], np.zeros(1), np.zeros((1, 1))),

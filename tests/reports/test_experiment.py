@@ -119,6 +119,19 @@ def test_values_intervals_and_the_highest_are_in_the_table() -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_it_is_said_whether_anything_was_trained_and_what_the_seconds_are() -> None:
+    trained = html_of(example((50,), (10_000,)))
+    assert "a two-stage system was trained" in trained
+    assert "the first on a machine also compiles its kernels" in trained
+    table = example((50,), (10_000,))
+    table |= {"rows": [{**table["rows"][0], "method": "beliefs"}], "differences": [], "curves": []}
+    made = html_of(table)
+    assert "a two-stage system was made" in made
+    assert "It was made in one way" in made
+    assert "has the highest NDCG" not in made
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_the_paper_stands_beside_ours() -> None:
     table = example((500,), (100_000, 316_228))
     table["paper"] = [{"method": "joint", "K2": 500, "N": N, "ndcg": v} for N, v in ((100_000, 0.42), (320_000, 0.47))]

@@ -3,7 +3,7 @@
 - `arguments`: the arguments of public functions, held to their annotations
 - `ids`: outside ids and inside positions
 - `random`: seeds that are derived, random keys, the streams of one seed
-- `files`: writing in one piece; never over what we did not write
+- `files`: writing in one piece, for others to read; never over what we did not write
 - `buckets`: files at a URL
 - `config`: configuration from a preset, a TOML file and single switches
 - `sparse`: sparse matrices in one form

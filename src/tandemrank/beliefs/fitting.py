@@ -55,7 +55,7 @@ HELD_OUT_AGAIN = 0.02  # the share of all pairs that should choose and were show
 SEARCH_PAIRS = 200_000  # pairs of whole queries that are enough to choose by
 SPREADS = (0.15, 0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, FIRST first
 FIRST = 3
-WIDER = 2.0  # log-likelihood that a wider spread must gain: without evidence the model is trusted, not single clicks
+UNUSUAL = 2.0  # log-likelihood that another spread must gain: most pairs are shown once, and say nothing of it
 # What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
 # How much queries differ goes down, and pairs' spread goes, as far as that helps: too much of either is noise.
 FIRST_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (("total", (0.4, 2.5)), ("spread", (-1, 1)))
@@ -104,8 +104,10 @@ def half_life_of(
     return best if surely(values[best] - little) else np.inf
 
 
-def _is_wide(chosen: Chosen) -> bool:
-    return chosen.grades.spread > SPREADS[FIRST]
+def _is_farther(new: Chosen, old: Chosen) -> bool:
+    """Whether a spread is farther from its usual value than another."""
+    a, b = (abs(SPREADS.index(chosen.grades.spread) - FIRST) for chosen in (new, old))
+    return a > b
 
 
 class Search:
@@ -153,12 +155,14 @@ class Search:
         if surely(other[1].terms - score.terms):
             best, score = other
         if self.given.item.numbers.shape[1]:
-            found = self._scored(replace(best, item_features=True))
-            if surely(found[1].terms - score.terms):
-                best, score = found
+            with_items = self._scored(replace(best, item_features=True))
+            if surely(with_items[1].terms - score.terms):
+                best, score = with_items
         if best.source == "production":
             return self.with_model(self._moved_surely(best, score))[0]
-        return self._moved(*self.with_model(best), LOG_MOVES)[0]
+        found, score = self.with_model(best)
+        moved = not (found.f.names or found.grades.is_bit)
+        return self._moved(found, score, LOG_MOVES[len(FIRST_MOVES) :] if moved else LOG_MOVES)[0]
 
     def _scored(self, chosen: Chosen) -> tuple[Chosen, JudgedPairs]:
         return chosen, self.score(chosen)
@@ -174,8 +178,10 @@ class Search:
             for step in directions:
                 before = best
                 while (new := self._step(best, name, step)) is not None:
-                    found = self.score(new)
-                    if found.terms.sum() <= score.terms.sum() + (WIDER if _is_wide(new) and name == "spread" else 0.0):
+                    found, least = self.score(new), 0.0
+                    if name == "spread" and _is_farther(new, best):
+                        least = UNUSUAL
+                    if found.terms.sum() <= score.terms.sum() + least:
                         break
                     best, score = new, found
                     if name in ("level", "rank") or (name == "total" and step > 1):

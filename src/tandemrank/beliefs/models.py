@@ -77,7 +77,7 @@ class ProductModel(InputModel):
     def queries(self, u: Tensor) -> Tensor:
         """Vectors of queries, the last number 1 for the level.  Shapes: [n, Ju] -> [n, OUT + 1]."""
         a = self.query(u)
-        return torch.cat([a, torch.ones(len(a), 1)], 1)
+        return torch.cat([a, torch.ones_like(a[:, :1])], 1)
 
     def items(self, z: Tensor) -> Tensor:
         """Vectors of items, the last number their level.  Shapes: [n, Jz] -> [n, OUT + 1]."""

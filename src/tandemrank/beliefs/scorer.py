@@ -48,12 +48,14 @@ AVERAGE, BLOCK = 256, 16  # queries that the average is taken over, and how many
 MANY, CELLS = 2**25, 2**22  # pairs of them in all, and at once, at most: where items are very many, queries are fewer
 SEVERAL = 10  # items that are looked at for each of those with the highest relevance that are wanted
 LEAST = 1e-9  # of a chance, whose log-odds are taken
+NEARLY = 1e-6  # the same in single precision
 
 
 @dataclass(frozen=True)
 class BeliefSpread:
     """How far relevance spreads around its mean, how well the means are known, v_q v_d, and how sharp drawn lists are.
 
+    `upper`: how many standard deviations scores are raised by, to explore what is not known (`beliefs.exploring`).
     Shapes: query [Q]; item [D].
     """
 
@@ -61,6 +63,7 @@ class BeliefSpread:
     query: NDArray[np.float32]
     item: NDArray[np.float32]
     sharpness: float = SHARPNESS[0]
+    upper: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class Believed(Listing):
     nobody_item: Tensor
     by_query: Tensor
     by_item: Tensor
+    doubt: Tensor
 
     def __init__(
         self,
@@ -105,16 +109,18 @@ class Believed(Listing):
         f: FeatureModel | None = None,
         sides: tuple[Side, Side] | None = None,
     ) -> None:
-        """`memory`: the log-odds of the expected relevance of pairs that were shown. `sides`: how features become numbers,
-        where there is no f that has them; None where there are no features."""
+        """`memory`: the log-odds of the expected relevance of pairs that were shown, and their doubts. `sides`: how features
+        become numbers, where there is no f that has them; None where there are no features."""
         super().__init__(memory)
         self.around, self.sharpness, self.nobody = float(spread.around), float(spread.sharpness), nobody
+        self.upper = spread.upper
         self.f = None if f is None else f.requires_grad_(False)
         self.sides = nn.ModuleList(sides if f is None and sides is not None else ())
+        doubt = memory.doubt if len(memory.doubt) else np.zeros(len(memory.value), np.float32)
         named = {
             "queries": queries, "items": items, "query_spread": spread.query, "item_spread": spread.item,
             "nobody_query": nobody.query, "nobody_item": nobody.item,
-            "by_query": nobody.by_query, "by_item": nobody.by_item,
+            "by_query": nobody.by_query, "by_item": nobody.by_item, "doubt": doubt,
         }  # fmt: skip
         for name, values in named.items():
             self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(values, np.float32)))
@@ -141,7 +147,7 @@ class Believed(Listing):
         s = self.queries[q] @ self.items.T
         if self.f is not None and not self.is_product:
             s = s + torch.from_numpy(self.f.matrix(q.numpy()).astype(np.float32))
-        return s * self._flat(q, self.item_spread)
+        return self._log_odds(s, q, self.item_spread)
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         return self.sharpness * self._with_listed(self.before_at(q, items), q, items)
@@ -152,7 +158,7 @@ class Believed(Listing):
         if self.f is not None and not self.is_product:
             of_pairs = self.f.at(q[:, None].expand(items.shape).ravel().numpy(), items.ravel().numpy())
             s = s + torch.from_numpy(of_pairs.astype(np.float32)).view(items.shape)
-        return s * self._flat(q, self.item_spread[items])
+        return self._log_odds(s, q, self.item_spread[items])
 
     def _flat(self, q: Tensor, v: Tensor) -> Tensor:
         """1 / sqrt(1 + pi / 8 (spread^2 + v_q v_d)), over that of the mean item: what is not known of items in general is no
@@ -160,12 +166,26 @@ class Believed(Listing):
         flat: Tensor = 1 / torch.sqrt(1 + FLAT * (self.around**2 + self.query_spread[q][:, None] * v))
         return flat * self.scale(q)[:, None]
 
+    def _log_odds(self, s: Tensor, q: Tensor, v: Tensor) -> Tensor:
+        """The log-odds of E[R | s], or of its upper end, where one is asked for.  Shapes: s [B, M]; q [B]; v [M] or [B, M]."""
+        if not self.upper:
+            return s * self._flat(q, v)
+        return raised(s, self.around, self.query_spread[q][:, None] * v, self.upper) * self.scale(q)[:, None]
+
     def scale(self, q: Tensor) -> Tensor:
         """The scale of a query's scores, that of its mean item.  Shapes: q [B] -> [B]."""
         return torch.sqrt(1 + FLAT * (self.around**2 + self.query_spread[q] * self.item_spread.mean()))
 
     def _listed(self, q: Tensor, entries: Tensor) -> Tensor:
-        return self.value[entries] * self.scale(q.ravel()).view(q.shape)
+        value = self.value[entries]
+        if self.upper:
+            value = _raised(torch.sigmoid(value), self.upper * self.doubt[entries])
+        return value * self.scale(q.ravel()).view(q.shape)
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered, doubts included."""
+        return replace(super().memory, doubt=self.doubt.numpy())
 
     def spec(self) -> dict[str, Any]:
         (Q, F), D, n = self.queries.shape, self.D, self.nobody
@@ -219,7 +239,11 @@ class Believed(Listing):
                 if self.is_product and f.of_new[0]:
                     x[:, slice(*self.nobody.f)] = f.model.queries(rows[:, : f.model.sizes[0]])  # type: ignore[operator]
         spread = BeliefSpread(
-            self.around, np.full(n, self.nobody.spread[0], np.float32), self.item_spread.numpy(), self.sharpness
+            self.around,
+            np.full(n, self.nobody.spread[0], np.float32),
+            self.item_spread.numpy(),
+            self.sharpness,
+            self.upper,
         )
         none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
         return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f, self._both())
@@ -238,7 +262,7 @@ class Believed(Listing):
                 if self.is_product and f.of_new[1]:
                     y[:, slice(*self.nobody.f)] = f.model.items(rows[:, : f.model.sizes[1]])  # type: ignore[operator]
         item = np.append(self.item_spread.numpy(), np.full(n, self.nobody.spread[1], np.float32))
-        spread = BeliefSpread(self.around, self.query_spread.numpy(), item, self.sharpness)
+        spread = BeliefSpread(self.around, self.query_spread.numpy(), item, self.sharpness, self.upper)
         memory, items = replace(self.memory, D=self.D + n), torch.cat([self.items, y]).numpy()
         return Believed(self.queries.numpy(), items, spread, memory, self._nobody(), f, self._both())
 
@@ -265,8 +289,8 @@ class Believed(Listing):
         queries = torch.cat([self.queries, other.queries]).numpy()
         query = torch.cat([self.query_spread, other.query_spread]).numpy()
         f = None if self.f is None or other.f is None else self.f.joined(other.f)
-        spread = BeliefSpread(self.around, query, other.item_spread.numpy(), self.sharpness)
-        memory = self._joined_memory(other)
+        spread = BeliefSpread(self.around, query, other.item_spread.numpy(), self.sharpness, self.upper)
+        memory = replace(self._joined_memory(other), doubt=torch.cat([self.doubt, other.doubt]).numpy())
         return Believed(queries, other.items.numpy(), spread, memory, self._nobody(), f, self._both())
 
     def check(self) -> None:
@@ -294,6 +318,29 @@ class Believed(Listing):
             by_query=self.by_query.numpy(),
             by_item=self.by_item.numpy(),
         )
+
+
+def raised(s: Tensor, around: float, v: Tensor, c: float) -> Tensor:
+    """The log-odds of E[R] + c sd[R], of a relevance whose log-odds are normal around s with variance around^2 + v.
+
+        E[R] = sigmoid(s / sqrt(1 + pi / 8 (around^2 + v)));     Var[R] by three nodes;  of a bit (around = 0) p (1 - p)
+
+    Shapes: s, v of shapes that go together -> the same.
+    """
+    V = around**2 + v
+    mean = torch.sigmoid(s / torch.sqrt(1 + FLAT * V))
+    if around == 0:
+        variance = mean * (1 - mean)
+    else:
+        far = torch.sqrt(3 * V)
+        low, middle, high = (torch.sigmoid(s + z * far) for z in (-1, 0, 1))
+        first = (low + 4 * middle + high) / 6
+        variance = (low.square() + 4 * middle.square() + high.square()) / 6 - first.square()
+    return _raised(mean, c * variance.clamp(min=0).sqrt())
+
+
+def _raised(mean: Tensor, by: Tensor) -> Tensor:
+    return torch.logit((mean + by).clamp(NEARLY, 1 - NEARLY))
 
 
 def _refuse_unknown(features: pl.DataFrame | None, side: Side | None, what: str) -> None:
@@ -412,12 +459,14 @@ def _in_columns(found: Regression | None, F: int) -> NDArray[np.float32]:
 
 
 def memory_of(beliefs: Beliefs) -> Memory:
-    """The log-odds of what the showings of each pair say, of a bit those of its being relevant."""
+    """The log-odds of what the showings of each pair say, of a bit those of its being relevant, and its standard deviation."""
     counts, (low, high) = beliefs.counts, (0.0, 1.0)
     if beliefs.chosen.grades.is_bit:
         low, high = beliefs.chosen.grades.R
-    value = log_odds((beliefs.remembered[0] - low) / max(high - low, LEAST))
-    return memory_from(counts.query, counts.item, value, counts.Q, counts.D).limited(REMEMBERED)
+    mean, variance = beliefs.remembered
+    wide = max(high - low, LEAST)
+    found = memory_from(counts.query, counts.item, log_odds((mean - low) / wide), counts.Q, counts.D)
+    return replace(found, doubt=(np.sqrt(variance) / wide).astype(np.float32)).limited(REMEMBERED)
 
 
 def generator_of(ranker: Believed, rank: int) -> Retrieval:

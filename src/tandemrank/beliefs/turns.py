@@ -117,7 +117,9 @@ class Part:
         """For the steps of vectors."""
         c = self.counts
         still = np.zeros(len(c.item), np.float32) if other is None else other.astype(np.float32)
-        return Seen(c.first, c.item, self.kind, self.table, still, self.grades, c.group)
+        return Seen(
+            first=c.first, item=c.item, kind=self.kind, table=self.table, other=still, grades=self.grades, group=c.group
+        )
 
 
 @dataclass(frozen=True)

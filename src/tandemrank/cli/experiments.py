@@ -60,7 +60,7 @@ def demo(
     """Runs the whole method on a small synthetic world: simulates clicks, trains two different stages by four methods,
     compares with the truth.
 
-    With --live: three rounds of serving, clicking, learning, deciding and testing live, in about three minutes.
+    With --live: five rounds of serving, clicking, learning, deciding and testing live, in about five minutes.
     """
     from tandemrank._base.config import validated
     from tandemrank.experiments.config import GridConfig

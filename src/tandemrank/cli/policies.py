@@ -1,4 +1,4 @@
-"""The commands that make a policy and that use it: learn, recommend."""
+"""The commands that make a policy and that use it: learn, recommend, export."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,6 +218,23 @@ def recommend(
         show(f"lists of {len(lists):,} queries: {out}")
     else:
         _print(lists)
+
+
+@app.command()
+def export(
+    policy: Annotated[Path, typer.Argument(help="Saved policy.")],
+    to: Annotated[
+        str, typer.Option(help="numpy, faiss, opensearch, elasticsearch, vespa, onnx or trec (docs/export.md).")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("tandemrank-export"),
+    plugin: Plugin = None,
+) -> None:
+    """Writes a saved policy for another system: vectors, an index, lines for a search engine, networks, run files."""
+    from tandemrank.policies.two_stage import load
+    from tandemrank.serving.export import export as write
+
+    folder = write(load(policy), to, out)
+    show(f"{to}: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}")
 
 
 def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":

@@ -25,8 +25,12 @@ def serve(
     log: Annotated[Path | None, typer.Option(help="Folder of the log: journals and Parquet segments.")] = None,
     policies: Policies = None,
     exploration: Annotated[
-        str, typer.Option(help="trained (Plackett-Luce), temperature:T, uniform:SHARE or deterministic.")
-    ] = "trained",
+        str,
+        typer.Option(
+            help="belief (tries what the belief does not know; belief:C by C standard deviations), trained (Plackett-Luce), "
+            "temperature:T, uniform:SHARE or deterministic."
+        ),
+    ] = "belief",
     host: Annotated[str, typer.Option(help="Address to listen on. Any but the loopback needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8080,
     token_file: Annotated[Path | None, typer.Option(help="File with the token; or TANDEMRANK_TOKEN.")] = None,
@@ -148,4 +152,4 @@ def seal(
         found = sealer.seal(everything=everything)
     if not found and not as_json:
         show("no journal is complete; --everything takes those that could still get clicks")
-    print_summary({"segments": [{**vars(one), "path": str(one.path)} for one in found]}, as_json)
+    print_summary({"segments": [{**vars(one), "path": one.path and str(one.path)} for one in found]}, as_json)

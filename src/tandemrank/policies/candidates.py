@@ -214,7 +214,7 @@ def exposure(
 
 @dataclass(frozen=True)
 class Shown:
-    """Exposures of some documents, by the pair and with its candidates in random order, and lists that it drew.
+    """Exposures of some documents, by the policy and with its candidates in random order, and lists that it drew.
 
     `error`: the standard error of rho.  Shapes: rho, error, shuffled [nnz]; lists [B, S, K], -1 where too few are available.
     """

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,13 +35,14 @@ TINY = 1e-6  # of how much scores differ
 class Memory:
     """What is remembered, the pairs of query q at first[q] .. first[q + 1], their items in order.
 
-    Shapes: first [Q + 1]; item, value [n].
+    `doubt`: how far a value may be off, where that is known.  Shapes: first [Q + 1]; item, value [n]; doubt [n] or [0].
     """
 
     first: NDArray[np.int64]
     item: NDArray[np.int32]
     value: NDArray[np.float32]
     D: int
+    doubt: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
     def Q(self) -> int:
@@ -84,7 +85,8 @@ class Memory:
         kept = np.zeros(len(self.item), np.bool_)
         kept[np.argsort(-np.abs(self.value), kind="stable")[:pairs]] = True
         first = np.append(0, np.cumsum(kept))[self.first]
-        return Memory(first.astype(np.int64), self.item[kept], self.value[kept], self.D)
+        doubt = self.doubt[kept] if len(self.doubt) else self.doubt
+        return Memory(first.astype(np.int64), self.item[kept], self.value[kept], self.D, doubt)
 
 
 def no_memory(Q: int, D: int, entries: int = 0) -> Memory:

@@ -32,6 +32,7 @@ from tandemrank.policies.scorers import MODELS, Scorer, checked_scores
 
 ARGUMENT = "argument_"  # a tensor among the arguments, as a buffer of the model: argument_0, argument_1, ...
 PLACE = "tensor of the arguments"  # the key of a dictionary that stands for one in the JSON
+FRAME = "columns of the frame"  # the same of a polars frame
 
 
 class OwnModel(Scorer):
@@ -141,8 +142,9 @@ class OwnModel(Scorer):
         """Refuses arguments that cannot be saved, and parameters that are not finite."""
         if self._given.problem:
             raise PolicyError(
-                f"{self.kind} cannot be saved: expected numbers, texts, lists, dictionaries, arrays and tensors as arguments "
-                f"of its constructor; got {self._given.problem}. Give what it is made of instead, such as the name of a file."
+                f"{self.kind} cannot be saved: expected numbers, texts, lists, dictionaries, arrays, tensors and frames of "
+                f"polars as arguments of its constructor; got {self._given.problem}. Give what it is made of instead, such as "
+                "the name of a file."
             )
         for name, p in self.named_parameters():
             if not bool(torch.isfinite(p).all()):
@@ -241,14 +243,26 @@ def _plain(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
-        t = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        t = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
         tensors.append(t)
         return {PLACE: len(tensors) - 1, "shape": list(t.shape), "array": not isinstance(value, Tensor)}
+    if isinstance(value, pl.DataFrame):
+        return {FRAME: {name: _column(value[name], tensors) for name in value.columns}}
     if isinstance(value, list | tuple):
         return [_plain(one, tensors) for one in value]
-    if isinstance(value, Mapping) and all(isinstance(name, str) and name != PLACE for name in value):
+    if isinstance(value, Mapping) and all(isinstance(name, str) and name not in (PLACE, FRAME) for name in value):
         return {name: _plain(one, tensors) for name, one in value.items()}
     raise TypeError(f"{type(value).__name__} ({str(value)[:60]})")
+
+
+def _column(values: pl.Series, tensors: list[Tensor]) -> Any:
+    """A column of a frame: numbers as a tensor, null as NaN; texts each once, and which of them every row has."""
+    if values.dtype.is_numeric() or values.dtype == pl.Boolean:
+        return _plain(values.to_numpy(), tensors)
+    if values.dtype not in (pl.String, pl.Categorical, pl.Enum):
+        raise TypeError(f"a frame with {values.dtype} in the column {values.name}")
+    texts, code = np.unique(values.cast(pl.String).fill_null("").to_numpy().astype(str), return_inverse=True)
+    return {"texts": texts.tolist(), "row": _plain(np.where(values.is_null(), -1, code), tensors)}
 
 
 def with_tensors(spec: dict[str, Any], tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Any]:
@@ -268,6 +282,12 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor], prefix: str) -> Any
     if PLACE in value:
         t = tensors[f"{prefix}{ARGUMENT}{value[PLACE]}"]
         return t.numpy() if value["array"] else t
+    if FRAME in value:
+        columns = {name: _with_tensors(one, tensors, prefix) for name, one in value[FRAME].items()}
+        texts = {
+            name: np.array([*x["texts"], None], object)[x["row"]] for name, x in columns.items() if isinstance(x, dict)
+        }
+        return pl.DataFrame(columns | texts)
     return {name: _with_tensors(one, tensors, prefix) for name, one in value.items()}
 
 

@@ -64,7 +64,7 @@ class Scorer(nn.Module, ABC):
         """Scores of all items.  Shapes: q [B] -> [B, D]."""
         raise PolicyError(
             f"a {self.kind} scores the candidates of a generator only, not all items of {len(q)} queries. Use it as the "
-            "re-ranker of a pair, or ask for `score(q, items)`."
+            "re-ranker of a policy, or ask for `score(q, items)`."
         )
 
     @abstractmethod

@@ -6,7 +6,6 @@ A folder is taken as it is or refused: every value is checked before it is used,
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
-from tandemrank.policies import memory  # noqa: F401 (a kind is known once its module is imported)
+from tandemrank.policies import hybrid, memory  # noqa: F401 (a kind is known once its module is imported)
 from tandemrank.policies.own import UnknownModelError, register, with_tensors
 from tandemrank.policies.scorers import Scorer
 
@@ -69,7 +68,6 @@ def save(policy: Saved, path: str | Path) -> Path:
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
-        shutil.copymode(folder / "config.json", folder / "weights.safetensors")  # safetensors lets nobody else read it
         _vocabulary_frame(policy.vocabulary).write_parquet(folder / "vocabulary.parquet")
     return Path(path)
 

@@ -359,7 +359,7 @@ class TwoStagePolicy:
     @checked
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
-        return storage.save(Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary, self.trained_on), path)
+        return storage.save(Saved(**vars(self)), path)
 
     def copy(self) -> "TwoStagePolicy":
         """The same policy with weights of its own, which may move."""
@@ -493,6 +493,6 @@ def load(path: str | Path, *, models: Iterable[type[nn.Module]] = ()) -> TwoStag
     """
     saved = storage.load(path, models)
     try:
-        return TwoStagePolicy(saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary, saved.trained_on)
+        return TwoStagePolicy(**vars(saved))
     except PolicyError as error:
         raise storage.damaged(path, error) from error

@@ -24,6 +24,7 @@ from tandemrank.reports.words import (
     listed,
     switch_sheet,
 )
+from tandemrank.training.schedules import UNTRAINED
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -46,7 +47,8 @@ BRIEF: tuple[Figure, ...] = (
 ABOUT_MEASURES = (
     "NDCG is that of the most likely list; new items: of those the user has not clicked; expected: over lists drawn from the "
     "policy. Recall@K2: the relevant items among the candidates. Clicks: expected per list. Alone: NDCG of what a stage would "
-    "show without the other. In brackets the 95% interval."
+    "show without the other. Seconds: of one training; the first on a machine also compiles its kernels, which are kept "
+    "on disk. In brackets the 95% interval."
 )
 FULL_INFORMATION = (
     " Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a policy "
@@ -224,13 +226,14 @@ def what_was_run(table: Table) -> str:
     K2s, Ns = (listed([f"{x:,}" for x in sorted({s[i] for s in table.settings})], "or") for i in (0, 1))
     runs = sorted({row.runs for row in table.rows})
     times = "once" if runs == [1] else f"{listed([str(n) for n in runs], 'or')} times"
+    made = "made" if UNTRAINED in table.methods else "trained"
     ways = {1: "one way", 2: "two ways", 3: "three ways"}.get(len(table.methods), f"{len(table.methods)} ways")
     took = f" All of it took {duration(world.seconds)} on {world.machine}." if world.seconds > 0 else ""
     return (
         f"On {data} ({world.queries:,} users, {world.items:,} items and {world.positives:,} relevant pairs), a production "
         f"ranker showed lists of {K} items to {world.logged_users:,} users, and its clicks were logged: {Ns} lists. From these "
-        f"clicks alone a two-stage system was trained, a generator that picks {K2s} candidates and a re-ranker that chooses "
-        f"the {K} to show. It was trained in {ways}, {times} each, and judged on the true relevance, which no training saw."
+        f"clicks alone a two-stage system was {made}, a generator that picks {K2s} candidates and a re-ranker that chooses "
+        f"the {K} to show. It was {made} in {ways}, {times} each, and judged on the true relevance, which no training saw."
         f"{took}"
     )
 
@@ -242,7 +245,7 @@ def headline(table: Table) -> list[str]:
     for method, against in pairs:
         entries = [d for d in table.differences if (d.method, d.against) == (method, against)]
         sentences.append(_gap(entries[0]) if len(entries) == 1 else _gaps(entries))
-    if not sentences and (first := table.leader(table.settings[-1])):
+    if not sentences and len(table.methods) > 1 and (first := table.leader(table.settings[-1])):
         sentences = [
             f"{label(first)} has the highest NDCG; without paired differences nothing is said about how surely it is ahead."
         ]

@@ -186,15 +186,15 @@ def made(learned: Learned) -> str:
         stages = f"one stage, since all {D:,} items are candidates"
     else:
         stages = f"two stages: a generator that picks {policy.K2:,} of {D:,} items and a re-ranker that orders them"
+    besides = learned.start.besides
+    source = f"From {listed(['these clicks', *besides])}" if besides else "From these clicks alone"
     trained = [label(method) for method, one in learned.trained.items() if one.history]
     rest = [label(method) for method, one in learned.trained.items() if not one.history]
     if trained and rest:
-        return (
-            f"From these clicks alone policies were made, of {stages}. Trained: {listed(trained)}; not: {listed(rest)}."
-        )
+        return f"{source} policies were made, of {stages}. Trained: {listed(trained)}; not: {listed(rest)}."
     if trained:
-        return f"From these clicks alone a policy was trained, of {stages}."
-    return f"From these clicks alone a policy was made, of {stages}. Nothing was trained beyond the beliefs."
+        return f"{source} a policy was trained, of {stages}."
+    return f"{source} a policy was made, of {stages}. Nothing was trained beyond the beliefs."
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ Without a network:
 - `recorder`: impressions and events go to a journal
 - `sealing`: journals become segments of a click log
 - `propensities`: those of the segments, of the mixture of policies
+- `export`: a policy for the systems of others: vector indexes, search engines, run files
+- `onnx`: its networks as ONNX
 - `replay`: every list drawn again from its key, and compared
 - `verdict`: what became of recent answers, and new minus old while both are live
 

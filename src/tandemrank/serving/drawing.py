@@ -1,5 +1,7 @@
 """How lists are drawn from live policies, and the exposure that follows from it: exploration with known propensities.
 
+    belief c         the belief raised by c standard deviations (`beliefs.exploring`): what is not known is tried; a policy
+                     without a belief as it was trained
     trained          the policy as it was trained: Plackett-Luce on its scores
     temperature T    its scores divided by T: above 1 it varies more, below 1 less
     uniform e        with chance e a list of the policy with equal scores, else one of the policy itself
@@ -24,21 +26,24 @@ from tandemrank.errors import ConfigError
 from tandemrank.gradients import race, single, sparse_race
 from tandemrank.gradients.single import Bounded, Edge, Ranker
 
-Strategy = Literal["trained", "temperature", "uniform", "deterministic"]
+Strategy = Literal["belief", "trained", "temperature", "uniform", "deterministic"]
 Floats = NDArray[np.float64]
 Row = NDArray[np.float32]
-WITH_AMOUNT = ("temperature", "uniform")
+WITH_AMOUNT = ("belief", "temperature", "uniform")
+RAISED = 4.0  # standard deviations, where nobody says how many (docs/serving.md)
 
 
 @dataclass(frozen=True)
 class Exploration:
-    """A strategy and its amount: the temperature, or the share of uniform lists."""
+    """A strategy and its amount: standard deviations, the temperature, or the share of uniform lists."""
 
     strategy: Strategy = "trained"
     amount: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuses an amount that the strategy does not take."""
+        if self.strategy == "belief" and not 0 <= self.amount < np.inf:
+            raise ConfigError(f"a belief is raised by 0 or more standard deviations; got {self.amount}.")
         if self.strategy == "temperature" and not 0 < self.amount < np.inf:
             raise ConfigError(f"a temperature is above 0; got {self.amount}.")
         if self.strategy == "uniform" and not 0 <= self.amount <= 1:
@@ -48,6 +53,11 @@ class Exploration:
     def name(self) -> str:
         """The strategy in one word, as logs have it; `parse` reads it."""
         return f"{self.strategy}:{self.amount!r}" if self.strategy in WITH_AMOUNT else self.strategy
+
+    @property
+    def raised(self) -> float:
+        """By how many standard deviations the belief is raised."""
+        return self.amount if self.strategy == "belief" else 0.0
 
     def draw(
         self, s_c: Row | Bounded, s_r: Row | Ranker, K2: int, K: int, key: int, *, edge: Edge | None = None
@@ -151,7 +161,9 @@ def _changed(s_r: Row | Ranker, change: Callable[[Row], Row]) -> Row | Ranker:
 
 @lru_cache(maxsize=64)
 def parse(name: str) -> Exploration:
-    """The strategy of a name: "trained", "temperature:2", "uniform:0.1", "deterministic"."""
+    """The strategy of a name: "belief", "belief:2", "trained", "temperature:2", "uniform:0.1", "deterministic"."""
+    if name == "belief":
+        return Exploration("belief", RAISED)
     strategy, colon, amount = name.partition(":")
     try:
         if strategy in get_args(Strategy) and bool(colon) == (strategy in WITH_AMOUNT):
@@ -160,4 +172,6 @@ def parse(name: str) -> Exploration:
         raise
     except ValueError:
         pass  # an amount that is no number
-    raise ConfigError(f"exploration is trained, temperature:T, uniform:SHARE or deterministic; got {name!r}.")
+    raise ConfigError(
+        f"exploration is belief, belief:C, trained, temperature:T, uniform:SHARE or deterministic; got {name!r}."
+    )

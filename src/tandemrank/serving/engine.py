@@ -209,8 +209,8 @@ class Server:
 
 def list_of(live: LivePolicy, asked: Impression) -> tuple[Id, ...]:
     """The items of an impression, as they are drawn and drawn again: a function of the policy, what was asked and the key."""
-    scores, items = live.scores(asked.query_id, asked.features, asked.available), live.items
-    how = drawing.parse(asked.strategy)
+    how, items = drawing.parse(asked.strategy), live.items
+    scores = live.raised(how.raised).scores(asked.query_id, asked.features, asked.available)
     found = how.draw(scores.first, scores.ranker, live.K2, live.K, asked.key, edge=scores.edge)
     return tuple([items[d] for d in found[: asked.places].tolist() if d >= 0])
 
@@ -275,6 +275,7 @@ def explained(
     live: LivePolicy, query: Id | None, features: FeatureValues | None, how: Exploration, theta: Sequence[float]
 ) -> Explained:
     """What a policy makes of a query."""
+    live = live.raised(how.raised)
     scores = live.scores(query, features)
     s_c, s_r = scores.s_c, scores.ranker
     place = {int(d): k + 1 for k, d in enumerate(BEST.draw(s_c, s_r, live.K2, live.K, 0)) if d >= 0}

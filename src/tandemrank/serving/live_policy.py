@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tandemrank._base.ids import Id
+from tandemrank.beliefs.exploring import exploring
 from tandemrank.errors import InputError, PolicyError
 from tandemrank.gradients import single
 from tandemrank.gradients.single import Bounded, Coarse
@@ -154,8 +155,9 @@ class Scores:
 class LivePolicy:
     """A policy and everything that answering needs of it; safe to use from several threads. `name` is that of its folder."""
 
-    def __init__(self, policy: TwoStagePolicy, *, name: str = "") -> None:
-        self.digest, self.name = digest(policy), name
+    def __init__(self, policy: TwoStagePolicy, *, name: str = "", named: str | None = None) -> None:
+        self.digest, self.name = named or digest(policy), name
+        self._raised: dict[float, LivePolicy] = {}
         self.K, self.K2 = int(policy.K), int(policy.K2)
         query_ids, item_ids = policy.vocabulary.query_ids, policy.vocabulary.item_ids
         self.items: list[Id] = item_ids.to_list()
@@ -172,6 +174,17 @@ class LivePolicy:
         # A query keeps its scores by each stage, or by the first alone, and limits for its clocks.
         self._room = max(16, KEPT // ((8 if self.ranks_candidates else 12) * D))
         self._lock = threading.Lock()
+
+    def raised(self, c: float) -> "LivePolicy":
+        """The same policy with its belief raised by c standard deviations, for lists that explore; under the same digest."""
+        if not c:
+            return self
+        with self._lock:
+            if c not in self._raised:
+                found = exploring(self._policy, c)
+                is_same = found is self._policy
+                self._raised[c] = self if is_same else LivePolicy(found, name=self.name, named=self.digest)
+            return self._raised[c]
 
     def source(self, query_id: Id | None, features: FeatureValues | None) -> Source:
         """Whose answer a query gets."""

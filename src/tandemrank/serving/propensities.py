@@ -116,9 +116,10 @@ class Propensities:
 
     def _race(self, live: LivePolicy, i: Impression, documents: NDArray[np.int64]) -> Race:
         def race(seed: int) -> Exposure:
-            scores, theta = live.scores(i.query_id, i.features, i.available), torch.tensor(i.theta[: i.places])
+            how, theta = drawing.parse(i.strategy), torch.tensor(i.theta[: i.places])
+            scores = live.raised(how.raised).scores(i.query_id, i.features, i.available)
             options = {"samples": self.samples, "seed": seed}
-            return drawing.parse(i.strategy).exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
+            return how.exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
 
         return race
 

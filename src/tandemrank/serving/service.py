@@ -158,7 +158,7 @@ class Service:
         self.counts: Counter[str] = Counter()  # for monitoring, by the names of the metrics
         self.rollbacks = {"hand": 0, "verdict": 0}
         self.folder = settings.folder
-        live = self.folder.load(self.folder.name_of(settings.policy))
+        live = self._load(self.folder.name_of(settings.policy))
         self.loaded: dict[str, LivePolicy] = {live.digest: live}
         self.previous: LivePolicy | None = None
         self.recorder = None if settings.log is None else self._recorder(settings.log)
@@ -176,6 +176,12 @@ class Service:
         self.changes: list[TrafficChange] = []
         self._changing = threading.Lock()
         self._say(f"{live.name} ({live.digest}) answers everything")
+
+    def _load(self, name: str) -> LivePolicy:
+        """A policy of the folder, warm for the lists that are drawn here."""
+        live = self.folder.load(name)
+        live.raised(self.settings.exploration.raised).warm()
+        return live
 
     def _recorder(self, folder: Path) -> Recorder:
         settings = self.settings
@@ -202,7 +208,7 @@ class Service:
     def load(self, folder: str) -> LoadedPolicy:
         """Loads a policy, checks that it fits, warms it; nothing changes for those who ask."""
         with self._one_change():
-            live = self.folder.load(folder)
+            live = self._load(folder)
             self.server.check_fits(live)
             live = self.loaded.setdefault(live.digest, live)
             return self.described(live)

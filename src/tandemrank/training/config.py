@@ -56,7 +56,7 @@ class TrainingConfig(BaseModel):
 
 
 class LearningConfig(BaseModel):
-    """The switches from the log to the trained pair. What is None is decided by the log, or has no meaning there."""
+    """The switches from the log to the trained policy. What is None is decided by the log, or has no meaning there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -264,15 +264,24 @@ def _resolved(plan: LearningPlan, parts: Parts) -> LearningPlan:
             f"{K2} candidates are fewer than the {K} places of a list. Ask for more (--candidates), or for shorter lists "
             "(--set list_length=...)."
         )
-    own = plan.start.has_stages or plan.generator is not None or plan.ranker is not None
-    if K2 == D and plan.trains and not plan.chooses and not own:
-        raise ConfigError(
-            f"the method {plan.methods[0]} would have no effect: all {D} items are candidates, so the re-ranker, which is the "
-            "belief, decides alone. Ask for fewer candidates (--candidates), or leave the method out."
-        )
+    own = (plan.start.has_stages and not plan.chooses) or plan.generator is not None or plan.ranker is not None
+    if K2 == D and plan.trains and not own:
+        plan = _one_stage(plan, D)
     share = config.evaluation_share or EVALUATION_SHARE
     update = {"list_length": K, "candidates": K2, "evaluation_share": share}
     return replace(plan, config=config.model_copy(update=update))
+
+
+def _one_stage(plan: LearningPlan, D: int) -> LearningPlan:
+    """The plan where all items are candidates of the belief: nothing is left to train; refuses what asks for it."""
+    trains = [f"the method {method}" for method in plan.methods if method != UNTRAINED]
+    given = _of_training(plan) if plan.chooses else trains
+    if given:
+        raise ConfigError(
+            f"{given[0]} would have no effect: all {D} items are candidates, so the re-ranker, which is the belief, decides "
+            "alone. Ask for fewer candidates (--candidates), or leave it out."
+        )
+    return replace(plan, methods=(UNTRAINED,), chooses=False)
 
 
 # --- the five steps ---------------------------------------------------------------------------------------------------

@@ -120,6 +120,12 @@ class Start:
         return vectors_of(self.policy, vocabulary)
 
     @property
+    def besides(self) -> list[str]:
+        """What is given besides the clicks, for a reader."""
+        given = [self.words] if self.has_stages else []
+        return [*given, "features"] if self.has_features else given
+
+    @property
     def words(self) -> str:
         """What it is, for a reader."""
         if self.policy is not None:
