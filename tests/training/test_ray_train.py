@@ -16,6 +16,7 @@ from tandemrank.errors import ConfigError
 from tandemrank.experiments.world import build_world, impressions, load_task
 from tandemrank.logs import writing
 from tandemrank.offpolicy import exposure
+from tandemrank.policies import two_stage
 from tandemrank.training.ray_train import check_ready
 
 SWITCHES = {"candidates": 20, "training": {"epochs": 6, "minibatch": 16}}
@@ -27,6 +28,7 @@ import ray
 from ray.cluster_utils import Cluster
 import tandemrank as tr
 from tandemrank.offpolicy import exposure
+from tandemrank.policies import two_stage
 from tandemrank.training.checkpoint import history_of
 from tandemrank.training.learning import Listener
 
@@ -34,7 +36,7 @@ folder, switches = Path(sys.argv[1]), json.loads(sys.argv[2])
 nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 nodes.add_node(num_cpus=1)
 os.environ["RAY_ADDRESS"] = nodes.address
-exposure.CELLS = 60 * 40  # batches of forty queries
+exposure.CELLS, two_stage.BATCH = 60 * 40, 40  # batches of forty queries
 
 def processes(name):
     for pid in (p for p in os.listdir("/proc") if p.isdigit()):
@@ -50,9 +52,9 @@ def epochs():
 
 killed, seen = [], []
 def kill_one_of_each_phase():
-    # The fit, an epoch after the first, and what the result is worth.
-    for name, ready in (("_Member.work", bool), ("RayTrainWorker", lambda _: any(epochs())), ("_exposure_on", bool)):
-        while not (ready(1) and (found := sorted(processes(name)))):
+    # The fit, production's exposures, an epoch after the first, and what the result is worth.
+    for name in ("_Member.work", "_exposures", "RayTrainWorker", "_exposure_on"):
+        while (name == "RayTrainWorker" and not any(epochs())) or not (found := sorted(processes(name))):
             time.sleep(0.001)
         os.kill(found[0], signal.SIGKILL)
         killed.append([name, *epochs()])
@@ -100,26 +102,29 @@ def test_on_two_nodes_with_a_process_killed_in_every_phase(folder, monkeypatch) 
     assert out.returncode == 0, out.stderr[-3000:]
     found = json.loads((folder / "result.json").read_text())
     assert found["alive"] == 2
-    assert [name for name, *_ in found["killed"]] == ["_Member.work", "RayTrainWorker", "_exposure_on"]
-    assert 1 <= found["killed"][1][1] < 6
+    assert [name for name, *_ in found["killed"]] == ["_Member.work", "_exposures", "RayTrainWorker", "_exposure_on"]
+    assert 1 <= found["killed"][2][1] < 6
     assert found["epochs"] == 6
     assert found["seen"] == sorted(set(found["seen"]))
     assert found["left"] == ["generator-for-the-ranker-K2-20.safetensors"]
     monkeypatch.setattr(exposure, "CELLS", 60 * 40)
+    monkeypatch.setattr(two_stage, "BATCH", 40)
     alone = tr.learn(
         folder / "log", tr.LearningConfig.model_validate(SWITCHES), methods=["baseline"],
         logging_policy=tr.load(folder / "production"),
     )  # fmt: skip
     value = alone.values["baseline"]
-    assert found["beliefs"] == pytest.approx(alone.beliefs.constants(), rel=1e-5)
+    for name, constant in alone.beliefs.constants().items():
+        assert found["beliefs"][name] == pytest.approx(constant, rel=1e-5), name
     assert found["production"] == alone.production.value
     assert found["value"] == pytest.approx([value.value, *value.interval], rel=1e-3)
     alone.policy.save(folder / "alone")
     ours, theirs = (load_file(folder / name / "weights.safetensors") for name in ("pair", "alone"))
     assert ours.keys() == theirs.keys()
     for name, t in theirs.items():
-        is_trained = name in ("generator.queries", "generator.items")  # by steps of float32
-        assert np.allclose(ours[name], t, rtol=1e-3 if is_trained else 1e-5, atol=1e-3 if is_trained else 1e-5), name
+        # Steps have the length that is wanted, however short the gradient: rounding of a short one is seen.
+        near = 5e-3 if name in ("generator.queries", "generator.items") else 1e-5
+        assert np.allclose(ours[name], t, rtol=1e-5, atol=near), name
 
 
 def test_what_a_team_cannot_train_is_refused() -> None:
