@@ -63,6 +63,7 @@ DECISION = [
     "exit_code",
     "independent",
     "level",
+    "reward",
     "segment_column",
     "why",
 ]
@@ -71,6 +72,7 @@ CANDIDATE = [
     "call",
     "canary",
     "comparison",
+    "guardrails",
     "log_needed",
     "lower_bound",
     "name",

@@ -34,8 +34,11 @@ def fixed_queries(feedback: Feedback) -> float | None:
     A list was always the same where it showed each item at each rank as often as there are impressions.
     """
     repeated = feedback.impressions / feedback.heaviest >= 2
-    varied = feedback.shown < feedback.impressions[feedback.query]
-    always = np.bincount(feedback.query[varied], minlength=feedback.Q) == 0
+    key = (feedback.query, feedback.item, feedback.rank)
+    first = np.flatnonzero(np.any([np.diff(x, prepend=-1) != 0 for x in key], axis=0))  # rows may be split (`details`)
+    shown = np.add.reduceat(feedback.shown, first) if len(first) else feedback.shown
+    varied = shown < feedback.impressions[feedback.query[first]]
+    always = np.bincount(feedback.query[first][varied], minlength=feedback.Q) == 0
     return float(always[repeated].mean()) if repeated.any() else None
 
 

@@ -49,6 +49,7 @@ PER_ITEM = (
     "rank",
     "click",
     "propensity",
+    "value",
 )  # the other columns of flat impressions have one value per impression
 
 
@@ -56,8 +57,8 @@ PER_ITEM = (
 class FlatImpressions:
     """Impressions in inside positions, their items in one row.
 
-    `key`: the random numbers that decided the lists, in a served log.
-    Shapes: query, length, weight, key [n]; item, rank, click, propensity [m], where m = sum(length).
+    `key`: the random numbers that decided the lists, in a served log. `value`: what clicked items were worth.
+    Shapes: query, length, weight, key [n]; item, rank, click, propensity, value [m], where m = sum(length).
     """
 
     query: NDArray[np.integer]
@@ -68,6 +69,7 @@ class FlatImpressions:
     click: NDArray[np.uint8]
     propensity: NDArray[np.float64] | None
     key: NDArray[np.uint64] | None = None
+    value: NDArray[np.float64] | None = None
 
     def take(self, chosen: NDArray[np.bool_]) -> "FlatImpressions":
         """Only the chosen impressions. Shapes: chosen [n]."""

@@ -6,7 +6,7 @@ default about these queries: what other impressions of them would have given (`u
 `bounds.Terms`). Intervals are normal: over queries they hold as often as the bootstrap's did (docs/decisions.md).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -42,6 +42,25 @@ class Sample:
     independent: Independent
 
 
+@dataclass(frozen=True)
+class Reward:
+    """What clicked items were worth, in place of clicks: the column of the log, about how much a click is worth (a power of
+    ten), and the largest of the weights that a difference to this side rests on."""
+
+    name: str
+    scale: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class RankSupport:
+    """Of what a system would have shown at a rank: the share that the same list showed, and that the query ever saw."""
+
+    rank: int
+    in_the_list: float
+    ever_shown: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Value:
     """Clicks per impression: of a policy if it were live, or of production as the log shows it.
@@ -53,6 +72,7 @@ class Value:
     ceiling, which is what a difference to this side rests on; None where there are none. `weights`: rho / rho_0 of the rows of
     the `log`, and `old_weights` without a clip. `exposure_variance`: of the value, by what is not known of the exposures, and
     `misfit`: how far it may be off by what is not known of a fitted logger; an interval over impressions has both.
+    `support`: of shadow lists, rank by rank. `reward`: what is counted in place of clicks; weights are then times its worth.
 
     Shapes: weights, old_weights [P].
     """
@@ -73,6 +93,8 @@ class Value:
     old_weights: Floats = field(default_factory=lambda: np.zeros(0))
     exposure_variance: float = 0.0
     misfit: tuple[float, float] = (0.0, 0.0)
+    support: tuple[RankSupport, ...] = ()
+    reward: Reward | None = None
 
     @property
     def value(self) -> float:
@@ -108,7 +130,8 @@ class Value:
         """The value exceeds it with the probability of the level, however short the log is."""
         rests_on: bounds.Terms | bounds.ImpressionSums = self.terms
         if self.sample.independent == "impressions":
-            rests_on = bounds.value_sums(self.weights, self.log, most=most_clicks(self.log))
+            scale = 1.0 if self.reward is None else self.reward.scale
+            rests_on = replace(bounds.value_sums(self.weights, self.log, most=most_clicks(self.log)), scale=scale)
         return max(0.0, rests_on.lower_bound(self.sample.level))
 
     def summary(self) -> dict[str, object]:
@@ -127,10 +150,14 @@ class Value:
         )
         found: dict[str, object] = {name: getattr(self, name) for name in names}
         found["bound_over"] = self.sample.independent
+        if self.reward is not None:
+            found["reward"] = self.reward.name
         if self.identified is not None:
             found |= {"worst_case": self.identified.worst, "best_case": self.identified.best}
         if self.diagnostics is not None:
             found |= self.diagnostics.summary()
+        if self.support:
+            found["support_by_rank"] = [vars(one) for one in self.support]
         return found
 
 

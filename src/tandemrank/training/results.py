@@ -61,6 +61,7 @@ class Learned:
     by_frequency: dict[Method, tuple[FrequencyGroup, ...]] = field(default_factory=dict)  # against production
     choice: MethodChoice | None = None  # of the method, where the beliefs made it
     beliefs: Beliefs | None = None  # the beliefs by the part that trains, where they are used
+    reward: str = "clicks"  # what was learned and valued
 
     @property
     def was_trained(self) -> bool:
@@ -82,6 +83,7 @@ class Learned:
         return {
             "log": asdict(self.log),
             "start": self.start.words,
+            "reward": self.reward,
             "propensity": self.propensity,
             "propensity_reason": self.propensity_reason,
             "production": self.production.summary(),
