@@ -15,6 +15,7 @@
 - `importers`: logs of other systems become logs of ours
 - `pairs`: pairs of query and item: what a log can compare ranks by, and what must not be shown again
 - `description`: what a log is, whether its lists vary, and which questions it can answer
+- `sessions`: the steps of sessions in order, what was clicked last, and whether they say enough
 - `validation`: is my log fit, and a clean copy of it
 """
 

@@ -24,6 +24,7 @@ from tandemrank.logs.counting import tally
 from tandemrank.logs.description import Answer, Description, PolicyCount, answers, describe_log
 from tandemrank.logs.impressions import FlatImpressions
 from tandemrank.logs.schema import NO_ROWS, Problem
+from tandemrank.logs.sessions import SessionCounter, SessionFacts, session_answer
 from tandemrank.logs.sources import Batch, Source, batches, describe
 from tandemrank.logs.writing import CLICK_LOG, write_part
 
@@ -43,7 +44,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Validation:
-    """The outcome: `problems` (none: the log is fit), the impressions given and those without a problem, what it is."""
+    """The outcome: `problems` (none: the log is fit), the impressions given and those without a problem, what it is.
+
+    `sessions`: where impressions have a session_id.
+    """
 
     fit: bool
     problems: tuple[Found, ...]
@@ -53,6 +57,7 @@ class Validation:
     usable: int
     log: Description | None
     answers: tuple[Answer, ...]
+    sessions: SessionFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class _Survey:
     usable: int = 0
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     policies: Counter[str] = field(default_factory=Counter)
+    sessions: SessionCounter = field(default_factory=SessionCounter)
 
     def looked_at(
         self, pieces: Iterable[Batch], K: int | None
@@ -133,6 +139,8 @@ class _Survey:
             frame["policy"].gather(first).cast(pl.String) if "policy" in frame.columns else pl.Series([""] * len(first))
         )
         self.policies.update(dict(own.value_counts().iter_rows()))
+        if "session_id" in frame.columns:
+            self.sessions.add(frame[first], good)
 
     def odd(self) -> str | None:
         """A file that has propensities where the first has none, or the other way round."""
@@ -159,6 +167,8 @@ def validate(source: Source, *, K: int | None = None, batch: int = 200_000) -> V
     named = survey.policies if set(survey.policies) != {""} else Counter[str]()
     policies = tuple(PolicyCount(name, n) for name, n in named.most_common())
     log = None if feedback is None else describe_log(feedback, survey.ranges, policies)
+    sessions = survey.sessions.facts()
+    more = () if sessions is None else (session_answer(sessions),)
     return Validation(
         fit=not survey.problems,
         problems=tuple(survey.problems.values()),
@@ -167,7 +177,8 @@ def validate(source: Source, *, K: int | None = None, batch: int = 200_000) -> V
         impressions=survey.impressions,
         usable=survey.usable,
         log=log,
-        answers=() if feedback is None or log is None else answers(feedback, log),
+        answers=() if feedback is None or log is None else (*answers(feedback, log), *more),
+        sessions=sessions,
     )
 
 
