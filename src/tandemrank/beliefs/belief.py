@@ -23,8 +23,10 @@ from tandemrank.beliefs.regression import Regression
 from tandemrank.beliefs.space import Space
 from tandemrank.gradients import lazy_race
 from tandemrank.gradients.products import Products
+from tandemrank.policies.features import Categorical
 
 Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 Items = NDArray[np.integer]
 
 
@@ -154,6 +156,29 @@ def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
+class ContextEffects:
+    """The shifts of items by the values of all columns one after the other, those that features suggest of new items, and the
+    log-odds of single pairs in a context.
+
+    Shapes: shift [D, V]; by_item [J + 1, V], its constant last, [1, V] without features; query, item, value [n]; codes [n, C].
+    """
+
+    columns: tuple[Categorical, ...]
+    shift: Floats
+    by_item: Floats
+    query: Whole
+    item: NDArray[np.int32]
+    codes: Whole
+    value: Floats
+    spread: float
+
+    def constants(self) -> dict[str, Any]:
+        """In plain numbers and words: the columns, how far items are shifted in the mean square, and how far pairs spread."""
+        shift = float(np.sqrt(np.square(self.shift).mean()))
+        return {"columns": [column.name for column in self.columns], "shift": shift, "spread": self.spread}
+
+
+@dataclass(frozen=True)
 class Beliefs(RewardModel):
     """The fitted beliefs; `notes` are what a reader should be told.
 
@@ -172,6 +197,19 @@ class Beliefs(RewardModel):
     item_spread: Floats
     remembered: tuple[Floats, Floats]
     notes: tuple[str, ...] = ()
+    contexts: ContextEffects | None = None
+
+    @property
+    def shown(self) -> tuple[Floats, Floats]:
+        """s of the pairs that were shown, as if nothing had come of it, and its variance.  Shapes: -> [pairs], [pairs]."""
+        c = self.counts
+        s = self.space.s(c.query, c.item, self.x) + self.inputs.shown(c.query, c.item, c.n, c.E)
+        return s, self.query_spread[c.query] * self.item_spread[c.item]
+
+    @property
+    def rate(self) -> float:
+        """Clicks per examination."""
+        return float(self.counts.C.sum() + 0.5) / float(self.counts.E.sum() + 1)
 
     def before(self, q: Items, d: Items) -> tuple[Floats, Floats]:
         """s of pairs as if they had never been shown, and its variance.  Shapes: [n] each."""
@@ -252,10 +290,10 @@ class Beliefs(RewardModel):
         mean[known], variance[known] = (values[place[known]] for values in self.remembered)
         return Belief(mean, variance)
 
-    def of_queries(self, first: int, stop: int) -> "Beliefs":
+    def part(self, first: int, stop: int) -> "Beliefs":
         """Of some queries, which become the first ones: `merged` puts parts together again."""
         own, pairs, inputs = slice(first, stop), slice(*self.counts.first[[first, stop]]), self.inputs
-        q, side, model = np.arange(first, stop), inputs.sides[0], inputs.model
+        side, model = inputs.sides[0], inputs.model
         choice = replace(
             inputs.choice,
             places=inputs.choice.places[own],
@@ -271,12 +309,13 @@ class Beliefs(RewardModel):
                 opinion=(inputs.opinion[0][own], inputs.opinion[1]),
                 unseen=inputs.unseen[own],
                 sides=(side.with_rows(side.rows[own], side.seen[own]), inputs.sides[1]),
-                model=None if model is None else model.of_rows(q),
+                model=None if model is None else model.of_queries(torch.arange(first, stop)),
             ),
             space=replace(self.space, mean=self.space.mean[own]),
             x=self.x[own],
             query_spread=self.query_spread[own],
             remembered=(self.remembered[0][pairs], self.remembered[1][pairs]),
+            contexts=None,  # they are told to stages, of all queries
         )
 
     def constants(self) -> dict[str, Any]:
@@ -293,6 +332,7 @@ class Beliefs(RewardModel):
             "weights_of_production": [float(w) for w in self.inputs.w],
             "never_shown": c.never,
             "half_life": None if np.isinf(c.half_life) else c.half_life,
+            "context": None if self.contexts is None else self.contexts.constants(),
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -329,7 +369,7 @@ def merged(parts: Sequence[Beliefs]) -> Beliefs:
         numbers = [f.pairs for part in parts if (f := part.inputs.model) is not None]
         key = np.concatenate([x.key.numpy() + n * x.D for x, n in zip(numbers, first, strict=False)])
         pairs = numbers[0].of_rows(key, np.concatenate([x.values.numpy() for x in numbers]))
-        model = model.of_queries(side(lambda part: part.inputs.model.query), pairs)  # type: ignore[union-attr]
+        model = model.of_sides(side(lambda part: part.inputs.model.query), pairs)  # type: ignore[union-attr]
     inputs = replace(
         one.inputs,
         choice=replace(

@@ -117,7 +117,7 @@ class KnownFeatures:
         """For some of the queries, which become the first ones."""
         query, item = self.encoded
         own = replace(query, numbers=query.numbers[first:stop], codes=query.codes[first:stop])
-        pairs, given = (x.of_queries(np.arange(first, stop)) for x in (self.pairs, self.given))
+        pairs, given = (x.of_queries(torch.arange(first, stop)) for x in (self.pairs, self.given))
         return KnownFeatures((own, item), pairs, given)
 
 
@@ -337,13 +337,6 @@ class PairNumbers(nn.Module):
         found.scale[:] = torch.from_numpy(np.where(spread > 1e-12, spread, CONSTANT))
         return found.plus(table)
 
-    def of_queries(self, q: NDArray[np.int64]) -> "PairNumbers":
-        """Of some queries, in order, which become the first ones."""
-        query, item = np.divmod(self.key.numpy(), self.D)
-        place = np.minimum(np.searchsorted(q, query), len(q) - 1)
-        kept = q[place] == query
-        return self.of_rows((place * self.D + item)[kept], self.values.numpy()[kept])
-
     def together(self, group: Group, before: int) -> "PairNumbers":
         """Of the queries of all; so many of the others' come before ours."""
         return self.of_rows(group.gather(self.key.numpy() + before * self.D), group.gather(self.values.numpy()))
@@ -382,6 +375,14 @@ class PairNumbers(nn.Module):
         new = ~torch.isin(key, self.key)
         key, order = torch.cat([self.key, key[new]]).sort()
         return self._with(key, torch.cat([self.values, more[new]])[order], self.D)
+
+    def of_queries(self, q: Tensor) -> "PairNumbers":
+        """The pairs of some queries, each as often as it is asked for.  Shapes: q [n]."""
+        first, last = torch.searchsorted(self.key, torch.stack([q, q + 1]) * self.D)
+        row = torch.repeat_interleave(torch.arange(len(q)), last - first)
+        before = torch.cumsum(last - first, 0) - (last - first)
+        place = torch.arange(len(row)) - before[row] + first[row]
+        return self._with(row * self.D + self.key[place] % self.D, self.values[place], self.D)
 
     def of_no_query(self) -> "PairNumbers":
         """Without any pair."""

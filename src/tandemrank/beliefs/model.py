@@ -54,9 +54,13 @@ class RewardModel(ABC):
         B, D = R.shape
         return csr_matrix((R.ravel(), np.tile(np.arange(D, dtype=np.int32), B), np.arange(B + 1) * D), shape=(B, D))
 
-    def of_queries(self, first: int, stop: int) -> "RewardModel":
+    def part(self, first: int, stop: int) -> "RewardModel":
         """The same model for some of the queries, which become the first ones."""
         raise ConfigError(f"a reward model of the kind {self.kind} cannot be cut into parts by queries.")
+
+    def of_queries(self, base: NDArray[np.int64]) -> "RewardModel":
+        """The same model of queries in other places, some of them more than once.  Shapes: base [n]."""
+        return _Repeated(self, base)
 
     @abstractmethod
     def constants(self) -> dict[str, Any]:
@@ -65,3 +69,29 @@ class RewardModel(ABC):
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its arrays: with the constants they are all of it."""
+
+
+@dataclass(frozen=True)
+class _Repeated(RewardModel):
+    """A model of queries in other places.  Shapes: base [n]."""
+
+    of: RewardModel
+    base: NDArray[np.int64]
+
+    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Belief:
+        return self.of.at(self.base[q], d)
+
+    def matrix(self, q: NDArray[np.integer]) -> Floats:
+        return self.of.matrix(self.base[q])
+
+    def top(self, q: NDArray[np.integer], n: int) -> csr_matrix:
+        return self.of.top(self.base[q], n)
+
+    def part(self, first: int, stop: int) -> "RewardModel":
+        return _Repeated(self.of, self.base[first:stop])
+
+    def constants(self) -> dict[str, Any]:
+        return self.of.constants()
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {**self.of.arrays(), "base": self.base}

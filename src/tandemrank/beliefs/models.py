@@ -345,17 +345,17 @@ class FeatureModel(nn.Module):
         found: Floats = self._of(u, z, none).numpy().astype(np.float64)
         return found * self.of_new[0 if item is None else 1]
 
+    def of_queries(self, q: Tensor) -> "FeatureModel":
+        """f of some of its queries, each as often as it is asked for.  Shapes: q [n]."""
+        query = self.query.with_rows(self.query.rows[q], self.query.seen[q])
+        return FeatureModel(self.model, query, self.item, self.pairs.of_queries(q), self.of_new)
+
     def with_queries(self, rows: Tensor) -> "FeatureModel":
         """f of other queries, none of which has numbers of pairs.  Shapes: rows [n, J]."""
         query = self.query.with_rows(rows, torch.zeros(len(rows), dtype=torch.bool))
         return FeatureModel(self.model, query, self.item, self.pairs.of_no_query(), self.of_new)
 
-    def of_rows(self, q: Items) -> "FeatureModel":
-        """f of some of its queries, in order."""
-        rows, seen = (x[torch.from_numpy(np.asarray(q, np.int64))] for x in (self.query.rows, self.query.seen))
-        return self.of_queries(self.query.with_rows(rows, seen), self.pairs.of_queries(np.asarray(q, np.int64)))
-
-    def of_queries(self, query: Side, pairs: PairNumbers) -> "FeatureModel":
+    def of_sides(self, query: Side, pairs: PairNumbers) -> "FeatureModel":
         """f of other queries of the log."""
         return FeatureModel(self.model, query, self.item, pairs, self.of_new)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from tandemrank._base import cluster
 from tandemrank._base.group import ALONE, Group
-from tandemrank.beliefs.belief import Beliefs, merged
+from tandemrank.beliefs.belief import Beliefs, Chosen, merged
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features, KnownFeatures
 from tandemrank.beliefs.fitting import fit
@@ -26,6 +26,7 @@ def fit_on_ray(
     production: Vectors | None = None,
     model: str | nn.Module | None = None,
     seed: int = 0,
+    chosen: Chosen | None = None,
 ) -> Beliefs:
     """`fitting.fit`, by all nodes of a cluster.  Shapes: production [Q, F], [D, F]."""
     known = (features or Features()).known(counts.Q, counts.D)
@@ -38,16 +39,19 @@ def fit_on_ray(
         )
         for first, stop in pairwise(bounds)
     ]
-    return merged(cluster.together(fit_part, parts, model, seed))
+    return merged(cluster.together(fit_part, parts, model, seed, chosen))
 
 
-def fit_part(group: Group, part: Part, model: str | nn.Module | None, seed: int) -> Beliefs:
+def fit_part(
+    group: Group, part: Part, model: str | nn.Module | None, seed: int, chosen: Chosen | None = None
+) -> Beliefs:
     """Our queries' part of the beliefs."""
     counts, known, production = part
     # What comes from another process may not be written to, and is another type to compiled code.
     values: dict[str, Any] = {f.name: getattr(counts, f.name) for f in fields(counts)}
     columns: dict[str, Any] = {name: x.copy() for name, x in values.items() if isinstance(x, np.ndarray)}
-    found = fit(replace(counts, **columns, group=group), known, production=production, model=model, seed=seed)
+    own = replace(counts, **columns, group=group)
+    found = fit(own, known, production=production, model=model, seed=seed, chosen=chosen)
     return replace(found, counts=replace(found.counts, group=ALONE))
 
 

@@ -61,7 +61,7 @@ class Given:
         return replace(
             self,
             query=replace(self.query, numbers=self.query.numbers[q], codes=self.query.codes[q]),
-            pairs=self.pairs.of_queries(q),
+            pairs=self.pairs.of_queries(torch.from_numpy(q)),
             opinion=(self.opinion[0][q], self.opinion[1]),
             seen=(self.seen[0][q], self.seen[1]),
             directions=None if known is None else replace(known, queries=own),
@@ -170,7 +170,7 @@ def begun(part: Part, chosen: Chosen, given: Given, seed: int) -> FirstStep:
     lesson, group = lesson_of(part, start, chosen, given, seed, enough=model_fit.ENOUGH), part.counts.group
     everybodys = lesson.together(group)
     model = group.first(lambda: model_fit.train(chosen.f, everybodys, given.learners, seed))
-    return start.with_model(part, model.of_queries(lesson.query, lesson.pairs))
+    return start.with_model(part, model.of_sides(lesson.query, lesson.pairs))
 
 
 def levelled(part: Part, chosen: Chosen, given: Given) -> tuple[Levels, Space, Floats]:

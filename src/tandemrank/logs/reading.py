@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base import cluster
@@ -17,12 +18,14 @@ from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.frames import is_pandas
 from tandemrank._base.ids import IdRegistry, Vocabulary, same_ids
 from tandemrank._base.processes import ahead
-from tandemrank.errors import ConfigError, JobError, LogError
+from tandemrank.errors import ConfigError, InputError, JobError, LogError
 from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine
+from tandemrank.logs.contexts import Contexts, check_columns, in_context
 from tandemrank.logs.counting import Split, tally
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import FlatImpressions, Impressions, joined
 from tandemrank.logs.sources import (
+    Batch,
     Source,
     as_polars,
     batches,
@@ -70,6 +73,12 @@ class LogParts:
         """The same in the positions of another vocabulary, which has all ids of this one."""
         return _together([self], vocabulary)
 
+    def without_contexts(self, contexts: Contexts) -> "LogParts":
+        """By queries, of a log that was read by queries in their context: the same bits as if nobody had asked for it."""
+        train, held_out = (tuple(contexts.pooled(part) for part in some) for some in (self.train, self.held_out))
+        first = contexts.of_lists(self.first, self.train[0].vocabulary)
+        return replace(self, train=train, held_out=held_out, first=first)
+
 
 @checked
 def read_parts(
@@ -83,6 +92,7 @@ def read_parts(
     K: int | None = None,
     batch: int = 200_000,
     engine: Engine = "local",
+    context: Sequence[str] = (),
 ) -> LogParts:
     """As `read`, with shares of the impressions held out, and the first `lists` impressions one by one, of all parts.
 
@@ -91,12 +101,13 @@ def read_parts(
     equal numbers of impressions, oldest first. Chance orders impressions of the same time; those without a time are the
     oldest; where no two times differ, chance splits the log as if it had none. Times are read before all else, so that a
     file at a URL is then fetched twice. A logging policy is fitted to lists, which sums do not have: the table is as wide as
-    the longest of the first lists, and -1 pads.
+    the longest of the first lists, and -1 pads. With the columns of a `context` queries are queries in their context
+    (`contexts`), and no vocabulary may be given.
     """
     if times < 0:
         raise ConfigError(f"times: expected the number of parts that train, 0 or more; got {times}.")
-    split = Split(tuple(shares), seed)
-    how = _How(vocabulary=vocabulary, K=K, batch=batch, split=split, times=times, lists=lists)
+    split, context = Split(tuple(shares), seed), check_columns(context)
+    how = _How(vocabulary=vocabulary, K=K, batch=batch, split=split, times=times, lists=lists, context=context)
     if check_engine(engine) == "ray":
         return _on_ray(source, how)
     if is_pandas(source):
@@ -106,7 +117,7 @@ def read_parts(
 
 @dataclass(frozen=True)
 class _How:
-    """How a log is read: the known ids, the ranks, rows at once, its parts, those by time, lists that are kept."""
+    """How a log is read: the known ids, the ranks, rows at once, its parts, those by time, lists that are kept, its context."""
 
     vocabulary: Vocabulary | None
     K: int | None
@@ -114,6 +125,7 @@ class _How:
     split: Split
     times: int
     lists: int
+    context: tuple[str, ...] = ()
 
     def split_parts(self, parts: tuple[Feedback, ...], first: Impressions) -> LogParts:
         """What was read of each part."""
@@ -139,13 +151,13 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
 
     def good() -> Generator[FlatImpressions]:
         done, name, propensities = 0, "nothing", None
-        for piece in batches(source, how.batch, impressions=known):
+        for piece in batches(source, how.batch, every_column=bool(how.context), impressions=known):
             if piece.frame is None or piece.found:
                 raise LogError(describe(piece, piece.found[0]))
             name = piece.name
             if not len(piece.frame):
                 continue
-            found, shown = examine(piece.frame, names, how.K)
+            found, shown = examine(_in_context(piece, how.context), names, how.K)
             if shown is None:
                 raise LogError(describe(piece, found[0]))
             propensities = shown.propensity is not None if propensities is None else propensities
@@ -161,6 +173,15 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
     found = tally(ahead(good()), names.vocabulary, how.split, before)
     read = how.split_parts(found, joined(lists))
     return read if how.vocabulary is not None else _in_order(read)
+
+
+def _in_context(piece: Batch, columns: tuple[str, ...]) -> pl.DataFrame:
+    """A batch whose queries are queries in their context."""
+    assert piece.frame is not None
+    try:
+        return in_context(piece.frame, columns)
+    except InputError as error:
+        raise LogError(f"{piece.name}, {error}") from error
 
 
 def _in_order(found: LogParts) -> LogParts:

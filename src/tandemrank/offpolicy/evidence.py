@@ -16,6 +16,7 @@ from tandemrank._base.random import derive
 from tandemrank.beliefs.model import RewardModel
 from tandemrank.clicks.models import examination_curve
 from tandemrank.logs import reading
+from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.pairs import Contradiction, contradiction
@@ -116,12 +117,13 @@ ESTIMATORS: dict[Estimator, Callable[[Exposure, LogEvidence], Estimate]] = {
 # --- from the log to the evidence -------------------------------------------------------------------------------------
 
 
-def read_log(log: Source | Feedback, asked: Question) -> ReadLog:
-    """The log, read once: its sums and its first lists."""
+def read_log(log: Source | Feedback, asked: Question, context: Sequence[str] = ()) -> ReadLog:
+    """The log, read once: its sums and its first lists; by queries in their context, if policies know its columns."""
     if isinstance(log, Feedback):
         return ReadLog(log, None)
     K = None if isinstance(asked.examination, str) else len(np.asarray(asked.examination))
-    found = reading.read_parts(log, lists=LISTS if _may_fit(asked) else 0, K=K, engine=asked.engine)
+    lists = LISTS if _may_fit(asked) else 0
+    found = reading.read_parts(log, lists=lists, K=K, engine=asked.engine, context=context)
     [whole] = found.train
     return ReadLog(whole, found.first)
 
@@ -143,7 +145,9 @@ def curve_of(log: Feedback, policies: Sequence[TwoStagePolicy], asked: Question)
 
 def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
     """What the log says by a curve.  Shapes: theta [K]."""
-    shown = read.lists
+    shown, contexts = read.lists, Contexts.within(read.whole.vocabulary)
+    if shown is not None and contexts is not None:
+        shown = contexts.of_lists(shown, read.whole.vocabulary)
     found = resolve(
         read.whole,
         theta,

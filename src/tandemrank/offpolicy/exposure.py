@@ -71,7 +71,7 @@ def exposure_on(
         own = slice(start * step, stop * step)
         first, last = logged[own.start], logged[own][-1] + 1
         some = policy.of_queries(positions[own])
-        worth = None if reward is None else reward.of_queries(int(first), int(last))
+        worth = None if reward is None else reward.part(int(first), int(last))
         part = MostLikely(some) if isinstance(pair, MostLikely) else some
         parts.append((part, log.of_queries(int(first), int(last)), worth, start))
     if not parts:

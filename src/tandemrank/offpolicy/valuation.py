@@ -13,12 +13,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base.arguments import checked
-from tandemrank._base.ids import plain_ids, positions_of
+from tandemrank._base.ids import Vocabulary, plain_ids, positions_of, same_ids
 from tandemrank._base.random import derive
+from tandemrank._base.sparse import sums_by
 from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.details import Shadow
 from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.sources import Source
@@ -89,8 +92,9 @@ def estimate_all(
         if shown:
             raise ConfigError("shadow lists are compared with production or with each other; got a policy beside them.")
         return _of_shadows(sides, shadows, log, question)
-    read = read_log(log, question)
-    shown, strangers = _answering(shown, read.whole)
+    columns = _columns(shown)
+    read = read_log(log, question, columns if _by_context(question) else ())
+    shown, question, *said = _answering(shown, question, read.whole, columns)
     read = read.of_known_queries(_policies(shown, question))
     if not shown:
         sample = sample_of(read.whole, question, None)
@@ -101,7 +105,7 @@ def estimate_all(
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
     found = [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
-    found = [_saying(one, strangers, read.left_out) for one in found]
+    found = [_saying(one, *said, read.left_out) for one in found]
     return tuple(found) if question.reward_column is None else by_reward(found, log, question.reward_column)
 
 
@@ -142,15 +146,16 @@ def sensitivity_of(
     The log is read and its logging policy is fitted once. Logged propensities stay as they are: they are the logger's.
     """
     question = replace(question, examination=curve.theta)
-    read = read_log(log, question)
-    [side], strangers = _answering([policy], read.whole)
+    columns = _columns([policy])
+    read = read_log(log, question, columns if _by_context(question) else ())
+    [side], question, *said = _answering([policy], question, read.whole, columns)
     policy = _policy(side)
     read = read.of_known_queries(_policies([policy], question))
     first = gather(read, curve.theta, question)
     known = first.propensities
     sample = sample_of(read.whole, question, known.kind)
     [found] = _valued([policy], first, question, sample)
-    value = _saying(found, strangers, read.left_out)
+    value = _saying(found, *said, read.left_out)
     logger: TwoStagePolicy | FittedLogger | None = known.logger
     if known.logger is not None and known.fitted_lists is not None:
         logger = FittedLogger(known.logger, known.fitted_lists)
@@ -186,25 +191,78 @@ def _policy(side: Shown) -> TwoStagePolicy:
     return side.policy if isinstance(side, MostLikely) else side
 
 
-def _answering(sides: list[Shown], log: Feedback) -> tuple[list[Shown], str | None]:
-    """The sides with an answer for every query of a log: one that a policy does not know is answered as the average query, as
-    `serve` does. As they are where a policy has no such answer. And how many impressions that is, in words."""
-    ids, asked, unknown = log.vocabulary.query_ids, log.impressions > 0, np.zeros(log.Q, np.bool_)
+def _columns(sides: Sequence[Shown]) -> tuple[str, ...]:
+    """The columns of a context that a policy knows."""
+    return tuple(dict.fromkeys(name for side in sides for name in _policy(side).context_columns))
+
+
+def _by_context(asked: Question) -> bool:
+    """Whether a log is read by contexts; what is given beside it is by queries alone."""
+    return asked.other_log is None and asked.reward is None and asked.reward_column is None
+
+
+def _answering(
+    sides: list[Shown], asked: Question, log: Feedback, columns: Sequence[str]
+) -> tuple[list[Shown], Question, str | None, str | None]:
+    """The sides, and the policy that drew the log, with an answer for every query of it, in its context where the log has them.
+
+    A query that a side does not know is answered as the average query, as `serve` does; where one has no such answer, it is
+    left out later. And how many impressions that is, and which columns of a context the log does not have, in words."""
+    contexts = Contexts.within(log.vocabulary)
+    absent = [
+        c for c in columns if contexts is None or c not in contexts.table or contexts.table[c].drop_nulls().is_empty()
+    ]
+    ids = log.vocabulary.query_ids if contexts is None else contexts.vocabulary.query_ids
+    times = log.impressions if contexts is None else sums_by(contexts.base, log.impressions, len(ids))
+    found, unknown = _with_strangers(sides, ids, times)
+    if contexts is not None:
+        inside = {id(one): _inside(one, contexts, log.vocabulary) for one in map(_policy, found)}
+        found = [_as(side, inside[id(_policy(side))]) for side in found]
+        logger = asked.logging_policy
+        if isinstance(logger, FittedLogger):
+            asked = replace(
+                asked, logging_policy=replace(logger, policy=_inside(logger.policy, contexts, log.vocabulary))
+            )
+        elif logger is not None:
+            asked = replace(asked, logging_policy=_inside(logger, contexts, log.vocabulary))
+    number = float(times[unknown].sum())
+    words = f"{number:,.0f} of {log.N:,.0f} impressions are of queries that a policy does not know: valued as the average query"
+    why = "is not in the log" if _by_context(asked) else "is not used with a reward, a reward model or another log"
+    average = f"valued in the average context: {', '.join(absent)} {why}" if absent else None
+    return found, asked, words if number else None, average
+
+
+def _with_strangers(sides: list[Shown], ids: pl.Series, times: Floats) -> tuple[list[Shown], NDArray[np.bool_]]:
+    """The sides with an answer for all queries that came, and which of these one did not know; as they are, and none, where one
+    has no such answer.  Shapes: ids, times [Q] -> [Q]."""
     found: list[Shown] = []
+    unknown = np.zeros(len(ids), np.bool_)
     for side in sides:
         policy = _policy(side)
-        new = asked & (positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark") < 0)
+        new = (times > 0) & (positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark") < 0)
         if new.any():
             try:
-                larger = policy.with_queries(plain_ids(ids).filter(new))
+                side = _as(side, policy.with_queries(plain_ids(ids).filter(new)))
             except PolicyError:
-                return sides, None
-            side = MostLikely(larger) if isinstance(side, MostLikely) else larger
+                return sides, np.zeros(len(ids), np.bool_)
         unknown |= new
         found.append(side)
-    number = float(log.impressions[unknown].sum())
-    words = f"{number:,.0f} of {log.N:,.0f} impressions are of queries that a policy does not know: valued as the average query"
-    return found, words if number else None
+    return found, unknown
+
+
+def _as(side: Shown, policy: TwoStagePolicy) -> Shown:
+    """Another policy, shown as a side is."""
+    return MostLikely(policy) if isinstance(side, MostLikely) else policy
+
+
+def _inside(policy: TwoStagePolicy, contexts: Contexts, ids: Vocabulary) -> TwoStagePolicy:
+    """A policy for the queries in context of a log whose query it knows; as it is if it is one for them already."""
+    if same_ids(policy.vocabulary, ids):
+        return policy
+    place = positions_of(policy.vocabulary.query_ids, contexts.vocabulary.query_ids, "query", missing="mark")
+    base = place[contexts.base]
+    known = base >= 0
+    return policy.in_contexts(base[known], contexts.table.filter(known), ids.query_ids.filter(known))
 
 
 def _policies(sides: Sequence[Shown], asked: Question) -> list[TwoStagePolicy]:

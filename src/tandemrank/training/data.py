@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from torch import nn
 
 from tandemrank._base.cluster import Engine
 from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.contexts import ContextLog, in_contexts
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
@@ -50,6 +52,7 @@ def prepare(
     features: Features | None = None,
     model: nn.Module | None = None,
     times: Sequence[Feedback] = (),
+    contexts: ContextLog | None = None,
     seed: int = 0,
     engine: Engine = "local",
 ) -> TrainingData:
@@ -57,8 +60,8 @@ def prepare(
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
     the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `model` the
-    user's own f, and `times` the parts of `train_log`, oldest first, where it has an order. The engine ray fits the beliefs by
-    all nodes of a cluster.
+    user's own f, and `times` the parts of `train_log`, oldest first, where it has an order; `contexts` has them by queries in
+    their context. The engine ray fits the beliefs by all nodes of a cluster.
     """
     if train_log.clicks.sum() == 0:
         raise LogError(f"expected clicks to learn from; got none, in {train_log.N:g} impressions. Give a longer log.")
@@ -79,8 +82,17 @@ def prepare(
         return TrainingData(click_weights(used.rho_0, train_log), impressions, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of(times or [train_log], config.theta)
-    fitted = fit_on_ray if engine == "ray" else fit
-    beliefs = fitted(counts, features, production=vectors or drew, model=model or config.model, seed=seed)
+    fitted = partial(
+        fit_on_ray if engine == "ray" else fit,
+        features=features,
+        production=vectors or drew,
+        model=model or config.model,
+        seed=seed,
+    )
+    beliefs = fitted(counts)
+    if contexts is not None:
+        again = partial(fitted, chosen=beliefs.chosen)
+        beliefs = in_contexts(beliefs, contexts, config.theta, again, seed)
     by_clicks, K2 = config.objective == "ips", config.candidates or default_candidates(train_log.D, config.K)
     weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs, K2)
     return TrainingData(weights, impressions, used, beliefs)

@@ -121,7 +121,7 @@ def _part(weights: Weights | csr_matrix, rank: int, workers: int) -> Weights | c
     """The weights of a worker's queries; those of clicks are small, and everybody has all of them."""
     if not isinstance(weights, BeliefWeights):
         return weights
-    return weights.of_queries(*share_of(weights.shape[0], rank, workers))
+    return weights.part(*share_of(weights.shape[0], rank, workers))
 
 
 class _Watcher:

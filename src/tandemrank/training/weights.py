@@ -143,9 +143,9 @@ class BeliefWeights:
         """A name for the whole reward model."""
         return self.whole or identity_of([], [array for _, array in sorted(self.reward.arrays().items())])
 
-    def of_queries(self, first: int, stop: int) -> "BeliefWeights":
+    def part(self, first: int, stop: int) -> "BeliefWeights":
         """The same for those who ask about some of the queries alone."""
-        return replace(self, reward=self.reward.of_queries(first, stop), before=first, whole=self.digest)
+        return replace(self, reward=self.reward.part(first, stop), before=first, whole=self.digest)
 
 
 def belief_weights(feedback: Feedback, reward: RewardModel, K2: int) -> BeliefWeights:
