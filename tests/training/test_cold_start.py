@@ -16,10 +16,16 @@ from tandemrank.experiments.datasets import Task
 from tandemrank.policies.two_stage import extended
 
 METHODS = ("beliefs", "independent", "baseline", "stacking", "joint")
-KINDS = (*METHODS, "one stage", "production kept", "staying", "excluding", "own ranker")
+KINDS = (*METHODS, "one stage", "production kept", "staying", "excluding", "own ranker", "hybrid")
 LATE = 7  # an item that appeared in the middle of the log
 NEW_QUERY, NEW_ITEM = (featured.table(side, slice(-1, None)) for side in ("query", "item"))
 FEATURES = NEW_QUERY.drop("query_id").row(0, named=True)
+# Of a retriever that knows all items, also the new one, and the queries of the log.
+RETRIEVED = pl.DataFrame(
+    [(q, d, float((7 * q + 3 * d) % 11)) for q in range(len(RELEVANCE) - 1) for d in (*range(D), NEW)],
+    schema=["query_id", "item_id", "words"],
+    orient="row",
+)
 
 
 class Plain(tr.Ranker):
@@ -50,6 +56,7 @@ def policies() -> dict[str, tr.TwoStagePolicy]:
         "staying": learned(same, {"model": "none"}),
         "excluding": learned(short, {"model": "none", "exclude": "clicked"}),
         "own ranker": learned(short, {"model": "none"}, ranker=Plain(), method="baseline"),
+        "hybrid": learned(short, {"model": "none"}, generator=tr.Hybrid(RETRIEVED)),
     }
     assert others["production kept"].gates["beliefs"].kept_production
     assert others["staying"].trained["beliefs"].stays

@@ -7,6 +7,7 @@ the immediate reward, and the weight of a document in a state is n_x R_hat(x, d)
 every step, so that A is its mean over the steps of the log; a policy that knows the step has it in its state.
 """
 
+import inspect
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -102,6 +103,8 @@ def learn(
         )
     if logging_policy is not None and config.propensity == "auto":
         config = config.model_copy(update={"propensity": "frequency"})  # the beliefs need none; valuing has the policy
+    if unknown := how.keys() - inspect.signature(learning.learn).parameters:
+        raise ConfigError(f"unknown keyword {min(unknown)!r}; expected those of `tr.learn`.")
     plan = learning.planned("", config, **how)
     if plan.start.has_stages or plan.engine != "local" or plan.reward is not None:
         raise ConfigError(
