@@ -306,6 +306,7 @@ def _valued(
             seed=seed,
             drawn=drawn.get(id(_policy(side))) if isinstance(side, MostLikely) else None,
             progress=progress and _onwards(progress, number, len(sides)),
+            engine=asked.engine,
         )
         if not isinstance(side, MostLikely):
             drawn[id(side)] = exposure
@@ -339,7 +340,7 @@ def _correction(side: Shown, exposure: Exposure, evidence: LogEvidence, asked: Q
     log, theta, used = evidence.log, evidence.theta, evidence.propensities
     races = races_for(side, asked.samples, int((log.impressions > 0).sum()))
     seed = derive(asked.seed, "exposure of drawn")
-    rho = exposure_on(side, evidence.expected.pairs, theta, samples=races, seed=seed).rho
+    rho = exposure_on(side, evidence.expected.pairs, theta, samples=races, seed=seed, engine=asked.engine).rho
     fine, coarse = (
         calibrated(used.unclipped, exposure.rho, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2)
     )
