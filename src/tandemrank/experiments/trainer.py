@@ -140,7 +140,7 @@ def paper_world(data: str, K2: int, preset: str, seed: int, switches: dict[str, 
     """The world of one run, its production policy made."""
     if preset not in PRESETS:
         raise ConfigError(f"preset: expected {' or '.join(PRESETS)}; got {preset!r}.")
-    config = resolve(ExperimentConfig, preset=PRESETS[preset], flags={"data": data, **switches})
+    config = resolve(ExperimentConfig, preset=PRESETS[preset], flags={"data": data, "candidates": K2, **switches})
     run = derive(seed, "run", 0)
     return PaperWorld(build_world(load_task(config), config, run), config, K2, run)
 
