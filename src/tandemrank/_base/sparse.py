@@ -60,3 +60,19 @@ def places_in_rows(
 def sums_by(index: NDArray[np.integer], values: NDArray[np.floating], n: int) -> NDArray[np.float64]:
     """Sums of values by their index.  Shapes: [P], [P] -> [n]."""
     return np.bincount(index, weights=values, minlength=n).astype(np.float64)
+
+
+def means_by(
+    index: NDArray[np.integer],
+    values: NDArray[np.floating],
+    prior: NDArray[np.floating],
+    strength: float,
+    weight: NDArray[np.floating] | None = None,
+) -> NDArray[np.float64]:
+    """sum values / sum weight of every group, near the prior where that is little beside its strength; the weight of each is 1.
+
+    Shapes: index, values, weight [m]; prior [n] -> [n].
+    """
+    n, weight = len(prior), np.ones(len(index)) if weight is None else weight
+    found: NDArray[np.float64] = (sums_by(index, values, n) + strength * prior) / (sums_by(index, weight, n) + strength)
+    return found
