@@ -48,11 +48,14 @@ def places_in_rows(
     The cost is that of the rows asked for, not of the matrix.  Shapes: first [n + 1]; column [nnz]; rows [B]; wanted [B, M] ->
     [B, M].
     """
+    own = np.arange(len(rows))
+    if len(rows) >= len(first):  # some come several times: once is enough
+        rows, own = np.unique(rows, return_inverse=True)
     row, place = entries_of_rows(first, rows)
     if not len(place):
         return np.full(wanted.shape, -1, np.int64)
     key = row * width + column[place]
-    asked = np.arange(len(rows))[:, None] * width + wanted
+    asked = own[:, None] * width + wanted
     at = np.minimum(np.searchsorted(key, asked), len(key) - 1)
     return np.where(key[at] == asked, place[at], -1)
 
