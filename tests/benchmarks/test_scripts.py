@@ -12,7 +12,17 @@ import bound_worlds
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "benchmarks"
-LIBRARIES = {"peers", "_common", "bound_worlds", "constant", "credit", "item_rate", "pl_rank", "two_stage_world"}
+LIBRARIES = {
+    "peers",
+    "_common",
+    "bound_worlds",
+    "constant",
+    "credit",
+    "item_rate",
+    "pl_rank",
+    "truth_worlds",
+    "two_stage_world",
+}
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in LIBRARIES)
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

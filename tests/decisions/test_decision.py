@@ -182,7 +182,7 @@ def test_too_much_exposure_is_divided_out_or_refused() -> None:
     odd = replace(value.diagnostics, balance=1.04, balance_error=0.01)
     free = [planning.at_least(x, live, rules).bound for x in (value, replace(value, diagnostics=odd))]
     assert free[1] < free[0]
-    assert free[0] - free[1] == pytest.approx(value.weights @ live.log.clicks / live.log.N * (1 - 1 / 1.04), rel=0.1)
+    assert free[0] - free[1] == pytest.approx(value.weights[0] @ live.log.clicks / live.log.N * (1 - 1 / 1.04), rel=0.1)
     value, live = (replace(x, sample=replace(x.sample, independent="queries")) for x in (value, live))
     plain = planning.at_least(value, live, rules).bound
     careful = planning.at_least(replace(value, diagnostics=odd), live, rules).bound

@@ -150,7 +150,8 @@ def test_the_summary_is_plain_json() -> None:
 def weighted(rows: Feedback, weights: np.ndarray, estimator: str | None = "ips", race: float = 0.0) -> Value:
     """Weighted clicks, by impression."""
     estimate = Estimate(estimators.by_query(weights * rows.clicks, rows), rows.impressions)
-    own = {"weights": weights, "old_weights": weights, "estimator": estimator, "exposure_variance": race}
+    both = bounds.both_weights(weights)
+    own = {"weights": both, "old_weights": both, "estimator": estimator, "exposure_variance": race}
     return given(rows, estimate, **own)
 
 

@@ -1,7 +1,7 @@
 """Click logs: reading them with every check, reducing them to exact sums, writing them, telling whether they are fit.
 
 - `impressions`: shown lists and their clicks, in inside positions: a table, or flat
-- `feedback`: `Feedback`, the sums of a log that every estimator needs; logged propensities pooled by their harmonic mean
+- `feedback`: `Feedback`, the sums of a log that every estimator needs; clicks by the propensities of their own showings
 - `exact`: sums of numbers without rounding, in any order
 - `sums`: the sums behind `Feedback`, and merging
 - `counting`: impressions become `Feedback`, some of them held out

@@ -85,6 +85,9 @@ class Tally:
             shown["shown"], clicked["clicks"] = each, each[at]
         if lists.propensity is not None:
             shown["logged"] = (1.0 if each is None else each) / lists.propensity
+            p, together = lists.propensity[at], beside + 1.0
+            clicked["weighed"] = shown["logged"][at]
+            clicked["weighed_together"], clicked["weighed_squares"] = together / p, together / np.square(p)
         if self.waiting and self.waiting[0][0].keys() != shown.keys():
             self.flush()
         self.waiting.append((shown, clicked))

@@ -1,7 +1,7 @@
 """What clicks of the past say about a policy that was not live.
 
 - `estimators`: the estimators: arrays in, an `Estimate` out; parts of a log by query, for cross-fitting
-- `propensities`: propensities of every kind and their clipping: the only place that chooses either (logged ones are pooled in
+- `propensities`: propensities of every kind and their clipping: the only place that chooses either (logged ones are summed in
   `logs.feedback`)
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities
 - `calibration`: a fitted logging policy against its log: propensities corrected by groups of pairs, and by clicked ones

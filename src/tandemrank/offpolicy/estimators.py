@@ -238,7 +238,4 @@ def fold_of_queries(Q: int, seed: int) -> NDArray[np.int64]:
 
 def of_queries(log: Feedback, chosen: NDArray[np.bool_]) -> Feedback:
     """The sums of some queries alone.  Shapes: chosen [Q]."""
-    rows = chosen[log.query]
-    columns = {name: getattr(log, name)[rows] for name in ("query", "item", "rank", "shown", "clicks")}
-    logged, others = (None if x is None else x[rows] for x in (log.logged, log.others))
-    return replace(log, **columns, logged=logged, others=others, impressions=np.where(chosen, log.impressions, 0.0))
+    return replace(log.of_rows(chosen[log.query]), impressions=np.where(chosen, log.impressions, 0.0))

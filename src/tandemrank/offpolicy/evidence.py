@@ -156,7 +156,7 @@ def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
     )
     estimator = estimator_for(asked, found)
     return LogEvidence(
-        log=read.whole,
+        log=read.whole if found.kind == "logged" else read.whole.without_propensities(),
         theta=theta,
         propensities=found,
         estimator=estimator,

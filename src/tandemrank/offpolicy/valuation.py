@@ -37,10 +37,11 @@ from tandemrank.offpolicy.values import (
     Sample,
     Value,
     few_queries,
+    most_clicks,
     production,
     unit_of,
 )
-from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, worst
+from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, pooled_words, worst
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
@@ -91,7 +92,7 @@ def estimate_all(
     evidence = gather(read, theta, question)
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
-    found = [next(valued) if isinstance(side, Shown) else production(read.whole, sample) for side in sides]
+    found = [next(valued) if isinstance(side, Shown) else production(evidence.log, sample) for side in sides]
     return tuple(_saying(one, strangers, read.left_out) for one in found)
 
 
@@ -249,6 +250,7 @@ def _correction(side: Shown, exposure: Exposure, evidence: LogEvidence, asked: Q
 def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction: Correction | None = None) -> Value:
     """One policy by its exposures: the estimate, what it rests on and what is said of it."""
     log, used = evidence.log, evidence.propensities
+    own = log.by_own_propensity()
     if correction is not None:
         used = replace(used, unclipped=correction.rho_0, clip=correction.clip)
     diagnostics = diagnose(log, used.rho_0, used.unclipped < used.clip, exposure, evidence.theta)
@@ -261,15 +263,17 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
     off = (0.0, 0.0)
     if correction is not None:  # of clicks
         used = replace(used, unclipped=correction.excess * used.unclipped)
-    ips = estimators.ips(exposure.rho, used.rho_0, log)
+    ips = estimators.ips(exposure.rho, used.rho_0, own)
     if correction is not None:
         coarse = estimators.ips(exposure.rho, correction.excess * correction.coarser, log)
         off = misfit(ips.value, coarse.value, used.fitted_lists)
-    found = ESTIMATORS[evidence.estimator](exposure, replace(evidence, propensities=used))
+    weights = estimators.safe_ratio(exposure.rho, used.rho_0, log.shown)
+    found = ESTIMATORS[evidence.estimator](exposure, replace(evidence, log=own, propensities=used))
+    if (other := uncertainty.pooled(weights, log, most=most_clicks(log))) is not None:
+        reasons = (*reasons, pooled_words(other))
     cases = identified(ips, exposure, log, value=found.value)
     if verdict != Verdict.TRUST and diagnostics.unsupported > CARE_MISSING:
         reasons = (*reasons, cases.words)
-    weights = estimators.safe_ratio(exposure.rho, used.rho_0, log.shown)
     return Value(
         log=log,
         sample=sample,
@@ -282,9 +286,9 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
         propensity_reason=used.reason,
         diagnostics=diagnostics,
         identified=cases,
-        ceiling_terms=ceiling_terms(exposure.rho, used.unclipped, log, len(evidence.theta)),
-        weights=weights,
-        old_weights=estimators.safe_ratio(exposure.rho, used.unclipped, log.shown),
+        ceiling_terms=ceiling_terms(exposure.rho, used.unclipped, own, len(evidence.theta)),
+        weights=bounds.both_weights(weights),
+        old_weights=bounds.both_weights(estimators.safe_ratio(exposure.rho, used.unclipped, log.shown)),
         exposure_variance=exposure_variance(weights, exposure.error, exposure.rho, log),
         misfit=off,
     )

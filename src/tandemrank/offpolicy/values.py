@@ -54,7 +54,7 @@ class Value:
     the `log`, and `old_weights` without a clip. `exposure_variance`: of the value, by what is not known of the exposures, and
     `misfit`: how far it may be off by what is not known of a fitted logger; an interval over impressions has both.
 
-    Shapes: weights, old_weights [P].
+    Shapes: weights, old_weights [2, P] (`bounds.both_weights`).
     """
 
     log: Feedback
@@ -148,7 +148,7 @@ def production(log: Feedback, sample: Sample) -> Value:
     """What the log shows of the policy that drew it: its clicks."""
     clicks = by_query(log.clicks, log)
     terms = bounds.production_terms(clicks, log.impressions, most_clicks(log))
-    ones = np.ones(len(log.query))
+    ones = bounds.both_weights(np.ones(len(log.query)), fixed=True)
     return Value(
         log=log,
         sample=sample,

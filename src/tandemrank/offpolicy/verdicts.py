@@ -5,7 +5,7 @@ from enum import StrEnum
 from tandemrank.logs.description import CARE_LISTS, REFUSE_LISTS
 from tandemrank.logs.pairs import Contradiction
 from tandemrank.offpolicy.diagnostics import Diagnostics
-from tandemrank.offpolicy.uncertainty import FEW_QUERIES
+from tandemrank.offpolicy.uncertainty import FEW_QUERIES, Pooled
 
 # The verdict. Where exposure is missing beyond three standard errors and these shares, or so little data is left:
 CARE_MISSING, REFUSE_MISSING = 0.05, 0.2
@@ -173,6 +173,14 @@ def misfit_words(found: Diagnostics) -> str:
     is_sum_of_theta = abs(found.balance - examined) <= max(3 * found.balance_error, SUM_OF_THETA * examined)
     asks = ". Did you log P(item at position)? A propensity is its sum over positions, each times theta"
     return f"{said}{asks}" if is_sum_of_theta else said
+
+
+def pooled_words(found: Pooled) -> str:
+    """What propensities that change together with what is liked would do to a value."""
+    return (
+        f"propensities changed together with what is liked: by their mean over time the value would be {found.pooled:.4g}; "
+        "every click counts by the propensity of its own showing"
+    )
 
 
 def _few(found: Diagnostics) -> str:

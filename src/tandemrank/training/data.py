@@ -68,13 +68,14 @@ def prepare(
         wanted="clicked" if config.objective == "ips" else "none",
     )
     impressions = train_log.impressions.astype(np.float64)
+    clicks = train_log.by_own_propensity() if used.kind == "logged" else train_log
     if config.objective == "ips" and not needs_beliefs:
-        return TrainingData(click_weights(used.rho_0, train_log), impressions, used)
+        return TrainingData(click_weights(used.rho_0, clicks), impressions, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of(times or [train_log], config.theta)
     beliefs = fit(counts, features, production=vectors or drew, seed=seed)
     by_clicks = config.objective == "ips"
-    weights = click_weights(used.rho_0, train_log) if by_clicks else belief_weights(train_log, beliefs)
+    weights = click_weights(used.rho_0, clicks) if by_clicks else belief_weights(train_log, beliefs)
     return TrainingData(weights, impressions, used, beliefs)
 
 

@@ -183,20 +183,17 @@ class Valuer:
         )
 
     def _estimates(self, policies: Sequence[TwoStagePolicy | MostLikely]) -> tuple[Value, ...]:
-        """The value of every policy on the part for it, and production's: by fitted propensities that are corrected there, or
-        doubly robust, with the beliefs of what trained as the reward model."""
+        """The value of every policy on the part for it, and production's."""
         self.tell(WORDS)
         used, times = self.data.propensities, self.parts.times
-        is_fitted = used.kind == "fitted"  # a reward model promises too much there, and a fit cannot take it all back
         logger: TwoStagePolicy | FittedLogger | None = used.logger
-        if is_fitted and used.logger is not None:
+        if used.kind == "fitted" and used.logger is not None:
             logger = FittedLogger(used.logger, float(times[times > 0].mean()))
         question = Question(
             examination=self.config.theta,
             propensity=used.kind,
             logging_policy=logger,
             other_log=self.parts.train,
-            reward=None if is_fitted else self.data.beliefs,
             seed=derive(self.seed, "value") % 2**32,
         )
         return estimate_all(
