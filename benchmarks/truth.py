@@ -4,11 +4,11 @@
     python benchmarks/truth.py --worlds adaptive,stop --logs 100
 
 Of every world: how often the 95% interval of a value holds the truth (`coverage`), value over truth less 1 (`bias`, with its
-standard error), the same of the gain over production where there is one, how often a bound is not above the truth, the verdicts,
-how many policies that are worse were called "ship", and the standard error that is stated beside the one that was found.
-`trusted`: of the logs with the verdict "trust it" alone. Every log's result is a line of the file, so an interrupted run goes
-on, and a longer one only adds. The worlds are in `truth_worlds.py`; `search` is a log of the size of a search engine's, for time
-and memory.
+standard error), the same of the gain over production where there is one, how often a bound is not above the truth, the
+verdicts, how many policies that are worse were called "ship", and the standard error that is stated beside the one that was
+found. `trusted`: of the logs with the verdict "trust it" alone. Every log's result is a line of the file, so an interrupted run
+goes on, and a longer one only adds. The worlds are in `truth_worlds.py`; `search` is a log of the size of a search engine's,
+for time and memory.
 """
 
 import argparse

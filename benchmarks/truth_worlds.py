@@ -1,7 +1,7 @@
 """The worlds of `truth.py`: each makes a log with an independent simulator, asks the package, and knows the truth.
 
-A world takes a seed and returns `value`, `low`, `high`, `error`, `bound`, `verdict` and `truth`; of the difference to production
-the same under `gain`; the `call` of a decision; and other numbers under `more`.
+A world takes a seed and returns `value`, `low`, `high`, `error`, `bound`, `verdict` and `truth`; of the difference to
+production the same under `gain`; the `call` of a decision; and other numbers under `more`.
 """
 
 import resource

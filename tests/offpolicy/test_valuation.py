@@ -27,7 +27,7 @@ from tandemrank.offpolicy.evidence import LogEvidence
 from tandemrank.offpolicy.exposure import MostLikely
 from tandemrank.offpolicy.propensities import FittedLogger
 from tandemrank.offpolicy.question import Question
-from tandemrank.offpolicy.verdicts import Verdict, judge
+from tandemrank.offpolicy.verdicts import Verdict, curve_words, judge
 from tandemrank.policies.outside import policy_from_scores
 from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -696,7 +696,9 @@ def test_a_contradicted_curve_is_said_beside_a_refusal_too() -> None:
     found = valuation.estimate(here.new, log, **asked(here)).diagnostics
     assert found is not None
     low = dataclasses.replace(found, balance=0.6, balance_error=0.01, unsupported=0.02)
-    verdict, reasons = judge(low, against_curve=contradiction(log, np.ones(K)))
+    wrong = contradiction(log, np.ones(K))
+    assert wrong is not None
+    verdict, reasons = judge(low, against_model=curve_words(wrong))
     assert verdict == Verdict.REFUSE
     assert "weighted exposure is 0.60 of what it should be, and 2% goes to items" in reasons[0]
     assert "as P(item in the list) is" in reasons[0]

@@ -134,10 +134,14 @@ Curve = Annotated[
 ]
 
 
-def read_curve_option(curve: str | None) -> Any:
+def read_curve_option(curve: str | None, *, cells: bool = True) -> Any:
+    """The curve by its name, or in a file; there, unless `cells` are not wanted, by more than the rank if it is."""
+    from tandemrank.clicks.cells import read_examination
     from tandemrank.clicks.models import read_curve
 
-    return curve if curve in (None, "reciprocal", "dcg") else read_curve(curve)
+    if curve in (None, "reciprocal", "dcg"):
+        return curve
+    return read_examination(curve) if cells else read_curve(curve)
 
 
 Engine = Annotated[

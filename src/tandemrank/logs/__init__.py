@@ -13,6 +13,7 @@
 - `writing`: a log as Parquet, its files marked as ours
 - `importers`: logs of other systems become logs of ours
 - `pairs`: pairs of query and item: what a log can compare ranks by, and what must not be shown again
+- `dependence`: whether the clicks of one list depend on each other, as those of readers who stop
 - `description`: what a log is, whether its lists vary, and which questions it can answer
 - `validation`: is my log fit, and a clean copy of it
 """

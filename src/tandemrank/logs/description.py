@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tandemrank.logs.dependence import Dependence
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.pairs import compared, contradiction, unconnected
 
@@ -34,9 +35,14 @@ def fixed_queries(feedback: Feedback) -> float | None:
     A list was always the same where it showed each item at each rank as often as there are impressions.
     """
     repeated = feedback.impressions / feedback.heaviest >= 2
-    varied = feedback.shown < feedback.impressions[feedback.query]
-    always = np.bincount(feedback.query[varied], minlength=feedback.Q) == 0
-    return float(always[repeated].mean()) if repeated.any() else None
+    if not repeated.any():
+        return None
+    changes = [np.diff(x, prepend=-1) != 0 for x in (feedback.query, feedback.item, feedback.rank)]
+    new = np.logical_or.reduce(changes)  # a rank may have several states
+    query, shown = feedback.query[new], np.add.reduceat(feedback.shown, np.flatnonzero(new))
+    varied = shown < feedback.impressions[query]
+    always = np.bincount(query[varied], minlength=feedback.Q) == 0
+    return float(always[repeated].mean())
 
 
 def items_in_common(feedback: Feedback) -> float | None:
@@ -168,8 +174,8 @@ def describe_log(feedback: Feedback, ranges: Ranges, policies: tuple[PolicyCount
     )
 
 
-def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
-    """Which questions the log can answer."""
+def answers(feedback: Feedback, log: Description, clicks: Dependence | None = None) -> tuple[Answer, ...]:
+    """Which questions the log can answer; `clicks`: whether those of a list depend on each other."""
     varied, has = log.deterministic is False, log.propensity_range is not None
     stuck = shows_nothing_else(feedback)  # why nothing is known of other items, if so
     seldom = bool(log.deterministic) and stuck is None
@@ -182,6 +188,7 @@ def answers(feedback: Feedback, log: Description) -> tuple[Answer, ...]:
     return (
         _training(log, bool(stuck if has else log.deterministic)),
         _curve(feedback, log),
+        *([] if clicks is None else [Answer("clicks by rank alone", not clicks.stops, clicks.words)]),
         Answer(
             f"{value} logged propensities",
             has and stuck is None,

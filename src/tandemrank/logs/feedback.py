@@ -25,6 +25,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import LogError
 from tandemrank.logs import exact
 from tandemrank.logs.exact import INVERSE_LIMBS, SQUARE_LIMBS, WEIGHT_LIMBS, CountsOrLimbs, Limbs
+from tandemrank.logs.impressions import By
 
 MOST_COUNTED = 2**50  # far from the end of whole numbers in float64
 
@@ -45,6 +46,8 @@ LIMBS = {
 @dataclass(frozen=True)
 class Feedback:
     """What a log says, one row for each distinct (query, item, rank), sorted: enough for every estimator.
+
+    Where examination depends on more than the rank, as `by` says, a row has a `state`, too.
 
     `shown` and `clicks` are (weighted) numbers of impressions, `logged` the sum of weight / propensity of those that showed
     it, or None where the log has no propensities, `impressions` the (weighted) number of impressions of each query. `exact`
@@ -73,6 +76,8 @@ class Feedback:
     weighed_squares: NDArray[np.float64] | None = None
     anew: bool = False
     heaviest: float = 1.0
+    state: NDArray[np.int16] | None = None
+    by: By | None = None
 
     @property
     def N(self) -> float:
@@ -103,7 +108,8 @@ class Feedback:
     def of_rows(self, rows: NDArray[np.bool_]) -> "Feedback":
         """Some rows.  Shapes: rows [P]."""
         columns = [name for name in LIMBS if name != "impressions" and getattr(self, name) is not None]
-        return replace(self, **{name: getattr(self, name)[rows] for name in ("query", "item", "rank", *columns)})
+        columns += ["query", "item", "rank", *(["state"] if self.state is not None else [])]
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
     def without_propensities(self) -> "Feedback":
         """The same where others than the logged propensities are used."""
@@ -114,6 +120,10 @@ class Feedback:
         if self.weighed is None or self.propensity is None:
             return self
         return replace(self, clicks=self.weighed * self.propensity)
+
+    def less(self, offset: NDArray[np.float64] | None) -> "Feedback":
+        """Without the clicks that ranks get whatever stands there (`clicks.trust`).  Shapes: offset [K]."""
+        return self if offset is None else replace(self, clicks=self.clicks - offset[self.rank] * self.shown)
 
     def sums(self, name: str) -> CountsOrLimbs:
         """A column to add without rounding: the limbs kept, where they are the column's; else whole numbers, or limbs of it."""
@@ -137,15 +147,44 @@ def fingerprint(parts: Sequence[Feedback]) -> str:
     return hashlib.sha256(np.round(totals, 3).tobytes()).hexdigest()[:32]
 
 
-def exposure(feedback: Feedback, theta: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The examination that each row collected: theta_k * shown. Shapes: theta [K] -> [P]."""
+def examination(feedback: Feedback, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The chance that a showing of each row is examined, by its rank, or by its rank and state.
+
+    Shapes: theta [K] or [K, states] -> [P].
+    """
+    theta = np.asarray(theta)
     if len(feedback.rank) and feedback.rank.max() >= len(theta):
         raise LogError(
             f"the log shows items at rank {feedback.rank.max() + 1}, but the examination curve ends at rank "
             f"{len(theta)}. Give a longer curve, with zeros where nobody looks."
         )
-    theta_k: NDArray[np.float64] = np.asarray(theta)[feedback.rank]
-    return theta_k * feedback.shown
+    if theta.ndim == 1:
+        found: NDArray[np.float64] = theta[feedback.rank]
+        return found
+    if feedback.state is None:
+        raise LogError(
+            "this examination is by more than the rank, and the sums of the log are not: give the log itself."
+        )
+    of_state: NDArray[np.float64] = theta[feedback.rank, feedback.state]
+    return of_state
+
+
+def by_rank(feedback: Feedback, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean examination of every rank in a log; where nothing was shown, that of the rank before.
+
+    Shapes: theta [K] or [K, states] -> [K].
+    """
+    if theta.ndim == 1:
+        return theta
+    shown, seen = (np.bincount(feedback.rank, x, len(theta)) for x in (feedback.shown, exposure(feedback, theta)))
+    last = np.maximum.accumulate(np.where(shown > 0, np.arange(len(theta)), 0))
+    found: NDArray[np.float64] = (seen / np.maximum(shown, np.finfo(float).tiny))[last]
+    return found
+
+
+def exposure(feedback: Feedback, theta: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The examination that each row collected: theta_k * shown. Shapes: theta [K] or [K, states] -> [P]."""
+    return examination(feedback, theta) * feedback.shown
 
 
 def click_moments(log: Feedback, most: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

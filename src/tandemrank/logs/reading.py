@@ -9,20 +9,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank._base import cluster
 from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.frames import is_pandas
-from tandemrank._base.ids import IdRegistry, Vocabulary, same_ids
+from tandemrank._base.ids import IdRegistry, Vocabulary, positions_of, same_ids
 from tandemrank._base.processes import ahead
 from tandemrank.errors import ConfigError, JobError, LogError
-from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine
+from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine, impressions_of
 from tandemrank.logs.counting import Split, tally
 from tandemrank.logs.feedback import Feedback
-from tandemrank.logs.impressions import FlatImpressions, Impressions, joined
+from tandemrank.logs.impressions import CLICKS, By, FlatImpressions, Impressions, after_clicks, joined
 from tandemrank.logs.sources import (
+    Batch,
     Source,
     as_polars,
     batches,
@@ -42,14 +44,16 @@ def read(
     K: int | None = None,
     batch: int = 200_000,
     engine: Engine = "local",
+    by: By | None = None,
 ) -> Feedback:
     """Reads a log, wide or long: files, folders, patterns, URLs of these, a frame. Refuses the first problem by its place.
 
     With a `vocabulary` every id must be in it; without, the log's own ids become one, sorted. K is the number of ranks
     of the examination curve. The engine ray reads each file by a task of a Ray cluster (RAY_ADDRESS, else one started
-    here) whose nodes all see the files or reach the URLs: the same checks, the same bits.
+    here) whose nodes all see the files or reach the URLs: the same checks, the same bits. `by`: what else than the rank
+    tells rows apart.
     """
-    return read_parts(source, vocabulary=vocabulary, K=K, batch=batch, engine=engine).train[0]
+    return read_parts(source, vocabulary=vocabulary, K=K, batch=batch, engine=engine, by=by).train[0]
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ def read_parts(
     K: int | None = None,
     batch: int = 200_000,
     engine: Engine = "local",
+    by: By | None = None,
 ) -> LogParts:
     """As `read`, with shares of the impressions held out, and the first `lists` impressions one by one, of all parts.
 
@@ -93,7 +98,7 @@ def read_parts(
     """
     if times < 0:
         raise ConfigError(f"times: expected the number of parts that train, 0 or more; got {times}.")
-    how = _How(vocabulary, K, batch, Split(tuple(shares), seed), times, lists)
+    how = _How(vocabulary, K, batch, Split(tuple(shares), seed), times, lists, by)
     if check_engine(engine) == "ray":
         return _on_ray(source, how)
     if is_pandas(source):
@@ -103,7 +108,7 @@ def read_parts(
 
 @dataclass(frozen=True)
 class _How:
-    """How a log is read: the known ids, the ranks, rows at once, its parts, those by time, lists that are kept."""
+    """How a log is read: the known ids, the ranks, rows at once, its parts, those by time, lists that are kept, states."""
 
     vocabulary: Vocabulary | None
     K: int | None
@@ -111,6 +116,7 @@ class _How:
     split: Split
     times: int
     lists: int
+    by: By | None
 
     def split_parts(self, parts: tuple[Feedback, ...], first: Impressions) -> LogParts:
         """What was read of each part."""
@@ -136,7 +142,8 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
 
     def good() -> Generator[FlatImpressions]:
         done, name, propensities = 0, "nothing", None
-        for piece in batches(source, how.batch, impressions=known):
+        every_column = how.by is not None and how.by.column != CLICKS
+        for piece in batches(source, how.batch, every_column=every_column, impressions=known):
             if piece.frame is None or piece.found:
                 raise LogError(describe(piece, piece.found[0]))
             name = piece.name
@@ -148,6 +155,7 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
             propensities = shown.propensity is not None if propensities is None else propensities
             if propensities != (shown.propensity is not None):
                 raise LogError(f"{name}, {MIXED}")
+            shown = _with_states(shown, piece, how.by)
             if done < missing:
                 lists.append(shown.table(missing - done))
             done += len(shown.query)
@@ -158,6 +166,40 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
     found = tally(ahead(good()), names.vocabulary, how.split, before)
     read = how.split_parts(found, joined(lists))
     return read if how.vocabulary is not None else _in_order(read)
+
+
+def _with_states(shown: FlatImpressions, piece: Batch, by: By | None) -> FlatImpressions:
+    """The impressions of a batch with what examination depends on beside the rank."""
+    if by is None:
+        return shown
+    if by.column == CLICKS:
+        return after_clicks(shown)
+    values = column_values(piece, by.column)
+    state = positions_of(pl.Series(by.values, dtype=pl.String), values, by.column, missing="mark")
+    if (state < 0).any():
+        raise LogError(
+            f"{piece.name}, column {by.column}: expected one of {', '.join(by.values)}; got {values[int(np.argmin(state))]!r}."
+        )
+    return replace(shown, state=np.repeat(state, shown.length).astype(np.int16), by=by)
+
+
+def column_values(piece: Batch, column: str) -> pl.Series:
+    """A column of a log as text, one value for each impression of a batch."""
+    frame = piece.frame
+    if frame is None or column not in frame.columns:
+        others = ", ".join([] if frame is None else frame.columns)
+        raise LogError(f"{piece.name}: expected a column {column!r}; it has {others}.")
+    first = np.flatnonzero(np.diff(impressions_of(frame), prepend=-1))
+    return frame[column].gather(first).cast(pl.String).fill_null("")
+
+
+def values_of(source: Source, column: str) -> tuple[str, ...]:
+    """The values of a column of a log, sorted."""
+    found: set[str] = set()
+    for piece in batches(source, every_column=True):
+        if piece.frame is None or len(piece.frame):
+            found.update(column_values(piece, column).unique().to_list())
+    return tuple(sorted(found))
 
 
 def _in_order(found: LogParts) -> LogParts:

@@ -5,6 +5,7 @@
   `logs.feedback`)
 - `logger`: the logging policy fitted to its lists, for logs that have no propensities
 - `calibration`: a fitted logging policy against its log: propensities corrected by groups of pairs, and by clicked ones
+- `examined`: how the ranks of a policy are examined, where that depends on more than the rank
 - `exposure`: how a policy spreads the attention of a log's queries over the items
 - `uncertainty`: the noise over impressions, of races and of fits; other examination curves
 - `bounds`: lower bounds of a value or of a difference, for any number of queries: over queries, or over the log's impressions

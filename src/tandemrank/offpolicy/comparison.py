@@ -111,7 +111,7 @@ def rests_on(
     The new side is divided by `excess`. `most` clicks that an impression can get, if it is known: of production a click is
     worth one, of another policy its weight. `queries`: those that count, by default all.  Shapes: queries [Q].
     """
-    theirs = old.ceiling_terms
+    theirs, excess = old.ceiling_terms, excess * new.excess
     if theirs is None:
         return None
     if new.sample.independent == "impressions":

@@ -79,7 +79,7 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
     generator = min(unsupported, shuffled)
     queries = int((n > 0).sum())
     # Of a log with weights there are fewer impressions than they add up to.
-    over_shown = float(np.sqrt(log.heaviest * (w * we * theta[log.rank]).sum())) / all_exposure
+    over_shown = float(np.sqrt(log.heaviest * (w * we * feedback.examination(log, theta)).sum())) / all_exposure
     effective = all_weight**2 / float((w * we).sum()) if all_weight > 0 else 0.0
     return Diagnostics(
         queries=queries,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tandemrank._base import random
 from tandemrank._base.sparse import sums_by
 from tandemrank.errors import InputError, LogError
-from tandemrank.logs.feedback import Feedback, exposure
+from tandemrank.logs.feedback import Feedback, examination, exposure
 
 Floats = NDArray[np.float64]
 Estimator = Literal["auto", "doubly_robust", "ips", "beta_ips"]
@@ -161,7 +161,7 @@ def _moments(w: Floats, log: Feedback, theta: Floats, total: Floats | None) -> M
     seen = exposure(log, theta)
     ranks = log.query.astype(np.int64) * K + log.rank
     X, Y = (sums_by(ranks, w * x, log.Q * K).reshape(log.Q, K) for x in (log.clicks, seen))
-    squares = w * w * theta[log.rank]
+    squares = w * w * examination(log, theta)
     times = n / log.heaviest
     factor = np.where(times >= 2, times / np.maximum(times - 1, 1), 0.0)  # as in a sample variance
     several = np.maximum(n, log.heaviest)

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, positions_of
+from tandemrank.beliefs.model import RewardModel
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.description import fixed_queries, hardly_varies, shows_nothing_else
-from tandemrank.logs.feedback import Feedback, exposure
+from tandemrank.logs.feedback import Feedback, by_rank, examination, exposure
+from tandemrank.offpolicy.examined import Curves, curves_of
 from tandemrank.offpolicy.logger import Lists, fit
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -51,8 +53,8 @@ class FittedLogger:
 class Resolved:
     """The propensities of a log and the minimum to which they are raised.
 
-    `kind` is the source, `reason` says why it was taken, `logger` is the policy they come from (exact, fitted), `fitted_lists`
-    how many lists per query it was fitted to, None where it is known.
+    `kind` is the source, `reason` says why it was taken, `logger` is the policy they come from (exact, fitted), with the
+    `curves` by which its ranks are examined, `fitted_lists` how many lists per query it was fitted to, None where it is known.
     `only_shown`: nothing is known of what a query was never shown, since lists hardly vary and these are frequencies, or since
     the lists never left their items, whatever the propensities.
     Shapes: unclipped [P], of every row; empty where none were wanted.
@@ -63,6 +65,7 @@ class Resolved:
     kind: Kind
     reason: str
     logger: TwoStagePolicy | None = None
+    curves: Curves | None = None
     only_shown: bool = False
     fitted_lists: float | None = None
 
@@ -84,13 +87,14 @@ def resolve(
     seed: int = 0,
     wanted: Wanted = "all",
     beside: Feedback | None = None,
+    relevance: RewardModel | None = None,
 ) -> Resolved:
     """Propensities of every row, by the kind that is asked for; `auto` takes the best there is a source for.
 
     `lists` reads the shown lists of the log; it is called only if a logging policy has to be fitted to them, and none was
     before. `wanted`: of all rows, of those with clicks, or none: the source alone, where beliefs are learned from. `beside`:
-    other impressions of the same vocabulary, among which frequencies are counted where lists hardly vary.
-    Shapes: theta [K].
+    other impressions of the same vocabulary, among which frequencies are counted where lists hardly vary. `relevance`: a model
+    of it, where examination depends on the clicks above.  Shapes: theta [K] or [K, states].
     """
     check_curve(log, theta)
     chosen, reason = choose_propensity(kind, log, logging_policy)
@@ -100,6 +104,9 @@ def resolve(
         found = logging_policy if isinstance(logging_policy, FittedLogger) else _fitted_now(log, lists, kind, seed)
         logger, fitted_lists = found.policy, found.lists
     only_shown = knows_only_shown(chosen, log)
+    curves = None
+    if logger is not None and wanted != "none":
+        curves = curves_of(logger, log, theta, relevance, seed=seed)
     rho_0, minimum = np.zeros(0), 0.0
     if wanted != "none":
         rho_0 = row_propensities(
@@ -110,6 +117,7 @@ def resolve(
             samples=samples,
             seed=seed,
             only_clicked=wanted == "clicked",
+            curves=curves,
             beside=beside if only_shown and chosen == "frequency" else None,
         )
         minimum = clip_minimum(clip, rho_0[log.clicks > 0], log.N)
@@ -120,6 +128,7 @@ def resolve(
         kind=chosen,
         reason=reason,
         logger=logger,
+        curves=curves,
         only_shown=only_shown,
         fitted_lists=fitted_lists,
     )
@@ -143,7 +152,7 @@ def fitted_policy(lists: Lists, vocabulary: Vocabulary, *, seed: int = 0) -> Two
 
 def check_curve(log: Feedback, theta: Floats) -> None:
     """Refuses a curve by which nobody looks at a rank that was clicked.  Shapes: theta [K]."""
-    blind = (theta[np.minimum(log.rank, len(theta) - 1)] == 0) & (log.clicks > 0)
+    blind = (examination(log, theta) == 0) & (log.clicks > 0)
     if blind.any():
         rank = int(log.rank[blind].min()) + 1
         raise ConfigError(
@@ -202,6 +211,7 @@ def row_propensities(
     samples: int | None = None,
     seed: int = 0,
     only_clicked: bool = False,
+    curves: Curves | None = None,
     beside: Feedback | None = None,
 ) -> Floats:
     """rho_0 of every row of a log (paper: propensity_def), unclipped.
@@ -209,8 +219,9 @@ def row_propensities(
     As logged; the frequency in the log, or `beside` it; or by the race over `logger`, the policy that drew the log (exact) or
     the one that `logger.fit` found (fitted), which may know other ids too. Of an item that the logger does not know it is 0.
     `samples` of the race, by default as many as the number of queries asks for. `only_clicked`: rows without a click are of
-    no interest, and where items are many, so that a query costs a pass over all of them, they stay 0.
-    Shapes: theta [K] -> [P].
+    no interest, and where items are many, so that a query costs a pass over all of them, they stay 0. `curves`: by which the
+    logger's ranks are examined, by default the mean curve of the log.
+    Shapes: theta [K] or [K, states] -> [P].
     """
     if kind == "frequency":
         return frequency_propensity(rows, theta, beside)
@@ -233,7 +244,11 @@ def row_propensities(
     if only_clicked and logger.exposes_sparsely:
         known &= rows.clicks > 0
     samples = samples or races_for(len(logged))
-    rho_0[known], _ = logger.exposure(q[rows.query[known]], item[known], theta[: logger.K], samples=samples, seed=seed)
+    curves, query = curves or Curves.same(by_rank(rows, theta), rows.Q), rows.query[known]
+    each = [
+        logger.exposure(q[query], item[known], one[: logger.K], samples=samples, seed=seed)[0] for one in curves.few
+    ]
+    rho_0[known] = np.maximum(curves.mixed(query, each), 0.0)
     return rho_0
 
 

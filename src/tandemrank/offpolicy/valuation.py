@@ -27,6 +27,7 @@ from tandemrank.offpolicy.comparison import Comparison, ceiling_terms, compare_v
 from tandemrank.offpolicy.diagnostics import diagnose, identified
 from tandemrank.offpolicy.estimators import Exposure
 from tandemrank.offpolicy.evidence import ESTIMATORS, LogEvidence, curve_of, gather, read_log
+from tandemrank.offpolicy.examined import Curves, curves_of
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
 from tandemrank.offpolicy.propensities import FittedLogger
 from tandemrank.offpolicy.question import Question
@@ -88,7 +89,7 @@ def estimate_all(
     if not shown:
         sample = sample_of(read.whole, question, None)
         return tuple(production(read.whole, sample) for _ in sides)
-    theta = curve_of(read.whole, [_policy(side) for side in shown], question)
+    theta = curve_of(read, [_policy(side) for side in shown], question)
     evidence = gather(read, theta, question)
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
@@ -108,7 +109,7 @@ def sensitivity_of(
     The log is read and its logging policy is fitted once. Logged propensities stay as they are: they are the logger's.
     """
     question = replace(question, examination=curve.theta)
-    read = read_log(log, question)
+    read = replace(read_log(log, question), cells=None)  # by the rank alone
     [side], strangers = _answering([policy], read.whole)
     policy = _policy(side)
     read = read.of_known_queries(_policies([policy], question))
@@ -189,27 +190,53 @@ def _valued(
     sides: Sequence[Shown], evidence: LogEvidence, asked: Question, sample: Sample, progress: Tell | None = None
 ) -> list[Value]:
     """Every policy with its estimate, its diagnostics and its verdict. All see the same races."""
-    seed = derive(asked.seed, "exposure")
     seen = fingerprint([evidence.log])
     found, drawn = [], dict[int, Exposure]()
     for number, side in enumerate(sides):
-        exposure = exposure_on(
-            side,
-            evidence.log,
-            evidence.theta,
-            evidence.reward,
-            samples=asked.samples,
-            seed=seed,
-            drawn=drawn.get(id(_policy(side))) if isinstance(side, MostLikely) else None,
-            progress=progress and _onwards(progress, number, len(sides)),
-        )
+        of_same = drawn.get(id(_policy(side))) if isinstance(side, MostLikely) else None
+        tell = progress and _onwards(progress, number, len(sides))
+        exposure, value = _one(side, evidence, asked, sample, drawn=of_same, progress=tell)
+        if evidence.relevance is not None:  # what stands above, as far as the policy's own clicks know better
+            better = value.value / _expected_clicks(exposure, evidence)
+            exposure, value = _one(side, evidence, asked, sample, better=better, drawn=of_same)
         if not isinstance(side, MostLikely):
             drawn[id(side)] = exposure
-        value = judged(exposure, evidence, sample, _correction(side, exposure, evidence, asked))
         if _policy(side).trained_on == seen:
             value = replace(value, verdict=worst(value.verdict, Verdict.CARE), reasons=(SEEN, *value.reasons))
         found.append(value)
     return found
+
+
+def _one(
+    side: Shown,
+    evidence: LogEvidence,
+    asked: Question,
+    sample: Sample,
+    *,
+    better: float = 1.0,
+    drawn: Exposure | None = None,
+    progress: Tell | None = None,
+) -> tuple[Exposure, Value]:
+    """A policy's exposures and its value. `better`: how many times as relevant as it is believed is what it shows."""
+    fixed, read = isinstance(side, MostLikely), derive(asked.seed, "read") % 2**32
+    model, theta, log = evidence.relevance, evidence.theta, evidence.log
+    curves = curves_of(_policy(side), log, theta, model, better=better, fixed=fixed, seed=read)
+    exposure = exposure_on(
+        side,
+        log,
+        curves,
+        evidence.reward or model,
+        samples=asked.samples,
+        seed=derive(asked.seed, "exposure"),
+        drawn=drawn,
+        progress=progress,
+    )
+    return exposure, judged(exposure, evidence, sample, _correction(side, exposure, curves, evidence, asked))
+
+
+def _expected_clicks(exposure: Exposure, evidence: LogEvidence) -> float:
+    """Clicks per impression by the model of relevance."""
+    return max(float(exposure.direct @ evidence.log.impressions) / evidence.log.N, np.finfo(float).tiny)
 
 
 def _onwards(progress: Tell, number: int, sides: int) -> Tell:
@@ -228,14 +255,16 @@ class Correction:
     excess: float
 
 
-def _correction(side: Shown, exposure: Exposure, evidence: LogEvidence, asked: Question) -> Correction | None:
+def _correction(
+    side: Shown, exposure: Exposure, curves: Curves, evidence: LogEvidence, asked: Question
+) -> Correction | None:
     """Of fitted propensities, for this policy; None where they are not fitted."""
     if evidence.expected is None:
         return None
     log, theta, used = evidence.log, evidence.theta, evidence.propensities
     races = races_for(side, asked.samples, int((log.impressions > 0).sum()))
     seed = derive(asked.seed, "exposure of drawn")
-    rho = exposure_on(side, evidence.expected.pairs, theta, samples=races, seed=seed).rho
+    rho = exposure_on(side, evidence.expected.pairs, curves, samples=races, seed=seed).rho
     fine, coarse = (
         calibrated(used.unclipped, exposure.rho, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2)
     )
@@ -245,6 +274,17 @@ def _correction(side: Shown, exposure: Exposure, evidence: LogEvidence, asked: Q
     if used.kind == "fitted":  # what was clicked against all odds says that a fit is wrong there
         clip = max(clip, propensities.clip_minimum("quantile", fine[log.clicks > 0], log.N))
     return Correction(fine, np.maximum(coarse, clip), clip, more)
+
+
+def _beside(exposure: Exposure, evidence: LogEvidence) -> Floats:
+    """What ranks get whatever stands there, in the places that a policy fills, of the impressions of each query.
+
+    Shapes: -> [Q]."""
+    if evidence.offset is None:
+        return np.zeros(evidence.log.Q)
+    filled = exposure.total / float(evidence.theta.sum())
+    found: Floats = evidence.log.impressions * filled * float(evidence.offset.sum())
+    return found
 
 
 def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction: Correction | None = None) -> Value:
@@ -257,9 +297,11 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
     verdict, reasons = judge(
         diagnostics,
         fitted_lists=used.fitted_lists,
-        against_curve=evidence.against_curve,
+        against_model=evidence.against_model,
         over_impressions=few_queries(log),
     )
+    if evidence.of_cells is not None:
+        reasons = (*reasons, evidence.of_cells)
     off = (0.0, 0.0)
     if correction is not None:  # of clicks
         used = replace(used, unclipped=correction.excess * used.unclipped)
@@ -268,7 +310,11 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
         coarse = estimators.ips(exposure.rho, correction.excess * correction.coarser, log)
         off = misfit(ips.value, coarse.value, used.fitted_lists)
     weights = estimators.safe_ratio(exposure.rho, used.rho_0, log.shown)
-    found = ESTIMATORS[evidence.estimator](exposure, replace(evidence, log=own, propensities=used))
+    found = ESTIMATORS[evidence.estimator](
+        exposure, replace(evidence, log=own.less(evidence.offset), propensities=used)
+    )
+    beside = _beside(exposure, evidence)
+    found = replace(found, numerator=found.numerator + beside)
     if (other := uncertainty.pooled(weights, log, most=most_clicks(log))) is not None:
         reasons = (*reasons, pooled_words(other))
     cases = identified(ips, exposure, log, value=found.value)
@@ -291,4 +337,6 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
         old_weights=bounds.both_weights(estimators.safe_ratio(exposure.rho, used.unclipped, log.shown)),
         exposure_variance=exposure_variance(weights, exposure.error, exposure.rho, log),
         misfit=off,
+        behaviour=evidence.behaviour,
+        excess=max(ips.value / found.value, 1.0) if beside.any() and found.value > 0 else 1.0,
     )

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank.clicks.examination import Behaviour
 from tandemrank.logs.description import drawn_anew
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy import bounds
@@ -53,6 +54,8 @@ class Value:
     ceiling, which is what a difference to this side rests on; None where there are none. `weights`: rho / rho_0 of the rows of
     the `log`, and `old_weights` without a clip. `exposure_variance`: of the value, by what is not known of the exposures, and
     `misfit`: how far it may be off by what is not known of a fitted logger; an interval over impressions has both.
+    `excess`: how many times the value weighted clicks alone are, which a bound rests on; it is divided by it.
+    `behaviour`: how the lists of the log are read, where they were looked at.
 
     Shapes: weights, old_weights [2, P] (`bounds.both_weights`).
     """
@@ -73,6 +76,8 @@ class Value:
     old_weights: Floats = field(default_factory=lambda: np.zeros(0))
     exposure_variance: float = 0.0
     misfit: tuple[float, float] = (0.0, 0.0)
+    excess: float = 1.0
+    behaviour: Behaviour | None = None
 
     @property
     def value(self) -> float:
@@ -109,7 +114,7 @@ class Value:
         rests_on: bounds.Terms | bounds.ImpressionSums = self.terms
         if self.sample.independent == "impressions":
             rests_on = bounds.value_sums(self.weights, self.log, most=most_clicks(self.log))
-        return max(0.0, rests_on.lower_bound(self.sample.level))
+        return max(0.0, rests_on.lower_bound(self.sample.level) / self.excess)
 
     def summary(self) -> dict[str, object]:
         """All but the arrays, as plain names and values."""
@@ -131,7 +136,7 @@ class Value:
             found |= {"worst_case": self.identified.worst, "best_case": self.identified.best}
         if self.diagnostics is not None:
             found |= self.diagnostics.summary()
-        return found
+        return found | ({} if self.behaviour is None else self.behaviour.summary())
 
 
 def unit_of(log: Feedback, propensity: str | None) -> Independent:

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from tandemrank.clicks.examination import Behaviour
+from tandemrank.logs.dependence import Dependence
 from tandemrank.logs.description import CARE_LISTS, REFUSE_LISTS
 from tandemrank.logs.pairs import Contradiction
 from tandemrank.offpolicy.diagnostics import Diagnostics
@@ -56,20 +58,20 @@ def judge(
     found: Diagnostics,
     *,
     fitted_lists: float | None = None,
-    against_curve: Contradiction | None = None,
+    against_model: str | None = None,
     over_impressions: bool = False,
 ) -> tuple[Verdict, tuple[str, ...]]:
     """The verdict and its reasons: the worst that is found decides.
 
-    `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known. `against_curve`: what the log
-    says against the examination curve. `over_impressions`: so is the interval, since queries are few.
+    `fitted_lists`: lists per query that the logging policy was fitted to, None where it is known. `against_model`: what the log
+    says against the click model. `over_impressions`: so is the interval, since queries are few.
     """
     refusals = [*_refusals(found), *_fitted(fitted_lists, REFUSE_LISTS)]
     cautions = [
         *_cautions(found, over_impressions=over_impressions),
         *_fitted(fitted_lists, CARE_LISTS),
     ]
-    curve = () if against_curve is None else (curve_words(against_curve),)
+    curve = () if against_model is None else (against_model,)
     if reasons := tuple(reason for holds, reason in refusals if holds):
         return Verdict.REFUSE, (*reasons, *curve)
     if reasons := (*(reason for holds, reason in cautions if holds), *curve):
@@ -86,6 +88,19 @@ def curve_words(found: Contradiction) -> str:
         f"{CONTRADICTS}: {found.words}. Estimate it from the log: `tandemrank examine --logs LOG "
         "--json > curve.json`, then --curve curve.json"
     )
+
+
+def stopping_words(found: Dependence) -> str:
+    """What to do about readers who stop after a click, where the log does not say how they read on."""
+    return f"{CONTRADICTS}: {found.words}, and the log cannot tell how they read on, so the value may be far too high"
+
+
+def cells_words(found: Behaviour) -> str:
+    """What a log says for examination by more than the rank."""
+    if found.cells is not None and found.cells.offset and found.trust is not None:
+        return f"{found.trust.words}: estimated from the log, and taken out"
+    said = "" if found.dependence is None else f"{found.dependence.words}: "
+    return f"{said}examination by rank and last click was estimated from the log, and is used"
 
 
 def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:

@@ -221,11 +221,27 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
         Section(title="Whether production is kept", sentences=gate_sentences(learned)),
         Section(title="What the numbers rest on", terms=_verdicts(learned), sheet=_diagnostics(learned)),
         _curves(learned),
+        _reading(learned),
         Section(title="The log", terms=_log(learned)),
         Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), switch_help(type(learned.config)))),
         page.reproduce(command),
     ]
     return Report(title, [what_was_run(learned)], sections, page.colours_of(methods))
+
+
+def _reading(learned: Learned) -> Section:
+    """Whether clicks are those of a position-based model: in words, and by pairs of ranks."""
+    found = learned.behaviour
+    if found is None:
+        return Section(title="How lists are read")
+    clicks = found.dependence
+    return Section(
+        title="How lists are read",
+        sentences=[f"{words[0].upper()}{words[1:]}." for words in found.sentences],
+        draw=None if clicks is None else lambda: figures.rank_pairs(clicks.by_ranks),
+        caption="Clicks at two ranks of one list, in standard errors from what they would be if they had nothing to do with "
+        "each other: white is 0. Readers who stop make it negative.",
+    )
 
 
 def _curves(learned: Learned) -> Section:

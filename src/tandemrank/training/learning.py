@@ -22,14 +22,20 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.scorer import generator_of, ranker_of
+from tandemrank.clicks.cells import CellCurve
+from tandemrank.clicks.examination import Behaviour, behaviour
 from tandemrank.errors import ConfigError
+from tandemrank.logs.dependence import TESTED
 from tandemrank.logs.feedback import fingerprint
 from tandemrank.logs.pairs import pairs_of
+from tandemrank.logs.reading import LogParts
 from tandemrank.logs.sources import Source
+from tandemrank.logs.sums import merge
 from tandemrank.offpolicy.comparison import by_frequency
 from tandemrank.offpolicy.estimators import check_exposures
 from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, row_propensities
+from tandemrank.offpolicy.verdicts import cells_words, stopping_words
 from tandemrank.policies.memory import excluding
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
@@ -66,7 +72,8 @@ class Listener:
 
 @dataclass(frozen=True)
 class LearningPlan:
-    """What `learn` is asked for. `chooses`: of the methods the one is kept of which the beliefs expect most."""
+    """What `learn` is asked for. `chooses`: of the methods the one is kept of which the beliefs expect most. `behaviour`: how
+    the lists of the log are read, as it says itself."""
 
     log: Source
     config: LearningConfig
@@ -81,6 +88,7 @@ class LearningPlan:
     resume: bool
     engine: Engine
     listener: Listener
+    behaviour: Behaviour | None = None
 
     @property
     def trains(self) -> bool:
@@ -147,6 +155,7 @@ def learn(
         _asked(method, methods),
     )
     parts = read(plan)
+    plan, parts = _as_read(plan, parts)
     plan = _resolved(plan, parts)
     data = believe(plan, parts)
     data, built = build(plan, parts, data)
@@ -253,10 +262,26 @@ def read(plan: LearningPlan) -> Parts:
         config,
         plan.start,
         derive(plan.seed, "split") % 2**32,
-        lists=LISTS if needed else 0,
+        lists=LISTS if needed else TESTED,
         logging_policy=plan.logging_policy,
         engine=plan.engine,
     )
+
+
+def _as_read(plan: LearningPlan, parts: Parts) -> tuple[LearningPlan, Parts]:
+    """Where readers stop after a click, the log by the last click above; examination as they read, whatever curve was given."""
+    if isinstance(plan.config.examination, CellCurve):
+        return plan, parts
+    whole = LogParts((merge(parts.all()),), (), parts.first, by_time=False)
+    found = behaviour(plan.log, whole, engine=plan.engine)
+    plan = replace(plan, behaviour=found)
+    if found.cells is None:
+        if found.dependence is not None and found.dependence.stops:
+            plan.listener.note(f"{stopping_words(found.dependence)}.")
+        return plan, parts
+    plan.listener.note(f"{cells_words(found)}.")
+    plan = replace(plan, config=plan.config.model_copy(update={"examination": found.cells}))
+    return plan, parts if found.cells.states is None else read(plan)
 
 
 def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
@@ -335,7 +360,7 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
         built.start,
         built.beliefs,
         data.weights,
-        plan.config.theta,
+        data.theta,
         plan.config.training,
         seed=plan.seed,
         checkpoints=plan.checkpoints,
@@ -351,7 +376,7 @@ def train(plan: LearningPlan, data: TrainingData, built: Built) -> tuple[dict[Me
     plan.listener.stage("what the beliefs expect of the generator")
     seed = derive(plan.seed, "choice") % 2**32
     assert built.everything is not None  # the beliefs choose
-    found, choice = choose(trained, built.everything, data.weights, data.impressions, plan.config.theta, seed=seed)
+    found, choice = choose(trained, built.everything, data.weights, data.impressions, data.theta, seed=seed)
     return {choice.method: found}, choice
 
 
@@ -385,6 +410,7 @@ def value(
         by_frequency=groups,
         choice=choice,
         beliefs=data.beliefs,
+        behaviour=plan.behaviour,
     )
 
 

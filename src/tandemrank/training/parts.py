@@ -123,7 +123,15 @@ def read_parts(
     policy = start.policy or logging_policy
     known = None if policy is None else policy.vocabulary
     found = reading.read_parts(
-        log, (share,), times=TIMES, lists=lists, seed=seed, vocabulary=known, K=config.list_length, engine=engine
+        log,
+        (share,),
+        times=TIMES,
+        lists=lists,
+        seed=seed,
+        vocabulary=known,
+        K=config.list_length,
+        engine=engine,
+        by=config.by,
     )
     if start.query_features is not None or start.item_features is not None:
         own = found.train[0].vocabulary

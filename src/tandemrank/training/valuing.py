@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base.random import derive
 from tandemrank.beliefs.scorer import REMEMBERED
+from tandemrank.clicks.cells import CellCurve
 from tandemrank.offpolicy.comparison import compare_values, sure_difference
 from tandemrank.offpolicy.exposure import MostLikely
 from tandemrank.offpolicy.logger import lists_of
@@ -189,8 +190,9 @@ class Valuer:
         logger: TwoStagePolicy | FittedLogger | None = used.logger
         if used.kind == "fitted" and used.logger is not None:
             logger = FittedLogger(used.logger, float(times[times > 0].mean()))
+        given = self.config.examination
         question = Question(
-            examination=self.config.theta,
+            examination=given if isinstance(given, CellCurve) else self.config.theta,
             propensity=used.kind,
             logging_policy=logger,
             other_log=self.parts.train,
