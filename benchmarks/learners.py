@@ -1,6 +1,7 @@
 """Beliefs and what a practitioner would do instead, on the same logs of the independent worlds: one table, with seconds.
 
     python benchmarks/learners.py [--worlds "shop 30k,zipf"] [--learners "beliefs;LightGBM, shown"] [--seeds 1] [--out FILE]
+    python benchmarks/learners.py --data ml-1m.zip --worlds "MovieLens 100000,MovieLens 1000000" [...]
 
 Worlds: `tests/independent/worlds.py`. Peers: `benchmarks/peers.py`. Settings are fixed there. Printed for every learner: true
 clicks of its lists on known queries, on items not clicked before, on queries that the log has not seen, and CPU seconds; then
@@ -18,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import peers
+from movielens import MovieLens
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from independent import worlds
@@ -28,6 +30,7 @@ from tandemrank.beliefs.fitting import fit
 from tandemrank.training.parts import TIMES
 
 OURS = ("beliefs", "beliefs, features")
+MOVIELENS = "MovieLens "
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,10 @@ def learners_of(w: World) -> dict[str, Callable[[], peers.Scores]]:
     return found
 
 
-def rows_of(name: str, seed: int, wanted: list[str] | None, done: set[str]) -> list[Row]:
+def rows_of(name: str, seed: int, wanted: list[str] | None, done: set[str], data: Path | None) -> list[Row]:
     """Every learner that is wanted and not done, in one world."""
+    if name.startswith(MOVIELENS):
+        return movielens_rows(name, seed, wanted, done, data)
     w = worlds.WORLDS[name](seed)
     rows = []
 
@@ -101,6 +106,27 @@ def rows_of(name: str, seed: int, wanted: list[str] | None, done: set[str]) -> l
         scores = learn()
         seconds = time.process_time() - since
         add(learner, worlds.judge(w, scores), seconds)
+    return rows
+
+
+def movielens_rows(name: str, seed: int, wanted: list[str] | None, done: set[str], data: Path | None) -> list[Row]:
+    """Every learner that is wanted and not done, on MovieLens: NDCG@10 in the place of clicks."""
+    if data is None:
+        raise SystemExit("expected --data, the zip of MovieLens-1M; got none.")
+    w = MovieLens(data, int(name.removeprefix(MOVIELENS)), seed)
+    learners: dict[str, Callable[[], peers.Scores]] = {
+        "beliefs": lambda: w.believed(features=False),
+        "beliefs, features": lambda: w.believed(features=True),
+    } | {peer.name: lambda peer=peer: peers.tuned(peer, w.log) for peer in peers.PEERS if not peer.features}
+    rows = []
+    for learner, learn in learners.items():
+        if learner in done or (wanted is not None and learner not in wanted):
+            continue
+        since = time.process_time()
+        scores = learn()
+        seconds = time.process_time() - since
+        rows.append(Row(name, seed, learner, *w.judge(scores), float("nan"), seconds))
+        print(line(rows[-1]), flush=True)
     return rows
 
 
@@ -127,7 +153,7 @@ def ratios(rows: list[Row]) -> list[str]:
             lines.append(
                 f"{key[0]:20} {key[1]:4} {name:18} all {over:.3f} of {best.learner:24} new "
                 f"{mine[name].new_items / fresh.new_items:.3f} of {fresh.learner:24} production "
-                f"{mine[name].all_items / mine['production'].all_items:.3f}"
+                f"{mine[name].all_items / mine['production'].all_items if 'production' in mine else np.nan:.3f}"
             )
     if logs:
         share = np.mean(np.array(logs) >= 0)
@@ -141,13 +167,16 @@ def main() -> None:
     parser.add_argument("--worlds", default=",".join(worlds.WORLDS))
     parser.add_argument("--learners", help="some of them, with ; between; all by default")
     parser.add_argument("--seeds", default="1")
+    parser.add_argument("--data", type=Path, help="zip of MovieLens-1M, for worlds that are called MovieLens N")
     parser.add_argument("--out", type=Path, help="file of finished rows")
     arguments = parser.parse_args()
     wanted = arguments.learners.split(";") if arguments.learners else None
     rows = [Row(**x) for x in json.loads(arguments.out.read_text())] if arguments.out and arguments.out.exists() else []
     for seed in map(int, arguments.seeds.split(",")):
         for name in arguments.worlds.split(","):
-            rows += rows_of(name, seed, wanted, {r.learner for r in rows if (r.world, r.seed) == (name, seed)})
+            rows += rows_of(
+                name, seed, wanted, {r.learner for r in rows if (r.world, r.seed) == (name, seed)}, arguments.data
+            )
             if arguments.out:
                 arguments.out.write_text(json.dumps([asdict(r) for r in rows], indent=1))
     print("\n".join(ratios(rows)))

@@ -11,7 +11,7 @@ intervals come from the package as a user has them. Results are appended to a fi
                `decide` as it is (bound over impressions) and by queries: is what it ships better than production, and is it
                the best of the ten?
     small      200 queries, 60 items, 100 to 1M impressions: `learn` with production as the prior, as it is and behind the gate
-               (--safe), which lets through what is surely better.
+               (safe), which lets through what is surely better.
     coverage   worlds with the same items and other queries (200, 100 impressions each); no propensities, no policy: `learn`
                fits both. Does the 95% interval of the trained pair hold its true value? An interval by queries is about other
                queries of the kind: `population`, the mean over all worlds; `own` is the value for the log's queries.
@@ -46,7 +46,7 @@ from two_stage_world import Floats, Pair, World
 Record = dict[str, Any]  # one line of the file
 WORLDS = 20  # of selection: logs differ by their lists and clicks
 LENGTHS = (100, 1_000, 10_000, 100_000, 1_000_000)
-KINDS = ("none", "gate")  # what was learned as it is, and let through by its bound alone (--safe)
+KINDS = ("none", "gate")  # what was learned as it is, and let through by its bound alone (safe)
 
 
 # --- selection --------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def believed(Q: int = 6, D: int = 8, *, seed: int = 1, entries: bool = True) -> 
         sides = _side(queries(Q), "query_id"), _side(items(D), "item_id")
         model = Towers((sides[0].width, sides[1].width, 0)).requires_grad_(False)
         torch.nn.init.normal_(model.level.weight)
-    f = FeatureModel(model, *sides, PairNumbers(0, 0, D))
+    f = FeatureModel(model, *sides, PairNumbers(0, (), D))
     x, y = rng.normal(size=(Q, F)), rng.normal(size=(D, F))
     y[:, -1] = 1
     opinions = [

@@ -189,22 +189,12 @@ def file_cases(
 
 
 def with_features(good: Good, name: str) -> list[str]:
-    return [
-        "learn",
-        "--logs",
-        good.path("log.parquet"),
-        "--item-features",
-        name,
-        "--set",
-        "epochs=1",
-        "--propensity",
-        "frequency",
-    ]
+    return ["learn", "--logs", good.path("log.parquet"), "--item-features", name, "--set", "propensity=frequency"]
 
 
 def with_embeddings(good: Good, name: str) -> list[str]:
     both = ["--query-embeddings", good.path("query_embeddings.parquet"), "--item-embeddings", name]
-    return ["learn", "--logs", good.path("log.parquet"), *both, "--propensity", "frequency"]
+    return ["learn", "--logs", good.path("log.parquet"), *both, "--set", "propensity=frequency"]
 
 
 def with_scores(good: Good, name: str) -> list[str]:
@@ -279,7 +269,7 @@ file_cases(
         "has no rows": rewritten(lambda frame: frame[:0]),
         "lacks queries of the log": Between(
             rewritten(lambda frame: frame.filter(pl.col("query_id") == 0)),
-            "11 unknown query ids (first: 1); 1 are known to the pair",
+            "11 unknown query ids (first: 1); 1 are known to the policy",
         ),
         "has ids that are texts": Between(
             changed(query_id=pl.col("query_id").cast(pl.String)), "query ids are strings here"
@@ -294,6 +284,18 @@ for other, damages, arguments in (
         "query_features.parquet",
         {"is cut off": PARQUET["is cut off"], "has no ids": (changed(query_id=None), "query_id")},
         lambda good, name: [*with_features(good, good.path("item_features.parquet")), "--query-features", name],
+    ),
+    (
+        "pair_features.parquet",
+        {
+            "is cut off": PARQUET["is cut off"],
+            "has no items": (changed(item_id=None), "item_id"),
+            "has words": (changed(x=["a", "b", "c"]), "column x"),
+            "has infinity": (changed(x=[1.0, np.inf, 2.0]), "row 1, column x"),
+            "has a pair twice": (changed(query_id=[0, 0, 1], item_id=[3, 3, 3]), "row 0"),
+            "has other ids": Between(changed(query_id=[90, 91, 92]), "expected pairs of known queries and items"),
+        },
+        lambda good, name: [*with_features(good, good.path("item_features.parquet")), "--pair-features", name],
     ),
     (
         "query_embeddings.parquet",
@@ -597,7 +599,7 @@ USAGE = {
     "candidates of nothing": ["table", "--candidates", ""],
     "negative candidates": ["table", "--candidates", "-5"],
     "more candidates than items": ["table", "--candidates", "100000"],
-    "an unknown propensity": ["learn", "--logs", "LOG", "--propensity", "magic"],
+    "an unknown propensity": ["learn", "--logs", "LOG", "--set", "propensity=magic"],
     "an unknown objective": ["learn", "--logs", "LOG", "--set", "objective=magic"],
     "an unknown estimator": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--estimator", "magic"],
     "no policy": ["estimate", "--logs", "LOG"],
@@ -690,11 +692,11 @@ USAGE = {
     ],
     "learning from half the embeddings": ["learn", "--logs", "LOG", "--item-embeddings", "EMBEDDINGS"],
     "learning with more places than candidates": [
-        *["learn", "--logs", "LOG", "--set", "list_length=5", "--candidates", "4", "--propensity", "frequency"]
+        *["learn", "--logs", "LOG", "--set", "list_length=5", "--candidates", "4", "--set", "propensity=frequency"]
     ],
     "learning with a switch without effect": ["learn", "--logs", "LOG", "--method", "beliefs", "--set", "epochs=3"],
-    "learning without propensities": ["learn", "--logs", "LOG", "--propensity", "logged"],
-    "learning exactly without a logger": ["learn", "--logs", "LOG", "--propensity", "exact"],
+    "learning without propensities": ["learn", "--logs", "LOG", "--set", "propensity=logged"],
+    "learning exactly without a logger": ["learn", "--logs", "LOG", "--set", "propensity=exact"],
     "learning from ratings": ["learn", "--logs", "RATINGS"],
     "learning from no log": ["learn"],
     "learning from a log that is not there": ["learn", "--logs", "nothing*.parquet"],
@@ -704,6 +706,14 @@ USAGE = {
     "valuing scores with more places than candidates": [
         *["estimate", "--logs", "LOG", "--scores", "SCORES", "--candidates", "2", "--list-length", "3"]
     ],
+    "valuing candidates in words": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--candidates", "4,many"],
+    "valuing more candidates than items": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--candidates", "4,900"],
+    "a page of one number of candidates": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--report", "page.html"],
+    "comparing two K2": ["compare", "--logs", "LOG", "--scores", "SCORES", "--candidates", "4,5"],
+    "exporting a log": ["export", "LOG", "--to", "numpy"],
+    "exporting to nobody": ["export", "POLICY", "--to", "paper"],
+    "exporting networks that are not there": ["export", "POLICY", "--to", "onnx"],
+    "exporting over the policy": ["export", "POLICY", "--to", "numpy", "--out", "POLICY"],
     "comparing with ratings": ["compare", "--logs", "LOG", "--policy", "POLICY", "--against", "RATINGS"],
     "comparing nothing": ["compare", "--logs", "LOG"],
     "deciding about nothing": ["decide", "--logs", "LOG"],
@@ -728,12 +738,6 @@ USAGE = {
     "serving with a token that is not there": ["serve", "POLICY", "--token-file", "nothing"],
     "serving to everybody without a token": ["serve", "POLICY", "--host", "0.0.0.0", "--port", "0"],
     "serving at a level of 1": ["serve", "POLICY", "--level", "1"],
-    "serving with a bucket and no log": ["serve", "POLICY", "--bucket", "memory://bucket/log"],
-    "serving with a bucket that is no URL": ["serve", "POLICY", "--log", "log", "--bucket", "bucket", "--port", "0"],
-    "serving with a bucket of nobody's protocol": [
-        *["serve", "POLICY", "--log", "log", "--bucket", "magic://bucket/log", "--port", "0"]
-    ],
-    "sealing with a bucket of nobody's protocol": ["seal", ".", "--policies", ".", "--bucket", "magic://bucket/log"],
     "validating a URL of nobody's protocol": ["validate", "magic://bucket/log"],
     "validating a URL with nothing there": ["validate", "memory://nothing/log"],
     "estimating by a URL with nothing there": ["estimate", "--logs", "memory://nothing/log", "--policy", "POLICY"],
@@ -745,11 +749,7 @@ USAGE = {
     "sealing nothing": ["seal", "nothing", "--policies", "."],
     "sealing a file": ["seal", "LOG", "--policies", "."],
     "serving under a strange name": ["serve", "POLICY", "--log", "log", "--replica", "a/b", "--port", "0"],
-    "serving by an unknown engine": ["serve", "POLICY", "--engine", "magic"],
-    "serving from no replicas": ["serve", "POLICY", "--engine", "ray", "--replicas", "0"],
-    "serving from several replicas of one name": ["serve", "POLICY", "--engine", "ray", "--replica", "a"],
-    "serving nothing from several replicas": ["serve", "nothing", "--engine", "ray"],
-    "serving from several replicas on any port": ["serve", "POLICY", "--engine", "ray", "--port", "0"],
+    "sealing with a window that is not a number": ["seal", ".", "--policies", ".", "--window", "nan"],
     "sealing with a window in words": ["seal", ".", "--policies", ".", "--window", "long"],
     "replaying nothing": ["replay", "nothing", "--policies", "."],
     "replaying a log that was not served": ["replay", "LOG", "--policies", "."],
@@ -825,14 +825,6 @@ def usage_case(arguments: list[str]) -> Case:
 
 for what, arguments in USAGE.items():
     add(f"usage: {what}", usage_case(arguments))
-add(
-    "a bucket that is a file",
-    lambda good, folder: [
-        *["serve", good.path("policy"), "--log", "log", "--port", "0"],
-        *["--bucket", f"file://{good.path('log.parquet')}"],
-    ],
-    "it is a file",
-)
 
 
 # --- curves -------------------------------------------------------------------------------------------------------------
@@ -874,7 +866,7 @@ file_cases(
 
 def blind_curve(good: Good, folder: Path) -> list[str]:
     (folder / "curve.json").write_text("[1, 0, 0.3]")
-    more = ["--propensity", "frequency", "--out", "pair"]
+    more = ["--set", "propensity=frequency", "--out", "pair"]
     return ["learn", "--logs", good.path("log.parquet"), "--curve", "curve.json", *more]
 
 
@@ -943,7 +935,16 @@ def checkpoint_case(damage: Callable[[Good, Path], None]) -> Case:
         path.parent.mkdir(parents=True)
         (folder / "pairs" / MARK).write_text("training\n")
         damage(good, path)
-        begin = ["--start", good.path("policy"), "--method", "joint", "--propensity", "frequency", "--candidates", "5"]
+        begin = [
+            "--start",
+            good.path("policy"),
+            "--method",
+            "joint",
+            "--set",
+            "propensity=frequency",
+            "--candidates",
+            "5",
+        ]
         begin += ["--set", "epochs=1"]
         return ["learn", "--logs", good.path("log.parquet"), *begin, "--out", "pairs", "--resume"]
 

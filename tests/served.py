@@ -58,7 +58,6 @@ def rows(scores: Scores) -> tuple[np.ndarray, np.ndarray]:
 def shown(
     mixture: Mixture,
     arm: int = 0,
-    teams: tuple[int, ...] | None = None,
     unit: str | None = None,
     *,
     name: str = "a",
@@ -70,7 +69,7 @@ def shown(
         time=time,
         query_id=11,
         items=("i1", "i2", "i3"),
-        policy="p",
+        policy=mixture[arm][0],
         strategy="trained",
         key=0,
         places=3,
@@ -78,7 +77,7 @@ def shown(
         mixture=mixture,
         theta=(1.0, 0.5, 0.3),
     )
-    return ShownList(impression, arm, teams, unit)
+    return ShownList(impression, arm, unit)
 
 
 class Local:
@@ -121,13 +120,12 @@ def local(
     host: str = "127.0.0.1",
     limits: Limits | None = None,
     clock: Any = None,
-    alone: bool = True,
     **switches: Any,
 ) -> Iterator[Local]:
     """A server with policy-0 of a folder; nothing happens on its own, tests tick it themselves."""
     settings = Settings(folder / "policy-0", **{"log": folder / "log", "samples": 5, "settle": 10.0, **switches})
     service = Service(settings, clock=clock or Clock())
-    found = Local(Context(service, Address(host, token=TOKEN, limits=limits or Limits()), tick=0, seal=0, alone=alone))
+    found = Local(Context(service, Address(host, token=TOKEN, limits=limits or Limits()), tick=0, seal=0))
     try:
         yield found
     finally:

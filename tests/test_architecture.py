@@ -176,6 +176,28 @@ def test_loading_a_pair_does_not_import_the_log_readers() -> None:
     assert not [name for name in loaded if name.startswith(("tandemrank.logs.", "tandemrank.training"))]
 
 
+def test_data_with_more_than_five_fields_is_built_by_keyword() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    large = {
+        node.name
+        for _, node in nodes
+        if isinstance(node, ast.ClassDef)
+        and any(
+            name in ast.unparse(one)
+            for one in (*node.decorator_list, *node.bases)
+            for name in ("dataclass", "NamedTuple")
+        )
+        and sum(isinstance(one, ast.AnnAssign) for one in node.body) > 5
+    }
+    found = [
+        f"{module_of(path)}: {ast.unparse(node)[:60]}"
+        for path, node in nodes
+        if isinstance(node, ast.Call) and len(node.args) > 5 and ast.unparse(node.func).split(".")[-1] in large
+    ]
+    assert found == []
+
+
 def test_nothing_is_pickled() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert "pickle" not in path.read_text(encoding="utf-8"), path

@@ -167,7 +167,7 @@ def test_there_are_command_lines() -> None:
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda page: page.name)
 def test_commands_and_options_in_sentences_exist(page: Path) -> None:
-    """`tandemrank learn --resume`, `learn --safe`, `--fix`: also where they are only mentioned."""
+    """`tandemrank learn --resume`, `learn --context`, `--fix`: also where they are only mentioned."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     options = {name: _options(command) for name, command in commands().items()}
     scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "benchmarks").glob("*.py"))

@@ -18,9 +18,10 @@ from tandemrank.experiments.config import ExperimentConfig, GridConfig
 from tandemrank.experiments.world import write_simulated_log
 from tandemrank.logs import validation, writing
 from tandemrank.logs.impressions import Impressions
-from tandemrank.policies.scorers import GivenScores
+from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports.page import Report
+from tandemrank.serving.export import export
 
 IDS = Vocabulary(pl.Series([1, 2]), pl.Series([10, 20, 30]))
 SHOWN = Impressions(
@@ -41,6 +42,11 @@ def save_policy(path: Path) -> None:
     TwoStagePolicy(GivenScores(np.zeros((2, 3))), GivenScores(np.zeros((2, 3))), 2, 1, IDS).save(path)
 
 
+def export_policy(path: Path) -> None:
+    scorer = MatrixFactorisation(np.ones((2, 1)), np.ones((3, 1)))
+    export(TwoStagePolicy(scorer, scorer, 2, 1, IDS), "numpy", path)
+
+
 def simulate(path: Path) -> None:
     write_simulated_log(SMALL, path)
 
@@ -53,7 +59,7 @@ def run_grid(path: Path) -> None:
     grid.run(GridConfig(experiment=SMALL, candidates=(20,)), path)
 
 
-WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy]
+WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy, export_policy]
 FILLED: list[Callable[[Path], None]] = [simulate, train, run_grid, partial(experiments.demo)]
 
 

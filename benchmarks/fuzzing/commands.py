@@ -31,6 +31,7 @@ COMMANDS = {
     "decide": ["--logs", "{log.parquet}", "--scores", "{scores.parquet}", "--propensity", "frequency"],
     "learn": ["--logs", "{log.parquet}", "--out", "{out}", "--candidates", "5"],
     "recommend": ["{policy}"],
+    "export": ["{policy}", "--to", "trec", "--out", "{out}"],
     "evaluate": ["--policy", "{policy}", "--data", "{ratings.csv}", "--set", "threshold=3", "--set", "list_length=3"],
     "simulate": ["--out", "{out}", "--impressions", "50", *SMALL],
     "table": [

@@ -1,10 +1,9 @@
 """TandemRank: learn and judge both stages of a ranking system, the candidate generator and the re-ranker, from click logs.
 
-    validate(log)      is it fit, and what can it answer?         examine(log)       how much do users look at each rank?
-    estimate(pair, log)   what would a pair be worth, live?       compare(new, old, log)   and against another, or production?
-    decide(pairs, log)    ship, canary or do not, and why
-    learn(log)         both stages from clicks alone              load(folder)       a saved pair
-    evaluate(pair, relevance, theta)   what it is truly worth, where the truth is known
+    validate(log)          is it fit, and what can it answer?    examine(log)             how much do users look at each rank?
+    estimate(policy, log)  what would a policy be worth, live?   compare(new, old, log)   and against another, or production?
+    learn(log)             both stages from the clicks           decide(policies, log)    ship, canary or do not, and why
+    load(folder)           a saved policy                        evaluate(policy, relevance, theta)   its worth by the truth
 
 The names below are the public API. Each is imported when it is first used, so `import tandemrank` itself is instant; the
 packages are described in docs/design.md, the symbols in docs/notation.md.
@@ -21,14 +20,16 @@ _HOME = {
     "compare": "offpolicy.valuation",
     "decide": "decisions.decision",
     "estimate": "offpolicy.valuation",
+    "estimate_candidates": "offpolicy.how_many",
     "evaluate": "experiments.evaluation",
     "examine": "clicks.examination",
     "learn": "training.learning",
     "load": "policies.two_stage",
     "validate": "logs.validation",
-    # a pair and what it is made of
+    # a policy and what it is made of
     "Generator": "policies.own",
     "GivenScores": "policies.scorers",
+    "Hybrid": "policies.hybrid",
     "MatrixFactorisation": "policies.scorers",
     "Ranker": "policies.own",
     "Server": "serving.engine",
@@ -92,9 +93,11 @@ if TYPE_CHECKING:
     from tandemrank.logs.validation import Validation as Validation
     from tandemrank.logs.validation import validate as validate
     from tandemrank.offpolicy.comparison import Comparison as Comparison
+    from tandemrank.offpolicy.how_many import estimate_candidates as estimate_candidates
     from tandemrank.offpolicy.valuation import compare as compare
     from tandemrank.offpolicy.valuation import estimate as estimate
     from tandemrank.offpolicy.values import Value as Value
+    from tandemrank.policies.hybrid import Hybrid as Hybrid
     from tandemrank.policies.own import Generator as Generator
     from tandemrank.policies.own import Ranker as Ranker
     from tandemrank.policies.own import buffer as buffer

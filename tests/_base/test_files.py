@@ -122,6 +122,14 @@ def test_files_and_folders_are_on_disk_before_and_after_the_rename(tmp_path, mon
     assert events == ["file", "folder", "rename", "folder"]
 
 
+def test_whoever_may_read_other_files_may_read_these(tmp_path) -> None:
+    """Whatever mode a library gives its file, as safetensors does."""
+    (tmp_path / "other").touch()
+    with replacing(tmp_path / "a.txt") as temporary:
+        temporary.touch(mode=0o600)
+    assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 @pytest.mark.parametrize("length", [200, 254, 255])
 def test_long_names_work(tmp_path, length) -> None:
     write_text(tmp_path / ("a" * length), "text")

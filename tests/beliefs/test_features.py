@@ -95,6 +95,20 @@ def test_numbers_of_pairs_are_standardised_and_0_where_there_are_none() -> None:
     assert PairNumbers.of(None, 4).at(torch.tensor([0]), torch.tensor([1])).shape == (1, 0)
 
 
+def test_pairs_keep_their_numbers_among_more_items_and_take_more_pairs() -> None:
+    """New pairs come in the scale of the first; a pair that is known keeps its numbers."""
+    first = PairTable(np.array([1, 0]), np.array([0, 2]), np.array([[3.0], [1.0]]), ("near",))
+    pairs = PairNumbers.of(first, 3).with_items(5)
+    more = PairTable(np.array([1, 1]), np.array([0, 4]), np.array([[9.0, 99.0], [9.0, 4.0]]), ("far", "near"))
+    larger = pairs.plus(more)
+    found = larger.at(torch.tensor([0, 1, 1, 1]), torch.tensor([2, 0, 4, 3]))
+    assert torch.equal(found, torch.tensor([[-1.0, 1], [1, 1], [2, 1], [0, 0]]))
+    assert torch.equal(pairs.at(torch.tensor([1]), torch.tensor([4])), torch.zeros(1, 2))
+    assert larger.of_no_query().at(torch.tensor([1]), torch.tensor([0])).shape == (1, 2)
+    with pytest.raises(DataError, match="expected the columns near of pairs, as the policy has; got no near"):
+        pairs.plus(PairTable(first.query, first.item, first.values, ("far",)))
+
+
 def test_a_table_of_pairs_is_read_by_ids_and_refused_where_it_is_wrong() -> None:
     table = pl.DataFrame({"query_id": [3, 1, 9], "item_id": ["b", "a", "a"], "near": [1.0, None, 3.0]})
     found = pairs_of(table, VOCABULARY)

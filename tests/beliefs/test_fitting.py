@@ -9,6 +9,7 @@ import torch
 
 from independent import worlds
 from independent.worlds import World
+from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs import fitting, model_fit
 from tandemrank.beliefs.belief import Beliefs, Chosen
 from tandemrank.beliefs.choice import Choice
@@ -126,7 +127,7 @@ def test_features_answer_queries_without_history() -> None:
     without = judge(w, fit(counts_of(w)))
     known = fit(counts_of(w), Features(query=w.query_features, item=w.item_features))
     found = judge(w, known)
-    assert known.chosen.model != "none"
+    assert known.chosen.f.names
     assert found.cold > 1.1 * without.cold
     assert found.all_items > 0.99 * without.all_items
 
@@ -251,7 +252,7 @@ def test_to_a_query_of_which_nothing_is_known_an_item_is_as_its_mean_relevance()
     w, found = shop()
     scorer = ranker_of(found)
     mean = found.matrix(found.counts.rows)[:, :-1].mean(0)
-    unknown = scorer.strangers(None, 1)(torch.arange(1)).numpy()[0]
+    unknown = scorer.strangers(None, Vocabulary([0], range(scorer.D)))(torch.arange(1)).numpy()[0]
     flat = np.sqrt(1 + FLAT * (scorer.around**2 + scorer.nobody.spread[0] * scorer.item_spread.numpy()))
     log_odds = np.log(mean / (1 - mean)) / flat
     assert np.corrcoef(unknown, log_odds)[0, 1] == pytest.approx(1, abs=1e-6)
@@ -294,23 +295,26 @@ def test_drawn_lists_lose_little_where_relevances_are_close_too() -> None:
 def test_how_much_queries_differ_goes_down_as_far_as_that_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other constants move once."""
     search = object.__new__(fitting.Search)
+    search.rate = 0.1
     monkeypatch.setattr(
         search, "score", lambda chosen: JudgedPairs(np.array([-chosen.total - chosen.rank]), np.zeros(1), np.zeros((1, 1))),
         raising=False,
     )  # fmt: skip
     start = Chosen.log(Grades.graded(0.1, 0.7))
-    found = search._moved(start, search.score(start).terms)
+    found, _ = search._moved(start, search.score(start), fitting.LOG_MOVES)
     assert found.total == pytest.approx(0.02)
     assert found.rank == start.rank // 2
 
 
-def test_a_wider_spread_needs_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_spread_needs_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     search = object.__new__(fitting.Search)
     search.rate = 0.1
-    for gain, wanted in ((1.0, 0.7), (3.0, 2.5)):
+    for gain, wanted in ((1.0, 0.7), (-1.0, 0.7), (3.0, 2.5), (-3.0, 0.15)):
         terms = {spread: np.array([gain * k]) for k, spread in enumerate(fitting.SPREADS)}
         monkeypatch.setattr(
             search, "score", lambda c, terms=terms: JudgedPairs(terms[c.grades.spread], np.zeros(1), np.zeros((1, 1))),
             raising=False,
         )  # fmt: skip
-        assert search._graded()[0].grades.spread == wanted
+        start = Chosen.log(Grades.graded(0.1, 0.7))
+        found, _ = search._moved(start, search.score(start), fitting.FIRST_MOVES)
+        assert found.grades.spread == wanted

@@ -40,9 +40,22 @@ def test_a_column_that_may_only_rise_is_left_out_where_it_falls() -> None:
     z, seen = rng.normal(size=100), np.full(100, 200.0)
     clicks = rng.poisson(seen * GRADES.rate(-1.0 - z)).astype(float)
     design = np.column_stack([np.ones(100), z])
-    free, bound = (item_levels(clicks, seen, design, GRADES, rising=np.array([False, x])) for x in (False, True))
+    free, bound = (
+        item_levels(clicks, seen, design[:, :1], GRADES, z[:, None]),
+        item_levels(clicks, seen, design, GRADES),
+    )
     assert np.corrcoef(free.before, z)[0, 1] < -0.99
     assert np.ptp(bound.before) < 1e-9
+
+
+def test_features_count_where_they_say_something_and_columns_of_noise_do_not() -> None:
+    rng = np.random.default_rng(4)
+    z, seen, one = rng.normal(size=(400, 30)), np.full(400, 15.0), np.ones((400, 1))
+    clicks = rng.poisson(seen * GRADES.rate(-2 + 0.8 * z[:, 0])).astype(float)
+    told, noise, plain = (item_levels(clicks, seen, one, GRADES, x).before for x in (z, z[:, 1:], None))
+    assert np.corrcoef(told, z[:, 0])[0, 1] > 0.9
+    assert noise.std() < 0.12 < told.std()
+    assert plain.std() < 1e-9
 
 
 def test_items_that_do_not_differ_are_worth_much_knowledge_and_others_little() -> None:

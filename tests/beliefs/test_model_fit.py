@@ -1,5 +1,6 @@
 """Fitting f: the likelihood and its gradient against plain Python, what is chosen, and that more information does not hurt."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from tandemrank.beliefs.model_fit import (
     KNOWN,
     NEW_ITEM,
     NEW_QUERY,
+    NO_MODEL,
     Fit,
     ModelChoice,
     choose,
@@ -24,6 +26,7 @@ from tandemrank.beliefs.model_fit import (
     surely,
     train,
 )
+from tandemrank.beliefs.models import FeatureModel
 
 
 @pytest.mark.parametrize("grades", [Grades.bit(0.8, 0.1), Grades(np.array([0.1, 0.3, 0.6]), 0.7)])
@@ -60,27 +63,60 @@ def lessons(
 
 def test_a_kind_is_chosen_where_it_helps_and_none_where_there_is_nothing_to_find() -> None:
     among = {name: model_fit.LEARNERS[name] for name in ("linear", "towers")}
-    assert choose(*lessons(), among, 0).name != "none"
+    assert choose(*lessons(), among, 0).names
     c = counts_of()
     rng = np.random.default_rng(5)
     noise = replace(c, clicks=rng.binomial(c.shown.astype(np.int64), 0.3).astype(np.float64))
     lesson, judge = lessons(counts=noise)
     lesson, judge = (replace(x, s=np.full(len(x.q), np.log(0.3 / 0.7))) for x in (lesson, judge))
-    assert choose(lesson, judge, among, 0) == ModelChoice()
+    assert choose(lesson, judge, among, 0) == NO_MODEL
+
+
+class Told(model_fit.Lesson):
+    """A judge to whom f is the gain."""
+
+    def gains(self, f):
+        return f
 
 
 def test_the_highest_gain_of_known_pairs_is_chosen_and_new_ones_decide_for_themselves() -> None:
     lesson, judge = lessons(Features())
     group = np.resize(np.array([KNOWN, NEW_QUERY, NEW_ITEM], np.int8), len(judge.q))
-    judge = replace(judge, group=group)
+    judge = Told(**{**vars(judge), "group": group})
 
     def learner(known: float, query: float, item: float):
         gains = np.select([group == KNOWN, group == NEW_QUERY], [known, query], item)
         return 5, lambda a, b, n, seed: Fit(None, 3, gains)
 
     among = {"low": learner(1.0, 9.0, 9.0), "best": learner(2.0, 1.0, -1.0), "worst": learner(-1.0, 9.0, 9.0)}
-    assert choose(lesson, judge, among, 0) == ModelChoice("best", 3, (True, False))
-    assert choose(lesson, judge, {"worst": among["worst"]}, 0) == ModelChoice()
+    assert choose(lesson, judge, among, 0) == ModelChoice(("best",), (3,), (True, False))
+    assert choose(lesson, judge, {"worst": among["worst"]}, 0) == NO_MODEL
+
+
+def test_f_is_the_mean_of_kinds_that_err_apart() -> None:
+    lesson, judge = lessons(Features())
+    judge = replace(judge, group=np.full(len(judge.q), KNOWN, np.int8))
+    good = judge.grades.terms(judge.s, judge.L)[1]  # along the slope every pair becomes likelier
+    off = np.random.default_rng(0).normal(size=len(good)) * 0.5
+
+    def learner(f):
+        return 5, lambda a, b, n, seed: Fit(None, 3, f)
+
+    among = {"one": learner(0.05 * good + off), "other": learner(0.05 * good - off), "apart": learner(-good)}
+    assert sorted(choose(lesson, judge, among, 0).names) == ["one", "other"]
+    _, f = model_fit._mean(judge, {name: fit_(None, None, 0, 0).f for name, (_, fit_) in among.items()})
+    assert np.allclose(f, 0.05 * good)
+    whole, _ = lessons()
+    one, both = (
+        train(ModelChoice(names, (2,) * len(names)), whole, model_fit.LEARNERS, 0)
+        for names in (("linear",), ("linear", "network without features"))
+    )
+    other = train(ModelChoice(("network without features",), (2,)), whole, model_fit.LEARNERS, 0)
+    q, d = np.arange(5), np.arange(5)
+    assert np.allclose(both.at(q, d), (one.at(q, d) + other.at(q, d)) / 2, atol=1e-6)
+    again = FeatureModel.from_spec(json.loads(json.dumps(both.spec())))
+    again.load_state_dict(both.state_dict())
+    assert np.array_equal(again.at(q, d), both.at(q, d))
 
 
 def test_the_best_kind_may_be_better_without_the_users_columns() -> None:
@@ -91,9 +127,10 @@ def test_the_best_kind_may_be_better_without_the_users_columns() -> None:
         seen.append(a.sizes)
         return Fit(None, 3, np.full(len(b.q), 1.0 if a.features else 2.0))
 
-    assert choose(lesson, judge, {"linear": (5, fit_)}, 0).name == "linear without features"
+    told = Told(**{**vars(judge), "group": np.full(len(judge.q), KNOWN, np.int8)})
+    assert choose(lesson, told, {"linear": (5, fit_)}, 0).names == ("linear without features",)
     assert seen == [lesson.sizes, (lesson.query.known + lesson.query.F, lesson.item.known + lesson.item.F, 0)]
-    f = train(ModelChoice("linear without features", 3), lesson, model_fit.learners("linear"), 0)
+    f = train(ModelChoice(("linear without features",), (3,)), lesson, model_fit.learners("linear"), 0)
     assert f.model.sizes == seen[1]
     assert np.isfinite(f.matrix(np.arange(Q))).all()
 
@@ -110,8 +147,8 @@ def test_training_ends_with_the_weights_of_the_best_epoch() -> None:
     found = learner(lesson, judge, epochs, 0)
     with torch.no_grad():
         f = found.model(*judge.inputs()).numpy().astype(np.float64)
-    assert np.allclose(judge.gains(f), found.gains, atol=1e-5)
-    assert judge.value(found.gains) > 0
+    assert np.allclose(f, found.f, atol=1e-5)
+    assert judge.value(found.f) > 0
     assert 0 < found.epochs <= epochs
 
 
@@ -126,7 +163,7 @@ def test_a_fit_with_every_kind_of_table_scores_all_queries(monkeypatch) -> None:
     counts = counts_of()
     found = fit(counts, Features(**TABLES), model="linear")
     scores = found.matrix(np.arange(Q))
-    assert found.chosen.model.startswith("linear")
+    assert found.chosen.f.words.startswith("linear")
     assert found.notes == ()
     young, old = scores[1, 1 : D - 1], scores[Q - 2, 1 : D - 1]
     assert np.corrcoef(young, old)[0, 1] < 0

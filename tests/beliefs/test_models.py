@@ -13,7 +13,7 @@ from beliefs.lessons import TABLES, D, Q, counts_of, lesson_of, pair_table
 from tandemrank.beliefs import model_fit
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.grades import Grades
-from tandemrank.beliefs.models import FeatureModel, Linear, Network, Own, ProductModel, Towers, model_from
+from tandemrank.beliefs.models import FeatureModel, Linear, Network, ProductModel, Towers, model_from
 from tandemrank.errors import ConfigError, PolicyError
 
 KINDS = ("linear", "towers", "network", "trees")
@@ -32,7 +32,9 @@ class Mine(nn.Module):
 def fitted(kind: str, features: Features | None = None) -> FeatureModel:
     lesson = lesson_of(counts_of(), features or Features(**TABLES, pair=pair_table()), GRADES)
     among = model_fit.learners(Mine() if kind == "own" else kind)
-    return model_fit.train(model_fit.ModelChoice(kind, 80 if kind == "trees" else 10, (True, True)), lesson, among, 0)
+    return model_fit.train(
+        model_fit.ModelChoice((kind,), (80 if kind == "trees" else 10,), (True, True)), lesson, among, 0
+    )
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "own"])
@@ -41,7 +43,7 @@ def test_every_kind_is_saved_and_loaded_without_pickle_and_scores_the_same(kind,
         pytest.importorskip("lightgbm")
     f = fitted(kind)
     save_file(f.state_dict(), tmp_path / "f.safetensors")
-    again = FeatureModel.from_spec(json.loads(json.dumps(f.spec())), Mine())
+    again = FeatureModel.from_spec(json.loads(json.dumps(f.spec())))
     again.load_state_dict(load_file(tmp_path / "f.safetensors"))
     q = np.array([0, 7, Q - 1])
     assert np.ptp(f.matrix(q)) > 0.02
@@ -133,21 +135,22 @@ def test_refusals() -> None:
     f = fitted("linear")
     with pytest.raises(ConfigError, match="a new query or of a new item; got both or none"):
         f.new(known=np.arange(D))
-    with pytest.raises(PolicyError, match="expected the user's own module"):
-        model_from({"kind": "own", "sizes": [1, 1, 0]})
+    with pytest.raises(PolicyError, match=r"of the unknown class 'Nobodys'.*models=\[Nobodys\]"):
+        model_from({"kind": "own", "sizes": [1, 1, 0], "class": "Nobodys", "keywords": {}})
     with pytest.raises(
         PolicyError, match="expected a model of features among linear, towers, network, trees, own; got 'no'"
     ):
         model_from({"kind": "no", "sizes": [1, 1, 0]})
-    wrong = Own((1, 1, 0), nn.Bilinear(1, 1, 1))
-    wrong.module.forward = lambda u, z, pair: u
-    with pytest.raises(ConfigError, match=r"expected one number for each of 3 pairs; got \(3, 1\)"):
-        wrong(torch.zeros(3, 1), torch.zeros(3, 1), torch.zeros(3, 0))
+    with pytest.raises(
+        ConfigError, match=r"expected none, linear, towers, network, trees, or the class .* got 'forest'"
+    ):
+        model_fit.learners("forest")
 
 
 def test_trees_are_not_among_the_choices_where_lightgbm_is_not_installed(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "lightgbm", None)
     monkeypatch.setattr(model_fit, "find_spec", lambda name: None)
-    assert set(model_fit.learners(None)) == {"linear", "towers", "network", "network, careful"}
-    assert model_fit.learners("trees") == {}
+    assert set(model_fit.learners(None)) == {"linear", "towers", "network"}
     assert model_fit.learners("none") == {}
+    with pytest.raises(ConfigError, match=r"trees need LightGBM. Install it: pip install 'tandemrank\[trees\]'"):
+        model_fit.learners("trees")

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 import believing
-from tandemrank.beliefs.scorer import FLAT, generator_of
+from tandemrank._base.ids import Vocabulary
+from tandemrank.beliefs.models import FeatureModel, Network
+from tandemrank.beliefs.scorer import FLAT, BeliefSpread, Believed, generator_of
 from tandemrank.errors import PolicyError
 from tandemrank.policies.two_stage import TwoStagePolicy, extended, load
 
@@ -33,26 +35,31 @@ def test_the_scores_are_their_formula() -> None:
     assert len(scorer.value)
 
 
-def test_a_model_that_is_no_product_is_added_at_the_pairs() -> None:
-    from tandemrank.beliefs.models import FeatureModel, Network
-    from tandemrank.beliefs.scorer import BeliefSpread, Believed
-
+def _of_network() -> Believed:
+    """Beliefs with a network as f."""
     plain = believing.believed(entries=False)
     f = plain.f
-    network = Network(f.model.sizes).requires_grad_(False)
-    torch.nn.init.normal_(network.out[2].weight, generator=torch.Generator().manual_seed(3))
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        network = Network(f.model.sizes).requires_grad_(False)
+        torch.nn.init.normal_(network.out[2].weight)
     other = FeatureModel(network, f.query, f.item, f.pairs)
     keep = [*range(5), 22]  # without the columns of the product
     spread = BeliefSpread(0.7, plain.query_spread.numpy(), plain.item_spread.numpy())
     nobody = plain._nobody()
     names = ("query", "item", "by_query", "by_item")
     short = replace(nobody, f=(5, 5), **{name: getattr(nobody, name)[..., keep] for name in names})
-    scorer = Believed(plain.queries.numpy()[:, keep], plain.items.numpy()[:, keep], spread, plain.memory, short, other)
+    return Believed(plain.queries.numpy()[:, keep], plain.items.numpy()[:, keep], spread, plain.memory, short, other)
+
+
+def test_a_model_that_is_no_product_is_added_at_the_pairs() -> None:
+    scorer = _of_network()
+    other = scorer.f
     q, items = torch.arange(6), torch.arange(8).expand(6, -1)
     assert torch.allclose(scorer(q), scorer.score(q, items), atol=1e-5)
     s = scorer.queries @ scorer.items.T + torch.from_numpy(other.matrix(q.numpy()).astype(np.float32))
     assert torch.allclose(scorer(q), scorer.sharpness * s * scorer._flat(q, scorer.item_spread), atol=1e-4)
-    new = scorer.strangers(believing.queries(3, first=50), 3)
+    new = scorer.strangers(believing.queries(3, first=50), Vocabulary([50, 51, 52], range(8)))
     assert new(torch.arange(3)).shape == (3, 8)
     assert not torch.allclose(new(torch.arange(3))[0], new(torch.arange(3))[1])
 
@@ -110,13 +117,27 @@ def test_a_query_with_the_features_of_another_scores_like_it_but_for_what_was_se
 
 
 def test_the_generator_follows_its_re_ranker_to_what_neither_has_seen() -> None:
-    """It is a linear map of the re-ranker's vectors here, so its vectors of new queries are that map of theirs."""
+    """Of enough dimensions it has all that the re-ranker has but a constant of each query, of new queries and items, too."""
     policy = believing.policy(Q=40, D=30, K2=9)
-    table = believing.queries(5, first=200)
-    new = policy.strangers(table["query_id"], table)
-    solution = torch.linalg.lstsq(policy.ranker.queries, policy.generator.queries.detach(), driver="gelsd").solution
-    assert torch.allclose(new.generator.queries, new.ranker.queries @ solution, atol=0.05)
-    assert (new.most_likely() >= 0).all()
+    policy = replace(policy, generator=generator_of(policy.ranker, 30))
+    larger = extended(policy, query_features=believing.queries(45), item_features=believing.items(33))
+    s_c, s_r = (s.numpy() for s in larger.plain_scores(range(45)))
+    of_new = [np.corrcoef(a, b)[0, 1] for a, b in zip(s_c[40:], s_r[40:], strict=True)]
+    a, b = (s[:40] - s[:40, :30].mean(1, keepdims=True) for s in (s_c, s_r))
+    assert min(of_new) > 0.99
+    assert np.corrcoef(a[:, 30:].ravel(), b[:, 30:].ravel())[0, 1] > 0.98
+    assert np.abs(a[:, 30:] - b[:, 30:]).mean() < 0.2 * b.std()
+    assert abs(s_c.std() / s_r.std() - 1) < 0.2
+
+
+def test_where_f_is_no_product_the_generator_has_its_scores_too() -> None:
+    """Also of queries and items that were not seen."""
+    scorer = _of_network()
+    ids = Vocabulary(range(6), range(8))
+    policy = TwoStagePolicy(generator_of(scorer, 8), scorer, 5, 3, ids)
+    larger = extended(policy, query_features=believing.queries(8), item_features=believing.items(9))
+    s_c, s_r = (s.numpy() for s in larger.plain_scores(range(8)))
+    assert min(np.corrcoef(a, b)[0, 1] for a, b in zip(s_c[:, :8], s_r[:, :8], strict=True)) > 0.97
 
 
 def test_more_queries_and_items_come_after_the_known_ones_which_keep_their_scores() -> None:
@@ -147,7 +168,7 @@ def test_features_that_are_not_known_are_refused() -> None:
     plain = believing.believed()
     plain.f = None
     with pytest.raises(PolicyError, match="leave them out"):
-        plain.strangers(believing.queries(2), 2)
+        plain.strangers(believing.queries(2), Vocabulary([8, 9], range(8)))
 
 
 def test_recommend_answers_who_has_features(tmp_path) -> None:

@@ -50,7 +50,7 @@ def test_held_out_pairs_are_judged_by_the_sum_over_what_their_s_could_be() -> No
 def test_weights_of_the_choice_are_at_the_mode_and_never_against_production() -> None:
     counts, X, given = small()
     part = Part.of(counts, GRADES, X)
-    start = started(part, 0.3, given)
+    start = started(part, Chosen.log(GRADES), given)
 
     def height(w: np.ndarray) -> float:
         s = start.flat.s(counts.query, counts.item, start.beta) + (X - start.centre[counts.item]) @ w

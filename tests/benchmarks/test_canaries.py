@@ -14,7 +14,7 @@ def test_the_servers_test_decides_at_the_same_impression(new, ends) -> None:
     arm, clicks = canaries.drawn(np.random.default_rng(3), new, 800, 0.5)
     [when] = np.flatnonzero(canaries._looks(arm, clicks, 0.5, -1 if ends == "roll back" else 1))[:1]
     mixture = (("old", 0.5), ("new", 0.5))
-    test = LiveTest(mixture, "split", K, usual=RATE)
+    test = LiveTest(mixture, K, usual=RATE)
     for n in range(when + 1):
         assert test.look() == "continue", n
         test.hear(shown(mixture, int(arm[n])), tuple(range(clicks[n])))

@@ -19,6 +19,7 @@ LIBRARIES = {
     "constant",
     "credit",
     "item_rate",
+    "movielens",
     "pl_rank",
     "truth_worlds",
     "two_stage_world",

@@ -116,8 +116,12 @@ def test_recommend_leaves_out_what_was_clicked(simulated, tmp_path, capsys, monk
     (row,) = json.loads(out)
     assert (row["query_id"], len(row["items"])) == (first, 10)
     code, out, err = call(capsys, monkeypatch, "recommend", pair, "--queries", f"{first},123456789", "--json")
-    assert (code, json.loads(out)) == (0, [row])  # what is not known is no reason to answer nothing
-    assert "1 of 2 query ids are not known to the policy and get no list (first: 123456789)" in err
+    ours, average = json.loads(out)
+    assert (code, ours) == (0, row)
+    assert (average["query_id"], len(average["items"])) == (123456789, 10)
+    assert (
+        "1 of 2 query ids are not known to the policy and are answered as the average query (first: 123456789)" in err
+    )
     for _ in range(2):  # what it wrote it may replace
         code, out, err = call(
             capsys, monkeypatch, "recommend", pair, "--exclude", "clicked", "--logs", log, "--out", str(out_file)
@@ -233,7 +237,7 @@ def test_learn_with_features(simulated, tmp_path, capsys, monkeypatch) -> None:
     items = log["items"].explode().unique().sort()
     pl.DataFrame({"item_id": items, "x": range(len(items))}).write_parquet(tmp_path / "items.parquet")
     run = ["learn", "--logs", str(folder / "log"), "--item-features", str(tmp_path / "items.parquet")]
-    run += ["--propensity", "frequency", "--json"]
+    run += ["--set", "propensity=frequency", "--json"]
     code, out, err = call(capsys, monkeypatch, *run, "--out", str(tmp_path / "own"))
     assert code == 0, err
     assert json.loads(out)["switches"]["candidates"] == len(items)  # all of them, where they are fewer than 500
@@ -372,7 +376,7 @@ def test_learn_says_what_to_know_of_a_log_before_and_what_is_sure_after(tmp_path
     clicks = rng.random(items.shape) < 0.4
     log = pl.DataFrame({"query_id": q, "items": items.tolist(), "clicks": clicks.astype(int).tolist()})
     log.write_parquet(tmp_path / "flat.parquet")
-    ask = ["--propensity", "frequency", "--out"]
+    ask = ["--set", "propensity=frequency", "--out"]
     code, out, err = call(
         capsys, monkeypatch, "learn", "--logs", str(tmp_path / "flat.parquet"), *ask, str(tmp_path / "a")
     )
@@ -430,7 +434,7 @@ def test_decide_exits_with_its_call_and_writes_a_page(simulated, capsys, monkeyp
             2,
             "objective: input should be 'beliefs' or 'ips'",
         ),
-        (["learn", "--logs", "x.parquet", "--propensity", "magic"], 2, "propensity: input should be 'auto'"),
+        (["learn", "--logs", "x.parquet", "--set", "propensity=magic"], 2, "propensity: input should be 'auto'"),
         (["learn", "--logs", "absent.parquet"], 2, "absent.parquet"),
         (["learn", "--logs", "x.parquet", "--item-embeddings", "y.parquet"], 2, "got those of one"),
         (["evaluate", "--policy", "absent"], 2, "is not a whole saved policy"),

@@ -123,6 +123,16 @@ def test_estimate_says_what_it_said(asked: list[str], capsys: Any, monkeypatch: 
     assert sorted(found["by_steepness"][0]) == ["above_production", "steepness", "value"]
 
 
+def test_estimate_of_several_numbers_of_candidates(
+    asked: list[str], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = [*asked[:-1], "4,6", "--report", str(tmp_path / "page.html")]
+    found = printed(capsys, monkeypatch, "estimate", *several)
+    assert sorted(found) == ["counts", "enough", "everything", "reasons", "sentence", "verdict"]
+    assert [one["candidates"] for one in found["counts"]] == [4, 6]
+    assert "<svg" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_compare_says_what_it_said(asked: list[str], capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = printed(capsys, monkeypatch, "compare", *asked)
     assert sorted(found) == COMPARISON

@@ -1,16 +1,18 @@
 """The study of two models: what its grids are, its table by hand, and that it runs and goes on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from example_table import one_setting, typed
 from tandemrank._base.config import resolve
 from tandemrank.errors import ConfigError
 from tandemrank.experiments import study
 from tandemrank.experiments.config import PRESETS, ExperimentConfig, cells
-from tandemrank.experiments.results import Mean, Row, Table
+from tandemrank.experiments.results import Mean, Row
 from tandemrank.experiments.study import SETTINGS, Setting, grids, result_of
 from tandemrank.reports.experiment import study as sheet_of
 
@@ -24,7 +26,7 @@ def experiment(**more: object) -> ExperimentConfig:
 
 def row(method: str, *ndcg: float, **alone: Mean) -> Row:
     mean = Mean(float(np.mean(ndcg)))
-    return Row(method=method, K2=50, N=100, runs=len(ndcg), ndcg=mean, ndcg_runs=ndcg, **alone)
+    return Row(method=method, K2=50, N=100, runs=len(ndcg), seconds=1.0, ndcg=mean, ndcg_runs=ndcg, **alone)
 
 
 def test_every_method_has_all_runs_and_the_score_where_the_stages_know_different_things() -> None:
@@ -42,8 +44,9 @@ def test_every_method_has_all_runs_and_the_score_where_the_stages_know_different
 
 def test_joint_is_compared_run_by_run_with_the_best_rival_with_or_without_the_score() -> None:
     alone = row("independent", 0.3, 0.3, generator_alone=Mean(0.2), ranker_alone=Mean(0.45))
-    plain = Table(rows=(alone, row("stacking", 0.4, 0.62), row("joint", 0.5, 0.7)))
-    scored = Table(rows=(row("stacking", 0.45, 0.64), row("joint", 0.6, 0.72)))
+    table = typed(one_setting())
+    plain = replace(table, rows=(alone, row("stacking", 0.4, 0.62), row("joint", 0.5, 0.7)))
+    scored = replace(table, rows=(row("stacking", 0.45, 0.64), row("joint", 0.6, 0.72)))
     found = result_of(SETTINGS[0], [plain, scored])
     assert list(found.ndcg) == ["independent", "stacking", "joint", "stacking with the score", "joint with the score"]
     assert found.single_stage == 0.45

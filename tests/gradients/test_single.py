@@ -121,15 +121,11 @@ def check(Y: np.ndarray, x: np.ndarray, K2: int, K: int, keys: tuple[int, ...] =
             ]
             assert np.array_equal(*lists)
             assert edges[0].missed == edges[1].missed
-    best, scores = bounded.highest(K2)
-    wanted = np.lexsort((np.arange(len(Y)), -s_c))[:K2]
-    assert np.array_equal(best, wanted)
-    assert np.array_equal(scores, s_c[wanted])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("D", "F", "K2"), [(3000, 64, 40), (400, 7, 399), (50, 1, 3), (5000, 33, 1)])
-def test_lists_and_the_highest_are_those_of_all_scores(kind, D, F, K2) -> None:
+def test_lists_are_those_of_all_scores(kind, D, F, K2) -> None:
     check(*factors(kind, D, F), K2, min(K2, 10))
 
 

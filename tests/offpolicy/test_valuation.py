@@ -227,6 +227,10 @@ def test_support_broken_at_the_generator_or_at_the_ranker_is_named() -> None:
     # Half of the candidates by chance, but the ranker shows little else.
     assert at_ranker.diagnostics.lost_at_generator == pytest.approx(0.5, abs=0.02)
     assert at_ranker.diagnostics.lost_at_ranker > 0.3
+    # A generator that passes on everything loses nothing.
+    one_stage = valuation.estimate(replace(ranker.new, K2=D), log, **asked(base)).diagnostics
+    assert one_stage.lost_at_generator == 0
+    assert one_stage.lost_at_ranker > 0.9
     assert valuation.estimate(base.logging_policy, log, **asked(base)).verdict == "trust it"
 
 
@@ -298,7 +302,7 @@ def test_edges_no_clicks_no_items_one_query() -> None:
         answer = valuation.estimate(small.new, silent.log(300, 1), **asked(small, estimator=name, **given))
         assert (answer.value, answer.interval, answer.lower_bound) == (0.0, (0.0, 0.0), 0.0)
         assert answer.verdict == "cannot be answered from this log"
-        assert "no item that the new pair would show was ever clicked" in answer.reasons
+        assert "no item that the new policy would show was ever clicked" in answer.reasons
     one = small.take(np.zeros(1, np.int64))
     alone = valuation.estimate(one.new, one.log(3000, 1), **asked(one))
     assert alone.verdict == "trust it"
@@ -704,7 +708,7 @@ def test_a_contradicted_curve_is_said_beside_a_refusal_too() -> None:
     assert "as P(item in the list) is" in reasons[0]
     assert reasons[-1].startswith("the log contradicts the examination curve")
     lost = judge(dataclasses.replace(low, unsupported=0.4))[1]
-    assert lost[0].startswith("40% of what the new pair shows is outside what the log can speak about")
+    assert lost[0].startswith("40% of what the new policy shows is outside what the log can speak about")
 
 
 def test_of_one_query_the_error_of_the_balance_is_that_of_what_was_shown() -> None:

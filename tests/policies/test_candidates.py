@@ -242,25 +242,6 @@ def test_given_scores_with_too_few_items() -> None:
     assert policy.sample([1, 2], np.array([5, 6], np.uint64)).tolist() == [[4, -1], [-1, -1]]
 
 
-def test_few_queries_again_and_again_get_the_same_lists_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandemrank.policies.candidates.LARGE", 500)
-    rng = np.random.default_rng(0)
-    stages = [MatrixFactorisation(rng.normal(size=(6, 9)), rng.normal(size=(700, 9))) for _ in range(2)]
-    ids = Vocabulary(pl.Series(range(6)), pl.Series(range(700)))
-    pair = TwoStagePolicy(stages[0], stages[1], 40, 5, ids)
-    every = pair.recommend()["items"].to_list()  # six at a time: by blocks
-    for _ in range(candidates.PAYS + 1):
-        assert pair.recommend([2, 3])["items"].to_list() == every[2:4]
-    assert candidates.within_bounds(stages[0], np.array([1]), 40) is not None
-    with torch.no_grad():
-        stages[0].items[:50] += 3.0
-    assert candidates.within_bounds(stages[0], np.array([1]), 40) is None  # others now: made anew, or not at all
-    moved = pair.recommend()["items"].to_list()
-    assert moved != every
-    for _ in range(candidates.PAYS + 1):
-        assert pair.recommend([2, 3])["items"].to_list() == moved[2:4]
-
-
 def test_a_re_ranker_of_candidates_only_may_have_all_items_as_candidates() -> None:
     """K2 = D, as it is by default in a small catalogue."""
     ours, theirs = heavy(9), pair(K2=9)

@@ -1,4 +1,4 @@
-"""The report: what it says, that it says it honestly, and that it survives whatever part of a table is missing."""
+"""The report: what it says, and that it says it honestly."""
 
 import io
 import json
@@ -119,6 +119,19 @@ def test_values_intervals_and_the_highest_are_in_the_table() -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
+def test_it_is_said_whether_anything_was_trained_and_what_the_seconds_are() -> None:
+    trained = html_of(example((50,), (10_000,)))
+    assert "a two-stage system was trained" in trained
+    assert "the first on a machine also compiles its kernels" in trained
+    table = example((50,), (10_000,))
+    table |= {"rows": [{**table["rows"][0], "method": "beliefs"}], "differences": [], "curves": []}
+    made = html_of(table)
+    assert "a two-stage system was made" in made
+    assert "It was made in one way" in made
+    assert "has the highest NDCG" not in made
+
+
+@pytest.mark.usefixtures("no_figures")
 def test_the_paper_stands_beside_ours() -> None:
     table = example((500,), (100_000, 316_228))
     table["paper"] = [{"method": "joint", "K2": 500, "N": N, "ndcg": v} for N, v in ((100_000, 0.42), (320_000, 0.47))]
@@ -137,7 +150,6 @@ def test_the_paper_stands_beside_ours() -> None:
         (-0.03, -0.01, -0.02, "Joint is behind Independent by 0.0200 NDCG [−0.0300, −0.0100]."),
         (-0.01, 0.02, 0.005,
          "Joint and Independent cannot be told apart: the difference +0.0050 [−0.0100, +0.0200] includes 0."),
-        (math.nan, math.nan, 0.02, "Joint differs from Independent by +0.0200, without an interval: it may be chance."),
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("no_figures")
@@ -157,17 +169,6 @@ def test_headline_of_many_settings_counts_them() -> None:
         "Joint is ahead of Independent in 2 of 4 settings, behind in 1, not to be told apart in 1; "
         "the differences go from −0.0200 to +0.0200."
     )
-
-
-def test_methods_that_are_one_pair_are_said_to_be_so() -> None:
-    table = example()
-    for entry in table["differences"]:
-        entry |= {"mean": 1e-17, "low": 0.0, "high": 2e-17}
-    [words] = headline(typed(table))
-    assert "Joint are one and the same policy here" in words
-    assert differences(table).axes[0].get_xlim()[1] >= 1e-4
-    table["differences"][0] |= {"mean": 0.01}
-    assert len(headline(typed(table))) > 1
 
 
 def test_intervals_over_users_are_said_to_be_so() -> None:
@@ -208,50 +209,6 @@ def _printed(table: dict[str, Any], width: int = 80) -> str:
     out = io.StringIO()
     Console(width=width, file=out).print(experiment.text(typed(table)))
     return out.getvalue()
-
-
-WORDS = (
-    "title",
-    "command",
-    "version",
-    "world",
-    "switches",
-    "references",
-    "differences",
-    "curves",
-    "paper",
-)
-
-
-@pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("part", WORDS)
-@pytest.mark.parametrize("start", [example, one_setting])
-def test_a_missing_part_is_left_out(part: str, start: Any) -> None:
-    whole = start()
-    table = {key: value for key, value in whole.items() if key != part}
-    check(html_of(table))
-    assert markdown(table).startswith("# ")
-    _printed(table)
-
-
-def test_an_empty_table_is_still_a_page() -> None:
-    check(html_of({"rows": []}))
-    assert markdown({"rows": []})
-    _printed({"rows": []})
-
-
-@pytest.mark.parametrize("nothing", [math.nan, None])
-@pytest.mark.parametrize("start", [example, one_setting])
-def test_not_one_number(start: Any, nothing: float | None) -> None:
-    def blank(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {k: v if k in ("K2", "N", "run", "epoch", "runs") else blank(v) for k, v in part.items()}
-        return [blank(v) for v in part] if isinstance(part, list) else nothing if isinstance(part, float) else part
-
-    table = blank(start())
-    check(html_of(table))
-    assert "nan" not in markdown(table)
-    assert "nan" not in _printed(table)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -305,16 +262,6 @@ def test_hollow_where_zero_is_inside() -> None:
     assert hollow not in style.svg(differences(table))
     table["differences"][0]["low"] = -0.01
     assert hollow in style.svg(differences(table))
-
-
-def test_a_method_has_one_colour_and_its_own() -> None:
-    table = example()
-    table["rows"] += [row | {"method": "tandem"} for row in table["rows"] if row["method"] == "joint"]
-    slots = style.slots(typed(table).methods)
-    assert slots == {"joint": 0, "independent": 1, "baseline": 2, "beliefs": 3, "stacking": 4, "tandem": 5}
-    svg = style.svg(figures.against(typed(table), 1))
-    shown = {slot for method, slot in slots.items() if method in typed(table).methods}
-    assert all(f"var(--method-{slot}," in svg for slot in shown)
 
 
 def test_markdown_has_differences_references_and_switches() -> None:
@@ -378,15 +325,3 @@ def test_published_tables_say_what_is_printed_beside_them(name: str) -> None:
     found = [float(number) for number in re.findall(r"(\d\.\d+) \[", printed)]
     for row in json.loads((folder / "table.json").read_text(encoding="utf-8"))["rows"]:
         assert any(number == pytest.approx(row["ndcg_mean"], abs=1.001e-3) for number in found)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"rows": 3}', b'{"rows": [{"method": "joint"}]}'])
-def test_what_is_no_table_is_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"validation error|Invalid|invalid"):
-        from_json(Table, content)
-
-
-def test_a_number_that_is_not_known_is_null() -> None:
-    table = from_json(Table, '{"rows": [{"method": "joint", "K2": 5, "N": 9, "ndcg": {"mean": null}}]}')
-    assert math.isnan(table.rows[0].ndcg.mean)
-    assert json.loads(as_json(table))["rows"][0]["ndcg"]["mean"] is None

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import fsspec
 import numpy as np
 import polars as pl
 import pytest
@@ -22,7 +23,7 @@ from tandemrank.serving.engine import Server
 from tandemrank.serving.live_policy import LivePolicy, digest
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
-from tandemrank.serving.records import Event, Impression, StoredEvent, split
+from tandemrank.serving.records import Event, Impression, StoredEvent
 from tandemrank.serving.sealing import Sealer, join_clicks
 
 Q, D, K2, K = 4, 6, 4, 2
@@ -153,33 +154,6 @@ def test_a_heavy_re_ranker_is_explained_by_candidates_alone(monkeypatch) -> None
         assert c.exposure == pytest.approx(by_item[c.item].exposure, abs=0.1)  # few samples of the other
 
 
-@pytest.mark.parametrize("how", STRATEGIES, ids=lambda how: how.name)
-def test_drafts_of_a_heavy_re_ranker_ask_about_candidates_alone(tmp_path, monkeypatch, how) -> None:
-    """Interleaved with another policy: the propensities are those by all items."""
-    made, other = steep(40), LivePolicy(replace(steep(40), K2=K2 - 1))
-    found = []
-    for name in ("plain", "heavy"):
-        live, asked = (LivePolicy(made), set()) if name == "plain" else counted(made, monkeypatch)
-        log = Recorder(tmp_path / name, Propensities(100))
-        server = Server(other, recorder=log, seed=0, exploration=how)
-        server.swap(split(other, live, 0.5, salt="s", mode="interleave"))
-        for n in range(12):
-            server.rank(11, items=[1, 2, 5, 7] if n % 3 == 0 else None)
-        [sealed] = log.seal(everything=True)
-        log.close()
-        frame = pl.read_parquet(sealed.path)
-        rho = {}
-        for row in frame.iter_rows(named=True):
-            for item, mean, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
-                rho[item, row["available"] is None] = mean, error
-        found.append(rho)
-    assert asked
-    assert how.strategy == "uniform" or max(asked) < 20  # equal scores have any candidates
-    assert found[0].keys() == found[1].keys()
-    for place, (mean, error) in found[0].items():
-        assert abs(mean - found[1][place][0]) <= 5 * np.hypot(error, found[1][place][1]) + 1e-6
-
-
 def test_the_error_of_a_mixture_is_that_of_its_parts_by_their_shares() -> None:
     """sqrt((1 - e)^2 se_policy^2 + e^2 se_uniform^2): what many estimates scatter by, not more."""
     s_c, s_r = rows(LivePolicy(policy()), 11)
@@ -281,6 +255,11 @@ def test_replay_draws_every_list_again(tmp_path, how) -> None:
     log.close()
     found = replay.replay([tmp_path], [policy()])
     assert (found.impressions, found.equal, found.first) == (60, 60, None)
+    assert replay.replay([f"file://{tmp_path}"], [policy()]) == found
+    store, url = fsspec.filesystem("memory"), f"{tmp_path.name}/log"
+    store.put(f"{tmp_path}/*.parquet", f"{url}/")
+    assert replay.replay([f"memory://{url}"], [policy()]) == found
+    store.rm(url, recursive=True)
     if how.strategy != "deterministic":
         [path] = replay.segments([tmp_path])
         frame = pl.read_parquet(path)

@@ -310,6 +310,14 @@ def test_a_record_that_is_there_twice_counts_once(folder, tmp_path, capsys) -> N
     assert (found["impressions"], found["damaged"]) == (3, 3)
 
 
+def test_the_command_has_no_path_of_a_segment_that_is_not_written(folder, tmp_path, capsys) -> None:
+    log = tmp_path / "log"
+    with local(folder, log=log) as server:
+        server.post("/rank", {"query_id": 11, "items": []})
+    [found] = sealed_by_command(log, folder, capsys)
+    assert (found["path"], found["empty"]) == (None, 1)
+
+
 def test_validate_names_seal_where_there_are_journals_alone(folder, tmp_path) -> None:
     log = tmp_path / "log"
     with local(folder, log=log) as server:

@@ -1,7 +1,6 @@
 """Two policies at once: sticky shares, propensities of the mixture by enumeration, lists drawn again, features."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -56,37 +55,27 @@ def test_a_unit_keeps_its_policy_and_shares_are_kept() -> None:
             records.split(old, new, share, salt="x")
 
 
-@pytest.mark.parametrize("mode", ["split", "interleave"])
-def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp_path, mode) -> None:
+def test_impressions_carry_the_propensity_of_the_mixture_and_are_drawn_again(tmp_path) -> None:
     log = Recorder(tmp_path, Propensities(400))
     server = Server(policy(0), recorder=log)
     old, new = server.traffic.first, LivePolicy(policy(1, first=2))
-    server.swap(records.split(old, new, 0.25 if mode == "split" else 0.5, salt="s", mode=mode))
+    server.swap(records.split(old, new, 0.25, salt="s"))
     answers = [server.rank(11, unit=f"u{n % 7}" if n % 2 else None) for n in range(60)]
     stuck = {}
     for n, found in enumerate(answers):
         server.feedback(found.impression_id, [Event(found.items[0])])
-        if n % 2 and mode == "split":
+        if n % 2:
             assert stuck.setdefault(n % 7, found.policy) == found.policy
     [sealed] = log.seal(everything=True)
     log.close()
     assert (sealed.impressions, sealed.clicks) == (60, 60)
     frame = pl.read_parquet(sealed.path)
-    if mode == "split":
-        assert set(frame["policy"]) == {old.digest, new.digest}
-        a, b = exact(old, 11), exact(new, 11)
-        for row in frame.iter_rows(named=True):
-            assert json.loads(row["mixture"]) == [[old.digest, 0.75], [new.digest, 0.25]]
-            for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
-                assert abs(rho - 0.75 * a.get(item, 0) - 0.25 * b.get(item, 0)) <= 5 * error + 1e-6
-    else:
-        assert set(frame["policy"]) == {f"{old.digest}+{new.digest}"}
-        by_item: dict[str, set[float]] = {}
-        for row in frame.iter_rows(named=True):
-            for item, rho in zip(row["items"], row["propensities"], strict=True):
-                by_item.setdefault(item, set()).add(rho)
-        assert all(len(found) == 1 for found in by_item.values())
-        assert sum(rho for [rho] in by_item.values()) <= sum(THETA) + 0.1
+    assert set(frame["policy"]) == {old.digest, new.digest}
+    a, b = exact(old, 11), exact(new, 11)
+    for row in frame.iter_rows(named=True):
+        assert json.loads(row["mixture"]) == [[old.digest, 0.75], [new.digest, 0.25]]
+        for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
+            assert abs(rho - 0.75 * a.get(item, 0) - 0.25 * b.get(item, 0)) <= 5 * error + 1e-6
     assert validation.validate(tmp_path / "*.parquet").fit
     assert reading.read(tmp_path / "*.parquet").N == 60
     found = replay.replay([tmp_path], [policy(0), policy(1, first=2)])
@@ -142,14 +131,9 @@ def test_features_that_decide_are_in_the_log_and_no_others(tmp_path) -> None:
     assert validation.validate(tmp_path).fit
 
 
-@pytest.mark.parametrize("mode", ["single", "interleave"])
-def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, mode) -> None:
+def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path) -> None:
     log = Recorder(tmp_path, Propensities(300))
     server = Server(featured(), recorder=log, exploration=Exploration("temperature", 0.2))
-    if mode == "interleave":
-        server.swap(
-            records.split(server.traffic.first, LivePolicy(replace(featured(), K2=K2 - 1)), 0.5, salt="s", mode=mode)
-        )
     views = [{"age": -0.4, "land": "a"}, {"age": 0.4, "land": "b"}]
     shown = {server.rank(99, query_features=views[n % 2]).impression_id: n % 2 for n in range(40)}
     [sealed] = log.seal(everything=True)
@@ -162,8 +146,7 @@ def test_one_unknown_id_with_other_features_has_other_propensities(tmp_path, mod
         view = shown[row["impression_key"]]
         for item, rho, error in zip(row["items"], row["propensities"], row["propensity_errors"], strict=True):
             found[view].setdefault(item, set()).add(rho)
-            if mode == "single":
-                assert abs(rho - wanted[view][item]) <= 5 * error + 1e-5
+            assert abs(rho - wanted[view][item]) <= 5 * error + 1e-5
     assert all(len(values) == 1 for view in found for values in view.values())
     both = set(found[0]) & set(found[1])
     assert both

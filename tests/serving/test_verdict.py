@@ -15,31 +15,25 @@ def mixture(share: float = 0.5) -> tuple[tuple[str, float], ...]:
     return ("old", 1 - share), ("new", share)
 
 
-def live_test(share: float = 0.5, mode: str = "split", **options: float) -> LiveTest:
-    return LiveTest(mixture(share), mode, K, **options)
+def live_test(share: float = 0.5, **options: float) -> LiveTest:
+    return LiveTest(mixture(share), K, **options)
 
 
-def impressions(rng, n: int, *, old: float, new: float, share: float = 0.5, mode: str = "split"):
+def impressions(rng, n: int, *, old: float, new: float, share: float = 0.5):
     """Outcomes of policies whose lists get clicks at these rates: Binomial(K, rate / K)."""
     for _ in range(n):
-        if mode == "interleave":
-            teams = tuple(int(x) for x in rng.integers(2, size=K))
-            clicked = tuple(k for k in range(K) if rng.random() < (new if teams[k] else old) / K)
-            yield shown(mixture(share), 0, teams), clicked
-        else:
-            arm = int(rng.random() < share)
-            clicked = tuple(k for k in range(K) if rng.random() < (new if arm else old) / K)
-            yield shown(mixture(share), arm), clicked
+        arm = int(rng.random() < share)
+        clicked = tuple(k for k in range(K) if rng.random() < (new if arm else old) / K)
+        yield shown(mixture(share), arm), clicked
 
 
-@pytest.mark.parametrize("mode", ["split", "interleave"])
-def test_equal_policies_are_rarely_told_apart_however_often_one_looks(mode) -> None:
+def test_equal_policies_are_rarely_told_apart_however_often_one_looks() -> None:
     rng, wrong = np.random.default_rng(0), 0
     runs = 20
     for _ in range(runs):
-        test = live_test(mode=mode)
+        test = live_test()
         decision = "continue"
-        for outcome in impressions(rng, 100, old=0.5, new=0.5, mode=mode):
+        for outcome in impressions(rng, 100, old=0.5, new=0.5):
             test.hear(*outcome)
             decision = test.look()
             if decision != "continue":
@@ -48,13 +42,13 @@ def test_equal_policies_are_rarely_told_apart_however_often_one_looks(mode) -> N
     assert wrong <= 0.05 * runs + 5 * np.sqrt(0.05 * 0.95 * runs)
 
 
-@pytest.mark.parametrize(("mode", "share"), [("split", 0.5), ("split", 0.1), ("interleave", 0.5)])
-def test_half_the_clicks_are_seen_within_2000_impressions(mode, share) -> None:
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_half_the_clicks_are_seen_within_2000_impressions(share) -> None:
     rng = np.random.default_rng(1)
     caught = 0
     for _ in range(20):
-        test = live_test(share, mode, usual=0.5)
-        for n, outcome in enumerate(impressions(rng, 2000, old=0.5, new=0.25, share=share, mode=mode)):
+        test = live_test(share, usual=0.5)
+        for n, outcome in enumerate(impressions(rng, 2000, old=0.5, new=0.25, share=share)):
             test.hear(*outcome)
             if n % 50 == 49 and test.look() == "roll back":
                 caught += 1
@@ -62,14 +56,13 @@ def test_half_the_clicks_are_seen_within_2000_impressions(mode, share) -> None:
     assert caught >= 19
 
 
-@pytest.mark.parametrize("mode", ["split", "interleave"])
-def test_the_interval_holds_the_truth_and_ends_on_the_right_side(mode) -> None:
-    test = live_test(mode=mode)
+def test_the_interval_holds_the_truth_and_ends_on_the_right_side() -> None:
+    test = live_test()
     empty = test.verdict()
     assert (empty.difference, empty.low, empty.high, empty.decision) == (None, -K, K, "continue")
     rng = np.random.default_rng(2)
-    truth = 0.3 if mode == "split" else 0.15  # interleaved, each policy has half of the places
-    for n, outcome in enumerate(impressions(rng, 4000, old=0.5, new=0.8, mode=mode)):
+    truth = 0.3
+    for n, outcome in enumerate(impressions(rng, 4000, old=0.5, new=0.8)):
         test.hear(*outcome)
         if n % 400 == 0:
             found = test.verdict()
@@ -81,13 +74,12 @@ def test_the_interval_holds_the_truth_and_ends_on_the_right_side(mode) -> None:
     assert len(test.history) > 2
 
 
-@pytest.mark.parametrize("mode", ["split", "interleave"])
-def test_what_is_printed_is_what_decides(mode) -> None:
+def test_what_is_printed_is_what_decides() -> None:
     """Rolled back exactly where the upper bound that is printed is below 0, promoted where the lower is above 0."""
     for new, ends in ((0.1, "roll back"), (1.2, "promote")):
-        test, rng, seen = live_test(mode=mode, usual=0.5), np.random.default_rng(5), set()
+        test, rng, seen = live_test(usual=0.5), np.random.default_rng(5), set()
         before = -K, K
-        for n, outcome in enumerate(impressions(rng, 700, old=0.5, new=new, mode=mode)):
+        for n, outcome in enumerate(impressions(rng, 700, old=0.5, new=new)):
             test.hear(*outcome)
             if n % 25 == 0:
                 found = test.verdict()
@@ -105,7 +97,6 @@ def test_a_unit_counts_once_and_other_traffic_not_at_all() -> None:
     for n in range(10):
         test.hear(shown(mixture(), n % 2, unit="somebody"), (0,))
         test.hear(shown((("old", 1.0),)), (0,))
-        test.hear(shown(mixture(), 0, (0, 1, 0)), (0,))
     test.look()
     assert sum(test.seen.impressions) == 1
     test.hear(shown(mixture(0.3), 1), ())  # the share may change
@@ -185,13 +176,12 @@ def test_outcomes_are_settled_in_order_and_memory_is_bounded(tmp_path) -> None:
         assert server.post("/feedback", body).json()["unknown"] == 1
 
 
-@pytest.mark.parametrize("teams", [None, (0, 1, 0)])
-def test_an_outcome_is_settled_once(teams) -> None:
+def test_an_outcome_is_settled_once() -> None:
     """By its age, and not once more where there is no room for it."""
     outcomes = Outcomes(window=100, settle=10, most=2)
 
     def show(name: str, time: float) -> None:
-        outcomes.shown(shown(mixture(), 1, teams, name=name, time=time))
+        outcomes.shown(shown(mixture(), 1, name=name, time=time))
 
     show("a", 0.0)
     assert outcomes.event(StoredEvent("a", "i2", "click", None, 1.0)) == "counted"
@@ -204,15 +194,14 @@ def test_an_outcome_is_settled_once(teams) -> None:
     assert [ranks for _, ranks in outcomes.settle(200.0)] == [()] * 3
 
 
-@pytest.mark.parametrize("mode", ["split", "interleave"])
-def test_what_was_shown_once_stays_shown(mode) -> None:
+def test_what_was_shown_once_stays_shown() -> None:
     """The wealth of the bet may fall again; what it was at its peak decides."""
-    test, rng = live_test(mode=mode, usual=0.5), np.random.default_rng(0)
-    for outcome in impressions(rng, 400, old=1.5, new=0.3, mode=mode):
+    test, rng = live_test(usual=0.5), np.random.default_rng(0)
+    for outcome in impressions(rng, 400, old=1.5, new=0.3):
         test.hear(*outcome)
     peak = test.verdict()
     assert peak.decision == "roll back"
-    for outcome in impressions(rng, 4000, old=0.3, new=1.5, mode=mode):
+    for outcome in impressions(rng, 4000, old=0.3, new=1.5):
         test.hear(*outcome)
     now = test.verdict()
     assert test.seen.evidence(0.0)[1] < 0

@@ -211,15 +211,19 @@ def test_where_all_items_are_candidates_there_is_one_stage(world) -> None:
     assert len(found.policy.vocabulary.item_ids) == found.policy.K2
     assert found.policy.generator is found.policy.ranker
     assert not found.was_trained
-    assert "of one stage" in training_report.made(found)
+    assert found.choice is None
+    assert training_report.made(found).startswith("From these clicks alone a policy was made, of one stage")
     with pytest.raises(ConfigError, match="the method joint would have no effect: all 60 items are candidates"):
-        learn(world.frame.head(2000), methods=["joint"], logging_policy=world.production)
+        learn(world.frame.head(2000), methods=["beliefs", "joint"], logging_policy=world.production)
+    with pytest.raises(ConfigError, match="epochs would have no effect: all 60 items are candidates"):
+        learn(world.frame.head(2000), tr.LearningConfig(training={"epochs": 3}))
 
 
 def test_the_start_is_not_taken_for_the_policy_that_drew_the_log(world) -> None:
     few = world.frame.head(3000)
     found = learn(few, tr.LearningConfig(candidates=20), start=Start(world.production))
     assert found.propensity == "fitted"
+    assert training_report.made(found).startswith("From these clicks and a saved policy a policy was made")
     assert learn(few, tr.LearningConfig(candidates=20), logging_policy=world.production).propensity == "exact"
 
 

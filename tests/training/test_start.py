@@ -1,13 +1,17 @@
-"""Where training starts without ratings: from clicks, and from given embeddings."""
+"""Where training starts without ratings: from clicks, and from given embeddings; and features of every awkward kind."""
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
+import featured
+import tandemrank as tr
 from tandemrank._base.ids import Vocabulary
-from tandemrank.errors import DataError
+from tandemrank.errors import ConfigError, DataError
+from tandemrank.reports import training
 from tandemrank.training import start
+from tandemrank.training.learning import Listener
 
 
 def scores(scorer) -> np.ndarray:
@@ -63,3 +67,75 @@ def test_given_embeddings_from_pandas() -> None:
 def test_refusals_of_embeddings(items, message) -> None:
     with pytest.raises(DataError, match=message):
         start.from_embeddings(QUERIES, items, NAMES)
+
+
+# --- features of every awkward kind -----------------------------------------------------------------------------------
+
+SHORT, FEW = featured.log(400), tr.LearningConfig(candidates=12, model="none")
+
+
+def test_columns_of_every_kind_are_learned_from_and_new_items_may_miss_any_of_them() -> None:
+    """Half of the items have a row, most of it is useless, and one that was never shown has a row too."""
+    ids = [*range(0, featured.D, 2), featured.NEW]
+    n = len(ids)
+    table = pl.DataFrame(
+        {
+            "item_id": ids,
+            "a": [*featured.Z[0:-1:2, 0], featured.Z[-1, 0]],
+            "word": ["x", "y", None] * (n // 3),
+            "title": [f"title {d}" for d in ids],  # a category for every item
+            "bool": [True, None, False] * (n // 3),
+            "constant": [7] * n,
+            "nothing": pl.Series([None] * n, dtype=pl.Float64),
+            "untyped": [None] * n,
+            "huge": [1e90] + [0.0] * (n - 1),
+        }
+    )
+    found = tr.learn(SHORT, FEW, start=tr.Start(item_features=table), method="beliefs")
+    policy = found.policy
+    assert featured.NEW in policy.vocabulary.item_ids
+    scores = [s.numpy() for s in policy.plain_scores(range(len(policy.vocabulary.query_ids)))]
+    assert all(np.isfinite(s).all() for s in scores)
+    place = policy.vocabulary.items(pl.Series([featured.NEW]))[0]
+    before = [(s > s[:, [place]]).sum(1).mean() for s in scores]
+    assert before[0] < before[1] + 3  # the generator does not leave it out for being new
+    row = table.head(1).with_columns(item_id=pl.lit(901), a=None, word=pl.lit("never seen"), title=None)
+    assert len(policy.recommend([3], item_features=row)["items"][0]) == featured.K
+    with pytest.raises(DataError, match="was trained with the column word"):
+        policy.recommend([3], item_features=row.drop("word"))
+    with pytest.raises(DataError, match="expected ids of Int64, as the policy has; got String"):
+        policy.recommend([3], item_features=row.with_columns(item_id=pl.lit("901")))
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        ({"a": [1.0, 2.0, 3.0]}, "features of ids of the log|rows for none of them"),
+        ({"item_id": ["0", "1", "2"], "a": [1.0, 2.0, 3.0]}, "Int64 in the log, String in the features"),
+        ({"item_id": [0, 1, 1], "a": [1.0, 2.0, 3.0]}, r"id 1 is there more than once\. Keep one row"),
+        ({"item_id": [0, 1, 2], "day": pl.Series([0, 1, 2]).cast(pl.Date)}, "Date came"),
+    ],
+)
+def test_tables_that_cannot_be_used_are_refused(table, told) -> None:
+    with pytest.raises(DataError, match=told):
+        tr.learn(SHORT, FEW, start=tr.Start(item_features=pl.DataFrame({"item_id": [97, 98, 99], **table})))
+
+
+def test_what_is_known_after_the_click_alone_is_said_by_learn_and_in_the_report(tmp_path) -> None:
+    """Seconds that were read: there where something was clicked, and nowhere else."""
+    long = SHORT.explode("items", "clicks").group_by("query_id", "items").agg(pl.col("clicks").sum())
+    read = long.filter(pl.col("clicks") > 0).select("query_id", item_id="items", seconds=pl.col("clicks") * 7)
+    heard: list[str] = []
+    found = tr.learn(
+        SHORT.drop("timestamp"), FEW, start=tr.Start(pair_features=read), listener=Listener(note=heard.append)
+    )
+    words = "The feature of having a row in the table of pairs alone tells clicked pairs from the others."
+    assert any(said.startswith(words) for said in heard)
+    assert words in training.report(found).write(tmp_path / "report.html").read_text()
+
+
+def test_features_without_effect_are_refused() -> None:
+    some = tr.Start(query_embeddings=QUERIES, item_embeddings=ITEMS, item_features=featured.table("item"))
+    config = tr.LearningConfig(objective="ips")
+    with pytest.raises(ConfigError, match="features would have no effect: what is given is trained on clicks alone"):
+        tr.learn(SHORT, config, start=some, method="joint")

@@ -3,8 +3,8 @@
 - `arguments`: the arguments of public functions, held to their annotations
 - `ids`: outside ids and inside positions
 - `random`: seeds that are derived, random keys, the streams of one seed
-- `files`: writing in one piece; never over what we did not write
-- `buckets`: files at a URL, read and written
+- `files`: writing in one piece, for others to read; never over what we did not write
+- `buckets`: files at a URL
 - `config`: configuration from a preset, a TOML file and single switches
 - `sparse`: sparse matrices in one form
 - `frames`: frames of polars and pandas as one kind of table; Parquet with a checksum

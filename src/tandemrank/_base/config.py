@@ -7,8 +7,9 @@ one nearer to the top is meant (a grid's list of `candidates`, not the one numbe
 import copy
 import tomllib
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -45,7 +46,8 @@ def resolve(
     for name, value in given:
         if name not in paths:
             raise ConfigError(_no_such(name, paths))
-        _put(values, paths[name], copy.deepcopy(value))
+        *folders, last = paths[name]
+        reduce(lambda inside, folder: inside.setdefault(folder, {}), folders, values)[last] = copy.deepcopy(value)
     return validated(model, values)
 
 
@@ -61,52 +63,31 @@ def validated(model: type[Model], values: dict[str, Any]) -> Model:
 
 def switch_paths(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
     """Where each switch of a configuration stands, by its name."""
-    found: dict[str, tuple[str, ...]] = {}
-    deeper: list[tuple[str, type[BaseModel]]] = []
-    for name, field in model.model_fields.items():
-        inner = _inner(field.annotation)
-        if inner is None:
-            found[name] = (name,)
-        else:
-            deeper.append((name, inner))
-            if field.annotation is not inner:
-                found[name] = (name,)  # one that may be off is itself a switch
-    for name, inner in deeper:
-        for switch, path in switch_paths(inner).items():
+    inner = _inner(model)
+    found: dict[str, tuple[str, ...]] = {name: (name,) for name in model.model_fields if name not in inner}
+    for name, config in inner.items():
+        for switch, path in switch_paths(config).items():
             found.setdefault(switch, (name, *path))
     return found
 
 
 def switch_values(config: BaseModel) -> dict[str, Any]:
-    """Every switch of a configuration by its name, as plain values; one that is off has none of what belongs to it."""
-    found = {}
-    for name, path in switch_paths(type(config)).items():
-        value: Any = config
-        for part in path:
-            value = None if value is None else getattr(value, part)
-        if isinstance(value, BaseModel):
-            value = True
-        found[name] = list(value) if isinstance(value, tuple) else value
-    return found
+    """Every switch of a configuration by its name, as plain values."""
+    values = {name: reduce(getattr, path, config) for name, path in switch_paths(type(config)).items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def switch_help(model: type[BaseModel]) -> dict[str, str]:
     """What every switch means, by its name."""
-    found = {}
-    for name, path in switch_paths(model).items():
-        inside = model
-        for part in path[:-1]:
-            inside = _inner(inside.model_fields[part].annotation) or inside
-        found[name] = inside.model_fields[path[-1]].description or ""
-    return found
+    inner = _inner(model)
+    own = {name: field.description or "" for name, field in model.model_fields.items() if name not in inner}
+    return reduce(lambda found, config: switch_help(config) | found, inner.values(), own)
 
 
-def _inner(annotation: Any) -> type[BaseModel] | None:
-    """The configuration that a field holds, if it holds one or none."""
-    for kind in (annotation, *get_args(annotation)):
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            return kind
-    return None
+def _inner(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    """The configurations that a configuration holds, by their fields."""
+    kinds = {name: field.annotation for name, field in model.model_fields.items()}
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, BaseModel)}
 
 
 def _problem(problem: ErrorDetails, paths: dict[str, tuple[str, ...]]) -> str:
@@ -137,22 +118,6 @@ def _read(path: Path) -> dict[str, Any]:
     if sections := [name for name, value in values.items() if isinstance(value, dict)]:
         raise ConfigError(f"{path}: switches have no sections; write epochs = 5 without [{sections[0]}] above it.")
     return values
-
-
-def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    *folders, last = path
-    for folder in folders:
-        inner = values.get(folder)
-        if inner is False:
-            raise ConfigError(f"{last}: {folder} is off, so it has no {last}. Leave one of the two out.")
-        # A switch that is on, and nothing more said of it so far.
-        values[folder] = inner if isinstance(inner, dict) else {}
-        values = values[folder]
-    if isinstance(values.get(last), dict) and isinstance(value, bool):
-        if value:
-            return  # on already, with more said of it
-        raise ConfigError(f"{last} is off, so it has no {', '.join(values[last])}. Leave one of the two out.")
-    values[last] = value
 
 
 def _value(text: str) -> Any:

@@ -200,7 +200,7 @@ def replacing(path: str | Path, kind: Kind | None = None, inputs: Iterable[objec
     with _reporting(path), _holder(real) as holder:
         temporary = holder / "new" / real.name
         yield temporary
-        _sync(temporary)
+        _sync(temporary, os.stat(holder / "lock").st_mode & 0o666)
         check_target(path, kind, inputs)  # again: the job may have taken hours
         if real.is_dir():
             os.rename(real, holder / "old" / real.name)
@@ -236,13 +236,17 @@ def _system_reason(error: BaseException) -> str | None:
     return os.strerror(int(passed_on[1])) if passed_on else None
 
 
-def _sync(path: Path) -> None:
-    """Has a file, or all files of a folder, on disk before anybody sees it: a rename may outlive what it names."""
+def _sync(path: Path, mode: int) -> None:
+    """Has a file, or all files of a folder, on disk before anybody sees it: a rename may outlive what it names.
+
+    All have the mode that files of this process have by default; safetensors would let nobody else read its own.
+    """
     for place, _, names in os.walk(path):
         for name in names:
-            _sync(Path(place) / name)
+            _sync(Path(place) / name, mode)
         _sync_folder(place)
     if not path.is_dir():
+        path.chmod(mode)
         with path.open("rb") as file:
             os.fsync(file.fileno())
 

@@ -9,7 +9,7 @@
 - `regression`: what features suggest of the vectors of queries and items
 - `turns`: one belief with constants that were chosen; `fitting`: the choice; `belief`: what comes of it
 - `vectors`: the vectors of a policy, as the prior of a belief
-- `scorer`: the beliefs as the scores of a stage
+- `scorer`: the beliefs as the scores of a stage; `exploring`: the same raised by what is not known
 """
 
 from tandemrank._base.lazy import modules_of

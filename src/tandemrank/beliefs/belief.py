@@ -13,6 +13,7 @@ from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Side
 from tandemrank.beliefs.grades import Floats32, Grades
 from tandemrank.beliefs.model import Belief, RewardModel
+from tandemrank.beliefs.model_fit import NO_MODEL, ModelChoice
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.beliefs.space import Space
@@ -26,9 +27,9 @@ class Chosen:
     """What held-out pairs chose.
 
     `source` of the directions: the log, of so many dimensions (`rank`), or production. `total`: how much queries differ;
-    `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items; `model`:
-    the kind of f, and its `epochs`; `of_new`: whether f is used of queries, and of items, that are not in the log; `never`:
-    what is taken off the log-odds of a pair that was never shown; `half_life` of what was seen, in parts of the log.
+    `level`: variance of their levels; `slope`, `trust`: of production's directions (`Shape`); `steps` of the items;
+    `item_features`: whether they say something of the items' levels; `f`: its kinds; `never`: what is taken off the log-odds
+    of a pair that was never shown; `half_life` of what was seen, in parts of the log.
     """
 
     grades: Grades
@@ -39,9 +40,8 @@ class Chosen:
     steps: int
     slope: float = 0.0
     trust: float = 0.0
-    model: str = "none"
-    epochs: int = 0
-    of_new: tuple[bool, bool] = (False, False)
+    item_features: bool = False
+    f: ModelChoice = NO_MODEL
     never: float = 0.0
     half_life: float = np.inf
 
@@ -224,7 +224,7 @@ class Beliefs(RewardModel):
             "directions": c.source,
             "rank": self.space.items.shape[1] - 1,
             "difference_of_queries": c.total,
-            "features": c.model,
+            "features": c.f.words,
             "weights_of_production": [float(w) for w in self.inputs.w],
             "never_shown": c.never,
             "half_life": None if np.isinf(c.half_life) else c.half_life,

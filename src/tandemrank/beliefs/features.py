@@ -11,8 +11,8 @@ ridge regression, as strong as leaving one out says.
 """
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,10 +36,12 @@ Items = NDArray[np.integer]
 CONSTANT = 1e12  # the scale of a column that never varies: it is 0
 FARTHEST = 6.0  # deviations at which a column is cut
 SHRINK = 10.0  # examinations at the mean rate that are added to every rate
-LEAK, LEAK_PAIRS = (
-    0.999,
-    50_000,
-)  # how well a column alone tells clicks from non-clicks before we say so; pairs to tell by
+# How well a column alone tells clicks from non-clicks before we say so: clicks are noisy, and a table that was made of the
+# whole log also has the clicks of what is held out. Pairs to tell by.
+LEAK, LEAK_PAIRS = 0.95, 50_000
+
+
+ROW = "of having a row in the table of pairs"
 
 
 @dataclass(frozen=True)
@@ -97,25 +99,19 @@ class Features:
 
 
 def pair_table(source: FeatureSource, vocabulary: Vocabulary) -> PairTable:
-    """A table of `query_id`, `item_id` and numbers; rows of ids that the log does not have are left out."""
-    frame, name = tables.frame_of(source, "the pair frame")
-    places = []
-    for column, ids in (("query_id", vocabulary.query_ids), ("item_id", vocabulary.item_ids)):
-        own = tables.checked_ids(frame, column, name)
-        places.append(positions_of(ids, own, column.removesuffix("_id"), missing="mark"))
-    names = tuple(c for c in frame.columns if c not in ("query_id", "item_id"))
-    for column in names:
-        if not tables.is_number(frame[column].dtype):
-            raise DataError(f"{name}, column {column}: expected numbers for pairs; got {frame[column].dtype}. Drop it.")
-        tables.refuse_large(frame[column], name)
-    if not names:
-        raise DataError(f"{name}: expected numbers beside query_id and item_id; got no other column. Add one.")
-    values = frame.select(pl.col(names).cast(pl.Float64).fill_null(np.nan)).to_numpy()
-    known = (places[0] >= 0) & (places[1] >= 0)
-    q, d = places[0][known], places[1][known]
-    if len(np.unique(np.column_stack([q, d]), axis=0)) < len(q):
-        raise DataError(f"{name}: expected every pair once; got some more than once. Keep one row for each.")
-    return PairTable(q, d, values[known], names)
+    """A table of `query_id`, `item_id` and numbers; rows of ids that are not known are left out."""
+    frame = tables.read_pairs(source)
+    q, d = (
+        positions_of(ids, frame[f"{side}_id"], side, missing="mark")
+        for side, ids in (("query", vocabulary.query_ids), ("item", vocabulary.item_ids))
+    )
+    known, names = (q >= 0) & (d >= 0), frame.columns[2:]
+    if not known.any():
+        raise DataError(
+            f"the table of pairs: expected pairs of known queries and items; got none (first: query {frame['query_id'][0]!r}, "
+            f"item {frame['item_id'][0]!r}). Check that both come from the same data."
+        )
+    return PairTable(q[known], d[known], frame[:, 2:].to_numpy()[known], tuple(names))
 
 
 def _encoded(table: Floats | pl.DataFrame | None, n: int, side: str, plural: str) -> Encoded:
@@ -282,71 +278,107 @@ def side_of(encoded: Encoded, clicks: Clicks, vectors: Floats, seen: NDArray[np.
 class PairNumbers(nn.Module):
     """Numbers of pairs: standardised, then a 1; of a pair without a row all 0.
 
-    Buffers: key [n], sorted, query D + item; values [n, J + 1].
+    Buffers: key [n], sorted, query D + item; values [n, J + 1]; centre, scale [J].
     """
 
     key: Tensor
     values: Tensor
+    centre: Tensor
+    scale: Tensor
 
-    def __init__(self, n: int, J: int, D: int) -> None:
+    def __init__(self, n: int, names: Sequence[str], D: int) -> None:
         super().__init__()
-        self.D = D
+        self.names, self.D = tuple(names), D
         self.register_buffer("key", torch.zeros(n, dtype=torch.int64))
-        self.register_buffer("values", torch.zeros(n, J + 1 if n else 0))
+        self.register_buffer("values", torch.zeros(n, self.width))
+        self.register_buffer("centre", torch.zeros(len(names), dtype=torch.float64))
+        self.register_buffer("scale", torch.ones(len(names), dtype=torch.float64))
 
     @classmethod
     def of(cls, table: PairTable | None, D: int) -> "PairNumbers":
-        """Of a table; a missing number is the mean."""
+        """Of a table; a missing number is the mean, and what never varies is 0."""
         if table is None or not len(table.query):
-            return cls(0, 0, D)
-        found = cls(len(table.values), table.values.shape[1], D)
-        key = table.query * D + table.item
-        order = np.argsort(key)
-        x = table.values[order]
-        known = np.isfinite(x)
+            return cls(0, (), D)
+        found = cls(0, table.names, D)
+        known = np.isfinite(table.values)
         number = np.maximum(known.sum(0), 1)
-        centred = np.where(known, x - np.where(known, x, 0).sum(0) / number, 0)
-        spread = np.sqrt(np.square(centred).sum(0) / number)
-        numbers = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-12)
-        found.key[:] = torch.from_numpy(key[order])
-        found.values[:] = torch.from_numpy(np.column_stack([np.clip(numbers, -FARTHEST, FARTHEST), np.ones(len(key))]))
-        return found
+        mean = np.where(known, table.values, 0).sum(0) / number
+        spread = np.sqrt(np.square(np.where(known, table.values - mean, 0)).sum(0) / number)
+        found.centre[:] = torch.from_numpy(mean)
+        found.scale[:] = torch.from_numpy(np.where(spread > 1e-12, spread, CONSTANT))
+        return found.plus(table)
 
     def spec(self) -> dict[str, Any]:
         """The arguments of its constructor, plain JSON."""
-        return {"n": len(self.key), "J": max(self.width - 1, 0), "D": self.D}
+        return {"n": len(self.key), "names": list(self.names), "D": self.D}
 
     @property
     def width(self) -> int:
-        """The columns of a pair: none where there is no table."""
-        return self.values.shape[1]
+        """The columns of a pair: none where there was no table."""
+        return len(self.names) + 1 if self.names else 0
 
     def at(self, q: Tensor, d: Tensor) -> Tensor:
         """The numbers of pairs.  Shapes: [n] each -> [n, J + 1]."""
         if not len(self.key):
-            return torch.zeros(len(q), 0)
+            return torch.zeros(len(q), self.width)
         key = q * self.D + d
         place = torch.searchsorted(self.key, key).clamp_max(len(self.key) - 1)
         return self.values[place] * (self.key[place] == key)[:, None]
+
+    def plus(self, table: PairTable) -> "PairNumbers":
+        """With more pairs, in the scale of the first; a pair that is known keeps its numbers."""
+        if absent := [name for name in self.names if name not in table.names]:
+            raise DataError(
+                f"expected the columns {', '.join(self.names)} of pairs, as the policy has; got no {absent[0]}. Add it."
+            )
+        x = table.values[:, [table.names.index(name) for name in self.names]]
+        numbers = (torch.from_numpy(x) - self.centre) / self.scale
+        more = torch.cat([numbers.nan_to_num(0.0).clamp(-FARTHEST, FARTHEST).float(), torch.ones(len(x), 1)], 1)
+        key = torch.from_numpy(table.query * self.D + table.item)
+        new = ~torch.isin(key, self.key)
+        key, order = torch.cat([self.key, key[new]]).sort()
+        return self._with(key, torch.cat([self.values, more[new]])[order], self.D)
+
+    def of_no_query(self) -> "PairNumbers":
+        """Without any pair."""
+        return self._with(self.key[:0], self.values[:0], self.D)
+
+    def with_items(self, D: int) -> "PairNumbers":
+        """The same pairs among more items."""
+        return self._with(self.key // self.D * D + self.key % self.D, self.values, D)
+
+    def _with(self, key: Tensor, values: Tensor, D: int) -> "PairNumbers":
+        found = copy.copy(self)
+        found.D, found._buffers = D, {**self._buffers, "key": key, "values": values}
+        return found
 
 
 # --- leaks ------------------------------------------------------------------------------------------------------------
 
 
 def leaks(features: Features, counts: Counts) -> tuple[str, ...]:
-    """Columns that tell clicked pairs from others all by themselves, in words: such a column is probably the click itself."""
+    """Columns that tell clicked pairs from others all by themselves, in words: such a column is probably the click itself.
+
+    Of pairs also where a column, or the row, is missing: what is measured after a click is there for clicked pairs alone.
+    """
     every = max(1, len(counts.query) // LEAK_PAIRS)
     q, d, clicked = counts.query[::every], counts.item[::every].astype(np.int64), counts.C[::every] > 0
     sides = features.encoded(counts.Q, counts.D)
     columns = [(name, side.numbers[at, j]) for side, at in zip(sides, (q, d), strict=True)
                for j, name in enumerate(c.name for c in side.encoder.numeric)]  # fmt: skip
     if features.pair is not None:
-        values = PairNumbers.of(features.pair, counts.D).at(torch.from_numpy(q), torch.from_numpy(d)).numpy()
-        columns += [(name, values[:, j]) for j, name in enumerate(features.pair.names)]
-    return tuple(
-        f"The feature {name} alone tells clicked pairs from the others. Check that it is known before the click."
+        pair, names = features.pair, features.pair.names
+        for one in (pair, replace(pair, values=np.isfinite(pair.values).astype(np.float64))):
+            values = PairNumbers.of(one, counts.D).at(torch.from_numpy(q), torch.from_numpy(d)).numpy()
+            columns += [(name, values[:, j]) for j, name in enumerate((*names, ROW))]
+    found = dict.fromkeys(
+        name
         for name, values in columns
         if clicked.any() and not clicked.all() and abs(_auc(values, clicked) - 0.5) > LEAK - 0.5
+    )
+    return tuple(
+        f"The feature {name} alone tells clicked pairs from the others. Check that it is known before the click."
+        for name in found
     )
 
 

@@ -24,6 +24,7 @@ from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features, PairNumbers, leaks
 from tandemrank.beliefs.grades import Grades, sigmoid
 from tandemrank.beliefs.model_fit import surely
+from tandemrank.beliefs.models import FeatureModel
 from tandemrank.beliefs.noise import fit_bit
 from tandemrank.beliefs.regression import Regression
 from tandemrank.beliefs.space import Vectors, from_production
@@ -33,6 +34,7 @@ from tandemrank.beliefs.turns import (
     Given,
     JudgedPairs,
     Part,
+    begun,
     judge_of,
     judged,
     lesson_of,
@@ -53,13 +55,11 @@ HELD_OUT_AGAIN = 0.02  # the share of all pairs that should choose and were show
 SEARCH_PAIRS = 200_000  # pairs of whole queries that are enough to choose by
 SPREADS = (0.15, 0.25, 0.4, 0.7, 1.0, 1.5, 2.5)  # of the log-odds of R around their mean, FIRST first
 FIRST = 3
-WIDER = 2.0  # log-likelihood that a wider spread must gain: without evidence the model is trusted, not single clicks
+UNUSUAL = 2.0  # log-likelihood that another spread must gain: most pairs are shown once, and say nothing of it
 # What is tried, one after the other, for as long as held-out pairs become likelier: of directions of the log, of production's.
-LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
-    ("total", (0.4, 2.5)),
-    ("level", (0.33, 3.0)),
-    ("rank", (2.0, 0.5)),
-)
+# How much queries differ goes down, and pairs' spread goes, as far as that helps: too much of either is noise.
+FIRST_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (("total", (0.4, 2.5)), ("spread", (-1, 1)))
+LOG_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (*FIRST_MOVES, ("level", (0.33, 3.0)), ("rank", (2.0, 0.5)))
 GIVEN_MOVES: tuple[tuple[str, tuple[float, ...]], ...] = (
     ("total", (0.5, 2.0)), ("level", (0.33, 3.0)), ("slope", (-0.2, 0.2)), ("trust", (0.5, 1.0)),
 )  # fmt: skip
@@ -69,29 +69,45 @@ SELDOM = 0.1  # the quantile of how often items are shown that stands for one th
 NEVER = 0.3  # log-odds per unit of choice by which a pair that was never shown is less relevant, at least
 
 
-def half_life_of(counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: int) -> float:
+def half_life_of(
+    counts: Counts, X: Floats, chosen: Chosen, given: Given, seed: int, model: FeatureModel | None = None
+) -> float:
     """How fast the log ages, in parts of it: the last part is the likeliest given what came before, older parts weighing less.
 
-    Infinite where nothing ages.  Shapes: X [pairs, 3].
+    Infinite where nothing ages: older parts must count surely less than all parts that weigh equally little, too, or the gain
+    is that of trusting the log less. `model`: f, the same for all ages.  Shapes: X [pairs, 3].
     """
     late = counts.weighted(np.append(np.zeros(counts.times - 1), 1.0))
     pairs, of_late = (c.query * c.D + c.item for c in (counts, late))
     judge = Part.of(late, chosen.grades, X[np.searchsorted(pairs, of_late)])
-    values = {}
-    for half_life in HALF_LIVES:
-        age = np.arange(counts.times - 2, -1, -1)
-        early = counts.weighted(np.append(0.5 ** (age / half_life), 0.0))
+    age = np.arange(counts.times - 2, -1, -1)
+
+    def value(weight: Floats) -> Floats:
+        early = counts.weighted(np.append(weight, 0.0))
         of_early = early.query * early.D + early.item
         part = Part.of(early, chosen.grades, X[np.searchsorted(pairs, of_early)])
-        fitted = run(part, replace(chosen, model="none"), given, seed)
-        s = fitted.space.s(late.query, late.item, fitted.x) + fitted.other(judge)
+        start = started(part, chosen, given)
+        start = start if model is None else start.with_model(part, model)
+        fitted = run(part, chosen, given, seed, start=start)
+        s = fitted.space.s(late.query, late.item, fitted.x) + start.other(judge)
         place = np.minimum(np.searchsorted(of_early, of_late), len(of_early) - 1)
         before = np.where((of_early[place] == of_late)[:, None], part.L[place], np.float32(1))
         spread = steps.spread_of(fitted.space, fitted.seen, late.rows, fitted.x, late)
         both, alone = (chosen.grades.marginal(s, spread.asked, L) for L in (before * judge.L, before))
-        values[half_life] = both - alone
+        return both - alone
+
+    values = {half_life: value(0.5 ** (age / half_life)) for half_life in HALF_LIVES}
     best = max(HALF_LIVES, key=lambda h: float(values[h].sum()))
-    return best if surely(values[best] - values[np.inf]) else np.inf
+    if np.isinf(best) or not surely(values[best] - values[np.inf]):
+        return np.inf
+    little = value(np.full(len(age), float(np.mean(0.5 ** (age / best)))))
+    return best if surely(values[best] - little) else np.inf
+
+
+def _is_farther(new: Chosen, old: Chosen) -> bool:
+    """Whether a spread is farther from its usual value than another."""
+    a, b = (abs(SPREADS.index(chosen.grades.spread) - FIRST) for chosen in (new, old))
+    return a > b
 
 
 class Search:
@@ -101,22 +117,36 @@ class Search:
         self.counts, self.X, self.held, self.given, self.seed = counts, X, held, given, seed
         self.rate = float(counts.C.sum() + 0.5) / float(counts.E.sum() + 1)
         self.parts = [(counts.only(kept), X[kept]) for kept in (~held, held)]
-        self.starts: dict[tuple[float, float], FirstStep] = {}  # by spread and level
+        self.starts: dict[tuple[float, float, bool, str], FirstStep] = {}  # by spread, level, features and kind of f
+        self.models: dict[str, FeatureModel | None] = {}  # of the first spread and level: others need it no other
         self.tried: list[tuple[Chosen, float]] = []
 
     def score(self, chosen: Chosen) -> JudgedPairs:
         """How likely the held-out pairs are."""
         train, judge = (Part.of(counts, chosen.grades, X) for counts, X in self.parts)
-        key = chosen.grades.spread, chosen.level
-        if key not in self.starts:
-            self.starts[key] = started(train, chosen.level, self.given)
-        found = judged(run(train, chosen, self.given, self.seed, start=self.starts[key]), judge)
+        found = judged(run(train, chosen, self.given, self.seed, start=self._start(train, chosen)), judge)
         self.tried.append((chosen, float(found.terms.sum())))
         return found
 
+    def _start(self, train: Part, chosen: Chosen) -> FirstStep:
+        key = chosen.grades.spread, chosen.level, chosen.item_features, chosen.f.words
+        if key not in self.starts:
+            start = started(train, chosen, self.given)
+            if chosen.f.words not in self.models:
+                self.models[chosen.f.words] = begun(train, chosen, self.given, self.seed).model
+            model = self.models[chosen.f.words]
+            self.starts[key] = start if model is None else start.with_model(train, model)
+        return self.starts[key]
+
     def best(self, bit: Grades) -> Chosen:
-        """Of graded relevance and the bit, with directions of the log, and with production's if they are given."""
-        graded, as_bit = [self._graded()], [self._scored(Chosen.log(bit))]
+        """Of graded relevance and the bit, with directions of the log, and with production's if they are given; and f.
+
+        Beside f queries differ less, and single pairs too: with directions of the log what comes after f is chosen after it.
+        """
+        graded, as_bit = (
+            [self._moved(*self._scored(Chosen.log(self._grades(FIRST))), FIRST_MOVES)],
+            [self._scored(Chosen.log(bit))],
+        )
         if self.given.directions is not None:
             graded.append(self._scored(Chosen.given(graded[0][0].grades)))
             as_bit.append(self._scored(Chosen.given(bit)))
@@ -124,44 +154,51 @@ class Search:
         # Where little can be told, a bit may call all that was shown equally relevant, and nothing is left of their order.
         if surely(other[1].terms - score.terms):
             best, score = other
-        return self._moved(best, score.terms) if best.source == "log" else self._moved_surely(best, score)
+        if self.given.item.numbers.shape[1]:
+            with_items = self._scored(replace(best, item_features=True))
+            if surely(with_items[1].terms - score.terms):
+                best, score = with_items
+        if best.source == "production":
+            return self.with_model(self._moved_surely(best, score))[0]
+        found, score = self.with_model(best)
+        moved = not (found.f.names or found.grades.is_bit)
+        return self._moved(found, score, LOG_MOVES[len(FIRST_MOVES) :] if moved else LOG_MOVES)[0]
 
     def _scored(self, chosen: Chosen) -> tuple[Chosen, JudgedPairs]:
         return chosen, self.score(chosen)
 
-    def _graded(self) -> tuple[Chosen, JudgedPairs]:
-        """The spread, from its usual value on, in the direction that helps."""
-        start = best = self._scored(Chosen.log(Grades.graded(self.rate, SPREADS[FIRST])))
-        for others in (SPREADS[FIRST - 1 :: -1], SPREADS[FIRST + 1 :]):
-            for spread in others:
-                new = self._scored(replace(best[0], grades=Grades.graded(self.rate, spread)))
-                least = WIDER if spread > SPREADS[FIRST] else 0.0
-                if new[1].terms.sum() <= best[1].terms.sum() + least:
-                    break
-                best = new
-            if best is not start:
-                break
-        return best
+    def _grades(self, place: int) -> Grades:
+        return Grades.graded(self.rate, SPREADS[place])
 
-    def _moved(self, best: Chosen, terms: Floats) -> Chosen:
-        """One constant after the other, in the first direction that helps.
-
-        How much queries differ goes down as far as that helps: few queries say little of many items, and their vectors would be
-        noise.
-        """
-        for name, factors in LOG_MOVES:
-            for factor in factors:
+    def _moved(
+        self, best: Chosen, score: JudgedPairs, moves: tuple[tuple[str, tuple[float, ...]], ...]
+    ) -> tuple[Chosen, JudgedPairs]:
+        """One constant after the other, in the first direction that helps."""
+        for name, directions in moves:
+            for step in directions:
                 before = best
-                while (new := best.moved(name, factor)) != best:
-                    found = self.score(new).terms
-                    if found.sum() <= terms.sum():
+                while (new := self._step(best, name, step)) is not None:
+                    found, least = self.score(new), 0.0
+                    if name == "spread" and _is_farther(new, best):
+                        least = UNUSUAL
+                    if found.terms.sum() <= score.terms.sum() + least:
                         break
-                    best, terms = new, found
-                    if name != "total" or factor > 1:
+                    best, score = new, found
+                    if name in ("level", "rank") or (name == "total" and step > 1):
                         break
-                if best != before:
+                if best is not before:
                     break
-        return best
+        return best, score
+
+    def _step(self, chosen: Chosen, name: str, step: float) -> Chosen | None:
+        """One step of a constant; None where there is none."""
+        if name != "spread":
+            new = chosen.moved(name, step)
+            return None if new == chosen else new
+        if chosen.grades.is_bit:
+            return None
+        place = SPREADS.index(chosen.grades.spread) + int(step)
+        return replace(chosen, grades=self._grades(place)) if 0 <= place < len(SPREADS) else None
 
     def _moved_surely(self, best: Chosen, score: JudgedPairs) -> Chosen:
         """Shapes of production's directions: a move only where held-out pairs, the relevant ones above all, become surely
@@ -179,27 +216,29 @@ class Search:
                     best, terms = new, found
         return best
 
-    def with_model(self, chosen: Chosen) -> Chosen:
-        """The kind of f, by pairs, queries and items that are held out; none, where none helps."""
+    def with_model(self, chosen: Chosen) -> tuple[Chosen, JudgedPairs]:
+        """With the kind of f, by pairs, queries and items that are held out; without, where none helps."""
+        without, f = self.score(chosen), self._kinds(chosen)
+        if not f.names:
+            return chosen, without
+        # f was chosen without vectors: the whole belief must surely gain by it, too, of relevant pairs above all.
+        found, score = self._scored(replace(chosen, f=f))
+        weight = sigmoid(without.s)
+        gain = weight * (score.terms - without.terms)
+        return (found, score) if surely(gain) and gain.sum() > LEAST * weight.mean() else (chosen, without)
+
+    def _kinds(self, chosen: Chosen) -> model_fit.ModelChoice:
         part = Part.of(self.counts, chosen.grades, self.X)
         c = part.counts
         draws = random.uniforms(random.random_keys(self.seed, random.Stream.FOLDS, np.arange(c.Q + c.D)))
         apart = draws[: c.Q] < APART, draws[c.Q :] < APART
         train = part.only(~(self.held | apart[0][c.query] | apart[1][c.item]))
         if not len(train.counts.query):
-            return chosen
-        start = started(train, chosen.level, self.given)
-        lesson = lesson_of(train, start, chosen.level, self.given, self.seed, apart)
+            return model_fit.NO_MODEL
+        start = started(train, chosen, self.given)
+        lesson = lesson_of(train, start, chosen, self.given, self.seed, apart)
         judge = judge_of(part, start, lesson, self.held, apart)
-        kind = model_fit.choose(lesson, judge, self.given.learners, self.seed)
-        if kind.name == "none":
-            return chosen
-        # f was chosen without vectors: the whole belief must surely gain by it, too, of relevant pairs above all.
-        found = replace(chosen, model=kind.name, epochs=kind.epochs, of_new=kind.of_new)
-        without = self.score(chosen)
-        weight = sigmoid(without.s)
-        gain = weight * (self.score(found).terms - without.terms)
-        return found if surely(gain) and gain.sum() > LEAST * weight.mean() else chosen
+        return model_fit.choose(lesson, judge, self.given.learners, self.seed)
 
 
 @dataclass(frozen=True)
@@ -271,8 +310,16 @@ def fit(
         query_spread=spread.query,
         item_spread=spread.item,
         L=part.L,
-        notes=leaks(features, counts),
+        notes=(*leaks(features, counts), *_unused(model, chosen)),
     )
+
+
+def _unused(model: str | nn.Module | None, chosen: Chosen) -> tuple[str, ...]:
+    """That the model that was asked for is not used."""
+    if model in (None, "none") or chosen.f.names:
+        return ()
+    name = model if isinstance(model, str) else type(model).__name__
+    return (f"The model of features {name} is not used: held-out pairs are not surely likelier with it.",)
 
 
 def _chosen(evidence: Evidence, seed: int, watch: Callable[[str], None] | None) -> Chosen:
@@ -282,11 +329,12 @@ def _chosen(evidence: Evidence, seed: int, watch: Callable[[str], None] | None) 
     draw = random.uniforms(random.random_keys(seed, random.Stream.PAIRS, counts.query * counts.D + counts.item))
     some, held = counts.only(of_rows), (draw < _held_out(counts))[of_rows]
     search = Search(some, X[of_rows], held, given, seed)
-    chosen = Chosen.log(Grades.graded(search.rate, SPREADS[FIRST]))
+    chosen = Chosen.log(search._grades(FIRST))
     if held.any() and not held.all():
-        chosen = search.with_model(search.best(fit_bit(counts)))
+        chosen = search.best(fit_bit(counts))
         if counts.times > 1:
-            chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed))
+            model = search.models.get(chosen.f.words)
+            chosen = replace(chosen, half_life=half_life_of(some, X[of_rows], chosen, given, seed, model))
     if watch is not None:
         for tried, value in search.tried:
             watch(f"{tried.words}: {value:.1f}")
@@ -308,7 +356,7 @@ def _inputs(counts: Counts, choice: Choice, given: Given, fitted: FittedBelief) 
         unseen=~given.seen[0] & (sides[0].features > 0),
         sides=sides,
         suggested=(fitted.suggested, _suggested_items(given, fitted)),
-        model=fitted.model,
+        model=fitted.start.model,
     )
 
 
@@ -330,7 +378,7 @@ def _given(
     learners: dict[str, tuple[int, model_fit.Learner]],
 ) -> Given:
     query, item = features.encoded(counts.Q, counts.D)
-    design = np.column_stack([np.ones(counts.D), _shown(counts), item.numbers])
+    design = np.column_stack([np.ones(counts.D), _shown(counts)])
     given = Given(
         query=query,
         item=item,
@@ -339,7 +387,6 @@ def _given(
         seen=(choice.places > 0, np.bincount(counts.item, minlength=counts.D) > 0),
         learners=learners,
         design=design,
-        rising=np.arange(design.shape[1]) == 1,  # what production shows more often is not held to be worse
     )
     if production is None:
         return given
@@ -353,8 +400,7 @@ def _given(
         return given
     directions, score = found
     more = [score, np.log(np.maximum(score, 0.02 * score.max()))] if score.max() > 0 else [score]
-    design, rising = np.column_stack([design, *more]), np.append(given.rising, np.ones(len(more), np.bool_))
-    return replace(given, design=design, rising=rising, directions=directions)
+    return replace(given, design=np.column_stack([design, *more]), directions=directions)
 
 
 def _held_out(counts: Counts) -> Floats:

@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 
 KNOWLEDGE = 10.0 ** np.arange(-0.5, 5.1, 0.5)  # the values of n that are tried
 RIDGE = 1e-3  # keeps w finite where a column of z says nothing
+STRENGTHS = (1.0, 10.0, 100.0, 1000.0)  # of the prior of features' weights
 FARTHEST = 12.0  # log-odds beyond it are not told apart
 STEPS = 30
 
@@ -32,20 +33,28 @@ class Levels:
 
 
 def item_levels(
-    clicks: Floats, seen: Floats, design: Floats, grades: Grades, *, rising: NDArray[np.bool_] | None = None
+    clicks: Floats, seen: Floats, design: Floats, grades: Grades, features: NDArray[np.floating] | None = None
 ) -> Levels:
     """The levels of all items, from their clicks and examinations.
 
-    `rising` marks columns of the design whose weight must not be negative: those that are, are left out.
-    Shapes: clicks, seen [D]; design [D, J], its first column constant; rising [J].
+    What production says never counts against an item: columns of the design whose weight would be negative are left out.
+    Features have a normal prior as strong as the evidence says; without them is among the choices.
+    Shapes: clicks, seen [D]; design [D, J], its first column constant; features [D, F].
     """
-    used = np.arange(design.shape[1])
     w = _regression(clicks, seen, design, grades)
-    while rising is not None and (w[rising[used]] < 0).any():
-        used = np.delete(used, np.argmin(np.where(rising[used], w, np.inf)))
-        w = _regression(clicks, seen, design[:, used], grades)
-    found = [_levels(clicks, seen, design[:, used], w, n, grades) for n in KNOWLEDGE]
-    return max(found, key=lambda levels: levels.evidence)
+    while (w[1:] < 0).any():
+        design = np.delete(design, 1 + np.argmin(w[1:]), axis=1)
+        w = _regression(clicks, seen, design, grades)
+    ridge = np.full(len(w), RIDGE)
+    best = max((_levels(clicks, seen, design, w, n, grades, ridge) for n in KNOWLEDGE), key=lambda x: x.evidence)
+    if features is None or not features.shape[1]:
+        return best
+    both, F, n = np.hstack([design, features]), features.shape[1], best.knowledge
+    start = np.append(w, np.zeros(F))
+    found = [
+        _levels(clicks, seen, both, start, n, grades, np.append(ridge, np.full(F, strength))) for strength in STRENGTHS
+    ]
+    return max((best, *found), key=lambda x: x.evidence)
 
 
 def _likelihood(g: Floats, clicks: Floats, seen: Floats, grades: Grades) -> tuple[Floats, Floats, Floats]:
@@ -80,20 +89,18 @@ def _regression(clicks: Floats, seen: Floats, design: Floats, grades: Grades) ->
     return w
 
 
-def _levels(clicks: Floats, seen: Floats, design: Floats, w: Floats, n: float, grades: Grades) -> Levels:
-    """The levels for one n: deviations and w in turn.  Shapes: w [J]."""
+def _levels(clicks: Floats, seen: Floats, design: Floats, w: Floats, n: float, grades: Grades, ridge: Floats) -> Levels:
+    """The levels for one n: deviations and w in turn.  Shapes: w, ridge [J]."""
     before = np.clip(design @ w, -FARTHEST, FARTHEST)
-    after, ridge = before.copy(), RIDGE * np.eye(len(w))
+    after = before.copy()
     for _ in range(STEPS):
         p = sigmoid(before)
         precision = n * p * (1 - p)
         _, slope, information = _likelihood(after, clicks, seen, grades)
         step = np.clip((slope - precision * (after - before)) / (information + precision), -1, 1)
         after = np.clip(after + step, -FARTHEST, FARTHEST)
-        w = np.asarray(
-            np.linalg.solve(design.T @ (precision[:, None] * design) + ridge, design.T @ (precision * after)),
-            np.float64,
-        )
+        weighed = design.T @ (precision[:, None] * design) + np.diag(ridge)
+        w = np.asarray(np.linalg.solve(weighed, design.T @ (precision * after)), np.float64)
         before = np.clip(design @ w, -FARTHEST, FARTHEST)
         if np.abs(step).max() < 1e-3:
             break
@@ -101,4 +108,7 @@ def _levels(clicks: Floats, seen: Floats, design: Floats, w: Floats, n: float, g
     p = sigmoid(before)
     precision = n * p * (1 - p)
     prior = precision * (after - before) ** 2 + np.log1p(information / precision)
-    return Levels(before, after, float(n), float((value - prior / 2).sum()))
+    # What is not known of w: the weights are integrated out, too.
+    told = design.T @ ((information * precision / (information + precision))[:, None] * design) + np.diag(ridge)
+    occam = np.log(ridge).sum() - np.linalg.slogdet(told)[1] - ridge @ np.square(w)
+    return Levels(before, after, float(n), float((value - prior / 2).sum() + occam / 2))

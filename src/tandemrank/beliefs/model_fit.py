@@ -5,6 +5,7 @@ queries, and of items, that the log has not seen, say those that are held out al
 not hurt.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 
 from tandemrank.beliefs.features import Floats32, PairNumbers, Side
 from tandemrank.beliefs.grades import Grades
-from tandemrank.beliefs.models import FeatureModel, InputModel, Linear, Network, Own, Towers, Trees, one_thread
+from tandemrank.beliefs.models import FeatureModel, InputModel, Linear, Mean, Network, Own, Towers, Trees, one_thread
+from tandemrank.errors import ConfigError
 
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
@@ -28,7 +30,7 @@ PATIENCE = 4  # epochs without a gain after which training ends
 ROUNDS, EVERY = 120, 10  # of trees, and after how many it is judged
 LEAVES, LEAST = 15, 100  # of a tree, and pairs of a leaf
 FOREST = 10  # leaves that the pairs must be enough for
-ENOUGH, CHOOSING = 200_000, 120_000  # pairs that are enough to fit f, and to choose its kind
+ENOUGH, CHOOSING = 300_000, 120_000  # pairs that are enough to fit f, and to choose its kind
 SURE = 2.0  # standard errors by which a choice must be better
 KNOWN, NEW_QUERY, NEW_ITEM = 1, 2, 3  # groups of pairs that judge
 
@@ -89,9 +91,9 @@ class Lesson:
         """How much likelier pairs are with f than without.  Shapes: [n] -> [n]."""
         return self.grades.terms(self.s + f, self.L)[0] - self.grades.terms(self.s, self.L)[0]
 
-    def value(self, gains: Floats) -> float:
+    def value(self, f: Floats) -> float:
         """The gain of pairs of known queries and items, which choose.  Shapes: [n]."""
-        return float(gains[self.group == KNOWN].sum())
+        return float(self.gains(f)[self.group == KNOWN].sum())
 
 
 def log_likelihood(family: Tensor, s: Tensor, L: Tensor) -> Tensor:
@@ -104,11 +106,11 @@ def log_likelihood(family: Tensor, s: Tensor, L: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Fit:
-    """A model, how long it was trained, and how much likelier each of the judge's pairs is with it."""
+    """A model, how long it was trained, and its values of the judge's pairs."""
 
     model: InputModel
     epochs: int
-    gains: Floats
+    f: Floats
 
 
 def descend(lesson: Lesson, judge: Lesson | None, model: InputModel, *, decay: float, epochs: int, seed: int) -> Fit:
@@ -121,7 +123,7 @@ def descend(lesson: Lesson, judge: Lesson | None, model: InputModel, *, decay: f
     family, s, L = (torch.as_tensor(x, dtype=torch.float32) for x in (lesson.grades.family(), lesson.s, lesson.L))
     inputs, size = lesson.inputs(), int(np.clip(len(s) // BATCHES, *BATCH))
     seen = None if judge is None else judge.inputs()
-    best, gains, taken = 0.0, np.zeros(0 if judge is None else len(judge.q)), 0
+    best, f, taken = 0.0, np.zeros(0 if judge is None else len(judge.q)), 0
     state = {name: t.clone() for name, t in model.state_dict().items()}
     for epoch in range(epochs):
         for group in optimiser.param_groups:
@@ -135,16 +137,16 @@ def descend(lesson: Lesson, judge: Lesson | None, model: InputModel, *, decay: f
         if judge is None or seen is None:
             continue
         with torch.no_grad():
-            now = judge.gains(model(*seen).numpy().astype(np.float64))
+            now = model(*seen).numpy().astype(np.float64)
         if (value := judge.value(now)) > best:
-            best, gains, taken = value, now, epoch + 1
+            best, f, taken = value, now, epoch + 1
             state = {name: t.clone() for name, t in model.state_dict().items()}
         elif epoch + 1 - taken >= PATIENCE:
             break
     if judge is None:
-        return Fit(model, epochs, gains)
+        return Fit(model, epochs, f)
     model.load_state_dict(state)
-    return Fit(model, taken, gains)
+    return Fit(model, taken, f)
 
 
 def grow(lesson: Lesson, judge: Lesson | None, *, epochs: int, seed: int) -> Fit:
@@ -163,16 +165,16 @@ def grow(lesson: Lesson, judge: Lesson | None, *, epochs: int, seed: int) -> Fit
     }  # fmt: skip
     data = lightgbm.Dataset(trees.table(*lesson.inputs()), np.zeros(len(lesson.q)), free_raw_data=True)
     booster = lightgbm.train(settings, data, num_boost_round=epochs)
-    taken, gains = epochs, np.zeros(0)
+    taken, f = epochs, np.zeros(0)
     if judge is not None:
-        table, taken, gains = trees.table(*judge.inputs()), 0, np.zeros(len(judge.q))
+        table, taken, f, best = trees.table(*judge.inputs()), 0, np.zeros(len(judge.q)), 0.0
         for rounds in range(EVERY, epochs + 1, EVERY):
-            now = judge.gains(np.asarray(booster.predict(table, num_iteration=rounds, num_threads=1), np.float64))
-            if judge.value(now) > judge.value(gains):
-                taken, gains = rounds, now
+            now = np.asarray(booster.predict(table, num_iteration=rounds, num_threads=1), np.float64)
+            if (value := judge.value(now)) > best:
+                taken, f, best = rounds, now, value
     text = np.frombuffer(booster.model_to_string(num_iteration=max(taken, 1)).encode(), np.uint8).copy()
     trees.text = torch.from_numpy(text)
-    return Fit(trees, taken, gains)
+    return Fit(trees, taken, f)
 
 
 def _torch(kind: Callable[[tuple[int, int, int]], InputModel], decay: float) -> "Learner":
@@ -190,21 +192,23 @@ LEARNERS: dict[str, tuple[int, Learner]] = {
     "linear": (EPOCHS, _torch(Linear, 0.3)),
     "towers": (EPOCHS, _torch(Towers, 0.6)),
     "network": (EPOCHS, _torch(Network, 0.6)),
-    "network, careful": (EPOCHS, _torch(Network, 2.0)),
     "trees": (ROUNDS, lambda a, b, n, seed: grow(a, b, epochs=n, seed=seed)),
 }
+KINDS = ("none", "linear", "towers", "network", "trees")  # by name
 WITHOUT = " without features"  # a kind that sees production's opinion and counts alone
 AGAIN = 2  # kinds that are tried without features, too: the best
-FEW = "network"  # what is tried where the user has no features: the best in every world that we know
+FEW = ("linear", "network")  # what is tried where the user has no features
+MEMBERS, PLUS = 3, " + "  # kinds whose mean f is, at most
 
 
 def own(module: nn.Module) -> dict[str, tuple[int, Learner]]:
-    """The user's own module as the only kind: every fit begins with its weights as they were given."""
-    start = {name: t.clone() for name, t in module.state_dict().items()}
+    """The user's own module as the only kind: every fit is of a copy, and begins with its weights as they were given."""
 
     def fit(lesson: Lesson, judge: Lesson | None, epochs: int, seed: int) -> Fit:
-        module.load_state_dict(start)
-        return descend(lesson, judge, Own(lesson.sizes, module), decay=0.15, epochs=epochs, seed=seed)
+        model = Own(lesson.sizes, copy.deepcopy(module))
+        if not any(p.requires_grad for p in model.parameters()):  # made elsewhere: it stays as it is
+            return Fit(model, 1, np.zeros(0) if judge is None else model(*judge.inputs()).double().numpy())
+        return descend(lesson, judge, model, decay=0.15, epochs=epochs, seed=seed)
 
     return {"own": (EPOCHS, fit)}
 
@@ -213,42 +217,77 @@ def learners(wanted: str | nn.Module | None) -> dict[str, tuple[int, Learner]]:
     """What may be chosen: all that is installed, one kind by its name, or the user's own module; "none" is no model."""
     if isinstance(wanted, nn.Module):
         return own(wanted)
+    if wanted not in (None, *KINDS):
+        raise ConfigError(
+            f"model: expected {', '.join(KINDS)}, or the class of a module of your own (--plugin); got {str(wanted)[:60]!r}."
+        )
     installed = {k: v for k, v in LEARNERS.items() if k != "trees" or find_spec("lightgbm") is not None}
-    return {k: v for k, v in installed.items() if wanted is None or k.split(",")[0] == wanted}
+    if wanted == "trees" and wanted not in installed:
+        raise ConfigError("model: trees need LightGBM. Install it: pip install 'tandemrank[trees]'.")
+    return {k: v for k, v in installed.items() if wanted is None or k == wanted}
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The kind of f, how long it is trained, and whether it is used of new queries and of new items."""
+    """The kinds whose mean f is, how long each is trained, and whether f is used of new queries and of new items."""
 
-    name: str = "none"
-    epochs: int = 0
+    names: tuple[str, ...] = ()
+    epochs: tuple[int, ...] = ()
     of_new: tuple[bool, bool] = (False, False)
+
+    @property
+    def words(self) -> str:
+        """What it is, for a reader."""
+        return PLUS.join(self.names) or "none"
+
+
+NO_MODEL = ModelChoice()
 
 
 def choose(lesson: Lesson, judge: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> ModelChoice:
-    """The kind of f; none where none surely helps. The best kinds are tried without the user's columns, too."""
+    """The kinds of f; none where none surely helps. The best kinds are tried without the user's columns, too.
+
+    The mean of some kinds is likelier than each of them, as they err apart: the best is joined by the one that helps most.
+    """
     lesson = lesson.at_most(CHOOSING, seed)
-    tried: list[tuple[float, ModelChoice]] = [(0.0, ModelChoice())]
+    tried: dict[str, Fit] = {}
 
     def attempt(name: str, lesson: Lesson, judge: Lesson) -> None:
         epochs, fit = among[name.removesuffix(WITHOUT)]
         found = fit(lesson, judge, epochs, seed)
-        known, *of_new = (surely(found.gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
-        value = judge.value(found.gains) if known else -np.inf
-        tried.append((value, ModelChoice(name, found.epochs, (of_new[0], of_new[1]))))
+        if found.epochs:
+            tried[name] = found
 
     narrow = replace(lesson, features=False), replace(judge, features=False)
     has_features = lesson.sizes != narrow[0].sizes
     with one_thread():
-        names = list(among) if has_features or FEW not in among else [FEW]
+        names = [name for name in among if has_features or name in FEW or FEW[0] not in among]
         for name in names:
             if name != "trees" or len(lesson.q) >= FOREST * LEAST:
                 attempt(name, lesson, judge)
-        best = sorted(tried[1:], key=lambda x: -x[0])[:AGAIN]
-        for name in [choice.name for _, choice in best if has_features and choice.name != "own"]:
+        best = sorted(tried, key=lambda name: -judge.value(tried[name].f))[:AGAIN]
+        for name in [name for name in best if has_features and name != "own"]:
             attempt(name + WITHOUT, *narrow)
-    return max(tried, key=lambda x: x[0])[1]
+    members, f = _mean(judge, {name: found.f for name, found in tried.items()})
+    gains = judge.gains(f)
+    known, *of_new = (surely(gains[judge.group == g]) for g in (KNOWN, NEW_QUERY, NEW_ITEM))
+    if not known:
+        return NO_MODEL
+    return ModelChoice(members, tuple(tried[name].epochs for name in members), (of_new[0], of_new[1]))
+
+
+def _mean(judge: Lesson, tried: dict[str, Floats]) -> tuple[tuple[str, ...], Floats]:
+    """The kinds whose mean the judge finds best, one after the other, and that mean."""
+    members: tuple[str, ...] = ()
+    f, best = np.zeros(len(judge.q)), 0.0
+    while len(members) < MEMBERS:
+        means = {name: (len(members) * f + tried[name]) / (len(members) + 1) for name in tried if name not in members}
+        values = {name: judge.value(mean) for name, mean in means.items()}
+        name = max(values, key=lambda name: values[name], default=None)
+        if name is None or values[name] <= best:
+            break
+        members, f, best = (*members, name), means[name], values[name]
+    return members, f
 
 
 def surely(gains: Floats) -> bool:
@@ -257,9 +296,12 @@ def surely(gains: Floats) -> bool:
 
 
 def train(choice: ModelChoice, lesson: Lesson, among: dict[str, tuple[int, Learner]], seed: int) -> FeatureModel:
-    """A model of the kind and length that were chosen."""
+    """The models of the kinds and lengths that were chosen, and their mean."""
+    lesson, members = lesson.at_most(ENOUGH, seed), []
     with one_thread():
-        lesson = replace(lesson.at_most(ENOUGH, seed), features=not choice.name.endswith(WITHOUT))
-        found = among[choice.name.removesuffix(WITHOUT)][1](lesson, None, choice.epochs, seed)
-    found.model.requires_grad_(False)
-    return FeatureModel(found.model, lesson.query, lesson.item, lesson.pairs, choice.of_new)
+        for name, epochs in zip(choice.names, choice.epochs, strict=True):
+            own = replace(lesson, features=not name.endswith(WITHOUT))
+            members.append(among[name.removesuffix(WITHOUT)][1](own, None, epochs, seed).model)
+    model = members[0] if len(members) == 1 else Mean(members)
+    model.requires_grad_(False)
+    return FeatureModel(model, lesson.query, lesson.item, lesson.pairs, choice.of_new)

@@ -5,14 +5,16 @@
     network    a cross layer and a network over (u, z, p, U u * V z)
     trees      LightGBM on (u, z, p, products and their sum of production's opinion)                       (extra `trees`)
     own        the user's module: module(u, z, p) -> [n]
+    mean       of several of them
 
 u, z, p are the inputs of query, item and pair (`features`). Each model is an `nn.Module` of a JSON `spec` and tensors; LightGBM
 is saved as its text. `FeatureModel` is one of them with the rows of all queries and items. How they are fitted:
 `model_fit`.
 """
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -21,8 +23,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tandemrank.beliefs.features import PairNumbers, Side
-from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.beliefs.features import PairNumbers, PairTable, Side
+from tandemrank.errors import ConfigError, JobError, PolicyError
+from tandemrank.policies import own
 
 Floats = NDArray[np.float64]
 Items = NDArray[np.integer]
@@ -52,6 +55,9 @@ class InputModel(nn.Module, ABC):
         """What `model_from` needs, plain JSON."""
         return {"kind": self.kind, "sizes": list(self.sizes)}
 
+    def check(self) -> None:
+        """Refuses a model that could not be loaded again."""
+
 
 class ProductModel(InputModel):
     """A product of vectors of query and item, and a sum over the columns of pairs: vectors serve a generator."""
@@ -71,7 +77,7 @@ class ProductModel(InputModel):
     def queries(self, u: Tensor) -> Tensor:
         """Vectors of queries, the last number 1 for the level.  Shapes: [n, Ju] -> [n, OUT + 1]."""
         a = self.query(u)
-        return torch.cat([a, torch.ones(len(a), 1)], 1)
+        return torch.cat([a, torch.ones_like(a[:, :1])], 1)
 
     def items(self, z: Tensor) -> Tensor:
         """Vectors of items, the last number their level.  Shapes: [n, Jz] -> [n, OUT + 1]."""
@@ -156,36 +162,92 @@ class Trees(InputModel):
 
 
 class Own(InputModel):
-    """The user's module; loading needs the module again."""
+    """The user's module (`policies.own`): saved by the name of its class and the arguments of its constructor."""
 
     kind = "own"
 
     def __init__(self, sizes: tuple[int, int, int], module: nn.Module) -> None:
         super().__init__(sizes)
-        self.module = module
+        own.register([type(module)])
+        self.module = module.eval()
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            self(*(torch.zeros(2, size) for size in sizes))  # lazy layers learn their sizes
+
+    def spec(self) -> dict[str, Any]:
+        return {**super().spec(), "class": type(self.module).__name__, **own.arguments_of(self.module).plain}
+
+    def check(self) -> None:
+        """Refuses a module that could not be made again: its arguments are not known, or give another one."""
+        name, problem = type(self.module).__name__, own.arguments_of(self.module).problem
+        if problem is None:
+            again = model_from(json.loads(json.dumps(self.spec())))
+            inputs = [torch.linspace(-1, 1, 5 * size).view(5, size) for size in self.sizes]
+            try:
+                again.load_state_dict(self.state_dict())
+                problem = None if torch.equal(again(*inputs), self(*inputs)) else "others, which give another module"
+            except RuntimeError as error:
+                problem = f"others, which give another module ({str(error).splitlines()[-1].strip()})"
+        if problem is not None:
+            raise PolicyError(
+                f"{name} cannot be saved: expected the arguments of its constructor, numbers, texts, lists and dictionaries, "
+                f"as attributes of the same names; got {problem}."
+            )
 
     def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
-        found: Tensor = self.module(u, z, pair)
-        if found.shape != (len(u),):
+        name = type(self.module).__name__
+        try:
+            found = self.module(u, z, pair)
+        except Exception as error:  # whatever a module of somebody else raises
+            raise JobError(f"the model of features ({name}) failed: {type(error).__name__}: {error}") from error
+        if not isinstance(found, Tensor) or found.shape != (len(u),):
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ConfigError(
-                f"expected one number for each of {len(u)} pairs; got {tuple(found.shape)}. Check the module."
+                f"{name}: expected a tensor with one number for each of {len(u)} pairs; got {got}. Check its forward(u, z, p)."
             )
+        if not bool(torch.isfinite(found).all()):
+            raise ConfigError(f"{name}: expected finite numbers; got NaN or infinite ones. Check its forward(u, z, p).")
         return found
+
+
+class Mean(InputModel):
+    """The mean of several models, each of which sees its own columns."""
+
+    kind = "mean"
+
+    def __init__(self, members: Sequence[InputModel]) -> None:
+        u, z, pair = (max(member.sizes[k] for member in members) for k in range(3))
+        super().__init__((u, z, pair))
+        self.members = nn.ModuleList(members)
+
+    def spec(self) -> dict[str, Any]:
+        return {**super().spec(), "members": [member.spec() for member in members_of(self)]}
+
+    def check(self) -> None:
+        for member in members_of(self):
+            member.check()
+
+    def forward(self, u: Tensor, z: Tensor, pair: Tensor) -> Tensor:
+        found = [m(*(x[:, :n] for x, n in zip((u, z, pair), m.sizes, strict=True))) for m in members_of(self)]
+        return torch.stack(found).mean(0)
+
+
+def members_of(model: InputModel) -> list[InputModel]:
+    """The models whose mean it is, or itself."""
+    return [m for m in model.members if isinstance(m, InputModel)] if isinstance(model, Mean) else [model]
 
 
 def _hidden(n: int, hidden: int, out: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(n, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
 
-def model_from(spec: Mapping[str, Any], module: nn.Module | None = None) -> InputModel:
-    """The model of a spec, its weights still to be loaded; `module` is the user's own, where it was one."""
+def model_from(spec: Mapping[str, Any]) -> InputModel:
+    """The model of a spec, its weights still to be loaded."""
     u, z, pair = spec["sizes"]
+    if spec["kind"] == Mean.kind:
+        return Mean([model_from(member) for member in spec["members"]])
     if spec["kind"] == Own.kind:
-        if module is None:
-            raise PolicyError(
-                "expected the user's own module, which these beliefs were fitted with; got none. Pass it."
-            )
-        return Own((u, z, pair), module)
+        return Own((u, z, pair), own.module_of(spec))
     if spec["kind"] == Trees.kind:
         return Trees((u, z, pair), (spec["first"][0], spec["first"][1]), spec["F"], spec["length"])
     kinds: dict[str, Callable[[tuple[int, int, int]], InputModel]] = {k.kind: k for k in (Linear, Towers, Network)}
@@ -213,9 +275,9 @@ class FeatureModel(nn.Module):
         return {name: part.spec() for name, part in parts.items()} | {"of_new": list(self.of_new)}
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], module: nn.Module | None = None) -> "FeatureModel":
+    def from_spec(cls, spec: Mapping[str, Any]) -> "FeatureModel":
         """f of a spec, its tensors still to be loaded (`load_state_dict`)."""
-        model, pairs = model_from(spec["model"], module), PairNumbers(**spec["pairs"])
+        model, pairs = model_from(spec["model"]), PairNumbers(**spec["pairs"])
         queries, items = spec["of_new"]
         return cls(model, Side(**spec["query"]), Side(**spec["item"]), pairs, (queries, items))
 
@@ -286,20 +348,23 @@ class FeatureModel(nn.Module):
     def with_queries(self, rows: Tensor) -> "FeatureModel":
         """f of other queries, none of which has numbers of pairs.  Shapes: rows [n, J]."""
         query = self.query.with_rows(rows, torch.zeros(len(rows), dtype=torch.bool))
-        return FeatureModel(self.model, query, self.item, PairNumbers(0, 0, self.pairs.D), self.of_new)
+        return FeatureModel(self.model, query, self.item, self.pairs.of_no_query(), self.of_new)
 
     def with_items(self, rows: Tensor) -> "FeatureModel":
         """f of more items.  Shapes: rows [n, J]."""
-        if self.pairs.width:
-            raise PolicyError("numbers of pairs are of the items of the log: no more items can be added.")
         seen = torch.cat([self.item.seen, torch.zeros(len(rows), dtype=torch.bool)])
         more = self.item.with_rows(torch.cat([self.item.rows, rows]), seen)
-        return FeatureModel(self.model, self.query, more, PairNumbers(0, 0, len(more.rows)), self.of_new)
+        return FeatureModel(self.model, self.query, more, self.pairs.with_items(len(more.rows)), self.of_new)
+
+    def with_pairs(self, table: PairTable) -> "FeatureModel":
+        """f with numbers of more pairs."""
+        return FeatureModel(self.model, self.query, self.item, self.pairs.plus(table), self.of_new)
 
     def joined(self, other: "FeatureModel") -> "FeatureModel":
         """f of our queries, then of the other's, with the other's items."""
         rows, seen = (torch.cat([getattr(x.query, name) for x in (self, other)]) for name in ("rows", "seen"))
-        return FeatureModel(self.model, self.query.with_rows(rows, seen), other.item, self.pairs, self.of_new)
+        pairs = self.pairs.with_items(other.pairs.D)
+        return FeatureModel(self.model, self.query.with_rows(rows, seen), other.item, pairs, self.of_new)
 
     def _of_pairs(self, q: Tensor, d: Tensor) -> Tensor | float:
         layer = self.model.pair

@@ -8,6 +8,7 @@ A query that the log has not seen has the vector of nobody, and what its feature
 would have of it. An item likewise.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,15 +21,19 @@ from numpy.typing import NDArray
 from scipy.special import digamma
 from torch import Tensor, nn
 
+from tandemrank._base.ids import Vocabulary
 from tandemrank.beliefs.belief import Beliefs
-from tandemrank.beliefs.features import Side
+from tandemrank.beliefs.features import Side, pair_table
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import products
-from tandemrank.policies.features import FeatureValues
+from tandemrank.policies import folding
+from tandemrank.policies.features import FeatureSource, FeatureValues
 from tandemrank.policies.memory import Listing, Memory, Retrieval, memory_from, no_memory
 from tandemrank.policies.scorers import Scorer
+
+Floats = NDArray[np.float64]
 
 # The best lists do not depend on it. Drawn by the log-odds alone, an item would be shown as often as it is relevant; the first
 # of these is taken by which drawn lists lose little of what the beliefs expect of the best ones.
@@ -38,14 +43,17 @@ DRAWN = 200, 100, 10, 8  # queries, items of each, places and draws that tell wh
 FLAT = np.pi / 8  # E sigmoid(N(mu, v)) = sigmoid(mu / sqrt(1 + pi v / 8)), nearly
 REMEMBERED = 20_000_000  # shown pairs that a stage remembers at most, those that say most; one takes 8 bytes
 SOME = 500  # queries that tell which items matter
+SCORED, FOLDED = 1_000_000, 1000  # pairs that f is asked about for the directions of a generator, and queries at once
 AVERAGE, BLOCK = 256, 16  # queries that the average is taken over, and how many at once
 LEAST = 1e-9  # of a chance, whose log-odds are taken
+NEARLY = 1e-6  # the same in single precision
 
 
 @dataclass(frozen=True)
 class BeliefSpread:
     """How far relevance spreads around its mean, how well the means are known, v_q v_d, and how sharp drawn lists are.
 
+    `upper`: how many standard deviations scores are raised by, to explore what is not known (`beliefs.exploring`).
     Shapes: query [Q]; item [D].
     """
 
@@ -53,6 +61,7 @@ class BeliefSpread:
     query: NDArray[np.float32]
     item: NDArray[np.float32]
     sharpness: float = SHARPNESS[0]
+    upper: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,7 @@ class Believed(Listing):
     nobody_item: Tensor
     by_query: Tensor
     by_item: Tensor
+    doubt: Tensor
 
     def __init__(
         self,
@@ -97,16 +107,18 @@ class Believed(Listing):
         f: FeatureModel | None = None,
         sides: tuple[Side, Side] | None = None,
     ) -> None:
-        """`memory`: the log-odds of the expected relevance of pairs that were shown. `sides`: how features become numbers,
-        where there is no f that has them; None where there are no features."""
+        """`memory`: the log-odds of the expected relevance of pairs that were shown, and their doubts. `sides`: how features
+        become numbers, where there is no f that has them; None where there are no features."""
         super().__init__(memory)
         self.around, self.sharpness, self.nobody = float(spread.around), float(spread.sharpness), nobody
+        self.upper = spread.upper
         self.f = None if f is None else f.requires_grad_(False)
         self.sides = nn.ModuleList(sides if f is None and sides is not None else ())
+        doubt = memory.doubt if len(memory.doubt) else np.zeros(len(memory.value), np.float32)
         named = {
             "queries": queries, "items": items, "query_spread": spread.query, "item_spread": spread.item,
             "nobody_query": nobody.query, "nobody_item": nobody.item,
-            "by_query": nobody.by_query, "by_item": nobody.by_item,
+            "by_query": nobody.by_query, "by_item": nobody.by_item, "doubt": doubt,
         }  # fmt: skip
         for name, values in named.items():
             self.register_buffer(name, torch.from_numpy(np.ascontiguousarray(values, np.float32)))
@@ -126,17 +138,25 @@ class Believed(Listing):
         return (self.sides[0], self.sides[1]) if len(self.sides) else None  # type: ignore[return-value]
 
     def forward(self, q: Tensor) -> Tensor:
+        return self.sharpness * self._with_list(self.before(q), q)
+
+    def before(self, q: Tensor) -> Tensor:
+        """The log-odds of all items, as if none had been shown.  Shapes: q [B] -> [B, D]."""
         s = self.queries[q] @ self.items.T
         if self.f is not None and not self.is_product:
             s = s + torch.from_numpy(self.f.matrix(q.numpy()).astype(np.float32))
-        return self.sharpness * self._with_list(s * self._flat(q, self.item_spread), q)
+        return self._log_odds(s, q, self.item_spread)
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
+        return self.sharpness * self._with_listed(self.before_at(q, items), q, items)
+
+    def before_at(self, q: Tensor, items: Tensor) -> Tensor:
+        """The same of some items.  Shapes: q [B]; items [B, M] -> [B, M]."""
         s = products.at(self.queries[q], self.items, items)
         if self.f is not None and not self.is_product:
             of_pairs = self.f.at(q[:, None].expand(items.shape).ravel().numpy(), items.ravel().numpy())
             s = s + torch.from_numpy(of_pairs.astype(np.float32)).view(items.shape)
-        return self.sharpness * self._with_listed(s * self._flat(q, self.item_spread[items]), q, items)
+        return self._log_odds(s, q, self.item_spread[items])
 
     def _flat(self, q: Tensor, v: Tensor) -> Tensor:
         """1 / sqrt(1 + pi / 8 (spread^2 + v_q v_d)), over that of the mean item: what is not known of items in general is no
@@ -144,12 +164,26 @@ class Believed(Listing):
         flat: Tensor = 1 / torch.sqrt(1 + FLAT * (self.around**2 + self.query_spread[q][:, None] * v))
         return flat * self.scale(q)[:, None]
 
+    def _log_odds(self, s: Tensor, q: Tensor, v: Tensor) -> Tensor:
+        """The log-odds of E[R | s], or of its upper end, where one is asked for.  Shapes: s [B, M]; q [B]; v [M] or [B, M]."""
+        if not self.upper:
+            return s * self._flat(q, v)
+        return raised(s, self.around, self.query_spread[q][:, None] * v, self.upper) * self.scale(q)[:, None]
+
     def scale(self, q: Tensor) -> Tensor:
         """The scale of a query's scores, that of its mean item.  Shapes: q [B] -> [B]."""
         return torch.sqrt(1 + FLAT * (self.around**2 + self.query_spread[q] * self.item_spread.mean()))
 
     def _listed(self, q: Tensor, entries: Tensor) -> Tensor:
-        return self.value[entries] * self.scale(q.ravel()).view(q.shape)
+        value = self.value[entries]
+        if self.upper:
+            value = _raised(torch.sigmoid(value), self.upper * self.doubt[entries])
+        return value * self.scale(q.ravel()).view(q.shape)
+
+    @property
+    def memory(self) -> Memory:
+        """What is remembered, doubts included."""
+        return replace(super().memory, doubt=self.doubt.numpy())
 
     def spec(self) -> dict[str, Any]:
         (Q, F), D, n = self.queries.shape, self.D, self.nobody
@@ -189,8 +223,10 @@ class Believed(Listing):
         side = self._side(0)
         return super().query_table(values) if side is None else side.table(values)
 
-    def strangers(self, features: pl.DataFrame | None, n: int) -> "Believed":
-        x, f, side = self.nobody_query.expand(n, -1).clone(), self.f, self._side(0)
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Believed":
+        n, side = len(ids.query_ids), self._side(0)
+        x, f = self.nobody_query.expand(n, -1).clone(), self.f
+        _refuse_unknown(features, side, "queries")
         if side is not None:
             encoded = side.of_table(features, n)
             x += _suggested(encoded.numbers, self.by_query)
@@ -200,17 +236,20 @@ class Believed(Listing):
                 f = f.with_queries(rows)
                 if self.is_product and f.of_new[0]:
                     x[:, slice(*self.nobody.f)] = f.model.queries(rows[:, : f.model.sizes[0]])  # type: ignore[operator]
-        elif features is not None:
-            raise PolicyError("this policy was learned without features: leave them out.")
         spread = BeliefSpread(
-            self.around, np.full(n, self.nobody.spread[0], np.float32), self.item_spread.numpy(), self.sharpness
+            self.around,
+            np.full(n, self.nobody.spread[0], np.float32),
+            self.item_spread.numpy(),
+            self.sharpness,
+            self.upper,
         )
         none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
         return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f, self._both())
 
-    def more_items(self, features: pl.DataFrame) -> "Believed":
-        n, side = len(features), self._side(1)
+    def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Believed":
+        n, side = len(ids.item_ids) - self.D, self._side(1)
         y, f = self.nobody_item.expand(n, -1).clone(), self.f
+        _refuse_unknown(features, side, "items")
         if side is not None:
             encoded = side.of_table(features, n)
             y += _suggested(encoded.numbers, self.by_item)
@@ -221,25 +260,36 @@ class Believed(Listing):
                 if self.is_product and f.of_new[1]:
                     y[:, slice(*self.nobody.f)] = f.model.items(rows[:, : f.model.sizes[1]])  # type: ignore[operator]
         item = np.append(self.item_spread.numpy(), np.full(n, self.nobody.spread[1], np.float32))
-        spread = BeliefSpread(self.around, self.query_spread.numpy(), item, self.sharpness)
+        spread = BeliefSpread(self.around, self.query_spread.numpy(), item, self.sharpness, self.upper)
         memory, items = replace(self.memory, D=self.D + n), torch.cat([self.items, y]).numpy()
         return Believed(self.queries.numpy(), items, spread, memory, self._nobody(), f, self._both())
 
-    def after(self, old: Scorer, new: Scorer) -> Scorer:
+    def more_pairs(self, features: FeatureSource, ids: Vocabulary) -> "Believed":
+        if self.f is None:
+            return self  # what features say of pairs is not used
+        if not self.f.pairs.width:
+            return super().more_pairs(features, ids)  # type: ignore[return-value]  # refuses them
+        found = copy.copy(self)
+        found._modules = {**self._modules, "f": self.f.with_pairs(pair_table(features, ids))}
+        return found
+
+    def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> Scorer:
         return new  # where there is one stage, it is the belief
 
-    def joined(self, other: Scorer) -> "Believed":
+    def joined(self, other: Scorer, ids: Vocabulary) -> "Believed":
         assert isinstance(other, Believed)
         queries = torch.cat([self.queries, other.queries]).numpy()
         query = torch.cat([self.query_spread, other.query_spread]).numpy()
         f = None if self.f is None or other.f is None else self.f.joined(other.f)
-        spread = BeliefSpread(self.around, query, other.item_spread.numpy(), self.sharpness)
-        memory = self._joined_memory(other)
+        spread = BeliefSpread(self.around, query, other.item_spread.numpy(), self.sharpness, self.upper)
+        memory = replace(self._joined_memory(other), doubt=torch.cat([self.doubt, other.doubt]).numpy())
         return Believed(queries, other.items.numpy(), spread, memory, self._nobody(), f, self._both())
 
     def check(self) -> None:
         """Refuses numbers that are not finite, and columns of nobody's vector that are not there."""
         super().check()
+        if self.f is not None:
+            self.f.model.check()
         F = self.queries.shape[1]
         for columns in (self.nobody.opinion, self.nobody.f):
             if (
@@ -260,6 +310,35 @@ class Believed(Listing):
             by_query=self.by_query.numpy(),
             by_item=self.by_item.numpy(),
         )
+
+
+def raised(s: Tensor, around: float, v: Tensor, c: float) -> Tensor:
+    """The log-odds of E[R] + c sd[R], of a relevance whose log-odds are normal around s with variance around^2 + v.
+
+        E[R] = sigmoid(s / sqrt(1 + pi / 8 (around^2 + v)));     Var[R] by three nodes;  of a bit (around = 0) p (1 - p)
+
+    Shapes: s, v of shapes that go together -> the same.
+    """
+    V = around**2 + v
+    mean = torch.sigmoid(s / torch.sqrt(1 + FLAT * V))
+    if around == 0:
+        variance = mean * (1 - mean)
+    else:
+        far = torch.sqrt(3 * V)
+        low, middle, high = (torch.sigmoid(s + z * far) for z in (-1, 0, 1))
+        first = (low + 4 * middle + high) / 6
+        variance = (low.square() + 4 * middle.square() + high.square()) / 6 - first.square()
+    return _raised(mean, c * variance.clamp(min=0).sqrt())
+
+
+def _raised(mean: Tensor, by: Tensor) -> Tensor:
+    return torch.logit((mean + by).clamp(NEARLY, 1 - NEARLY))
+
+
+def _refuse_unknown(features: pl.DataFrame | None, side: Side | None, what: str) -> None:
+    """Refuses features where there were none to learn from."""
+    if features is not None and (side is None or not side.encoder.names):
+        raise PolicyError(f"this policy was learned without features of {what}: leave them out.")
 
 
 def _suggested(numbers: NDArray[np.float32], weights: Tensor) -> Tensor:
@@ -369,21 +448,36 @@ def _in_columns(found: Regression | None, F: int) -> NDArray[np.float32]:
 
 
 def memory_of(beliefs: Beliefs) -> Memory:
-    """The log-odds of what the showings of each pair say, of a bit those of its being relevant."""
+    """The log-odds of what the showings of each pair say, of a bit those of its being relevant, and its standard deviation."""
     counts, (low, high) = beliefs.counts, (0.0, 1.0)
     if beliefs.chosen.grades.is_bit:
         low, high = beliefs.chosen.grades.R
-    value = log_odds((beliefs.remembered[0] - low) / max(high - low, LEAST))
-    return memory_from(counts.query, counts.item, value, counts.Q, counts.D).limited(REMEMBERED)
+    mean, variance = beliefs.remembered
+    wide = max(high - low, LEAST)
+    found = memory_from(counts.query, counts.item, log_odds((mean - low) / wide), counts.Q, counts.D)
+    return replace(found, doubt=(np.sqrt(variance) / wide).astype(np.float32)).limited(REMEMBERED)
 
 
 def generator_of(ranker: Believed, rank: int) -> Retrieval:
     """The generator nearest to a re-ranker, of so many dimensions, with what the re-ranker remembers as its lists.
 
+    A constant of each query changes no list of a product, so it is left out, of the lists too.
+    Shapes: queries [Q, rank], items [D, rank].
+    """
+    queries, items, constant = (_nearest_product if ranker.is_product else _nearest_to_scores)(ranker, rank)
+    memory = ranker.memory
+    scale = ranker.scale(torch.from_numpy(memory.query)).numpy()
+    value = ranker.sharpness * memory.value * scale - constant[memory.query]
+    return Retrieval(queries, items, replace(memory, value=value.astype(np.float32)))
+
+
+def _nearest_product(ranker: Believed, rank: int) -> tuple[Floats, Floats, Floats]:
+    """Of a re-ranker that is a product, its nearest one of few dimensions, and the constants of queries.
+
         X (Y - m)' C^(1/2) = U S V'   ->   queries U S^(1/2), items C^(-1/2) V S^(1/2), their first `rank` columns
 
-    with C how much an item matters: near the top of a list, where relevant items are. A constant of each query changes no list
-    of a product, so it is left out, of the lists too.  Shapes: queries [Q, rank], items [D, rank].
+    with C how much an item matters: near the top of a list, where relevant items are.
+    Shapes: -> [Q, rank], [D, rank], [Q].
     """
     X = ranker.queries.double().numpy()
     v = ranker.item_spread.double().numpy()
@@ -398,8 +492,24 @@ def generator_of(ranker: Believed, rank: int) -> Retrieval:
     U, S, Vt = np.linalg.svd(Rx @ Ry.T)
     n = min(rank, len(S))
     half = np.sqrt(S[:n])
-    queries, items = Qx @ U[:, :n] * half, (Qy @ Vt[:n].T) * half / root
-    memory = ranker.memory
-    scale = ranker.scale(torch.from_numpy(memory.query)).numpy()
-    value = ranker.sharpness * memory.value * scale - (X @ middle)[memory.query]
-    return Retrieval(queries, items, replace(memory, value=value.astype(np.float32)))
+    return Qx @ U[:, :n] * half, (Qy @ Vt[:n].T) * half / root, X @ middle
+
+
+def _nearest_to_scores(ranker: Believed, rank: int) -> tuple[Floats, Floats, Floats]:
+    """The same where f is no product: directions of the items by the scores of some queries, then vectors of all queries by the
+    scores of some items (`folding`)."""
+    Q, D = len(ranker.queries), ranker.D
+    q = folding.some(Q, max(SCORED // D, rank))
+    scores = ranker.sharpness * torch.cat([ranker.before(part) for part in torch.split(q, BLOCK)]).double()
+    matter = folding.matters(scores).mean(0)
+    root = matter.sqrt()
+    _, S, Vt = torch.linalg.svd((scores - (scores @ matter / matter.sum())[:, None]) * root, full_matrices=False)
+    items = Vt[:rank].T * S[:rank].sqrt() / root[:, None]
+    at = folding.some(D)
+    found = [
+        folding.nearest(ranker.sharpness * ranker.before_at(part, at.expand(len(part), -1)), items[at])
+        for part in torch.split(torch.arange(Q), FOLDED)
+    ]
+    queries, constant = (torch.cat(parts).double() for parts in zip(*found, strict=True))
+    balance = torch.sqrt(items.norm() / queries.norm().clamp_min(LEAST))
+    return (queries * balance).numpy(), (items / balance).numpy(), constant.numpy()

@@ -27,15 +27,15 @@ WEIGHTS = np.array([0.5, 0.0, 0.0]), np.array([4.0, 4.0, 1.0])
 STEPS = 20  # of the weights
 WEIGHT_PAIRS = 300_000  # pairs that are enough for three weights
 FOLDS = 4  # of the pairs that f learns from
-ROUNDS = 2  # of vectors and their regression on features
+ROUNDS = 3  # of vectors and their regression on features
 
 
 @dataclass(frozen=True)
 class Given:
     """What is known before the clicks: features, production's opinion, its directions and its mean scores.
 
-    `learners`: the kinds of f to choose from. Shapes: opinion [Q, F], [D, F]; seen [Q], [D]; design [D, J], what is known of
-    items' levels; rising [J].
+    `learners`: the kinds of f to choose from. Shapes: opinion [Q, F], [D, F]; seen [Q], [D]; design [D, J], what
+    production says of items' levels.
     """
 
     query: Encoded
@@ -45,7 +45,6 @@ class Given:
     seen: tuple[Mask, Mask]
     learners: dict[str, tuple[int, Learner]]
     design: Floats
-    rising: Mask
     directions: Directions | None = None
 
 
@@ -84,12 +83,12 @@ class Part:
         """For the steps of vectors."""
         c = self.counts
         still = np.zeros(len(c.item), np.float32) if other is None else other.astype(np.float32)
-        return Seen(c.first, c.item, self.kind, self.table, still, self.grades)
+        return Seen(first=c.first, item=c.item, kind=self.kind, table=self.table, other=still, grades=self.grades)
 
 
 @dataclass(frozen=True)
 class FirstStep:
-    """Levels and production's choice: all that comes before f and the vectors.
+    """Levels, production's choice and f: all that comes before the vectors.
 
     `flat` and `beta`: the levels as a space without directions.  Shapes: beta [Q, 1]; w [3]; centre [D, 3].
     """
@@ -99,37 +98,50 @@ class FirstStep:
     beta: Floats
     w: Floats
     centre: Floats
+    model: FeatureModel | None = None
 
     def choice(self, part: Part) -> Floats:
         """What production's choice says of pairs.  Shapes: -> [pairs]."""
         found: Floats = part.X @ self.w - (self.centre @ self.w)[part.counts.item]
         return found
 
-    def weighed(self, part: Part, f: Floats) -> "FirstStep":
-        """With the weights of production's choice anew, given f: what features say production often knows.
+    def other(self, part: Part) -> Floats:
+        """What does not move with the vectors: choice and f.  Shapes: -> [pairs]."""
+        found, c = self.choice(part), part.counts
+        return found if self.model is None else found + self.model.at(c.query, c.item)
 
-        Shapes: f [pairs].
-        """
-        return replace(self, w=weights(part, self.flat, self.beta, self.centre, f))
+    def with_model(self, part: Part, model: FeatureModel) -> "FirstStep":
+        """With f, and the weights of production's choice anew, given f: what features say production often knows."""
+        f = model.at(part.counts.query, part.counts.item)
+        return replace(self, model=model, w=weights(part, self.flat, self.beta, self.centre, f))
 
 
-def started(part: Part, level: float, given: Given) -> FirstStep:
+def started(part: Part, chosen: Chosen, given: Given) -> FirstStep:
     """Levels of items and queries, and the weights of production's choice."""
     c, D = part.counts, part.counts.D
     # An item's level is that of its examinations, so production's choice counts from their mean.
     sums = np.column_stack([np.bincount(c.item, c.E * column, D) for column in part.X.T])
     centre = (sums + c.E @ part.X / c.E.sum()) / (c.sums(c.item, c.E, D)[:, None] + 1)
-    levels, flat, beta = levelled(part, level, given)
+    levels, flat, beta = levelled(part, chosen, given)
     return FirstStep(levels, flat, beta, weights(part, flat, beta, centre), centre)
 
 
-def levelled(part: Part, level: float, given: Given) -> tuple[Levels, Space, Floats]:
+def begun(part: Part, chosen: Chosen, given: Given, seed: int) -> FirstStep:
+    """All that comes before the vectors, with the kind of f that was chosen."""
+    start = started(part, chosen, given)
+    if not chosen.f.names:
+        return start
+    lesson = lesson_of(part, start, chosen, given, seed)
+    return start.with_model(part, model_fit.train(chosen.f, lesson, given.learners, seed))
+
+
+def levelled(part: Part, chosen: Chosen, given: Given) -> tuple[Levels, Space, Floats]:
     """The levels of items, as a space without directions, and those of queries.  Shapes: -> levels, space, [Q, 1]."""
     c, D = part.counts, part.counts.D
     clicks, seen = c.sums(c.item, c.C, D), c.sums(c.item, c.E, D)
-    levels = item_levels(clicks, seen, given.design, part.grades, rising=given.rising)
+    levels = item_levels(clicks, seen, given.design, part.grades, given.item.numbers if chosen.item_features else None)
     flat = Space(
-        np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([1 / level])
+        np.ones((D, 1), np.float32), levels.after.astype(np.float32), np.zeros((c.Q, 1)), np.array([1 / chosen.level])
     )
     return levels, flat, steps.query_step(flat, part.seen(), c.rows)
 
@@ -167,7 +179,7 @@ def sides_of(c: Counts, given: Given, apart: tuple[Mask, Mask] | None = None) ->
 
 
 def lesson_of(
-    part: Part, start: FirstStep, level: float, given: Given, seed: int, apart: tuple[Mask, Mask] | None = None
+    part: Part, start: FirstStep, chosen: Chosen, given: Given, seed: int, apart: tuple[Mask, Mask] | None = None
 ) -> Lesson:
     """The pairs as a model of features sees them; queries and items that are `apart` count as not seen.
 
@@ -180,7 +192,7 @@ def lesson_of(
     fold = np.random.default_rng(seed).integers(FOLDS, size=len(s))
     for k in range(FOLDS):
         mine, rest = fold == k, part.only(fold != k)
-        _, flat, beta = levelled(rest, level, given)
+        _, flat, beta = levelled(rest, chosen, given)
         s[mine] += flat.s(c.query[mine], c.item[mine], beta)
         for place, (encoded, index) in enumerate(((given.query, "query"), (given.item, "item"))):
             clicks = Clicks.of(encoded, getattr(rest.counts, index), rest.counts, 1 - 1 / FOLDS)
@@ -234,30 +246,16 @@ class FittedBelief:
     """
 
     start: FirstStep
-    model: FeatureModel | None
     space: Space
     x: Floats
     seen: Seen
     suggested: Regression | None
 
-    def other(self, part: Part) -> Floats:
-        """What does not move of pairs: choice and f.  Shapes: -> [pairs]."""
-        found, c = self.start.choice(part), part.counts
-        return found if self.model is None else found + self.model.at(c.query, c.item)
-
 
 def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: FirstStep | None = None) -> FittedBelief:
-    """The belief of some pairs, with the constants that were chosen; `start`: levels and choice, if they are known."""
-    start = start or started(part, chosen.level, given)
-    c, model, other = part.counts, None, start.choice(part)
-    if chosen.model != "none":
-        lesson = lesson_of(part, start, chosen.level, given, seed)
-        kind = model_fit.ModelChoice(chosen.model, chosen.epochs, chosen.of_new)
-        model = model_fit.train(kind, lesson, given.learners, seed)
-        f = model.at(c.query, c.item)
-        start = start.weighed(part, f)
-        other = start.choice(part) + f
-    seen = part.seen(other)
+    """The belief of some pairs, with the constants that were chosen; `start`: what comes before the vectors, if it is known."""
+    start = start or begun(part, chosen, given, seed)
+    c, seen = part.counts, part.seen(start.other(part))
     space, prior = directions_of(seen, c, start, chosen, given, seed)
     queries, items = (
         suggestion_of(one.numbers, rows) for one, rows in ((given.query, c.rows), (given.item, given.seen[1]))
@@ -269,7 +267,7 @@ def run(part: Part, chosen: Chosen, given: Given, seed: int, *, start: FirstStep
         mean = steps.spread_of(space, seen, c.rows, x).mean
         space = steps.item_step(space, seen, x, mean, prior)
         space, x, suggested = _queries(space, seen, c.rows, x, queries, rounds=1)
-    return FittedBelief(start, model, space, x, seen, suggested)
+    return FittedBelief(start, space, x, seen, suggested)
 
 
 def suggestion_of(numbers: Floats32, rows: NDArray[np.integer] | Mask) -> Suggestion | None:
@@ -333,7 +331,7 @@ class JudgedPairs:
 def judged(fitted: FittedBelief, held: Part) -> JudgedPairs:
     """How likely held-out pairs are."""
     c = held.counts
-    s = fitted.space.s(c.query, c.item, fitted.x) + fitted.other(held)
+    s = fitted.space.s(c.query, c.item, fitted.x) + fitted.start.other(held)
     # A query of which all pairs are held out is as unknown as any.
     spread = steps.spread_of(fitted.space, fitted.seen, c.rows, fitted.x, c)
     return JudgedPairs(held.grades.marginal(s, spread.asked, held.L) + held.best[held.kind], s, spread.mean)

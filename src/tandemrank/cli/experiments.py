@@ -7,6 +7,7 @@ import typer
 
 from tandemrank.cli.options import (
     ExperimentOptions,
+    FeatureTables,
     Json,
     Out,
     Plugin,
@@ -19,7 +20,7 @@ from tandemrank.cli.options import (
     resumable,
 )
 from tandemrank.cli.progress import working
-from tandemrank.cli.terminal import print_json, print_summary, show
+from tandemrank.cli.terminal import note, print_json, print_summary, show
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def demo(
     """Runs the whole method on a small synthetic world: simulates clicks, trains two different stages by four methods,
     compares with the truth.
 
-    With --live: three rounds of serving, clicking, learning, deciding and testing live, in about three minutes.
+    With --live: five rounds of serving, clicking, learning, deciding and testing live, in about five minutes.
     """
     from tandemrank._base.config import validated
     from tandemrank.experiments.config import GridConfig
@@ -216,6 +217,7 @@ def simulate(
 @bundled
 def evaluate(
     switches: ExperimentOptions,
+    features: FeatureTables,
     policies: Annotated[
         list[Path], typer.Option("--policy", help="Saved policy; further ones are compared with the first.")
     ],
@@ -253,8 +255,18 @@ def evaluate(
         q = np.sort(np.random.default_rng(seed).choice(q, sample_queries, replace=False))
     with working("queries evaluated", len(pairs) * len(q)) as progress:
         found = judge(
-            pairs, task, experiment.learning.theta, q, samples=samples, seed=seed, clicked=clicked, progress=progress
+            pairs,
+            task,
+            experiment.learning.theta,
+            q,
+            samples=samples,
+            seed=seed,
+            clicked=clicked,
+            features=vars(features),
+            progress=progress,
         )
+    for words in found.notes:
+        note(words)
     if as_json:
         print_json(found)
     else:

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from tandemrank.cli.options import Curve, Engine, Json, Plugin, Seed, app, bundled, command_line, read_curve_option
+from tandemrank.cli.options import (
+    Curve,
+    Engine,
+    FeatureTables,
+    Json,
+    Plugin,
+    Seed,
+    app,
+    bundled,
+    command_line,
+    listed,
+    read_curve_option,
+)
 from tandemrank.cli.progress import load_first, working
 from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
@@ -20,6 +32,7 @@ if TYPE_CHECKING:
     from tandemrank.policies.two_stage import TwoStagePolicy
 
 
+NO_FEATURES = FeatureTables()
 Policy = Annotated[Path | None, typer.Option(help="Saved policy to value.")]
 Scores = Annotated[
     Path | None,
@@ -94,12 +107,17 @@ class LogOptions:
         ),
     ] = None
     candidates: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help="Number of candidates, K2, of a system given by its scores; by default 500, or all items if fewer.",
-            min=1,
+            help="Number of candidates, K2, of a system given by its scores; by default 500, or all items if fewer. `estimate` "
+            "takes several of any policy, such as 20,50,100: what each is worth, and costs."
         ),
     ] = None
+
+    @property
+    def counts(self) -> list[int]:
+        """Numbers of candidates."""
+        return [] if self.candidates is None else listed(self.candidates, int)
 
     @cached_property
     def places(self) -> int:
@@ -109,7 +127,9 @@ class LogOptions:
         return self.list_length or int(read(self.logs).rank.max(initial=0)) + 1
 
     def refuse_unused(self, *sides: object) -> None:
-        """Refuses sizes where no side is given by its scores: a saved policy has its own."""
+        """Refuses sizes where no side is given by its scores: a saved policy has its own. And several of them."""
+        if len(self.counts) > 1:
+            raise ConfigError(f"--candidates: expected one number; got {self.candidates}. `estimate` takes several.")
         if any(isinstance(side, Path) or (isinstance(side, str) and os.path.isfile(side)) for side in sides):
             return
         if self.candidates is not None or self.list_length is not None:
@@ -124,6 +144,7 @@ class LogOptions:
 def estimate(
     asked: QuestionOptions,
     log: LogOptions,
+    features: FeatureTables,
     policy: Policy = None,
     scores: Scores = None,
     lists: Annotated[
@@ -132,6 +153,16 @@ def estimate(
             help="What is shown: sampled (lists drawn from the policy) or most-likely (as `recommend` gives)."
         ),
     ] = "sampled",
+    belief: Annotated[
+        Path | None,
+        typer.Option(
+            help="With several --candidates: saved policy of `learn --method beliefs`, of another log, to know what the "
+            "re-ranker loses."
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="With several --candidates: write an HTML page with the curve to this path.")
+    ] = None,
     curve_interval: Annotated[
         bool,
         typer.Option(
@@ -159,8 +190,19 @@ def estimate(
     if lists not in ("sampled", "most-likely") or (curve_interval and lists != "sampled"):
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
     question = asked.question()
-    log.refuse_unused(scores)
-    side = policy_of(policy, scores, log)
+    several = len(log.counts) > 1 and not curve_interval
+    if not several:
+        log.refuse_unused(scores)
+        if belief is not None or report is not None:
+            raise ConfigError("--belief and --report are for several --candidates, such as 20,50,100. Leave them out.")
+    elif policy is not None and log.list_length is not None:
+        raise ConfigError(
+            "--list-length is for a system given by its scores; a saved policy has its own. Leave it out."
+        )
+    side = policy_of(policy, scores, log, features)
+    if several:
+        _how_many(side, log, question, belief, report, most_likely=lists != "sampled", as_json=as_json)
+        return
     with working("reading the log and valuing the policy"):
         if curve is None or not curve_interval:
             [value] = estimate_all([side if lists == "sampled" else MostLikely(side)], log.logs, question)
@@ -170,11 +212,50 @@ def estimate(
     print_summary(value.summary() | asdict(found), as_json)
 
 
+def _how_many(
+    side: "TwoStagePolicy",
+    log: LogOptions,
+    question: "Question",
+    belief: Path | None,
+    report: Path | None,
+    *,
+    most_likely: bool,
+    as_json: bool,
+) -> None:
+    """What each number of candidates is worth, and costs."""
+    from tandemrank._base.ids import same_ids
+    from tandemrank.offpolicy.how_many import estimate_candidates
+    from tandemrank.policies.two_stage import load
+    from tandemrank.reports import how_many as pages
+
+    believed = None if belief is None else load(belief)
+    if believed is not None and not same_ids(believed.vocabulary, side.vocabulary):
+        raise ConfigError(f"--belief: expected a policy with the queries and items of the other; got {belief}.")
+    with working("reading the log and valuing every number of candidates"):
+        found = estimate_candidates(
+            side,
+            log.logs,
+            log.counts,
+            question,
+            belief=None if believed is None else believed.ranker,
+            most_likely=most_likely,
+        )
+    if report is not None:
+        pages.report(found, command=command_line()).write(report)
+    if as_json:
+        print_json(found.summary())
+        return
+    show(found.sentence)
+    show(pages.counts(found).terminal())
+    show("\n".join(pages.notes(found)))
+
+
 @app.command()
 @bundled
 def compare(
     asked: QuestionOptions,
     log: LogOptions,
+    features: FeatureTables,
     policy: Policy = None,
     scores: Scores = None,
     against: Against = "production",
@@ -189,7 +270,7 @@ def compare(
 
     question = asked.question()
     log.refuse_unused(scores, against)
-    new, old = policy_of(policy, scores, log), other_side(against, log)
+    new, old = policy_of(policy, scores, log, features), other_side(against, log, features)
     with working("reading the log and comparing"):
         found = compared(new, old, log.logs, question)
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
@@ -197,18 +278,20 @@ def compare(
     print_summary(found.summary() if as_json else brief | found.summary() | brief | of_new, as_json)
 
 
-def policy_of(policy: Path | None, scores: Path | None, log: LogOptions) -> "TwoStagePolicy":
-    """The policy that is asked about."""
+def policy_of(
+    policy: Path | None, scores: Path | None, log: LogOptions, features: FeatureTables = NO_FEATURES
+) -> "TwoStagePolicy":
+    """The policy that is asked about; a saved one answers for what it has not seen by features."""
     from tandemrank.policies import outside, two_stage
 
     if (policy is None) == (scores is None):
         raise ConfigError("give a policy by --policy, a saved one, or by --scores, a Parquet of scores; one of them.")
     if policy is not None:
-        return two_stage.load(policy)
-    return outside.policy_from_scores(cast(Path, scores), K2=log.candidates, K=log.places)
+        return features.extended(two_stage.load(policy))
+    return outside.policy_from_scores(cast(Path, scores), K2=max(log.counts, default=None), K=log.places)
 
 
-def other_side(against: str, log: LogOptions) -> "Side":
+def other_side(against: str, log: LogOptions, features: FeatureTables = NO_FEATURES) -> "Side":
     """The other side: production, a saved policy, or any system by its scores."""
     from tandemrank.offpolicy.values import PRODUCTION
 
@@ -219,7 +302,7 @@ def other_side(against: str, log: LogOptions) -> "Side":
         raise ConfigError(
             f"--against takes production, a saved policy or a Parquet of scores; nothing is at {against}."
         )
-    return policy_of(path, None, log) if os.path.isdir(path) else policy_of(None, path, log)
+    return policy_of(path, None, log, features) if os.path.isdir(path) else policy_of(None, path, log)
 
 
 @app.command()

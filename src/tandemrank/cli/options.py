@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tandemrank.errors import ConfigError, JobError
+
+if TYPE_CHECKING:
+    from tandemrank.policies.two_stage import TwoStagePolicy
 
 app = typer.Typer(
     name="tandemrank",
@@ -116,6 +119,25 @@ class ExperimentOptions:
         flags = {"data": self.data, **flags}
         switches = self.switches or ()
         return resolve(ExperimentConfig, preset=PRESETS[preset], file=self.config, switches=switches, flags=flags)
+
+
+@dataclass(frozen=True)
+class FeatureTables:
+    """Features of queries, items and pairs that the policy has not seen."""
+
+    query_features: Annotated[
+        Path | None, typer.Option(help="Features of queries that the policy has not seen: Parquet with query_id.")
+    ] = None
+    item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None
+    pair_features: Annotated[
+        Path | None, typer.Option(help="The same for pairs, with query_id, item_id and numbers.")
+    ] = None
+
+    def extended(self, policy: "TwoStagePolicy") -> "TwoStagePolicy":
+        """The policy with an answer for them."""
+        from tandemrank.policies.two_stage import extended
+
+        return extended(policy, **vars(self))
 
 
 def listed(text: str, kind: Callable[[str], Any]) -> list[Any]:

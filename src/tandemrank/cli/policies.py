@@ -1,4 +1,4 @@
-"""The commands that make a policy and that use it: learn, recommend."""
+"""The commands that make a policy and that use it: learn, recommend, export."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from tandemrank._base.files import Kind, regular, replacing
 from tandemrank.cli.options import (
     Config,
     Curve,
+    FeatureTables,
     Json,
     Logs,
     Out,
@@ -25,13 +26,14 @@ from tandemrank.cli.options import (
 )
 from tandemrank.cli.progress import load_first, training_progress
 from tandemrank.cli.terminal import note, print_json, show
-from tandemrank.errors import ConfigError
+from tandemrank.errors import ConfigError, PolicyError
 
 if TYPE_CHECKING:
     import polars as pl
     from scipy.sparse import csr_matrix
 
     from tandemrank._base.ids import Vocabulary
+    from tandemrank.policies.two_stage import TwoStagePolicy
 
 ON_SCREEN = 20  # queries, where the lists go to a terminal
 
@@ -48,6 +50,9 @@ def learn(
         Path | None, typer.Option(help="Features of the queries: Parquet with query_id and numbers or categories.")
     ] = None,
     item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None,
+    pair_features: Annotated[
+        Path | None, typer.Option(help="Features of pairs: Parquet with query_id, item_id and numbers.")
+    ] = None,
     query_embeddings: Annotated[
         Path | None, typer.Option(help="Start from embeddings: Parquet with query_id and embedding, a list of numbers.")
     ] = None,
@@ -66,13 +71,6 @@ def learn(
     candidates: Annotated[
         int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
     ] = None,
-    propensity: Annotated[
-        str | None,
-        typer.Option(help="auto (the best that the log and the options allow), exact, logged, fitted or frequency."),
-    ] = None,
-    safe: Annotated[
-        bool, typer.Option("--safe", help="Keep production unless what was learned is surely better.")
-    ] = False,
     curve: Curve = None,
     config: Config = None,
     switches: Switches = None,
@@ -104,15 +102,11 @@ def learn(
     from tandemrank.training.schedules import Method
     from tandemrank.training.start import Start
 
-    flags = {
-        "candidates": candidates,
-        "propensity": propensity,
-        "examination": read_curve_option(curve),
-        "safe": safe or None,
-    }
+    flags = {"candidates": candidates, "examination": read_curve_option(curve)}
     tables = {
         "query_features": query_features,
         "item_features": item_features,
+        "pair_features": pair_features,
         "query_embeddings": query_embeddings,
         "item_embeddings": item_embeddings,
     }
@@ -172,16 +166,6 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
-class FeatureTables:
-    """Features of queries and items that the policy has not seen."""
-
-    query_features: Annotated[
-        Path | None, typer.Option(help="Features of queries that the policy has not seen: Parquet with query_id.")
-    ] = None
-    item_features: Annotated[Path | None, typer.Option(help="The same for the items, with item_id.")] = None
-
-
-@dataclass(frozen=True)
 class Drawing:
     """Whether lists are drawn, and by which seed."""
 
@@ -216,11 +200,13 @@ def recommend(
 ) -> None:
     """The lists that a saved policy recommends: what both stages score highest, best first, or drawn ones."""
     from tandemrank._base.frames import columns_of
-    from tandemrank.policies.two_stage import extended, load
+    from tandemrank.policies.two_stage import load
 
     drawn = drawing.arguments()
-    loaded = extended(load(policy), **vars(features))
-    ids = None if queries is None else _known(_query_ids(queries, loaded.vocabulary), loaded.vocabulary)
+    loaded = features.extended(load(policy))
+    ids = None if queries is None else _query_ids(queries, loaded.vocabulary)
+    if ids is not None:
+        loaded, ids = _answering(loaded, ids)
     lists = loaded.recommend(ids, exclude=exclusion.pairs(loaded.vocabulary), **drawn)
     if out is not None:
         ours = Kind("file of lists", check=lambda path: columns_of(path) == ["query_id", "items"])
@@ -232,6 +218,23 @@ def recommend(
         show(f"lists of {len(lists):,} queries: {out}")
     else:
         _print(lists)
+
+
+@app.command()
+def export(
+    policy: Annotated[Path, typer.Argument(help="Saved policy.")],
+    to: Annotated[
+        str, typer.Option(help="numpy, faiss, opensearch, elasticsearch, vespa, onnx or trec (docs/export.md).")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("tandemrank-export"),
+    plugin: Plugin = None,
+) -> None:
+    """Writes a saved policy for another system: vectors, an index, lines for a search engine, networks, run files."""
+    from tandemrank.policies.two_stage import load
+    from tandemrank.serving.export import export as write
+
+    folder = write(load(policy), to, out)
+    show(f"{to}: {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}")
 
 
 def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
@@ -256,16 +259,23 @@ def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
     return numbers
 
 
-def _known(ids: "pl.Series", vocabulary: "Vocabulary") -> "pl.Series":
-    """The ids that the policy knows; the others are named on standard error. If it knows none, they are refused later."""
-    from tandemrank._base.ids import positions_of
+def _answering(policy: "TwoStagePolicy", ids: "pl.Series") -> "tuple[TwoStagePolicy, pl.Series]":
+    """The policy with an answer for ids that it does not know, as the average query, and the ids; where it has no such answer,
+    those that it knows. Standard error hears of it. If it knows none, they are refused later."""
+    from tandemrank._base.ids import plain_ids, positions_of
 
-    known = positions_of(vocabulary.query_ids, ids, "query", missing="mark", owner="the policy") >= 0
+    known = positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark", owner="the policy") >= 0
     if known.all() or not known.any():
-        return ids
-    unknown = ids.filter(~known)
-    note(f"{len(unknown)} of {len(ids)} query ids are not known to the policy and get no list (first: {unknown[0]!r}).")
-    return ids.filter(known)
+        return policy, ids
+    unknown = plain_ids(ids.filter(~known)).unique(maintain_order=True)
+    said = f"{(~known).sum()} of {len(ids)} query ids are not known to the policy"
+    try:
+        policy = policy.with_queries(unknown)
+    except PolicyError:
+        note(f"{said} and get no list (first: {unknown[0]!r}).")
+        return policy, ids.filter(known)
+    note(f"{said} and are answered as the average query (first: {unknown[0]!r}).")
+    return policy, ids
 
 
 def _print(lists: "pl.DataFrame") -> None:

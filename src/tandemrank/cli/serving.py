@@ -2,22 +2,15 @@
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tandemrank.cli.options import Curve, Json, Plugin, app, read_curve_option
 from tandemrank.cli.progress import working
 from tandemrank.cli.terminal import print_summary, show
-from tandemrank.errors import ConfigError, JobError, LogError, OutputError
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
-    from tandemrank.serving.run import Address
-    from tandemrank.serving.service import Settings
+from tandemrank.errors import ConfigError, JobError, LogError
 
 Policies = Annotated[
     Path | None,
@@ -25,20 +18,19 @@ Policies = Annotated[
 ]
 LivePolicies = Annotated[Path, typer.Option("--policies", help="Folder that holds the policies which were live.")]
 
-BucketUrl = Annotated[
-    str | None, typer.Option(help="URL that every finished segment is copied to, such as s3://bucket/prefix.")
-]
-
 
 @app.command()
 def serve(
     policy: Annotated[Path, typer.Argument(help="Saved policy to serve.")],
     log: Annotated[Path | None, typer.Option(help="Folder of the log: journals and Parquet segments.")] = None,
-    bucket: BucketUrl = None,
     policies: Policies = None,
     exploration: Annotated[
-        str, typer.Option(help="trained (Plackett-Luce), temperature:T, uniform:SHARE or deterministic.")
-    ] = "trained",
+        str,
+        typer.Option(
+            help="belief (tries what the belief does not know; belief:C by C standard deviations), trained (Plackett-Luce), "
+            "temperature:T, uniform:SHARE or deterministic."
+        ),
+    ] = "belief",
     host: Annotated[str, typer.Option(help="Address to listen on. Any but the loopback needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8080,
     token_file: Annotated[Path | None, typer.Option(help="File with the token; or TANDEMRANK_TOKEN.")] = None,
@@ -60,13 +52,6 @@ def serve(
     promote: Annotated[
         bool, typer.Option("--promote", help="Promote automatically if the new policy is better.")
     ] = False,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="local: this process answers; ray: replicas on a cluster, at RAY_ADDRESS or of this machine."
-        ),
-    ] = "local",
-    replicas: Annotated[int, typer.Option(help="With --engine ray: how many processes answer.", min=1, max=1000)] = 2,
     plugin: Plugin = None,
 ) -> None:
     """Serves a policy over HTTP, and logs what the next round of learning needs, propensities included.
@@ -74,14 +59,11 @@ def serve(
     POST /rank and /feedback; GET /healthz, /readyz, /status, /metrics, /openapi.json, and a page at /. With the token: POST
     /policies, /split, /rollback.
     """
-    from tandemrank._base.cluster import check_engine
     from tandemrank.serving.drawing import parse
 
-    how, on_cluster = parse(exploration), check_engine(engine) == "ray"
+    how = parse(exploration)
     if not 0 < level < 1:
         raise ConfigError(f"--level is above 0 and below 1; got {level}.")
-    if bucket is not None and log is None:
-        raise ConfigError("--bucket has copies of a log. Give its folder on this machine too, with --log.")
     try:
         from tandemrank.serving import app as application
         from tandemrank.serving import run
@@ -90,12 +72,9 @@ def serve(
         raise ConfigError(
             f"serving needs the extra `serve`: pip install 'tandemrank[serve]' ({error.name})."
         ) from error
-    if on_cluster and replica != "0":
-        raise ConfigError("--replica names one process; with --engine ray each replica has a name of its own.")
     settings = Settings(
         policy,
         log=log,
-        bucket=bucket,
         policies=policies,
         exploration=how,
         replica=replica,
@@ -115,41 +94,10 @@ def serve(
         if token_file is None and "TANDEMRANK_TOKEN" not in os.environ:
             _say(f"token for /policies, /split and /rollback: {token}")
 
-    if on_cluster:
-        _on_cluster(settings, address, replicas, seal_seconds)
-        return
     running = application.server(settings, address, listening=listening, seal=seal_seconds)
     running.run()
     if not running.started:
         raise JobError(f"cannot listen on {host}:{port}. Is another server there? Give another --port.")
-
-
-def _on_cluster(settings: "Settings", address: "Address", count: int, seal_seconds: float) -> None:
-    """Replicas answer, on whatever nodes; the folders must be there on all of them."""
-    from tandemrank.serving import app as application
-    from tandemrank.serving import run
-    from tandemrank.serving.recorder import Bucket
-    from tandemrank.serving.service import Service
-
-    if address.port == 0:
-        raise ConfigError(
-            "--port 0 takes a free port of one machine; with --engine ray give one that is free on every node."
-        )
-    folder = settings.folder
-    folder.load(folder.name_of(settings.policy))  # what is wrong with it is said here, not by a replica
-    if settings.bucket is not None:
-        Bucket(settings.bucket).next_number("")  # nor is this
-    policy, log = settings.policy.resolve(), None if settings.log is None else settings.log.resolve()
-    found = replace(settings, policy=policy, log=log, policies=folder.folder)
-
-    def build(name: str) -> "Starlette":
-        service = Service(replace(found, replica=name))
-        return application.application(application.Context(service, address, seal=seal_seconds, alone=False))
-
-    run.deploy(build, address, count)
-    written = "" if log is None else f", log in {log}"
-    _say(f"http://{address.host}:{address.port} answers with {policy} from {count} replicas{written}")
-    run.stay()
 
 
 def _say(words: str) -> None:
@@ -189,26 +137,19 @@ def seal(
             "--everything", help="Also seal impressions that could still get clicks; clicks that come later are lost."
         ),
     ] = False,
-    bucket: BucketUrl = None,
     plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
     """Makes segments of the journals that ended servers left; a running one does it by itself, and is left alone."""
     from tandemrank.serving.propensities import Propensities
-    from tandemrank.serving.recorder import Bucket
     from tandemrank.serving.sealing import Sealer
     from tandemrank.serving.service import PolicyFolder
 
     if not os.path.isdir(log):
         raise LogError(f"there is no folder {log}. Expected that of a served log, with journals in it.")
-    copies = None if bucket is None else Bucket(bucket)
     sealer = Sealer(log, Propensities(find=PolicyFolder(policies).find), window=window)
     with working("computing propensities"):
         found = sealer.seal(everything=everything)
-        copied = None if copies is None else copies.copy(log)
-    if copied is not None and copied.problems:
-        raise OutputError(copied.problems[0])
     if not found and not as_json:
         show("no journal is complete; --everything takes those that could still get clicks")
-    summary = {"segments": [{**vars(one), "path": str(one.path)} for one in found]}
-    print_summary(summary if copied is None else {**summary, "copied": copied.segments}, as_json)
+    print_summary({"segments": [{**vars(one), "path": one.path and str(one.path)} for one in found]}, as_json)

@@ -16,17 +16,19 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from tandemrank._base.arguments import checked, matrix
-from tandemrank._base.ids import checked_positions, same_ids
+from tandemrank._base.ids import Vocabulary, checked_positions, plain_ids, positions_of, same_ids
 from tandemrank._base.sparse import canonical_csr
 from tandemrank.clicks import simulation
 from tandemrank.clicks.models import check_examination
-from tandemrank.errors import ConfigError, DataError
+from tandemrank.errors import ConfigError, DataError, PolicyError
 from tandemrank.experiments.datasets import Task
 from tandemrank.experiments.results import FIGURES, Evaluated, Figure, FigureDifference, Figures, Mean, PolicyFigures
-from tandemrank.gradients import _bridge, lazy_race, race
+from tandemrank.gradients import _bridge, lazy_race
 from tandemrank.policies import candidates
+from tandemrank.policies import features as tables
+from tandemrank.policies.features import FeatureSource
 from tandemrank.policies.scorers import Scorer
-from tandemrank.policies.two_stage import TwoStagePolicy
+from tandemrank.policies.two_stage import TwoStagePolicy, extended
 
 Floats = NDArray[np.float64]
 
@@ -53,13 +55,6 @@ def over_runs(values: Floats) -> Mean:
     return Mean(float(values.mean()), float(values.mean() - half), float(values.mean() + half), len(values))
 
 
-def _mean_if_any(figure: Figure, values: Floats) -> Mean:
-    """A re-ranker that scores candidates only shows nothing alone: no figure of that is known of any query."""
-    if figure == "ranker_alone" and np.isnan(values).all():
-        return Mean()
-    return mean(values)
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """One policy on some queries; NaN for queries without a relevant document.
@@ -80,10 +75,11 @@ class Evaluation:
 
     def figures(self) -> Figures:
         """The mean of every figure, with its interval."""
-        known = {figure: getattr(self, figure) for figure in FIGURES}
-        if np.isnan(self.ndcg_new).all():  # no log, or nothing is left that is new and relevant
-            del known["ndcg_new"]
-        return Figures(**{figure: _mean_if_any(figure, values) for figure, values in known.items()})
+        known: dict[Figure, Floats] = {figure: getattr(self, figure) for figure in FIGURES}
+        # Without a log, or where nothing new is relevant, and of a re-ranker that scores candidates only, one is of no query.
+        optional: tuple[Figure, ...] = ("ndcg_new", "ranker_alone")
+        none = [figure for figure in optional if np.isnan(known[figure]).all()]
+        return Figures(**{figure: mean(values) for figure, values in known.items() if figure not in none})
 
 
 def ndcg(lists: NDArray[np.int32], q: NDArray[np.int64], relevance: csr_matrix) -> Floats:
@@ -179,10 +175,11 @@ def _figures(
     R, unknown = relevance[q], np.full(len(q), np.nan)
     rows = np.repeat(np.arange(len(q)), samples)
     drawn = policy.draw(q, rows, _bridge.keys_for(len(rows), generator))
-    value = _utility(policy, q, R.astype(np.float32), theta, samples, generator)
+    D = len(policy.vocabulary.item_ids)  # the truth may have items that the policy does not know, after these
+    value = policy.batch_utility(q, R[:, :D].astype(np.float32), theta, samples, generator)
     recall = np.ones(len(q)) if candidates.is_one_stage(policy) else _recall(candidates.top(policy, q), R)
     is_known, is_whole = np.diff(R.indptr) > 0, policy.ranker.scores_everything
-    new = None if clicked is None else policy.most_likely(q, exclude=clicked)
+    new = None if clicked is None else policy.most_likely(q, exclude=clicked[:, :D])
     return {
         "ndcg": ndcg(policy.most_likely(q), q, relevance),
         "ndcg_new": unknown if new is None else ndcg_of_new(new, q, relevance, clicked),
@@ -198,17 +195,6 @@ def _alone(scorer: Scorer, q: NDArray[np.int64], K: int) -> NDArray[np.int32]:
     return lazy_race.top(candidates.generator_scores(scorer, torch.from_numpy(q)), K)[0]
 
 
-def _utility(
-    policy: TwoStagePolicy, q: NDArray[np.int64], R: csr_matrix, curve: Tensor, samples: int, generator: torch.Generator
-) -> Floats:
-    """The expected clicks of a batch of queries.  Shapes: q [B]; R [B, D] -> [B]."""
-    if policy.is_large:
-        return candidates.utility(policy, q, R, curve, samples=samples, generator=generator)
-    found = race.utility(*policy.plain_scores(q), R, curve, policy.K2, samples=samples, generator=generator)
-    value: Floats = found.double().numpy()
-    return value
-
-
 def judge(
     policies: Mapping[str, TwoStagePolicy],
     task: Task,
@@ -218,24 +204,32 @@ def judge(
     samples: int = 20,
     seed: int = 0,
     clicked: csr_matrix | None = None,
+    features: Mapping[str, FeatureSource | None] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Evaluated:
     """Policies by their names, on the truth: the figures of each, and the first less each other one, paired by query.
 
-    `progress` hears how many queries are done, those of all policies added up.
+    `features`: `query_features`, `item_features` and `pair_features`, as of `recommend`, which answer for what a policy has
+    not seen. `progress` hears how many queries are done, those of all policies added up.
     Shapes: theta [K]; q [n], the queries that count; clicked [Q, D].
     """
     found: dict[str, Evaluation] = {}
-    for name, policy in policies.items():
-        if not same_ids(policy.vocabulary, task.vocabulary):
-            raise ConfigError(
-                f"{name} was made for other users or items than {task.name} has. Give its own data; a pair that was "
-                "trained without --start knows those of its log only."
-            )
+    notes: list[str] = []
+    for name, given in policies.items():
+        policy, said = answering(given, task, features or {}, name)
+        notes += said
+        places = _Places.of(policy.vocabulary, task.vocabulary)
         before = len(found) * np.size(q)
         tell = None if progress is None else lambda n, before=before: progress(before + n)
         found[name] = evaluate(
-            policy, task.relevance, theta, q, samples=samples, seed=seed, clicked=clicked, progress=tell
+            policy,
+            places.matrix(task.relevance),
+            theta,
+            places.query[np.asarray(q)],
+            samples=samples,
+            seed=seed,
+            clicked=None if clicked is None else places.matrix(clicked),
+            progress=tell,
         )
     first, *others = found
     figures = {name: one.figures() for name, one in found.items()}
@@ -251,7 +245,83 @@ def judge(
             for figure in COMPARED
             if figures[first].of(figure).n
         ),
+        notes=tuple(notes),
     )  # fmt: skip
+
+
+def answering(
+    policy: TwoStagePolicy, task: Task, features: Mapping[str, FeatureSource | None], name: str
+) -> tuple[TwoStagePolicy, list[str]]:
+    """The policy with an answer for all queries of the truth: by their features, else as the average query, as `serve` gives.
+    Items that it does not know, by features or otherwise, are never shown. And what is not known, in words."""
+    ids = task.vocabulary
+    if same_ids(policy.vocabulary, ids):
+        return policy, []
+    if all(source is None for source in features.values()):
+        raise ConfigError(
+            f"{name} was made for other users or items than {task.name} has. Give its own data, or the features of what it has "
+            "not seen (--query-features, --item-features); a pair that was trained without --start knows those of its log only."
+        )
+    own = policy.vocabulary
+    new_queries = (positions_of(own.query_ids, ids.query_ids, "query", missing="mark", owner=name) < 0).sum()
+    new_items = (positions_of(own.item_ids, ids.item_ids, "item", missing="mark", owner=name) < 0).sum()
+    if new_items == len(ids.item_ids):
+        raise ConfigError(f"{name} was made for other items than {task.name} has. Give its own data.")
+    policy = extended(policy, **{table: _rows_of(source, table, ids) for table, source in features.items()})
+    left = positions_of(policy.vocabulary.query_ids, ids.query_ids, "query", missing="mark") < 0
+    if left.any():
+        try:
+            policy = policy.with_queries(plain_ids(ids.query_ids).filter(left))
+        except PolicyError as error:
+            raise ConfigError(
+                f"{name} was made for other users than {task.name} has ({int(left.sum()):,} of {len(left):,}), and {error}"
+            ) from error
+    words = []
+    if new_queries:
+        words.append(f"{new_queries:,} queries (answered by their features, else as the average query)")
+    if new_items:
+        words.append(f"{new_items:,} items (known by their features, else never shown)")
+    return policy, [f"{name} has not seen {' and '.join(words)}."] if words else []
+
+
+def _rows_of(source: FeatureSource | None, table: str, ids: Vocabulary) -> FeatureSource | None:
+    """The rows of a table of features for the ids of the truth; those of pairs as they are."""
+    if source is None or table == "pair_features":
+        return source
+    side = table.removesuffix("_features")
+    frame, known = tables.read(source, f"{side}_id"), plain_ids(getattr(ids, f"{side}_ids"))
+    if frame[f"{side}_id"].dtype != known.dtype:
+        raise DataError(
+            f"column {side}_id: expected ids of {known.dtype}, as {side}s of the ratings; got {frame[f'{side}_id'].dtype}. "
+            "Convert them."
+        )
+    found = frame.filter(frame[f"{side}_id"].is_in(known.implode()))
+    return found if len(found) else None
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the queries and items of the truth are in a policy; items that it does not know come after its own.
+
+    Shapes: query [Q]; item [D]; shape: of a matrix in the policy's places.
+    """
+
+    query: NDArray[np.int64]
+    item: NDArray[np.int64]
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(cls, policy: Vocabulary, truth: Vocabulary) -> "_Places":
+        query = positions_of(policy.query_ids, truth.query_ids, "query")
+        item = positions_of(policy.item_ids, truth.item_ids, "item", missing="mark")
+        unknown, D = item < 0, len(policy.item_ids)
+        item = np.where(unknown, D - 1 + np.cumsum(unknown), item)
+        return cls(query, item, (len(policy.query_ids), D + int(unknown.sum())))
+
+    def matrix(self, values: csr_matrix) -> csr_matrix:
+        """A matrix of the truth in the policy's places."""
+        found = values.tocoo()
+        return csr_matrix((found.data, (self.query[found.row], self.item[found.col])), shape=self.shape)
 
 
 COMPARED: tuple[Figure, ...] = ("ndcg", "ndcg_new", "ndcg_expected", "recall_at_K2", "utility")

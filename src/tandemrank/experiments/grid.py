@@ -38,7 +38,6 @@ from tandemrank.experiments.results import (
     Mean,
     NdcgDifference,
     PaperRow,
-    Point,
     Record,
     Reference,
     Result,
@@ -245,7 +244,7 @@ def _record(cell: Cell, outcome: Outcome, *, with_users: bool) -> Record:
         **cell._asdict(),
         **vars(found.figures()),
         seconds=outcome.seconds,
-        history=tuple(Point(**epoch._asdict()) for epoch in outcome.history),
+        history=outcome.history,
         ndcg_users=tuple(found.ndcg.round(6).tolist()) if with_users else (),
     )
 

@@ -47,7 +47,7 @@ class Size:
     items: int = 300
     candidates: int = 60
     rank: int = 20
-    rounds: int = 3
+    rounds: int = 5
     log: int = 6000  # impressions that a round's policy is learned from, about
     canary: int = 4000  # impressions of a canary at most
 

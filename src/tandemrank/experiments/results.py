@@ -5,11 +5,13 @@ that is not known is null there.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, JsonValue, TypeAdapter
+
+from tandemrank.training.checkpoint import Epoch
 
 Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
 Setting = tuple[int, int]  # K2, N
@@ -57,22 +59,6 @@ class Reference(Figures):
 
 
 @dataclass(frozen=True)
-class Point:
-    """One epoch of a learning curve: see `training.checkpoint.Epoch`."""
-
-    phase: str = ""
-    epoch: int = 0
-    objective: Number = math.nan
-    seconds: Number = math.nan
-    watched: dict[str, Number] = field(default_factory=dict)
-
-    @property
-    def ndcg(self) -> float:
-        """The true NDCG, NaN where it was not looked at."""
-        return self.watched.get("ndcg", math.nan)
-
-
-@dataclass(frozen=True)
 class Curve:
     """How one training went, epoch by epoch."""
 
@@ -80,7 +66,7 @@ class Curve:
     K2: int
     N: int
     run: int
-    history: tuple[Point, ...] = ()
+    history: tuple[Epoch, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +78,7 @@ class Record(Figures):
     N: int
     run: int
     seconds: Number
-    history: tuple[Point, ...]
+    history: tuple[Epoch, ...]
     ndcg_users: tuple[Number, ...] = ()
 
     @property
@@ -108,9 +94,9 @@ class Row(Figures):
     method: str
     K2: int
     N: int
-    runs: int = 0
-    seconds: Number = math.nan
-    ndcg_runs: tuple[Number, ...] = ()
+    runs: int
+    seconds: Number
+    ndcg_runs: tuple[Number, ...]
 
     @property
     def setting(self) -> Setting:
@@ -126,19 +112,12 @@ class NdcgDifference(Mean):
     N: int
     method: str
     against: str
-    runs: int = 0
-    kind: Literal["runs", "users"] = "runs"
+    runs: int
+    kind: Literal["runs", "users"]
 
     @property
-    def setting(self) -> Setting:
-        """(K2, N)."""
-        return self.K2, self.N
-
-    @property
-    def verdict(self) -> Literal["ahead", "behind", "level", "unknown"]:
-        """Ahead, behind, level (0 is inside the interval) or unknown (there is no interval)."""
-        if not (math.isfinite(self.low) and math.isfinite(self.high)):
-            return "unknown"
+    def verdict(self) -> Literal["ahead", "behind", "level"]:
+        """Level: 0 is inside the interval, or there is none."""
         return "ahead" if self.low > 0 else "behind" if self.high < 0 else "level"
 
 
@@ -156,29 +135,29 @@ class PaperRow:
 class WorldFacts:
     """What an experiment ran on, how long and where."""
 
-    data: str = "its data"
-    queries: int | None = None
-    items: int | None = None
-    logged_users: int | None = None
-    positives: int | None = None
-    machine: str = ""
-    seconds: Number = math.nan
+    data: str
+    queries: int
+    items: int
+    logged_users: int
+    positives: int
+    machine: str
+    seconds: Number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
     """The result of a grid: everything that a report shows."""
 
-    title: str = "Results"
-    command: str = ""
-    version: str = ""
-    world: WorldFacts = WorldFacts()
-    switches: dict[str, JsonValue] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
-    references: tuple[Reference, ...] = ()
-    differences: tuple[NdcgDifference, ...] = ()
-    curves: tuple[Curve, ...] = ()
-    paper: tuple[PaperRow, ...] = ()
+    title: str
+    command: str
+    version: str
+    world: WorldFacts
+    switches: dict[str, JsonValue]
+    rows: tuple[Row, ...]
+    references: tuple[Reference, ...]
+    differences: tuple[NdcgDifference, ...]
+    curves: tuple[Curve, ...]
+    paper: tuple[PaperRow, ...]
 
     @cached_property
     def methods(self) -> list[str]:
@@ -196,8 +175,8 @@ class Table:
 
     def leader(self, setting: Setting) -> str | None:
         """The method with the highest NDCG in a setting."""
-        known = [(self.ndcg(method, setting).mean, method) for method in self.methods]
-        return max((pair for pair in known if math.isfinite(pair[0])), default=(0.0, None))[1]
+        known = {row.method: row.ndcg.mean for row in self.rows if row.setting == setting}
+        return max(known, key=lambda method: known[method], default=None)
 
     def paper_ndcg(self, method: str, setting: Setting) -> float:
         """The paper's figure for a setting; its N (0.32M) and ours (316,228) may be rounded differently."""
@@ -236,6 +215,7 @@ class Evaluated:
     data: str
     policies: tuple[PolicyFigures, ...]
     differences: tuple[FigureDifference, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

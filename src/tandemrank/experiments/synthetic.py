@@ -10,6 +10,8 @@ Popular items tend to be better (correlation 0.7). Activity n_u and popularity a
 variables, at evenly spaced quantiles in random order, so that a world's totals hardly depend on its seed.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
@@ -52,7 +54,8 @@ def synthetic_world(queries: int, items: int, *, seed: int = 0) -> tuple[csr_mat
     p = rng.standard_normal((queries, _RANK)) * (_TASTE * spectrum / np.linalg.norm(spectrum))
     x = rng.standard_normal((items, _RANK))
 
-    u, d, match = (_watch if items <= LARGE else _watch_lazily)(p, x, popularity, activity, rng)
+    watch = _watch if items <= LARGE else _watch_lazily
+    u, d, match = (np.concatenate(parts) for parts in zip(*watch(p, x, popularity, activity, rng), strict=True))
     start = np.searchsorted(u, np.arange(queries + 1))
     mildness = rng.standard_normal(queries)
     liking = 0.6 * match + 0.9 * quality[d] + 0.5 * mildness[u] + 1.2 * rng.standard_normal(len(d))
@@ -84,18 +87,20 @@ def _activity(queries: int, items: int, rng: np.random.Generator) -> NDArray[np.
     return np.minimum(n, np.ceil(0.75 * items)).astype(np.int64)
 
 
+Watched = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]  # users, items, taste matches
+
+
 def _watch(
     p: NDArray[np.float64],
     x: NDArray[np.float64],
     popularity: NDArray[np.float64],
     activity: NDArray[np.int64],
     rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """The activity[u] first arrivals of each user's race: users, items, taste matches, sorted by user and item.
+) -> Iterator[Watched]:
+    """The activity[u] first arrivals of each user's race, sorted by user and item, some users at a time.
 
-    Shapes: p [Q, rank], x [D, rank], popularity [D], activity [Q] -> three arrays [sum(activity)].
+    Shapes: p [Q, rank], x [D, rank], popularity [D], activity [Q] -> three arrays [sum(activity)] in all.
     """
-    users, items, matches = [], [], []
     block = max(1, _BLOCK // len(x))
     for first in range(0, len(p), block):
         n = activity[first : first + block]
@@ -103,10 +108,7 @@ def _watch(
         time = rng.standard_exponential(m.shape) * np.exp(-m) / popularity
         last = np.take_along_axis(np.sort(time, axis=1), n[:, None] - 1, axis=1)
         u, d = np.nonzero(time <= last)
-        users.append(first + u)
-        items.append(d)
-        matches.append(m[u, d])
-    return np.concatenate(users), np.concatenate(items), np.concatenate(matches)
+        yield first + u, d, m[u, d]
 
 
 def _watch_lazily(
@@ -115,21 +117,17 @@ def _watch_lazily(
     popularity: NDArray[np.float64],
     activity: NDArray[np.int64],
     rng: np.random.Generator,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+) -> Iterator[Watched]:
     """The same race where most clocks are never drawn (`lazy_race`): scores p_u . x_d + log popularity_d, in blocks."""
     Y = np.concatenate([x, np.log(popularity)[:, None]], 1).astype(np.float32)
     X = np.concatenate([p, np.ones((len(p), 1))], 1).astype(np.float32)
     keys = rng.integers(2**63, size=(len(p), 1)).astype(np.uint64)
-    users, items, matches = [], [], []
     for first in range(0, len(p), _USERS):
         part = slice(first, first + _USERS)
         source = Source(X[part], Y, np.empty((len(X[part]), 0), np.float32))
         arrived = lazy_race.races(source, int(activity[part].max()), keys[part]).in_order().first[:, 0]
         u, place = np.nonzero(np.arange(arrived.shape[1]) < activity[part, None])
-        d = arrived[u, place]
+        d = arrived[u, place].astype(np.int64)
         order = np.lexsort((d, u))
-        u, d = u[order], d[order].astype(np.int64)
-        users.append(first + u)
-        items.append(d)
-        matches.append(np.einsum("nf,nf->n", p[first + u], x[d]))
-    return np.concatenate(users), np.concatenate(items), np.concatenate(matches)
+        u, d = u[order], d[order]
+        yield first + u, d, np.einsum("nf,nf->n", p[first + u], x[d])

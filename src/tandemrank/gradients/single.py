@@ -98,22 +98,6 @@ class Bounded:
         """All of them.  Shapes: -> [D]."""
         return products(self.query, self.coarse.items)
 
-    def highest(self, n: int) -> tuple[Ints, Floats]:
-        """The n documents with the highest scores, the highest first, ties to the lower number, and their scores.
-
-        Shapes: -> [n], [n]; n below the number of documents.
-        """
-        asked: list[tuple[Ints, Floats]] = []
-
-        def ranker(items: Ints) -> Floats:
-            asked.append((items, products(self.query, self.coarse.items[items])))
-            return asked[0][1]
-
-        draw(self, ranker, n, 1, 0, is_drawn=False)
-        found, scores = asked[0]
-        first = np.argsort(-scores, kind="stable")
-        return found[first], scores[first]
-
 
 class Edge:
     """Until when it is worth to look in a draw of these scores, by those before. Changes no result.

@@ -98,7 +98,8 @@ def read_parts(
     """
     if times < 0:
         raise ConfigError(f"times: expected the number of parts that train, 0 or more; got {times}.")
-    how = _How(vocabulary, K, batch, Split(tuple(shares), seed), times, lists, by)
+    split = Split(tuple(shares), seed)
+    how = _How(vocabulary=vocabulary, K=K, batch=batch, split=split, times=times, lists=lists, by=by)
     if check_engine(engine) == "ray":
         return _on_ray(source, how)
     if is_pandas(source):

@@ -17,6 +17,7 @@
 - `values`: the typed result `Value`, with interval and bound
 - `comparison`: the paired difference of two values, what it is surely at least, and by how often a query came
 - `valuation`: `estimate` and `compare`: what a policy would be worth, from a log
+- `how_many`: how many candidates: value against K2, cost, and what each stage loses
 """
 
 from tandemrank._base.lazy import modules_of

@@ -1,4 +1,4 @@
-"""Bounds that hold for any number of queries: how much is a pair worth at least, and how much better is it at least?
+"""Bounds that hold for any number of queries: how much is a policy worth at least, and how much better is it at least?
 
 **Over queries** (`Terms`) a bound is about a ratio of expectations, estimated by  sum_q X_q / sum_q n_q  (X_q: a query's sum
 of IPS terms or of differences, n_q: its impressions). Write Y_q = X_q + B n_q >= 0, v = u + B, n_max = max n_q,
@@ -10,7 +10,7 @@ Assumptions:
  1. Queries are independent, given how often each came. Impressions of one query may depend on each other in any way.
  2. The floor B is known before the clicks are: B = 0 for IPS, clipped or not; the most clicks an impression can get for a
     difference to production. Nothing is assumed of the largest weight.
- 3. X_q has the right expectation or less: right propensities (a clip lowers the value of a pair, never raises it).
+ 3. X_q has the right expectation or less: right propensities (a clip lowers the value of a policy, never raises it).
 Then, whatever the value U_q of each query, the bound is about  U = sum_q n_q U_q / N: the log's queries, each as often as
 it came. Why: at u = U the mean of log(1 + f n_q (U_q - u) / (v n_max)) is at most log(1 + 0), so the expected wealth is at
 most 1 and exceeds 1 / delta with a chance of at most delta (Markov). Betting subtracts u n_q from each term, so that
@@ -22,7 +22,7 @@ and `sequential` uses the same code.
 
     X_i = sum_d v(d) c_i(d) >= -B,   E[X_i | all before it] = U_i,   U = 1/N sum_i U_i
 
-v = rho_cr / rho_0 for a value (B = 0), w_new - w_old for a difference. U_i is what the pair would have got, or been ahead by,
+v = rho_cr / rho_0 for a value (B = 0), w_new - w_old for a difference. U_i is what the policy would have got, or been ahead by,
 in that very impression. With y = g X_i >= -f, f = g B < 1,
 
     1 + y >= exp(y - c(f) y^2),   c(f) = (-f - log(1 - f)) / f^2,  c(0) = 1/2                        (Fan et al. 2015)
@@ -130,7 +130,7 @@ class Terms:
 
 
 def value_terms(estimate: Estimate) -> Terms:
-    """The terms of a pair's value: its IPS estimate, query by query."""
+    """The terms of a policy's value: its IPS estimate, query by query."""
     return Terms(estimate.numerator, estimate.denominator)
 
 

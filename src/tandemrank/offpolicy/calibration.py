@@ -4,9 +4,9 @@
 
 E_g is the exposure that the log gave to the pairs of a group g, F_g what the fitted policy would have given them: summed over
 all pairs of the same queries, or, where items are many, over lists that are drawn from it. A group has pairs of similar fitted
-propensity that the pair to be valued exposes alike. So what the model of the logger gets wrong (a two-stage production is seen
-as one-stage: what its generator hardly ever finds seems likelier than it was) cannot add up where this pair has its weights.
-Clicks are not looked at.
+propensity that the policy to be valued exposes alike. So what the model of the logger gets wrong (a two-stage production is
+seen as one-stage: what its generator hardly ever finds seems likelier than it was) cannot add up where this policy has its
+weights. Clicks are not looked at.
 
 A click tells more than that a pair was shown. Where the live system knew what a query likes and the fit does not, clicked pairs
 were exposed more than others of their group, and divide by too little. How often *other* impressions of the query showed a pair
@@ -37,7 +37,7 @@ PAIRS = 2_000_000  # of query and item that are looked at, all of some queries: 
 QUERIES = 3_000  # that are enough
 LISTS = 20  # of each
 DRAWN = 40_000  # in all, of which few queries have more each
-GROUPS = 20  # of the fitted propensity, and of the exposure by the pair, where the log is long enough
+GROUPS = 20  # of the fitted propensity, and of the exposure by the policy, where the log is long enough
 EACH = 400  # shown items per group, or groups are fewer
 PRIOR = 5.0  # examinations for which a group is as the fit has it
 TINY = 1e-9
@@ -93,7 +93,14 @@ def _all_pairs(log: Feedback, queries: NDArray[np.int64]) -> Feedback:
     impressions = np.zeros(log.Q)
     impressions[queries] = 1.0
     return Feedback(
-        log.vocabulary, query, item, np.zeros(rows, np.int16), np.ones(rows), np.zeros(rows), None, impressions
+        vocabulary=log.vocabulary,
+        query=query,
+        item=item,
+        rank=np.zeros(rows, np.int16),
+        shown=np.ones(rows),
+        clicks=np.zeros(rows),
+        logged=None,
+        impressions=impressions,
     )
 
 
@@ -126,7 +133,7 @@ def calibrated(
     """The propensities of the rows of a log, corrected by group.
 
     Groups are quantiles of rho_0 times quantiles of rho, among what was shown; `coarser` times fewer of each.
-    Shapes: rho_0, rho [P], by the fitted logger and by the pair to be valued; expected_rho [rows of the expected pairs];
+    Shapes: rho_0, rho [P], by the fitted logger and by the policy to be valued; expected_rho [rows of the expected pairs];
     theta [K] -> [P].
     """
     used = expected.queries[log.query]

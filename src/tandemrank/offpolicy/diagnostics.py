@@ -1,8 +1,9 @@
 """What an off-policy value rests on, in numbers and in words: support and weights. `verdicts` judges it.
 
-**Unsupported exposure** is the share of the new pair's exposure on (query, item) pairs that the log never shows. By stage:
+**Unsupported exposure** is the share of the new policy's exposure on (query, item) pairs that the log never shows. By stage:
 the share that a re-ranker showing the K2 candidates in random order would waste too is lost at the generator (at most
-all that is wasted); what the real re-ranker wastes beyond it, by preferring such candidates, is lost at the re-ranker.
+all that is wasted); what the real re-ranker wastes beyond it, by preferring such candidates, is lost at the re-ranker, as is
+all of it in one stage, whose generator passes every item on.
 **Balance** is sum(w e) / sum(rho_cr), w = rho_cr / rho_0 and e the logged examination: 1 up to noise if the propensities
 are right and the log has support (rho_0 > 0 wherever rho_cr > 0), less by what has none. Its error is over queries; few queries
 are no sample, and of one it would be 0, so theirs is over what was shown, sum(w^2 e theta) in the numerator.
@@ -40,7 +41,7 @@ class Diagnostics:
     `effective_sample_size` (sum(w e))^2 / sum(w^2 e), in examined items; on policy it is `examined`, all of them.
     Of impressions with weights both are at least so many: sums over `heaviest`, the largest weight of an impression.
     `largest_weight` of a logged pair, `largest_share` of one pair in sum(w e), `clipped` the share of what was shown whose
-    propensity was raised. `unsupported` = `lost_at_generator` + `lost_at_ranker`, shares of the new pair's exposure.
+    propensity was raised. `unsupported` = `lost_at_generator` + `lost_at_ranker`, shares of the new policy's exposure.
     """
 
     queries: int
@@ -64,7 +65,7 @@ class Diagnostics:
 
 
 def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: Exposure, theta: Floats) -> Diagnostics:
-    """All diagnostics of a pair on a log.  Shapes: rho_0, raised [P], whether the propensity was raised; theta [K]."""
+    """All diagnostics of a policy on a log.  Shapes: rho_0, raised [P], whether the propensity was raised; theta [K]."""
     n = log.impressions
     e = feedback.exposure(log, theta)
     w = np.divide(exposure.rho, rho_0, out=np.zeros(len(e)), where=rho_0 > 0)
@@ -72,7 +73,9 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
     pair = np.cumsum((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) - 1
     all_weight, all_exposure = float(we.sum()), float((n * exposure.total).sum())
     if all_exposure <= 0:
-        raise PolicyError("the pair shows nothing to any query of the log. Check that its scores are of these queries.")
+        raise PolicyError(
+            "the policy shows nothing to any query of the log. Check that its scores are of these queries."
+        )
     balance = Estimate(np.bincount(log.query, we, log.Q).astype(np.float64), n * exposure.total)
     unsupported = max(0.0, 1 - float((n * exposure.supported).sum()) / all_exposure)
     shuffled = max(0.0, 1 - float((n * exposure.total * exposure.random).sum()) / all_exposure)
@@ -122,7 +125,7 @@ class Identified:
 
 
 def identified(ips: Estimate, exposure: Exposure, log: Feedback, *, value: float) -> Identified:
-    """The range of a pair's value, by its IPS estimate, the exposure that the log never showed, and the value that is given."""
+    """The range of a policy's value, by its IPS estimate, the exposure that the log never showed, and the given value."""
     n = log.impressions.astype(np.float64)
     missing = n * np.maximum(exposure.total - exposure.supported, 0.0)
     best = Estimate(ips.numerator + missing, ips.denominator)

@@ -58,11 +58,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Exposure:
-    """Exposures of a pair on a log.
+    """Exposures of a policy on a log.
 
     Shapes: rho [P], of each row; total, supported [Q], over all items and over logged pairs; random [Q], the supported
-    share if candidates were shown in random order; direct [Q], sum_d rho r_hat, 0 without a reward model; error [P], the
-    standard error of rho by its races, None where it has none.
+    share if candidates were shown in random order, 1 of one stage; direct [Q], sum_d rho r_hat, 0 without a reward model;
+    error [P], the standard error of rho by its races, None where it has none.
     """
 
     rho: Floats
@@ -102,7 +102,7 @@ def beta_ips(
     self-normalised estimator is beta = U / Z to first order; beta* = Cov(X, Y) / Var(Y), the default, is never worse in the
     long run. It is cross-fitted: each fold of queries gets that of the others, so the estimate stays unbiased if queries are
     independent. Exposure without support, and what a clip takes, count as worth beta per unit.
-    `total`: the pair's exposure where it is not sum(theta).  Shapes: rho_cr, rho_0 [P]; theta [K]; total [Q].
+    `total`: the policy's exposure where it is not sum(theta).  Shapes: rho_cr, rho_0 [P]; theta [K]; total [Q].
     """
     check_exposures(rho_cr, rho_0, feedback)
     found = _moments(safe_ratio(rho_cr, rho_0, feedback.shown), feedback, theta, total)

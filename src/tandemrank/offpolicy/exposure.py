@@ -1,4 +1,4 @@
-"""How a pair spreads the attention of a log's queries over the items: what every estimator needs to know of it.
+"""How a policy spreads the attention of a log's queries over the items: what every estimator needs to know of it.
 
 rho_cr(d | q) = E_{y_c} E_{y_r} [theta_{k(d)}]                                       (paper: 2stage-true-utility)
 """
@@ -34,7 +34,7 @@ STAGE_SAMPLES = 5  # of the candidates in random order: hardly any noise
 
 @dataclass(frozen=True)
 class MostLikely:
-    """A pair that always shows its most likely list, as `recommend` does, where the pair itself draws one."""
+    """A policy that always shows its most likely list, as `recommend` does, where the policy itself draws one."""
 
     policy: TwoStagePolicy
 
@@ -85,15 +85,15 @@ def _by_curve(
 ) -> Exposure:
     """The exposures by the race, in one pass over the logged queries: all items of a batch of queries, never of all.
 
-    Of most likely lists they are theta_k at rank k, exactly; `drawn`, that of the pair that draws its lists, has the same
+    Of most likely lists they are theta_k at rank k, exactly; `drawn`, that of the policy that draws its lists, has the same
     candidates in random order, and spares their race where items are many. Few queries get more samples, since their noise does
-    not average out. Items that only the log knows have no exposure; items that only the pair knows have no support. `progress`
-    hears how many of how many queries are done.  Shapes: theta [K].
+    not average out. Items that only the log knows have no exposure; items that only the policy knows have no support.
+    `progress` hears how many of how many queries are done.  Shapes: theta [K].
     """
     policy = pair.policy if isinstance(pair, MostLikely) else pair
     logged = np.flatnonzero(log.impressions)
     samples = races_for(pair, samples, len(logged))
-    positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged), "the pair to value")
+    positions = policy.vocabulary.queries(log.vocabulary.query_ids.gather(logged), "the policy to value")
     here = positions_of(policy.vocabulary.item_ids, log.vocabulary.item_ids, "item", missing="mark")[log.item]
     there = positions_of(log.vocabulary.item_ids, policy.vocabulary.item_ids, "item", missing="mark")
     once = ((np.diff(log.query, prepend=-1) != 0) | (np.diff(log.item, prepend=-1) != 0)) & (here >= 0)
@@ -128,6 +128,8 @@ def _by_curve(
         direct[part] = found.direct
         if progress:
             progress(first + len(part), len(logged))
+    if len(there) <= policy.K2:
+        random[:] = 1.0  # one stage: nothing is lost at a generator that passes everything on
     return Exposure(
         rho=rho,
         total=total,
@@ -148,7 +150,7 @@ def races_for(pair: TwoStagePolicy | MostLikely, asked: int, queries: int) -> in
 
 @dataclass(frozen=True)
 class _BatchExposure:
-    """Of a batch: exposures of logged pairs, by the pair and with its candidates in random order, and the sums over all items.
+    """Of a batch: exposures of logged pairs, by the policy and with its candidates in random order, and sums over all items.
 
     `error`: the standard error of rho.  Shapes: rho, error, shuffled [n]; total, shuffled_total, direct [B].
     """
@@ -163,9 +165,9 @@ class _BatchExposure:
 
 @dataclass(frozen=True)
 class Worth:
-    """A reward model for a batch of queries and the items of a pair, which it knows by other positions, or not (-1).
+    """A reward model for a batch of queries and the items of a policy, which it knows by other positions, or not (-1).
 
-    Shapes: q [B]; there [items of the pair].
+    Shapes: q [B]; there [items of the policy].
     """
 
     reward: RewardModel
@@ -173,7 +175,7 @@ class Worth:
     there: NDArray[np.int64]
 
     def of_all(self) -> Floats:
-        """Shapes: -> [B, items of the pair]."""
+        """Shapes: -> [B, items of the policy]."""
         return self.reward.matrix(self.q)[:, self.there]
 
     def of(self, rows: NDArray[np.int64], items: NDArray[np.integer]) -> Floats:

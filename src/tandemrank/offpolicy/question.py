@@ -74,6 +74,20 @@ class Question:
         check_engine(self.engine)
         if self.estimator not in get_args(Estimator):
             raise ConfigError(f"estimator must be one of {', '.join(get_args(Estimator))}; got {self.estimator!r}.")
+        self._check_sources()
+        if self.independent not in (None, *get_args(Independent)):
+            raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; got {self.independent!r}.")
+        for name, least in (("samples", 1), ("seed", 0)):
+            value = getattr(self, name)
+            most = 2**63 - 1 if name == "seed" else MOST_DRAWS
+            if not isinstance(value, Integral) or not least <= int(value) <= most:
+                raise ConfigError(f"{name} must be a whole number, {least} to {most}; got {value!r}.")
+        # Beyond these a share of 1 - level, divided among several policies and sides, is lost in rounding.
+        if not isinstance(self.level, Real) or not LOWEST_LEVEL <= self.level <= HIGHEST_LEVEL:
+            raise ConfigError(f"level must be a number from {LOWEST_LEVEL} to {HIGHEST_LEVEL}; got {self.level!r}.")
+
+    def _check_sources(self) -> None:
+        """Refuses a reward model, a logging policy or another log that is none, or that the estimator does not use."""
         if not isinstance(self.reward, RewardModel | None):
             raise ConfigError(f"reward must be a reward model, as the beliefs of `learn` are; got {self.reward!r:.60}.")
         if self.reward is not None and self.estimator not in ("auto", "doubly_robust"):
@@ -89,16 +103,6 @@ class Question:
             )
         if not isinstance(self.other_log, Feedback | None):
             raise ConfigError(f"other_log must be Feedback, as `logs.read` gives it; got {self.other_log!r}.")
-        if self.independent not in (None, *get_args(Independent)):
-            raise ConfigError(f"independent must be {' or '.join(get_args(Independent))}; got {self.independent!r}.")
-        for name, least in (("samples", 1), ("seed", 0)):
-            value = getattr(self, name)
-            most = 2**63 - 1 if name == "seed" else MOST_DRAWS
-            if not isinstance(value, Integral) or not least <= int(value) <= most:
-                raise ConfigError(f"{name} must be a whole number, {least} to {most}; got {value!r}.")
-        # Beyond these a share of 1 - level, divided among several policies and sides, is lost in rounding.
-        if not isinstance(self.level, Real) or not LOWEST_LEVEL <= self.level <= HIGHEST_LEVEL:
-            raise ConfigError(f"level must be a number from {LOWEST_LEVEL} to {HIGHEST_LEVEL}; got {self.level!r}.")
 
     @classmethod
     def of(cls, question: "Question | None", switches: dict[str, Any]) -> "Question":

@@ -7,12 +7,10 @@ allowed. Two arms: impression t is given to the new policy with chance p, whatev
     Z_t = (C_t - m) / p  if it went to the new policy,   -(C_t - m) / (1 - p)  if to the old one,
 
 whose expectation is the difference of the two, for every m fixed beforehand; near the usual clicks per impression it takes
-out most of the noise. Two policies in one list (`Credits`): Z_t is the clicks on the items of the new one minus those on the
-items of the old. Clicks are whole numbers up to K, so counts hold everything: an update costs O(1) per impression, and
+out most of the noise. Clicks are whole numbers up to K, so counts hold everything: an update costs O(1) per impression, and
 the interval of any moment is exact.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,64 +24,6 @@ from tandemrank.offpolicy.bounds import Stakes, Terms
 Counts = Sequence[int] | NDArray[np.integer]
 
 
-class LiveDifference(ABC):
-    """New minus old in clicks per impression while both policies are live, bounded at any time.
-
-    `most`: the clicks that an impression can get (K). `stakes` bet on "better", `against` on "worse"; both are fixed
-    beforehand. Assumes that the difference does not depend on the time; if it does, `low > 0` still rules out "never better".
-    """
-
-    most: int
-    stakes: Stakes
-    against: Stakes
-
-    @property
-    @abstractmethod
-    def impressions(self) -> tuple[int, int]:
-        """Of the new policy and of the old."""
-
-    @abstractmethod
-    def _terms(self) -> list[Terms]:
-        """Values of Z whose mean is the difference, with how often each was seen; those that share a floor together."""
-
-    @property
-    def difference(self) -> float:
-        """The mean of Z: unbiased."""
-        parts = self._terms()
-        total = sum(part.total(part.sizes) for part in parts)
-        return sum(part.total(part.values) for part in parts) / total if total else float("nan")
-
-    def evidence(self, u: float) -> tuple[float, float]:
-        """The logarithms of the wealth against "the difference is at most u" and against "it is at least u".
-
-        One that exceeds log(1 / delta), at any time, speaks: a gate that asks about one u needs no interval.
-        """
-        parts = self._terms()
-        if not parts:
-            return 0.0, 0.0
-        mirrored = [part.mirrored() for part in parts]
-        return _log_wealth(parts, u, self.stakes), _log_wealth(mirrored, -u, self.against)
-
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Holds the difference at every moment of the stream at once, with the given probability."""
-        return self.one_sided((1 + level) / 2)
-
-    def one_sided(self, level: float = 0.95) -> tuple[float, float]:
-        """A lower and an upper bound, each of which holds at every moment at once with the given probability, by itself.
-
-        The lower one exceeds u exactly where the evidence against "at most u" exceeds log(1 / (1 - level)); as for the upper.
-        """
-        parts, mean = self._terms(), self.difference
-        low = self._lower(parts, mean, level, self.stakes)
-        return low, -self._lower([part.mirrored() for part in parts], -mean, level, self.against)
-
-    def _lower(self, parts: list[Terms], mean: float, level: float, stakes: Stakes) -> float:
-        least, floor = -float(self.most), min((part.floor for part in parts), default=0.0)
-        if not parts or mean + floor <= 0:
-            return least
-        return max(bounds.root(lambda u: _log_wealth(parts, u, stakes), mean, floor, level), least)
-
-
 @dataclass(frozen=True)
 class ShareCounts:
     """Counts of impressions while the new policy had this share of the traffic.  Shapes: counts [2, K + 1], new first."""
@@ -93,11 +33,13 @@ class ShareCounts:
 
 
 @dataclass(frozen=True)
-class TwoArms(LiveDifference):
+class TwoArms:
     """Live traffic split at random between a new policy and the old: the difference in clicks per impression, at any time.
 
-    More clicks than `most` are refused. `centre`: m above, fixed beforehand, best the clicks per impression that are usual.
-    The share may change with time, as long as chance decides about each impression. See `stakes_against_a_loss`.
+    `most`: the clicks that an impression can get (K); more are refused. `centre`: m above, fixed beforehand, best the clicks
+    per impression that are usual. `stakes` bet on "better", `against` on "worse", both fixed beforehand
+    (`stakes_against_a_loss`). The share may change with time, as long as chance decides about each impression. Assumes that the
+    difference does not depend on the time; if it does, `low > 0` still rules out "never better".
     """
 
     most: int
@@ -142,34 +84,42 @@ class TwoArms(LiveDifference):
             raise InputError(f"expected 0 to {self.most} clicks per impression; got {clicks.min()} to {clicks.max()}.")
         return np.bincount(clicks, minlength=self.most + 1).astype(np.int64)
 
-
-@dataclass(frozen=True)
-class Credits(LiveDifference):
-    """Both policies in one list: the clicks on items of the new one minus those on items of the old, Z in [-K, K].
-
-    `counts`: how often each Z was seen, from -K on; empty where nothing was.
-    """
-
-    most: int
-    counts: tuple[int, ...] = ()
-    stakes: Stakes = field(default_factory=bounds.spread_stakes)
-    against: Stakes = field(default_factory=bounds.spread_stakes)
-
-    def update(self, Z: Counts) -> "Credits":
-        """More lists, by their Z.  Shapes: Z [n]."""
-        found = np.bincount(np.asarray(Z, np.int64) + self.most, minlength=2 * self.most + 1)
-        return replace(self, counts=tuple((found + (self.counts or 0)).tolist()))
-
     @property
-    def impressions(self) -> tuple[int, int]:
-        """Every list is of both policies."""
-        return sum(self.counts), sum(self.counts)
+    def difference(self) -> float:
+        """The mean of Z: unbiased."""
+        parts = self._terms()
+        total = sum(part.total(part.sizes) for part in parts)
+        return sum(part.total(part.values) for part in parts) / total if total else float("nan")
 
-    def _terms(self) -> list[Terms]:
-        if not any(self.counts):
-            return []
-        values, K = np.arange(-self.most, self.most + 1, dtype=np.float64), float(self.most)
-        return [Terms(values, np.ones(len(values)), K, K, np.array(self.counts, np.float64))]
+    def evidence(self, u: float) -> tuple[float, float]:
+        """The logarithms of the wealth against "the difference is at most u" and against "it is at least u".
+
+        One that exceeds log(1 / delta), at any time, speaks: a gate that asks about one u needs no interval.
+        """
+        parts = self._terms()
+        if not parts:
+            return 0.0, 0.0
+        mirrored = [part.mirrored() for part in parts]
+        return _log_wealth(parts, u, self.stakes), _log_wealth(mirrored, -u, self.against)
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Holds the difference at every moment of the stream at once, with the given probability."""
+        return self.one_sided((1 + level) / 2)
+
+    def one_sided(self, level: float = 0.95) -> tuple[float, float]:
+        """A lower and an upper bound, each of which holds at every moment at once with the given probability, by itself.
+
+        The lower one exceeds u exactly where the evidence against "at most u" exceeds log(1 / (1 - level)); as for the upper.
+        """
+        parts, mean = self._terms(), self.difference
+        low = self._lower(parts, mean, level, self.stakes)
+        return low, -self._lower([part.mirrored() for part in parts], -mean, level, self.against)
+
+    def _lower(self, parts: list[Terms], mean: float, level: float, stakes: Stakes) -> float:
+        least, floor = -float(self.most), min((part.floor for part in parts), default=0.0)
+        if not parts or mean + floor <= 0:
+            return least
+        return max(bounds.root(lambda u: _log_wealth(parts, u, stakes), mean, floor, level), least)
 
 
 def _log_wealth(parts: list[Terms], u: float, stakes: Stakes) -> float:

@@ -84,7 +84,7 @@ def misfit_variance(new: tuple[float, float], old: tuple[float, float] = (0.0, 0
 
 
 def exposure_variance(weights: Floats, error: Floats | None, rho: Floats, log: Feedback) -> float:
-    """The variance of a value by the noise of the pair's races: sum_{q, d} (sum_k w c)^2 (error / rho)^2 / N^2.
+    """The variance of a value by the noise of the policy's races: sum_{q, d} (sum_k w c)^2 (error / rho)^2 / N^2.
 
     Pairs are taken as independent.  Shapes: weights, error, rho [P].
     """

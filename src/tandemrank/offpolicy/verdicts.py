@@ -44,7 +44,7 @@ MEANINGS = {
 
 
 SEEN = (
-    "the pair was trained on this very log, so what it was lucky with there counts again: the value is too high. Ask a log "
+    "the policy was trained on this very log, so what it was lucky with there counts again: the value is too high. Ask a log "
     "that it has not seen, or take the value that `learn` printed"
 )
 
@@ -77,7 +77,7 @@ def judge(
     if reasons := (*(reason for holds, reason in cautions if holds), *curve):
         return Verdict.CARE, reasons
     left = f"{found.effective_sample_size:.0f} effective of {found.examined:.0f} examined items"
-    supports = f"the log supports what the pair would show: balance {found.balance:.2f}, {left}"
+    supports = f"the log supports what the policy would show: balance {found.balance:.2f}, {left}"
     about = f"; the interval is over impressions, about these {found.queries} queries alone" if over_impressions else ""
     return Verdict.TRUST, (f"{supports}{about}",)
 
@@ -108,7 +108,7 @@ def _refusals(found: Diagnostics) -> list[tuple[bool, str]]:
     return [
         *_exposure_rules(found, REFUSE_MISSING),
         (found.effective_sample_size < REFUSE_SAMPLE, _few(found)),
-        (found.clicks == 0, "no item that the new pair would show was ever clicked"),
+        (found.clicks == 0, "no item that the new policy would show was ever clicked"),
     ]
 
 
@@ -146,7 +146,7 @@ def _fitted(lists: float | None, least: int) -> list[tuple[bool, str]]:
 
 
 def is_outside(found: Diagnostics, share: float = REFUSE_MISSING) -> bool:
-    """Whether more than a share of what the pair shows is, surely, outside what the log can speak about."""
+    """Whether more than a share of what the policy shows is, surely, outside what the log can speak about."""
     return 1 - found.balance > max(share, 3 * found.balance_error)
 
 
@@ -163,7 +163,7 @@ def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
             is_outside(found, share),
             misfit_words(found)
             if -off - found.unsupported > max(-off / 2, 3 * found.balance_error)
-            else f"{-off:.0%} of what the new pair shows is outside what the log can speak about ({stages})",
+            else f"{-off:.0%} of what the new policy shows is outside what the log can speak about ({stages})",
         ),
         (sure and off > share, misfit_words(found)),
         (

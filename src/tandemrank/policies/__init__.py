@@ -3,8 +3,10 @@
 - `scorers`: what scores items: matrix factorisation, given scores
 - `features`: tables of features as numbers, and the encoder that remembers how
 - `memory`: what is remembered of single pairs; any scorer with a memory, and a light generator with a list of each query
+- `folding`: vectors of what a generator has not seen, by the scores of its re-ranker
 - `candidates`: a policy whose re-ranker sees candidates only, for any number of items; exact retrieval
-- `own`: models of one's own: `Ranker` and `Generator`, saved by their constructor's arguments
+- `hybrid`: hybrid retrieval, a weighted sum of given retrievers' scores
+- `own`: models of one's own: `Ranker`, `Generator`, and modules as f, saved by their constructor's arguments
 - `storage`: saved policies: a folder that is checked before it is believed
 - `two_stage`: `TwoStagePolicy`: both stages as one
 - `outside`: any outside system as a policy, from its scores

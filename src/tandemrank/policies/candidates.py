@@ -5,11 +5,10 @@ exposure is wanted about the documents it is wanted of. A policy that shows out 
 re-ranker's. `is_large` decides who comes here; small catalogues have the dense race (`gradients.race`).
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
-from weakref import WeakKeyDictionary, WeakSet
+from typing import Protocol
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -20,11 +19,9 @@ from torch import Tensor
 from tandemrank._base.random import mix
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import lazy_race, race, sparse_alone, sparse_race
-from tandemrank.gradients._bridge import keys_for, row_major
+from tandemrank.gradients._bridge import keys_for
 from tandemrank.gradients.products import GeneratorScores, Source
-from tandemrank.gradients.single import Coarse
-from tandemrank.policies import candidates
-from tandemrank.policies.scorers import MatrixFactorisation, Scorer, checked_scores
+from tandemrank.policies.scorers import Scorer, checked_scores
 
 LARGE = 20_000  # items from which on training by the sparse race is faster than by the dense one (docs/scale.md)
 LARGE_EXPOSURE = 6_000  # the same for the exposures of some documents: they need no gradient
@@ -113,13 +110,7 @@ def top(pair: Pair, q: NDArray[np.int64], exclude: csr_matrix | None = None) -> 
     Shapes: q [B]; exclude [B, D], what is not available -> [B, K2].
     """
     scores = generator_scores(pair.generator, torch.tensor(q))
-    large = int(pair.generator.spec()["D"]) > LARGE
-
-    def best(n: int) -> NDArray[np.int32]:
-        few = candidates.within_bounds(pair.generator, q, n) if large else None
-        return lazy_race.top(scores, n)[0] if few is None else few
-
-    return _without(best, pair.K2, exclude)
+    return _without(lambda n: lazy_race.top(scores, n)[0], pair.K2, exclude)
 
 
 def _without(best: Callable[[int], NDArray[np.int32]], n: int, exclude: csr_matrix | None) -> NDArray[np.int32]:
@@ -219,7 +210,7 @@ def exposure(
 
 @dataclass(frozen=True)
 class Shown:
-    """Exposures of some documents, by the pair and with its candidates in random order, and lists that it drew.
+    """Exposures of some documents, by the policy and with its candidates in random order, and lists that it drew.
 
     `error`: the standard error of rho.  Shapes: rho, error, shuffled [nnz]; lists [B, S, K], -1 where too few are available.
     """
@@ -287,38 +278,3 @@ def check_ranker(scorer: Scorer) -> None:
     _asked.discard(scorer)
     with torch.no_grad():
         ranker_scores(scorer, q, items)
-
-
-FEW, PAYS = 4, 4  # queries at a time for which bounds are faster than blocks; such calls from which on they are made
-
-
-class _Seen:
-    """How often a factorisation was asked about few queries with the items it has now, and bounds of them."""
-
-    def __init__(self, items: tuple[int, int]) -> None:
-        self.items, self.calls, self.coarse = items, 0, cast("Coarse | None", None)
-
-
-_seen: "WeakKeyDictionary[Scorer, _Seen]" = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def within_bounds(scorer: Scorer, q: NDArray[np.int64], n: int) -> NDArray[np.int32] | None:
-    """The n highest items of a few queries, the same as `lazy_race.top` has; None where blocks of products are as good.
-
-    Items that have moved are known by PyTorch's count of their changes.  Shapes: q [B] -> [B, n].
-    """
-    if len(q) > FEW or not isinstance(scorer, MatrixFactorisation) or n >= len(scorer.items):
-        return None
-    now = scorer.items.data_ptr(), scorer.items._version
-    with _lock:
-        seen = _seen.get(scorer)
-        if seen is None or seen.items != now:
-            seen = _seen[scorer] = _Seen(now)
-        seen.calls += 1
-        if seen.calls == PAYS:
-            seen.coarse = Coarse.of(row_major(scorer.items.detach()))
-    if seen.coarse is None:
-        return None
-    found = [seen.coarse.bounded(x) for x in row_major(scorer.queries.detach()[torch.from_numpy(q)])]
-    return None if any(one is None for one in found) else np.stack([one.highest(n)[0] for one in found if one])

@@ -147,6 +147,27 @@ def read(source: FeatureSource, id_column: str) -> pl.DataFrame:
     return frame
 
 
+def read_pairs(source: FeatureSource) -> pl.DataFrame:
+    """Numbers of pairs: `query_id`, `item_id`, each pair once, and columns of floats, NaN where one is missing."""
+    frame, name = frame_of(source, "the table of pairs")
+    ids = [checked_ids(frame, column, name).alias(column) for column in ("query_id", "item_id")]
+    columns = [c for c, dtype in frame.schema.items() if c not in ("query_id", "item_id") and dtype != pl.Null]
+    if not columns:
+        raise DataError(f"{name}: expected numbers beside query_id and item_id; got no other column. Add one.")
+    for column in columns:
+        if not is_number(frame[column].dtype):
+            raise DataError(f"{name}, column {column}: expected numbers for pairs; got {frame[column].dtype}. Drop it.")
+        refuse_large(frame[column], name)
+    twice = pl.DataFrame(ids).is_duplicated()
+    if twice.any():
+        row = int(twice.arg_max() or 0)
+        raise DataError(
+            f"{name}, row {row}: expected every pair once; got query {ids[0][row]!r} with item {ids[1][row]!r} more than once. "
+            "Keep one row for each."
+        )
+    return pl.DataFrame([*ids, *(frame[c].cast(pl.Float64).fill_null(math.nan) for c in columns)])
+
+
 def _from_pandas(source: Any, name: str) -> pl.DataFrame:
     """A pandas frame, every column of one type."""
     if not is_pandas(source):

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,23 +23,25 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank._base.sparse import canonical_csr, entries_of_rows, places_in_rows
 from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.gradients import products
-from tandemrank.policies.features import FeatureValues
-from tandemrank.policies.scorers import Scorer, check_rows
+from tandemrank.policies import folding
+from tandemrank.policies.features import FeatureSource, FeatureValues
+from tandemrank.policies.scorers import Scorer, averages, check_rows
 
-RIDGE = 1e-4  # of the regression that gives new queries and items their vectors, as a share of the mean square
+TINY = 1e-6  # of how much scores differ
 
 
 @dataclass(frozen=True)
 class Memory:
     """What is remembered, the pairs of query q at first[q] .. first[q + 1], their items in order.
 
-    Shapes: first [Q + 1]; item, value [n].
+    `doubt`: how far a value may be off, where that is known.  Shapes: first [Q + 1]; item, value [n]; doubt [n] or [0].
     """
 
     first: NDArray[np.int64]
     item: NDArray[np.int32]
     value: NDArray[np.float32]
     D: int
+    doubt: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
     def Q(self) -> int:
@@ -77,7 +79,8 @@ class Memory:
         kept = np.zeros(len(self.item), np.bool_)
         kept[np.argsort(-np.abs(self.value), kind="stable")[:pairs]] = True
         first = np.append(0, np.cumsum(kept))[self.first]
-        return Memory(first.astype(np.int64), self.item[kept], self.value[kept], self.D)
+        doubt = self.doubt[kept] if len(self.doubt) else self.doubt
+        return Memory(first.astype(np.int64), self.item[kept], self.value[kept], self.D, doubt)
 
 
 def no_memory(Q: int, D: int, entries: int = 0) -> Memory:
@@ -175,17 +178,28 @@ class Remembering(WithMemory):
     def query_table(self, values: FeatureValues) -> pl.DataFrame:
         return self.base.query_table(values)
 
-    def strangers(self, features: pl.DataFrame | None, n: int) -> Scorer:
-        return self.base.strangers(features, n)  # nothing is remembered of them
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> Scorer:
+        return self.base.strangers(features, ids)  # nothing is remembered of them
 
-    def after(self, old: Scorer, new: Scorer) -> Scorer:
-        return self.base.after(base_of(old), base_of(new))
+    def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Remembering":
+        return self._of(self.base.more_items(features, ids), ids)
 
-    def joined(self, other: Scorer) -> "Remembering":
+    def more_pairs(self, features: FeatureSource, ids: Vocabulary) -> "Remembering":
+        return self._of(self.base.more_pairs(features, ids), ids)
+
+    def joined(self, other: Scorer, ids: Vocabulary) -> "Remembering":
+        return self._of(self.base.joined(base_of(other), ids), ids)
+
+    def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> Scorer:
+        found = self.base.after(base_of(old), base_of(new), ids)
+        return self._of(found, ids) if len(ids.item_ids) > self.D else found
+
+    def _of(self, base: Scorer, ids: Vocabulary) -> "Remembering":
+        """What is remembered, beside a base for more ids."""
         memory = self.memory
-        n = other.spec()["Q"]
-        first = np.append(memory.first, np.full(n, memory.first[-1]))
-        return Remembering(self.base.joined(base_of(other)), replace(memory, first=first, D=other.spec()["D"]))
+        new = len(ids.query_ids) - memory.Q
+        first = np.append(memory.first, np.full(new, memory.first[-1]))
+        return Remembering(base, replace(memory, first=first, D=len(ids.item_ids)))
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return self.base.per_query_parameters()
@@ -273,8 +287,6 @@ class Retrieval(Listing):
         super().__init__(memory)
         self.queries = nn.Parameter(torch.as_tensor(queries, dtype=torch.float32).contiguous().clone())
         self.items = nn.Parameter(torch.as_tensor(items, dtype=torch.float32).contiguous().clone())
-        # From the vectors of a re-ranker to ours, made where it is asked for.
-        self._map: tuple[Tensor, Tensor] | None = None
 
     def forward(self, q: Tensor) -> Tensor:
         return self._with_list(self.queries[q] @ self.items.T, q)
@@ -295,41 +307,37 @@ class Retrieval(Listing):
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return [self.queries]
 
-    def after(self, old: Scorer, new: Scorer) -> "Retrieval":
-        """Vectors for what the re-ranker has not seen: as the re-ranker's vectors of known ones suggest, a regression."""
-        (X, Y), (X_new, Y_new) = (_vectors(one) for one in (old, new))
-        items = self.items.detach()
-        if len(Y_new) > len(Y):
-            items = torch.cat([items, _with_one(Y_new[len(Y) :]) @ _regression(Y, items)])
-            return Retrieval(self.queries.detach(), items, replace(self.memory, D=len(items)))
-        if self._map is None or self._map[0] is not X:
-            self._map = X, _regression(X, self.queries)
-        return Retrieval(_with_one(X_new) @ self._map[1], items, no_memory(len(X_new), self.D))
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Retrieval":
+        return self._for_queries(averages(self.queries, len(ids.query_ids)))
 
-    def joined(self, other: Scorer) -> "Retrieval":
+    def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Retrieval":
+        return self._with_items(averages(self.items, len(ids.item_ids) - self.D))
+
+    @torch.no_grad()
+    def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> "Retrieval":
+        """Vectors for what the re-ranker has not seen: those nearest to its scores (`folding`), in our scale."""
+        q, items = folding.some(len(self.queries)), folding.some(self.D)
+        scores, ours = (one.score(q, items.expand(len(q), -1)) for one in (old, self))
+        scale = ours.std(1).mean() / scores.std(1).mean().clamp_min(TINY)
+        if len(ids.item_ids) == self.D:
+            new_queries = torch.arange(len(ids.query_ids))
+            theirs = new.score(new_queries, items.expand(len(new_queries), -1)) * scale
+            return self._for_queries(folding.nearest(theirs, self.items[items])[0])
+        new_items = torch.arange(self.D, len(ids.item_ids))
+        # A constant of each query is in the re-ranker's scores, and not in ours.
+        apart = (scores * scale - ours).mean(1, keepdim=True)
+        theirs = new.score(q, new_items.expand(len(q), -1)) * scale - apart
+        return self._with_items(folding.nearest(theirs.T, self.queries[q], constant=False)[0])
+
+    def _for_queries(self, queries: Tensor) -> "Retrieval":
+        return Retrieval(queries, self.items.detach(), no_memory(len(queries), self.D))
+
+    def _with_items(self, more: Tensor) -> "Retrieval":
+        items = torch.cat([self.items.detach(), more])
+        return Retrieval(self.queries.detach(), items, replace(self.memory, D=len(items)))
+
+    def joined(self, other: Scorer, ids: Vocabulary) -> "Retrieval":
         assert isinstance(other, Retrieval)
         return Retrieval(
             torch.cat([self.queries, other.queries]).detach(), other.items.detach(), self._joined_memory(other)
         )
-
-
-def _vectors(scorer: Scorer) -> tuple[Tensor, Tensor]:
-    """The vectors of a re-ranker that has some.  Shapes: -> [Q, F], [D, F]."""
-    queries, items = getattr(scorer, "queries", None), getattr(scorer, "items", None)
-    if not isinstance(queries, Tensor) or not isinstance(items, Tensor):
-        raise PolicyError(f"a {scorer.kind} has no vectors, so its generator cannot score what it has not seen.")
-    return queries, items
-
-
-def _with_one(x: Tensor) -> Tensor:
-    return torch.cat([x, torch.ones(len(x), 1)], 1)
-
-
-@torch.no_grad()
-def _regression(x: Tensor, y: Tensor) -> Tensor:
-    """The weights of a ridge regression of y on x and a constant.  Shapes: x [n, F]; y [n, r] -> [F + 1, r]."""
-    X = _with_one(x).double()
-    G = X.T @ X
-    G += RIDGE * G.diagonal().mean() * torch.eye(len(G), dtype=torch.float64)
-    found: Tensor = torch.linalg.solve(G, X.T @ y.double()).float()
-    return found

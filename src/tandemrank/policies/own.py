@@ -1,33 +1,38 @@
-"""Models of one's own as a stage: `Ranker` scores candidates, `Generator` scores every item. See docs/own-models.md.
+"""Models of one's own: as a stage, `Ranker` scores candidates and `Generator` every item; and any module as the f of the
+beliefs. See docs/own-models.md.
 
-Nothing but the class itself is needed to save and load one: the constructor's arguments are kept as JSON, arrays and tensors
-among them beside the weights, and loading calls the constructor again. A saved folder imports nothing:
+Nothing but the class itself is needed to save and load one: the constructor's arguments are kept as JSON, of a stage arrays and
+tensors among them beside the weights, and loading calls the constructor again. A saved folder imports nothing:
 the class is one that was imported already, was given (`load(folder, models=[...])`), or is an entry point of a package.
 """
 
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from tandemrank._base.ids import Vocabulary
+from tandemrank._base.ids import Vocabulary, plain_ids, positions_of
 from tandemrank.errors import ConfigError, JobError, PolicyError, TandemRankError
 from tandemrank.gradients import products
 from tandemrank.gradients.products import Products
-from tandemrank.policies.scorers import Scorer, checked_scores
+from tandemrank.policies.scorers import MODELS, Scorer, checked_scores
 
 ARGUMENT = "argument_"  # a tensor among the arguments, as a buffer of the model: argument_0, argument_1, ...
 PLACE = "tensor of the arguments"  # the key of a dictionary that stands for one in the JSON
+FRAME = "columns of the frame"  # the same of a polars frame
 
 
 class OwnModel(Scorer):
@@ -94,16 +99,66 @@ class OwnModel(Scorer):
     def from_spec(cls, spec: dict[str, Any]) -> "OwnModel":
         return cls(*spec["arguments"], **spec["keywords"])
 
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "OwnModel":
+        return self._for(ids, Vocabulary(ids.query_ids.clear(), ids.item_ids))
+
+    def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "OwnModel":
+        return self._for(ids, self._ids())
+
+    def joined(self, other: Scorer, ids: Vocabulary) -> "OwnModel":
+        return self._for(ids, self._ids())
+
+    def _ids(self) -> Vocabulary:
+        assert self.vocabulary is not None  # a stage has one
+        return self.vocabulary
+
+    def _for(self, ids: Vocabulary, known: Vocabulary) -> "OwnModel":
+        """The same model for other ids: made again of its arguments and prepared for them, with its weights. What has a row
+        per query or item has the mean of the rows for those that are not known."""
+        given = {f"{ARGUMENT}{number}": t for number, t in enumerate(self._given.tensors)}
+        try:
+            if self._given.problem:
+                raise TypeError(f"its arguments are not known ({self._given.problem})")
+            made = type(self).from_spec(with_tensors(self._given.plain, given))
+            made.bind(ids)
+        except Exception as error:  # whatever a model of somebody else raises
+            raise PolicyError(
+                f"a {self.kind} cannot score what it has not seen: {type(error).__name__}: {error}. Its constructor and "
+                "`prepare` must take new ids."
+            ) from error
+        of_queries = {id(p) for p in self.per_query_parameters()}
+        own, old = dict(self.named_parameters()), self._ids()
+        with torch.no_grad():
+            for name, new in made.named_parameters():
+                if id(own[name]) in of_queries:
+                    new.copy_(_rows(own[name], old.query_ids, known.query_ids, ids.query_ids))
+                elif new.shape == own[name].shape:
+                    new.copy_(own[name])
+                else:
+                    new.copy_(_rows(own[name], old.item_ids, known.item_ids, ids.item_ids))
+        return made
+
     def check(self) -> None:
         """Refuses arguments that cannot be saved, and parameters that are not finite."""
         if self._given.problem:
             raise PolicyError(
-                f"{self.kind} cannot be saved: expected numbers, texts, lists, dictionaries, arrays and tensors as arguments "
-                f"of its constructor; got {self._given.problem}. Give what it is made of instead, such as the name of a file."
+                f"{self.kind} cannot be saved: expected numbers, texts, lists, dictionaries, arrays, tensors and frames of "
+                f"polars as arguments of its constructor; got {self._given.problem}. Give what it is made of instead, such as "
+                "the name of a file."
             )
         for name, p in self.named_parameters():
             if not bool(torch.isfinite(p).all()):
                 raise PolicyError(f"{name} of the {self.kind} has numbers that are not finite")
+
+
+def _rows(rows: Tensor, own: pl.Series, known: pl.Series, wanted: pl.Series) -> Tensor:
+    """The row of every id that is known, the mean of all rows for others.
+
+    Shapes: rows [n, ...]; own [n]; wanted [m] -> [m, ...].
+    """
+    there = plain_ids(wanted).is_in(plain_ids(known).implode()).to_numpy()
+    place = np.where(there, positions_of(own, wanted, "policy", missing="mark"), -1)
+    return torch.cat([rows, rows.mean(0, keepdim=True)])[torch.from_numpy(place)]
 
 
 class Ranker(OwnModel):
@@ -188,14 +243,26 @@ def _plain(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biuf"):
-        t = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
+        t = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
         tensors.append(t)
         return {PLACE: len(tensors) - 1, "shape": list(t.shape), "array": not isinstance(value, Tensor)}
+    if isinstance(value, pl.DataFrame):
+        return {FRAME: {name: _column(value[name], tensors) for name in value.columns}}
     if isinstance(value, list | tuple):
         return [_plain(one, tensors) for one in value]
-    if isinstance(value, Mapping) and all(isinstance(name, str) and name != PLACE for name in value):
+    if isinstance(value, Mapping) and all(isinstance(name, str) and name not in (PLACE, FRAME) for name in value):
         return {name: _plain(one, tensors) for name, one in value.items()}
     raise TypeError(f"{type(value).__name__} ({str(value)[:60]})")
+
+
+def _column(values: pl.Series, tensors: list[Tensor]) -> Any:
+    """A column of a frame: numbers as a tensor, null as NaN; texts each once, and which of them every row has."""
+    if values.dtype.is_numeric() or values.dtype == pl.Boolean:
+        return _plain(values.to_numpy(), tensors)
+    if values.dtype not in (pl.String, pl.Categorical, pl.Enum):
+        raise TypeError(f"a frame with {values.dtype} in the column {values.name}")
+    texts, code = np.unique(values.cast(pl.String).fill_null("").to_numpy().astype(str), return_inverse=True)
+    return {"texts": texts.tolist(), "row": _plain(np.where(values.is_null(), -1, code), tensors)}
 
 
 def with_tensors(spec: dict[str, Any], tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Any]:
@@ -215,7 +282,71 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor], prefix: str) -> Any
     if PLACE in value:
         t = tensors[f"{prefix}{ARGUMENT}{value[PLACE]}"]
         return t.numpy() if value["array"] else t
+    if FRAME in value:
+        columns = {name: _with_tensors(one, tensors, prefix) for name, one in value[FRAME].items()}
+        texts = {
+            name: np.array([*x["texts"], None], object)[x["row"]] for name, x in columns.items() if isinstance(x, dict)
+        }
+        return pl.DataFrame(columns | texts)
     return {name: _with_tensors(one, tensors, prefix) for name, one in value.items()}
+
+
+# --- a module as f ----------------------------------------------------------------------------------------------------
+
+MODULES: dict[str, type[nn.Module]] = {}  # that were used, given or imported by a plugin, by the names of their classes
+
+
+class UnknownModelError(PolicyError):
+    """Nothing may be wrong with a saved policy: the class of a model is not here."""
+
+    def __init__(self, what: str, name: str) -> None:
+        known = name[:60] if name.isidentifier() else "ITS_CLASS"
+        super().__init__(
+            f"{what}. If it is a model of your own, give its class, `load(folder, models=[{known}])`, or the file or module "
+            "that defines it, `--plugin models.py`. Else save the policy again."
+        )
+
+
+def register(models: Iterable[type[nn.Module]]) -> None:
+    """Classes that saved policies may be made of: stages by their kind, modules by their name."""
+    for model in models:
+        if not (isinstance(model, type) and issubclass(model, nn.Module)):
+            raise ConfigError(
+                f"models: expected classes made of tr.Ranker, tr.Generator or nn.Module; got {str(model)[:60]}."
+            )
+        if issubclass(model, Scorer):
+            Scorer.kinds[model.kind] = model
+        else:
+            MODULES[model.__name__] = model
+
+
+def arguments_of(module: nn.Module) -> Arguments:
+    """What the constructor of a module was called with: its attributes of the same names."""
+    names = inspect.signature(type(module)).parameters
+    if absent := [name for name, p in names.items() if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]:
+        return Arguments({}, (), f"*{absent[0]}, which nobody can know later")
+    if absent := [name for name in names if not hasattr(module, name)]:
+        return Arguments({}, (), f"no attribute {absent[0]}: write self.{absent[0]} = {absent[0]}")
+    found = Arguments.of((), {name: getattr(module, name) for name in names})
+    return Arguments({}, (), "arrays or tensors") if found.tensors else found
+
+
+def module_class(name: str) -> type[nn.Module] | None:
+    """The class of a module by its name: one that is known here, or that a package offers as an entry point."""
+    if name not in MODULES:
+        register(entry.load() for entry in entry_points(group=MODELS, name=name))
+    return MODULES.get(name)
+
+
+def module_of(spec: Mapping[str, Any]) -> nn.Module:
+    """A module of the class and the arguments of a spec, its weights still to be loaded."""
+    made = module_class(name := str(spec["class"]))
+    if made is None:
+        raise UnknownModelError(f"the model of features is of the unknown class {name[:60]!r}", name)
+    try:
+        return made(**spec["keywords"])
+    except Exception as error:  # whatever a module of somebody else raises
+        raise PolicyError(f"{name} cannot be made again: {type(error).__name__}: {error}") from error
 
 
 # --- what goes wrong in a model ---------------------------------------------------------------------------------------
@@ -252,15 +383,22 @@ def import_plugin(name: str) -> ModuleType:
     """Imports the module, or the file that ends in .py, that a user names: its models can then be loaded."""
     try:
         if not name.endswith(".py"):
-            return import_module(name)
+            return _registered(import_module(name))
         found = importlib.util.spec_from_file_location(Path(name).stem, name)
         if found is None or found.loader is None:
             raise ImportError(f"{name} is not a Python file")
         module = importlib.util.module_from_spec(found)
         sys.modules.setdefault(Path(name).stem, module)
         found.loader.exec_module(module)
-        return module
+        return _registered(module)
     except Exception as error:  # whatever a module of somebody else raises
         raise ConfigError(
             f"--plugin: expected a module or a .py file that can be imported; got {name} ({type(error).__name__}: {error})."
         ) from error
+
+
+def _registered(module: ModuleType) -> ModuleType:
+    """The module, its own classes known; stages register themselves."""
+    classes = [x for x in vars(module).values() if isinstance(x, type) and x.__module__ == module.__name__]
+    register(x for x in classes if issubclass(x, nn.Module) and not issubclass(x, Scorer))
+    return module

@@ -22,7 +22,7 @@ from tandemrank._base.sparse import canonical_csr, places_in_rows
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import _bridge, products
 from tandemrank.gradients.products import Products
-from tandemrank.policies.features import FeatureValues
+from tandemrank.policies.features import FeatureSource, FeatureValues
 
 MODELS = "tandemrank.models"  # the group of entry points: the name of a kind, and its class
 LARGEST = 1e15  # of a weight, in size: the sum of ten million products of two of them is a number of single precision
@@ -64,7 +64,7 @@ class Scorer(nn.Module, ABC):
         """Scores of all items.  Shapes: q [B] -> [B, D]."""
         raise PolicyError(
             f"a {self.kind} scores the candidates of a generator only, not all items of {len(q)} queries. Use it as the "
-            "re-ranker of a pair, or ask for `score(q, items)`."
+            "re-ranker of a policy, or ask for `score(q, items)`."
         )
 
     @abstractmethod
@@ -87,21 +87,28 @@ class Scorer(nn.Module, ABC):
         """The features of one query as a table; what is not given is missing."""
         raise PolicyError(f"this {self.kind} was learned without features of queries: leave them out.")
 
-    def strangers(self, features: pl.DataFrame | None, n: int) -> "Scorer":
-        """The same scorer for n queries that it has not seen: by a table of their features, or else as the average query."""
+    # The same scorer for other ids, all of them: `ids`.
+
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Scorer":
+        """For queries that it has not seen, and no others: by a table of their features, or else as the average query."""
         raise PolicyError(f"a {self.kind} cannot score queries that it has not seen.")
 
-    def more_items(self, features: pl.DataFrame) -> "Scorer":
-        """The same scorer with more items, which it has not seen, by a table of their features."""
+    def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Scorer":
+        """With more items after its own, which it has not seen: by a table of their features, or else as the average item."""
         raise PolicyError(f"a {self.kind} cannot score items that it has not seen.")
 
-    def after(self, old: "Scorer", new: "Scorer") -> "Scorer":
-        """The generator of a re-ranker that was `old` for the queries, and with the items, of `new`, which nobody has seen."""
-        return self.strangers(None, new.spec()["Q"])
+    def more_pairs(self, features: FeatureSource, ids: Vocabulary) -> "Scorer":
+        """With the numbers of more pairs."""
+        raise PolicyError(f"this {self.kind} was learned without features of pairs: leave them out.")
 
-    def joined(self, other: "Scorer") -> "Scorer":
-        """The same scorer for its own queries, then for those of another one of its kind, which may have more items."""
+    def joined(self, other: "Scorer", ids: Vocabulary) -> "Scorer":
+        """For its own queries, then for those of another one of its kind."""
         raise PolicyError(f"a {self.kind} cannot take more queries.")
+
+    def after(self, old: "Scorer", new: "Scorer", ids: Vocabulary) -> "Scorer":
+        """The generator of a re-ranker that was `old`, and is `new` for `strangers` or with `more_items`."""
+        grown = len(ids.item_ids) > self.spec()["D"]
+        return self.more_items(None, ids) if grown else self.strangers(None, ids)
 
     def factors(self, q: Tensor) -> Products | None:
         """The scores of all items as products of factors, or None where they are no such: a large catalogue is then scored in
@@ -159,6 +166,11 @@ def _floats(values: ArrayLike | Tensor, what: str) -> NDArray[np.float32]:
         raise PolicyError(f"expected {what} as an array of numbers; got {type(values).__name__} ({error}).") from error
 
 
+def averages(rows: Tensor, n: int) -> Tensor:
+    """The mean of rows, n times.  Shapes: rows [m, F] -> [n, F]."""
+    return rows.detach().mean(0).expand(n, -1)
+
+
 class MatrixFactorisation(Scorer):
     """The paper's model: score(q, d) = <queries[q], items[d]>.  Shapes: queries [Q, F], items [D, F]."""
 
@@ -186,12 +198,16 @@ class MatrixFactorisation(Scorer):
     def factors(self, q: Tensor) -> Products:
         return Products(self.queries[q], self.items)
 
-    def strangers(self, features: pl.DataFrame | None, n: int) -> "MatrixFactorisation":
-        if features is not None:
-            raise PolicyError(f"this {self.kind} was learned without features: leave them out.")
-        return MatrixFactorisation(self.queries.detach().mean(0).expand(n, -1), self.items.detach())
+    # It knows no features: who is new is the average.
 
-    def joined(self, other: Scorer) -> "MatrixFactorisation":
+    def strangers(self, features: pl.DataFrame | None, ids: Vocabulary) -> "MatrixFactorisation":
+        return MatrixFactorisation(averages(self.queries, len(ids.query_ids)), self.items.detach())
+
+    def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "MatrixFactorisation":
+        new = averages(self.items, len(ids.item_ids) - len(self.items))
+        return MatrixFactorisation(self.queries.detach(), torch.cat([self.items.detach(), new]))
+
+    def joined(self, other: Scorer, ids: Vocabulary) -> "MatrixFactorisation":
         assert isinstance(other, MatrixFactorisation)
         return MatrixFactorisation(torch.cat([self.queries, other.queries]).detach(), other.items.detach())
 

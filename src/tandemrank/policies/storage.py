@@ -6,7 +6,6 @@ A folder is taken as it is or refused: every value is checked before it is used,
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,13 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
-from tandemrank.errors import ConfigError, PolicyError
-from tandemrank.policies import memory  # noqa: F401 (a kind is known once its module is imported)
-from tandemrank.policies.own import with_tensors
+from tandemrank.errors import PolicyError
+from tandemrank.policies import hybrid, memory  # noqa: F401 (a kind is known once its module is imported)
+from tandemrank.policies.own import UnknownModelError, register, with_tensors
 from tandemrank.policies.scorers import Scorer
 
 FORMAT = 1
@@ -69,7 +68,6 @@ def save(policy: Saved, path: str | Path) -> Path:
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         save_file({name: t.contiguous().clone() for name, t in tensors.items()}, folder / "weights.safetensors")
-        shutil.copymode(folder / "config.json", folder / "weights.safetensors")  # safetensors lets nobody else read it
         _vocabulary_frame(policy.vocabulary).write_parquet(folder / "vocabulary.parquet")
     return Path(path)
 
@@ -113,13 +111,9 @@ class _OtherFormatError(PolicyError):
     """Nothing is wrong with the folder but its version."""
 
 
-class _UnknownKindError(PolicyError):
-    """Nothing may be wrong with the folder: its model is not here."""
-
-
-def load(path: str | Path, models: Iterable[type[Scorer]] = ()) -> Saved:
+def load(path: str | Path, models: Iterable[type[nn.Module]] = ()) -> Saved:
     """What is in the folder `path`; one that is damaged or of another version is refused. `models`: classes of one's own."""
-    _register(models)
+    register(models)
     folder = Path(path)
     for name in FILES:
         if not os.path.isfile(folder / name):  # unlike Path's it has no names that it refuses
@@ -128,7 +122,7 @@ def load(path: str | Path, models: Iterable[type[Scorer]] = ()) -> Saved:
         return _read(folder)
     except _OtherFormatError:
         raise
-    except _UnknownKindError as error:
+    except UnknownModelError as error:
         raise PolicyError(f"{folder}: {error}") from error
     except (
         LookupError,
@@ -144,14 +138,6 @@ def load(path: str | Path, models: Iterable[type[Scorer]] = ()) -> Saved:
         pl.exceptions.PanicException,
     ) as error:
         raise damaged(folder, error) from error
-
-
-def _register(models: Iterable[type[Scorer]]) -> None:
-    """Classes that saved policies may be made of."""
-    for model in models:
-        if not (isinstance(model, type) and issubclass(model, Scorer)):
-            raise ConfigError(f"models: expected classes made of tr.Ranker or tr.Generator; got {str(model)[:60]}.")
-        Scorer.kinds[model.kind] = model
 
 
 def damaged(folder: str | Path, error: BaseException) -> PolicyError:
@@ -220,11 +206,8 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
 def _class(stage: Stage, kind: str) -> type[Scorer]:
     found = Scorer.of_kind(kind)
     if found is None:
-        name = kind[:60] if kind.isidentifier() else "ITS_CLASS"
-        raise _UnknownKindError(
-            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}. If it is a model of your "
-            f"own, give its class, `load(folder, models=[{name}])`, or the file or module that defines it, "
-            "`--plugin models.py`. Else save the policy again."
+        raise UnknownModelError(
+            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}", kind
         )
     return found
 

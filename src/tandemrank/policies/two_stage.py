@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
-from torch import Tensor
+from torch import Tensor, nn
 
 from tandemrank._base import random
 from tandemrank._base.arguments import checked, matrix
@@ -152,6 +152,7 @@ class TwoStagePolicy:
         unknown: Literal["refuse", "empty"] = "refuse",
         query_features: FeatureSource | None = None,
         item_features: FeatureSource | None = None,
+        pair_features: FeatureSource | None = None,
     ) -> pl.DataFrame:
         """The most likely list in outside ids: one row per query, `query_id` and `items`, top first.
 
@@ -161,12 +162,12 @@ class TwoStagePolicy:
         of a pair is of (`MostLikely` values the others). Give every request a seed of its own.
         `exclude`: what must not be shown, as positions (`logs.pairs.pairs_of` has them from a log), or as a frame with a
         row per pair, `query_id` and `item_id`; ids that the policy does not know are no matter.
-        `query_features`, `item_features`: tables of queries and items that the policy has not seen, which are then known by
-        their features.
+        `query_features`, `item_features`, `pair_features`: tables of queries, items and pairs that the policy has not seen,
+        which are then known by their features.
         A list is shorter than K where fewer items are available to the query, and empty where none is.
         """
-        if query_features is not None or item_features is not None:
-            larger = extended(self, query_features=query_features, item_features=item_features)
+        larger = extended(self, query_features=query_features, item_features=item_features, pair_features=pair_features)
+        if larger is not self:
             return larger.recommend(query_ids, exclude=exclude, sample=sample, seed=seed, unknown=unknown)
         known = self.vocabulary.query_ids
         ids = known.alias("query_id") if query_ids is None else id_series("query_id", query_ids)
@@ -315,25 +316,24 @@ class TwoStagePolicy:
     def strangers(self, query_ids: pl.Series, features: pl.DataFrame | None = None) -> "TwoStagePolicy":
         """The policy for queries that it has not seen, and no others: by a table of their features, a row for each, or else as
         the average query."""
-        ranker = self.ranker.strangers(features, len(query_ids))
-        generator = ranker if self.generator is self.ranker else self.generator.after(self.ranker, ranker)
-        return replace(
-            self, generator=generator, ranker=ranker, vocabulary=Vocabulary(query_ids, self.vocabulary.item_ids)
-        )
+        ids = Vocabulary(query_ids, self.vocabulary.item_ids)
+        ranker = self.ranker.strangers(features, ids)
+        generator = ranker if self.generator is self.ranker else self.generator.after(self.ranker, ranker, ids)
+        return replace(self, generator=generator, ranker=ranker, vocabulary=ids)
 
     def with_queries(self, query_ids: pl.Series, features: pl.DataFrame | None = None) -> "TwoStagePolicy":
         """The policy for its own queries, and after them for `strangers`."""
         new = self.strangers(query_ids, features)
-        ranker = self.ranker.joined(new.ranker)
-        generator = ranker if self.generator is self.ranker else self.generator.joined(new.generator)
         own = plain_ids(self.vocabulary.query_ids)
         ids = Vocabulary(pl.concat([own.alias("query_id"), query_ids.alias("query_id")]), self.vocabulary.item_ids)
+        ranker = self.ranker.joined(new.ranker, ids)
+        generator = ranker if self.generator is self.ranker else self.generator.joined(new.generator, ids)
         return replace(self, generator=generator, ranker=ranker, vocabulary=ids)
 
     @checked
     def save(self, path: str | Path) -> Path:
         """Writes the folder `path` in one piece (`storage`)."""
-        return storage.save(Saved(self.generator, self.ranker, self.K2, self.K, self.vocabulary, self.trained_on), path)
+        return storage.save(Saved(**vars(self)), path)
 
     def copy(self) -> "TwoStagePolicy":
         """The same policy with weights of its own, which may move."""
@@ -360,9 +360,13 @@ def _whole_numbers(name: str, values: ArrayLike) -> NDArray[np.uint64]:
 
 
 def extended(
-    policy: TwoStagePolicy, *, query_features: FeatureSource | None = None, item_features: FeatureSource | None = None
+    policy: TwoStagePolicy,
+    *,
+    query_features: FeatureSource | None = None,
+    item_features: FeatureSource | None = None,
+    pair_features: FeatureSource | None = None,
 ) -> TwoStagePolicy:
-    """The policy for more queries and items, known by their features alone.
+    """The policy for more queries, items and pairs, known by their features alone.
 
     The new ids come after the old ones, which keep their positions and, up to rounding, their scores.
     """
@@ -372,6 +376,10 @@ def extended(
         new = _new_rows(query_features, "query_id", policy.vocabulary.query_ids)
         if len(new):
             policy = policy.with_queries(new["query_id"], new)
+    if pair_features is not None:
+        ranker = policy.ranker.more_pairs(pair_features, policy.vocabulary)
+        generator = ranker if policy.generator is policy.ranker else policy.generator
+        policy = replace(policy, generator=generator, ranker=ranker)
     return policy
 
 
@@ -389,10 +397,10 @@ def _new_rows(source: FeatureSource, id_column: str, known: pl.Series) -> pl.Dat
 def _with_items(policy: TwoStagePolicy, new: pl.DataFrame) -> TwoStagePolicy:
     if not len(new):
         return policy
-    ranker = policy.ranker.more_items(new)
-    generator = ranker if policy.generator is policy.ranker else policy.generator.after(policy.ranker, ranker)
     own = plain_ids(policy.vocabulary.item_ids)
     ids = Vocabulary(policy.vocabulary.query_ids, pl.concat([own.alias("item_id"), new["item_id"]]))
+    ranker = policy.ranker.more_items(new, ids)
+    generator = ranker if policy.generator is policy.ranker else policy.generator.after(policy.ranker, ranker, ids)
     return replace(policy, generator=generator, ranker=ranker, vocabulary=ids)
 
 
@@ -429,13 +437,13 @@ def _pattern(pairs: NDArray[np.int64], rows: int, D: int) -> csr_matrix:
 
 
 @checked
-def load(path: str | Path, *, models: Iterable[type[Scorer]] = ()) -> TwoStagePolicy:
+def load(path: str | Path, *, models: Iterable[type[nn.Module]] = ()) -> TwoStagePolicy:
     """The policy in the folder `path`; a folder that is damaged or of another version is refused.
 
-    `models`: classes of one's own that its stages may be; those that were defined in this process are known already.
+    `models`: classes of one's own that it may be made of; those that were defined in this process are known already.
     """
     saved = storage.load(path, models)
     try:
-        return TwoStagePolicy(saved.generator, saved.ranker, saved.K2, saved.K, saved.vocabulary, saved.trained_on)
+        return TwoStagePolicy(**vars(saved))
     except PolicyError as error:
         raise storage.damaged(path, error) from error

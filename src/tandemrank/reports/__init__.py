@@ -6,6 +6,7 @@
 - `figures`: the figures of all reports
 - `experiment`: the report of an experiment, and the table of the study of two models
 - `decision`: ship, canary or do not: the page for the meeting
+- `how_many`: value and cost against the number of candidates
 - `live_loop`: the live loop: clicks over time, and every round
 - `training`: the report of a training from an own log
 """

@@ -1,7 +1,4 @@
-"""The result of an experiment: what was run, who is ahead, every figure; as a page, as Markdown, and for a terminal.
-
-A report does without any part of the table that is missing.
-"""
+"""The result of an experiment: what was run, who is ahead, every figure; as a page, as Markdown, and for a terminal."""
 
 import math
 from collections.abc import Sequence
@@ -27,6 +24,7 @@ from tandemrank.reports.words import (
     listed,
     switch_sheet,
 )
+from tandemrank.training.schedules import UNTRAINED
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -49,7 +47,8 @@ BRIEF: tuple[Figure, ...] = (
 ABOUT_MEASURES = (
     "NDCG is that of the most likely list; new items: of those the user has not clicked; expected: over lists drawn from the "
     "policy. Recall@K2: the relevant items among the candidates. Clicks: expected per list. Alone: NDCG of what a stage would "
-    "show without the other. In brackets the 95% interval."
+    "show without the other. Seconds: of one training; the first on a machine also compiles its kernels, which are kept "
+    "on disk. In brackets the 95% interval."
 )
 FULL_INFORMATION = (
     " Full information: a plain factorisation trained on the true relevance. It remembers no single pair, so that a policy "
@@ -79,7 +78,7 @@ def report(table: Table) -> Report:
         Section(title="Every switch", sheet=switch_sheet(table.switches, switch_help(GridConfig))),
         page.reproduce(table.command),
     ]
-    return Report(table.title, [what_was_run(table)], sections, page.colours_of(table.methods), table.version)
+    return Report(table.title, [what_was_run(table)], sections, page.COLOURS, table.version)
 
 
 def text(table: Table) -> "RichTable":
@@ -144,8 +143,8 @@ def differences(table: Table) -> Sheet:
             f"{d.K2:,}",
             count(d.N),
             closely(d.mean),
-            bracket(d.low, d.high, closely) or "–",
-            f"{d.runs or '–'}",
+            bracket(d.low, d.high, closely),
+            str(d.runs),
         )
         for d in table.differences
     ]
@@ -188,8 +187,8 @@ def _dots(table: Table) -> list[Dot]:
             name=f"{label(d.method)} − {label(d.against)}, K2 = {d.K2:,}, N = {count(d.N)}",
             value=d.mean,
             interval=(d.low, d.high),
-            colour=look_of(d.against, table.methods)["color"],
-            hollow=d.verdict not in ("ahead", "behind"),
+            colour=look_of(d.against)["color"],
+            hollow=d.verdict == "level",
         )
         for d in table.differences
     ]
@@ -204,9 +203,9 @@ def _curves(table: Table) -> list[list[Panel]]:
         [
             Panel(
                 f"{label(method)}, N = {count(N)}",
-                look_of(method, table.methods)["color"],
+                look_of(method)["color"],
                 [
-                    [Step(epoch.phase, epoch.ndcg) for epoch in curve.history]
+                    [Step(epoch.phase, epoch.watched.get("ndcg", math.nan)) for epoch in curve.history]
                     for curve in here
                     if (curve.method, curve.N) == (method, N)
                 ][:5],
@@ -224,40 +223,29 @@ def what_was_run(table: Table) -> str:
     """The experiment in plain words, with its sizes."""
     world, K = table.world, table.K
     data = "the embedded synthetic world" if world.data == "synthetic" else world.data
-    kinds = ((world.queries, "users"), (world.items, "items"), (world.positives, "relevant pairs"))
-    sizes = listed([f"{size:,} {word}" for size, word in kinds if size is not None])
-    logged = "users" if world.logged_users is None else f"{world.logged_users:,} users"
     K2s, Ns = (listed([f"{x:,}" for x in sorted({s[i] for s in table.settings})], "or") for i in (0, 1))
-    runs = sorted({row.runs for row in table.rows if row.runs})
-    times = "once" if runs in ([], [1]) else f"{listed([str(n) for n in runs], 'or')} times"
+    runs = sorted({row.runs for row in table.rows})
+    times = "once" if runs == [1] else f"{listed([str(n) for n in runs], 'or')} times"
+    made = "made" if UNTRAINED in table.methods else "trained"
     ways = {1: "one way", 2: "two ways", 3: "three ways"}.get(len(table.methods), f"{len(table.methods)} ways")
-    took = f" All of it took {duration(world.seconds)}" if world.seconds > 0 else ""
-    took += (f" on {world.machine}." if world.machine else ".") if took else ""
+    took = f" All of it took {duration(world.seconds)} on {world.machine}." if world.seconds > 0 else ""
     return (
-        f"On {data}{f' ({sizes})' if sizes else ''}, a production ranker showed lists of {K} items to {logged}, and its clicks "
-        f"were logged: {Ns} lists. From these clicks alone a two-stage system was trained, a generator that picks {K2s} "
-        f"candidates and a re-ranker that chooses the {K} to show. It was trained in {ways}, {times} each, and judged on "
-        f"the true relevance, which no training saw.{took}"
+        f"On {data} ({world.queries:,} users, {world.items:,} items and {world.positives:,} relevant pairs), a production "
+        f"ranker showed lists of {K} items to {world.logged_users:,} users, and its clicks were logged: {Ns} lists. From these "
+        f"clicks alone a two-stage system was {made}, a generator that picks {K2s} candidates and a re-ranker that chooses "
+        f"the {K} to show. It was {made} in {ways}, {times} each, and judged on the true relevance, which no training saw."
+        f"{took}"
     )
-
-
-SAME = 1e-9  # of NDCG: below it two methods gave the same lists, and what is left is rounding
 
 
 def headline(table: Table) -> list[str]:
     """Who is ahead, by how much and how surely: a sentence for each comparison."""
-    if len(table.methods) > 1 and table.differences and all(abs(d.mean) < SAME for d in table.differences):
-        return [
-            f"{listed([label(method) for method in table.methods])} are one and the same policy here: both stages are one "
-            "model, start from all that the log says, and nothing was trained on top."
-        ]
     pairs = dict.fromkeys((entry.method, entry.against) for entry in table.differences)
     sentences = []
     for method, against in pairs:
-        entries = [d for d in table.differences if (d.method, d.against) == (method, against) and math.isfinite(d.mean)]
-        if entries:
-            sentences.append(_gap(entries[0]) if len(entries) == 1 else _gaps(entries))
-    if not sentences and table.settings and (first := table.leader(table.settings[-1])):
+        entries = [d for d in table.differences if (d.method, d.against) == (method, against)]
+        sentences.append(_gap(entries[0]) if len(entries) == 1 else _gaps(entries))
+    if not sentences and len(table.methods) > 1 and (first := table.leader(table.settings[-1])):
         sentences = [
             f"{label(first)} has the highest NDCG; without paired differences nothing is said about how surely it is ahead."
         ]
@@ -270,13 +258,12 @@ def _gap(entry: NdcgDifference) -> str:
         "ahead": f"{a} is ahead of {b} by {abs(entry.mean):.4f} NDCG {bounds}.",
         "behind": f"{a} is behind {b} by {abs(entry.mean):.4f} NDCG {bounds}.",
         "level": f"{a} and {b} cannot be told apart: the difference {closely(entry.mean)} {bounds} includes 0.",
-        "unknown": f"{a} differs from {b} by {closely(entry.mean)}, without an interval: it may be chance.",
     }[entry.verdict]
 
 
 def _gaps(entries: list[NdcgDifference]) -> str:
     verdicts, values = [entry.verdict for entry in entries], [entry.mean for entry in entries]
-    others = {"behind": "behind in", "level": "not to be told apart in", "unknown": "without an interval in"}
+    others = {"behind": "behind in", "level": "not to be told apart in"}
     rest = "".join(f", {words} {verdicts.count(name)}" for name, words in others.items() if name in verdicts)
     against = entries[0].against if " " in entries[0].against else label(entries[0].against)
     return (

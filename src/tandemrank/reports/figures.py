@@ -56,7 +56,7 @@ def against(table: Table, along: int) -> "Figure":
     for axis, other in zip(axes[0], others, strict=True):
         settings: list[Setting] = [(other, x) if along else (x, other) for x in grid]
         for i, method in enumerate(table.methods):
-            look = look_of(method, table.methods)
+            look = look_of(method)
             values = [table.ndcg(method, setting) for setting in settings]
             x = [place * (1 + 0.02 * (i - 1)) for place in grid]  # slightly apart
             axis.plot(x, [value.mean for value in values], **look, label=label(method))

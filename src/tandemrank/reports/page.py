@@ -24,7 +24,7 @@ REPORT = Kind("report", check=lambda path: GENERATOR in path.read_text(encoding=
 DARK = {
     "ink": "#e8eaed", "muted": "#9aa4b0", "grid": "#363d46", "page": "#15181c",
     "method-0": "#5ab4f0", "method-1": "#ff9a57", "method-2": "#3fd0a4",
-    "method-3": "#f0a6cf", "method-4": "#e0c050", "method-5": "#aab4be",
+    "method-3": "#f0a6cf", "method-4": "#e0c050",
 }  # fmt: skip
 
 
@@ -108,9 +108,7 @@ def methods_of(methods: Sequence[str]) -> Section:
     return Section(title="The methods", terms={label(method): ABOUT[method] for method in methods if method in ABOUT})
 
 
-def colours_of(methods: Sequence[str]) -> dict[str, str]:
-    """The colour of every method, by the name that a reader sees."""
-    return {label(method): f"method-{slot}" for method, slot in style.slots(methods).items()}
+COLOURS = {label(method): f"method-{slot}" for method, slot in style.SLOTS.items()}  # by the name that a reader sees
 
 
 def reproduce(command: str) -> Section:

@@ -9,7 +9,7 @@ import functools
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict
@@ -24,10 +24,10 @@ Arguments = ParamSpec("Arguments")
 THEME = {
     "ink": "#1d2329", "muted": "#66707b", "grid": "#dfe3e8", "page": "#fffffe",
     "method-0": "#0072b2", "method-1": "#c65300", "method-2": "#00805d",
-    "method-3": "#b0568a", "method-4": "#8a6d00", "method-5": "#4b5563",
+    "method-3": "#b0568a", "method-4": "#8a6d00",
 }  # fmt: skip
 SLOTS = {"joint": 0, "independent": 1, "baseline": 2, "beliefs": 3, "stacking": 4}
-MARKERS = "osDv^P"
+MARKERS = "osDv^"
 WIDTH = 10.0
 STYLE: dict[str, Any] = {
     "font.family": "sans-serif", "font.sans-serif": ["DejaVu Sans"], "font.size": 10, "text.parse_math": False,
@@ -38,12 +38,6 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.8, "lines.markersize": 6, "axes.facecolor": "none", "figure.facecolor": "none",
     "axes.titlelocation": "left", "axes.unicode_minus": True, "svg.fonttype": "none", "figure.dpi": 72,
 }  # fmt: skip
-
-
-def slots(methods: Sequence[str] = ()) -> dict[str, int]:
-    """The place of each method in the palette: fixed for ours, then in order."""
-    others = [method for method in methods if method not in SLOTS]
-    return SLOTS | dict.fromkeys(others, len(SLOTS))
 
 
 @contextmanager
@@ -101,9 +95,9 @@ class Look(TypedDict):
     marker: str
 
 
-def look_of(method: str, methods: Sequence[str] = ()) -> Look:
+def look_of(method: str) -> Look:
     """Colour and marker of a method; grey for what is none of the methods."""
-    slot = slots(methods).get(method)
+    slot = SLOTS.get(method)
     return {"color": THEME["muted" if slot is None else f"method-{slot}"], "marker": MARKERS[slot or 0]}
 
 

@@ -4,7 +4,7 @@ files that `learn` leaves in its folder.
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -147,8 +147,8 @@ def _sides(learned: Learned) -> list[tuple[str, Value, Difference | None]]:
     return live + [(str(method), value, gaps.get(method)) for method, value in learned.values.items()]
 
 
-def _interval(found: Value, write: Callable[[float], str] = decimal) -> str:
-    return bracket(*found.interval, write)
+def _interval(found: Value) -> str:
+    return bracket(*found.interval)
 
 
 def values(learned: Learned) -> Sheet:
@@ -186,15 +186,15 @@ def made(learned: Learned) -> str:
         stages = f"one stage, since all {D:,} items are candidates"
     else:
         stages = f"two stages: a generator that picks {policy.K2:,} of {D:,} items and a re-ranker that orders them"
+    besides = learned.start.besides
+    source = f"From {listed(['these clicks', *besides])}" if besides else "From these clicks alone"
     trained = [label(method) for method, one in learned.trained.items() if one.history]
     rest = [label(method) for method, one in learned.trained.items() if not one.history]
     if trained and rest:
-        return (
-            f"From these clicks alone policies were made, of {stages}. Trained: {listed(trained)}; not: {listed(rest)}."
-        )
+        return f"{source} policies were made, of {stages}. Trained: {listed(trained)}; not: {listed(rest)}."
     if trained:
-        return f"From these clicks alone a policy was trained, of {stages}."
-    return f"From these clicks alone a policy was made, of {stages}. Nothing was trained beyond the beliefs."
+        return f"{source} a policy was trained, of {stages}."
+    return f"{source} a policy was made, of {stages}. Nothing was trained beyond the beliefs."
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -215,6 +215,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
     sections = [
         page.methods_of(methods),
         Section(title="What it is worth", sentences=sentences(learned)),
+        Section(title="Features", sentences=learned.notes),
         worth,
         Section(title="Drawn lists or the most likely ones", sentences=deployment(learned)),
         Section(title="For whom", sentences=_frequencies(learned)),
@@ -226,7 +227,7 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
         Section(title="Every switch", sheet=switch_sheet(_switches(learned, seed), switch_help(type(learned.config)))),
         page.reproduce(command),
     ]
-    return Report(title, [what_was_run(learned)], sections, page.colours_of(methods))
+    return Report(title, [what_was_run(learned)], sections, page.COLOURS)
 
 
 def _reading(learned: Learned) -> Section:

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 ABOUT = {
-    "beliefs": "the re-ranker is what the log is believed to say, the generator the product nearest to it; nothing is trained",
+    "beliefs": "the re-ranker is what the log is believed to say; the generator, unless all items are candidates, the product "
+    "nearest to it; nothing is trained",
     "joint": "both stages learn together, each from what the other does",
     "independent": "each stage learns alone, as if it showed its lists itself; then they are stacked",
     "stacking": "the generator learns first and alone, then the re-ranker for its candidates",

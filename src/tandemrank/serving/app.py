@@ -33,11 +33,6 @@ from tandemrank.serving.service import LOG, Busy, LiveTraffic, LoadedPolicy, Ser
 
 TICK, SEAL = 0.5, 300.0  # seconds between looks at outcomes, and between segments
 
-ONE_OF_SEVERAL = (
-    "several replicas answer here, and this would reach one of them. To change the policy, deploy it: tandemrank serve POLICY "
-    "--engine ray; to test one against another, serve from one process."
-)
-
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
@@ -50,8 +45,6 @@ COUNTS = {
     "late_clicks": "Clicks after the window, when sealed.",
     "damaged_records": "Records that could not be used.",
     "seal_failures": "Segments that could not be made.",
-    "copied_segments": "Segments copied to the bucket.",
-    "copy_failures": "Failures to copy to the bucket.",
 }
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -119,16 +112,12 @@ class Metrics:
 
 @dataclass
 class Context:
-    """What all handlers share. `tick` and `seal` are the seconds between looks; 0 leaves it to the caller.
-
-    `alone`: no other process answers at the same address, so that a change of who answers is a change for everybody.
-    """
+    """What all handlers share. `tick` and `seal` are the seconds between looks; 0 leaves it to the caller."""
 
     service: Service
     address: run.Address
     tick: float = TICK
     seal: float = SEAL
-    alone: bool = True
 
     def __post_init__(self) -> None:
         """Nothing is counted yet."""
@@ -188,8 +177,6 @@ class Guard:
             context.address.check(headers, admin=call.admin, open_to_all=call.open_to_all)
             if scope["method"] == "POST" and b"origin" in headers:
                 check_origin(headers)
-            if call.admin and not context.alone:
-                raise Refused(409, ONE_OF_SEVERAL)
             body = await read_json(headers, receive, context.address.limits) if call.takes else None
             reply = Reply(await call.handler(context, body), media=self.media)
         except Exception as error:  # every failure is an answer
@@ -412,9 +399,8 @@ def server(
     address: run.Address,
     *,
     listening: Callable[[int], None] = lambda port: None,
-    tick: float = TICK,
     seal: float = SEAL,
 ) -> run.Running:
     """A server that is ready to run: the policy is loaded and warm."""
-    context = Context(Service(settings), address, tick=tick, seal=seal)
+    context = Context(Service(settings), address, seal=seal)
     return run.server(application(context), address, listening=listening)

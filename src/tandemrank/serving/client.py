@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -24,9 +23,6 @@ from tandemrank.errors import ConfigError, JobError
 # nobody saw gets no clicks.
 RETRIES = 1
 REPEATABLE = ("/rank", "/feedback")
-# Every server of ours has these two paths. Who has not is the proxy of a node that has just come to a cluster, and has yet to
-# hear where its replicas are (Ray Serve listens before that): it is asked again, after pauses, for so many seconds.
-NOT_THERE, PATIENCE, PAUSE = 404, 5.0, 0.05
 
 
 class Started(NamedTuple):
@@ -39,8 +35,7 @@ class Started(NamedTuple):
 class Client:
     """Calls a server; a connection per thread, kept open. A call that fails on its way is made once more.
 
-    So is a question, or feedback, that the server fails to answer (a status of 500 and above): another replica may do it. A
-    proxy that does not know the way yet (404) is asked until it does, for five seconds.
+    So is a question, or feedback, that the server fails to answer (a status of 500 and above): another replica may do it.
     """
 
     def __init__(self, url: str, *, token: str = "", timeout: float = 10.0) -> None:
@@ -71,23 +66,15 @@ class Client:
     def call(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """Any call; a refusal is a `JobError` with the server's words."""
         payload = None if body is None else json.dumps(body)
-        left, pause, until = RETRIES, PAUSE, time.monotonic() + PATIENCE
-        while True:
+        for left in range(RETRIES, -1, -1):
             try:
                 status, content = self._once(method, path, payload)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if not left:
                     raise JobError(f"http://{self.host}:{self.port} does not answer: {error!r}.") from error
-                left -= 1
                 continue
-            if path in REPEATABLE and status >= 500 and left:
-                left -= 1
-            elif path in REPEATABLE and status == NOT_THERE and time.monotonic() + pause < until:
-                self.close()  # another connection may reach another proxy
-                time.sleep(pause)
-                pause *= 2
-            else:
+            if status < 500 or path not in REPEATABLE:
                 break
         if status >= 400:
             raise JobError(f"{method} {path}: {status}, {_words(content)}")

@@ -145,7 +145,7 @@ class Server:
             time=self.clock(),
             query_id=logged_id(features, live.query_kind) if query is None else query,
             items=(),
-            policy=now.name if now.mode == "interleave" else now.arms[arm].live.digest,
+            policy=now.arms[arm].live.digest,
             strategy=self.exploration.name,
             key=key,
             places=K,
@@ -156,8 +156,7 @@ class Server:
             theta=self.theta,
             features=features if by_features else None,
         )
-        shown, teams = answer(now, arm, asked)
-        return ShownList(asked._replace(items=shown), arm, teams, unit)
+        return ShownList(asked._replace(items=list_of(now.arms[arm].live, asked)), arm, unit)
 
     def _given_out(self, now: Traffic, shown: ShownList, logged: bool) -> Ranked:
         if self.outcomes is not None:
@@ -208,25 +207,12 @@ class Server:
         return True
 
 
-def answer(now: Traffic, arm: int, asked: Impression) -> tuple[tuple[Id, ...], tuple[int, ...] | None]:
-    """The items of an impression, as they are drawn and drawn again, and the team of each place where it is interleaved."""
-    if now.mode != "interleave":
-        return _list_of(now.arms[arm].live, asked, asked.key), None
-    first, second, coins = drawing.keys_of(asked.key)
-    lists = _list_of(now.arms[0].live, asked, first), _list_of(now.arms[1].live, asked, second)
-    shown, teams = drawing.draft(lists, asked.places, coins)
-    return tuple(shown), tuple(teams)
-
-
-def _list_of(live: LivePolicy, asked: Impression, key: int) -> tuple[Id, ...]:
-    """The list of one policy: a function of the policy, what was asked and the key."""
-    scores, items, how = (
-        live.scores(asked.query_id, asked.features, asked.available),
-        live.items,
-        drawing.parse(asked.strategy),
-    )
-    found = how.draw(scores.first, scores.ranker, live.K2, live.K, key, edge=scores.edge)[: asked.places].tolist()
-    return tuple([items[d] for d in found if d >= 0])
+def list_of(live: LivePolicy, asked: Impression) -> tuple[Id, ...]:
+    """The items of an impression, as they are drawn and drawn again: a function of the policy, what was asked and the key."""
+    how, items = drawing.parse(asked.strategy), live.items
+    scores = live.raised(how.raised).scores(asked.query_id, asked.features, asked.available)
+    found = how.draw(scores.first, scores.ranker, live.K2, live.K, asked.key, edge=scores.edge)
+    return tuple([items[d] for d in found[: asked.places].tolist() if d >= 0])
 
 
 def as_logged(features: FeatureValues) -> dict[str, float | str | None]:
@@ -289,8 +275,9 @@ def explained(
     live: LivePolicy, query: Id | None, features: FeatureValues | None, how: Exploration, theta: Sequence[float]
 ) -> Explained:
     """What a policy makes of a query."""
+    live = live.raised(how.raised)
     scores = live.scores(query, features)
-    s_c, s_r = scores.s_c, scores.remembering()
+    s_c, s_r = scores.s_c, scores.ranker
     place = {int(d): k + 1 for k, d in enumerate(BEST.draw(s_c, s_r, live.K2, live.K, 0)) if d >= 0}
     order = np.argsort(-s_c, kind="stable")[: live.K2]
     generator_rank = {int(d): n + 1 for n, d in enumerate(order)}

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tandemrank._base.files import lock
 from tandemrank.errors import InputError, OutputError
 
 MAGIC = b"\xff\xf5\xfe\xf6"
@@ -185,7 +186,7 @@ def hold(path: Path, *, seconds: float = 0.0) -> int | None:
     """A file for this process alone, until it lets go or ends, however it ends; None if another has it for so long."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     until = time.monotonic() + seconds
-    while not _locked(file):
+    while not lock(file):
         if time.monotonic() >= until:
             os.close(file)
             return None
@@ -207,19 +208,6 @@ def held(path: Path, *, seconds: float = 0.0) -> Iterator[bool]:
         yield file is not None
     finally:
         let_go(file)
-
-
-def _locked(file: int) -> bool:
-    """Whether this process has the file for itself now."""
-    if sys.platform == "win32":
-        return True
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
 
 
 # --- the files of a log -----------------------------------------------------------------------------------------------

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tandemrank._base.ids import Id
+from tandemrank.beliefs.exploring import exploring
 from tandemrank.errors import InputError, PolicyError
 from tandemrank.gradients import single
 from tandemrank.gradients.single import Bounded, Coarse
 from tandemrank.policies.candidates import LARGE, is_large
 from tandemrank.policies.features import FeatureValues
-from tandemrank.policies.own import OwnModel
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy
 
@@ -45,8 +45,7 @@ def digest(policy: TwoStagePolicy) -> str:
         found.update(repr((str(ids.dtype), len(ids))).encode())
         found.update("\0".join(map(str, ids.to_list())).encode())
     for stage in (policy.generator, policy.ranker):
-        if isinstance(stage, OwnModel):  # its arguments may say more than its numbers
-            found.update(json.dumps([stage.kind, stage.spec()]).encode())
+        found.update(json.dumps([stage.kind, stage.spec()]).encode())  # the arguments of an own model are no tensors
         for name, tensor in sorted(stage.state_dict().items()):
             found.update(name.encode())
             found.update(np.ascontiguousarray(tensor.detach().numpy()).tobytes())
@@ -142,21 +141,6 @@ class Scores:
     def _some(self, items: NDArray[np.integer]) -> Row:
         return self._stage.some(self._q, items)
 
-    def remembering(self) -> Row | single.Ranker:
-        """The same, where only some are given by one who asks the re-ranker about each item once."""
-        if self.s_r is not None:
-            return self.s_r
-        known = np.full(self.first.size, np.nan, np.float32)
-
-        def some(places: NDArray[np.integer]) -> Row:
-            missing = np.unique(places[np.isnan(known[places])])
-            if len(missing):
-                known[missing] = self._some(missing)
-            found: Row = known[places]
-            return found
-
-        return some
-
     def only(self, there: list[int]) -> "Scores":
         """Where only some items are available: the others are no candidates."""
         found = np.full(self.first.size, -np.inf, np.float32)
@@ -170,8 +154,9 @@ class Scores:
 class LivePolicy:
     """A policy and everything that answering needs of it; safe to use from several threads. `name` is that of its folder."""
 
-    def __init__(self, policy: TwoStagePolicy, *, name: str = "") -> None:
-        self.digest, self.name = digest(policy), name
+    def __init__(self, policy: TwoStagePolicy, *, name: str = "", named: str | None = None) -> None:
+        self.digest, self.name = named or digest(policy), name
+        self._raised: dict[float, LivePolicy] = {}
         self.K, self.K2 = int(policy.K), int(policy.K2)
         query_ids, item_ids = policy.vocabulary.query_ids, policy.vocabulary.item_ids
         self.items: list[Id] = item_ids.to_list()
@@ -188,6 +173,17 @@ class LivePolicy:
         # A query keeps its scores by each stage, or by the first alone, and limits for its clocks.
         self._room = max(16, KEPT // ((8 if self.ranks_candidates else 12) * D))
         self._lock = threading.Lock()
+
+    def raised(self, c: float) -> "LivePolicy":
+        """The same policy with its belief raised by c standard deviations, for lists that explore; under the same digest."""
+        if not c:
+            return self
+        with self._lock:
+            if c not in self._raised:
+                found = exploring(self._policy, c)
+                is_same = found is self._policy
+                self._raised[c] = self if is_same else LivePolicy(found, name=self.name, named=self.digest)
+            return self._raised[c]
 
     def source(self, query_id: Id | None, features: FeatureValues | None) -> Source:
         """Whose answer a query gets."""
@@ -212,7 +208,7 @@ class LivePolicy:
         """Of a query that the policy has not seen, by its features, or as the average one."""
         table = None if features is None else self._policy.ranker.query_table(features)
         ids = self._policy.vocabulary.query_ids
-        policy = self._policy.strangers(pl.Series([0] if ids.dtype.is_integer() else ["0"], dtype=ids.dtype), table)
+        policy = self._policy.strangers(pl.Series([logged_id(None, self.query_kind)], dtype=ids.dtype), table)
         stages = [_Stage(stage, 1, len(self.items)) for stage in (policy.generator, policy.ranker)]
         return self._computed(0, *stages)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter
 
@@ -79,13 +79,12 @@ class PolicyRequest(Message):
 
 
 class SplitRequest(Message):
-    """How a loaded policy gets traffic: a share, all of it, or half of every list."""
+    """How a loaded policy gets traffic: a share, or all of it."""
 
     policy: Text
     share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False, strict=True)] = Field(
         0.5, description="Of impressions; 1 makes it the only policy."
     )
-    mode: Literal["split", "interleave"] = "split"
 
 
 @dataclass(frozen=True)

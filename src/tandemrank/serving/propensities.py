@@ -1,25 +1,23 @@
 """The propensities of a served log: rho_0 of every shown item under the mixture of live policies, with its Monte-Carlo error.
 
-    rho_0(d) = sum over policies of share * rho_policy(d),        or that of the draft, where lists were interleaved
+    rho_0(d) = sum over policies of share * rho_policy(d)
 
 One race per (policy, curve, query, strategy, places, available items, features), from a seed that depends on these alone: a
 propensity does not depend on who else was asked.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandemrank._base.ids import Id
 from tandemrank._base.random import derive
 from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import InputError, OutputError
 from tandemrank.serving import drawing
-from tandemrank.serving.drawing import DraftTeam
 from tandemrank.serving.live_policy import LivePolicy, as_kind, features_text
 from tandemrank.serving.records import Impression
 
@@ -94,7 +92,7 @@ class Propensities:
         # Those of one place one after the other: what is kept is computed once, however long the journal is.
         for n in sorted(range(len(impressions)), key=lambda n: hash(_place(impressions[n]))):
             i = impressions[n]
-            rho, error = self._drafted(i) if i.interleaved else self._mixed(i)
+            rho, error = self._mixed(i)
             rows[n] = rho.clip(LEAST, 1.0).tolist(), error.tolist()
         return [rows[n] for n in range(len(impressions))]
 
@@ -118,21 +116,12 @@ class Propensities:
 
     def _race(self, live: LivePolicy, i: Impression, documents: NDArray[np.int64]) -> Race:
         def race(seed: int) -> Exposure:
-            scores, theta = live.scores(i.query_id, i.features, i.available), torch.tensor(i.theta[: i.places])
+            how, theta = drawing.parse(i.strategy), torch.tensor(i.theta[: i.places])
+            scores = live.raised(how.raised).scores(i.query_id, i.features, i.available)
             options = {"samples": self.samples, "seed": seed}
-            return drawing.parse(i.strategy).exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
+            return how.exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
 
         return race
-
-    def _drafted(self, i: Impression) -> Exposure:
-        digests = [digest for digest, _ in i.mixture]
-        curve, how = np.array(i.theta[: i.places]), drawing.parse(i.strategy)
-        teams = cache(lambda: (_team(self._live(digests[0]), i), _team(self._live(digests[1]), i)))
-
-        def race(item: Id) -> Race:
-            return lambda seed: drawing.drafted_exposure(teams(), [item], curve, how, samples=self.samples, seed=seed)
-
-        return self._each({(item, *digests, *_place(i)): race(item) for item in i.items})
 
     def _each(self, races: Mapping[Place, Race]) -> Exposure:
         """An item each, with a seed of its own: what else was shown must not change its propensity."""
@@ -157,8 +146,3 @@ class Propensities:
                 f"policies: its propensities cannot be computed. Put it there once more (its journal is kept)."
             )
         return self._known[digest]
-
-
-def _team(live: LivePolicy, i: Impression) -> DraftTeam:
-    scores = live.scores(i.query_id, i.features, i.available)
-    return DraftTeam(scores.s_c, scores.remembering(), live.item_at, live.items, live.K2)

@@ -2,21 +2,16 @@
 
 Propensities are computed when a segment is made, off the way of any request (`propensities`, `sealing`). Several replicas
 write into one folder, each under its own name.
-
-A bucket has a copy of every finished segment, so that servers that share no folder write one log. What was copied is what the
-bucket has: nothing is remembered beside it, so a copy that is gone is made again, and one that failed is tried again.
 """
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandemrank._base import buckets
-from tandemrank.errors import ConfigError, InputError, OutputError
+from tandemrank.errors import InputError, OutputError
 from tandemrank.serving import journal
-from tandemrank.serving.journal import JOURNAL, SEGMENTS, Journal, LogFile, files, named
+from tandemrank.serving.journal import Journal
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.records import WINDOW, Impression, StoredEvent, steady_clock
 from tandemrank.serving.sealing import Sealed, Sealer
@@ -34,8 +29,8 @@ PATIENCE = 5.0  # seconds; a process that seals looks whether a replica has ende
 class Recorder:
     """Writes a served log into a folder, under the name of one replica.
 
-    `clock` tells the time, seconds since 1970; tests give their own. The first journal has the number after all that are there,
-    and at least `first`. `failing` says why the log takes no records now, and is empty while it does.
+    `clock` tells the time, seconds since 1970; tests give their own. The first journal has the number after all that are there.
+    `failing` says why the log takes no records now, and is empty while it does.
     """
 
     def __init__(
@@ -48,7 +43,6 @@ class Recorder:
         sync_seconds: float = journal.SYNC_SECONDS,
         rotate: int = ROTATE,
         clock: Callable[[], float] | None = None,
-        first: int = 0,
     ) -> None:
         if not replica or not all(c.isascii() and (c.isalnum() or c in "-_") for c in replica):
             raise InputError(f"the name of a replica is letters, digits, - and _; got {replica!r}.")
@@ -71,7 +65,7 @@ class Recorder:
             raise OutputError(
                 f"{folder} is being written by another process under the name {replica!r}. Give each its own."
             )
-        self._number = max(first, journal.next_number(self.folder, replica))
+        self._number = journal.next_number(self.folder, replica)
         self._journal = self._open(self._number)
         self._turn_at = rotate
 
@@ -142,87 +136,3 @@ class Recorder:
             self._journal.close()
             journal.let_go(self._name)
             self._name = None
-
-
-# --- copies in a bucket -------------------------------------------------------------------------------------------------
-
-END = 2**16  # bytes; the end of a segment has the extremes of its random keys, which no other has
-
-
-@dataclass(frozen=True)
-class Copied:
-    """How many segments were copied, and what went wrong, in words."""
-
-    segments: int
-    problems: tuple[str, ...] = ()
-
-
-def finished(folder: Path) -> list[LogFile]:
-    """Segments that nobody will make again: those whose journals are gone. One that a kill left beside its journal is not."""
-    segments = files(folder, SEGMENTS)  # before the journals: one that is sealed meanwhile waits
-    waiting = {(x.replica, x.number) for x in files(folder, JOURNAL)}
-    return [x for x in segments if (x.replica, x.number) not in waiting]
-
-
-class Bucket:
-    """The bucket path of a served log. Its files have the names that they have in the folder: REPLICA makes them distinct."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        if not buckets.is_url(url):
-            raise ConfigError(f"a bucket path is a URL such as s3://bucket/prefix; got {url!r}.")
-        buckets.check(url)
-        self._same: set[str] = set()  # names that were compared with what the bucket has
-
-    def next_number(self, replica: str) -> int:
-        """After all numbers of a replica there: one that lost its disk must not use them again."""
-        try:
-            names = buckets.sizes(self.url)
-        except OSError as error:
-            raise OutputError(f"cannot copy the log to {self.url}: {error}.") from error
-        if "" in names:
-            raise OutputError(
-                f"cannot copy the log to {self.url}: it is a file. Give a path that segments may be below."
-            )
-        found = [named(Path(name), SEGMENTS) for name in names]
-        return max((x.number + 1 for x in found if x is not None and x.replica == replica), default=0)
-
-    def copy(self, folder: Path) -> Copied:
-        """Copies the finished segments of a folder that are not in the bucket yet; where another process does, nothing.
-
-        Never over something else: another segment of the same name is a problem, and the others are copied all the same.
-        """
-        with journal.held(folder / ".copying.lock") as alone:
-            return self._copy(folder) if alone else Copied(0)
-
-    def _copy(self, folder: Path) -> Copied:
-        count, problems = 0, list[str]()
-        try:
-            there = buckets.sizes(self.url)
-            for found in finished(folder):
-                name = found.path.name
-                if name not in there:
-                    try:
-                        buckets.create(found.path, f"{self.url}/{name}")
-                        count += 1
-                        self._same.add(name)
-                        continue
-                    except FileExistsError:  # another machine was faster
-                        there = buckets.sizes(self.url)
-                if name not in self._same and not self._is_same(found.path, there.get(name)):
-                    problems.append(
-                        f"{self.url}/{name} is there and is another segment than {found.path}. Has another server the "
-                        f"name {found.replica!r}? Give each its own --replica, and rename one of the two segments."
-                    )
-                else:
-                    self._same.add(name)
-        except OSError as error:  # the store does not answer: the rest waits for the next time
-            problems.append(f"cannot copy the log to {self.url}: {error}. It is tried again.")
-        return Copied(count, tuple(problems))
-
-    def _is_same(self, path: Path, size: int | None) -> bool:
-        if path.stat().st_size != size:
-            return False
-        with path.open("rb") as file:
-            file.seek(-min(END, size), 2)
-            return file.read() == buckets.end(f"{self.url}/{path.name}", END)

@@ -1,8 +1,8 @@
 """What happens while a policy is live, as values: who answers, answers, impressions, events, outcomes.
 
-Who answers is one policy, two policies with a share each, or two policies in one list: a value that is replaced as a whole. A
-unit (a user, a session) always gets the same policy while a split lasts: a salted hash of it decides. Where no unit is given
-chance decides about each impression. What an impression carries is the propensity of the *mixture*, over the salt,
+Who answers is one policy, or two policies with a share each: a value that is replaced as a whole. A unit (a user, a session)
+always gets the same policy while a split lasts: a salted hash of it decides. Where no unit is given chance decides about each
+impression. What an impression carries is the propensity of the *mixture*, over the salt,
 
     rho_0(d) = sum over policies of share * rho_policy(d),
 
@@ -22,7 +22,7 @@ from tandemrank._base.ids import Id
 from tandemrank.errors import ConfigError, InputError
 from tandemrank.serving.live_policy import LivePolicy, Source
 
-Mode = Literal["single", "split", "interleave"]
+Mode = Literal["single", "split"]
 WINDOW = 1800.0  # seconds after an impression in which a click counts
 LATEST = 1e11  # seconds since 1970
 StoredId = Annotated[int, Field(ge=-(2**63), lt=2**63)] | str  # as a log has it
@@ -59,19 +59,20 @@ class Arm:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The policies that are live, the old one first, and how they share the traffic."""
+    """The policies that are live, one or two, the old one first; `salt` decides which units each of two gets."""
 
     arms: tuple[Arm, ...]
-    mode: Mode = "single"
     salt: str = ""
 
     def __post_init__(self) -> None:
-        """One policy, or two with shares above 0 that sum to 1."""
-        expected = 1 if self.mode == "single" else 2
-        if len(self.arms) != expected:
-            raise ConfigError(f"{self.mode} traffic: expected {expected} policies, got {len(self.arms)}.")
+        """Shares are above 0 and sum to 1."""
         if not all(0 < arm.share <= 1 for arm in self.arms) or abs(sum(arm.share for arm in self.arms) - 1) > 1e-9:
             raise ConfigError(f"shares are above 0 and sum to 1; got {[arm.share for arm in self.arms]}.")
+
+    @property
+    def mode(self) -> Mode:
+        """Whether there are two policies."""
+        return "single" if len(self.arms) == 1 else "split"
 
     @cached_property
     def first(self) -> LivePolicy:
@@ -82,11 +83,6 @@ class Traffic:
     def mixture(self) -> Mixture:
         """Digest and share of every policy."""
         return tuple((arm.live.digest, arm.share) for arm in self.arms)
-
-    @property
-    def name(self) -> str:
-        """What the log calls whoever answered, where that is both policies at once."""
-        return "+".join(arm.live.digest for arm in self.arms)
 
     def choose(self, unit: str) -> int:
         """Of two arms the number of a unit's; the same every time, as likely as its share over salts."""
@@ -102,16 +98,16 @@ def single(live: LivePolicy) -> Traffic:
     return Traffic((Arm(live, 1.0),))
 
 
-def split(old: LivePolicy, new: LivePolicy, share: float, *, salt: str, mode: Mode = "split") -> Traffic:
-    """Part of the traffic to a new policy, or both in one list."""
-    return Traffic((Arm(old, 1 - share), Arm(new, share)), mode, salt)
+def split(old: LivePolicy, new: LivePolicy, share: float, *, salt: str) -> Traffic:
+    """Part of the traffic to a new policy."""
+    return Traffic((Arm(old, 1 - share), Arm(new, share)), salt)
 
 
 class Impression(NamedTuple):
     """One answer, with what is needed to draw it again, and to compute the propensities of what it shows.
 
-    `policy` is the digest of the policy that answered, or of both where their lists were interleaved; `mixture` has the share
-    of every policy. `theta` is the examination curve of the server. `features` are those that decided, None where none did.
+    `policy` is the digest of the policy that answered; `mixture` has the share of every policy. `theta` is the examination
+    curve of the server. `features` are those that decided, None where none did.
     """
 
     id: str
@@ -127,21 +123,14 @@ class Impression(NamedTuple):
     theta: tuple[float, ...]
     features: dict[str, float | str | None] | None = None
 
-    @property
-    def interleaved(self) -> bool:
-        """Whether both policies are in the list."""
-        return "+" in self.policy
-
-    def traffic(self, known: Mapping[str, LivePolicy]) -> tuple[Traffic, int]:
-        """Who was live, of policies by digest, and the number of the arm that answered; refuses what cannot have been."""
-        mode: Mode = "single" if len(self.mixture) == 1 else "interleave" if self.interleaved else "split"
-        found = Traffic(tuple(Arm(known[digest], share) for digest, share in self.mixture), mode)
-        names = [found.name] if mode == "interleave" else [digest for digest, _ in self.mixture]
-        if self.policy not in names:
+    def traffic(self, known: Mapping[str, LivePolicy]) -> tuple[Traffic, LivePolicy]:
+        """Who was live, of policies by digest, and who answered; refuses what cannot have been."""
+        found = Traffic(tuple(Arm(known[digest], share) for digest, share in self.mixture))
+        if self.policy not in (names := [digest for digest, _ in self.mixture]):
             raise InputError(f"expected the policy {' or '.join(names)}, got {self.policy[:60]!r}.")
         if self.places > found.first.K:
             raise InputError(f"expected up to {found.first.K} places, as the policy has, got {self.places}.")
-        return found, names.index(self.policy)
+        return found, known[self.policy]
 
 
 @dataclass(frozen=True)
@@ -168,9 +157,8 @@ class StoredEvent(NamedTuple):
 class Ranked:
     """An answer: its impression, the items from the top, the digest of the policy, and whose answer it is.
 
-    `policy` has both digests where lists were interleaved. `source` is "policy" for a query that it knows, "features" or
-    "popular" for one that it does not. `logged` is False where the log could not take the impression; `unknown` are items
-    that were said to be available and that no policy knows.
+    `source` is "policy" for a query that it knows, "features" or "popular" for one that it does not. `logged` is False where
+    the log could not take the impression; `unknown` are items that were said to be available and that no policy knows.
     """
 
     impression_id: str
@@ -182,11 +170,10 @@ class Ranked:
 
 
 class ShownList(NamedTuple):
-    """An answer as it goes out: the arm that gave it, and in an interleaved list the team of each place."""
+    """An answer as it goes out, and the arm that gave it."""
 
     impression: Impression
     arm: int
-    teams: tuple[int, ...] | None
     unit: str | None
 
 

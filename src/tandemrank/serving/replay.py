@@ -130,7 +130,6 @@ def _draw_again(impression: Impression, live: dict[str, LivePolicy], path: str |
     if missing := [digest for digest, _ in impression.mixture if digest not in live]:
         raise LogError(f"{path} has impressions of the policy {missing[0]}, which was not given. Give its folder too.")
     try:
-        now, arm = impression.traffic(live)
-        return engine.answer(now, arm, impression)[0]
+        return engine.list_of(impression.traffic(live)[1], impression)
     except InputError as error:
         raise LogError(f"{path}: a row cannot be drawn again: {error}") from error

@@ -22,7 +22,7 @@ from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.engine import Server
 from tandemrank.serving.live_policy import LivePolicy
 from tandemrank.serving.propensities import Propensities
-from tandemrank.serving.recorder import Bucket, Copied, Recorder
+from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import WINDOW, Mode, Traffic
 from tandemrank.serving.sealing import Sealed
 from tandemrank.serving.verdict import LEVEL, LiveTest, LiveVerdict, Outcomes
@@ -97,11 +97,10 @@ class Busy(PolicyError):  # noqa: N818  # a state, not a failure
 @dataclass(frozen=True)
 class Settings:
     """How a policy is served. `policies` is the folder that policies may be loaded from; by default the one that holds the
-    first. `bucket` is a URL that segments are copied to."""
+    first."""
 
     policy: Path
     log: Path | None = None
-    bucket: str | None = None
     policies: Path | None = None
     exploration: Exploration = field(default_factory=Exploration)
     replica: str = "0"
@@ -159,10 +158,9 @@ class Service:
         self.counts: Counter[str] = Counter()  # for monitoring, by the names of the metrics
         self.rollbacks = {"hand": 0, "verdict": 0}
         self.folder = settings.folder
-        live = self.folder.load(self.folder.name_of(settings.policy))
+        live = self._load(self.folder.name_of(settings.policy))
         self.loaded: dict[str, LivePolicy] = {live.digest: live}
         self.previous: LivePolicy | None = None
-        self.bucket = None if settings.bucket is None else Bucket(settings.bucket)
         self.recorder = None if settings.log is None else self._recorder(settings.log)
         self.outcomes = Outcomes(window=settings.window, settle=settings.settle)
         self.server = Server(
@@ -179,6 +177,12 @@ class Service:
         self._changing = threading.Lock()
         self._say(f"{live.name} ({live.digest}) answers everything")
 
+    def _load(self, name: str) -> LivePolicy:
+        """A policy of the folder, warm for the lists that are drawn here."""
+        live = self.folder.load(name)
+        live.raised(self.settings.exploration.raised).warm()
+        return live
+
     def _recorder(self, folder: Path) -> Recorder:
         settings = self.settings
         return Recorder(
@@ -188,7 +192,6 @@ class Service:
             window=settings.window,
             sync_seconds=settings.sync_seconds,
             clock=self.clock,
-            first=0 if self.bucket is None else self.bucket.next_number(settings.replica),
         )
 
     # --- who answers --------------------------------------------------------------------------------------------------
@@ -205,7 +208,7 @@ class Service:
     def load(self, folder: str) -> LoadedPolicy:
         """Loads a policy, checks that it fits, warms it; nothing changes for those who ask."""
         with self._one_change():
-            live = self.folder.load(folder)
+            live = self._load(folder)
             self.server.check_fits(live)
             live = self.loaded.setdefault(live.digest, live)
             return self.described(live)
@@ -222,27 +225,22 @@ class Service:
             share=sum(arm.share for arm in self.server.traffic.arms if arm.live is live),
         )
 
-    def split(self, policy: str, share: float, mode: Mode = "split") -> LiveTraffic:
-        """Gives a loaded policy a share of the traffic, all of it, or half of every list."""
+    def split(self, policy: str, share: float) -> LiveTraffic:
+        """Gives a loaded policy a share of the traffic, or all of it."""
         with self._one_change():
             if policy not in self.loaded:
                 raise PolicyError(f"there is no loaded policy {policy[:60]!r}. Load it first.")
-            new, old = self.loaded[policy], self.server.traffic.first
-            if share == 1 and mode == "split":
+            new, now = self.loaded[policy], self.server.traffic
+            if share == 1:
                 return self._promote(new, "asked to")
-            if new is old:
+            if new is now.first:
                 raise PolicyError("the policy has all the traffic, or is the old one of the split. Name another.")
-            now = self.server.traffic
             same = len(now.arms) == 2 and now.arms[1].live is new
-            share = 0.5 if mode == "interleave" else share
-            made = records.split(
-                old, new, share, salt=now.salt if same and now.salt else secrets.token_hex(8), mode=mode
-            )
-            if self.test is None or not self.test.fits(made.mixture, mode):
-                usual = self.outcomes.usual(old.digest)
-                self.test = LiveTest(made.mixture, mode, old.K, level=self.settings.level, usual=usual)
-            part = f"{share:.0%} to" if mode == "split" else "every list has items of"
-            return self._swap(made, f"{part} {new.name} ({policy})")
+            made = records.split(now.first, new, share, salt=now.salt if same else secrets.token_hex(8))
+            if self.test is None or not self.test.fits(made.mixture):
+                usual = self.outcomes.usual(now.first.digest)
+                self.test = LiveTest(made.mixture, now.first.K, level=self.settings.level, usual=usual)
+            return self._swap(made, f"{share:.0%} to {new.name} ({policy})")
 
     def rollback(self, why: str = "asked to", by: Literal["hand", "verdict"] = "hand") -> LiveTraffic:
         """Back to the old policy of the split, or to the one before a promotion."""
@@ -306,14 +304,13 @@ class Service:
         return self.last if self.test is None else self.test.verdict()
 
     def write_segments(self) -> None:
-        """Seals and copies, for a thread of its own; what fails is said, counted, and tried again the next time."""
+        """Seals, for a thread of its own; what fails is said, counted, and tried again the next time."""
         try:
             self.seal()
         except Exception as error:
             self.counts["seal_failures"] += 1
             expected = isinstance(error, TandemRankError | OSError)
             LOG.error("no segment was made: %s", error, exc_info=not expected)
-        self.copy()
 
     def seal(self, *, everything: bool = False) -> list[Sealed]:
         """Makes segments of what is complete."""
@@ -331,18 +328,6 @@ class Service:
             )
         self.recorder.sealer.forget({*self.loaded, *(arm.live.digest for arm in self.server.traffic.arms)})
         return sealed
-
-    def copy(self) -> None:
-        """Copies finished segments to the bucket, if there is one; what fails is said, counted, and tried again."""
-        if self.bucket is None or self.recorder is None:
-            return
-        try:
-            copied = self.bucket.copy(self.recorder.folder)
-        except Exception as error:
-            copied = Copied(0, (f"segments were not copied: {type(error).__name__}, {error}",))
-        self.counts.update(copied_segments=copied.segments, copy_failures=len(copied.problems))
-        for problem in copied.problems:
-            LOG.error("%s", problem)
 
     @property
     def log_state(self) -> str:

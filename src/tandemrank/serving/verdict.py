@@ -3,9 +3,8 @@
 An impression is *settled* some time after it was shown: its clicks so far are its outcome for ever, whatever comes later, so
 that a test may look at it. The log has a longer window (`recorder`) and misses nothing.
 
-Split traffic: the difference in clicks per impression (`offpolicy.sequential.TwoArms`). Interleaved lists: the clicks of the
-new policy's items minus those of the old policy's, per impression, Z in [-K, K], by the same bet. Where units are given the
-first impression of each counts: later ones of the same unit go to the same policy, so chance does not decide about them.
+The test is of the difference in clicks per impression (`offpolicy.sequential.TwoArms`). Where units are given the first
+impression of each counts: later ones of the same unit go to the same policy, so chance does not decide about them.
 """
 
 import math
@@ -15,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from tandemrank._base.ids import Id
-from tandemrank.offpolicy.sequential import Credits, LiveDifference, TwoArms, stakes_against_a_loss
-from tandemrank.serving.records import WINDOW, Fate, Mixture, Mode, ShownList, StoredEvent
+from tandemrank.offpolicy.sequential import TwoArms, stakes_against_a_loss
+from tandemrank.serving.records import WINDOW, Fate, Mixture, ShownList, StoredEvent
 
 REMEMBERED = 100_000  # impressions
 SETTLE = 60.0  # seconds
@@ -125,10 +124,7 @@ class Outcomes:
         self._settled[name] = found
         shown = found.shown
         ranks = tuple(rank for rank, item in enumerate(shown.impression.items) if item in found.clicked)
-        for arm in (shown.arm,) if shown.teams is None else (0, 1):
-            own = ranks if shown.teams is None else tuple(rank for rank in ranks if shown.teams[rank] == arm)
-            tally = self.tallies.setdefault(shown.impression.mixture[arm][0], ClickTally())
-            tally.add(own, shown.impression.places)
+        self.tallies.setdefault(shown.impression.policy, ClickTally()).add(ranks, shown.impression.places)
         self._heard.append((shown, ranks))
 
 
@@ -154,7 +150,6 @@ class LiveVerdict:
 
     new: str
     old: str
-    mode: Mode
     impressions_new: int
     impressions_old: int
     difference: float | None
@@ -183,31 +178,24 @@ class LiveTest:
     `usual` is what the old policy gets per impression as far as it is known; a wrong one makes the interval wider, not wrong.
     """
 
-    def __init__(self, mixture: Mixture, mode: Mode, K: int, *, level: float = LEVEL, usual: float = 0.0) -> None:
+    def __init__(self, mixture: Mixture, K: int, *, level: float = LEVEL, usual: float = 0.0) -> None:
         (self.old, _), (self.new, share) = mixture
-        self.mode, self.K, self.level = mode, K, level
-        against = stakes_against_a_loss(K, usual, share)
-        split = TwoArms(K, centre=min(usual, float(K)), against=against)
-        self.seen: LiveDifference = Credits(K) if mode == "interleave" else split
+        self.level = level
+        self.seen = TwoArms(K, centre=min(usual, float(K)), against=stakes_against_a_loss(K, usual, share))
         self.history: list[VerdictPoint] = []
         self._fresh: dict[float, tuple[list[int], list[int]]] = {}  # clicks of new and old, by the share of the new
-        self._credits: list[int] = []
         self._units: set[int] = set()
         self._next = 10
         self._sharpest = -float(K), float(K)
 
-    def fits(self, mixture: Mixture, mode: Mode) -> bool:
-        """Whether the traffic is between the same policies in the same way."""
-        return mode == self.mode and [digest for digest, _ in mixture] == [self.old, self.new]
+    def fits(self, mixture: Mixture) -> bool:
+        """Whether the traffic is between the same policies."""
+        return [digest for digest, _ in mixture] == [self.old, self.new]
 
     def hear(self, shown: ShownList, ranks: tuple[int, ...]) -> None:
         """One more outcome; those of other policies, and of units that were counted, are left out."""
-        mixture, teams = shown.impression.mixture, shown.teams
-        if not self.fits(mixture, "split" if teams is None else "interleave") or not self._counts(shown.unit):
-            return
-        if teams is not None:
-            self._credits.append(sum(1 if teams[rank] == 1 else -1 for rank in ranks))
-        else:
+        mixture = shown.impression.mixture
+        if self.fits(mixture) and self._counts(shown.unit):
             fresh = self._fresh.setdefault(mixture[1][1], ([], []))
             fresh[0 if shown.arm == 1 else 1].append(len(ranks))
 
@@ -222,12 +210,9 @@ class LiveTest:
 
     def look(self) -> Decision:
         """Takes in what was heard; the decision at the level, one-sided: a false rollback has at most 1 - level."""
-        if isinstance(self.seen, Credits):
-            self.seen, self._credits = self.seen.update(self._credits), []
-        elif isinstance(self.seen, TwoArms):
-            for share, (new, old) in self._fresh.items():
-                self.seen = self.seen.update(new, old, share)
-            self._fresh = {}
+        for share, (new, old) in self._fresh.items():
+            self.seen = self.seen.update(new, old, share)
+        self._fresh = {}
         # A bound is beyond 0 exactly where the evidence, which is cheaper to compute, is enough.
         is_better, is_worse = (found > math.log(1 / (1 - self.level)) for found in self.seen.evidence(0.0))
         at_least, at_most = self._sharpest
@@ -261,7 +246,6 @@ class LiveTest:
         return LiveVerdict(
             new=self.new,
             old=self.old,
-            mode=self.mode,
             impressions_new=new,
             impressions_old=old,
             difference=self.seen.difference if new + old else None,

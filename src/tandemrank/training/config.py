@@ -58,7 +58,7 @@ class TrainingConfig(BaseModel):
 
 
 class LearningConfig(BaseModel):
-    """The switches from the log to the trained pair. What is None is decided by the log, or has no meaning there."""
+    """The switches from the log to the trained policy. What is None is decided by the log, or has no meaning there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -90,6 +90,11 @@ class LearningConfig(BaseModel):
     objective: Literal["beliefs", "ips"] = Field(
         default="beliefs",
         description="what training maximises: the clicks that the beliefs expect, or clicks weighted by inverse propensities",
+    )
+    model: str | None = Field(
+        default=None,
+        description="the model of features f that the beliefs may use: none, linear, towers, network, trees, or the class of a "
+        "module of one's own (--plugin); by default all but the last are tried",
     )
     evaluation_share: float | None = Field(
         default=None,

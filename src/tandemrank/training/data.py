@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
+from torch import nn
 
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.beliefs.counts import Counts
@@ -48,14 +49,15 @@ def prepare(
     lists: Callable[[], Lists] | None = None,
     vectors: Vectors | None = None,
     features: Features | None = None,
+    model: nn.Module | None = None,
     times: Sequence[Feedback] = (),
     seed: int = 0,
 ) -> TrainingData:
     """The weights of the documents by `train_log`.
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
-    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `times` the
-    parts of `train_log`, oldest first, where it has an order.
+    the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `model` the
+    user's own f, and `times` the parts of `train_log`, oldest first, where it has an order.
     """
     if train_log.clicks.sum() == 0:
         raise LogError(f"expected clicks to learn from; got none, in {train_log.N:g} impressions. Give a longer log.")
@@ -76,7 +78,7 @@ def prepare(
         return TrainingData(click_weights(used.rho_0, clicks), impressions, theta, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of([part.less(config.offset) for part in times or [train_log]], config.theta)
-    beliefs = fit(counts, features, production=vectors or drew, seed=seed)
+    beliefs = fit(counts, features, production=vectors or drew, model=model or config.model, seed=seed)
     by_clicks = config.objective == "ips"
     weights = click_weights(used.rho_0, clicks) if by_clicks else belief_weights(train_log, beliefs)
     return TrainingData(weights, impressions, theta, used, beliefs)

@@ -1,9 +1,9 @@
 """The driver of methods: a stage that is trained alone is trained once, for every method and every K2.
 
-    method -> phases (`schedules`) -> `loop.train`, phase by phase -> the pair
+    method -> phases (`schedules`) -> `loop.train`, phase by phase -> the policy
 
-Every phase has a seed of its own, derived from its key (and from K2 where the pair matters), and a checkpoint of its own: what
-comes out does not depend on which methods are asked for, in which order, or on interruptions.
+Every phase has a seed of its own, derived from its key (and from K2 where both stages matter), and a checkpoint: what comes
+out does not depend on which methods are asked for, in which order, or on interruptions.
 """
 
 from collections.abc import Callable, Sequence

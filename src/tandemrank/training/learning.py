@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scipy.sparse import csr_matrix
+from torch import nn
 
 from tandemrank._base.arguments import checked
 from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
 from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.model_fit import KINDS, learners
 from tandemrank.beliefs.scorer import generator_of, ranker_of
 from tandemrank.clicks.cells import CellCurve
 from tandemrank.clicks.examination import Behaviour, behaviour
@@ -37,6 +39,7 @@ from tandemrank.offpolicy.logger import LISTS, lists_of
 from tandemrank.offpolicy.propensities import check_curve, row_propensities
 from tandemrank.offpolicy.verdicts import cells_words, stopping_words
 from tandemrank.policies.memory import excluding
+from tandemrank.policies.own import arguments_of, module_class, module_of
 from tandemrank.policies.scorers import Scorer
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 from tandemrank.training import valuing
@@ -82,6 +85,7 @@ class LearningPlan:
     start: Start
     generator: Scorer | None
     ranker: Scorer | None
+    model: nn.Module | None
     logging_policy: TwoStagePolicy | None
     seed: int
     checkpoints: Path | None
@@ -89,6 +93,11 @@ class LearningPlan:
     engine: Engine
     listener: Listener
     behaviour: Behaviour | None = None
+
+    @property
+    def believes(self) -> bool:
+        """Whether beliefs are fitted: not where given stages are trained on clicks alone."""
+        return UNTRAINED in self.methods or not self.start.has_stages or self.config.objective == "beliefs"
 
     @property
     def trains(self) -> bool:
@@ -115,6 +124,7 @@ def learn(
     *,
     generator: Scorer | None = None,
     ranker: Scorer | None = None,
+    model: str | nn.Module | None = None,
     method: str | None = None,
     methods: Sequence[str] | None = None,
     start: Start | None = None,
@@ -131,20 +141,23 @@ def learn(
     `list_length` is its longest list, `candidates` at most its items. `methods`: auto (the default), which trains the generator
     where that pays; beliefs, which trains nothing; independent, baseline, stacking and joint, which train (`schedules`);
     `method` is one of them. `generator` and `ranker`: models of one's own (`tr.Generator`, `tr.Ranker`) instead of the product
-    nearest to the beliefs, and of the beliefs; a copy of them is trained.
+    nearest to the beliefs, and of the beliefs; a copy of them is trained. `model`: the only model of features f that the
+    beliefs may use, by its name or as a module of one's own with `forward(u, z, p)`.
     `logging_policy`: who drew the log; without it propensities are those of the log, or fitted to its lists. With
     `checkpoints`, a folder, every epoch is saved there, one file per phase, and `resume` goes on from it. The engine ray reads
     files by tasks and trains on all nodes of a cluster, which must all see files and checkpoints.
     """
+    config, module = _with_model(config or LearningConfig(), model)
     plan = _plan(
         LearningPlan(
             log=log,
-            config=config or LearningConfig(),
+            config=config,
             methods=(),
             chooses=False,
             start=(start or Start()).with_tables(),
             generator=generator,
             ranker=ranker,
+            model=module,
             logging_policy=logging_policy,
             seed=seed,
             checkpoints=None if checkpoints is None else Path(checkpoints),
@@ -177,6 +190,20 @@ def _asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
     return [AUTO] if methods is None else list(methods)
 
 
+def _with_model(config: LearningConfig, model: str | nn.Module | None) -> tuple[LearningConfig, nn.Module | None]:
+    """The switches with the name of f, and the user's own f where it is one: a module, or a class by its name."""
+    if not isinstance(model, str | nn.Module | None):
+        raise ConfigError(f"model: expected a name or a torch module; got {model!r:.60}.")
+    if model is not None and config.model is not None:
+        raise ConfigError("expected model once; got it as an argument and as a switch. Leave one out.")
+    module = model if isinstance(model, nn.Module) else None
+    name = config.model if model is None else model if isinstance(model, str) else type(model).__name__
+    if name is not None and name not in KINDS and module is None and module_class(name) is not None:
+        module = module_of({"class": name, "keywords": {}})
+    learners(module or name)  # refuses what is unknown or not installed
+    return config.model_copy(update={"model": name}), module
+
+
 def _plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
     """The plan with its methods; refuses what cannot be done, and switches without effect."""
     chooses = AUTO in asked
@@ -186,6 +213,8 @@ def _plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
     refuse_without_effect(plan)
     if plan.engine == "ray" and plan.trains:
         check_ready(checkpoints=plan.checkpoints)
+    if plan.model is not None and (problem := arguments_of(plan.model).problem):
+        plan.listener.note(f"the model of features can be learned, but not saved: {problem}.")
     return plan
 
 
@@ -204,6 +233,12 @@ def refuse_without_effect(plan: LearningPlan) -> None:
         raise ConfigError(
             "objective would have no effect: the generator is trained on what the beliefs expect. Leave it out, or give a "
             "method (--method joint)."
+        )
+    of_beliefs = {"model": config.model is not None, "features": plan.start.has_features}
+    if not plan.believes and any(of_beliefs.values()):
+        raise ConfigError(
+            f"{next(name for name, given in of_beliefs.items() if given)} would have no effect: what is given is trained on "
+            "clicks alone. Leave it out, or train on the beliefs (--set objective=beliefs)."
         )
     if config.objective == "ips" and plan.trains:
         return
@@ -238,15 +273,24 @@ def _resolved(plan: LearningPlan, parts: Parts) -> LearningPlan:
             f"{K2} candidates are fewer than the {K} places of a list. Ask for more (--candidates), or for shorter lists "
             "(--set list_length=...)."
         )
-    own = plan.start.has_stages or plan.generator is not None or plan.ranker is not None
-    if K2 == D and plan.trains and not plan.chooses and not own:
-        raise ConfigError(
-            f"the method {plan.methods[0]} would have no effect: all {D} items are candidates, so the re-ranker, which is the "
-            "belief, decides alone. Ask for fewer candidates (--candidates), or leave the method out."
-        )
+    own = (plan.start.has_stages and not plan.chooses) or plan.generator is not None or plan.ranker is not None
+    if K2 == D and plan.trains and not own:
+        plan = _one_stage(plan, D)
     share = config.evaluation_share or EVALUATION_SHARE
     update = {"list_length": K, "candidates": K2, "evaluation_share": share}
     return replace(plan, config=config.model_copy(update=update))
+
+
+def _one_stage(plan: LearningPlan, D: int) -> LearningPlan:
+    """The plan where all items are candidates of the belief: nothing is left to train; refuses what asks for it."""
+    trains = [f"the method {method}" for method in plan.methods if method != UNTRAINED]
+    given = _of_training(plan) if plan.chooses else trains
+    if given:
+        raise ConfigError(
+            f"{given[0]} would have no effect: all {D} items are candidates, so the re-ranker, which is the belief, decides "
+            "alone. Ask for fewer candidates (--candidates), or leave it out."
+        )
+    return replace(plan, methods=(UNTRAINED,), chooses=False)
 
 
 # --- the five steps ---------------------------------------------------------------------------------------------------
@@ -287,7 +331,6 @@ def _as_read(plan: LearningPlan, parts: Parts) -> tuple[LearningPlan, Parts]:
 def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
     """What the log says: its propensities, the beliefs, and the weights of the documents."""
     plan.listener.stage("what the log says: its propensities and its beliefs")
-    needs_beliefs = UNTRAINED in plan.methods or not plan.start.has_stages or plan.config.objective == "beliefs"
     vectors = plan.start.vectors(parts.vocabulary)
     if UNTRAINED in plan.methods and plan.start.policy is not None and vectors is None:
         raise ConfigError(
@@ -297,11 +340,12 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
     data = prepare(
         parts.train,
         plan.config,
-        needs_beliefs=needs_beliefs,
+        needs_beliefs=plan.believes,
         logging_policy=plan.logging_policy,
         lists=lambda: lists_of([parts.first]),
         vectors=vectors,
         features=plan.start.features(parts.vocabulary),
+        model=plan.model,
         times=parts.train_times,
         seed=derive(plan.seed, "rho_0") % 2**32,
     )
@@ -384,7 +428,14 @@ def value(
     plan: LearningPlan, parts: Parts, data: TrainingData, trained: dict[Method, Trained], choice: MethodChoice | None
 ) -> Learned:
     """What every policy is worth on the part that nothing before has seen, beside production."""
-    found = valuing.Valuer(plan.config, parts, data, plan.logging_policy, plan.seed, plan.listener.stage).all(trained)
+    found = valuing.Valuer(
+        config=plan.config,
+        parts=parts,
+        data=data,
+        logging_policy=plan.logging_policy,
+        seed=plan.seed,
+        tell=plan.listener.stage,
+    ).all(trained)
     name = fingerprint(parts.all())
     kept = {method for method, gate in found.gates.items() if gate.kept_production}
     named = {

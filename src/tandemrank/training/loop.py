@@ -189,7 +189,7 @@ class _Loop:
             self.set_rates((self.epoch + first / len(order)) / self.epochs)
             total += self.minibatch(order[first : first + size])
             done = min(first + size, len(order)) / len(order)
-            tell(Progress(self.phase, phases, self.epoch, self.epochs, done, last))
+            tell(self.progress(phases, done, last))
         for stage, optimisers in self.optimisers.items():
             self.team.gather(own_tensors(self.models[stage], optimisers))
         total = self.team.total(total)
@@ -198,7 +198,11 @@ class _Loop:
         seconds = time.perf_counter() - start
         watched = watch(self.watched()) if watch and is_watched else {}
         self.history.append(Epoch(self.plan.name, self.epoch, total / len(order), seconds, watched))
-        tell(Progress(self.phase, phases, self.epoch, self.epochs, 0.0, self.history[-1]))
+        tell(self.progress(phases, 0.0, self.history[-1]))
+
+    def progress(self, phases: int, done: float, last: Epoch | None) -> Progress:
+        """Where it stands."""
+        return Progress(phase=self.phase, phases=phases, epoch=self.epoch, epochs=self.epochs, done=done, last=last)
 
     def set_rates(self, done: float) -> None:
         """The learning rates after this share of the phase's epochs."""

@@ -124,7 +124,7 @@ class _Watcher:
             history = checkpoints.history_of(self.path)
             if len(history) > self.told:
                 self.told, last = len(history), history[-1]
-                progress(Progress(0, 1, last.epoch, last.epoch, 0.0, last))
+                progress(Progress(phase=0, phases=1, epoch=last.epoch, epochs=last.epoch, done=0.0, last=last))
 
     def close(self) -> None:
         self.over.set()

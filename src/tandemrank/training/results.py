@@ -70,6 +70,11 @@ class Learned:
         return any(one.history for one in self.trained.values())
 
     @property
+    def notes(self) -> list[str]:
+        """What to know of the features: a leak, a model that is not used."""
+        return [] if self.beliefs is None else list(self.beliefs.notes)
+
+    @property
     def policy(self) -> TwoStagePolicy:
         """The policy of the first method."""
         return next(iter(self.trained.values())).policy
@@ -96,6 +101,7 @@ class Learned:
             "choice": None if self.choice is None else asdict(self.choice),
             "reading": {} if self.behaviour is None else self.behaviour.summary(),
             "beliefs": None if self.beliefs is None else self.beliefs.constants(),
+            "notes": self.notes,
             "gates": [{"method": method, **gate.summary()} for method, gate in self.gates.items()],
             "most_likely": [{"method": method, **value.summary()} for method, value in self.most_likely.items()],
             "by_frequency": [

@@ -102,6 +102,8 @@ class Start:
             for side, source in (("query", self.query_features), ("item", self.item_features))
             if source is not None
         }
+        if self.pair_features is not None:
+            tables["pair_features"] = features.read_pairs(self.pair_features)
         return replace(self, **tables)  # type: ignore[arg-type]
 
     def features(self, vocabulary: Vocabulary) -> Features | None:
@@ -116,6 +118,12 @@ class Start:
             given = from_embeddings(self.query_embeddings, self.item_embeddings, vocabulary)
             return Vectors(given.queries.detach().numpy(), given.items.detach().numpy())
         return vectors_of(self.policy, vocabulary)
+
+    @property
+    def besides(self) -> list[str]:
+        """What is given besides the clicks, for a reader."""
+        given = [self.words] if self.has_stages else []
+        return [*given, "features"] if self.has_features else given
 
     @property
     def words(self) -> str:

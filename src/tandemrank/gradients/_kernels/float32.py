@@ -15,7 +15,6 @@ f32, i32, u32, u64 = np.float32, np.int32, np.uint32, np.uint64
 _LOG2_E, _LN2 = f32(1.4426950408889634), f32(0.6931471805599453)
 _LN2_HIGH, _LN2_LOW = f32(0.693359375), f32(-2.12194440e-4)
 _SQRT_HALF_BITS = i32(0x3F3504F3)
-_CHUNK = 32  # numbers that are compared at once
 
 
 @intrinsic
@@ -128,44 +127,11 @@ def uniform(d, low, high):
     return min(v, f32(1.0 - 2.0**-24))
 
 
-@intrinsic
-def _mask_above(typing_context, row, start, level):
-    """Which of row[start : start + 32] are not below or at the level, NaN too, as bits: one comparison of whole vectors."""
-
-    def generate(context, builder, signature, arguments):
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        vector = ir.VectorType(ir.FloatType(), _CHUNK)
-        place = builder.bitcast(builder.gep(array.data, [arguments[1]]), vector.as_pointer())
-        values = builder.load(place, align=4)
-        first = builder.insert_element(ir.Constant(vector, ir.Undefined), arguments[2], ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), _CHUNK), [0] * _CHUNK)
-        levels = builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), zeros)
-        return builder.bitcast(builder.fcmp_unordered(">", values, levels), ir.IntType(_CHUNK))
-
-    return types.uint32(row, types.int64, types.float32), generate
-
-
-@intrinsic
-def _lowest_bit(typing_context, mask):
-    """The number of the lowest bit that is set in a uint32 other than 0."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.uint32(types.uint32), generate
-
-
 @njit
 def above(row, size, level, found):
     """The places in row[:size] that are not below or at the level, NaN too; returns how many."""
-    n, whole = 0, size - size % _CHUNK
-    for start in range(0, whole, _CHUNK):
-        mask = _mask_above(row, start, level)
-        while mask != u32(0):
-            found[n] = start + _lowest_bit(mask)
-            n += 1
-            mask = u32(mask & u32(mask - u32(1)))
-    for j in range(whole, size):
+    n = 0
+    for j in range(size):
         found[n] = j
         n += not (row[j] <= level)
     return n

@@ -39,19 +39,6 @@ def accumulate(scores, mass):
 
 
 @kernel()
-def first_above(mass, x):
-    """The first d with mass[d] > x, or D where there is none."""
-    low, high = 0, len(mass)
-    while low < high:
-        middle = (low + high) // 2
-        if mass[middle] > x:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-@kernel()
 def draw_from_mass(mass, K, state, out, drawn):
     """Draws documents one after another, each from the mass that is left; returns how many it could draw exactly.
 
@@ -74,7 +61,7 @@ def draw_from_mass(mass, K, state, out, drawn):
                 break
             x = max(x + (mass[d] - start), mass[d])  # never short of the interval's end by rounding
             place += 1
-        d = first_above(mass, x)
+        d = np.searchsorted(mass, x, side="right")
         if d == D:  # rounding took x past the end: a chance of about 1e-16 in a draw
             return k
         for j in range(k, place, -1):

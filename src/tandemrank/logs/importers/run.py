@@ -95,7 +95,14 @@ def import_log(
         write_part(log.frame, folder, 0)
     clicks = int(log.frame["clicks"].list.sum().sum())
     queries = _write_queries(tables, Path(out), sources) if tables else None
-    return Imported(Path(out), len(log.frame), clicks, log.unmatched, notes, queries)
+    return Imported(
+        path=Path(out),
+        impressions=len(log.frame),
+        clicks=clicks,
+        unmatched=log.unmatched,
+        notes=notes,
+        queries=queries,
+    )
 
 
 def _unfit(frame: pl.DataFrame, out: Path) -> tuple[str, ...]:

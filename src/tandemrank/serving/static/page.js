@@ -39,9 +39,9 @@ async function act(work) {
 }
 
 const newest = () => last.traffic.arms[last.traffic.arms.length - 1];
-async function start(mode) {
+async function start() {
   const loaded = await call("policies", {folder: $("folder").value});
-  await call("split", {policy: loaded.policy, share: Number($("share").value), mode});
+  await call("split", {policy: loaded.policy, share: Number($("share").value)});
 }
 
 function names() {
@@ -174,8 +174,7 @@ async function refresh() {
 
 $("token").value = sessionStorage.getItem("token") || "";
 $("token").addEventListener("change", () => { sessionStorage.setItem("token", $("token").value); refresh(); });
-$("canary").addEventListener("click", () => act(() => start("split")));
-$("interleave").addEventListener("click", () => act(() => start("interleave")));
+$("canary").addEventListener("click", () => act(start));
 $("promote").addEventListener("click", () => act(() => call("split", {policy: newest().policy, share: 1})));
 $("rollback").addEventListener("click", () => act(() => call("rollback", {})));
 $("ask").addEventListener("submit", event => {
