@@ -14,7 +14,8 @@ from tandemrank.logs.impressions import Impressions
 from tandemrank.offpolicy import calibration, valuation
 from tandemrank.offpolicy.calibration import Expected
 from tandemrank.offpolicy.examined import Curves
-from tandemrank.offpolicy.propensities import FittedLogger, frequency_propensity, row_propensities
+from tandemrank.offpolicy.logger import FittedLogger
+from tandemrank.offpolicy.propensities import frequency_propensity, row_propensities
 from tandemrank.policies.outside import policy_from_scores
 from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy

@@ -25,7 +25,7 @@ from tandemrank.offpolicy import comparison, diagnostics, estimators, evidence, 
 from tandemrank.offpolicy.estimators import Exposure
 from tandemrank.offpolicy.evidence import LogEvidence
 from tandemrank.offpolicy.exposure import MostLikely
-from tandemrank.offpolicy.propensities import FittedLogger
+from tandemrank.offpolicy.logger import FittedLogger
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.verdicts import Verdict, curve_words, judge
 from tandemrank.policies.outside import policy_from_scores

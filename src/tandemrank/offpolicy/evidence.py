@@ -29,8 +29,8 @@ from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import estimators, propensities
 from tandemrank.offpolicy.calibration import Expected, expected_by, expected_of
 from tandemrank.offpolicy.estimators import Estimate, Estimator, Exposure, of_queries
-from tandemrank.offpolicy.logger import LISTS, lists_of
-from tandemrank.offpolicy.propensities import SAMPLES, FittedLogger, Resolved, resolve, row_propensities
+from tandemrank.offpolicy.logger import LISTS, FittedLogger, lists_of
+from tandemrank.offpolicy.propensities import SAMPLES, Resolved, resolve, row_propensities
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.verdicts import cells_words, curve_words, stopping_words
 from tandemrank.policies.two_stage import TwoStagePolicy

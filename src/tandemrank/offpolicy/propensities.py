@@ -20,13 +20,11 @@ from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs.description import fixed_queries, hardly_varies, shows_nothing_else
 from tandemrank.logs.feedback import Feedback, by_rank, examination, exposure
 from tandemrank.offpolicy.examined import Curves, curves_of
-from tandemrank.offpolicy.logger import Lists, fit
+from tandemrank.offpolicy.logger import Asked, FittedLogger, Kind, Lists, fit
 from tandemrank.offpolicy.uncertainty import FEW_QUERIES
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
-Kind = Literal["logged", "exact", "frequency", "fitted"]
-Asked = Literal["auto"] | Kind
 Clip = Literal["paper", "quantile", "none"]
 Wanted = Literal["all", "clicked", "none"]
 
@@ -39,14 +37,6 @@ SAMPLES = 50  # of the race, for propensities that come from a policy
 RACES, LEAST = 320_000, 16
 OFTEN = 50.0  # showings per pair from which on frequencies of few queries are better known than any model of the logger
 FITTED_LEAST = 1e-9  # of a fitted propensity: what was shown can be, though its fitted chance be 0 in single precision
-
-
-@dataclass(frozen=True)
-class FittedLogger:
-    """A logging policy that was fitted to lists of the same logger before, with how many lists per query that were."""
-
-    policy: TwoStagePolicy
-    lists: float
 
 
 @dataclass(frozen=True)

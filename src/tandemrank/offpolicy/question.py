@@ -15,7 +15,7 @@ from tandemrank.errors import ConfigError
 from tandemrank.logs.feedback import Feedback
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.estimators import Estimator
-from tandemrank.offpolicy.propensities import Asked, FittedLogger
+from tandemrank.offpolicy.logger import Asked, FittedLogger
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Curve = Literal["reciprocal", "dcg"]

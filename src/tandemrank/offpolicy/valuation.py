@@ -29,7 +29,7 @@ from tandemrank.offpolicy.estimators import Exposure
 from tandemrank.offpolicy.evidence import ESTIMATORS, LogEvidence, curve_of, gather, read_log
 from tandemrank.offpolicy.examined import Curves, curves_of
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
-from tandemrank.offpolicy.propensities import FittedLogger
+from tandemrank.offpolicy.logger import FittedLogger
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (

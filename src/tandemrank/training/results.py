@@ -7,7 +7,7 @@ from typing import Any
 from tandemrank.beliefs.belief import Beliefs
 from tandemrank.clicks.examination import Behaviour
 from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
-from tandemrank.offpolicy.propensities import Kind
+from tandemrank.offpolicy.logger import Kind
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choosing import MethodChoice

@@ -17,8 +17,8 @@ from tandemrank.beliefs.scorer import REMEMBERED
 from tandemrank.clicks.cells import CellCurve
 from tandemrank.offpolicy.comparison import compare_values, sure_difference
 from tandemrank.offpolicy.exposure import MostLikely
-from tandemrank.offpolicy.logger import lists_of
-from tandemrank.offpolicy.propensities import FittedLogger, fitted_policy
+from tandemrank.offpolicy.logger import FittedLogger, lists_of
+from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value
