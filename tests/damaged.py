@@ -761,6 +761,43 @@ USAGE = {
     "examining one rank": ["examine", "LOG", "--list-length", "1"],
     "examining ratings": ["examine", "RATINGS"],
     "examining a policy": ["examine", "POLICY/weights.safetensors"],
+    "valuing a shadow list that is not there": ["estimate", "--logs", "LOG", "--shadow", "nothing"],
+    "valuing shadow lists that are clicks twice": [
+        "estimate",
+        "--logs",
+        "LOG",
+        "--shadow",
+        "a=items",
+        "--shadow",
+        "a=items",
+    ],
+    "valuing a shadow list without a name": ["estimate", "--logs", "LOG", "--shadow", "=items"],
+    "valuing a policy beside a shadow list": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--shadow", "a=items"],
+    "comparing a shadow list with itself": ["compare", "--logs", "LOG", "--shadow", "a=items", "--against", "a"],
+    "comparing a shadow list with nothing": ["compare", "--logs", "LOG", "--shadow", "a=items", "--against", "b"],
+    "deciding about a shadow list that is a log": ["decide", "--logs", "LOG", "--shadow", "a=RATINGS"],
+    "learning a reward that is not there": ["learn", "--logs", "LOG", "--out", "out", "--reward", "nothing"],
+    "learning a reward by training": ["learn", "--logs", "LOG", "--out", "out", "--reward", "x", "--method", "joint"],
+    "valuing by a reward that is not there": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--reward", "nothing"],
+    "valuing by a reward that is no number": ["estimate", "--logs", "LOG", "--policy", "POLICY", "--reward", "items"],
+    "valuing by a reward of lists that is not there": [
+        *["estimate", "--logs", "LOG", "--policy", "POLICY", "--list-reward", "nothing"]
+    ],
+    "deciding with a guardrail that is not there": [
+        *["decide", "--logs", "LOG", "--policy", "POLICY", "--guardrail", "nothing", "--propensity", "frequency"]
+    ],
+    "deciding with a guardrail in words": ["decide", "--logs", "LOG", "--policy", "POLICY", "--guardrail", "x=much"],
+    "judging nothing": ["judge", "--out", "out.qrels"],
+    "judging ratings": ["judge", "RATINGS", "--out", "out.qrels"],
+    "judging into an unknown format": ["judge", "LOG", "--out", "out.xml"],
+    "judging over the log": ["judge", "LOG", "--out", "LOG"],
+    "judging at a level of 2": ["judge", "LOG", "--out", "out.csv", "--level", "2"],
+    "evaluating by judgements that are a log": ["evaluate", "--policy", "POLICY", "--qrels", "LOG"],
+    "evaluating by judgements that are not there": ["evaluate", "--policy", "POLICY", "--qrels", "nothing.qrels"],
+    "evaluating by judgements and ratings": [
+        *["evaluate", "--policy", "POLICY", "--qrels", "nothing.qrels", "--data", "RATINGS"]
+    ],
+    "evaluating a run that is a log": ["evaluate", "--policy", "LOG", "--qrels", "nothing.qrels"],
     "cleaning a log into itself": ["validate", "LOG", "--fix", "LOG"],
     "cleaning a log over a policy": ["validate", "LOG", "--fix", "POLICY"],
     "a name with a null byte": ["estimate", "--logs", "LOG", "--policy", "a\0b"],

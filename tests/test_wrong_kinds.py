@@ -102,7 +102,9 @@ def test_a_question_refuses_arrays_and_frames(policy, value) -> None:
 
 
 def test_a_decision_is_about_policies(policy) -> None:
-    with pytest.raises(ConfigError, match="policies: expected a TwoStagePolicy or a mapping; got Vocabulary"):
+    with pytest.raises(
+        ConfigError, match="policies: expected a TwoStagePolicy or a Shadow or a mapping; got Vocabulary"
+    ):
         tr.decide(policy.vocabulary, LOG)
 
 

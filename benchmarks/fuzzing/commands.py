@@ -26,6 +26,7 @@ COMMANDS = {
     "import": ["{long.csv}", "--from", "long", "--out", "{out}"],
     "validate": ["--logs", "{log.parquet}"],
     "examine": ["--logs", "{log.parquet}"],
+    "judge": ["--logs", "{log.parquet}", "--out", "{out}.qrels"],
     "estimate": ["--logs", "{log.parquet}", "--policy", "{policy}", "--propensity", "frequency"],
     "compare": ["--logs", "{log.parquet}", "--policy", "{policy}", "--propensity", "frequency"],
     "decide": ["--logs", "{log.parquet}", "--scores", "{scores.parquet}", "--propensity", "frequency"],
@@ -99,9 +100,10 @@ def calls(name: str, good: Path, place: Path, rng: random.Random) -> Iterator[Ca
         return Call(" ".join([name, *arguments]).replace(str(place.parent), ""), run)
 
     base = [
-        str(out) if part == "{out}" else str(good / part[1:-1]) if part[0] == "{" else part for part in COMMANDS[name]
+        str(out) + part[5:] if part.startswith("{out}") else str(good / part[1:-1]) if part[0] == "{" else part
+        for part in COMMANDS[name]
     ]
-    inputs = [at for at, part in enumerate(COMMANDS[name]) if part[0] == "{" and part != "{out}"]
+    inputs = [at for at, part in enumerate(COMMANDS[name]) if part[0] == "{" and not part.startswith("{out}")]
     options = list(_options(name, [str(path) for path in bad]))
     single = [[*base[:at], str(path), *base[at + 1 :]] for at in inputs for path in bad]
     single += [[*base, option, value] for option, values in options for value in values]

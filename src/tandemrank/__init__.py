@@ -33,6 +33,7 @@ _HOME = {
     "MatrixFactorisation": "policies.scorers",
     "Ranker": "policies.own",
     "Server": "serving.engine",
+    "Shadow": "logs.details",
     "TwoStagePolicy": "policies.two_stage",
     "Vocabulary": "_base.ids",
     "buffer": "policies.own",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from tandemrank.experiments.config import GridConfig as GridConfig
     from tandemrank.experiments.evaluation import Evaluation as Evaluation
     from tandemrank.experiments.evaluation import evaluate as evaluate
+    from tandemrank.logs.details import Shadow as Shadow
     from tandemrank.logs.validation import Validation as Validation
     from tandemrank.logs.validation import validate as validate
     from tandemrank.offpolicy.comparison import Comparison as Comparison

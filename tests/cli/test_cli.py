@@ -353,9 +353,9 @@ def test_a_system_by_its_scores_has_the_sizes_of_the_log(simulated, tmp_path, ca
     rows = log.select("query_id").unique().join(log.select(item_id=pl.col("items").explode()).unique(), how="cross")
     rows = rows.with_columns(candidate_score=0.0, ranker_score=0.0)
     rows.write_parquet(tmp_path / "scores.parquet")
-    asked, made = [], policies.outside.policy_from_scores
+    asked, made = [], policies.outside.policy_from_file
     monkeypatch.setattr(
-        policies.outside, "policy_from_scores", lambda path, K2, K: asked.append(made(path, K2, K)) or asked[-1]
+        policies.outside, "policy_from_file", lambda path, K2, K: asked.append(made(path, K2, K)) or asked[-1]
     )
     ask = ["--logs", str(folder / "log"), "--propensity", "frequency"]
     code, _, err = call(capsys, monkeypatch, "estimate", *ask, "--scores", str(tmp_path / "scores.parquet"))
@@ -494,10 +494,10 @@ def test_help_is_complete() -> None:
     group = typer.main.get_command(app)
     commands = dict(group.commands)
     verbs = {name for name in tandemrank.__all__ if isinstance(getattr(tandemrank, name), FunctionType)}
-    assert verbs - {"load", "buffer"} <= set(commands)  # a command has the name of its verb
+    assert verbs - {"load", "buffer", "estimate_candidates"} <= set(commands)  # a command has the name of its verb
     assert set(commands) == {
         "demo", "table", "simulate", "learn", "evaluate", "validate", "examine", "estimate", "compare", "decide",
-            "serve", "seal", "replay", "import", "recommend",
+            "serve", "seal", "replay", "import", "recommend", "export", "judge",
     }  # fmt: skip
     for name, command in commands.items():
         assert command.help, name

@@ -64,6 +64,7 @@ DECISION = [
     "exit_code",
     "independent",
     "level",
+    "reward",
     "segment_column",
     "why",
 ]
@@ -72,6 +73,7 @@ CANDIDATE = [
     "call",
     "canary",
     "comparison",
+    "guardrails",
     "log_needed",
     "lower_bound",
     "name",

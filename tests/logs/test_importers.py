@@ -10,7 +10,7 @@ import pytest
 from tandemrank.errors import ConfigError, LogError
 from tandemrank.logs import reading, validation
 from tandemrank.logs.importers import run
-from tandemrank.logs.importers.formats import ubi
+from tandemrank.logs.importers.run import Imported
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -20,14 +20,19 @@ def rows(path: Path) -> list[tuple]:
     return pl.read_parquet(path / "*.parquet").select("query_id", "items", "clicks").rows()
 
 
+def left_out(found: Imported, what: str) -> dict[str, int]:
+    """Why some of a kind are not in the log."""
+    return next((count.left_out for count in found.counts if count.what == what), {})
+
+
 @pytest.mark.parametrize(
-    ("kind", "names", "expected", "unmatched"),
+    ("kind", "names", "expected", "without"),
     [
         (
             "ubi", ["ubi_queries.jsonl", "ubi_events.jsonl"],
-            [("red shoes", ["p1", "p2", "p3"], [0, 1, 0]), ("hat", ["p3", "p1"], [0, 0])], 1,
+            [("red shoes", ["p1", "p2", "p3"], [0, 1, 0]), ("hat", ["p3", "p1"], [0, 0])], 2,
         ),
-        ("metarank", ["metarank.jsonl"], [("cat", ["i3", "i1"], [0, 1]), ("u2", ["i1"], [0])], 1),
+        ("metarank", ["metarank.jsonl"], [("cat", ["i3", "i1"], [1, 1]), ("u2", ["i1"], [0])], 1),
         (
             "obd", ["obd.csv"],
             [("position 2", [4], [0]), ("position 3", [12], [1]), ("position 1", [4], [1])], 0,
@@ -35,10 +40,10 @@ def rows(path: Path) -> list[tuple]:
         ("ga4", ["ga4.jsonl"], [("home", ["a", "b"], [0, 1]), ("home", ["a"], [0])], 1),
     ],
 )  # fmt: skip
-def test_a_golden_file_becomes_its_log(kind, names, expected, unmatched, tmp_path) -> None:
+def test_a_golden_file_becomes_its_log(kind, names, expected, without, tmp_path) -> None:
     found = run.import_log(kind, [GOLDEN / name for name in names], tmp_path / "log")
     assert rows(tmp_path / "log") == expected
-    assert found.unmatched == unmatched
+    assert sum(left_out(found, "clicks").values()) == without
     assert (found.impressions, found.clicks) == (len(expected), sum(sum(c) for *_, c in expected))
     assert validation.validate(tmp_path / "log").fit
     assert all((note and note[0].islower()) or note[0].isdigit() for note in found.notes)
@@ -68,12 +73,9 @@ def test_clax_sessions_with_padding_and_order(tmp_path) -> None:
     assert any("name no query" in note for note in found.notes)
 
 
-def test_ubi_says_whether_ordinals_agree() -> None:
-    log = ubi(
-        [run.read(GOLDEN / "ubi_queries.jsonl"), run.read(GOLDEN / "ubi_events.jsonl")],
-        frozenset({"click"}),
-    )
-    assert any("100% of the clicks have the ordinal" in note for note in log.notes)
+def test_ubi_says_whether_ordinals_agree(tmp_path) -> None:
+    found = run.import_log("ubi", [GOLDEN / "ubi_queries.jsonl", GOLDEN / "ubi_events.jsonl"], tmp_path / "log")
+    assert "100% of the clicks have the ordinal that the list says" in found.notes
 
 
 def test_another_name_of_a_click(tmp_path) -> None:
@@ -85,9 +87,9 @@ def test_another_name_of_a_click(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "text", "error", "message"),
     [
-        ("bing", "a.jsonl", "{}", ConfigError, "--from takes ubi, metarank, obd, ga4, clax, long, wide; got 'bing'"),
-        ("ubi", "a.jsonl", '{"query_id": 1}', LogError, "expected two kinds of files"),
-        ("metarank", "a.jsonl", '{"id": 1}', LogError, "event is not there"),
+        ("bing", "a.jsonl", "{}", ConfigError, "--from takes ubi, metarank, ga4, obd, clax, long, wide; got 'bing'"),
+        ("ubi", "a.jsonl", '{"query_id": 1}', LogError, "expected events .* and lists"),
+        ("metarank", "a.jsonl", '{"id": 1}', LogError, "event = ranking; got none"),
         ("metarank", "a.jsonl", '{"event": "item", "id": "1"}', LogError, "got none"),
         (
             "obd",
@@ -96,14 +98,7 @@ def test_another_name_of_a_click(tmp_path) -> None:
             LogError,
             "propensity_score are not there, the columns are item_id",
         ),
-        (
-            "obd",
-            "a.csv",
-            "item_id,position,click,propensity_score\n1,1,0,0.5\n2,1",
-            LogError,
-            "expected click in every row; row 1",
-        ),
-        ("ga4", "a.jsonl", '{"event_name": "x", "event_timestamp": 1, "items": 3}', LogError, "lists of records"),
+        ("ga4", "a.jsonl", '{"event_name": "x", "event_timestamp": 1, "items": 3}', LogError, "hold no impression"),
         (
             "obd",
             "a.csv",
@@ -111,7 +106,8 @@ def test_another_name_of_a_click(tmp_path) -> None:
             LogError,
             "a.csv: cannot be read as the format obd",
         ),
-        ("ga4", "a.jsonl", '{"event_name": "x"}\n{"event_name": ', LogError, "cannot read .*line 2 is no JSON"),
+        ("ga4", "a.jsonl", '{"event_name": ', LogError, "hold no impression"),
+        ("long", "a.jsonl", '{"query_id": 1}\n{"event_name": ', LogError, "cannot read .*line 2 is no JSON"),
         ("clax", "a.txt", "x", LogError, "ends in '.txt'"),
         ("clax", "missing.parquet", None, LogError, "cannot read"),
     ],
@@ -137,16 +133,28 @@ NAMES = {"impression_id": "req", "query_id": "user", "item_id": "sku", "position
 def test_a_long_table_in_any_order_with_names_of_its_own(tmp_path) -> None:
     (tmp_path / "a.csv").write_text(LONG)
     found = run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log", columns=NAMES | {"propensity": "p"})
-    frame = pl.read_parquet(tmp_path / "log" / "*.parquet").sort("impression_id")
-    assert frame["items"].to_list() == [["a", "c"], ["a", "b"]]
-    assert frame["clicks"].to_list() == [[0, 1], [0, 1]]
-    assert frame["propensities"].to_list() == [[0.9, 0.1], [0.8, 0.5]]
-    assert (
-        found.notes[0]
-        == "1 rows showed an item again in its impression and were left out; a click on any of them counts"
-    )
-    assert found.notes[1].startswith("1 impressions have gaps in their positions")
+    log = pl.read_parquet(tmp_path / "log" / "*.parquet").sort("impression_id", "position")
+    assert log.select("impression_id", "item_id", "position", "click", "propensity").rows() == [
+        ("r1", "a", 1, 0, 0.9), ("r1", "c", 6, 1, 0.1), ("r2", "a", 1, 0, 0.8), ("r2", "b", 2, 1, 0.5),
+    ]  # fmt: skip
+    assert left_out(found, "shown items") == {"show an item again in its list (a click on any of them counts)": 1}
+    assert left_out(found, "clicks") == {"repeat a click, or are on rows that are left out": 1}
+    assert (found.impressions, found.clicks) == (2, 2)
     assert validation.validate(tmp_path / "log").fit
+
+
+def test_rows_of_a_long_table_that_miss_something_are_left_out_and_counted(tmp_path) -> None:
+    text = LONG.replace("r1,u1,a", "r1,,a") + "r3,u1,a,0,1,0.5\nr3,u2,b,1,0,0.5\n"
+    (tmp_path / "a.csv").write_text(text)
+    found = run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log", columns=NAMES)
+    assert pl.read_parquet(tmp_path / "log" / "*.parquet").select("impression_id", "position").rows() == [
+        ("r2", 1), ("r2", 2), ("r1", 6),
+    ]  # fmt: skip
+    assert left_out(found, "shown items") == {
+        "have no query_id": 1, "are in an impression of several queries": 2,
+        "show an item again in its list (a click on any of them counts)": 1,
+    }  # fmt: skip
+    assert left_out(found, "impressions") == {"have no shown item that could be kept": 1}
 
 
 @pytest.mark.parametrize(
@@ -154,8 +162,7 @@ def test_a_long_table_in_any_order_with_names_of_its_own(tmp_path) -> None:
     [
         (LONG, {}, "expected the columns impression_id, query_id, item_id, position, click"),
         (LONG, NAMES | {"query_id": "who"}, "--column names 'who', but the columns are req, user"),
-        (LONG.replace("r1,u1,a", "r1,,a"), NAMES, "expected query_id in every row; row 1 has none"),
-        (LONG.replace("r1,u1,a", "r1,u2,a"), NAMES, "impression 'r1' has rows of several queries"),
+        (LONG, NAMES | {"query_id": "user.id"}, "--column names 'user.id'"),
         (LONG.replace("0,0,0.9", "0,no,0.9"), NAMES, "expected clicks as 0 and 1; column click is String"),
     ],
 )
@@ -164,6 +171,20 @@ def test_a_long_table_that_is_none_is_refused(text, columns, message, tmp_path) 
     with pytest.raises(LogError, match=message):
         run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log", columns=columns)
     assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "switches", "message"),
+    [
+        ("ubi", {"columns": {"query_id": "q"}}, "--column is for tables"),
+        ("long", {"click_names": ["buy"]}, "--click-name is for events"),
+        ("obd", {"rewards": ["x"]}, "--reward is for --from ubi"),
+        ("long", {"rewards": ["click"]}, "that a log does not use itself; got 'click'"),
+    ],
+)
+def test_a_switch_that_a_format_does_not_take_is_refused(kind, switches, message, tmp_path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run.import_log(kind, [GOLDEN / "obd.csv"], tmp_path / "log", **switches)
 
 
 # --- context ----------------------------------------------------------------------------------------------------------
@@ -239,9 +260,10 @@ def test_clicks_that_name_no_item_or_no_impression_are_counted(tmp_path) -> None
     events = lines(tmp_path / "e.jsonl", clicked("b"), clicked(None), clicked("a", query_id=None))
     found = run.import_log("ubi", [queries, events], tmp_path / "log")
     assert rows(tmp_path / "log") == [("hat", ["a", "b"], [0, 1])]
-    assert found.unmatched == 2
-    assert "1 impressions have no id, so no click can be theirs, and are left out" in found.notes
-    assert pl.read_parquet(tmp_path / "log" / "*.parquet")["timestamp"].to_list() == ["2024-11-10T12:00:00.123Z"]
+    assert left_out(found, "clicks") == {"name no item": 1, "name no impression": 1}
+    assert left_out(found, "impressions") == {"have no id, so no click can be theirs": 1}
+    [when] = pl.read_parquet(tmp_path / "log" / "*.parquet")["timestamp"]
+    assert when.isoformat() == "2024-11-10T12:00:00.123000+00:00"
     assert validation.validate(tmp_path / "log").fit
 
 
@@ -261,9 +283,10 @@ def test_metarank_times_in_iso_form_and_interactions_without_a_ranking(tmp_path)
     file = lines(tmp_path / "m.jsonl", ranking, acts | {"ranking": "r1"}, acts | {"ranking": None})
     found = run.import_log("metarank", [file], tmp_path / "log")
     frame = pl.read_parquet(tmp_path / "log" / "*.parquet")
-    assert (frame["timestamp"].to_list(), frame["clicks"].to_list()) == (["2020-09-06T11:24:27Z"], [[1]])
-    assert found.unmatched == 1
-    with pytest.raises(LogError, match="lists of records with an id"):
+    assert frame["timestamp"].to_list()[0].isoformat() == "2020-09-06T11:24:27+00:00"
+    assert frame["clicks"].to_list() == [[1]]
+    assert left_out(found, "clicks") == {"name no impression": 1}
+    with pytest.raises(LogError, match="hold no impression"):
         run.import_log("metarank", [lines(tmp_path / "n.jsonl", ranking | {"items": ["a"]})], tmp_path / "other")
 
 
@@ -281,7 +304,7 @@ def test_ga4_events_that_were_sent_together_or_twice(tmp_path) -> None:
     view, select = event("view_item_list", "ab", 1), event("select_item", "b", 1)
     found = run.import_log("ga4", [lines(tmp_path / "a.jsonl", select, view, view)], tmp_path / "log")
     assert rows(tmp_path / "log") == [("home", ["a", "b"], [0, 1])]
-    assert "1 events are repeated, the same in all, and count once" in found.notes
+    assert left_out(found, "events") == {"repeat an event, the same in all": 1}
     later = event("view_item_list", "ba", 3)
     run.import_log(
         "ga4", [lines(tmp_path / "b.jsonl", later, select | {"batch_event_index": 2}, view)], tmp_path / "log"
@@ -299,16 +322,21 @@ def test_a_long_table_with_a_row_for_the_view_and_one_for_the_click(tmp_path) ->
 
 
 def test_positions_of_a_long_table_that_are_texts_or_have_gaps_or_come_twice(tmp_path) -> None:
+    def positions() -> list[tuple]:
+        return pl.read_parquet(tmp_path / "log" / "*.parquet").select("impression_id", "item_id", "position").rows()
+
     shown = {"impression_id": 1, "query_id": 7, "click": 0}
     texts = [shown | {"item_id": f"d{n}", "position": str(n)} for n in (10, 2, 1)]
-    found = run.import_log("long", [lines(tmp_path / "a.jsonl", *texts)], tmp_path / "log")
-    assert rows(tmp_path / "log") == [(7, ["d1", "d2", "d10"], [0, 0, 0])]
-    assert any("1 impressions have gaps in their positions" in note for note in found.notes)
-    (tmp_path / "a.csv").write_text(HEAD + "1,7,a,1,0\n1,7,b,1,1\n2,7,a,0,0\n2,7,b,1,0\n3,7,a,1,0\n3,7,b,2,0\n")
+    run.import_log("long", [lines(tmp_path / "a.jsonl", *texts)], tmp_path / "log")
+    assert positions() == [(1, "d1", 1), (1, "d2", 2), (1, "d10", 10)]
+    (tmp_path / "a.csv").write_text(HEAD + "1,7,a,1,0\n1,7,b,1,1\n2,7,a,0,0\n2,7,b,1,0\n3,7,a,1,0\n3,7,b,,0\n")
     found = run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log")
-    assert found.notes[:1] == ("1 impressions have several items at one position: they are in the order of their rows",)
-    (tmp_path / "a.csv").write_text(HEAD + "1,7,a,11,0\n1,7,b,12,1\n")
-    assert "begin after 1" in run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log").notes[0]
+    assert rows(tmp_path / "log") == [(7, ["a", "b"], [0, 1]), (7, ["a", "b"], [0, 0]), (7, ["a", "b"], [0, 0])]
+    assert found.notes[0].startswith("2 impressions have items without a position, or several at one")
+    (tmp_path / "a.csv").write_text(HEAD + "1,7,a,11,0\n1,7,b,12,1\n1,7,c,900,1\n")
+    found = run.import_log("long", [tmp_path / "a.csv"], tmp_path / "log")
+    assert positions() == [(1, "a", 11), (1, "b", 12)]
+    assert left_out(found, "shown items") == {"are at a position beyond 512": 1}
     for row, told in (
         ("1,7,a,top,0", "row 0, column position has 'top'"),
         ("1,7,a,1,-1", "row 0, column click has -1"),

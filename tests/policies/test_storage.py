@@ -255,7 +255,7 @@ def test_the_message_says_what_is_wrong(saved, tmp_path) -> None:
         (ANY["K = 2.5"], r"config.json, K: input should be a valid integer; 2.5 came"),
         (ANY["ids twice"], r"vocabulary.parquet, column item_id: the id 10 comes more than once"),
         (ANY["ids with a gap"], r"column query_id: row 1 has no id, and rows after it have"),
-        (ANY["unknown kind"], r"unknown kind .forest.; known: .*If it is a model of your own"),
+        (ANY["unknown kind"], r"unknown kind .forest..*If it is a model of your own"),
         (ANY["K above K2"], r"needed: 1 <= K <= K2 <= 6"),
         (OF_FACTORS["F huge"], r"F = 1000000000000000, but no weights with more than 6 rows or columns"),
         (OF_FACTORS["NaN"], r"items of the matrix-factorisation has numbers that are not finite"),

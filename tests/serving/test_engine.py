@@ -15,6 +15,7 @@ from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import ConfigError, InputError, LogError, OutputError
 from tandemrank.gradients import race
 from tandemrank.logs import reading, validation
+from tandemrank.offpolicy.valuation import estimate
 from tandemrank.policies.scorers import MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import drawing, engine, recorder, replay
@@ -25,6 +26,7 @@ from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import Event, Impression, StoredEvent
 from tandemrank.serving.sealing import Sealer, join_clicks
+from tandemrank.serving.verdict import Outcomes
 
 Q, D, K2, K = 4, 6, 4, 2
 THETA = [1.0, 0.5]
@@ -228,7 +230,27 @@ def test_a_click_in_time_is_not_late_as_well() -> None:
     ]
     times = [("a", "i1", 105.0), ("a", "i1", 500.0), ("a", "i2", 110.0), ("b", "i1", 110.1), ("b", "i1", 300.0)]
     clicks = [StoredEvent(name, item, "click", None, at) for name, item, at in times]
-    assert join_clicks(shown, clicks, 10.0) == ({"a": {"i1", "i2"}}, 1, 0)
+    found, *counts = join_clicks(shown, clicks, 10.0)
+    assert ({name: set(items) for name, items in found.items()}, counts) == ({"a": {"i1", "i2"}}, [1, 0])
+
+
+def test_a_purchase_is_a_click_and_the_most_that_was_said_is_its_value(tmp_path) -> None:
+    clock = Clock()
+    log = Recorder(tmp_path, Propensities(500), clock=clock)
+    server = Server(policy(), recorder=log, seed=3, outcomes=Outcomes(), clock=clock)
+    a, b, c = (server.rank(10 + n) for n in range(3))
+    first = [Event(a.items[0]), Event(a.items[0], "purchase", 12.5), Event(a.items[0], "value", 2.0)]
+    assert server.feedback(a.impression_id, first).counted == 1
+    assert server.feedback(a.impression_id, [Event(a.items[0], "purchase", 12.5)]).other == 1  # sent again: counts once
+    assert server.feedback(b.impression_id, [Event(b.items[1], "purchase")]).counted == 1
+    server.feedback(c.impression_id, [Event(c.items[0], "value", -3.0), Event(c.items[1], "view", 9.0)])
+    clock.now += 10**5
+    [sealed] = log.seal()
+    rows = pl.read_parquet(sealed.path).select("clicks", "values").rows()
+    assert rows == [([1, 0], [14.5, 0.0]), ([0, 1], [0.0, 1.0]), ([1, 0], [0.0, 0.0])]
+    assert validation.validate(sealed.path).fit
+    assert estimate("production", sealed.path, reward_column="values").value == pytest.approx(15.5 / 3)
+    log.close()
 
 
 def test_a_propensity_does_not_depend_on_who_else_was_asked(tmp_path) -> None:

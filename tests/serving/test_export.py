@@ -40,7 +40,7 @@ class House(tr.Ranker):
         return self.net(self.queries[q][:, None] * self.x[items]).squeeze(-1)
 
 
-class Everything(tr.Generator):
+class AllItems(tr.Generator):
     def __init__(self, numbers):
         super().__init__()
         self.numbers = tr.buffer(numbers)
@@ -160,7 +160,7 @@ def test_run_files_are_read_as_such(tmp_path) -> None:
 
 def test_own_models_are_the_same_in_onnx(tmp_path) -> None:
     runtime = pytest.importorskip("onnxruntime")
-    policy = policy_of(Everything(np.arange(D, dtype=float)), House(Y))
+    policy = policy_of(AllItems(np.arange(D, dtype=float)), House(Y))
     folder = export(policy, "onnx", tmp_path / "net")
     q, items = torch.tensor([3, 1, 2]), torch.from_numpy(RNG.permutation(D)[:21].reshape(3, 7))
     [scores] = runtime.InferenceSession(str(folder / "ranker.onnx")).run(None, {"q": q.numpy(), "items": items.numpy()})

@@ -10,6 +10,8 @@
 - `turns`: one belief with constants that were chosen; `fitting`: the choice; `belief`: what comes of it
 - `vectors`: the vectors of a policy, as the prior of a belief
 - `scorer`: the beliefs as the scores of a stage; `exploring`: the same raised by what is not known
+- `worth`: what a click on an item is worth, where values are learned
+- `judgements`: the beliefs of what a log showed as judgements, in files that other tools take
 """
 
 from tandemrank._base.lazy import modules_of

@@ -4,8 +4,8 @@
 - `main`: the entry point: errors become one message and an exit code
 - `terminal`: results on standard output
 - `progress`: how far a long job is, on standard error
-- `logs`: import, validate, examine
-- `offpolicy`: estimate, compare, decide
+- `logs`: import, validate, examine, judge
+- `offpolicy`: estimate, compare, decide; `shadows`: these of shadow lists
 - `policies`: learn, recommend
 - `serving`: serve, replay, seal
 - `experiments`: demo, table, simulate, evaluate

@@ -24,7 +24,9 @@ from tandemrank.cli.terminal import note, print_json, print_summary, show
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tandemrank._base.ids import Vocabulary
     from tandemrank.experiments.results import Evaluated, Figure
+    from tandemrank.policies.two_stage import TwoStagePolicy
     from tandemrank.reports.words import Sheet
 
 
@@ -219,8 +221,19 @@ def evaluate(
     switches: ExperimentOptions,
     features: FeatureTables,
     policies: Annotated[
-        list[Path], typer.Option("--policy", help="Saved policy; further ones are compared with the first.")
+        list[Path],
+        typer.Option(
+            "--policy",
+            help="Saved policy, a run of TREC or Parquet of scores; further ones are compared with the first.",
+        ),
     ],
+    qrels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Graded judgements as the truth, in place of ratings: qrels of TREC, JSON of OpenSearch, CSV of Quepid, or "
+            "what `judge` writes."
+        ),
+    ] = None,
     logs: Annotated[
         list[str] | None,
         typer.Option(
@@ -235,22 +248,32 @@ def evaluate(
     plugin: Plugin = None,
     as_json: Json = False,
 ) -> None:
-    """Evaluates saved policies on ratings, the truth: NDCG, recall of the generator, expected clicks, with intervals."""
+    """Evaluates policies on ratings or judgements: NDCG, recall of the generator, expected clicks, with intervals."""
     import numpy as np
 
     from tandemrank.experiments.evaluation import judge
+    from tandemrank.experiments.qrels import judge_by_qrels
     from tandemrank.experiments.world import load_task
     from tandemrank.logs.pairs import pairs_of
     from tandemrank.logs.reading import read
-    from tandemrank.policies.two_stage import load
 
     experiment = switches.experiment()
-    pairs = {str(path): load(path) for path in policies}
+    if qrels is not None:
+        if switches.data is not None or logs or sample_queries is not None or any(vars(features).values()):
+            raise ConfigError(
+                "--qrels is the truth: leave out --data, --logs, --sample-queries and tables of features."
+            )
+        pairs = {str(path): _policy_at(path, experiment.learning.K) for path in policies}
+        with working("evaluating"):
+            found = judge_by_qrels(pairs, qrels, experiment.learning.theta, samples=samples, seed=seed)
+        _show_evaluation(found, as_json)
+        return
     with working("reading the truth"):
         task = load_task(experiment)
         log = read(logs, vocabulary=task.vocabulary) if logs else None
         q = np.arange(task.Q) if log is None else np.flatnonzero(log.impressions)
         clicked = None if log is None else pairs_of(log, "clicked")
+    pairs = {str(path): _policy_at(path, experiment.learning.K, task.vocabulary) for path in policies}
     if sample_queries is not None and sample_queries < len(q):
         q = np.sort(np.random.default_rng(seed).choice(q, sample_queries, replace=False))
     with working("queries evaluated", len(pairs) * len(q)) as progress:
@@ -265,6 +288,18 @@ def evaluate(
             features=vars(features),
             progress=progress,
         )
+    _show_evaluation(found, as_json)
+
+
+def _policy_at(path: Path, K: int, vocabulary: "Vocabulary | None" = None) -> "TwoStagePolicy":
+    """A saved policy, or any system by a run or by its scores."""
+    from tandemrank.policies.outside import policy_from_file
+    from tandemrank.policies.two_stage import load
+
+    return policy_from_file(path, None, K, vocabulary) if path.is_file() else load(path)
+
+
+def _show_evaluation(found: "Evaluated", as_json: bool) -> None:
     for words in found.notes:
         note(words)
     if as_json:

@@ -1,4 +1,4 @@
-"""Commands about a log itself: import, validate, examine."""
+"""Commands about a log itself: import, validate, examine, judge."""
 
 import sys
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandemrank.cli.options import BareLogs, Engine, Json, Logs, Seed, app, given_logs
+from tandemrank.cli.options import BareLogs, Curve, Engine, Json, Logs, Seed, app, given_logs, read_curve_option
 from tandemrank.cli.progress import working
-from tandemrank.cli.terminal import print_json, rows_table, show, two_columns
+from tandemrank.cli.terminal import print_json, print_summary, rows_table, show, two_columns
 from tandemrank.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +34,17 @@ def import_(
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(help="Our name of a column and its name in the files, as query_id=user. May be repeated."),
+        typer.Option(
+            help="Our name of a column of a table and its name in the files, as query_id=user or items=results.id. "
+            "May be repeated."
+        ),
+    ] = None,
+    reward: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Event (ubi, metarank, ga4: by default add_to_cart and purchase) or column (long, wide) that is a reward of "
+            "an item beside its click. May be repeated."
+        ),
     ] = None,
     context: Annotated[
         str | None,
@@ -44,9 +54,9 @@ def import_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Turns the log of another system into a click log, and says what its format cannot answer.
+    """Turns the log of another system into a click log, and says what it kept, what it left out and why.
 
-    OpenSearch UBI (give its queries and its events), Metarank, Open Bandit, Google Analytics 4, CLAX, or any long table.
+    OpenSearch UBI (give its queries and its events), Metarank, Open Bandit, Google Analytics 4, CLAX, or any table.
     """
     from tandemrank.logs.importers import run
 
@@ -55,15 +65,18 @@ def import_(
         raise ConfigError(f"--column takes OURS=THEIRS, as in query_id=user; got {wrong[0]!r}.")
     with working("importing"):
         found = run.import_log(
-            kind, sources, out, click_names=click_name or run.CLICKS, columns=names,
+            kind, sources, out, click_names=click_name, columns=names, rewards=reward,
             context=() if context is None else [part.strip() for part in context.split(",")],
         )  # fmt: skip
     if as_json:
         print_json(vars(found))
         return
-    show(f"{found.path}: {found.impressions:,} impressions, {found.clicks:,} clicks")
-    if found.unmatched:
-        show(f"left out: {found.unmatched:,} clicks that belong to no item of an impression")
+    rewards = f", rewards: {', '.join(found.rewards)}" if found.rewards else ""
+    show(f"{found.path}: {found.impressions:,} impressions, {found.clicks:,} clicks{rewards}")
+    for count in found.counts:
+        show(f"{count.what}: {count.kept:,} of {count.given:,} kept")
+        for why, number in count.left_out.items():
+            show(f"  left out: {number:,} {why}")
     if found.queries is not None:
         show(f"queries with their context: {found.queries} (for --query-features)")
     for note in found.notes:
@@ -147,6 +160,33 @@ def _cells(found: "CellCurve") -> "Table":
             {"rank": k + 1} | dict(zip(names, [*map(float, there), *[""] * (len(row) - len(there))], strict=True))
         )
     return rows_table(f"examination by {'the last click' if not found.values else found.by}", rows)
+
+
+@app.command()
+def judge(
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="File for the judgements: .qrels (TREC), .json (OpenSearch Search Relevance Workbench), .csv (Quepid) or "
+            ".parquet (relevance with its interval)."
+        ),
+    ],
+    bare: BareLogs = None,
+    logs: Logs = None,
+    curve: Curve = None,
+    grades: Annotated[int, typer.Option(help="Grades of a judgement, 0 among them.", min=2, max=101)] = 4,
+    level: Annotated[float, typer.Option(help="Of the intervals of relevance.")] = 0.95,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Writes judgements: the believed relevance of every item that the log showed to a query, freed of its rank, as grades."""
+    from tandemrank.beliefs import judgements
+
+    theta, asked = read_curve_option(curve) or "reciprocal", given_logs(bare, logs)
+    with working("reading the log and fitting beliefs"):
+        found = judgements.judge(asked, examination=theta, grades=grades, level=level, seed=seed)
+    judgements.write(found, out, inputs=asked)
+    print_summary(found.summary() | {"file": out}, as_json)
 
 
 # What a person sees of it.

@@ -22,6 +22,7 @@ from tandemrank.cli.options import (
     read_curve_option,
 )
 from tandemrank.cli.progress import load_first, working
+from tandemrank.cli.shadows import Shadows, differences, print_differences, print_systems, shadows_of
 from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
 
@@ -37,13 +38,14 @@ Policy = Annotated[Path | None, typer.Option(help="Saved policy to value.")]
 Scores = Annotated[
     Path | None,
     typer.Option(
-        help="Instead of --policy, any system by its scores: Parquet with query_id, item_id, candidate_score, ranker_score."
+        help="Instead of --policy, any system: Parquet with query_id, item_id, candidate_score, ranker_score, or a run of TREC."
     ),
 ]
 Against = Annotated[
     str,
     typer.Option(
-        help="What to compare with: production (the policy that drew the log), a saved policy, or a Parquet of scores."
+        help="What to compare with: production (the policy that drew the log), a saved policy, Parquet of scores, a run, or "
+        "the name of a --shadow."
     ),
 ]
 
@@ -66,6 +68,10 @@ class QuestionOptions:
         ),
     ] = "auto"
     curve: Curve = None
+    reward: Annotated[
+        str | None,
+        typer.Option(help="Count this instead of clicks: the column of the log with what clicked items were worth."),
+    ] = None
     independent: Annotated[
         str | None,
         typer.Option(
@@ -88,6 +94,7 @@ class QuestionOptions:
             propensity=self.propensity,  # type: ignore[arg-type]
             logging_policy=None if self.logging_policy is None else two_stage.load(self.logging_policy),
             seed=self.seed,
+            reward_column=None if self.reward == "clicks" else self.reward,
             engine=self.engine,  # type: ignore[arg-type]
             independent=self.independent,  # type: ignore[arg-type]
             **more,
@@ -147,12 +154,19 @@ def estimate(
     features: FeatureTables,
     policy: Policy = None,
     scores: Scores = None,
+    shadow: Shadows = None,
     lists: Annotated[
         str,
         typer.Option(
             help="What is shown: sampled (lists drawn from the policy) or most-likely (as `recommend` gives)."
         ),
     ] = "sampled",
+    list_reward: Annotated[
+        str | None,
+        typer.Option(
+            help="Count a reward of the whole list: this column, a number for each impression. Few items alone."
+        ),
+    ] = None,
     belief: Annotated[
         Path | None,
         typer.Option(
@@ -199,9 +213,20 @@ def estimate(
         raise ConfigError(
             "--list-length is for a system given by its scores; a saved policy has its own. Leave it out."
         )
+    if shadow:
+        if lists != "sampled" or curve_interval:
+            raise ConfigError("--shadow are lists as they are: leave out --lists and --curve-interval.")
+        sides = shadows_of(shadow, policy, scores)
+        with working("reading the log and valuing the lists"):
+            values = dict(zip(sides, estimate_all(list(sides.values()), log.logs, question), strict=True))
+        print_systems(values, as_json)
+        return
     side = policy_of(policy, scores, log, features)
     if several:
         _how_many(side, log, question, belief, report, most_likely=lists != "sampled", as_json=as_json)
+        return
+    if list_reward is not None:
+        _print_list_value(side, lists, list_reward, log, question, as_json)
         return
     with working("reading the log and valuing the policy"):
         if curve is None or not curve_interval:
@@ -258,24 +283,49 @@ def compare(
     features: FeatureTables,
     policy: Policy = None,
     scores: Scores = None,
+    shadow: Shadows = None,
     against: Against = "production",
     as_json: Json = False,
 ) -> None:
     """Compares a policy with production, or with another policy: the paired difference in clicks per impression.
 
-    Give a log that neither was trained on: on its own training log every policy looks better than it is.
+    Several --shadow are compared in one table, whose intervals and bounds hold together. Give a log that no policy was trained
+    on: on its own training log every policy looks better than it is.
     """
     load_first("offpolicy.valuation")
     from tandemrank.offpolicy.valuation import compare as compared
 
     question = asked.question()
     log.refuse_unused(scores, against)
+    if shadow:
+        with working("reading the log and comparing"):
+            print_differences(*differences(shadows_of(shadow, policy, scores), against, log.logs, question), as_json)
+        return
     new, old = policy_of(policy, scores, log, features), other_side(against, log, features)
     with working("reading the log and comparing"):
         found = compared(new, old, log.logs, question)
     brief: dict[str, object] = {"new": found.new.value, "old": found.old.value}
     of_new = {"propensity": found.new.propensity, "propensity_reason": found.new.propensity_reason}
     print_summary(found.summary() if as_json else brief | found.summary() | brief | of_new, as_json)
+
+
+def _print_list_value(
+    side: "TwoStagePolicy", lists: str, reward: str, log: LogOptions, question: "Question", as_json: bool
+) -> None:
+    from tandemrank.offpolicy.exposure import MostLikely
+    from tandemrank.offpolicy.logger import FittedLogger
+    from tandemrank.offpolicy.whole_lists import value_of_lists
+
+    if question.propensity not in ("auto", "exact", "frequency") or question.reward_column is not None:
+        raise ConfigError(
+            "--list-reward counts lists, by --logging-policy or in the log: leave out --propensity and --reward."
+        )
+    drew = question.logging_policy
+    assert not isinstance(drew, FittedLogger)
+    with working("reading the log and valuing the policy"):
+        shown = side if lists == "sampled" else MostLikely(side)
+        found = value_of_lists(shown, log.logs, reward, logging_policy=drew, seed=question.seed)
+    print_summary(found, as_json)
 
 
 def policy_of(
@@ -285,10 +335,12 @@ def policy_of(
     from tandemrank.policies import outside, two_stage
 
     if (policy is None) == (scores is None):
-        raise ConfigError("give a policy by --policy, a saved one, or by --scores, a Parquet of scores; one of them.")
+        raise ConfigError(
+            "give a policy by --policy, a saved one, or by --scores, Parquet of scores or a run; one of them."
+        )
     if policy is not None:
         return features.extended(two_stage.load(policy))
-    return outside.policy_from_scores(cast(Path, scores), K2=max(log.counts, default=None), K=log.places)
+    return outside.policy_from_file(cast(Path, scores), max(log.counts, default=None), log.places)
 
 
 def other_side(against: str, log: LogOptions, features: FeatureTables = NO_FEATURES) -> "Side":
@@ -300,7 +352,7 @@ def other_side(against: str, log: LogOptions, features: FeatureTables = NO_FEATU
     path = Path(against)
     if not os.path.exists(path):
         raise ConfigError(
-            f"--against takes production, a saved policy or a Parquet of scores; nothing is at {against}."
+            f"--against takes production, a saved policy, Parquet of scores or a run; nothing is at {against}."
         )
     return policy_of(path, None, log, features) if os.path.isdir(path) else policy_of(None, path, log)
 
@@ -317,9 +369,10 @@ def decide(
         list[Path] | None,
         typer.Option(
             "--scores",
-            help="Any system by its scores: Parquet with query_id, item_id, candidate_score, ranker_score. May be repeated.",
+            help="Any system: Parquet with query_id, item_id, candidate_score, ranker_score, or a run of TREC. Repeatable.",
         ),
     ] = None,
+    shadow: Shadows = None,
     against: Against = "production",
     at_least: Annotated[
         float, typer.Option(help="Ship only if the difference is surely above this many clicks per impression.")
@@ -337,7 +390,15 @@ def decide(
     most_clicks: Annotated[
         float | None,
         typer.Option(
-            help="Most clicks that one impression can get, if fewer than the places of its list: tighter bounds."
+            help="Most clicks that one impression can get, if fewer than the places of its list: tighter bounds. Of a --reward "
+            "the most of it: without it there is no bound."
+        ),
+    ] = None,
+    guardrail: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another reward that must not fall: a column of the log or clicks, and perhaps the least difference per "
+            "impression, as clicks=-0.01 (by default minus 1% of what the old side has). May be repeated."
         ),
     ] = None,
     risk: Annotated[float, typer.Option(help="Share of production's clicks that a canary may lose at worst.")] = 0.01,
@@ -353,19 +414,22 @@ def decide(
     from tandemrank.decisions import decision
 
     log.refuse_unused(*(scores or []), against)
-    sides = _sides(policy or [], scores or [], log)
+    shadows = shadows_of(shadow, policy, scores) if shadow else {}
+    sides = shadows or _sides(policy or [], scores or [], log)
+    other = shadows.pop(against) if against in shadows else other_side(against, log)
     question = asked.question(level=level)
     with working("reading the log and deciding"):
         found = decision.decide(
             sides,
             log.logs,
             question,
-            against=other_side(against, log),
+            against=other,
             at_least=at_least,
             segment=segment,
             query_features=query_features,
             most_clicks=most_clicks,
             risk=risk,
+            guardrails=_guardrails(guardrail or []),
         )
     if report is not None:
         from tandemrank.reports import decision as pages
@@ -384,7 +448,7 @@ def _print(found: "Decision", report: Path | None) -> None:
     show(pages.headline(found))
     if warning := pages.warning(found):
         show(warning)
-    show(f"clicks per impression above {found.against}; asked: more than {found.at_least:+g}")
+    show(f"{found.reward} per impression above {found.against}; asked: more than {found.at_least:+g}")
     show(pages.policies(found).terminal())
     for one in found.candidates:
         show(f"{one.name}: {one.call}")
@@ -394,6 +458,18 @@ def _print(found: "Decision", report: Path | None) -> None:
             show(pages.segments(one).terminal(f"{one.name} by {found.segment_column}"))
     if report is not None:
         show(f"report: {report}")
+
+
+def _guardrails(given: list[str]) -> dict[str, float | None]:
+    """Rewards by name, with the least that is good."""
+    found: dict[str, float | None] = {}
+    for one in given:
+        name, _, least = one.partition("=")
+        try:
+            found[name] = float(least) if least else None
+        except ValueError as error:
+            raise ConfigError(f"--guardrail takes NAME or NAME=LEAST, as clicks=-0.01; got {one!r}.") from error
+    return found
 
 
 def _sides(policies: list[Path], scores: list[Path], log: LogOptions) -> "dict[str, TwoStagePolicy]":

@@ -71,6 +71,10 @@ def learn(
     candidates: Annotated[
         int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
     ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(help="Learn this instead of clicks: the column of the log with what clicked items were worth."),
+    ] = None,
     curve: Curve = None,
     config: Config = None,
     switches: Switches = None,
@@ -127,12 +131,13 @@ def learn(
             resume=resume,
             engine=check_engine(engine),
             listener=learning.Listener(stage=stage, epoch=epoch, note=note),
+            reward=None if reward == "clicks" else reward,
         )
     summary = training.write(learned, out, command=command_line(), seed=seed)
     if as_json:
         print_json(summary)
         return
-    show(training.values(learned).terminal(training.TITLE))
+    show(training.values(learned).terminal(training.TITLE.format(learned.reward)))
     for sentence in (*training.sentences(learned), *training.gate_sentences(learned)):
         show(sentence)
     show(training.made(learned))

@@ -2,6 +2,8 @@
 
 - `decision`: `decide`: ship, canary or do not, for one policy or several, and why
 - `planning`: what the log says at least, how long it would have to be for a yes, and what a canary would need
+- `reasons`: its reasons, in words
+- `guardrails`: what must not fall while another reward decides
 - `segments`: better on average, and for whom not
 """
 

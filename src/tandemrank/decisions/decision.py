@@ -28,18 +28,22 @@ from tandemrank._base.arguments import checked
 from tandemrank._base.ids import Vocabulary
 from tandemrank.clicks.models import examination_curve
 from tandemrank.decisions import planning, segments
+from tandemrank.decisions.guardrails import CLICKS, Guardrail, check_guardrails, guardrail
 from tandemrank.decisions.planning import Canary, Rules
+from tandemrank.decisions.reasons import canary_words, needed_words, rests_on, segment_words
 from tandemrank.decisions.segments import SegmentDifference, Segments
 from tandemrank.errors import ConfigError
 from tandemrank.logs.description import drawn_anew
+from tandemrank.logs.details import Shadow
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.comparison import Comparison, compare_values, excess_exposure
 from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.rewards import by_reward
 from tandemrank.offpolicy.uncertainty import steeper
 from tandemrank.offpolicy.valuation import Side, estimate_all
-from tandemrank.offpolicy.values import PRODUCTION, Sample, Value
+from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.values import most_clicks as places_of
 from tandemrank.offpolicy.verdicts import CARE_MISSING, CONTRADICTS, SEEN, Verdict, misfit_words
 from tandemrank.policies.features import FeatureSource
@@ -85,6 +89,7 @@ class PolicyDecision:
     log_needed: float
     canary: Canary | None
     segments: tuple[SegmentDifference, ...]
+    guardrails: tuple[Guardrail, ...] = ()
 
     @property
     def worse_segments(self) -> tuple[SegmentDifference, ...]:
@@ -110,6 +115,7 @@ class Decision:
     independent: Independent
     segment_column: str | None
     candidates: tuple[PolicyDecision, ...]
+    reward: str = CLICKS
 
     @property
     def exit_code(self) -> int:
@@ -123,7 +129,7 @@ class Decision:
 
 @checked
 def decide(
-    policies: TwoStagePolicy | Mapping[str, TwoStagePolicy],
+    policies: TwoStagePolicy | Shadow | Mapping[str, TwoStagePolicy | Shadow],
     log: Source | Feedback,
     question: Question | None = None,
     *,
@@ -133,24 +139,35 @@ def decide(
     query_features: FeatureSource | None = None,
     most_clicks: float | None = None,
     risk: float = RISK,
+    guardrails: Mapping[str, float | None] | None = None,
     **switches: Any,
 ) -> Decision:
     """Ship, canary or do not: a policy, or the best of several by name, against production or another policy.
 
+    In place of policies there may be shadow lists (`Shadow`), what other systems would have shown.
     `at_least`: clicks per impression that the new policy must be better by. `segment`: a column of `query_features`, or of the
     log, by whose values the difference is told too. `most_clicks` that an impression can get, if it is less than the list is
     long: the smaller, the tighter the bound; it must be known, not read off the log. `risk`: the share of production's clicks
-    that a canary may lose at worst. How to ask the log is a `Question`, or its fields as keywords, as in `estimate`: `level` is
-    the chance that nothing worse is called ship. Ask a log that no policy was trained on.
+    that a canary may lose at worst. `guardrails`: other rewards, columns of the log or "clicks", and the least difference per
+    impression that is good, by default minus 1% of what the old side has: one that surely falls below is a no, one that may a
+    canary. What decides is clicks, or `reward_column`, whose bound needs `most_clicks`, the most of it that an impression gets.
+    How to ask the log is a `Question`, or its fields as keywords, as in `estimate`: `level` is the chance that nothing worse is
+    called ship. Ask a log that no policy was trained on.
     """
     asked = Question.of(question, switches)
-    sides = {"new": policies} if isinstance(policies, TwoStagePolicy) else dict(policies)
+    sides = {"new": policies} if isinstance(policies, TwoStagePolicy | Shadow) else dict(policies)
     _check(sides, at_least, most_clicks, risk)
     everybody: list[Side] = [*sides.values(), against, PRODUCTION]
-    *new, old, live = estimate_all(everybody, log, asked)
+    reward = asked.reward_column or CLICKS
+    rails = dict(guardrails or {})
+    check_guardrails(rails, reward)
+    values = estimate_all(everybody, log, asked)
+    others_of = {name: _by(name, everybody, values, log, asked) for name in rails}
+    *new, old, live = values
     varies = drawn_anew(live.log)
     if not varies and isinstance(asked.examination, str):
-        others = [_under(everybody, live.log, asked, steepness) for steepness in STEEPNESS]
+        again = log if asked.reward_column or any(isinstance(side, Shadow) for side in everybody) else live.log
+        others = [_under(everybody, again, int(places_of(live.log)), asked, steepness) for steepness in STEEPNESS]
     else:
         others = []
     named = PRODUCTION if against == PRODUCTION else "the other policy"
@@ -162,10 +179,23 @@ def decide(
         risk=risk,
         against=named,
         varies=varies,
+        unit=reward,
     )
     parts = _segments(segment, query_features, log, live.log.vocabulary)
     candidates = tuple(
-        _candidate(name, value, old, live, rules, parts, [(curve[n], curve[-2]) for curve in others])
+        _candidate(
+            name,
+            value,
+            old,
+            live,
+            rules,
+            parts,
+            [(curve[n], curve[-2]) for curve in others],
+            tuple(
+                guardrail(what, some[n], some[-2], rails[what], 1 - (1 - rules.each) / len(rails))
+                for what, some in others_of.items()
+            ),
+        )
         for n, (name, value) in enumerate(zip(sides, new, strict=True))
     )
     call, chosen = _choice(candidates)
@@ -179,14 +209,27 @@ def decide(
         independent=live.sample.independent,
         segment_column=None if parts is None else parts.column,
         candidates=candidates,
+        reward=reward,
     )
 
 
-def _check(sides: Mapping[str, TwoStagePolicy], at_least: float, most_clicks: float | None, risk: float) -> None:
+def _by(
+    name: str, sides: list[Side], values: tuple[Value, ...], log: Source | Feedback, asked: Question
+) -> tuple[Value, ...]:
+    """The values by another reward; weights of policies are known, so the log alone is read again."""
+    by_clicks = asked.reward_column is None
+    if name == CLICKS or not by_clicks or any(isinstance(side, Shadow) for side in sides):
+        return estimate_all(sides, log, replace(asked, reward_column=None if name == CLICKS else name))
+    return by_reward(values, log, name)
+
+
+def _check(
+    sides: Mapping[str, TwoStagePolicy | Shadow], at_least: float, most_clicks: float | None, risk: float
+) -> None:
     if not sides:
         raise ConfigError("expected at least one policy to decide about; got none.")
     for name, policy in sides.items():
-        if not isinstance(policy, TwoStagePolicy):
+        if not isinstance(policy, TwoStagePolicy | Shadow):
             raise ConfigError(f"expected a TwoStagePolicy as {name}; got {policy!r}. Load a saved policy first.")
     if not isinstance(at_least, Real) or not abs(at_least) <= MOST_ASKED:
         raise ConfigError(
@@ -219,9 +262,9 @@ def _choice(candidates: tuple[PolicyDecision, ...]) -> tuple[Call, PolicyDecisio
     return call, max(of_call, key=lambda one: np.nan_to_num(one.comparison.difference, nan=-np.inf))
 
 
-def _under(sides: list[Side], log: Feedback, asked: Question, steepness: float) -> tuple[Value, ...]:
-    """The same values by a steeper or flatter curve."""
-    longest = max([int(places_of(log)), *(side.K for side in sides if isinstance(side, TwoStagePolicy))])
+def _under(sides: list[Side], log: Source | Feedback, K: int, asked: Question, steepness: float) -> tuple[Value, ...]:
+    """The same values by a steeper or flatter curve; the log shows K places."""
+    longest = max([K, *(side.K for side in sides if isinstance(side, TwoStagePolicy))])
     theta = steeper(examination_curve(longest, str(asked.examination)), steepness)
     return estimate_all(sides, log, replace(asked, examination=theta))
 
@@ -234,20 +277,24 @@ def _candidate(
     rules: Rules,
     parts: Segments | None,
     others: list[tuple[Value, Value]],
+    rails: tuple[Guardrail, ...],
 ) -> PolicyDecision:
     """`others`: both sides by other curves, where the log cannot tell which is right: the least of the bounds is the bound."""
     comparison, sure = compare_values(new, old), planning.at_least(new, old, rules)
     for one in others:
         sure = min(sure, planning.at_least(*one, rules), key=lambda x: -np.inf if x.bound is None else x.bound)
     call, reason = _call(comparison, sure.bound, rules)
+    call, guarded = _guarded(call, rails)
     gaps = () if parts is None else segments.differences(new, old, parts, rules.level)
-    reasons = [reason, *([UNCHECKED] if others else []), *_segment_words(gaps)]
+    told = [words for words in (rail.words for rail in rails) if words != guarded]
+    reasons = [*([guarded] if guarded else []), reason, *told]
+    reasons += [*([UNCHECKED] if others else []), *segment_words(gaps, rules.unit)]
     trial = None
     if call == Call.CANARY:
         trial = _trial(comparison, sure.bound, live, rules)
         reasons.append(canary_words(trial))
     if sure.bound is None or not sure.bound > rules.at_least:
-        reasons.append(_needed_words(sure.log_needed, new.sample))
+        reasons.append(needed_words(sure.log_needed, new.sample))
     reasons += rests_on(new)
     return PolicyDecision(
         name=name,
@@ -259,7 +306,19 @@ def _candidate(
         log_needed=sure.log_needed,
         canary=trial,
         segments=gaps,
+        guardrails=rails,
     )
+
+
+def _guarded(call: Call, rails: tuple[Guardrail, ...]) -> tuple[Call, str]:
+    """The call that the guardrails leave, and the one that decides, in words; empty where none does."""
+    if call == Call.DO_NOT:
+        return call, ""
+    if broken := next((rail for rail in rails if rail.broken), None):
+        return Call.DO_NOT, broken.words
+    if call == Call.SHIP and (doubtful := next((rail for rail in rails if rail.doubtful), None)):
+        return Call.CANARY, doubtful.words
+    return call, ""
 
 
 def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rules) -> Canary:
@@ -270,7 +329,7 @@ def _trial(comparison: Comparison, bound: float | None, live: Value, rules: Rule
         worst,
         live.estimate,
         at_least=rules.at_least,
-        most=rules.most_clicks or places_of(live.log),
+        most=rules.most_clicks or (places_of(live.log) if live.reward is None else math.inf),
         level=rules.level,
         risk=rules.risk,
     )
@@ -282,7 +341,7 @@ def _call(comparison: Comparison, bound: float | None, rules: Rules) -> tuple[Ca
     low, high = comparison.over_queries
     least = f"{rules.at_least:+.3g}" if rules.at_least else "0"
     by = f" by {least}" if rules.at_least else ""
-    promise = f"it promises {gap:+.3g} clicks per impression over {rules.against}"
+    promise = f"it promises {gap:+.3g} {rules.unit} per impression over {rules.against}"
     sure = (
         "no bound of it is known"
         if bound is None
@@ -334,55 +393,3 @@ def guessed(new: Value, *, varies: bool) -> str:
     if new.propensity == "frequency" and varies:
         return "its propensities are counted in a log that varies, and no bound contains their error"
     return ""
-
-
-# --- in words ---------------------------------------------------------------------------------------------------------
-
-
-def canary_words(trial: Canary) -> str:
-    """The plan of a canary as a sentence."""
-    at_worst = f"at worst {trial.loss_at_worst:.2%} of all clicks are lost meanwhile"
-    if not np.isfinite(trial.impressions):
-        return f"a canary with {trial.share:.0%} of the traffic has no verdict in sight; {at_worst}"
-    return (
-        f"a canary with {trial.share:.0%} of the traffic can be expected to have a verdict after about "
-        f"{_round(trial.impressions)} impressions; {at_worst}"
-    )
-
-
-def _needed_words(needed: float, sample: Sample) -> str:
-    if not np.isfinite(needed):
-        return "no log of this kind would make it a yes"
-    queries = ", with as many more queries," if sample.independent == "queries" else ""
-    return f"a log of about {_round(needed)} impressions{queries} would make it a yes; this one has {sample.impressions:,.0f}"
-
-
-def rests_on(new: Value) -> tuple[str, ...]:
-    """What the numbers rest on: support by stage, balance, effective sample, propensities."""
-    found = new.diagnostics
-    if found is None:
-        return ()
-    return (
-        f"support: {found.unsupported:.1%} of what it shows was never shown to the query, {found.lost_at_generator:.1%} "
-        f"lost at the generator and {found.lost_at_ranker:.1%} at the re-ranker",
-        f"balance of the weights {found.balance:.3f} ± {1.96 * found.balance_error:.3f} (1 is right); propensities: "
-        f"{new.propensity}",
-        f"effective sample: {found.effective_sample_size:,.0f} of {found.examined:,.0f} examined items, {found.queries:,} "
-        "queries",
-        *([] if new.behaviour is None else [f"clicks: {words}" for words in new.behaviour.sentences]),
-    )
-
-
-def _segment_words(gaps: tuple[SegmentDifference, ...]) -> tuple[str, ...]:
-    worse = [one for one in gaps if one.worse]
-    return tuple(
-        f"WORSE for {one.segment} ({one.impressions:,.0f} impressions): {one.difference:+.3g} "
-        f"[{one.interval[0]:+.3g}, {one.interval[1]:+.3g}] clicks per impression"
-        for one in worse
-    )
-
-
-def _round(n: float) -> str:
-    """Two digits are all that a plan has."""
-    digits = max(len(f"{n:.0f}") - 2, 0)
-    return f"{round(n, -digits):,.0f}"

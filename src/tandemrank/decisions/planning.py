@@ -24,7 +24,8 @@ LONGER = 2.0 ** np.arange(0, 31, 0.25)  # logs that are tried, as multiples of t
 class Rules:
     """What is asked: the threshold, the level of all policies together, how many they are, and against whom.
 
-    `varies`: the log shows different lists to a query. `most_clicks` of an impression, if it is known.
+    `varies`: the log shows different lists to a query. `most_clicks` of an impression, if it is known; `unit`:
+    what is counted.
     """
 
     at_least: float
@@ -34,6 +35,7 @@ class Rules:
     risk: float
     against: str
     varies: bool
+    unit: str = "clicks"
 
     @property
     def each(self) -> float:

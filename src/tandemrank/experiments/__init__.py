@@ -10,6 +10,7 @@
 - `grid`: grids of experiments, resumable, on local processes or on Ray, and their table; Table 1 of the paper
 - `stage_models`: two models for two stages that know different things
 - `study`: when it pays to train such stages for each other
+- `qrels`: policies by graded judgements
 - `live_loop`: the live loop: a server, users over HTTP, learning, the gate, a live verdict
 """
 

@@ -5,7 +5,7 @@
 Every figure is kept per query, so two policies are compared by their paired differences.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,9 +175,10 @@ def _figures(
     R, unknown = relevance[q], np.full(len(q), np.nan)
     rows = np.repeat(np.arange(len(q)), samples)
     drawn = policy.draw(q, rows, _bridge.keys_for(len(rows), generator))
-    D = len(policy.vocabulary.item_ids)  # the truth may have items that the policy does not know, after these
+    D = len(policy.vocabulary.item_ids)  # relevance may have more: items that the policy does not know come last
     value = policy.batch_utility(q, R[:, :D].astype(np.float32), theta, samples, generator)
-    recall = np.ones(len(q)) if candidates.is_one_stage(policy) else _recall(candidates.top(policy, q), R)
+    everything = candidates.is_one_stage(policy) and R.shape[1] == D
+    recall = np.ones(len(q)) if everything else _recall(candidates.top(policy, q), R)
     is_known, is_whole = np.diff(R.indptr) > 0, policy.ranker.scores_everything
     new = None if clicked is None else policy.most_likely(q, exclude=clicked[:, :D])
     return {
@@ -231,10 +232,15 @@ def judge(
             clicked=None if clicked is None else places.matrix(clicked),
             progress=tell,
         )
+    return paired(task.name, found, notes)
+
+
+def paired(data: str, found: Mapping[str, Evaluation], notes: Sequence[str] = ()) -> Evaluated:
+    """The figures of each policy on the same queries, and the first less each other one, query by query."""
     first, *others = found
     figures = {name: one.figures() for name, one in found.items()}
     return Evaluated(
-        data=task.name,
+        data=data,
         policies=tuple(PolicyFigures(policy=name, **vars(figures[name])) for name in found),
         differences=tuple(
             FigureDifference(

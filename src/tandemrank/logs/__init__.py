@@ -10,6 +10,7 @@
 - `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows; a problem named by its file and row
 - `json_lines`: JSON lines, line by line; plain Python values as columns
 - `reading`: a log becomes `Feedback`, here or on a cluster
+- `details`: a log whose rows are split by shadow lists, rewards and propensities
 - `writing`: a log as Parquet, its files marked as ours
 - `importers`: logs of other systems become logs of ours
 - `pairs`: pairs of query and item: what a log can compare ranks by, and what must not be shown again

@@ -33,6 +33,7 @@ from tandemrank.logs.schema import (
 from tandemrank.logs.sums import push
 
 FEW_RANKS = 16  # up to so many, comparing all ranks of a list is faster than sorting it
+LARGEST_VALUE = 1e12  # of a clicked item
 DAY = 86_400.0  # clocks and time zones may differ by so many seconds
 
 
@@ -47,6 +48,7 @@ OF_ITEM: dict[str, Rule] = {
     "item_id": ID,
     "click": ("0 or 1", lambda x: x.is_not_null() if x.dtype == pl.Boolean else (x == 0) | (x == 1)),
     "propensity": ("propensities from 1e-12 to 1", lambda x: (x >= SMALLEST_PROPENSITY) & (x <= 1)),
+    "value": ("values from 0 to 1e12", lambda x: (x >= 0) & (x <= LARGEST_VALUE)),
 }
 
 
@@ -111,6 +113,7 @@ def examine(frame: pl.DataFrame, names: IdRegistry, K: int | None) -> tuple[list
         click=flat.items["click"].cast(pl.UInt8).to_numpy(),
         propensity=_numbers(flat.items, "propensity"),
         key=keys,
+        value=_numbers(flat.items, "value"),
     )
 
 
@@ -208,6 +211,10 @@ def _value_problems(flat: _Flat) -> list[Problem]:
         if name in flat.impressions.columns:
             values = flat.impressions[name]
             found += problem_unless(right(values), values, name, expected, flat.row)
+    if "value" in flat.items.columns:
+        values = flat.items["value"]
+        clicked = (values == 0) | flat.items["click"].cast(pl.Boolean)
+        found += problem_unless(clicked, values, flat.column("value"), "0 where nothing was clicked", flat.rows)
     if flat.long:
         twice = flat.row(_repeated(flat.length, flat.rank))
         found += problem("position", twice, "expected each position once in an impression; one comes twice.")

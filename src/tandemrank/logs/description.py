@@ -35,14 +35,12 @@ def fixed_queries(feedback: Feedback) -> float | None:
     A list was always the same where it showed each item at each rank as often as there are impressions.
     """
     repeated = feedback.impressions / feedback.heaviest >= 2
-    if not repeated.any():
-        return None
-    changes = [np.diff(x, prepend=-1) != 0 for x in (feedback.query, feedback.item, feedback.rank)]
-    new = np.logical_or.reduce(changes)  # a rank may have several states
-    query, shown = feedback.query[new], np.add.reduceat(feedback.shown, np.flatnonzero(new))
-    varied = shown < feedback.impressions[query]
-    always = np.bincount(query[varied], minlength=feedback.Q) == 0
-    return float(always[repeated].mean())
+    key = (feedback.query, feedback.item, feedback.rank)
+    first = np.flatnonzero(np.any([np.diff(x, prepend=-1) != 0 for x in key], axis=0))  # rows may be split (`details`)
+    shown = np.add.reduceat(feedback.shown, first) if len(first) else feedback.shown
+    varied = shown < feedback.impressions[feedback.query[first]]
+    always = np.bincount(feedback.query[first][varied], minlength=feedback.Q) == 0
+    return float(always[repeated].mean()) if repeated.any() else None
 
 
 def items_in_common(feedback: Feedback) -> float | None:

@@ -68,6 +68,7 @@ PER_ITEM = (
     "click",
     "propensity",
     "state",
+    "value",
 )  # the other columns of flat impressions have one value per impression
 
 
@@ -76,8 +77,8 @@ class FlatImpressions:
     """Impressions in inside positions, their items in one row.
 
     `key`: the random numbers that decided the lists, in a served log. `state`: what examination depends on beside the rank, as
-    `by` says.
-    Shapes: query, length, weight, key [n]; item, rank, click, propensity, state [m], where m = sum(length).
+    `by` says. `value`: what clicked items were worth.
+    Shapes: query, length, weight, key [n]; item, rank, click, propensity, state, value [m], where m = sum(length).
     """
 
     query: NDArray[np.integer]
@@ -90,6 +91,7 @@ class FlatImpressions:
     key: NDArray[np.uint64] | None = None
     state: NDArray[np.int16] | None = None
     by: By | None = None
+    value: NDArray[np.float64] | None = None
 
     def take(self, chosen: NDArray[np.bool_]) -> "FlatImpressions":
         """Only the chosen impressions. Shapes: chosen [n]."""

@@ -5,7 +5,7 @@ would cut 0.5 to 0 and take 1 for "1" in a list, so the types of all values are 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tandemrank.errors import LogError, shortened
-from tandemrank.logs.schema import IDS, LISTS, LONG, WIDE, Problem, is_long, schema_problems, seconds
+from tandemrank.logs.schema import IDS, LISTS, LONG, WIDE, Problem, check_columns, is_long, schema_problems, seconds
 
 KINDS = {int: "number", float: "number", str: "text"}
 NOTHING = ""  # what a value is that is missing, or a list without values
@@ -121,14 +121,15 @@ def _text(value: Any) -> str:
 Piece = tuple[pl.DataFrame, list[Problem]]
 
 
-def pieces(path: Path, batch: int, every_column: bool) -> Iterator[Piece]:
-    """The rows of a file, and what is wrong with them so far."""
+def pieces(path: Path, batch: int, every_column: bool, also: Mapping[str, str]) -> Iterator[Piece]:
+    """The rows of a file, and what is wrong with them so far; of the columns `also`, which of ours each is like."""
     with path.open("rb") as lines:
         while some := list(islice(lines, batch)):
             rows = [_object(line) for line in some]
             if is_long([name for row in rows if isinstance(row, dict) for name in row]):
                 raise LogError("JSON lines hold the wide form, one object per impression. Write the long form as CSV.")
-            frame, found = _frame(rows, every_column)
+            frame, found = _frame(rows, every_column, also)
+            check_columns(frame.columns, also)
             wrong = schema_problems(frame.schema)
             yield frame, found + wrong
             if wrong:
@@ -147,17 +148,18 @@ def times(path: Path) -> NDArray[np.float64]:
     return seconds(column).fill_null(-np.inf).to_numpy()
 
 
-def _frame(rows: Sequence[dict[str, Any] | str], every_column: bool) -> Piece:
+def _frame(rows: Sequence[dict[str, Any] | str], every_column: bool, also: Mapping[str, str]) -> Piece:
     """Objects as a frame; a line that is no object is a row of nulls and a problem."""
     bad = np.flatnonzero([isinstance(row, str) for row in rows])
     found = [Problem("", bad, f"expected a JSON object in UTF-8; got {rows[bad[0]]}.")] if len(bad) else []
     objects = [{} if isinstance(row, str) else row for row in rows]
-    names = dict.fromkeys(name for row in objects for name in row if every_column or name in WIDE)
+    names = dict.fromkeys(name for row in objects for name in row if every_column or name in (*WIDE, *also))
     columns = {}
     for name in names or WIDE[:3]:
         written = name.encode("utf-8", "replace").decode()  # a name may be no Unicode
-        columns[written], wrong = column_of(written, [row.get(name) for row in objects])
-        found += wrong
+        values, wrong = column_of(also.get(written, written), [row.get(name) for row in objects])
+        columns[written] = values.alias(written)
+        found += [Problem(written, one.rows, one.message) for one in wrong]
     return pl.DataFrame(columns), found
 
 

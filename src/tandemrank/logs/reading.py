@@ -61,12 +61,14 @@ class LogParts:
     """A log in parts of one vocabulary: those that train, a part for each share held out, and the first impressions.
 
     `by_time`: the held-out impressions are the last ones, the first share the very last; `train` has its parts oldest first.
+    `split`: which impression is in which.
     """
 
     train: tuple[Feedback, ...]
     held_out: tuple[Feedback, ...]
     first: Impressions
     by_time: bool
+    split: Split
 
     def in_vocabulary(self, vocabulary: Vocabulary) -> "LogParts":
         """The same in the positions of another vocabulary, which has all ids of this one."""
@@ -122,7 +124,7 @@ class _How:
     def split_parts(self, parts: tuple[Feedback, ...], first: Impressions) -> LogParts:
         """What was read of each part."""
         train = self.split.train
-        return LogParts(parts[:train], parts[train:], first, self.split.in_time is not None)
+        return LogParts(parts[:train], parts[train:], first, self.split.in_time is not None, self.split)
 
     def in_time(self, times: Sequence[NDArray[np.float64]]) -> "_How":
         """The same with a split by time, where the times of the files tell an order."""
@@ -285,4 +287,4 @@ def _together(read: Sequence[LogParts], vocabulary: Vocabulary | None = None) ->
     held_out = tuple(merge(some, vocabulary) for some in zip(*(one.held_out for one in read), strict=True))
     final = train[0].vocabulary
     lists = [one.first.in_vocabulary(one.train[0].vocabulary, final) for one in read if len(one.first.query)]
-    return LogParts(train, held_out, joined(lists), read[0].by_time)
+    return LogParts(train, held_out, joined(lists), read[0].by_time, read[0].split)

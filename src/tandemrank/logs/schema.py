@@ -1,14 +1,15 @@
 """The schema of click logs, and a problem in one.
 
-Wide: `query_id, items, clicks` and perhaps `propensities, weight, timestamp, impression_id, policy`; one row per
-impression, items top first. Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, weight,
-timestamp, policy`; one row per shown item, positions from 1, the rows of an impression together. Ids are integers or
-strings. Times are dates, ISO texts or Unix seconds, in UTC where they name no zone; by them the last impressions can be held
-out, and a time in the future says that something is wrong. `policy` names the policy that drew the list: propensities are
-each row's own, so several policies are one log.
+Wide: `query_id, items, clicks` and perhaps `propensities, values, weight, timestamp, impression_id, policy`; one row per
+impression, items top first. Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, value, weight,
+timestamp, policy`; one row per shown item, positions from 1, the rows of an impression together. Ids are integers or strings.
+A value is what a clicked item was worth, an order or minutes, say: 0 or more, 0 where it was not clicked. Times are dates, ISO
+texts or Unix seconds, in UTC where they name no zone; by them the last impressions can be held out, and a time in the future
+says that something is wrong. `policy` names the policy that drew the list: propensities are each row's own, so several policies
+are one log.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +17,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tandemrank.errors import shortened
+from tandemrank.errors import LogError, shortened
 
-WIDE = ("query_id", "items", "clicks", "propensities", "weight", "timestamp", "impression_id", "policy")
-LONG = ("impression_id", "query_id", "item_id", "position", "click", "propensity", "weight", "timestamp", "policy")
+WIDE = ("query_id", "items", "clicks", "propensities", "values", "weight", "timestamp", "impression_id", "policy")
+LONG = (
+    "impression_id", "query_id", "item_id", "position", "click", "propensity", "value", "weight", "timestamp", "policy",
+)  # fmt: skip
 KEY = "key"  # of a served log: the random number that decided the list
 MOST_RANKS = 512  # of a list: 9 bits of a key (`sums`)
 IDS = ("impression_id", "query_id", "item_id", "items", "policy")
 
-LISTED = {"item_id": "items", "click": "clicks", "propensity": "propensities"}  # columns of shown items: long, wide
+# Columns of shown items: long, wide.
+LISTED = {"item_id": "items", "click": "clicks", "propensity": "propensities", "value": "values"}
 LISTS = tuple(LISTED.values())
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -81,6 +85,13 @@ def schema_problems(schema: pl.Schema) -> list[Problem]:
             expected = f"lists of {words}" if listed else words
             found.append(Problem(column, NO_ROWS, f"expected {expected}; got the type {dtype}."))
     return found
+
+
+def check_columns(columns: Sequence[str], wanted: Iterable[str]) -> None:
+    """Refuses a file without a column that was asked for."""
+    if missing := [column for column in wanted if column not in columns]:
+        there = ", ".join(list(columns)[:20]) or "none"
+        raise LogError(f"expected the column {missing[0]!r}; the columns are {there}.")
 
 
 def seconds(times: pl.Series) -> pl.Series:

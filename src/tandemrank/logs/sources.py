@@ -13,7 +13,7 @@ after the other as they are read, and are then read as those here are.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from glob import glob
@@ -38,6 +38,7 @@ from tandemrank.logs.schema import (
     NO_ROWS,
     WIDE,
     Problem,
+    check_columns,
     is_long,
     problem_unless,
     schema_problems,
@@ -66,11 +67,17 @@ class Batch:
 
 
 def batches(
-    source: Source, batch: int = 200_000, *, every_column: bool = False, impressions: KnownImpressions | None = None
+    source: Source,
+    batch: int = 200_000,
+    *,
+    every_column: bool = False,
+    impressions: KnownImpressions | None = None,
+    also: Mapping[str, str] | None = None,
 ) -> Iterator[Batch]:
     """The log in pieces of about `batch` rows, with the columns needed or with every one; an impression is never cut.
 
-    `impressions` hears of all impressions that have an id.
+    `impressions` hears of all impressions that have an id. `also`: other columns that are needed, and which of ours each is
+    like; a file without one is refused.
     """
     if not 1 <= batch <= MOST_ROWS:
         raise ConfigError(f"batch: expected from 1 to {MOST_ROWS:,} rows; got {batch}.")
@@ -82,9 +89,9 @@ def batches(
             files.refuse_repeated(part)
             with _opened(part) as data:
                 pieces = (
-                    json_lines.pieces(data, batch, every_column)
+                    json_lines.pieces(data, batch, every_column, also or {})
                     if isinstance(data, Path)
-                    else _pieces(data, form, batch, every_column)
+                    else _pieces(data, form, batch, every_column, also or {})
                 )
                 for frame, found in pieces:
                     usable = all(wrong.count for wrong in found)
@@ -247,7 +254,7 @@ def _belongs(name: str | Path, inside: str) -> bool:
     return _form(name) is not None and not any(part.startswith(".") for part in inside.split("/"))
 
 
-def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool) -> Iterator[Piece]:
+def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool, also: Mapping[str, str]) -> Iterator[Piece]:
     """The rows of a Parquet or CSV file or a frame, and what is wrong with them so far."""
     schema = data.collect_schema()
     if form == "CSV":
@@ -257,14 +264,18 @@ def _pieces(data: pl.LazyFrame, form: str, batch: int, every_column: bool) -> It
     if wrong := schema_problems(schema):
         yield pl.DataFrame(schema=schema), wrong
         return
+    check_columns(schema.names(), also)
     if not every_column:
-        data = data.select(c for c in (LONG if is_long(schema.names()) else (*WIDE, KEY)) if c in schema)
-    arrays = [c for c, t in schema.items() if isinstance(t, pl.Array) and c in (*WIDE, *LONG)]  # as NumPy's become
+        ours = LONG if is_long(schema.names()) else (*WIDE, KEY)
+        data = data.select(c for c in dict.fromkeys((*ours, *also)) if c in schema)
+    arrays = [
+        c for c, t in schema.items() if isinstance(t, pl.Array) and c in (*WIDE, *LONG, *also)
+    ]  # as NumPy's become
     data = data.with_columns(pl.col(arrays).arr.to_list())
     pieces: Iterator[pl.DataFrame] = data.collect_batches(chunk_size=batch, maintain_order=True)
     types: dict[str, type[pl.DataType]] = {}
     for frame in _uncut(pieces) if is_long(schema.names()) else pieces:
-        yield _typed(frame, types) if form == "CSV" else (frame, [])
+        yield _typed(frame, types, also) if form == "CSV" else (frame, [])
 
 
 def _uncut(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
@@ -281,11 +292,11 @@ def _uncut(pieces: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         yield carry
 
 
-def _typed(frame: pl.DataFrame, types: dict[str, type[pl.DataType]]) -> Piece:
+def _typed(frame: pl.DataFrame, types: dict[str, type[pl.DataType]], also: Mapping[str, str]) -> Piece:
     """The text columns of a CSV as what they are; the first batch decides whether ids are integers."""
     found: list[Problem] = []
     columns = []
-    for column in [c for c in LONG if c in frame.columns and c != "timestamp"]:
+    for column in dict.fromkeys(c for c in (*LONG, *also) if c in frame.columns and c != "timestamp"):
         text = frame[column]
         if column in IDS:
             found += problem_unless(

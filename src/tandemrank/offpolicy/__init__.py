@@ -13,6 +13,9 @@
 - `diagnostics`: what a value rests on: support by stage, weights; the worst and the best case of what the log never showed
 - `verdicts`: may it be believed: the rules and the words
 - `question`: how a log is asked: the argument that `estimate`, `compare` and `decide` share
+- `rewards`: values by what clicked items were worth, in place of clicks
+- `whole_lists`: a reward of the whole list, by the pseudo-inverse, for few items
+- `shadows`: the lists that another system would have shown, beside those that were
 - `evidence`: what a log says, whatever the policy: its curve, propensities, estimator, reward models
 - `values`: the typed result `Value`, with interval and bound
 - `comparison`: the paired difference of two values, what it is surely at least, and by how often a query came

@@ -293,12 +293,13 @@ def upper(terms: Terms, level: float = 0.95, *, stakes: Stakes | None = None) ->
 
 @dataclass(frozen=True)
 class ImpressionSums:
-    """All that the bound over impressions needs: sum X, S, N, and the floor B."""
+    """All that the bound over impressions needs: sum X, S, N, and the floor B. `scale`: what a click is worth, about."""
 
     total: float
     squares: float
     N: float
     floor: float
+    scale: float = 1.0
 
     @property
     def mean(self) -> float:
@@ -307,7 +308,7 @@ class ImpressionSums:
 
     def times(self, longer: float) -> "ImpressionSums":
         """Those of a log so many times as long, if it goes on like this."""
-        return ImpressionSums(longer * self.total, longer * self.squares, longer * self.N, self.floor)
+        return ImpressionSums(longer * self.total, longer * self.squares, longer * self.N, self.floor, self.scale)
 
     def lower_bound(self, level: float = 0.95) -> float:
         """The smallest u that the averaged wealth does not speak against; -B where nothing speaks against any."""
@@ -318,8 +319,8 @@ class ImpressionSums:
 
     def log_wealth(self, level: float) -> Callable[[float], float]:
         """The logarithm of what the averaged bets against u have at least made of 1: it falls with u, below 0 at the mean."""
-        stakes = planned_stakes(self.N, level, floor=self.floor)
-        g = stakes.fractions / max(self.floor, 1.0)
+        stakes = planned_stakes(self.N, level, floor=self.floor / self.scale)
+        g = stakes.fractions / max(self.floor, self.scale)
         f = g * self.floor
         c = np.divide(-f - np.log1p(-f), np.square(f), out=np.full_like(f, 0.5), where=f > 1e-6)
         at_0 = g * self.total - c * np.square(g) * self.squares

@@ -4,7 +4,7 @@ What acts on a difference (`decisions`, the gate of training) asks what it is *s
 divided by what its weights find too much.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,8 @@ def rests_on(
     theirs, excess = old.ceiling_terms, excess * new.excess
     if theirs is None:
         return None
+    if new.reward is not None and old.reward is not None:
+        return None if most is None else _rests_on_reward(new, old, excess, most, queries)
     if new.sample.independent == "impressions":
         limit = min(most or np.inf, most_clicks(new.log))
         return bounds.difference_sums(new.weights / excess, old.old_weights, new.log, most=limit, queries=queries)
@@ -122,6 +124,23 @@ def rests_on(
     ceiling = np.inf if new.ceiling_terms is None else new.ceiling_terms.ceiling
     values = new.terms.values / excess - theirs.values
     return Terms(values[inside], theirs.sizes[inside], min(theirs.ceiling, limit), ceiling)
+
+
+def _rests_on_reward(
+    new: Value, old: Value, excess: float, most: float, queries: NDArray[np.bool_] | None
+) -> Terms | ImpressionSums:
+    """The same of a reward, of which an impression gets `most`: what is not known to be limited has no bound from below."""
+    assert new.reward is not None
+    assert old.reward is not None
+    floor = most * old.reward.largest
+    if new.sample.independent == "impressions":
+        found = bounds.difference_sums(
+            new.weights / excess, old.old_weights, new.log, most=most_clicks(new.log), queries=queries
+        )
+        return replace(found, floor=floor, scale=new.reward.scale)
+    inside = slice(None) if queries is None else queries[new.log.impressions > 0]
+    values = new.terms.values / excess - (old.ceiling_terms or old.terms).values
+    return Terms(values[inside], new.terms.sizes[inside], floor)
 
 
 def difference_interval(new: Value, old: Value, queries: NDArray[np.bool_], level: float) -> tuple[float, float]:

@@ -41,7 +41,8 @@ class Diagnostics:
     `effective_sample_size` (sum(w e))^2 / sum(w^2 e), in examined items; on policy it is `examined`, all of them.
     Of impressions with weights both are at least so many: sums over `heaviest`, the largest weight of an impression.
     `largest_weight` of a logged pair, `largest_share` of one pair in sum(w e), `clipped` the share of what was shown whose
-    propensity was raised. `unsupported` = `lost_at_generator` + `lost_at_ranker`, shares of the new policy's exposure.
+    propensity was raised. `unsupported` = `lost_at_generator` + `lost_at_ranker`, shares of the new policy's exposure; without
+    `by_stage` no stages are known.
     """
 
     queries: int
@@ -58,10 +59,17 @@ class Diagnostics:
     balance: float
     balance_error: float
     heaviest: float = 1.0
+    by_stage: bool = True
 
     def summary(self) -> dict[str, object]:
         """As plain names and values; of the log, not of the value, is the weight."""
-        return {name: value for name, value in asdict(self).items() if name != "heaviest"}
+        without = ("heaviest", "by_stage", *(() if self.by_stage else ("lost_at_generator", "lost_at_ranker")))
+        return {name: value for name, value in asdict(self).items() if name not in without}
+
+    def stages(self, digits: int = 0) -> str:
+        """Where exposure was lost, in words; nothing where no stages are known."""
+        generator, ranker = (f"{lost:.{digits}%}" for lost in (self.lost_at_generator, self.lost_at_ranker))
+        return f": {generator} lost at the generator, {ranker} at the re-ranker" if self.by_stage else ""
 
 
 def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: Exposure, theta: Floats) -> Diagnostics:
@@ -78,7 +86,9 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
         )
     balance = Estimate(np.bincount(log.query, we, log.Q).astype(np.float64), n * exposure.total)
     unsupported = max(0.0, 1 - float((n * exposure.supported).sum()) / all_exposure)
-    shuffled = max(0.0, 1 - float((n * exposure.total * exposure.random).sum()) / all_exposure)
+    by_stage = exposure.random is not None
+    random = 1.0 if exposure.random is None else exposure.random
+    shuffled = max(0.0, 1 - float((n * exposure.total * random).sum()) / all_exposure)
     generator = min(unsupported, shuffled)
     queries = int((n > 0).sum())
     # Of a log with weights there are fewer impressions than they add up to.
@@ -99,6 +109,7 @@ def diagnose(log: Feedback, rho_0: Floats, raised: NDArray[np.bool_], exposure: 
         balance=balance.value,
         balance_error=balance.standard_error if queries >= FEW_QUERIES else over_shown,
         heaviest=log.heaviest,
+        by_stage=by_stage,
     )
 
 

@@ -61,14 +61,14 @@ class Exposure:
     """Exposures of a policy on a log.
 
     Shapes: rho [P], of each row; total, supported [Q], over all items and over logged pairs; random [Q], the supported
-    share if candidates were shown in random order, 1 of one stage; direct [Q], sum_d rho r_hat, 0 without a reward model;
-    error [P], the standard error of rho by its races, None where it has none.
+    share if candidates were shown in random order, 1 of one stage, None of lists whose stages nobody knows; direct [Q],
+    sum_d rho r_hat, 0 without a reward model; error [P], the standard error of rho by its races, None where it has none.
     """
 
     rho: Floats
     total: Floats
     supported: Floats
-    random: Floats
+    random: Floats | None
     direct: Floats
     error: Floats | None = None
 

@@ -66,7 +66,7 @@ def exposure_on(
         rho=np.maximum(curves.mixed(log.query, [one.rho for one in each]), 0.0),
         total=curves.mixed(everybody, [one.total for one in each]),
         supported=curves.mixed(everybody, [one.supported for one in each]),
-        random=curves.mixed(everybody, [one.random for one in each]),
+        random=curves.mixed(everybody, [np.zeros(0) if one.random is None else one.random for one in each]),
         direct=curves.mixed(everybody, [one.direct for one in each]),
         error=np.abs(curves.mixed(log.query, [np.zeros(0) if one.error is None else one.error for one in each])),
     )

@@ -43,6 +43,7 @@ class Question:
       about the log's own impressions; "queries" for one about other queries like them, whatever the impressions of one have
       in common.
     - `engine`: what reads the log, as in `logs.read`; the same bits either way.
+    - `reward_column`: what is counted in place of clicks: the column of the log with what clicked items were worth.
     - `reward`: a reward model, such as the beliefs of `learn`, that was fitted to other impressions in the vocabulary of the
       log; "doubly_robust" needs one.
     """
@@ -58,6 +59,7 @@ class Question:
     engine: Engine = "local"
     reward: RewardModel | None = None
     independent: Independent | None = None
+    reward_column: str | None = None
 
     def __post_init__(self) -> None:
         """Refuses by name what a switch does not take."""
@@ -71,6 +73,7 @@ class Question:
             )
         for name in ("estimator", "propensity", "engine"):
             of_kind(name, getattr(self, name), str)
+        of_kind("reward_column", self.reward_column, str, None)
         check_engine(self.engine)
         if self.estimator not in get_args(Estimator):
             raise ConfigError(f"estimator must be one of {', '.join(get_args(Estimator))}; got {self.estimator!r}.")

@@ -19,6 +19,7 @@ from tandemrank._base.arguments import checked
 from tandemrank._base.ids import plain_ids, positions_of
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.logs.details import Shadow
 from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.sources import Source
 from tandemrank.offpolicy import bounds, estimators, propensities, uncertainty
@@ -31,6 +32,8 @@ from tandemrank.offpolicy.examined import Curves, curves_of
 from tandemrank.offpolicy.exposure import MostLikely, Tell, exposure_on, races_for
 from tandemrank.offpolicy.logger import FittedLogger
 from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.rewards import by_reward, worth
+from tandemrank.offpolicy.shadows import shadow_evidence
 from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (
     PRODUCTION,
@@ -42,12 +45,12 @@ from tandemrank.offpolicy.values import (
     production,
     unit_of,
 )
-from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, judge, pooled_words, worst
+from tandemrank.offpolicy.verdicts import CARE_MISSING, SEEN, Verdict, curve_words, judge, pooled_words, worst
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
 Shown = TwoStagePolicy | MostLikely
-Side = Shown | Production
+Side = Shown | Production | Shadow
 
 
 def estimate(policy: Side, log: Source | Feedback, question: Question | None = None, **switches: Any) -> Value:
@@ -66,8 +69,9 @@ def compare(
 ) -> Comparison:
     """How many more clicks per impression the new side would get than the old, by the same races.
 
-    A side is a policy, which draws its lists; `MostLikely(policy)`, which always shows the most likely one; or "production":
-    the policy that drew the log, whose value is the clicks of the log itself. `log` and how to ask: as in `estimate`.
+    A side is a policy, which draws its lists; `MostLikely(policy)`, which always shows the most likely one; `Shadow(name,
+    column)`, the lists that another system would have shown; or "production": the policy that drew the log, whose value is the
+    clicks of the log itself. `log` and how to ask: as in `estimate`.
     """
     return compare_values(*estimate_all([new, old], log, Question.of(question, switches)))
 
@@ -80,21 +84,52 @@ def estimate_all(
     Any two of the values can be compared with `comparison.compare_values`. `progress` hears how many of how many queries are
     done, those of all policies added up.
     """
-    if wrong := [side for side in sides if not isinstance(side, Shown) and not _is_production(side)]:
+    if wrong := [side for side in sides if not isinstance(side, Shown | Shadow) and not _is_production(side)]:
         raise ConfigError(f'a side is a TwoStagePolicy or "{PRODUCTION}"; got {wrong[0]!r}. Load a saved policy first.')
     shown = [side for side in sides if isinstance(side, Shown)]
+    if shadows := [side for side in sides if isinstance(side, Shadow)]:
+        if shown:
+            raise ConfigError("shadow lists are compared with production or with each other; got a policy beside them.")
+        return _of_shadows(sides, shadows, log, question)
     read = read_log(log, question)
     shown, strangers = _answering(shown, read.whole)
     read = read.of_known_queries(_policies(shown, question))
     if not shown:
         sample = sample_of(read.whole, question, None)
-        return tuple(production(read.whole, sample) for _ in sides)
+        live = [production(read.whole, sample) for _ in sides]
+        return tuple(live) if question.reward_column is None else by_reward(live, log, question.reward_column)
     theta = curve_of(read, [_policy(side) for side in shown], question)
     evidence = gather(read, theta, question)
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
     found = [next(valued) if isinstance(side, Shown) else production(evidence.log, sample) for side in sides]
-    return tuple(_saying(one, strangers, read.left_out) for one in found)
+    found = [_saying(one, strangers, read.left_out) for one in found]
+    return tuple(found) if question.reward_column is None else by_reward(found, log, question.reward_column)
+
+
+def _of_shadows(
+    sides: Sequence[Side], shadows: Sequence[Shadow], log: Source | Feedback, question: Question
+) -> tuple[Value, ...]:
+    """The value of shadow lists, and of production on the same impressions; one that is named twice is one."""
+    once = {shadow.name: shadow for shadow in shadows}
+    found = shadow_evidence(list(once.values()), log, question)
+    evidence = LogEvidence(
+        log=found.rows,
+        theta=found.theta,
+        propensities=found.propensities,
+        estimator="ips",
+        against_model=None if found.against_curve is None else curve_words(found.against_curve),
+    )
+    sample = sample_of(found.whole, question, found.propensities.kind)
+    values = {
+        name: _saying(replace(judged(exposure, evidence, sample), support=support), found.left_out)
+        for name, exposure, support in zip(once, found.exposures, found.support, strict=True)
+    }
+    live = production(found.rows, sample)
+    every = [values[side.name] if isinstance(side, Shadow) else live for side in sides]
+    if question.reward_column is None or found.reward is None:
+        return tuple(every)
+    return tuple(worth(one, found.rows, found.reward, question.reward_column) for one in every)
 
 
 def _is_production(side: object) -> bool:

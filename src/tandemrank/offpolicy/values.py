@@ -6,7 +6,7 @@ default about these queries: what other impressions of them would have given (`u
 `bounds.Terms`). Intervals are normal: over queries they hold as often as the bootstrap's did (docs/decisions.md).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -43,6 +43,25 @@ class Sample:
     independent: Independent
 
 
+@dataclass(frozen=True)
+class Reward:
+    """What clicked items were worth, in place of clicks: the column of the log, about how much a click is worth (a power of
+    ten), and the largest of the weights that a difference to this side rests on."""
+
+    name: str
+    scale: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class RankSupport:
+    """Of what a system would have shown at a rank: the share that the same list showed, and that the query ever saw."""
+
+    rank: int
+    in_the_list: float
+    ever_shown: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Value:
     """Clicks per impression: of a policy if it were live, or of production as the log shows it.
@@ -56,6 +75,7 @@ class Value:
     `misfit`: how far it may be off by what is not known of a fitted logger; an interval over impressions has both.
     `excess`: how many times the value weighted clicks alone are, which a bound rests on; it is divided by it.
     `behaviour`: how the lists of the log are read, where they were looked at.
+    `support`: of shadow lists, rank by rank. `reward`: what is counted in place of clicks; weights are then times its worth.
 
     Shapes: weights, old_weights [2, P] (`bounds.both_weights`).
     """
@@ -78,6 +98,8 @@ class Value:
     misfit: tuple[float, float] = (0.0, 0.0)
     excess: float = 1.0
     behaviour: Behaviour | None = None
+    support: tuple[RankSupport, ...] = ()
+    reward: Reward | None = None
 
     @property
     def value(self) -> float:
@@ -113,7 +135,8 @@ class Value:
         """The value exceeds it with the probability of the level, however short the log is."""
         rests_on: bounds.Terms | bounds.ImpressionSums = self.terms
         if self.sample.independent == "impressions":
-            rests_on = bounds.value_sums(self.weights, self.log, most=most_clicks(self.log))
+            scale = 1.0 if self.reward is None else self.reward.scale
+            rests_on = replace(bounds.value_sums(self.weights, self.log, most=most_clicks(self.log)), scale=scale)
         return max(0.0, rests_on.lower_bound(self.sample.level) / self.excess)
 
     def summary(self) -> dict[str, object]:
@@ -132,10 +155,14 @@ class Value:
         )
         found: dict[str, object] = {name: getattr(self, name) for name in names}
         found["bound_over"] = self.sample.independent
+        if self.reward is not None:
+            found["reward"] = self.reward.name
         if self.identified is not None:
             found |= {"worst_case": self.identified.worst, "best_case": self.identified.best}
         if self.diagnostics is not None:
             found |= self.diagnostics.summary()
+        if self.support:
+            found["support_by_rank"] = [vars(one) for one in self.support]
         return found | ({} if self.behaviour is None else self.behaviour.summary())
 
 

@@ -154,10 +154,7 @@ def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
     """Whether weighted exposure is off by more than a share, surely: too little, too much, or not known well enough."""
     off = found.balance - 1
     sure = abs(off) > 3 * found.balance_error
-    stages = (
-        f"{found.unsupported:.0%} of its exposure goes to items that the query was never shown: {found.lost_at_generator:.0%} "
-        f"lost at the generator, {found.lost_at_ranker:.0%} at the re-ranker"
-    )
+    stages = f"{found.unsupported:.0%} of its exposure goes to items that the query was never shown{found.stages()}"
     return [
         (
             is_outside(found, share),

@@ -1,6 +1,7 @@
-"""Any outside system as a policy, from its scores."""
+"""Any outside system as a policy: from its scores, or from a run of TREC, a fixed list per query."""
 
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,53 @@ from tandemrank.policies.scorers import GivenScores
 from tandemrank.policies.two_stage import TwoStagePolicy, default_candidates
 
 SCORES = ("query_id", "item_id", "candidate_score", "ranker_score")
+STEP = 100.0  # between the scores of two ranks of a run: its list is drawn with a chance of 1, but for e^-100
+
+
+def policy_from_file(path: str | Path, K2: int | None, K: int, vocabulary: Vocabulary | None = None) -> TwoStagePolicy:
+    """Any outside system as a policy, from Parquet of scores, or from a run: any other ending."""
+    if Path(path).suffix.lower() == ".parquet":
+        return policy_from_scores(path, K2, K, vocabulary)
+    return policy_from_run(path, K, vocabulary)
+
+
+def policy_from_run(path: str | Path, K: int, vocabulary: Vocabulary | None = None) -> TwoStagePolicy:
+    """A run of TREC as a policy that always shows its list: lines `query Q0 item rank score tag`, the highest score first.
+
+    Ids are whole numbers where all of them are, else texts; those of a vocabulary are of its types.
+    """
+    rows = _run(Path(path))
+    kinds = (None, None) if vocabulary is None else (vocabulary.query_ids.dtype, vocabulary.item_ids.dtype)
+    ids = {name: _as_ids(rows[name], kind) for name, kind in zip(SCORES[:2], kinds, strict=True)}
+    rows = rows.with_columns(**ids).sort("query_id", pl.col("score"), "rank", descending=[False, True, False])
+    score = -STEP * pl.int_range(pl.len()).over("query_id").cast(pl.Float64)
+    listed = rows.select("query_id", "item_id", candidate_score=score, ranker_score=score)
+    D = listed["item_id"].n_unique() if vocabulary is None else len(vocabulary.item_ids)
+    longest = int(listed["query_id"].value_counts()["count"].max() or 1)  # type: ignore[arg-type]
+    return policy_from_scores(listed, min(max(longest, K), D), min(K, D), vocabulary)
+
+
+def _run(path: Path) -> pl.DataFrame:
+    """The lines of a run."""
+    try:
+        lines = regular(path).read_text(encoding="utf-8-sig").splitlines()
+        fields = [line.split() for line in lines if line.strip()]
+        if wrong := next((n for n, some in enumerate(fields, 1) if len(some) != 6), None):
+            raise ValueError(f"line {wrong} has {len(fields[wrong - 1])} words")
+        rows = [(unquote(f[0]), unquote(f[2]), int(f[3]), float(f[4])) for f in fields]
+    except (OSError, ValueError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise PolicyError(f"{path}: expected a run of TREC, `query Q0 item rank score tag`; {why}.") from error
+    if not rows or not all(np.isfinite(score) for *_, score in rows):
+        raise PolicyError(f"{path}: expected a run of TREC with finite scores; got nothing, or others.")
+    return pl.DataFrame(rows, schema=["query_id", "item_id", "rank", "score"], orient="row")
+
+
+def _as_ids(texts: pl.Series, kind: pl.DataType | None) -> pl.Series:
+    """Texts as ids of a type; without one as whole numbers where all of them are."""
+    numbers = texts.cast(pl.Int64, strict=False)
+    whole = not numbers.null_count() and (numbers.cast(pl.String) == texts).all()
+    return numbers if whole and (kind is None or kind.is_integer()) else texts
 
 
 def policy_from_scores(

@@ -206,9 +206,7 @@ def _scorer(stage: Stage, config: _StageConfig, tensors: Mapping[str, Tensor], v
 def _class(stage: Stage, kind: str) -> type[Scorer]:
     found = Scorer.of_kind(kind)
     if found is None:
-        raise UnknownModelError(
-            f"the {stage} is of the unknown kind {kind[:60]!r}; known: {', '.join(Scorer.kinds)}", kind
-        )
+        raise UnknownModelError(f"the {stage} is of the unknown kind {kind[:60]!r}", kind)
     return found
 
 

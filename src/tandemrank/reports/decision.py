@@ -46,7 +46,7 @@ def headline(decision: Decision) -> str:
 def warning(decision: Decision) -> str:
     """For whom the chosen policy is worse, in a line; empty where for nobody."""
     worse = [gap for one in decision.candidates if one.name == decision.chosen for gap in one.worse_segments]
-    named = [f"{gap.segment} ({signed(gap.difference)} clicks per impression)" for gap in worse]
+    named = [f"{gap.segment} ({signed(gap.difference)} {decision.reward} per impression)" for gap in worse]
     return f"Better on average, but worse for {listed(named)}." if worse else ""
 
 
@@ -84,7 +84,7 @@ def _numbers(one: PolicyDecision) -> tuple[str, str, str]:
 def report(decision: Decision, *, command: str = "") -> Report:
     """The decision, the picture, the segments, every policy with its reasons, what has to be believed."""
     chosen = next((one for one in decision.candidates if one.name == decision.chosen), decision.candidates[0])
-    above = f"clicks per impression above {decision.against}"
+    above = f"{decision.reward} per impression above {decision.against}"
     caption = (
         f"{label(above)}. Dot and line: the estimate with its {decision.level:.0%} interval, "
         "which is about other queries like these too; upright bar: what it is at least, all policies together; dashed: what "
@@ -117,7 +117,7 @@ def report(decision: Decision, *, command: str = "") -> Report:
 def _tiles(decision: Decision, one: PolicyDecision) -> list[tuple[str, str, str]]:
     """Today, what is promised, and what is sure: the three numbers that a meeting remembers."""
     new, old = one.comparison.new.value, one.comparison.old.value
-    boxes = [(f"{label(decision.against)}, now", decimal(old), "clicks per impression")]
+    boxes = [(f"{label(decision.against)}, now", decimal(old), f"{decision.reward} per impression")]
     boxes.append((f"{one.name}, estimated", decimal(new), _more(new - old, old)))
     if one.lower_bound is not None:
         known = not guessed(one.comparison.new, varies=True)

@@ -25,7 +25,7 @@ from tandemrank.training.config import TrainingConfig
 from tandemrank.training.results import Difference, Learned, are_same_policy
 
 TRAINING = Kind("training")
-TITLE = "clicks per impression, and the gain over production, on impressions that were kept for this"
+TITLE = "{} per impression, and the gain over production, on impressions that were kept for this"
 
 
 # --- the files --------------------------------------------------------------------------------------------------------
@@ -127,15 +127,17 @@ def deployment(learned: Learned) -> list[str]:
 
 def _sentence(difference: Difference) -> str:
     a, b, found = label(difference.method), difference.against, difference.comparison
+    unit = "clicks" if found.new.reward is None else found.new.reward.name
     low, high = found.interval
     gap = f"{signed(found.difference)} {bracket(low, high, signed)}"
     if found.verdict == Verdict.REFUSE:
         which = found.new if found.new.verdict == Verdict.REFUSE else found.old
         return f"{a} against {b} {Verdict.REFUSE}: {which.reasons[0]}."
     if low <= 0 <= high:
-        words = f"{a} and {b} cannot be told apart: {gap} clicks per impression includes 0"
+        words = f"{a} and {b} cannot be told apart: {gap} {unit} per impression includes 0"
     else:
-        words = f"{a} would get {'more' if low > 0 else 'fewer'} clicks than {b}: {gap} per impression"
+        than = "more" if low > 0 else "fewer" if unit == "clicks" else "less"
+        words = f"{a} would get {than} {unit} than {b}: {gap} per impression"
     which = found.new if found.new.verdict == Verdict.CARE else found.old
     return f"{words}; use it with care: {which.reasons[0]}." if found.verdict == Verdict.CARE else f"{words}."
 
@@ -159,7 +161,7 @@ def values(learned: Learned) -> Sheet:
         bound = None if gap is None else gap.comparison.lower_bound
         surely = "" if bound is None else signed(bound)
         rows.append((label(name), decimal(value.value), _interval(value), *above, surely, str(value.verdict)))
-    heads = ("", "clicks", "95% interval", "gain", "95% interval", "at least", "verdict")
+    heads = ("", learned.reward, "95% interval", "gain", "95% interval", "at least", "verdict")
     return Sheet(heads, rows, ("", "verdict"))
 
 
@@ -206,9 +208,9 @@ def report(learned: Learned, *, command: str = "", seed: int = 0) -> Report:
     by = ", ".join(dict.fromkeys(str(value.estimator).replace("_", " ") for value in learned.values.values()))
     methods = [str(method) for method in learned.trained]
     worth = Section(
-        title="Clicks per impression",
+        title=f"{label(learned.reward)} per impression",
         sheet=values(learned),
-        draw=lambda: figures.dots(_dots(learned), "clicks per impression", asked=None),
+        draw=lambda: figures.dots(_dots(learned), f"{learned.reward} per impression", asked=None),
         caption=f"Off-policy estimates ({by}) with 95% intervals on {learned.log.evaluation:,.0f} impressions that nothing "
         "before has seen; production's is what these impressions show. Hollow: this log cannot answer for it.",
     )
@@ -258,11 +260,15 @@ def gate_sentences(learned: Learned) -> list[str]:
     """Whether each method is surely better than production, in words; nothing where that was not asked."""
     found = []
     for method, gate in learned.gates.items():
-        bound = "" if gate.lower_bound is None else f", by at least {signed(gate.lower_bound)} clicks per impression"
+        bound = (
+            ""
+            if gate.lower_bound is None
+            else f", by at least {signed(gate.lower_bound)} {learned.reward} per impression"
+        )
         if gate.worse:
             found.append(
-                f"{label(method)} would get fewer clicks than production on impressions that nothing before has seen: "
-                "production stays."
+                f"{label(method)} would get fewer {learned.reward} than production on impressions that nothing before has "
+                "seen: production stays."
             )
         elif gate.kept_production:
             found.append(f"{label(method)} is not surely better than production{bound}: production is kept.")
@@ -275,7 +281,7 @@ def _frequencies(learned: Learned) -> list[str]:
     """Every policy against production, by how often a query came in the log."""
     return [
         f"{label(method)}, queries that came {_times(group)}: {signed(group.difference)} "
-        f"{bracket(*group.interval, signed)} clicks per impression against production's {decimal(group.old)} "
+        f"{bracket(*group.interval, signed)} {learned.reward} per impression against production's {decimal(group.old)} "
         f"({group.impressions:,.0f} impressions of {group.queries:,} queries)."
         for method, groups in learned.by_frequency.items()
         for group in groups

@@ -59,6 +59,10 @@ class Client:
         """Clicks on items of an impression; as often as you like."""
         return self.feedback(impression_id, [{"item": item} for item in items])
 
+    def purchase(self, impression_id: str, item: int | str, value: float | None = None) -> dict[str, Any]:
+        """That an item was bought, and for how much; the most that was said counts."""
+        return self.feedback(impression_id, [{"item": item, "type": "purchase", "value": value}])
+
     def feedback(self, impression_id: str, events: list[dict[str, Any]]) -> dict[str, Any]:
         """Events of an impression."""
         return self.call("POST", "/feedback", {"impression_id": impression_id, "events": events})

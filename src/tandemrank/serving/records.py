@@ -20,6 +20,7 @@ from pydantic import Field
 
 from tandemrank._base.ids import Id
 from tandemrank.errors import ConfigError, InputError
+from tandemrank.logs.checks import LARGEST_VALUE
 from tandemrank.serving.live_policy import LivePolicy, Source
 
 Mode = Literal["single", "split"]
@@ -143,6 +144,9 @@ class Event:
     time: float | None = None
 
 
+REWARDS = ("purchase", "value")  # events that say what an item was worth; who bought it has clicked it, too
+
+
 class StoredEvent(NamedTuple):
     """An event as the log has it."""
 
@@ -151,6 +155,19 @@ class StoredEvent(NamedTuple):
     type: str
     value: float | None
     time: Time
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a click, or says what the item was worth."""
+        return self.type == "click" or self.type in REWARDS
+
+    @property
+    def worth(self) -> float:
+        """What it says that the item was worth: its value, a purchase without one 1; a click alone says nothing."""
+        if self.type not in REWARDS:
+            return 0.0
+        said = 1.0 if self.value is None else self.value
+        return said if 0 <= said <= LARGEST_VALUE else 0.0
 
 
 @dataclass(frozen=True)
@@ -185,7 +202,8 @@ class Feedback:
     """Whether events were recorded, and what became of how many of them, as far as this process remembers.
 
     `counted`: clicks that count and had not come before. `unmatched`: on items that the impression did not show. `unknown`: of
-    an impression that this process does not remember; the log joins them. `other`: events that are not clicks.
+    an impression that this process does not remember; the log joins them. `other`: events that are no clicks, and what an item
+    that was clicked before was worth.
     """
 
     recorded: bool

@@ -1,6 +1,6 @@
 """Journals become Parquet segments when they are complete: of this replica, and of those that have ended.
 
-A segment is a click log that `validate`, `estimate` and `learn` take as it is: `query_id, items, clicks, propensities,
+A segment is a click log that `validate`, `estimate` and `learn` take as it is: `query_id, items, clicks, values, propensities,
 policy, timestamp`, and beside these `propensity_errors` (Monte-Carlo), `mixture`, `strategy`, `key`, `places`, `available`,
 with which every list can be drawn again (`replay`). A click counts if it comes within the window after its impression,
 whichever replica heard of it.
@@ -105,7 +105,7 @@ def _content(path: Path) -> _Content:
             continue
         if isinstance(record, _Shown):
             impressions.append(record.impression)
-        elif record.event.type == "click":
+        elif record.event.counts:
             clicks.append(record.event)
     return _Content(impressions, clicks, damaged, found.dropped)
 
@@ -271,10 +271,13 @@ class Sealer:
 
 def join_clicks(
     impressions: Iterable[Impression], clicks: Iterable[StoredEvent], window: float
-) -> tuple[dict[str, set[Id]], int, int]:
-    """The clicked items of each impression, and how many distinct clicks were too late, or on an item that it did not show."""
+) -> tuple[dict[str, dict[Id, dict[str, float]]], int, int]:
+    """The clicked items of each impression, and how many distinct clicks were too late, or on an item that it did not show.
+
+    Of each item what events of each type say that it was worth: the most of it, since an event may come several times.
+    """
     shown = {i.id: i for i in impressions}
-    clicked: dict[str, set[Id]] = {}
+    clicked: dict[str, dict[Id, dict[str, float]]] = {}
     late: set[tuple[str, Id]] = set()
     unmatched: set[tuple[str, Id]] = set()
     for click in clicks:
@@ -286,14 +289,15 @@ def join_clicks(
         elif click.time > of.time + window:
             late.add(name)
         else:
-            clicked.setdefault(click.impression, set()).add(click.item)
+            worth = clicked.setdefault(click.impression, {}).setdefault(click.item, {})
+            worth[click.type] = max(worth.get(click.type, 0.0), click.worth)
     late -= {(name, item) for name, items in clicked.items() for item in items}
     return clicked, len(late), len(unmatched)
 
 
 def wide(
     impressions: Sequence[Impression],
-    clicked: dict[str, set[Id]],
+    clicked: dict[str, dict[Id, dict[str, float]]],
     propensities: Sequence[tuple[list[float], list[float]]],
 ) -> pl.DataFrame:
     """Impressions as rows of a wide click log."""
@@ -311,6 +315,9 @@ def wide(
             "query_id": [i.query_id for i in impressions],
             "items": [list(i.items) for i in impressions],
             "clicks": [[int(item in clicked.get(i.id, ())) for item in i.items] for i in impressions],
+            "values": [
+                [sum(clicked.get(i.id, {}).get(item, {}).values(), 0.0) for item in i.items] for i in impressions
+            ],
             "propensities": pl.Series([rho for rho, _ in propensities], dtype=pl.List(pl.Float64)),
             "propensity_errors": pl.Series([error for _, error in propensities], dtype=pl.List(pl.Float64)),
             "policy": [i.policy for i in impressions],

@@ -90,7 +90,7 @@ class Outcomes:
             return fate
 
     def _fate(self, event: StoredEvent) -> Fate:
-        if event.type != "click":
+        if not event.counts:
             return "other"
         found = self._open.get(event.impression) or self._settled.get(event.impression)
         if found is None:
@@ -100,7 +100,7 @@ class Outcomes:
         if event.time > found.shown.impression.time + self.window:
             return "late"
         if event.item in found.clicked:
-            return "repeated"
+            return "repeated" if event.type == "click" else "other"
         found.clicked |= {event.item}
         return "counted"
 

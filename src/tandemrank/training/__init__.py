@@ -13,6 +13,7 @@
 - `checkpoint`: where a training stands, its epochs so far, and all of it on disk
 - `team`: who trains which queries, one process or several; `ray_train`: several, on a Ray cluster
 - `valuing`: what was learned, valued; the gate; policies that keep what each query was shown
+- `rewards`: what clicks are worth, where that is learned
 - `results`: what `learn` gives, as types
 """
 

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import nn
 
@@ -22,11 +24,14 @@ from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
 from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.model_fit import KINDS, learners
 from tandemrank.beliefs.scorer import generator_of, ranker_of
+from tandemrank.beliefs.worth import by_worth
 from tandemrank.clicks.cells import CellCurve
 from tandemrank.clicks.examination import Behaviour, behaviour
 from tandemrank.errors import ConfigError
+from tandemrank.logs.counting import WHOLE
 from tandemrank.logs.dependence import TESTED
 from tandemrank.logs.feedback import fingerprint
 from tandemrank.logs.pairs import pairs_of
@@ -53,6 +58,7 @@ from tandemrank.training.loop import train as train_here
 from tandemrank.training.parts import Parts, facts_of, read_parts
 from tandemrank.training.ray_train import check_ready, train_on_ray
 from tandemrank.training.results import Learned, differences_of
+from tandemrank.training.rewards import read_rewards
 from tandemrank.training.schedules import UNTRAINED, Method
 from tandemrank.training.start import Start, initial_policy
 from tandemrank.training.weights import BeliefWeights
@@ -93,6 +99,7 @@ class LearningPlan:
     engine: Engine
     listener: Listener
     behaviour: Behaviour | None = None
+    reward: str | None = None
 
     @property
     def believes(self) -> bool:
@@ -134,6 +141,7 @@ def learn(
     resume: bool = False,
     engine: Engine = "local",
     listener: Listener | None = None,
+    reward: str | None = None,
 ) -> Learned:
     """Learns both stages from a click log alone, and values them on impressions that nothing before has seen.
 
@@ -145,7 +153,9 @@ def learn(
     beliefs may use, by its name or as a module of one's own with `forward(u, z, p)`.
     `logging_policy`: who drew the log; without it propensities are those of the log, or fitted to its lists. With
     `checkpoints`, a folder, every epoch is saved there, one file per phase, and `resume` goes on from it. The engine ray reads
-    files by tasks and trains on all nodes of a cluster, which must all see files and checkpoints.
+    files by tasks and trains on all nodes of a cluster, which must all see files and checkpoints. `reward`: the column of the
+    log with what clicked items were worth, which is learned and valued in place of clicks: what the log is believed to say of a
+    click, times what a click on the item is worth. Nothing is trained then.
     """
     config, module = _with_model(config or LearningConfig(), model)
     plan = _plan(
@@ -164,6 +174,7 @@ def learn(
             resume=resume,
             engine=check_engine(engine),
             listener=listener or Listener(),
+            reward=reward,
         ),
         _asked(method, methods),
     )
@@ -206,6 +217,18 @@ def _with_model(config: LearningConfig, model: str | nn.Module | None) -> tuple[
 
 def _plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
     """The plan with its methods; refuses what cannot be done, and switches without effect."""
+    if plan.reward is not None:
+        if (
+            not set(asked) <= {AUTO, UNTRAINED}
+            or plan.config.safe
+            or plan.ranker is not None
+            or plan.generator is not None
+        ):
+            raise ConfigError(
+                "a reward is learned by the beliefs alone: leave out the method, models of your own and --safe (ask `decide "
+                "--reward`, which knows bounds)."
+            )
+        asked = [UNTRAINED]
     chooses = AUTO in asked
     if chooses and len(set(asked)) > 1:
         raise ConfigError("the method auto tries the others itself: give it alone.")
@@ -301,7 +324,7 @@ def read(plan: LearningPlan) -> Parts:
     config = plan.config
     unknown = plan.logging_policy is None
     needed = config.propensity == "fitted" or (unknown and (config.propensity == "auto" or config.safe))
-    return read_parts(
+    found = read_parts(
         plan.log,
         config,
         plan.start,
@@ -310,13 +333,18 @@ def read(plan: LearningPlan) -> Parts:
         logging_policy=plan.logging_policy,
         engine=plan.engine,
     )
+    if plan.reward is None:
+        return found
+    _, items = (plan.start.features(found.vocabulary) or Features()).encoded(found.train.Q, found.train.D)
+    rewards = read_rewards(plan.log, plan.reward, found.split, found.vocabulary, items.numbers)
+    return replace(found, rewards=rewards)
 
 
 def _as_read(plan: LearningPlan, parts: Parts) -> tuple[LearningPlan, Parts]:
     """Where readers stop after a click, the log by the last click above; examination as they read, whatever curve was given."""
     if isinstance(plan.config.examination, CellCurve):
         return plan, parts
-    whole = LogParts((merge(parts.all()),), (), parts.first, by_time=False)
+    whole = LogParts((merge(parts.all()),), (), parts.first, by_time=False, split=WHOLE)
     found = behaviour(plan.log, whole, engine=plan.engine)
     plan = replace(plan, behaviour=found)
     if found.cells is None:
@@ -361,7 +389,9 @@ def build(plan: LearningPlan, parts: Parts, data: TrainingData) -> tuple[Trainin
     config, beliefs, start, everything = plan.config, None, None, None
     K2 = config.candidates or config.K
     if data.beliefs is not None:
-        beliefs = believed_policy(data.beliefs, parts.vocabulary, K2=K2, K=config.K, product=plan.ranker is not None)
+        worth = None if parts.rewards is None else parts.rewards.worth
+        product = plan.ranker is not None
+        beliefs = believed_policy(data.beliefs, parts.vocabulary, K2=K2, K=config.K, product=product, worth=worth)
         everything = replace(beliefs, generator=beliefs.ranker, K2=len(parts.vocabulary.item_ids))
         beliefs = _with_own(plan, beliefs)
     if plan.trains:
@@ -386,11 +416,18 @@ def _with_own(plan: LearningPlan, policy: TwoStagePolicy) -> TwoStagePolicy:
 
 
 def believed_policy(
-    beliefs: Beliefs, vocabulary: Vocabulary, *, K2: int, K: int, product: bool = False
+    beliefs: Beliefs,
+    vocabulary: Vocabulary,
+    *,
+    K2: int,
+    K: int,
+    product: bool = False,
+    worth: NDArray[np.float64] | None = None,
 ) -> TwoStagePolicy:
     """The belief as the re-ranker, and the generator nearest to it; where all items are candidates one stage is enough, unless
-    a `product` is asked for."""
+    a `product` is asked for. `worth`: of a click on each item, where values are learned.  Shapes: worth [D]."""
     ranker = ranker_of(beliefs)
+    ranker = ranker if worth is None else by_worth(ranker, worth)
     if len(vocabulary.item_ids) <= K2 and not product:
         return TwoStagePolicy(ranker, ranker, K2, K, vocabulary)
     return TwoStagePolicy(generator_of(ranker, GENERATOR_RANK), ranker, K2, K, vocabulary)
@@ -462,6 +499,7 @@ def value(
         choice=choice,
         beliefs=data.beliefs,
         behaviour=plan.behaviour,
+        reward=plan.reward or "clicks",
     )
 
 

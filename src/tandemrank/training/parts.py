@@ -11,12 +11,14 @@ from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import DataError, LogError
 from tandemrank.logs import reading
+from tandemrank.logs.counting import WHOLE, Split
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import EVALUATION_SHARE, LearningConfig
+from tandemrank.training.rewards import Rewards
 from tandemrank.training.start import Start
 
 TIMES = 8  # parts of what trains, oldest first, in a log that has times
@@ -28,7 +30,8 @@ class Parts:
 
     `first`: the first impressions of the log one by one, of all parts, which a logging policy can be fitted to.
     `train_times`: the impressions that train in up to `TIMES` parts of equal numbers, oldest first, where the log says when
-    they were; what values is then the last of the log. One part where it does not.
+    they were; what values is then the last of the log. One part where it does not. `split`: which impressions train and which
+    value; `rewards`: what clicks were worth, where that is learned.
     """
 
     train: Feedback
@@ -36,6 +39,8 @@ class Parts:
     first: Impressions
     train_times: tuple[Feedback, ...] = ()
     by_time: bool = False
+    split: Split = WHOLE
+    rewards: Rewards | None = None
 
     @cached_property
     def shown(self) -> NDArray[np.int64]:
@@ -147,6 +152,7 @@ def read_parts(
         first=found.first,
         train_times=found.train,
         by_time=found.by_time,
+        split=found.split,
     )
     _refuse_without_clicks(parts)
     return parts

@@ -63,6 +63,7 @@ class Learned:
     choice: MethodChoice | None = None  # of the method, where the beliefs made it
     beliefs: Beliefs | None = None  # the beliefs by the part that trains, where they are used
     behaviour: Behaviour | None = None  # how the lists of the log are read
+    reward: str = "clicks"  # what was learned and valued
 
     @property
     def was_trained(self) -> bool:
@@ -84,6 +85,7 @@ class Learned:
         return {
             "log": asdict(self.log),
             "start": self.start.words,
+            "reward": self.reward,
             "propensity": self.propensity,
             "propensity_reason": self.propensity_reason,
             "production": self.production.summary(),

@@ -20,6 +20,7 @@ from tandemrank.offpolicy.exposure import MostLikely
 from tandemrank.offpolicy.logger import FittedLogger, lists_of
 from tandemrank.offpolicy.propensities import fitted_policy
 from tandemrank.offpolicy.question import Question
+from tandemrank.offpolicy.rewards import in_detail
 from tandemrank.offpolicy.valuation import estimate_all
 from tandemrank.offpolicy.values import PRODUCTION, Value
 from tandemrank.offpolicy.verdicts import Verdict, is_outside
@@ -198,9 +199,11 @@ class Valuer:
             other_log=self.parts.train,
             seed=derive(self.seed, "value") % 2**32,
         )
-        return estimate_all(
+        found = estimate_all(
             [*policies, PRODUCTION],
             self.parts.evaluation,
             question,
             lambda n, of: self.tell(f"{WORDS}: {n / of:.0%}"),
         )
+        rewards = self.parts.rewards
+        return found if rewards is None else in_detail(found, rewards.evaluation, rewards.name)

@@ -2,19 +2,22 @@
 
 | format     | what it is                                                          | an impression is                       |
 | ---------- | ------------------------------------------------------------------- | -------------------------------------- |
-| `ubi`      | OpenSearch User Behavior Insights: stored queries, and their events | a stored query and its hits            |
+| `ubi`      | OpenSearch User Behavior Insights: stored queries, and their events | a query: its impression events, or hits |
 | `metarank` | Metarank: ranking and interaction events                            | a ranking event                        |
 | `obd`      | Open Bandit Dataset: one CSV row per shown position                 | a row: a list of one, for its position |
-| `ga4`      | Google Analytics 4, BigQuery export: view_item_list, select_item    | a view_item_list event                 |
+| `ga4`      | Google Analytics 4, BigQuery export: view_item_list, select_item    | views of one list, one after another   |
 | `clax`     | CLAX: Parquet sessions of query_doc_ids, positions, mask, clicks    | a session                              |
 | `long`     | any table with one row per shown item, rows in any order            | the rows of one `impression_id`        |
 | `wide`     | any table with one row per impression, its items in a list          | a row                                  |
 
-Every importer takes the rows as polars frames and gives a wide log (`checks`) and notes in words. Nothing is guessed: what
-cannot be joined is left out and counted.
+Nothing is guessed: what cannot be joined is left out, and counted with its reason.
 
 - `run`: the importers by name, from files to a click log; columns that become a part of the query
-- `formats`: one function per format
+- `formats`: one function per format of events
+- `tables`: one function per format of tables
+- `sources`: files as rows, whatever an engine's dump puts around its documents
+- `lists`: rows of shown items, and what was done to them, become a log
+- `ledger`: what was given, kept and left out
 """
 
 from tandemrank._base.lazy import modules_of

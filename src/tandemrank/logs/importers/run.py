@@ -1,34 +1,29 @@
 """The importers by name, and the whole way from the files of another system to a click log of ours."""
 
-import json
-from codecs import BOM_UTF8
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 
 import polars as pl
 
 from tandemrank._base import files
-from tandemrank._base.frames import UNREADABLE, columns_of
+from tandemrank._base.frames import columns_of
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.importers.formats import Converted, clax, ga4, long, metarank, obd, ubi, wide
+from tandemrank.logs.importers.formats import Format, Names, ga4, metarank, ubi
+from tandemrank.logs.importers.ledger import Count, Ledger
+from tandemrank.logs.importers.sources import table
+from tandemrank.logs.importers.tables import Table, clax, long, obd, wide
 from tandemrank.logs.schema import LONG, WIDE
 from tandemrank.logs.validation import validate
 from tandemrank.logs.writing import CLICK_LOG, write_part
 
-CLICKS = ("click", "item_click", "product_click", "result_click", "select_item")  # names of a click, unless told
+# Names of events, unless told.
+CLICKS = ("click", "click_through", "item_click", "product_click", "result_click", "select_item")
+REWARDS = ("add_to_cart", "purchase")
 
-FORMATS: dict[str, Callable[[Sequence[pl.DataFrame], frozenset[str]], Converted]] = {
-    "ubi": ubi,
-    "metarank": metarank,
-    "obd": obd,
-    "ga4": ga4,
-    "clax": clax,
-    "long": long,
-    "wide": wide,
-}
-TABLES = ("long", "wide")  # formats whose columns are the log's own, so that a column may be context
+EVENTS: dict[str, Format] = {"ubi": ubi, "metarank": metarank, "ga4": ga4}
+TABLES: dict[str, Table] = {"obd": obd, "clax": clax, "long": long, "wide": wide}
+OWN_COLUMNS = ("long", "wide")  # formats whose columns are the log's own, so that a column may be context or a reward
 BETWEEN = "|"  # of a query id and its context
 NO_PROPENSITIES = "no propensities: they are fitted to the lists, if these vary"
 QUERIES = files.Kind("table of queries", check=lambda path: columns_of(path)[:1] == ["query_id"])
@@ -36,16 +31,17 @@ QUERIES = files.Kind("table of queries", check=lambda path: columns_of(path)[:1]
 
 @dataclass(frozen=True)
 class Imported:
-    """The result of an import: where the log is, how long it is, and what a reader should know.
+    """The result of an import: where the log is, what of the files is in it, and what a reader should know.
 
-    `unmatched` are clicks that belong to no impression, or to an item that it did not show. `queries`: the table of the
-    queries with their context, where there is one.
+    `counts`: what was given, kept and left out, and why. `rewards`: the columns of rewards in the log. `queries`: the table of
+    the queries with their context, where there is one.
     """
 
     path: Path
     impressions: int
     clicks: int
-    unmatched: int
+    rewards: tuple[str, ...]
+    counts: tuple[Count, ...]
     notes: tuple[str, ...]
     queries: Path | None = None
 
@@ -55,30 +51,31 @@ def import_log(
     sources: Sequence[str | Path],
     out: str | Path,
     *,
-    click_names: Sequence[str] = CLICKS,
+    click_names: Sequence[str] | None = None,
     columns: Mapping[str, str] | None = None,
     context: Sequence[str] = (),
+    rewards: Sequence[str] | None = None,
 ) -> Imported:
     """Reads the files of another system and writes a click log in one piece to the folder `out`.
 
-    `columns`: names that the format expects, and what they are called in the files. `context`: columns that become a part of
-    the query; the queries with these columns are written beside the log, as features.
+    `columns`: names that the format expects, and what they are called in the files; `a.b` is the field b of a. `context`:
+    columns that become a part of the query; the queries with these columns are written beside the log, as features. `rewards`:
+    events, or columns of a table, that are a reward of an item: each is a column of the log.
     """
-    if kind not in FORMATS:
-        raise ConfigError(f"--from takes {', '.join(FORMATS)}; got {kind!r}.")
-    if context and kind not in TABLES:
-        raise ConfigError(
-            f"--context is for tables with columns of their own, --from {' or '.join(TABLES)}; got {kind!r}."
-        )
-    frames = [_with_names(read(Path(source)), columns or {}, Path(source)) for source in sources]
-    if not frames:
+    _check(kind, click_names, columns, context, rewards)
+    paths, ledger, tables = [Path(source) for source in sources], Ledger(), list[pl.DataFrame]()
+    if not paths:
         raise LogError("expected files to import; got none.")
-    tables = []
-    if context:
-        both = [with_context(frame, context, Path(source)) for frame, source in zip(frames, sources, strict=True)]
-        frames, tables = [frame for frame, _ in both], [table for _, table in both]
     try:
-        log = FORMATS[kind](frames, frozenset(click_names))
+        if kind in EVENTS:
+            names = Names(frozenset(click_names or CLICKS), tuple(REWARDS if rewards is None else rewards))
+            frame = EVENTS[kind](paths, names, ledger)
+        else:
+            frames = [_with_names(table(path), columns or {}, path) for path in paths]
+            if context:
+                both = [with_context(one, context, path) for one, path in zip(frames, paths, strict=True)]
+                frames, tables = [one for one, _ in both], [queries for _, queries in both]
+            frame = TABLES[kind](frames, tuple(rewards or ()), ledger)
     except LogError as error:
         raise LogError(f"{kind}: {error}") from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -86,22 +83,55 @@ def import_log(
         raise LogError(
             f"{', '.join(map(str, sources))}: cannot be read as the format {kind}: {reason}. Correct or drop the rows."
         ) from error
-    if not len(log.frame):
-        raise LogError(f"the files hold no impression of the format {kind}. Is it the right format?")
-    no_propensities = () if "propensities" in log.frame.columns else (NO_PROPENSITIES,)
-    notes = (*log.notes, *no_propensities, *_unfit(log.frame, Path(out)))
+    return _written(frame, ledger, tables, Path(out), sources)
+
+
+def _check(
+    kind: str,
+    click_names: Sequence[str] | None,
+    columns: Mapping[str, str] | None,
+    context: Sequence[str],
+    rewards: Sequence[str] | None,
+) -> None:
+    """Refuses what a format does not take."""
+    if kind not in (*EVENTS, *TABLES):
+        raise ConfigError(f"--from takes {', '.join((*EVENTS, *TABLES))}; got {kind!r}.")
+    if context and kind not in OWN_COLUMNS:
+        raise ConfigError(
+            f"--context is for tables with columns of their own, --from {' or '.join(OWN_COLUMNS)}; got {kind!r}."
+        )
+    if columns and kind in EVENTS:
+        raise ConfigError(
+            f"--column is for tables, --from {' or '.join(TABLES)}; got {kind!r}, which has its own fields."
+        )
+    if click_names and kind not in EVENTS:
+        raise ConfigError(f"--click-name is for events, --from {' or '.join(EVENTS)}; got {kind!r}.")
+    if rewards and kind not in (*EVENTS, *OWN_COLUMNS):
+        raise ConfigError(f"--reward is for --from {' or '.join((*EVENTS, *OWN_COLUMNS))}; got {kind!r}.")
+    if own := [name for name in rewards or () if name in (*WIDE, *LONG)]:
+        raise ConfigError(f"--reward: expected a column or event that a log does not use itself; got {own[0]!r}.")
+
+
+def _written(
+    frame: pl.DataFrame, ledger: Ledger, tables: Sequence[pl.DataFrame], out: Path, sources: Sequence[str | Path]
+) -> Imported:
+    """The log, written, and what there is to say of it."""
+    if not len(frame):
+        raise LogError("the files hold no impression of this format. Is it the right format?")
+    has = {"propensity", "propensities"} & set(frame.columns)
+    notes = (*ledger.notes, *(() if has else (NO_PROPENSITIES,)), *_unfit(frame, out))
     with files.replacing(out, CLICK_LOG, inputs=sources) as folder:
         folder.mkdir()
-        write_part(log.frame, folder, 0)
-    clicks = int(log.frame["clicks"].list.sum().sum())
-    queries = _write_queries(tables, Path(out), sources) if tables else None
+        write_part(frame, folder, 0)
+    is_wide = "items" in frame.columns
     return Imported(
-        path=Path(out),
-        impressions=len(log.frame),
-        clicks=clicks,
-        unmatched=log.unmatched,
+        path=out,
+        impressions=len(frame) if is_wide else frame["impression_id"].n_unique(),
+        clicks=int((frame["clicks"].list.sum() if is_wide else frame["click"]).sum()),
+        rewards=tuple(c for c in frame.columns if c not in (*WIDE, *LONG)),
+        counts=ledger.counts(),
         notes=notes,
-        queries=queries,
+        queries=_write_queries(tables, out, sources) if tables else None,
     )
 
 
@@ -130,52 +160,33 @@ def _write_queries(tables: Sequence[pl.DataFrame], out: Path, sources: Sequence[
 
 def _with_names(frame: pl.DataFrame, columns: Mapping[str, str], path: Path) -> pl.DataFrame:
     """The frame with the names that the format expects; a column that had such a name already gives way."""
-    present = {ours: theirs for ours, theirs in columns.items() if ours != theirs}
-    if missing := [theirs for theirs in columns.values() if theirs not in frame.columns]:
-        there = ", ".join(frame.columns[:20])
-        raise LogError(f"{path}: --column names {missing[0]!r}, but the columns are {there}.")
-    return frame.drop([ours for ours in present if ours in frame.columns]).rename({v: k for k, v in present.items()})
+    found = {}
+    for ours, theirs in columns.items():
+        at = _field(frame.schema, theirs)
+        if at is None:
+            there = ", ".join(frame.columns[:20])
+            raise LogError(f"{path}: --column names {theirs!r}, but the columns are {there}.")
+        found[ours] = at
+    return frame.select(*(c for c in frame.columns if c not in columns), **found)
 
 
-def read(path: Path) -> pl.DataFrame:
-    """A file of JSON lines, a JSON array, CSV or Parquet, by its ending."""
-    kind = path.suffix.lower()
-    try:
-        files.regular(path)
-        if kind == ".parquet":
-            return pl.read_parquet(path, glob=False)
-        if kind == ".csv":
-            return pl.read_csv(path, infer_schema_length=None, glob=False)
-        if kind in (".jsonl", ".ndjson"):
-            return pl.read_ndjson(_without_mark(path), infer_schema_length=None)
-        if kind == ".json":
-            return pl.read_json(_without_mark(path), infer_schema_length=None)
-    except (*UNREADABLE, UnicodeDecodeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        reason = (_damaged_line(path) if kind in (".jsonl", ".ndjson") else None) or reason
-        raise LogError(f"cannot read {path}: {reason}. Expected a whole file of that kind.") from error
-    raise LogError(f"{path} ends in {kind!r}: expected .jsonl, .ndjson, .json, .csv or .parquet.")
+def _field(schema: Mapping[str, pl.DataType], name: str) -> pl.Expr | None:
+    """A column, or the field `a.b` of a column of records or of lists of them; None where there is none."""
+    if name in schema:
+        return pl.col(name)
+    first, *path = name.split(".")
+    return _inside(pl.col(first), schema.get(first), path) if path else None
 
 
-def _without_mark(path: Path) -> Path | BytesIO:
-    """The file, or its bytes after the mark that some systems put before UTF-8."""
-    with path.open("rb") as file:
-        if file.read(len(BOM_UTF8)) != BOM_UTF8:
-            return path
-        return BytesIO(file.read())
-
-
-def _damaged_line(path: Path) -> str | None:
-    """Which line is no JSON, in words; None where none is, or where the file cannot be read at all."""
-    try:
-        for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
-            try:
-                json.loads(line or "null")
-            except ValueError:
-                return f"line {number} is no JSON ({line[:40]!r})"
-    except (OSError, UnicodeDecodeError):
+def _inside(value: pl.Expr, dtype: object, path: Sequence[str]) -> pl.Expr | None:
+    if not path:
+        return value
+    if isinstance(dtype, pl.List):
+        inner = _inside(pl.element(), dtype.inner, path)
+        return None if inner is None else value.list.eval(inner)
+    if not isinstance(dtype, pl.Struct) or path[0] not in dtype.to_schema():
         return None
-    return None
+    return _inside(value.struct.field(path[0]), dtype.to_schema()[path[0]], path[1:])
 
 
 def with_context(frame: pl.DataFrame, columns: Sequence[str], path: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
