@@ -21,6 +21,7 @@ import polars as pl
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 import tandemrank as tr
 from independent import adaptive, simulator, worlds
+from tandemrank.logs.sources import during
 from tandemrank.offpolicy.comparison import Comparison
 from tandemrank.offpolicy.values import Value
 
@@ -186,6 +187,30 @@ def deterministic(seed: int, *, queries: int = 298, items: int = 400, n: int = 1
     }
 
 
+def next_week(seed: int, *, queries: int = 0, items: int = 0, n: tuple[int, int] = (9_000, 4_000)) -> Result:
+    """Learned from the past, decided on the future, where some `queries` and `items` are new."""
+    rng = np.random.default_rng(seed)
+    w = worlds.graded("week", rng, **SMALL | {"knows": 0.4, "middle": -1.2})
+    late, p = np.arange(w.R.shape[1]) < items, w.traffic / w.traffic.sum()
+    old = np.where(np.arange(len(p)) < queries, 0.0, p)
+    query = np.concatenate([rng.choice(len(p), n[0], p=old / old.sum()), rng.choice(len(p), n[1], p=p)])
+    lists = np.concatenate([worlds.shown(w, query[: n[0]], rng, ~late), worlds.shown(w, query[n[0] :], rng)])
+    w = replace(w, query=query, items=lists, clicks=worlds.clicks_on(w, query, lists, rng))
+    log = frame_of(w.query, w.items, w.clicks, timestamp=np.arange(float(len(query))))
+    past, future = (during(log, **{end: float(n[0])}) for end in ("until", "since"))
+    policy = tr.learn(past, tr.LearningConfig(examination=tuple(w.theta), candidates=25), seed=seed).policy
+    found = tr.decide(policy, future, examination=w.theta, seed=seed)
+    one = found.candidates[0]
+    new = np.setdiff1d(query, policy.vocabulary.query_ids.to_numpy())
+    whole = policy.with_queries(pl.Series(new)) if len(new) else policy
+    times = np.bincount(query[n[0] :], minlength=len(p))[whole.vocabulary.query_ids.to_numpy()].astype(float)
+    truth, live = true_value(w, whole, times, seed), production_value(w, whole, times, seed)
+    gain = gained(one.comparison, truth - live) | {"bound": one.lower_bound}
+    unknown = one.comparison.new.unknown
+    share = {} if unknown is None else {"new_queries": unknown.queries, "new_items": unknown.items}
+    return {**promised(one.comparison.new, truth), "gain": gain, "call": str(found.call), "more": share}
+
+
 # --- policies that are given ------------------------------------------------------------------------------------------
 
 
@@ -266,6 +291,8 @@ WORLDS: dict[str, Callable[[int], Result]] = {
     "drift": lambda seed: learned_on(drift(seed), seed),
     "trust": lambda seed: learned_on(graded(seed, 12_000, trust=0.15), seed),
     "stop": lambda seed: learned_on(graded(seed, 12_000, stop=True), seed),
+    "future": next_week,
+    "next week": partial(next_week, queries=20, items=3),
     "deterministic": deterministic,
     "changing": changing,
     "adaptive": adapting,

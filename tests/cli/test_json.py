@@ -64,6 +64,7 @@ DECISION = [
     "exit_code",
     "independent",
     "level",
+    "no_segment_below",
     "reward",
     "segment_column",
     "why",

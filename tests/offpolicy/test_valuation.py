@@ -22,7 +22,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
 from tandemrank.logs.pairs import contradiction
 from tandemrank.offpolicy import comparison, diagnostics, estimators, evidence, propensities, valuation, values
-from tandemrank.offpolicy.estimators import Exposure
+from tandemrank.offpolicy.estimators import Exposure, by_query, of_queries
 from tandemrank.offpolicy.evidence import LogEvidence
 from tandemrank.offpolicy.exposure import MostLikely
 from tandemrank.offpolicy.logger import FittedLogger
@@ -514,25 +514,48 @@ def test_bad_scores_are_refused_by_name(frame: pl.DataFrame, message: str) -> No
         policy_from_scores(frame, 2, 1)
 
 
-def test_a_query_that_the_pair_does_not_know_is_left_out_and_counted() -> None:
+@pytest.mark.parametrize("propensity", ["frequency", "logged"])
+def test_a_query_that_a_policy_cannot_answer_keeps_productions_list(propensity: str) -> None:
+    """Its clicks count 1 each, whatever their propensities; the others are valued as if it were not there."""
     large = world(20)
     log = large.log(400, 1)
+    if propensity == "logged":
+        p = np.random.default_rng(0).uniform(0.2, 0.9, len(log.query))
+        log = replace(log, logged=log.shown / p, weighed=1.3 * log.clicks / p, weighed_together=log.clicks / p)
+        log = replace(log, weighed_squares=log.clicks / p**2)
     few = large.take(np.arange(19))
-    known = [log.impressions[:19].sum(), log.impressions[19]]
-    value = valuation.estimate(few.new, log, examination=THETA, propensity="frequency", estimator="ips")
-    gone = (
-        f"{known[1]:.0f} of {sum(known):.0f} impressions are left out: a policy does not know their query (first: 19)"
+    asked_for = {"examination": THETA, "propensity": propensity, "estimator": "ips"}
+    value = valuation.estimate(few.new, log, **asked_for)
+    alone = valuation.estimate(few.new, of_queries(log, np.arange(20) < 19), **asked_for)
+    clicks = by_query(log.clicks, log)[19]
+    assert value.estimate.numerator[:19] == pytest.approx(alone.estimate.numerator[:19])
+    assert value.estimate.numerator[19] == pytest.approx(clicks)
+    assert (value.weights[:, log.query == 19] == [[0.0], [1.0]]).all()
+    assert value.unknown is not None
+    assert value.unknown.queries == log.impressions[19] / log.N
+    assert value.unknown.value == value.unknown.production == pytest.approx(clicks / log.impressions[19])
+    assert value.unknown.known_value == pytest.approx(alone.value)
+    assert f"valued with production's list: {value.unknown.value:.3g} clicks per impression there" in value.reasons[-1]
+    gain = valuation.compare(few.new, "production", log, **asked_for)
+    assert gain.difference * log.N == pytest.approx(
+        (alone.value - by_query(log.clicks, log)[:19].sum() / alone.log.N) * alone.log.N
     )
-    assert value.reasons[-1] == gone
-    without = replace(
-        log,
-        **{name: getattr(log, name)[log.query < 19] for name in ("query", "item", "rank", "shown", "clicks", "others")},
-        impressions=np.where(np.arange(20) < 19, log.impressions, 0.0),
-    )
-    alone = valuation.estimate(few.new, without, examination=THETA, propensity="frequency", estimator="ips")
-    assert value.value == alone.value
-    gain = valuation.compare(few.new, "production", log, examination=THETA, propensity="frequency", estimator="ips")
-    assert any(gone in reason for reason in gain.reasons)
+
+
+def test_items_that_a_policy_does_not_know_are_counted_and_never_shown() -> None:
+    here = world(20)
+    log = here.log(400, 1)
+    fewer = here.new.vocabulary.item_ids[:-1]
+    scores = GivenScores(here.new.plain_scores(range(20))[0][:, :-1])
+    policy = TwoStagePolicy(scores, scores, D - 1, K, Vocabulary(here.vocabulary.query_ids, fewer))
+    value = valuation.estimate(policy, log, examination=THETA, propensity="frequency", estimator="ips")
+    strange = log.item == D - 1
+    assert (value.weights[:, strange] == 0).all()
+    assert value.unknown is not None
+    assert value.unknown.items == pytest.approx(log.shown[strange].sum() / log.shown.sum())
+    assert value.unknown.clicks == pytest.approx(log.clicks[strange].sum() / log.clicks.sum())
+    assert value.summary()["unknown_queries"] == 0
+    assert "items that the policy does not know and never shows" in value.reasons[-1]
 
 
 @pytest.mark.parametrize("shown", [lambda policy: policy, MostLikely])
@@ -550,9 +573,10 @@ def test_a_query_that_a_policy_can_answer_as_the_average_one_is_valued(shown) ->
         whole.scores([19])[0].detach().numpy(), policy.plain_scores(range(19))[0].mean(0).numpy(), atol=1e-5
     )
     assert value.value == valuation.estimate(shown(whole), log, **asked_for).value
-    assert value.reasons[-1] == (
-        f"{log.impressions[19]:.0f} of 400 impressions are of queries that a policy does not know: valued as the average query"
+    assert f"{log.impressions[19] / 400:.1%} of the impressions are of queries that the policy does not know" in str(
+        value.reasons[-1]
     )
+    assert "valued as the average query" in value.reasons[-1]
 
 
 def test_bad_questions_are_refused_by_name(tmp_path: Path) -> None:

@@ -178,6 +178,9 @@ Logs = Annotated[
         "--logs", help="Click log: Parquet, CSV or JSON lines; files, folders, globs or URLs. May be repeated."
     ),
 ]
+WHEN = "a date, an ISO time, Unix seconds, or a share of the log by time such as 70%."
+Since = Annotated[str | None, typer.Option(help=f"Only impressions from then on: {WHEN}")]
+Until = Annotated[str | None, typer.Option(help=f"Only impressions before then: {WHEN}")]
 BareLogs = Annotated[list[str] | None, typer.Argument(help="The same without --logs.", metavar="[LOG]...")]
 
 

@@ -7,7 +7,7 @@
 - `counting`: impressions become `Feedback`, some of them held out: the last ones by time, or by chance
 - `schema`: the schema of a log, and a problem in one
 - `checks`: every check of a log; files and impressions that come twice
-- `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows; a problem named by its file and row
+- `sources`: Parquet, CSV, JSON lines, folders and frames as batches of rows, or a period of them; a problem by file and row
 - `json_lines`: JSON lines, line by line; plain Python values as columns
 - `reading`: a log becomes `Feedback`, here or on a cluster
 - `details`: a log whose rows are split by shadow lists, rewards and propensities

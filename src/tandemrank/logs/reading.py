@@ -25,6 +25,7 @@ from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import CLICKS, By, FlatImpressions, Impressions, after_clicks, joined
 from tandemrank.logs.sources import (
     Batch,
+    During,
     Source,
     as_polars,
     batches,
@@ -217,7 +218,10 @@ def _on_ray(source: Source, how: _How) -> LogParts:
 
     The files are refused in their order, whichever is read first.
     """
-    log = [path.absolute() if isinstance(path, Path) else path for path in paths(source)]
+    period = source if isinstance(source, During) else None
+    files_of = paths(source.log if isinstance(source, During) else source)
+    here = [path.absolute() if isinstance(path, Path) else path for path in files_of]
+    log: list[str | Path | During] = [path if period is None else replace(period, log=path) for path in here]
     ray = cluster.connect()
     read: list[LogParts] = []
     files, impressions, waiting = KnownFiles(), KnownImpressions(), []
@@ -232,7 +236,7 @@ def _on_ray(source: Source, how: _How) -> LogParts:
             lengths = ray.get([count.remote(path) for path in log])
         task_how = ray.put(how)
         waiting = [part.remote(path, task_how, sum(lengths[:i])) for i, path in enumerate(log)]
-        for path in log:
+        for path in here:
             with _naming(path):
                 files.refuse_repeated(path)
             found, hashes = ray.get(waiting.pop(0))
@@ -253,7 +257,7 @@ def _on_ray(source: Source, how: _How) -> LogParts:
         for reference in waiting:
             ray.cancel(reference)
     if not read:
-        raise _EmptyError(log[-1])
+        raise _EmptyError(here[-1])
     return _together(read)
 
 
@@ -266,11 +270,11 @@ def _naming(path: str | Path) -> Iterator[None]:
         raise LogError(f"{path}{', ' if str(error).startswith('column') else ': '}{error}") from error
 
 
-def _impressions_in(path: str | Path) -> int:
+def _impressions_in(path: str | Path | During) -> int:
     return len(times_in(path))
 
 
-def _part(path: str | Path, how: _How, before: int) -> tuple[LogParts | str | None, NDArray[np.uint64]]:
+def _part(path: str | Path | During, how: _How, before: int) -> tuple[LogParts | str | None, NDArray[np.uint64]]:
     """What was read of a file, None of an empty one, or what is wrong with it; and the hashes of its impressions."""
     known = KnownImpressions()
     try:

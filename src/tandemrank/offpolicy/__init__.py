@@ -18,6 +18,7 @@
 - `shadows`: the lists that another system would have shown, beside those that were
 - `evidence`: what a log says, whatever the policy: its curve, propensities, estimator, reward models
 - `values`: the typed result `Value`, with interval and bound
+- `strangers`: queries and items of a log that a policy does not know, valued as it would answer them
 - `comparison`: the paired difference of two values, what it is surely at least, and by how often a query came
 - `valuation`: `estimate` and `compare`: what a policy would be worth, from a log
 - `how_many`: how many candidates: value against K2, cost, and what each stage loses

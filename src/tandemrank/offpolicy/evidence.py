@@ -36,15 +36,15 @@ from tandemrank.offpolicy.verdicts import cells_words, curve_words, stopping_wor
 from tandemrank.policies.two_stage import TwoStagePolicy
 
 Floats = NDArray[np.float64]
-MOST_UNKNOWN = 0.5  # of the impressions, by queries that a policy does not know
+MOST_UNKNOWN = 0.5  # of the impressions, by queries that the policy that drew the log does not know
 
 
 @dataclass(frozen=True)
 class ReadLog:
     """A log: its sums, and its first lists where it has lists.
 
-    `left_out`: how many impressions are left out since a policy does not know their query, in words. `behaviour`: how its
-    lists are read; `cells`: examination by more than the rank, as it was asked for or as that asks for.
+    `left_out`: how many impressions are left out since the policy that drew the log does not know their query, in words.
+    `behaviour`: how its lists are read; `cells`: examination by more than the rank, as it was asked for or as that asks for.
     """
 
     whole: Feedback
@@ -53,12 +53,13 @@ class ReadLog:
     behaviour: Behaviour | None = None
     cells: CellCurve | None = None
 
-    def of_known_queries(self, policies: Sequence[TwoStagePolicy]) -> "ReadLog":
-        """Without the queries that a policy does not know, if these are few; where they are many it is refused later."""
+    def of_known_queries(self, logger: TwoStagePolicy | None) -> "ReadLog":
+        """Without the queries that the policy which drew the log does not know, if these are few; where they are many it is
+        refused later."""
+        if logger is None:
+            return self
         log = self.whole
-        known = np.ones(log.Q, dtype=np.bool_)
-        for policy in policies:
-            known &= positions_of(policy.vocabulary.query_ids, log.vocabulary.query_ids, "query", missing="mark") >= 0
+        known = positions_of(logger.vocabulary.query_ids, log.vocabulary.query_ids, "query", missing="mark") >= 0
         gone = float(log.impressions[~known].sum())
         if not 0 < gone <= MOST_UNKNOWN * log.N:
             return self
@@ -67,7 +68,10 @@ class ReadLog:
             there = known[lists.query]
             lists = Impressions(lists.query[there], lists.items[there], lists.clicks[there])
         first = log.vocabulary.query_ids[int(np.argmax(~known & (log.impressions > 0)))]
-        said = f"{gone:,.0f} of {log.N:,.0f} impressions are left out: a policy does not know their query (first: {first!r})"
+        said = (
+            f"{gone:,.0f} of {log.N:,.0f} impressions are left out: the policy that drew the log does not know their query "
+            f"(first: {first!r})"
+        )
         return replace(self, whole=of_queries(log, known), lists=lists, left_out=said)
 
 

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandemrank._base.arguments import checked
-from tandemrank._base.ids import plain_ids, positions_of
 from tandemrank._base.random import derive
-from tandemrank.errors import ConfigError, PolicyError
+from tandemrank.errors import ConfigError
 from tandemrank.logs.details import Shadow
 from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.sources import Source
@@ -34,6 +33,7 @@ from tandemrank.offpolicy.logger import FittedLogger
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.rewards import by_reward, worth
 from tandemrank.offpolicy.shadows import shadow_evidence
+from tandemrank.offpolicy.strangers import Answering, answering, policy_of, with_production
 from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (
     PRODUCTION,
@@ -92,18 +92,17 @@ def estimate_all(
             raise ConfigError("shadow lists are compared with production or with each other; got a policy beside them.")
         return _of_shadows(sides, shadows, log, question)
     read = read_log(log, question)
-    shown, strangers = _answering(shown, read.whole)
-    read = read.of_known_queries(_policies(shown, question))
+    read = read.of_known_queries(_logger(question))
     if not shown:
         sample = sample_of(read.whole, question, None)
         live = [production(read.whole, sample) for _ in sides]
         return tuple(live) if question.reward_column is None else by_reward(live, log, question.reward_column)
-    theta = curve_of(read, [_policy(side) for side in shown], question)
+    theta = curve_of(read, [policy_of(side) for side in shown], question)
     evidence = gather(read, theta, question)
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
     found = [next(valued) if isinstance(side, Shown) else production(evidence.log, sample) for side in sides]
-    found = [_saying(one, strangers, read.left_out) for one in found]
+    found = [_saying(one, read.left_out) for one in found]
     return tuple(found) if question.reward_column is None else by_reward(found, log, question.reward_column)
 
 
@@ -145,14 +144,12 @@ def sensitivity_of(
     """
     question = replace(question, examination=curve.theta)
     read = replace(read_log(log, question), cells=None)  # by the rank alone
-    [side], strangers = _answering([policy], read.whole)
-    policy = _policy(side)
-    read = read.of_known_queries(_policies([policy], question))
+    read = read.of_known_queries(_logger(question))
     first = gather(read, curve.theta, question)
     known = first.propensities
     sample = sample_of(read.whole, question, known.kind)
     [found] = _valued([policy], first, question, sample)
-    value = _saying(found, strangers, read.left_out)
+    value = _saying(found, read.left_out)
     logger: TwoStagePolicy | FittedLogger | None = known.logger
     if known.logger is not None and known.fitted_lists is not None:
         logger = FittedLogger(known.logger, known.fitted_lists)
@@ -184,36 +181,10 @@ def sample_of(log: Feedback, question: Question, propensity: str | None) -> Samp
 # --- one policy after the other ---------------------------------------------------------------------------------------
 
 
-def _policy(side: Shown) -> TwoStagePolicy:
-    return side.policy if isinstance(side, MostLikely) else side
-
-
-def _answering(sides: list[Shown], log: Feedback) -> tuple[list[Shown], str | None]:
-    """The sides with an answer for every query of a log: one that a policy does not know is answered as the average query, as
-    `serve` does. As they are where a policy has no such answer. And how many impressions that is, in words."""
-    ids, asked, unknown = log.vocabulary.query_ids, log.impressions > 0, np.zeros(log.Q, np.bool_)
-    found: list[Shown] = []
-    for side in sides:
-        policy = _policy(side)
-        new = asked & (positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark") < 0)
-        if new.any():
-            try:
-                larger = policy.with_queries(plain_ids(ids).filter(new))
-            except PolicyError:
-                return sides, None
-            side = MostLikely(larger) if isinstance(side, MostLikely) else larger
-        unknown |= new
-        found.append(side)
-    number = float(log.impressions[unknown].sum())
-    words = f"{number:,.0f} of {log.N:,.0f} impressions are of queries that a policy does not know: valued as the average query"
-    return found, words if number else None
-
-
-def _policies(sides: Sequence[Shown], asked: Question) -> list[TwoStagePolicy]:
-    """All that must know a query: the sides, and the logging policy."""
+def _logger(asked: Question) -> TwoStagePolicy | None:
+    """The policy that drew the log, if it is given: it must know a query."""
     logger = asked.logging_policy
-    drew = logger.policy if isinstance(logger, FittedLogger) else logger
-    return [*map(_policy, sides), *([] if drew is None else [drew])]
+    return logger.policy if isinstance(logger, FittedLogger) else logger
 
 
 def _saying(value: Value, *more: str | None) -> Value:
@@ -228,55 +199,18 @@ def _valued(
     seen = fingerprint([evidence.log])
     found, drawn = [], dict[int, Exposure]()
     for number, side in enumerate(sides):
-        of_same = drawn.get(id(_policy(side))) if isinstance(side, MostLikely) else None
+        of_same = drawn.get(id(policy_of(side))) if isinstance(side, MostLikely) else None
         tell = progress and _onwards(progress, number, len(sides))
-        exposure, value = _one(side, evidence, asked, sample, drawn=of_same, progress=tell)
+        asking = _One(answering(side, evidence.log), evidence, asked, sample, of_same)
+        exposure, value = asking.valued(progress=tell)
         if evidence.relevance is not None:  # what stands above, as far as the policy's own clicks know better
-            better = value.value / _expected_clicks(exposure, evidence)
-            exposure, value = _one(side, evidence, asked, sample, better=better, drawn=of_same)
+            exposure, value = asking.valued(better=value.value / _expected_clicks(exposure, evidence))
         if not isinstance(side, MostLikely):
             drawn[id(side)] = exposure
-        if _policy(side).trained_on == seen:
+        if policy_of(side).trained_on == seen:
             value = replace(value, verdict=worst(value.verdict, Verdict.CARE), reasons=(SEEN, *value.reasons))
         found.append(value)
     return found
-
-
-def _one(
-    side: Shown,
-    evidence: LogEvidence,
-    asked: Question,
-    sample: Sample,
-    *,
-    better: float = 1.0,
-    drawn: Exposure | None = None,
-    progress: Tell | None = None,
-) -> tuple[Exposure, Value]:
-    """A policy's exposures and its value. `better`: how many times as relevant as it is believed is what it shows."""
-    fixed, read = isinstance(side, MostLikely), derive(asked.seed, "read") % 2**32
-    model, theta, log = evidence.relevance, evidence.theta, evidence.log
-    curves = curves_of(_policy(side), log, theta, model, better=better, fixed=fixed, seed=read)
-    exposure = exposure_on(
-        side,
-        log,
-        curves,
-        evidence.reward or model,
-        samples=asked.samples,
-        seed=derive(asked.seed, "exposure"),
-        drawn=drawn,
-        progress=progress,
-    )
-    return exposure, judged(exposure, evidence, sample, _correction(side, exposure, curves, evidence, asked))
-
-
-def _expected_clicks(exposure: Exposure, evidence: LogEvidence) -> float:
-    """Clicks per impression by the model of relevance."""
-    return max(float(exposure.direct @ evidence.log.impressions) / evidence.log.N, np.finfo(float).tiny)
-
-
-def _onwards(progress: Tell, number: int, sides: int) -> Tell:
-    """Counts on from the policies before this one."""
-    return lambda done, queries: progress(number * queries + done, sides * queries)
 
 
 @dataclass(frozen=True)
@@ -290,25 +224,69 @@ class Correction:
     excess: float
 
 
-def _correction(
-    side: Shown, exposure: Exposure, curves: Curves, evidence: LogEvidence, asked: Question
-) -> Correction | None:
-    """Of fitted propensities, for this policy; None where they are not fitted."""
-    if evidence.expected is None:
-        return None
-    log, theta, used = evidence.log, evidence.theta, evidence.propensities
-    races = races_for(side, asked.samples, int((log.impressions > 0).sum()))
-    seed = derive(asked.seed, "exposure of drawn")
-    rho = exposure_on(side, evidence.expected.pairs, curves, samples=races, seed=seed).rho
-    fine, coarse = (
-        calibrated(used.unclipped, exposure.rho, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2)
-    )
-    more, clip = 1.0, used.clip
-    if used.kind == "fitted" and asked.other_log is not None:
-        more = excess(estimators.safe_ratio(exposure.rho, fine, log.shown), fine, log, asked.other_log, theta)
-    if used.kind == "fitted":  # what was clicked against all odds says that a fit is wrong there
-        clip = max(clip, propensities.clip_minimum("quantile", fine[log.clicks > 0], log.N))
-    return Correction(fine, np.maximum(coarse, clip), clip, more)
+@dataclass(frozen=True)
+class _One:
+    """A side and what it is asked; `drawn`: the exposures of the same policy where it draws its lists."""
+
+    of: Answering
+    evidence: LogEvidence
+    asked: Question
+    sample: Sample
+    drawn: Exposure | None
+
+    def valued(self, *, better: float = 1.0, progress: Tell | None = None) -> tuple[Exposure, Value]:
+        """Exposures and value. `better`: how many times as relevant as it is believed is what the policy shows."""
+        side, asked, evidence = self.of.side, self.asked, self.evidence
+        fixed, read = isinstance(side, MostLikely), derive(asked.seed, "read") % 2**32
+        model, theta, log = evidence.relevance, evidence.theta, self.of.answered(evidence.log)
+        curves = curves_of(self.of.policy, log, theta, model, better=better, fixed=fixed, seed=read)
+        found = exposure_on(
+            side,
+            log,
+            curves,
+            evidence.reward or model,
+            samples=asked.samples,
+            seed=derive(asked.seed, "exposure"),
+            drawn=self.drawn,
+            progress=progress,
+        )
+        exposure = with_production(found, evidence.log, theta, self.of.kept)
+        correction = self._correction(exposure, curves)
+        value = judged(exposure, evidence, self.sample, correction, self.of.kept[evidence.log.query])
+        unknown = self.of.unknown(evidence.log, value.estimate.numerator)
+        if unknown is not None:
+            value = replace(_saying(value, *unknown.sentences), unknown=unknown)
+        return exposure, value
+
+    def _correction(self, exposure: Exposure, curves: Curves) -> Correction | None:
+        """Of fitted propensities, for this policy; None where they are not fitted."""
+        evidence, asked, kept = self.evidence, self.asked, self.of.kept
+        if evidence.expected is None:
+            return None
+        log, theta, used, pairs = evidence.log, evidence.theta, evidence.propensities, evidence.expected.pairs
+        races = races_for(self.of.side, asked.samples, int((log.impressions > 0).sum()))
+        rho, answered = evidence.expected.rho_0.copy(), ~kept[pairs.query]
+        rho[answered] = exposure_on(
+            self.of.side, self.of.answered(pairs), curves, samples=races, seed=derive(asked.seed, "exposure of drawn")
+        ).rho
+        own = np.where(kept[log.query], used.unclipped, exposure.rho)
+        fine, coarse = (calibrated(used.unclipped, own, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2))
+        more, clip = 1.0, used.clip
+        if used.kind == "fitted" and asked.other_log is not None:
+            more = excess(estimators.safe_ratio(own, fine, log.shown), fine, log, asked.other_log, theta)
+        if used.kind == "fitted":  # what was clicked against all odds says that a fit is wrong there
+            clip = max(clip, propensities.clip_minimum("quantile", fine[log.clicks > 0], log.N))
+        return Correction(fine, np.maximum(coarse, clip), clip, more)
+
+
+def _expected_clicks(exposure: Exposure, evidence: LogEvidence) -> float:
+    """Clicks per impression by the model of relevance."""
+    return max(float(exposure.direct @ evidence.log.impressions) / evidence.log.N, np.finfo(float).tiny)
+
+
+def _onwards(progress: Tell, number: int, sides: int) -> Tell:
+    """Counts on from the policies before this one."""
+    return lambda done, queries: progress(number * queries + done, sides * queries)
 
 
 def _beside(exposure: Exposure, evidence: LogEvidence) -> Floats:
@@ -322,12 +300,29 @@ def _beside(exposure: Exposure, evidence: LogEvidence) -> Floats:
     return found
 
 
-def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction: Correction | None = None) -> Value:
-    """One policy by its exposures: the estimate, what it rests on and what is said of it."""
+def _of_rows(weights: Floats, kept: NDArray[np.bool_]) -> Floats:
+    """The weights of both kinds: 1 whatever the propensity is, where production's list is kept.  Shapes: [P] -> [2, P]."""
+    return np.where(kept, [[0.0], [1.0]], bounds.both_weights(weights))
+
+
+def judged(
+    exposure: Exposure,
+    evidence: LogEvidence,
+    sample: Sample,
+    correction: Correction | None = None,
+    kept: NDArray[np.bool_] | None = None,
+) -> Value:
+    """One policy by its exposures: the estimate, what it rests on and what is said of it.
+
+    `kept`: rows of queries that keep production's list, where every click counts 1.  Shapes: kept [P].
+    """
     log, used = evidence.log, evidence.propensities
+    kept = np.zeros(len(log.query), np.bool_) if kept is None else kept
     own = log.by_own_propensity()
+    own = replace(own, clicks=np.where(kept, log.clicks, own.clicks))
     if correction is not None:
         used = replace(used, unclipped=correction.rho_0, clip=correction.clip)
+    exposure = replace(exposure, rho=np.where(kept, used.rho_0, exposure.rho))
     diagnostics = diagnose(log, used.rho_0, used.unclipped < used.clip, exposure, evidence.theta)
     verdict, reasons = judge(
         diagnostics,
@@ -340,6 +335,7 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
     off = (0.0, 0.0)
     if correction is not None:  # of clicks
         used = replace(used, unclipped=correction.excess * used.unclipped)
+        exposure = replace(exposure, rho=np.where(kept, used.rho_0, exposure.rho))
     ips = estimators.ips(exposure.rho, used.rho_0, own)
     if correction is not None:
         coarse = estimators.ips(exposure.rho, correction.excess * correction.coarser, log)
@@ -368,8 +364,8 @@ def judged(exposure: Exposure, evidence: LogEvidence, sample: Sample, correction
         diagnostics=diagnostics,
         identified=cases,
         ceiling_terms=ceiling_terms(exposure.rho, used.unclipped, own, len(evidence.theta)),
-        weights=bounds.both_weights(weights),
-        old_weights=bounds.both_weights(estimators.safe_ratio(exposure.rho, used.unclipped, log.shown)),
+        weights=_of_rows(weights, kept),
+        old_weights=_of_rows(estimators.safe_ratio(exposure.rho, used.unclipped, log.shown), kept),
         exposure_variance=exposure_variance(weights, exposure.error, exposure.rho, log),
         misfit=off,
         behaviour=evidence.behaviour,

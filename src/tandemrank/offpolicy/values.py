@@ -28,6 +28,7 @@ Production = Literal["production"]
 PRODUCTION: Production = "production"  # the policy that drew the log
 # Weighted clicks and nothing else (production's, too): the noise over impressions is theirs. Other estimators take noise away.
 WEIGHTED = (None, "ips")
+FIGURES = ("value", "standard_error", "interval", "over_queries", "lower_bound")  # which a refusal has none of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,46 @@ class RankSupport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """What a policy does not know of a log, as shares of it, and what that is worth in clicks per impression.
+
+    `queries`: the share of the impressions, answered as the average query, or `as_production`; `value` there, beside the
+    clicks of the log, and `known_value` of the others. `items`, `clicks`: shares of what was shown and clicked that it never
+    shows.
+    """
+
+    queries: float
+    value: float | None
+    production: float | None
+    known_value: float | None
+    as_production: bool
+    items: float
+    clicks: float
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """In words."""
+        found = []
+        if self.queries:
+            how = "with production's list" if self.as_production else "as the average query"
+            beside = "" if self.known_value is None else f"; {self.known_value:.3g} elsewhere"
+            found.append(
+                f"{self.queries:.1%} of the impressions are of queries that the policy does not know, valued {how}: "
+                f"{self.value:.3g} clicks per impression there, {self.production:.3g} in the log{beside}"
+            )
+        if self.items:
+            found.append(
+                f"{self.items:.1%} of what the log shows, with {self.clicks:.1%} of the clicks, are items that the policy does "
+                "not know and never shows; features would make them known"
+            )
+        return tuple(found)
+
+    def summary(self) -> dict[str, object]:
+        """As plain names and values."""
+        return {f"unknown_{name}": value for name, value in vars(self).items() if name != "as_production"}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Value:
     """Clicks per impression: of a policy if it were live, or of production as the log shows it.
 
@@ -74,7 +115,7 @@ class Value:
     the `log`, and `old_weights` without a clip. `exposure_variance`: of the value, by what is not known of the exposures, and
     `misfit`: how far it may be off by what is not known of a fitted logger; an interval over impressions has both.
     `excess`: how many times the value weighted clicks alone are, which a bound rests on; it is divided by it.
-    `behaviour`: how the lists of the log are read, where they were looked at.
+    `behaviour`: how the lists of the log are read, where they were looked at. `unknown`: what the policy does not know of it.
     `support`: of shadow lists, rank by rank. `reward`: what is counted in place of clicks; weights are then times its worth.
 
     Shapes: weights, old_weights [2, P] (`bounds.both_weights`).
@@ -100,11 +141,12 @@ class Value:
     behaviour: Behaviour | None = None
     support: tuple[RankSupport, ...] = ()
     reward: Reward | None = None
+    unknown: Unknown | None = None
 
     @property
     def value(self) -> float:
-        """Clicks per impression."""
-        return self.estimate.value
+        """Clicks per impression: not negative, as an estimate that takes noise away may be."""
+        return max(self.estimate.value, 0.0)
 
     @cached_property
     def standard_error(self) -> float:
@@ -126,9 +168,8 @@ class Value:
         return self.interval if few_queries(self.log) else self._within(self.estimate.standard_error)
 
     def _within(self, error: float) -> tuple[float, float]:
-        """Clicks are not negative; an estimate that takes noise away may be."""
         low, high = normal_interval(self.value, error, self.sample.level)
-        return max(low, 0.0), max(high, 0.0)
+        return max(low, 0.0), high
 
     @cached_property
     def lower_bound(self) -> float:
@@ -137,10 +178,10 @@ class Value:
         if self.sample.independent == "impressions":
             scale = 1.0 if self.reward is None else self.reward.scale
             rests_on = replace(bounds.value_sums(self.weights, self.log, most=most_clicks(self.log)), scale=scale)
-        return max(0.0, rests_on.lower_bound(self.sample.level) / self.excess)
+        return max(0.0, min(rests_on.lower_bound(self.sample.level) / self.excess, self.value))
 
     def summary(self) -> dict[str, object]:
-        """All but the arrays, as plain names and values."""
+        """All but the arrays, as plain names and values; of an answer that is refused no figures, but what it rests on."""
         names = (
             "value",
             "standard_error",
@@ -154,6 +195,8 @@ class Value:
             "estimator",
         )
         found: dict[str, object] = {name: getattr(self, name) for name in names}
+        if self.verdict == Verdict.REFUSE:
+            found |= dict.fromkeys(FIGURES)
         found["bound_over"] = self.sample.independent
         if self.reward is not None:
             found["reward"] = self.reward.name
@@ -163,6 +206,7 @@ class Value:
             found |= self.diagnostics.summary()
         if self.support:
             found["support_by_rank"] = [vars(one) for one in self.support]
+        found |= {} if self.unknown is None else self.unknown.summary()
         return found | ({} if self.behaviour is None else self.behaviour.summary())
 
 
