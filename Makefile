@@ -29,7 +29,7 @@ $(BIN)/python:
 	touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[dev,serve,cluster,bucket,peers,export]'
+	$(PIP) --editable '.[dev,serve,cluster,bucket,peers,export,gym]'
 	touch $@ .venv/.installed
 
 clean:

@@ -16,8 +16,8 @@ PACKAGE = ROOT / "src" / "tandemrank"
 
 # docs/design.md shows the same rooms with what each is for. A room sees only rooms before it.
 ROOMS = [
-    "errors", "_base", "gradients", "logs", "clicks", "policies", "beliefs", "offpolicy", "training", "decisions", "serving",
-    "experiments", "reports", "cli",
+    "errors", "_base", "gradients", "logs", "clicks", "policies", "beliefs", "offpolicy", "training", "decisions", "sessions",
+    "serving", "experiments", "reports", "cli",
 ]  # fmt: skip
 # What a room sees, where that is less than all before it.
 ONLY = {

@@ -22,6 +22,8 @@ from tandemrank.policies.scorers import GivenScores, MatrixFactorisation
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.reports.page import Report
 from tandemrank.serving.export import export
+from tandemrank.sessions.simulation import write_log as write_sessions
+from tandemrank.sessions.world import SessionWorldConfig
 
 IDS = Vocabulary(pl.Series([1, 2]), pl.Series([10, 20, 30]))
 SHOWN = Impressions(
@@ -51,8 +53,12 @@ def simulate(path: Path) -> None:
     write_simulated_log(SMALL, path)
 
 
+def simulate_sessions(path: Path) -> None:
+    write_sessions(SessionWorldConfig(), path, 10)
+
+
 def train(path: Path, logs: str = "nowhere.parquet") -> None:
-    policies.learn([logs], path)
+    policies.learn(logs=[logs], out=path)
 
 
 def run_grid(path: Path) -> None:
@@ -60,7 +66,7 @@ def run_grid(path: Path) -> None:
 
 
 WHOLE: list[Callable[[Path], None]] = [write_log, fix_log, save_policy, export_policy]
-FILLED: list[Callable[[Path], None]] = [simulate, train, run_grid, partial(experiments.demo)]
+FILLED: list[Callable[[Path], None]] = [simulate, simulate_sessions, train, run_grid, partial(experiments.demo)]
 
 
 @pytest.mark.parametrize("write", WHOLE + FILLED)

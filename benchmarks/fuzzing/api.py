@@ -162,6 +162,7 @@ def _functions(good: Path, place: Path) -> dict[str, tuple[Callable[..., Any], d
         return race.utility(s_c, s_r, w, theta, K2, samples=samples, generator=generator)
 
     two = tr.GivenScores(users @ items.T)
+    sessions = log.with_row_index("step").with_columns(pl.col("step").cast(pl.Int64), session_id="query_id")
     return {
         "MatrixFactorisation": (tr.MatrixFactorisation, {"queries": users, "items": items}),
         "GivenScores": (tr.GivenScores, {"scores": users @ items.T}),
@@ -192,6 +193,10 @@ def _functions(good: Path, place: Path) -> dict[str, tuple[Callable[..., Any], d
         "validate": (tr.validate, {"source": log}),
         "examine": (tr.examine, {"log": log}),
         "estimate": (tr.estimate, {"policy": policy, "log": log, **asked}),
+        "sessions.estimate": (
+            tr.sessions.estimate,
+            {"policy": policy, "log": sessions, "horizon": 2, "discount": 0.9, "state": "query_id"},
+        ),
         "compare": (tr.compare, {"new": policy, "old": policy, "log": log, **asked}),
         "decide": (
             tr.decide,

@@ -32,7 +32,14 @@ VALUES: list[Any] = [
     [], [[]], {}, {"a": 1}, [None], [1, "1"], [1, 1], [0.5], [float("nan")] * 3, [1] * 20_000, "clicked", "split",
 ]  # fmt: skip
 BODIES: dict[tuple[str, str], Any] = {
-    ("POST", "/rank"): {"query_id": 0, "K": 2, "items": [1, 2, 3], "unit": "u", "query_features": {"x": 1.0}},
+    ("POST", "/rank"): {
+        "query_id": 0,
+        "K": 2,
+        "items": [1, 2, 3],
+        "unit": "u",
+        "session": "s",
+        "query_features": {"x": 1.0},
+    },
     ("POST", "/rank "): {"requests": [{"query_id": 0}, {"query_id": 1, "K": 1}]},
     ("POST", "/feedback"): {"impression_id": "{id}", "events": [{"item": 1, "type": "click", "value": 1.0}]},
     ("POST", "/explain"): {"query_id": 0, "query_features": {"x": 1.0}},

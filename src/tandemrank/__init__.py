@@ -64,6 +64,7 @@ _PACKAGES = (
     "policies",
     "reports",
     "serving",
+    "sessions",
     "training",
 )
 
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from tandemrank import policies as policies
     from tandemrank import reports as reports
     from tandemrank import serving as serving
+    from tandemrank import sessions as sessions
     from tandemrank import training as training
     from tandemrank._base.ids import Vocabulary as Vocabulary
     from tandemrank.clicks.examination import ExaminationCurve as ExaminationCurve

@@ -8,5 +8,6 @@
 - `offpolicy`: estimate, compare, decide; `shadows`: these of shadow lists
 - `policies`: learn, recommend
 - `serving`: serve, replay, seal
+- `sessions`: what estimate, learn, simulate and evaluate do with --sessions
 - `experiments`: demo, table, simulate, evaluate
 """

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tandemrank.cli import sessions as of_sessions
 from tandemrank.cli.options import (
     ExperimentOptions,
     FeatureTables,
@@ -20,6 +21,7 @@ from tandemrank.cli.options import (
     resumable,
 )
 from tandemrank.cli.progress import working
+from tandemrank.cli.sessions import Sessions, refuse
 from tandemrank.cli.terminal import note, print_json, print_summary, show
 from tandemrank.errors import ConfigError
 
@@ -203,11 +205,19 @@ def simulate(
     out: Out = Path("tandemrank-log"),
     impressions: Annotated[int | None, typer.Option(help="Length of the log, N.", min=1)] = None,
     propensities: Annotated[bool, typer.Option(help="Log the exact propensity of every shown item.")] = False,
+    sessions: Sessions = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Draws a click log of the experiment's production policy: OUT/log (Parquet) and OUT/production (the policy)."""
     from tandemrank.experiments.world import write_simulated_log
+
+    if sessions is not None:
+        refuse(
+            {} if impressions is None else {"impressions": impressions}, "has no effect with --sessions: leave it out"
+        )
+        of_sessions.simulate(switches, out, sessions, seed=seed, propensities=propensities, as_json=as_json)
+        return
 
     experiment = switches.experiment(impressions=impressions)
     with working("impressions drawn", experiment.impressions) as progress:
@@ -244,6 +254,7 @@ def evaluate(
         int | None, typer.Option(help="So many of the queries, drawn at random, where all would take long.", min=1)
     ] = None,
     samples: Annotated[int, typer.Option(help="Sampled lists per query for the expected figures.", min=1)] = 20,
+    sessions: Sessions = None,
     seed: Seed = 0,
     plugin: Plugin = None,
     as_json: Json = False,
@@ -257,6 +268,11 @@ def evaluate(
     from tandemrank.logs.pairs import pairs_of
     from tandemrank.logs.reading import read
 
+    if sessions is not None:
+        unused = {"logs": logs, "sample_queries": sample_queries}
+        refuse({name: x for name, x in unused.items() if x}, "has no effect with --sessions: leave it out")
+        of_sessions.evaluate(switches, policies, sessions, seed=seed, as_json=as_json)
+        return
     experiment = switches.experiment()
     if qrels is not None:
         if switches.data is not None or logs or sample_queries is not None or any(vars(features).values()):

@@ -234,6 +234,8 @@ def _described(found: "Validation") -> Iterator[tuple[str, str]]:
         names = [f"{p.policy or '(not named)'}: {p.impressions:,}" for p in log.policies[:MOST_POLICIES]]
         more = len(log.policies) - MOST_POLICIES
         yield "policies", ", ".join([*names, *([f"and {more} more"] if more > 0 else [])])
+    if found.sessions is not None:
+        yield "sessions", found.sessions.words
     rates = ["-" if rate is None else f"{rate:.3f}" for rate in log.click_rate_by_rank]
     last = min(len(rates), MOST_RANKS)
     yield f"click rates at ranks 1 to {last}" if last > 1 else "click rate", "  ".join(rates[:last])

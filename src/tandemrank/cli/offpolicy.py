@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from tandemrank.cli import sessions
 from tandemrank.cli.options import (
     Curve,
     Engine,
@@ -24,6 +25,7 @@ from tandemrank.cli.options import (
     read_curve_option,
 )
 from tandemrank.cli.progress import load_first, working
+from tandemrank.cli.sessions import SessionOptions
 from tandemrank.cli.shadows import Shadows, differences, print_differences, print_systems, shadows_of
 from tandemrank.cli.terminal import print_json, print_summary, show
 from tandemrank.errors import ConfigError
@@ -67,7 +69,8 @@ class QuestionOptions:
     estimator: Annotated[
         str,
         typer.Option(
-            help="auto (beta_ips where propensities are known, ips where they are counted or fitted), ips or beta_ips."
+            help="auto (beta_ips where propensities are known, ips where they are counted or fitted), ips or beta_ips; of "
+            "sessions auto (doubly_robust), self_normalised or ips."
         ),
     ] = "auto"
     curve: Curve = None
@@ -164,6 +167,7 @@ def estimate(
     asked: QuestionOptions,
     log: LogOptions,
     features: FeatureTables,
+    over: SessionOptions,
     policy: Policy = None,
     scores: Scores = None,
     shadow: Shadows = None,
@@ -202,6 +206,7 @@ def estimate(
     """Estimates what a policy would be worth if it were live (off-policy): value, interval, diagnostics and a verdict.
 
     Give a log that the policy was not trained on: on its own training log every policy looks better than it is.
+    With --sessions: clicks per session, and down to which step the log can tell.
     """
     load_first("offpolicy.valuation")
     from tandemrank.offpolicy.exposure import MostLikely
@@ -215,8 +220,17 @@ def estimate(
         )
     if lists not in ("sampled", "most-likely") or (curve_interval and lists != "sampled"):
         raise ConfigError(f"--lists takes sampled, or most-likely without --curve-interval; got {lists!r}.")
-    question = asked.question()
-    several = len(log.counts) > 1 and not curve_interval
+    several = len(log.counts) > 1 and not curve_interval and not over.sessions
+    how = over.arguments(
+        curve_interval=curve_interval,
+        lists=lists != "sampled",
+        engine=asked.engine != "local",
+        independent=asked.independent,
+        reward=asked.reward,
+        shadow=shadow,
+        list_reward=list_reward,
+    )
+    question = (replace(asked, estimator="auto") if over.sessions else asked).question()
     if not several:
         log.refuse_unused(scores)
         if belief is not None or report is not None:
@@ -234,6 +248,9 @@ def estimate(
         print_systems(values, as_json)
         return
     side = policy_of(policy, scores, log, features)
+    if over.sessions:
+        sessions.estimate(side, log.logs, question, asked.estimator, how, as_json)
+        return
     if several:
         _how_many(side, log, question, belief, report, most_likely=lists != "sampled", as_json=as_json)
         return

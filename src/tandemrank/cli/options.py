@@ -36,7 +36,8 @@ def bundled(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(**given: Any) -> None:
         made = {
-            name: kind(**{option: given.pop(option) for option in options_of[name]}) for name, kind in bundles.items()
+            name: kind(**{option: given.pop(option) for option in options_of[name] if option in given})
+            for name, kind in bundles.items()
         }
         command(**made, **given)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from tandemrank._base.files import Kind, regular, replacing
+from tandemrank.cli import sessions
 from tandemrank.cli.options import (
     Config,
     Curve,
@@ -27,6 +28,7 @@ from tandemrank.cli.options import (
     resumable,
 )
 from tandemrank.cli.progress import load_first, training_progress
+from tandemrank.cli.sessions import SessionOptions
 from tandemrank.cli.terminal import note, print_json, show
 from tandemrank.errors import ConfigError, PolicyError
 
@@ -41,7 +43,9 @@ ON_SCREEN = 20  # queries, where the lists go to a terminal
 
 
 @app.command()
+@bundled
 def learn(
+    over: SessionOptions,
     logs: Annotated[list[str], typer.Option("--logs", help="Click log: files, folders or globs. May be repeated.")],
     out: Out = Path("tandemrank-policy"),
     start: Annotated[
@@ -98,6 +102,7 @@ def learn(
 
     The re-ranker is what the log is believed to say, the generator a product near it, trained where that pays.
     Writes OUT/METHOD/policy and history.json for each method, OUT/summary.json, OUT/report.html and OUT/config.json.
+    With --sessions: for what a click leads to; the queries of the policy are the states of the log.
     """
     load_first("training.learning", "reports.training")
     from tandemrank._base.cluster import check_engine
@@ -120,9 +125,17 @@ def learn(
         "item_embeddings": item_embeddings,
     }
     resolved = resolve(LearningConfig, file=config, switches=switches or (), flags=flags)
+    embedded = query_embeddings or item_embeddings
+    how = over.arguments(start=start, query_embeddings=embedded, engine=engine != "local", reward=reward)
     if not resume:
         training.check_free(out, get_args(Method))
     first, drew = (None if path is None else load(path) for path in (start, logging_policy))
+    if over.sessions:
+        sessions.learn(
+            logs, out, resolved, how, methods=method, start=Start(None, **tables), logging_policy=drew,
+            seed=seed, resume=resume, as_json=as_json,
+        )  # fmt: skip
+        return
     inputs = [*logs, start, logging_policy, *tables.values()]
     with resumable(), training_progress() as (stage, epoch), claimed(out, training.TRAINING, inputs=inputs):
         learned = learning.learn(

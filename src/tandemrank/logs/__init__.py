@@ -16,6 +16,7 @@
 - `pairs`: pairs of query and item: what a log can compare ranks by, and what must not be shown again
 - `dependence`: whether the clicks of one list depend on each other, as those of readers who stop
 - `description`: what a log is, whether its lists vary, and which questions it can answer
+- `sessions`: the steps of sessions in order, what was clicked last, and whether they say enough
 - `validation`: is my log fit, and a clean copy of it
 """
 

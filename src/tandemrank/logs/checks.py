@@ -23,6 +23,7 @@ from tandemrank.logs.schema import (
     LONG,
     MOST_RANKS,
     NO_ROWS,
+    SESSION,
     WIDE,
     Problem,
     is_long,
@@ -42,6 +43,7 @@ Rule = tuple[str, Callable[[pl.Series], pl.Series]]
 ID: Rule = ("an id, a string or a 64-bit integer", lambda x: plain_ids(x).is_not_null())
 OF_IMPRESSION: dict[str, Rule] = {
     "query_id": ID,
+    "session_id": ID,
     "weight": ("weights from a millionth to a million", lambda x: (x >= SMALLEST_WEIGHT) & (x <= LARGEST_WEIGHT)),
 }
 OF_ITEM: dict[str, Rule] = {
@@ -193,7 +195,7 @@ def _long_problems(frame: pl.DataFrame, limit: int) -> list[Problem]:
         right, position, "position", f"positions from 1 to {limit}, the ranks of the examination curve"
     )
     run = frame["impression_id"].rle_id()
-    for column in [c for c in ("query_id", "policy") if c in frame.columns]:
+    for column in [c for c in ("query_id", "policy", *SESSION) if c in frame.columns]:
         values = frame[column]
         right = ((values == values.shift(1)) | (run != run.shift(1))).fill_null(True)
         found += problem_unless(right, values, column, f"one {column.removesuffix('_id')} in an impression")

@@ -1,12 +1,12 @@
 """The schema of click logs, and a problem in one.
 
-Wide: `query_id, items, clicks` and perhaps `propensities, values, weight, timestamp, impression_id, policy`; one row per
-impression, items top first. Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity, value, weight,
-timestamp, policy`; one row per shown item, positions from 1, the rows of an impression together. Ids are integers or strings.
-A value is what a clicked item was worth, an order or minutes, say: 0 or more, 0 where it was not clicked. Times are dates, ISO
-texts or Unix seconds, in UTC where they name no zone; by them the last impressions can be held out, and a time in the future
-says that something is wrong. `policy` names the policy that drew the list: propensities are each row's own, so several policies
-are one log.
+Wide: `query_id, items, clicks` and perhaps `propensities, values, weight, timestamp, impression_id, policy, session_id, step`;
+one row per impression, items top first. Long: `impression_id, query_id, item_id, position, click` and perhaps `propensity,
+value, weight, timestamp, policy, session_id, step`; one row per shown item, positions from 1, the rows of an impression
+together. Ids are integers or strings. A value is what a clicked item was worth, an order or minutes, say: 0 or more, 0 where it
+was not clicked. Times are dates, ISO texts or Unix seconds, in UTC where they name no zone; by them the last impressions can be
+held out, and a time in the future says that something is wrong. `policy` names the policy that drew the list: propensities are
+each row's own, so several policies are one log. `session_id` and `step` order lists into sessions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +19,17 @@ from numpy.typing import NDArray
 
 from tandemrank.errors import LogError, shortened
 
-WIDE = ("query_id", "items", "clicks", "propensities", "values", "weight", "timestamp", "impression_id", "policy")
+SESSION = ("session_id", "step")  # which session an impression is of, and where in it
+WIDE = (
+    "query_id", "items", "clicks", "propensities", "values", "weight", "timestamp", "impression_id", "policy", *SESSION,
+)  # fmt: skip
 LONG = (
     "impression_id", "query_id", "item_id", "position", "click", "propensity", "value", "weight", "timestamp", "policy",
+    *SESSION,
 )  # fmt: skip
 KEY = "key"  # of a served log: the random number that decided the list
 MOST_RANKS = 512  # of a list: 9 bits of a key (`sums`)
-IDS = ("impression_id", "query_id", "item_id", "items", "policy")
+IDS = ("impression_id", "query_id", "item_id", "items", "policy", "session_id")
 
 # Columns of shown items: long, wide.
 LISTED = {"item_id": "items", "click": "clicks", "propensity": "propensities", "value": "values"}
@@ -61,7 +65,7 @@ def _fits(column: str, dtype: Any) -> tuple[str, bool]:
     dtype = dtype or pl.Null()
     if column in IDS:
         return "integers or strings", dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum)
-    if column == "position":
+    if column in ("position", "step"):
         return "integers", dtype.is_integer()
     if column == "timestamp":
         return "times", dtype.is_numeric() or dtype in (pl.String, pl.Date, pl.Datetime)

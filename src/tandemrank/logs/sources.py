@@ -384,7 +384,7 @@ def _typed(frame: pl.DataFrame, types: dict[str, type[pl.DataType]], also: Mappi
                 types[column] = pl.Int64 if exact.all() else pl.String
         else:
             text = text.replace({"true": "1", "false": "0", "True": "1", "False": "0"}) if column == "click" else text
-            types[column] = pl.Int64 if column == "position" else pl.Float64
+            types[column] = pl.Int64 if column in ("position", "step") else pl.Float64
         values = text.cast(types[column], strict=False)
         words = "an integer" if types[column] == pl.Int64 else "a number"
         found += problem_unless(values.is_not_null() | text.is_null(), text, column, words)

@@ -25,6 +25,7 @@ from tandemrank.logs.dependence import TESTED, dependence
 from tandemrank.logs.description import Answer, Description, PolicyCount, answers, describe_log
 from tandemrank.logs.impressions import FlatImpressions, Impressions, joined
 from tandemrank.logs.schema import NO_ROWS, Problem
+from tandemrank.logs.sessions import SessionCounter, SessionFacts, session_answer
 from tandemrank.logs.sources import Batch, Source, batches, describe
 from tandemrank.logs.writing import CLICK_LOG, write_part
 
@@ -44,7 +45,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Validation:
-    """The outcome: `problems` (none: the log is fit), the impressions given and those without a problem, what it is."""
+    """The outcome: `problems` (none: the log is fit), the impressions given and those without a problem, what it is.
+
+    `sessions`: where impressions have a session_id.
+    """
 
     fit: bool
     problems: tuple[Found, ...]
@@ -54,6 +58,7 @@ class Validation:
     usable: int
     log: Description | None
     answers: tuple[Answer, ...]
+    sessions: SessionFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ class _Survey:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     policies: Counter[str] = field(default_factory=Counter)
     lists: list[Impressions] = field(default_factory=list)  # the first ones
+    sessions: SessionCounter = field(default_factory=SessionCounter)
 
     def looked_at(
         self, pieces: Iterable[Batch], K: int | None
@@ -138,6 +144,8 @@ class _Survey:
             frame["policy"].gather(first).cast(pl.String) if "policy" in frame.columns else pl.Series([""] * len(first))
         )
         self.policies.update(dict(own.value_counts().iter_rows()))
+        if "session_id" in frame.columns:
+            self.sessions.add(frame[first], good)
 
     def odd(self) -> str | None:
         """A file that has propensities where the first has none, or the other way round."""
@@ -164,6 +172,8 @@ def validate(source: Source, *, K: int | None = None, batch: int = 200_000) -> V
     named = survey.policies if set(survey.policies) != {""} else Counter[str]()
     policies = tuple(PolicyCount(name, n) for name, n in named.most_common())
     log = None if feedback is None else describe_log(feedback, survey.ranges, policies)
+    sessions = survey.sessions.facts()
+    more = () if sessions is None else (session_answer(sessions),)
     return Validation(
         fit=not survey.problems,
         problems=tuple(survey.problems.values()),
@@ -172,7 +182,10 @@ def validate(source: Source, *, K: int | None = None, batch: int = 200_000) -> V
         impressions=survey.impressions,
         usable=survey.usable,
         log=log,
-        answers=() if feedback is None or log is None else answers(feedback, log, dependence(joined(survey.lists))),
+        answers=()
+        if feedback is None or log is None
+        else (*answers(feedback, log, dependence(joined(survey.lists))), *more),
+        sessions=sessions,
     )
 
 

@@ -9,7 +9,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -243,7 +243,7 @@ def excluding(scorer: Scorer, pairs: csr_matrix) -> Remembering:
 class Listing(WithMemory):
     """Scores that are a list for some pairs of a query, and come from vectors for all others."""
 
-    lengths = ("F", "entries")
+    lengths: ClassVar[tuple[str, ...]] = ("F", "entries")
 
     def _with_list(self, scores: Tensor, q: Tensor) -> Tensor:
         """Scores of all items, those of remembered pairs in their places.  Shapes: scores [B, D]; q [B] -> [B, D]."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tandemrank._base.files import Kind, has_keys, replacing
 from tandemrank._base.ids import Vocabulary
 from tandemrank.errors import PolicyError
-from tandemrank.policies import hybrid, memory  # noqa: F401 (a kind is known once its module is imported)
+from tandemrank.policies import ahead, hybrid, memory  # noqa: F401 (a kind is known once its module is imported)
 from tandemrank.policies.own import UnknownModelError, register, with_tensors
 from tandemrank.policies.scorers import Scorer
 

@@ -4,6 +4,7 @@ Without a network:
 - `engine`: `Server`, which answers queries, and explains them
 - `records`: who answers, answers, impressions, events as values
 - `live_policy`: a policy as it answers: scores one query at a time, ids, its digest
+- `live_sessions`: the last click of each session, and how many lists ago it was
 - `drawing`: how lists are drawn, and the exposure that follows from it
 - `journal`: append-only files that survive `kill -9`, and the names of a log's files
 - `recorder`: impressions and events go to a journal

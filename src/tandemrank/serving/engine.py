@@ -27,6 +27,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import drawing, records
 from tandemrank.serving.drawing import Exploration
 from tandemrank.serving.live_policy import LivePolicy, Source, as_kind, logged_id
+from tandemrank.serving.live_sessions import LiveSessions, SessionState
 from tandemrank.serving.recorder import Recorder
 from tandemrank.serving.records import (
     Event,
@@ -69,8 +70,10 @@ class Server:
         self.unlogged = 0
         self._lock = threading.Lock()
         self._traffic = records.single(live)
+        self.sessions = LiveSessions()
         if recorder is not None:
             recorder.propensities.know(live)
+            self.sessions.recover(*recorder.recent())
 
     @property
     def traffic(self) -> Traffic:
@@ -109,14 +112,23 @@ class Server:
         items: Sequence[Id] | None = None,
         query_features: FeatureValues | None = None,
         unit: str | None = None,
+        session: str | None = None,
     ) -> Ranked:
-        """A list for the query; K of its places, at most the policy's; only of `items`, where those are given."""
+        """A list for the query; K of its places, at most the policy's; only of `items`, where those are given.
+
+        With a `session` a policy whose queries are states is asked by that of the session.
+        """
         asked = {"query_id": query_id, "K": K, "items": items, "query_features": query_features, "unit": unit}
-        return self.rank_all([asked])[0]
+        return self.rank_all([{**asked, "session": session}])[0]
 
     def rank_all(self, requests: Sequence[Mapping[str, Any]]) -> list[Ranked]:
         """Lists for several queries, each by the arguments of `rank`: all of them, or a refusal that leaves no trace."""
         now = self._traffic
+        named = [session for asked in requests if (session := asked.get("session")) is not None]
+        if len(set(named)) < len(named):
+            raise InputError(
+                "expected each session once in a batch: its second list depends on what is clicked of the first."
+            )
         drawn = [self._drawn(now, **asked) for asked in requests]
         logged = self._record([one.impression for one in drawn])
         return [self._given_out(now, one, logged) for one in drawn]
@@ -129,13 +141,17 @@ class Server:
         items: Sequence[Id] | None = None,
         query_features: FeatureValues | None = None,
         unit: str | None = None,
+        session: str | None = None,
     ) -> ShownList:
         """A list that nobody has seen yet, and that nothing remembers."""
         live, features = now.first, as_logged(query_features) if query_features else {}
         K = live.K if K is None else K
         if not 1 <= K <= live.K:
             raise InputError(f"K must be from 1 to {live.K}, the places of the policy; got {K}.")
-        query = None if query_id is None else as_kind(query_id, live.query_kind, "query")
+        state = None if session is None else self.sessions.state(session)
+        query = _state_known(now, query_id, state) if state is not None else None
+        if query is None and query_id is not None:
+            query = as_kind(query_id, live.query_kind, "query")
         by_features = bool(features) and any(arm.live.source(query, features) == "features" for arm in now.arms)
         chance = os.urandom(24)
         key = int.from_bytes(chance[:8], "little") if self._random is None else self._random.getrandbits(64)
@@ -155,6 +171,9 @@ class Server:
             mixture=now.mixture,
             theta=self.theta,
             features=features if by_features else None,
+            session=session,
+            step=None if state is None else state.shown + 1,
+            state=None if state is None else state.id,
         )
         return ShownList(asked._replace(items=list_of(now.arms[arm].live, asked)), arm, unit)
 
@@ -162,6 +181,7 @@ class Server:
         if self.outcomes is not None:
             self.outcomes.shown(shown)
         found = shown.impression
+        self.sessions.shown(found)
         return Ranked(
             impression_id=found.id,
             items=found.items,
@@ -178,6 +198,7 @@ class Server:
             StoredEvent(impression_id, _of_kind(e.item, kind), e.type, e.value, now if e.time is None else e.time)
             for e in events
         ]
+        self.sessions.clicked(stored)
         recorded = self.recorder is not None
         if self.recorder is not None:
             try:
@@ -226,6 +247,12 @@ def as_logged(features: FeatureValues) -> dict[str, float | str | None]:
         if found[name] != found[name]:  # NaN, for which JSON has no word
             found[name] = None
     return found
+
+
+def _state_known(now: Traffic, query_id: Id | None, state: SessionState) -> Id | None:
+    """The state of a session as a query, with the query of its own or without, if a live policy knows it."""
+    names = (f"{query_id}|{state.id}", state.id) if query_id is not None else (state.id,)
+    return next((name for name in names if any(name in arm.live.query_at for arm in now.arms)), None)
 
 
 def _of_kind(item: Id, kind: type[int] | type[str]) -> Id:

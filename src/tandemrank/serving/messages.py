@@ -35,6 +35,9 @@ class RankRequest(ExplainRequest):
     """A question: who asks, how many places, and which items are available."""
 
     unit: Text | None = Field(None, description="Who always gets the same policy while a split lasts, such as a user.")
+    session: Text | None = Field(
+        None, description="The session that this list is of: the server remembers what was clicked last in it."
+    )
     K: Annotated[int, Field(ge=1, le=10_000, strict=True)] | None = Field(
         None, description="Places, at most the policy's."
     )

@@ -11,10 +11,10 @@ from typing import Any
 
 from tandemrank.errors import InputError, OutputError
 from tandemrank.serving import journal
-from tandemrank.serving.journal import Journal
+from tandemrank.serving.journal import JOURNAL, Journal, files
 from tandemrank.serving.propensities import Propensities
 from tandemrank.serving.records import WINDOW, Impression, StoredEvent, steady_clock
-from tandemrank.serving.sealing import Sealed, Sealer
+from tandemrank.serving.sealing import Sealed, Sealer, content_of
 
 try:  # of the extra `serve`: several times as fast
     from orjson import dumps
@@ -80,6 +80,11 @@ class Recorder:
     def events(self, found: Sequence[StoredEvent]) -> None:
         """Records events, in any order, any number of times."""
         self._append([{"event": one._asdict()} for one in found])
+
+    def recent(self) -> tuple[list[Impression], list[StoredEvent]]:
+        """Answers and clicks that are in journals still, of all replicas: after a restart, those of the last window."""
+        found = [content_of(one.path) for one in files(self.folder, JOURNAL)]
+        return [i for one in found for i in one.impressions], [click for one in found for click in one.clicks]
 
     @property
     def unsynced(self) -> int:

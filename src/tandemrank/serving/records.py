@@ -109,6 +109,8 @@ class Impression(NamedTuple):
 
     `policy` is the digest of the policy that answered; `mixture` has the share of every policy. `theta` is the examination
     curve of the server. `features` are those that decided, None where none did.
+    `session`, its `step` from 1 and its `state` before it, where there is one; `query_id` is what the policy was asked: the
+    state, if it knows that.
     """
 
     id: str
@@ -123,6 +125,9 @@ class Impression(NamedTuple):
     mixture: Mixture
     theta: tuple[float, ...]
     features: dict[str, float | str | None] | None = None
+    session: str | None = None
+    step: Annotated[int, Field(ge=1, lt=2**31)] | None = None
+    state: str | None = None
 
     def traffic(self, known: Mapping[str, LivePolicy]) -> tuple[Traffic, LivePolicy]:
         """Who was live, of policies by digest, and who answered; refuses what cannot have been."""

@@ -2,8 +2,8 @@
 
 A segment is a click log that `validate`, `estimate` and `learn` take as it is: `query_id, items, clicks, values, propensities,
 policy, timestamp`, and beside these `propensity_errors` (Monte-Carlo), `mixture`, `strategy`, `key`, `places`, `available`,
-with which every list can be drawn again (`replay`). A click counts if it comes within the window after its impression,
-whichever replica heard of it.
+with which every list can be drawn again (`replay`); of sessions `session_id, step, state`. A click counts if it comes within
+the window after its impression, whichever replica heard of it.
 
 One process seals at a time (a lock of the folder), and holds one journal at a time in memory, beside the clicks that another
 journal has than that of their impression. A sealed journal is renamed, so that no one seals it again, and goes when no
@@ -91,7 +91,7 @@ class _Content(NamedTuple):
     dropped: int
 
 
-def _content(path: Path) -> _Content:
+def content_of(path: Path) -> _Content:
     """Everything that can be read of a journal."""
     found = journal.read(path)
     impressions: list[Impression] = []
@@ -124,7 +124,7 @@ class _Survey:
         """Reads them one after the other. A time beyond the latest is that of a clock that leapt."""
         found = cls()
         for file in everywhere:
-            content = _content(file.path)
+            content = content_of(file.path)
             own = {i.id for i in content.impressions}
             away = [click for click in content.clicks if click.impression not in own]
             found.named[file] = {click.impression for click in away}
@@ -156,7 +156,7 @@ class Sealer:
     def forget(self, keep: set[str]) -> None:
         """Lets go of policies that are not among these digests and that no journal names."""
         if idle := self.propensities.known - keep:
-            journals = (_content(found.path) for found in self._ours(None))
+            journals = (content_of(found.path) for found in self._ours(None))
             named = {digest for content in journals for i in content.impressions for digest, _ in i.mixture}
             self.propensities.forget(idle - named)
 
@@ -199,7 +199,7 @@ class Sealer:
                 waiting.add(found.replica)  # later ones are later still
                 continue
             try:
-                one = self._segment(found, _content(found.path), survey)
+                one = self._segment(found, content_of(found.path), survey)
             except OutputError as error:  # a policy that is not there: what others left must not wait for it
                 waiting.add(found.replica)
                 problem = error
@@ -233,7 +233,7 @@ class Sealer:
         open_ids: set[str] = set()
         if any(is_sealed[found] and survey.named[found] for found in everywhere):
             open_journals = [found for found in everywhere if not is_sealed[found]]
-            open_ids = {i.id for found in open_journals for i in _content(found.path).impressions}
+            open_ids = {i.id for found in open_journals for i in content_of(found.path).impressions}
         for found in everywhere:
             if is_sealed[found] and not survey.named[found] & open_ids:
                 with suppress(FileNotFoundError):
@@ -327,6 +327,18 @@ def wide(
             "mixture": [json.dumps(i.mixture) for i in impressions],
             "theta": [json.dumps(i.theta) for i in impressions],
             **optional,
+            **_sessions(impressions),
             "timestamp": pl.from_epoch(pl.Series([round(i.time * 1e6) for i in impressions]), time_unit="us"),
         }
     )
+
+
+def _sessions(impressions: Sequence[Impression]) -> dict[str, list[Any]]:
+    """Columns of sessions, where some impression has one; any other is a session of its own."""
+    if all(i.session is None for i in impressions):
+        return {}
+    return {
+        "session_id": [i.id if i.session is None else i.session for i in impressions],
+        "step": [i.step or 1 for i in impressions],
+        "state": [i.state or "|1" for i in impressions],
+    }

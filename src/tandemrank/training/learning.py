@@ -13,6 +13,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,18 +87,18 @@ class LearningPlan:
 
     log: Source
     config: LearningConfig
-    methods: tuple[Method, ...]
-    chooses: bool
     start: Start
-    generator: Scorer | None
-    ranker: Scorer | None
     model: nn.Module | None
-    logging_policy: TwoStagePolicy | None
-    seed: int
     checkpoints: Path | None
-    resume: bool
     engine: Engine
     listener: Listener
+    methods: tuple[Method, ...] = ()
+    chooses: bool = False
+    generator: Scorer | None = None
+    ranker: Scorer | None = None
+    logging_policy: TwoStagePolicy | None = None
+    seed: int = 0
+    resume: bool = False
     behaviour: Behaviour | None = None
     reward: str | None = None
 
@@ -157,30 +158,26 @@ def learn(
     log with what clicked items were worth, which is learned and valued in place of clicks: what the log is believed to say of a
     click, times what a click on the item is worth. Nothing is trained then.
     """
-    config, module = _with_model(config or LearningConfig(), model)
-    plan = _plan(
-        LearningPlan(
-            log=log,
-            config=config,
-            methods=(),
-            chooses=False,
-            start=(start or Start()).with_tables(),
-            generator=generator,
-            ranker=ranker,
-            model=module,
-            logging_policy=logging_policy,
-            seed=seed,
-            checkpoints=None if checkpoints is None else Path(checkpoints),
-            resume=resume,
-            engine=check_engine(engine),
-            listener=listener or Listener(),
-            reward=reward,
-        ),
-        _asked(method, methods),
+    plan = planned(
+        log,
+        config,
+        generator=generator,
+        ranker=ranker,
+        model=model,
+        method=method,
+        methods=methods,
+        start=start,
+        logging_policy=logging_policy,
+        seed=seed,
+        checkpoints=checkpoints,
+        resume=resume,
+        engine=engine,
+        listener=listener,
+        reward=reward,
     )
     parts = read(plan)
     plan, parts = _as_read(plan, parts)
-    plan = _resolved(plan, parts)
+    plan = resolved(plan, parts)
     data = believe(plan, parts)
     data, built = build(plan, parts, data)
     trained, choice = train(plan, data, built)
@@ -188,6 +185,34 @@ def learn(
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def planned(
+    log: Source,
+    config: LearningConfig | None = None,
+    *,
+    model: str | nn.Module | None = None,
+    method: str | None = None,
+    methods: Sequence[str] | None = None,
+    start: Start | None = None,
+    checkpoints: str | Path | None = None,
+    engine: Engine = "local",
+    listener: Listener | None = None,
+    **rest: Any,
+) -> LearningPlan:
+    """The arguments of `learn`, checked, as a plan; the `rest` are fields of it."""
+    config, module = _with_model(config or LearningConfig(), model)
+    plan = LearningPlan(
+        log=log,
+        config=config,
+        start=(start or Start()).with_tables(),
+        model=module,
+        checkpoints=None if checkpoints is None else Path(checkpoints),
+        engine=check_engine(engine),
+        listener=listener or Listener(),
+        **rest,
+    )
+    return _plan(plan, _asked(method, methods))
 
 
 def _asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
@@ -282,7 +307,7 @@ def _differs(config: object, defaults: object, name: str) -> bool:
     return bool(getattr(config, name) != getattr(defaults, name))
 
 
-def _resolved(plan: LearningPlan, parts: Parts) -> LearningPlan:
+def resolved(plan: LearningPlan, parts: Parts) -> LearningPlan:
     """The plan with what the log decides: K, the longest list; K2, at most all items."""
     config, D = plan.config, len(parts.vocabulary.item_ids)
     K = config.list_length or parts.list_length
