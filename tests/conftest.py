@@ -26,6 +26,16 @@ def ml1m_zip() -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def ubi_sample() -> Path:
+    """The public sample of OpenSearch's User Behavior Insights: from $TANDEMRANK_UBI or ../shared/data."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data" / "ubi_queries_events.ndjson"
+    path = Path(os.environ.get("TANDEMRANK_UBI", default))
+    if not path.exists():
+        pytest.skip(f"needs the sample of OpenSearch: there is no {path} (set TANDEMRANK_UBI to its file)")
+    return path
+
+
 # Files that take longest, first: tests run on two processes, a file at a time, and none should be left with one at the end.
 LONGEST = (
     "test_tutorial.py",

@@ -30,7 +30,7 @@ def left_out(found: Imported, what: str) -> dict[str, int]:
     [
         (
             "ubi", ["ubi_queries.jsonl", "ubi_events.jsonl"],
-            [("red shoes", ["p1", "p2", "p3"], [0, 1, 0]), ("hat", ["p3", "p1"], [0, 0])], 2,
+            [("red shoes", ["p1", "p2", "p3"], [0, 1, 0]), ("hat", ["p3", "p1"], [0, 0])], 1,
         ),
         ("metarank", ["metarank.jsonl"], [("cat", ["i3", "i1"], [1, 1]), ("u2", ["i1"], [0])], 1),
         (

@@ -239,6 +239,9 @@ def test_the_commands_count_rewards(shopped, tmp_path) -> None:
     assert "revenue per impression above production" in said
     assert "guardrail: clicks does not fall below -0.5" in said
     assert "revenue per impression" in (tmp_path / "a.html").read_text()
+    lists = [*asked[:2], *asked[4:], "--shadow", "a=items", "--shadow", "b=items"]
+    assert "revenue per impression" in run("estimate", *lists)
+    assert "revenue per impression above production" in run("compare", *lists)
 
 
 FRAME = pl.DataFrame({"query_id": [1], "items": [[5, 6]], "clicks": [[1, 0]], "values": [[2.0, 0.0]]})

@@ -129,6 +129,7 @@ def test_rewards_ahead_are_relevance_times_worth() -> None:
     ("how", "words"),
     [
         ({"config": LearningConfig(safe=True)}, "cannot be combined with sessions"),
+        ({"context": ["device"]}, "cannot be combined with sessions"),
         ({"start": tr.Start(world().production())}, "leave other starts"),
         ({"reward": "worth"}, "and rewards out"),
         ({"horizon": 0}, "horizon"),

@@ -2,6 +2,7 @@
 
 - `arguments`: the arguments of public functions, held to their annotations
 - `ids`: outside ids and inside positions
+- `contexts`: the values of a context as texts
 - `random`: seeds that are derived, random keys, the streams of one seed
 - `files`: writing in one piece, for others to read; never over what we did not write
 - `buckets`: files at a URL

@@ -17,8 +17,10 @@ from tandemrank.beliefs.model_fit import NO_MODEL, ModelChoice
 from tandemrank.beliefs.models import FeatureModel, ProductModel
 from tandemrank.beliefs.regression import Regression
 from tandemrank.beliefs.space import Space
+from tandemrank.policies.features import Categorical
 
 Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 Items = NDArray[np.integer]
 
 
@@ -143,6 +145,29 @@ def columns(choice: Choice, q: Items, d: Items, n: Floats, E: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
+class ContextEffects:
+    """The shifts of items by the values of all columns one after the other, those that features suggest of new items, and the
+    log-odds of single pairs in a context.
+
+    Shapes: shift [D, V]; by_item [J + 1, V], its constant last, [1, V] without features; query, item, value [n]; codes [n, C].
+    """
+
+    columns: tuple[Categorical, ...]
+    shift: Floats
+    by_item: Floats
+    query: Whole
+    item: NDArray[np.int32]
+    codes: Whole
+    value: Floats
+    spread: float
+
+    def constants(self) -> dict[str, Any]:
+        """In plain numbers and words: the columns, how far items are shifted in the mean square, and how far pairs spread."""
+        shift = float(np.sqrt(np.square(self.shift).mean()))
+        return {"columns": [column.name for column in self.columns], "shift": shift, "spread": self.spread}
+
+
+@dataclass(frozen=True)
 class Beliefs(RewardModel):
     """The fitted beliefs; `notes` are what a reader should be told.
 
@@ -160,13 +185,24 @@ class Beliefs(RewardModel):
     item_spread: Floats
     L: Floats32
     notes: tuple[str, ...] = ()
+    contexts: ContextEffects | None = None
 
     @cached_property
     def remembered(self) -> tuple[Floats, Floats]:
         """Mean and variance of R of the pairs that were shown.  Shapes: -> [pairs], [pairs]."""
+        return self.chosen.grades.remembered(self.counts, *self.shown, self.L)
+
+    @property
+    def shown(self) -> tuple[Floats, Floats]:
+        """s of the pairs that were shown, as if nothing had come of it, and its variance.  Shapes: -> [pairs], [pairs]."""
         c = self.counts
         s = self.space.s(c.query, c.item, self.x) + self.inputs.shown(c.query, c.item, c.n, c.E)
-        return self.chosen.grades.remembered(c, s, self.query_spread[c.query] * self.item_spread[c.item], self.L)
+        return s, self.query_spread[c.query] * self.item_spread[c.item]
+
+    @property
+    def rate(self) -> float:
+        """Clicks per examination."""
+        return float(self.counts.C.sum() + 0.5) / float(self.counts.E.sum() + 1)
 
     def before(self, q: Items, d: Items) -> tuple[Floats, Floats]:
         """s of pairs as if they had never been shown, and its variance.  Shapes: [n] each."""
@@ -228,6 +264,7 @@ class Beliefs(RewardModel):
             "weights_of_production": [float(w) for w in self.inputs.w],
             "never_shown": c.never,
             "half_life": None if np.isinf(c.half_life) else c.half_life,
+            "context": None if self.contexts is None else self.contexts.constants(),
         }
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -5,6 +5,8 @@
 A row is one (pair, theta_k, time); all that is known of relevance is the likelihood of its showings,
 
     log P(showings | R) = sum over rows [ clicks log(theta_k R) + (showings - clicks) log(1 - theta_k R) ].
+
+Where the context of an impression matters, a row is of one context too, and R is there sigmoid(logit R + shift).
 """
 
 from collections.abc import Sequence
@@ -22,14 +24,17 @@ from tandemrank.logs.feedback import Feedback, examination
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
+TENTHS = 10.0  # of log-odds in a unit of `shift`
+
 
 @dataclass(frozen=True)
 class Counts:
     """Pairs sorted by query and item, and their rows, sorted by pair.
 
     `time` is the part of the log that a row is of, of `times` parts, 0 the oldest; all 0 where the log has no order.
-    `impressions`: lists that each query was shown.
-    Shapes: query, item [pairs]; pair, examined, shown, clicks, time [rows]; impressions [Q].
+    `impressions`: lists that each query was shown. `shift`: how much more relevant the pair is in the context of a row, in
+    tenths of log-odds.
+    Shapes: query, item [pairs]; pair, examined, shown, clicks, time, shift [rows]; impressions [Q].
     """
 
     query: Whole
@@ -42,6 +47,7 @@ class Counts:
     impressions: Floats
     D: int
     times: int
+    shift: NDArray[np.int8] | None = None
 
     @classmethod
     def of(cls, parts: Sequence[Feedback], theta: Floats) -> "Counts":
@@ -76,8 +82,11 @@ class Counts:
         impressions: Floats,
         D: int,
         time: NDArray[np.integer] | None = None,
+        shift: NDArray[np.int8] | None = None,
     ) -> "Counts":
-        """Of rows in any order, `examined` their theta_k; rows of one pair, rank and time are added up.  Shapes: [n] each.
+        """Of rows in any order, `examined` their theta_k; rows of one pair, rank, time and shift are added up.
+
+        Shapes: [n] each.
 
         A showing that nobody examines says nothing of relevance, and yet production chose it.
         """
@@ -89,10 +98,13 @@ class Counts:
         levels = np.unique(-examined)
         pair = np.asarray(query, np.int64) * D + item
         order = (pair * len(levels) + np.searchsorted(levels, -examined)) * times + when
+        if shift is not None:
+            order = order * 256 + shift.astype(np.int64) + 128
         if not (np.diff(order) > 0).all():  # sums that were made by rank are in this order already
             _, some, at = np.unique(order, return_index=True, return_inverse=True)
             shown, clicks = (sums_by(at, x, len(some)) for x in (shown, clicks))
             query, item, pair, examined, when = query[some], item[some], pair[some], examined[some], when[some]
+            shift = None if shift is None else shift[some]
         new = np.diff(pair, prepend=-1) != 0
         return cls(
             query=query[new].astype(np.int64),
@@ -105,6 +117,7 @@ class Counts:
             impressions=np.asarray(impressions, np.float64),
             D=D,
             times=times,
+            shift=shift,
         )
 
     def sums(self, index: NDArray[np.integer], values: Floats, n: int) -> Floats:
@@ -154,6 +167,7 @@ class Counts:
         row = mix(self.examined.view(np.uint64))
         for values in (self.shown, self.clicks):
             row = mix(row ^ values.view(np.uint64))
+        row = row if self.shift is None else mix(row ^ (self.shift.astype(np.int64) + 128).view(np.uint64))
         evidence = np.add.reduceat(row, np.flatnonzero(np.diff(self.pair, prepend=-1))) if len(row) else row
         distinct = np.unique(evidence)
         kind = np.searchsorted(distinct, evidence)
@@ -166,18 +180,24 @@ class Counts:
 
     def log_likelihood(self, R: Floats) -> Floats:
         """log P(showings | level) of every kind.  Shapes: R [J] -> [J, kinds]."""
-        some, (theta, rank) = self.kinds[1], self._thetas
+        some, (theta, odds, rank) = self.kinds[1], self._thetas
         found, skips = np.empty((len(R), len(some.query))), some.shown - some.clicks
         for j, r in enumerate(np.clip(R, 1e-9, 1)):
-            click = np.clip(theta * r, 1e-300, 1 - 1e-9)
+            there = r if odds is None else r * odds / (1 - r + r * odds)
+            click = np.clip(theta * there, 1e-300, 1 - 1e-9)
             found[j] = some.by_pair(some.clicks * np.log(click)[rank] + skips * np.log1p(-click)[rank])
         return found
 
     @cached_property
-    def _thetas(self) -> tuple[Floats, Whole]:
-        """The distinct theta_k, and which of them the rows of the kinds have: logarithms are taken once."""
-        theta, rank = np.unique(self.kinds[1].examined, return_inverse=True)
-        return theta, rank
+    def _thetas(self) -> tuple[Floats, Floats | None, Whole]:
+        """The distinct theta_k, with their odds by shift, and which of them the rows of the kinds have: logarithms are taken
+        once."""
+        some = self.kinds[1]
+        theta, rank = np.unique(some.examined, return_inverse=True)
+        if some.shift is None:
+            return theta, None, rank
+        both, row = np.unique(rank * 256 + some.shift + 128, return_inverse=True)
+        return theta[both // 256], np.exp((both % 256 - 128) / TENTHS), row
 
     def table(self, R: Floats) -> tuple[NDArray[np.float32], Floats]:
         """P(showings | level) of every kind, the best level of each 1, and the log of what that is.
@@ -203,6 +223,7 @@ class Counts:
             item=self.item[kept],
             pair=place[self.pair[rows]],
             **{name: getattr(self, name)[rows] for name in ("examined", "shown", "clicks", "time")},
+            shift=None if self.shift is None else self.shift[rows],
         )
 
     def aged(self, half_life: float) -> "Counts":

@@ -46,4 +46,5 @@ def _wider(generator: Retrieval, belief: Believed, c: float) -> Retrieval:
     """The product with one more dimension, of what is not known."""
     of_queries = belief.scale(torch.arange(len(generator.queries))) * belief.query_spread.sqrt()
     queries = torch.cat([generator.queries, c * belief.sharpness * of_queries[:, None]], 1)
-    return Retrieval(queries, torch.cat([generator.items, belief.item_spread.sqrt()[:, None]], 1), generator.memory)
+    items = torch.cat([generator.items, belief.item_spread.sqrt()[:, None]], 1)
+    return Retrieval(queries, items, generator.memory, generator.contexts)

@@ -339,6 +339,14 @@ class PairNumbers(nn.Module):
         key, order = torch.cat([self.key, key[new]]).sort()
         return self._with(key, torch.cat([self.values, more[new]])[order], self.D)
 
+    def of_queries(self, q: Tensor) -> "PairNumbers":
+        """The pairs of some queries, each as often as it is asked for.  Shapes: q [n]."""
+        first, last = torch.searchsorted(self.key, torch.stack([q, q + 1]) * self.D)
+        row = torch.repeat_interleave(torch.arange(len(q)), last - first)
+        before = torch.cumsum(last - first, 0) - (last - first)
+        place = torch.arange(len(row)) - before[row] + first[row]
+        return self._with(row * self.D + self.key[place] % self.D, self.values[place], self.D)
+
     def of_no_query(self) -> "PairNumbers":
         """Without any pair."""
         return self._with(self.key[:0], self.values[:0], self.D)

@@ -29,6 +29,7 @@ FINE = 161  # levels for pairs whose own showings say more than the levels tell 
 SHARP = 0.15  # information of a pair's showings, in squared steps of the levels, from which that is so
 NODES = ((-np.sqrt(3.0), 1 / 6), (0.0, 2 / 3), (np.sqrt(3.0), 1 / 6))  # of a normal distribution
 BLOCK = 400_000  # pairs at once
+LEAST = 1e-9  # that the chances of a bit are apart
 
 
 def sigmoid(x: NDArray[np.floating]) -> Floats:
@@ -62,6 +63,13 @@ class Grades:
     def is_bit(self) -> bool:
         """Whether relevance is a bit."""
         return self.spread == 0
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """What R may be: all chances, or between those of a bit."""
+        if not self.is_bit:
+            return 0.0, 1.0
+        return float(self.R[0]), float(max(self.R[1], self.R[0] + LEAST))
 
     def family(self) -> Floats32:
         """b, g and (c, lowest s, highest s).  Shapes: -> [3, max(J, 3)]."""

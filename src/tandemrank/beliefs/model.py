@@ -38,6 +38,10 @@ class RewardModel(ABC):
         Shapes: q [B] -> [B, D + 1].
         """
 
+    def of_queries(self, base: NDArray[np.int64]) -> "RewardModel":
+        """The same model of queries in other places, some of them more than once.  Shapes: base [n]."""
+        return _Repeated(self, base)
+
     @abstractmethod
     def constants(self) -> dict[str, Any]:
         """Its plain numbers and words, as JSON takes them."""
@@ -45,3 +49,23 @@ class RewardModel(ABC):
     @abstractmethod
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Its arrays: with the constants they are all of it."""
+
+
+@dataclass(frozen=True)
+class _Repeated(RewardModel):
+    """A model of queries in other places.  Shapes: base [n]."""
+
+    of: RewardModel
+    base: NDArray[np.int64]
+
+    def at(self, q: NDArray[np.integer], d: NDArray[np.integer]) -> Belief:
+        return self.of.at(self.base[q], d)
+
+    def matrix(self, q: NDArray[np.integer]) -> Floats:
+        return self.of.matrix(self.base[q])
+
+    def constants(self) -> dict[str, Any]:
+        return self.of.constants()
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {**self.of.arrays(), "base": self.base}

@@ -345,6 +345,11 @@ class FeatureModel(nn.Module):
         found: Floats = self._of(u, z, none).numpy().astype(np.float64)
         return found * self.of_new[0 if item is None else 1]
 
+    def of_queries(self, q: Tensor) -> "FeatureModel":
+        """f of some of its queries, each as often as it is asked for.  Shapes: q [n]."""
+        query = self.query.with_rows(self.query.rows[q], self.query.seen[q])
+        return FeatureModel(self.model, query, self.item, self.pairs.of_queries(q), self.of_new)
+
     def with_queries(self, rows: Tensor) -> "FeatureModel":
         """f of other queries, none of which has numbers of pairs.  Shapes: rows [n, J]."""
         query = self.query.with_rows(rows, torch.zeros(len(rows), dtype=torch.bool))

@@ -29,8 +29,9 @@ from tandemrank.beliefs.regression import Regression
 from tandemrank.errors import PolicyError
 from tandemrank.gradients import products
 from tandemrank.policies import folding
+from tandemrank.policies.contexts import QUERIES, ContextShift, numbers_of
 from tandemrank.policies.features import FeatureSource, FeatureValues
-from tandemrank.policies.memory import Listing, Memory, Retrieval, memory_from, no_memory
+from tandemrank.policies.memory import Listing, Memory, Retrieval, contexts_from, memory_from, no_memory
 from tandemrank.policies.scorers import Scorer
 
 Floats = NDArray[np.float64]
@@ -106,10 +107,11 @@ class Believed(Listing):
         nobody: Nobody,
         f: FeatureModel | None = None,
         sides: tuple[Side, Side] | None = None,
+        contexts: ContextShift | None = None,
     ) -> None:
         """`memory`: the log-odds of the expected relevance of pairs that were shown, and their doubts. `sides`: how features
         become numbers, where there is no f that has them; None where there are no features."""
-        super().__init__(memory)
+        super().__init__(memory, contexts)
         self.around, self.sharpness, self.nobody = float(spread.around), float(spread.sharpness), nobody
         self.upper = spread.upper
         self.f = None if f is None else f.requires_grad_(False)
@@ -145,7 +147,7 @@ class Believed(Listing):
         s = self.queries[q] @ self.items.T
         if self.f is not None and not self.is_product:
             s = s + torch.from_numpy(self.f.matrix(q.numpy()).astype(np.float32))
-        return self._log_odds(s, q, self.item_spread)
+        return self._log_odds(s + self._shift(q), q, self.item_spread)
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         return self.sharpness * self._with_listed(self.before_at(q, items), q, items)
@@ -156,7 +158,7 @@ class Believed(Listing):
         if self.f is not None and not self.is_product:
             of_pairs = self.f.at(q[:, None].expand(items.shape).ravel().numpy(), items.ravel().numpy())
             s = s + torch.from_numpy(of_pairs.astype(np.float32)).view(items.shape)
-        return self._log_odds(s, q, self.item_spread[items])
+        return self._log_odds(s + self._shift_at(q, items), q, self.item_spread[items])
 
     def _flat(self, q: Tensor, v: Tensor) -> Tensor:
         """1 / sqrt(1 + pi / 8 (spread^2 + v_q v_d)), over that of the mean item: what is not known of items in general is no
@@ -192,6 +194,7 @@ class Believed(Listing):
             "nobody": {"spread": list(n.spread), "opinion": list(n.opinion), "f": list(n.f), "weight": n.weight},
             "suggested": [len(self.by_query), len(self.by_item)],
             "features": None if self.f is None else self.f.spec(), "sides": [side.spec() for side in self._both() or ()],
+            **self._contexts_spec(),
         }  # fmt: skip
 
     @classmethod
@@ -208,7 +211,7 @@ class Believed(Listing):
         return cls(
             np.zeros((Q, F)), np.zeros((D, F)), spread, no_memory(Q, D, spec["entries"]),
             Nobody(query, item, **n, by_query=by_query, by_item=by_item), f,  # type: ignore[arg-type]
-            (sides[0], sides[1]) if sides else None,
+            (sides[0], sides[1]) if sides else None, contexts_from(spec),
         )  # fmt: skip
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
@@ -244,14 +247,18 @@ class Believed(Listing):
             self.upper,
         )
         none = Memory(np.zeros(n + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32), self.D)
-        return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f, self._both())
+        contexts = None if self.contexts is None else self.contexts.without_lists()
+        return Believed(x.numpy(), self.items.numpy(), spread, none, self._nobody(), f, self._both(), contexts)
 
     def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Believed":
         n, side = len(ids.item_ids) - self.D, self._side(1)
-        y, f = self.nobody_item.expand(n, -1).clone(), self.f
+        y, f, contexts = self.nobody_item.expand(n, -1).clone(), self.f, self.contexts
         _refuse_unknown(features, side, "items")
         if side is not None:
             encoded = side.of_table(features, n)
+            if contexts is not None and len(contexts.by_item) > 1:
+                numbers = side.unseen(encoded)[:, -side.features :].numpy()
+                contexts = contexts.with_items(n, _suggested(numbers, contexts.by_item))
             y += _suggested(encoded.numbers, self.by_item)
             y[:, slice(*self.nobody.opinion)] = side.opinions(encoded)
             if f is not None:
@@ -262,7 +269,9 @@ class Believed(Listing):
         item = np.append(self.item_spread.numpy(), np.full(n, self.nobody.spread[1], np.float32))
         spread = BeliefSpread(self.around, self.query_spread.numpy(), item, self.sharpness, self.upper)
         memory, items = replace(self.memory, D=self.D + n), torch.cat([self.items, y]).numpy()
-        return Believed(self.queries.numpy(), items, spread, memory, self._nobody(), f, self._both())
+        if contexts is not None and len(contexts.shift) == self.D:
+            contexts = contexts.with_items(n, contexts.by_item[-1].expand(n, -1))
+        return Believed(self.queries.numpy(), items, spread, memory, self._nobody(), f, self._both(), contexts)
 
     def more_pairs(self, features: FeatureSource, ids: Vocabulary) -> "Believed":
         if self.f is None:
@@ -283,7 +292,16 @@ class Believed(Listing):
         f = None if self.f is None or other.f is None else self.f.joined(other.f)
         spread = BeliefSpread(self.around, query, other.item_spread.numpy(), self.sharpness, self.upper)
         memory = replace(self._joined_memory(other), doubt=torch.cat([self.doubt, other.doubt]).numpy())
-        return Believed(queries, other.items.numpy(), spread, memory, self._nobody(), f, self._both())
+        return Believed(queries, other.items.numpy(), spread, memory, self._nobody(), f, self._both(), self.contexts)
+
+    def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift) -> "Believed":
+        rows = torch.from_numpy(q)
+        f = None if self.f is None else self.f.of_queries(rows)
+        spread = BeliefSpread(
+            self.around, self.query_spread[rows].numpy(), self.item_spread.numpy(), self.sharpness, self.upper
+        )
+        queries = self.queries[rows].numpy()
+        return Believed(queries, self.items.numpy(), spread, memory, self._nobody(), f, self._both(), contexts)
 
     def check(self) -> None:
         """Refuses numbers that are not finite, and columns of nobody's vector that are not there."""
@@ -366,7 +384,28 @@ def ranker_of(beliefs: Beliefs) -> Believed:
         0  # what production left out, who had no chance to be shown it
     )
     sides = inputs.sides if any(side.features for side in inputs.sides) else None
-    return Believed(queries, items, spread, memory_of(beliefs), nobody, inputs.model, sides)
+    return Believed(queries, items, spread, memory_of(beliefs), nobody, inputs.model, sides, contexts_of(beliefs))
+
+
+def contexts_of(beliefs: Beliefs) -> ContextShift | None:
+    """What contexts change of the log-odds, if they do."""
+    found = beliefs.contexts
+    if found is None:
+        return None
+    columns = [{"name": column.name, "values": column.values} for column in found.columns]
+    key = numbers_of(found.columns, found.query, found.codes)
+    order = np.lexsort((found.item, key))
+    distinct, first = np.unique(key[order], return_index=True)
+    shift = ContextShift(columns, len(found.shift), len(found.by_item) - 1, len(distinct), len(order))
+    low, high = beliefs.chosen.grades.range
+    value = log_odds((1 / (1 + np.exp(-found.value)) - low) / (high - low))
+    tensors = {
+        "shift": found.shift, "by_item": found.by_item, "key": distinct, "first": np.append(first, len(order)),
+        "item": found.item[order], "value": value[order],
+    }  # fmt: skip
+    for name, values in tensors.items():
+        getattr(shift, name)[:] = torch.from_numpy(np.ascontiguousarray(values))
+    return shift
 
 
 def sharpness_of(beliefs: Beliefs) -> float:
@@ -399,8 +438,8 @@ def average_levels(beliefs: Beliefs) -> NDArray[np.float32]:
     total = np.zeros(beliefs.counts.D)
     for first in range(0, len(some), BLOCK):
         total += beliefs.matrix(some[first : first + BLOCK])[:, :-1].sum(0)
-    low, high = (grades.R[0], grades.R[-1]) if grades.is_bit else (0.0, 1.0)
-    return log_odds((total / len(some) - low) / max(high - low, LEAST))
+    low, high = grades.range
+    return log_odds((total / len(some) - low) / (high - low))
 
 
 def log_odds(p: NDArray[np.floating]) -> NDArray[np.float32]:
@@ -449,11 +488,9 @@ def _in_columns(found: Regression | None, F: int) -> NDArray[np.float32]:
 
 def memory_of(beliefs: Beliefs) -> Memory:
     """The log-odds of what the showings of each pair say, of a bit those of its being relevant, and its standard deviation."""
-    counts, (low, high) = beliefs.counts, (0.0, 1.0)
-    if beliefs.chosen.grades.is_bit:
-        low, high = beliefs.chosen.grades.R
+    counts, (low, high) = beliefs.counts, beliefs.chosen.grades.range
     mean, variance = beliefs.remembered
-    wide = max(high - low, LEAST)
+    wide = high - low
     found = memory_from(counts.query, counts.item, log_odds((mean - low) / wide), counts.Q, counts.D)
     return replace(found, doubt=(np.sqrt(variance) / wide).astype(np.float32)).limited(REMEMBERED)
 
@@ -468,7 +505,12 @@ def generator_of(ranker: Believed, rank: int) -> Retrieval:
     memory = ranker.memory
     scale = ranker.scale(torch.from_numpy(memory.query)).numpy()
     value = ranker.sharpness * memory.value * scale - constant[memory.query]
-    return Retrieval(queries, items, replace(memory, value=value.astype(np.float32)))
+    contexts = ranker.contexts
+    if contexts is not None:
+        of = np.repeat(contexts.key.numpy() % QUERIES, np.diff(contexts.first.numpy()))
+        listed = ranker.sharpness * contexts.value.numpy() * ranker.scale(torch.from_numpy(of)).numpy() - constant[of]
+        contexts = contexts.scaled(ranker.sharpness, listed.astype(np.float32))
+    return Retrieval(queries, items, replace(memory, value=value.astype(np.float32)), contexts)
 
 
 def _nearest_product(ranker: Believed, rank: int) -> tuple[Floats, Floats, Floats]:

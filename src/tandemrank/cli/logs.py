@@ -74,7 +74,8 @@ def import_(
     rewards = f", rewards: {', '.join(found.rewards)}" if found.rewards else ""
     show(f"{found.path}: {found.impressions:,} impressions, {found.clicks:,} clicks{rewards}")
     for count in found.counts:
-        show(f"{count.what}: {count.kept:,} of {count.given:,} kept")
+        once = f"; {count.repeats:,} of them repeat another and count once" if count.repeats else ""
+        show(f"{count.what}: {count.kept:,} of {count.given:,} kept{once}")
         for why, number in count.left_out.items():
             show(f"  left out: {number:,} {why}")
     if found.queries is not None:

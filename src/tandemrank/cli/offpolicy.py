@@ -89,6 +89,11 @@ class QuestionOptions:
     plugin: Plugin = None
     seed: Seed = 0
 
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return self.reward or "clicks"
+
     def question(self, **more: Any) -> "Question":
         """What they ask; files are read."""
         from tandemrank.offpolicy.question import Question
@@ -100,7 +105,7 @@ class QuestionOptions:
             propensity=self.propensity,  # type: ignore[arg-type]
             logging_policy=None if self.logging_policy is None else two_stage.load(self.logging_policy),
             seed=self.seed,
-            reward_column=None if self.reward == "clicks" else self.reward,
+            reward_column=None if self.unit == "clicks" else self.unit,
             engine=self.engine,  # type: ignore[arg-type]
             independent=self.independent,  # type: ignore[arg-type]
             **more,
@@ -245,7 +250,7 @@ def estimate(
         sides = shadows_of(shadow, policy, scores)
         with working("reading the log and valuing the lists"):
             values = dict(zip(sides, estimate_all(list(sides.values()), log.source, question), strict=True))
-        print_systems(values, as_json)
+        print_systems(values, asked.unit, as_json)
         return
     side = policy_of(policy, scores, log, features)
     if over.sessions:
@@ -328,7 +333,8 @@ def compare(
     log.refuse_unused(scores, against)
     if shadow:
         with working("reading the log and comparing"):
-            print_differences(*differences(shadows_of(shadow, policy, scores), against, log.source, question), as_json)
+            gaps = differences(shadows_of(shadow, policy, scores), against, log.source, question)
+        print_differences(against, gaps, asked.unit, as_json)
         return
     new, old = policy_of(policy, scores, log, features), other_side(against, log, features)
     with working("reading the log and comparing"):

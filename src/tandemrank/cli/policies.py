@@ -24,6 +24,7 @@ from tandemrank.cli.options import (
     app,
     bundled,
     command_line,
+    listed,
     read_curve_option,
     resumable,
 )
@@ -74,6 +75,12 @@ def learn(
             "baseline, stacking or joint; may be repeated."
         ),
     ] = None,
+    context: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Columns of the log that are the context of an impression, such as device,hour. May be repeated."
+        ),
+    ] = None,
     candidates: Annotated[
         int | None, typer.Option(help="Number of candidates, K2; by default 500, or all items if fewer.", min=1)
     ] = None,
@@ -116,7 +123,8 @@ def learn(
     from tandemrank.training.schedules import Method
     from tandemrank.training.start import Start
 
-    flags = {"candidates": candidates, "examination": read_curve_option(curve)}
+    columns = listed(",".join(context), str) if context else None
+    flags = {"candidates": candidates, "context": columns, "examination": read_curve_option(curve)}
     tables = {
         "query_features": query_features,
         "item_features": item_features,
@@ -217,6 +225,9 @@ def recommend(
             help="Query ids separated by commas, or a Parquet file with query_id; by default all of the policy."
         ),
     ] = None,
+    context: Annotated[
+        list[str] | None, typer.Option(help="Context of the lists, as column=value. May be repeated.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Parquet file for the lists: query_id, items (top first).")] = None,
     as_json: Json = False,
     plugin: Plugin = None,
@@ -230,6 +241,7 @@ def recommend(
     ids = None if queries is None else _query_ids(queries, loaded.vocabulary)
     if ids is not None:
         loaded, ids = _answering(loaded, ids)
+    loaded = loaded.in_context(_context(context or []))
     lists = loaded.recommend(ids, exclude=exclusion.pairs(loaded.vocabulary), **drawn)
     if out is not None:
         ours = Kind("file of lists", check=lambda path: columns_of(path) == ["query_id", "items"])
@@ -241,6 +253,13 @@ def recommend(
         show(f"lists of {len(lists):,} queries: {out}")
     else:
         _print(lists)
+
+
+def _context(given: list[str]) -> dict[str, str]:
+    """The context of --context column=value."""
+    if wrong := [one for one in given if "=" not in one]:
+        raise ConfigError(f"--context: expected column=value, such as device=phone; got {wrong[0]!r}.")
+    return {name: value for name, _, value in (one.partition("=") for one in given)}
 
 
 @app.command()

@@ -42,8 +42,8 @@ def shadows_of(shadow: list[str], *others: object) -> "dict[str, Shadow]":
     return found
 
 
-def print_systems(values: "dict[str, Value]", as_json: bool) -> None:
-    """The values of shadow lists: all of one, of several a table."""
+def print_systems(values: "dict[str, Value]", unit: str, as_json: bool) -> None:
+    """The values of shadow lists, in clicks or a reward: all of one, of several a table."""
     if len(values) == 1:
         print_summary(next(iter(values.values())).summary(), as_json)
     elif as_json:
@@ -51,7 +51,7 @@ def print_systems(values: "dict[str, Value]", as_json: bool) -> None:
     else:
         columns = ("value", "interval", "lower_bound", "verdict")
         rows = [{"system": name} | {c: getattr(value, c) for c in columns} for name, value in values.items()]
-        show(rows_table("clicks per impression", rows))
+        show(rows_table(f"{unit} per impression", rows))
         supports = {name: value.support for name, value in values.items()}
         ranks = range(max(map(len, supports.values())))
         shares = {name: [f"{one.ever_shown:.0%}" for one in some] for name, some in supports.items()}
@@ -65,7 +65,7 @@ def print_systems(values: "dict[str, Value]", as_json: bool) -> None:
 
 def differences(
     sides: "dict[str, Shadow]", against: str, log: "Source", question: "Question"
-) -> "tuple[str, dict[str, Comparison]]":
+) -> "dict[str, Comparison]":
     """Every shadow list less the other side, on the same impressions, at a level at which all of them hold together."""
     from tandemrank.offpolicy.comparison import compare_values
     from tandemrank.offpolicy.valuation import estimate_all
@@ -76,10 +76,10 @@ def differences(
         raise ConfigError(f"--against takes production or the name of another --shadow; got {against!r}.")
     each = replace(question, level=1 - (1 - question.level) / len(new))
     *values, old = estimate_all([*new.values(), sides.get(against, PRODUCTION)], log, each)
-    return against, {name: compare_values(value, old) for name, value in zip(new, values, strict=True)}
+    return {name: compare_values(value, old) for name, value in zip(new, values, strict=True)}
 
 
-def print_differences(against: str, found: "dict[str, Comparison]", as_json: bool) -> None:
+def print_differences(against: str, found: "dict[str, Comparison]", unit: str, as_json: bool) -> None:
     if as_json:
         print_json({"against": against, "systems": {name: one.summary() for name, one in found.items()}})
         return
@@ -88,6 +88,6 @@ def print_differences(against: str, found: "dict[str, Comparison]", as_json: boo
         | {column: getattr(one, column) for column in ("interval", "lower_bound", "verdict")}
         for name, one in found.items()
     ]
-    show(rows_table(f"clicks per impression above {against}, intervals and bounds of all together", rows))
+    show(rows_table(f"{unit} per impression above {against}, intervals and bounds of all together", rows))
     for name, one in found.items():
         show("\n".join(f"{name}: {reason}" for reason in one.reasons))

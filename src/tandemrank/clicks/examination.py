@@ -19,7 +19,7 @@ rank in a state. Given its cell, a showing is clicked with chance theta_cell R_p
 the logarithms of neighbours are drawn to each other, as if their difference had been seen with a standard deviation of 1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -146,7 +146,9 @@ class Behaviour:
         return found
 
 
-def behaviour(log: Source, read: LogParts, by: By | None = None, *, engine: Engine = "local") -> Behaviour:
+def behaviour(
+    log: Source, read: LogParts, by: By | None = None, *, engine: Engine = "local", context: Sequence[str] = ()
+) -> Behaviour:
     """Whether readers stop after a click, and whether they trust what stands high; or how states differ, if asked `by` some."""
     whole = read.train[0] if len(read.train) == 1 and not read.held_out else merge([*read.train, *read.held_out])
     found, trust = dependence(read.first.head(TESTED)), trust_of(whole)
@@ -155,7 +157,7 @@ def behaviour(log: Source, read: LogParts, by: By | None = None, *, engine: Engi
         return Behaviour(found, trust, trust.curve if trust is not None and trust.surely else None)
     try:
         states = by or By(CLICKS)
-        in_states = reading.read(log, vocabulary=whole.vocabulary, engine=engine, by=states)
+        in_states = reading.read(log, vocabulary=whole.vocabulary, engine=engine, by=states, context=context)
         return Behaviour(found, trust, cells_of(in_states))
     except LogError:  # lists are too long, or do not compare their ranks
         if by is not None:

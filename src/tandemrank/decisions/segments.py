@@ -5,7 +5,7 @@ several values is in a segment of its own kind, and so are those without any.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.sources import Source, batches, describe
 from tandemrank.offpolicy.comparison import difference_interval
 from tandemrank.offpolicy.estimators import Estimate
@@ -54,7 +55,11 @@ class SegmentDifference:
 
 
 def segments_of_log(log: Source, column: str, vocabulary: Vocabulary) -> Segments:
-    """By a column of the log. The log is read for it once more, query and column only."""
+    """By a column of the log. The log is read for it once more, query and column only; not for one of a known context."""
+    contexts = Contexts.within(vocabulary)
+    if contexts is not None and column in contexts.table.columns:
+        own = contexts.table.select(vocabulary.query_ids.alias("query_id"), column)
+        return _of_values(own, column, vocabulary)
     parts = [part.select("query_id", column).unique() for part in _frames(log, column)]
     return _segments(pl.concat(parts, how="vertical_relaxed").unique(), column, vocabulary)
 
@@ -108,6 +113,15 @@ def _frames(log: Source, column: str) -> Iterator[pl.DataFrame]:
 
 
 def _segments(frame: pl.DataFrame, column: str, vocabulary: Vocabulary) -> Segments:
+    """The segment of every query, or of its query where it is one in a context."""
+    contexts = Contexts.within(vocabulary)
+    if contexts is None:
+        return _of_values(frame, column, vocabulary)
+    found = _of_values(frame, column, contexts.vocabulary)
+    return replace(found, of_query=found.of_query[contexts.base])
+
+
+def _of_values(frame: pl.DataFrame, column: str, vocabulary: Vocabulary) -> Segments:
     if isinstance(frame.schema[column], pl.List | pl.Array | pl.Struct):
         raise ConfigError(f"column {column!r} has lists; segments are made of numbers, words or truth values.")
     values = frame.with_columns(pl.col(column).cast(pl.String).alias("value"))

@@ -72,6 +72,8 @@ class ExperimentConfig(BaseModel):
             raise ValueError(
                 "examination by more than the rank is for logs of one's own; an experiment's users have a curve"
             )
+        if self.learning.context:
+            raise ValueError("context is for logs of one's own; the users of an experiment have none")
         if self.learning.exclude is not None:
             raise ValueError(
                 "exclude is for logs of one's own (learn); an experiment reports new items beside all (ndcg_new)"

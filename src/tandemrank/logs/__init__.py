@@ -4,6 +4,7 @@
 - `feedback`: `Feedback`, the sums of a log that every estimator needs; clicks by the propensities of their own showings
 - `exact`: sums of numbers without rounding, in any order
 - `sums`: the sums behind `Feedback`, and merging
+- `contexts`: queries in the context of their impressions, such as a device, and the sums without it
 - `counting`: impressions become `Feedback`, some of them held out: the last ones by time, or by chance
 - `schema`: the schema of a log, and a problem in one
 - `checks`: every check of a log; files and impressions that come twice

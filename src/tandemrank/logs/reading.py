@@ -18,8 +18,9 @@ from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.frames import is_pandas
 from tandemrank._base.ids import IdRegistry, Vocabulary, positions_of, same_ids
 from tandemrank._base.processes import ahead
-from tandemrank.errors import ConfigError, JobError, LogError
+from tandemrank.errors import ConfigError, InputError, JobError, LogError
 from tandemrank.logs.checks import ONCE, KnownFiles, KnownImpressions, examine, impressions_of
+from tandemrank.logs.contexts import Contexts, check_columns, in_context
 from tandemrank.logs.counting import Split, tally
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import CLICKS, By, FlatImpressions, Impressions, after_clicks, joined
@@ -46,15 +47,16 @@ def read(
     batch: int = 200_000,
     engine: Engine = "local",
     by: By | None = None,
+    context: Sequence[str] = (),
 ) -> Feedback:
     """Reads a log, wide or long: files, folders, patterns, URLs of these, a frame. Refuses the first problem by its place.
 
     With a `vocabulary` every id must be in it; without, the log's own ids become one, sorted. K is the number of ranks
     of the examination curve. The engine ray reads each file by a task of a Ray cluster (RAY_ADDRESS, else one started
     here) whose nodes all see the files or reach the URLs: the same checks, the same bits. `by`: what else than the rank
-    tells rows apart.
+    tells rows apart; `context`: columns that make queries in context.
     """
-    return read_parts(source, vocabulary=vocabulary, K=K, batch=batch, engine=engine, by=by).train[0]
+    return read_parts(source, vocabulary=vocabulary, K=K, batch=batch, engine=engine, by=by, context=context).train[0]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,12 @@ class LogParts:
         """The same in the positions of another vocabulary, which has all ids of this one."""
         return _together([self], vocabulary)
 
+    def without_contexts(self, contexts: Contexts) -> "LogParts":
+        """By queries, of a log that was read by queries in their context: the same bits as if nobody had asked for it."""
+        train, held_out = (tuple(contexts.pooled(part) for part in some) for some in (self.train, self.held_out))
+        first = contexts.of_lists(self.first, self.train[0].vocabulary)
+        return replace(self, train=train, held_out=held_out, first=first)
+
 
 @checked
 def read_parts(
@@ -89,6 +97,7 @@ def read_parts(
     batch: int = 200_000,
     engine: Engine = "local",
     by: By | None = None,
+    context: Sequence[str] = (),
 ) -> LogParts:
     """As `read`, with shares of the impressions held out, and the first `lists` impressions one by one, of all parts.
 
@@ -97,12 +106,13 @@ def read_parts(
     equal numbers of impressions, oldest first. Chance orders impressions of the same time; those without a time are the
     oldest; where no two times differ, chance splits the log as if it had none. Times are read before all else, so that a
     file at a URL is then fetched twice. A logging policy is fitted to lists, which sums do not have: the table is as wide as
-    the longest of the first lists, and -1 pads.
+    the longest of the first lists, and -1 pads. With the columns of a `context` queries are queries in their context
+    (`contexts`), and no vocabulary may be given.
     """
     if times < 0:
         raise ConfigError(f"times: expected the number of parts that train, 0 or more; got {times}.")
-    split = Split(tuple(shares), seed)
-    how = _How(vocabulary=vocabulary, K=K, batch=batch, split=split, times=times, lists=lists, by=by)
+    split, context = Split(tuple(shares), seed), check_columns(context)
+    how = _How(vocabulary=vocabulary, K=K, batch=batch, split=split, times=times, lists=lists, by=by, context=context)
     if check_engine(engine) == "ray":
         return _on_ray(source, how)
     if is_pandas(source):
@@ -112,7 +122,7 @@ def read_parts(
 
 @dataclass(frozen=True)
 class _How:
-    """How a log is read: the known ids, the ranks, rows at once, its parts, those by time, lists that are kept, states."""
+    """How a log is read: ids, ranks, rows at once, its parts, those by time, lists that are kept, states, its context."""
 
     vocabulary: Vocabulary | None
     K: int | None
@@ -121,6 +131,7 @@ class _How:
     times: int
     lists: int
     by: By | None
+    context: tuple[str, ...] = ()
 
     def split_parts(self, parts: tuple[Feedback, ...], first: Impressions) -> LogParts:
         """What was read of each part."""
@@ -146,14 +157,14 @@ def _here(source: Source, how: _How, before: int = 0, known: KnownImpressions | 
 
     def good() -> Generator[FlatImpressions]:
         done, name, propensities = 0, "nothing", None
-        every_column = how.by is not None and how.by.column != CLICKS
-        for piece in batches(source, how.batch, every_column=every_column, impressions=known):
+        of_states = how.by is not None and how.by.column != CLICKS
+        for piece in batches(source, how.batch, every_column=of_states or bool(how.context), impressions=known):
             if piece.frame is None or piece.found:
                 raise LogError(describe(piece, piece.found[0]))
             name = piece.name
             if not len(piece.frame):
                 continue
-            found, shown = examine(piece.frame, names, how.K)
+            found, shown = examine(_in_context(piece, how.context), names, how.K)
             if shown is None:
                 raise LogError(describe(piece, found[0]))
             propensities = shown.propensity is not None if propensities is None else propensities
@@ -204,6 +215,15 @@ def values_of(source: Source, column: str) -> tuple[str, ...]:
         if piece.frame is None or len(piece.frame):
             found.update(column_values(piece, column).unique().to_list())
     return tuple(sorted(found))
+
+
+def _in_context(piece: Batch, columns: tuple[str, ...]) -> pl.DataFrame:
+    """A batch whose queries are queries in their context."""
+    assert piece.frame is not None
+    try:
+        return in_context(piece.frame, columns)
+    except InputError as error:
+        raise LogError(f"{piece.name}, {error}") from error
 
 
 def _in_order(found: LogParts) -> LogParts:

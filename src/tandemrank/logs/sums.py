@@ -203,6 +203,28 @@ def merge(feedbacks: Sequence[Feedback], vocabulary: Vocabulary | None = None) -
     return _unpacked(total(sums), vocabulary, reduce(exact.plus, impressions), more)
 
 
+def pooled_sums(feedback: Feedback, query: NDArray[np.int64], vocabulary: Vocabulary) -> Feedback:
+    """The sums with several queries added up into one, exactly: `query` has the place of each in the vocabulary, which has all
+    items.  Shapes: query [Q]."""
+    item = vocabulary.items(feedback.vocabulary.item_ids)
+    # The first of each query's own, then the second, ...: within a part every query comes once, so its keys do.
+    order = np.argsort(query, kind="stable")
+    first = np.searchsorted(query[order], query[order])
+    number = np.empty(len(query), np.int64)
+    number[order] = np.arange(len(query)) - first
+    columns = {name: feedback.sums(name) for name in LIMBS if getattr(feedback, name) is not None}
+    of_queries = columns.pop("impressions")
+    key = pack(query[feedback.query], item[feedback.item], feedback.rank, feedback.state)
+    parts, impressions = [], []
+    for n in range(int(number.max(initial=0)) + 1):
+        rows, some = number[feedback.query] == n, number == n
+        parts.append(Sums(key[rows], {name: x[..., rows] for name, x in columns.items()}))
+        impressions.append(_spread(of_queries[..., some], query[some], len(vocabulary.query_ids)))
+    whole = reduce(exact.plus, impressions)
+    more = {"anew": feedback.anew, "heaviest": feedback.heaviest, "by": feedback.by}
+    return _unpacked(total(parts), vocabulary, whole, more)
+
+
 def check_alike(first: Feedback, other: Feedback) -> None:
     """Refuses parts of a log whose ids or propensities are not of one kind."""
     for column, ids in (("query_id", "query_ids"), ("items", "item_ids")):

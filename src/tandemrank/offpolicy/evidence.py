@@ -21,6 +21,7 @@ from tandemrank.clicks.examination import Behaviour, behaviour
 from tandemrank.clicks.models import examination_curve
 from tandemrank.errors import ConfigError
 from tandemrank.logs import reading
+from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.dependence import TESTED
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import CLICKS, By, Impressions
@@ -133,8 +134,9 @@ ESTIMATORS: dict[Estimator, Callable[[Exposure, LogEvidence], Estimate]] = {
 # --- from the log to the evidence -------------------------------------------------------------------------------------
 
 
-def read_log(log: Source | Feedback, asked: Question) -> ReadLog:
-    """The log, read once: its sums and its first lists; read again by the last click above where readers stop after one."""
+def read_log(log: Source | Feedback, asked: Question, context: Sequence[str] = ()) -> ReadLog:
+    """The log, read once: its sums and its first lists; by queries in their context, if policies know its columns; read again
+    by the last click above where readers stop after one."""
     given = asked.examination if isinstance(asked.examination, CellCurve) else None
     by = None if given is None else given.states
     if isinstance(log, Feedback):
@@ -144,13 +146,15 @@ def read_log(log: Source | Feedback, asked: Question) -> ReadLog:
             )
         return ReadLog(log, None, cells=given)
     K = None if isinstance(asked.examination, str) else len(theta_of(asked.examination))
-    found = reading.read_parts(log, lists=LISTS if _may_fit(asked) else TESTED, K=K, engine=asked.engine, by=by)
+    lists = LISTS if _may_fit(asked) else TESTED
+    found = reading.read_parts(log, lists=lists, K=K, engine=asked.engine, by=by, context=context)
     [whole] = found.train
     if given is not None:
         return ReadLog(whole, found.first, cells=given)
-    read = behaviour(log, found, engine=asked.engine)
+    read = behaviour(log, found, engine=asked.engine, context=context)
     if read.cells is not None and read.cells.states is not None:
-        whole = reading.read(log, vocabulary=whole.vocabulary, K=K, engine=asked.engine, by=read.cells.states)
+        states, ids = read.cells.states, whole.vocabulary
+        whole = reading.read(log, vocabulary=ids, K=K, engine=asked.engine, by=states, context=context)
     return ReadLog(whole, found.first, behaviour=read, cells=read.cells)
 
 
@@ -176,7 +180,9 @@ def curve_of(read: ReadLog, policies: Sequence[TwoStagePolicy], asked: Question)
 
 def gather(read: ReadLog, theta: Floats, asked: Question) -> LogEvidence:
     """What the log says by a curve.  Shapes: theta [K] or [K, states]."""
-    shown, log = read.lists, read.whole
+    shown, log, contexts = read.lists, read.whole, Contexts.within(read.whole.vocabulary)
+    if shown is not None and contexts is not None:
+        shown = contexts.of_lists(shown, log.vocabulary)
     after_clicks = theta.ndim == 2 and log.by == By(CLICKS)
     relevance = _relevance(log, theta, asked) if after_clicks else None
     found = resolve(

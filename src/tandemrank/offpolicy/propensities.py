@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.beliefs.model import RewardModel
 from tandemrank.errors import ConfigError, LogError
+from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.description import fixed_queries, hardly_varies, shows_nothing_else
 from tandemrank.logs.feedback import Feedback, by_rank, examination, exposure
 from tandemrank.offpolicy.examined import Curves, curves_of
@@ -81,10 +82,11 @@ def resolve(
 ) -> Resolved:
     """Propensities of every row, by the kind that is asked for; `auto` takes the best there is a source for.
 
-    `lists` reads the shown lists of the log; it is called only if a logging policy has to be fitted to them, and none was
-    before. `wanted`: of all rows, of those with clicks, or none: the source alone, where beliefs are learned from. `beside`:
-    other impressions of the same vocabulary, among which frequencies are counted where lists hardly vary. `relevance`: a model
-    of it, where examination depends on the clicks above.  Shapes: theta [K] or [K, states].
+    `lists` reads the shown lists of the log, by queries whatever their context; it is called only if a logging policy has to
+    be fitted to them, and none was before. `wanted`: of all rows, of those with clicks, or none: the source alone, where
+    beliefs are learned from. `beside`: other impressions of the same vocabulary, among which frequencies are counted where
+    lists hardly vary. `relevance`: a model of it, where examination depends on the clicks above.
+    Shapes: theta [K] or [K, states].
     """
     check_curve(log, theta)
     chosen, reason = choose_propensity(kind, log, logging_policy)
@@ -130,8 +132,15 @@ def _fitted_now(log: Feedback, lists: Callable[[], Lists] | None, kind: Asked, s
             f"fitted propensities need the lists of the log, and sums of it have none (propensity = {kind}). Give the "
             "log itself, or the policy that drew it, or propensity = frequency."
         )
-    queries = max(int((log.impressions > 0).sum()), 1)
-    return FittedLogger(fitted_policy(lists(), log.vocabulary, seed=seed), log.N / log.heaviest / queries)
+    asked, contexts = np.flatnonzero(log.impressions > 0), Contexts.within(log.vocabulary)
+    if contexts is None:
+        return FittedLogger(
+            fitted_policy(lists(), log.vocabulary, seed=seed), log.N / log.heaviest / max(len(asked), 1)
+        )
+    # A query has more lists than a query in its context.
+    found = fitted_policy(lists(), contexts.vocabulary, seed=seed)
+    found = found.in_contexts(contexts.base, contexts.table, log.vocabulary.query_ids)
+    return FittedLogger(found, log.N / log.heaviest / max(len(np.unique(contexts.base[asked])), 1))
 
 
 def fitted_policy(lists: Lists, vocabulary: Vocabulary, *, seed: int = 0) -> TwoStagePolicy:

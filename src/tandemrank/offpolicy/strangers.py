@@ -5,13 +5,15 @@ A query is answered by its features where the policy was given them (`two_stage.
 1 there. An item that a policy does not know it never shows.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandemrank._base.ids import plain_ids, positions_of
+from tandemrank._base.ids import Vocabulary, plain_ids, positions_of, same_ids
+from tandemrank._base.sparse import sums_by
 from tandemrank.errors import PolicyError
+from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.feedback import Feedback, exposure
 from tandemrank.offpolicy.estimators import Exposure, by_query, of_queries
 from tandemrank.offpolicy.exposure import MostLikely
@@ -70,20 +72,36 @@ def policy_of(side: Shown) -> TwoStagePolicy:
 
 def answering(side: Shown, log: Feedback) -> Answering:
     """The side with an answer for every query of a log."""
-    policy, ids = policy_of(side), log.vocabulary.query_ids
-    new = (log.impressions > 0) & (positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark") < 0)
-    nothing = np.zeros(log.Q, np.bool_)
-    if not new.any():
-        return Answering(side, nothing, nothing)
-    try:
-        larger = policy.with_queries(plain_ids(ids).filter(new))
-    except PolicyError:
-        if log.impressions[new].sum() > MOST_KEPT * log.N:
-            policy.vocabulary.queries(
-                ids.gather(np.flatnonzero(log.impressions)), "the policy to value"
-            )  # refuses them
-        return Answering(side, new, new)
-    return Answering(replace(side, policy=larger) if isinstance(side, MostLikely) else larger, new, nothing)
+    policy, contexts = policy_of(side), Contexts.within(log.vocabulary)
+    nobody = np.zeros(log.Q, np.bool_)
+    if same_ids(policy.vocabulary, log.vocabulary):
+        return Answering(side, nobody, nobody)
+    ids, times = log.vocabulary.query_ids, log.impressions
+    if contexts is not None:
+        ids = contexts.vocabulary.query_ids
+        times = sums_by(contexts.base, times, len(ids))
+    new = (times > 0) & (positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark") < 0)
+    kept = np.zeros(len(ids), np.bool_)
+    if new.any():
+        try:
+            policy = policy.with_queries(plain_ids(ids).filter(new))
+        except PolicyError:
+            kept = new
+            if times[new].sum() > MOST_KEPT * log.N:
+                policy.vocabulary.queries(ids.gather(np.flatnonzero(times)), "the policy to value")  # refuses them
+    if contexts is not None:
+        policy, new, kept = inside(policy, contexts, log.vocabulary), new[contexts.base], kept[contexts.base]
+    return Answering(MostLikely(policy) if isinstance(side, MostLikely) else policy, new, kept)
+
+
+def inside(policy: TwoStagePolicy, contexts: Contexts, ids: Vocabulary) -> TwoStagePolicy:
+    """A policy for the queries in context of a log whose query it knows; as it is if it is one for them already."""
+    if same_ids(policy.vocabulary, ids):
+        return policy
+    place = positions_of(policy.vocabulary.query_ids, contexts.vocabulary.query_ids, "query", missing="mark")
+    base = place[contexts.base]
+    known = base >= 0
+    return policy.in_contexts(base[known], contexts.table.filter(known), ids.query_ids.filter(known))
 
 
 def with_production(found: Exposure, log: Feedback, theta: Floats, kept: Bools) -> Exposure:

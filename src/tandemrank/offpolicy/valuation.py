@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tandemrank._base.arguments import checked
 from tandemrank._base.random import derive
 from tandemrank.errors import ConfigError
+from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.details import Shadow
 from tandemrank.logs.feedback import Feedback, fingerprint
 from tandemrank.logs.sources import Source
@@ -33,7 +34,7 @@ from tandemrank.offpolicy.logger import FittedLogger
 from tandemrank.offpolicy.question import Question
 from tandemrank.offpolicy.rewards import by_reward, worth
 from tandemrank.offpolicy.shadows import shadow_evidence
-from tandemrank.offpolicy.strangers import Answering, answering, policy_of, with_production
+from tandemrank.offpolicy.strangers import Answering, answering, inside, policy_of, with_production
 from tandemrank.offpolicy.uncertainty import CurveInterval, Sensitivity, exposure_variance, misfit
 from tandemrank.offpolicy.values import (
     PRODUCTION,
@@ -91,7 +92,9 @@ def estimate_all(
         if shown:
             raise ConfigError("shadow lists are compared with production or with each other; got a policy beside them.")
         return _of_shadows(sides, shadows, log, question)
-    read = read_log(log, question)
+    columns = _columns(shown)
+    read = read_log(log, question, columns if _by_context(question) else ())
+    question, average = _in_contexts(question, read.whole, columns)
     read = read.of_known_queries(_logger(question))
     if not shown:
         sample = sample_of(read.whole, question, None)
@@ -102,7 +105,7 @@ def estimate_all(
     sample = sample_of(read.whole, question, evidence.propensities.kind)
     valued = iter(_valued(shown, evidence, question, sample, progress))
     found = [next(valued) if isinstance(side, Shown) else production(evidence.log, sample) for side in sides]
-    found = [_saying(one, read.left_out) for one in found]
+    found = [_saying(one, average, read.left_out) for one in found]
     return tuple(found) if question.reward_column is None else by_reward(found, log, question.reward_column)
 
 
@@ -143,13 +146,15 @@ def sensitivity_of(
     The log is read and its logging policy is fitted once. Logged propensities stay as they are: they are the logger's.
     """
     question = replace(question, examination=curve.theta)
-    read = replace(read_log(log, question), cells=None)  # by the rank alone
+    columns = _columns([policy])
+    read = replace(read_log(log, question, columns if _by_context(question) else ()), cells=None)  # by the rank alone
+    question, average = _in_contexts(question, read.whole, columns)
     read = read.of_known_queries(_logger(question))
     first = gather(read, curve.theta, question)
     known = first.propensities
     sample = sample_of(read.whole, question, known.kind)
     [found] = _valued([policy], first, question, sample)
-    value = _saying(found, read.left_out)
+    value = _saying(found, average, read.left_out)
     logger: TwoStagePolicy | FittedLogger | None = known.logger
     if known.logger is not None and known.fitted_lists is not None:
         logger = FittedLogger(known.logger, known.fitted_lists)
@@ -179,6 +184,35 @@ def sample_of(log: Feedback, question: Question, propensity: str | None) -> Samp
 
 
 # --- one policy after the other ---------------------------------------------------------------------------------------
+
+
+def _columns(sides: Sequence[Shown]) -> tuple[str, ...]:
+    """The columns of a context that a policy knows."""
+    return tuple(dict.fromkeys(name for side in sides for name in policy_of(side).context_columns))
+
+
+def _by_context(asked: Question) -> bool:
+    """Whether a log is read by contexts; what is given beside it is by queries alone."""
+    return asked.other_log is None and asked.reward is None and asked.reward_column is None
+
+
+def _in_contexts(asked: Question, log: Feedback, columns: Sequence[str]) -> tuple[Question, str | None]:
+    """The question with the policy that drew the log in the contexts of it; and which columns of a context that policies know
+    the log does not have, in words."""
+    contexts = Contexts.within(log.vocabulary)
+    absent = [
+        c for c in columns if contexts is None or c not in contexts.table or contexts.table[c].drop_nulls().is_empty()
+    ]
+    why = "is not in the log" if _by_context(asked) else "is not used with a reward, a reward model or another log"
+    average = f"valued in the average context: {', '.join(absent)} {why}" if absent else None
+    logger = asked.logging_policy
+    if contexts is None or logger is None:
+        return asked, average
+    if isinstance(logger, FittedLogger):
+        drew: TwoStagePolicy | FittedLogger = replace(logger, policy=inside(logger.policy, contexts, log.vocabulary))
+    else:
+        drew = inside(logger, contexts, log.vocabulary)
+    return replace(asked, logging_policy=drew), average
 
 
 def _logger(asked: Question) -> TwoStagePolicy | None:

@@ -4,6 +4,7 @@
 - `features`: tables of features as numbers, and the encoder that remembers how
 - `ahead`: scores that look ahead, over sessions
 - `memory`: what is remembered of single pairs; any scorer with a memory, and a light generator with a list of each query
+- `contexts`: what a context changes in the scores of a stage
 - `folding`: vectors of what a generator has not seen, by the scores of its re-ranker
 - `candidates`: a policy whose re-ranker sees candidates only, for any number of items; exact retrieval
 - `hybrid`: hybrid retrieval, a weighted sum of given retrievers' scores

@@ -7,7 +7,7 @@
 `beliefs.scorer` makes the lists from a log. Training moves the base and the vectors, never what is remembered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from tandemrank._base.sparse import canonical_csr, entries_of_rows, places_in_ro
 from tandemrank.errors import ConfigError, InputError, PolicyError
 from tandemrank.gradients import products
 from tandemrank.policies import folding
+from tandemrank.policies.contexts import ContextShift, codes_of
 from tandemrank.policies.features import FeatureSource, FeatureValues
 from tandemrank.policies.scorers import Scorer, averages, check_rows
 
@@ -56,6 +57,13 @@ class Memory:
     def entries(self, q: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The row and the place of every pair of some queries.  Shapes: q [B] -> [m], [m]."""
         return entries_of_rows(self.first, q)
+
+    def of_queries(self, q: NDArray[np.int64]) -> "Memory":
+        """What is remembered of some queries, each as often as it is asked for.  Shapes: q [n]."""
+        _, at = self.entries(q)
+        first = np.append(0, np.cumsum(np.diff(self.first)[q])).astype(np.int64)
+        doubt = self.doubt[at] if len(self.doubt) else self.doubt
+        return Memory(first, self.item[at], self.value[at], self.D, doubt)
 
     def plus(self, other: "Memory") -> "Memory":
         """What both remember, of a pair that both know the sum: log-likelihood ratios of different showings add up."""
@@ -190,6 +198,13 @@ class Remembering(WithMemory):
     def joined(self, other: Scorer, ids: Vocabulary) -> "Remembering":
         return self._of(self.base.joined(base_of(other), ids), ids)
 
+    @property
+    def context_columns(self) -> tuple[str, ...]:
+        return self.base.context_columns
+
+    def in_contexts(self, base: NDArray[np.int64], contexts: pl.DataFrame) -> "Remembering":
+        return Remembering(self.base.in_contexts(base, contexts), self.memory.of_queries(base))
+
     def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> Scorer:
         found = self.base.after(base_of(old), base_of(new), ids)
         return self._of(found, ids) if len(ids.item_ids) > self.D else found
@@ -245,6 +260,39 @@ class Listing(WithMemory):
 
     lengths: ClassVar[tuple[str, ...]] = ("F", "entries")
 
+    def __init__(self, memory: Memory, contexts: ContextShift | None = None) -> None:
+        super().__init__(memory)
+        self.contexts = contexts
+
+    @property
+    def context_columns(self) -> tuple[str, ...]:
+        return () if self.contexts is None else self.contexts.names
+
+    def in_contexts(self, base: NDArray[np.int64], contexts: pl.DataFrame) -> Scorer:
+        if self.contexts is None:
+            return super().in_contexts(base, contexts)
+        base, codes = np.array(base), codes_of(self.contexts.columns, contexts)
+        memory = self.memory.of_queries(base)
+        value = self.contexts.moved(base, codes, memory.query, memory.item, memory.value)
+        return self._of_queries(
+            base, replace(memory, value=value), self.contexts.of_queries(self.contexts.one_hot(codes))
+        )
+
+    def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift) -> Scorer:
+        """For some of its queries, with other lists; of one that may have contexts.  Shapes: q [n]."""
+        raise PolicyError(f"a {self.kind} has no contexts.")
+
+    def _shift(self, q: Tensor) -> Tensor | float:
+        """What the context changes of all items.  Shapes: q [B] -> [B, D]."""
+        return 0.0 if self.contexts is None else self.contexts.at(q)
+
+    def _shift_at(self, q: Tensor, items: Tensor) -> Tensor | float:
+        """The same of some items.  Shapes: q [B]; items [B, M] -> [B, M]."""
+        return 0.0 if self.contexts is None else self.contexts.at_items(q, items)
+
+    def _contexts_spec(self) -> dict[str, Any]:
+        return {} if self.contexts is None else {"contexts": self.contexts.spec()}
+
     def _with_list(self, scores: Tensor, q: Tensor) -> Tensor:
         """Scores of all items, those of remembered pairs in their places.  Shapes: scores [B, D]; q [B] -> [B, D]."""
         rows, entries = self.memory.entries(q.numpy())
@@ -273,6 +321,13 @@ class Listing(WithMemory):
         """Refuses vectors and numbers that are not finite, and pairs out of range, out of order or twice."""
         super().check()
         self.check_pairs()
+        if self.contexts is not None:
+            self.contexts.check(len(self.first) - 1)
+
+
+def contexts_from(spec: Mapping[str, Any]) -> ContextShift | None:
+    """The contexts of a spec of a stage, if it has any."""
+    return ContextShift(**spec["contexts"]) if "contexts" in spec else None
 
 
 class Retrieval(Listing):
@@ -283,26 +338,33 @@ class Retrieval(Listing):
 
     kind = "retrieval"
 
-    def __init__(self, queries: NDArray[Any] | Tensor, items: NDArray[Any] | Tensor, memory: Memory) -> None:
-        super().__init__(memory)
+    def __init__(
+        self,
+        queries: NDArray[Any] | Tensor,
+        items: NDArray[Any] | Tensor,
+        memory: Memory,
+        contexts: ContextShift | None = None,
+    ) -> None:
+        super().__init__(memory, contexts)
         self.queries = nn.Parameter(torch.as_tensor(queries, dtype=torch.float32).contiguous().clone())
         self.items = nn.Parameter(torch.as_tensor(items, dtype=torch.float32).contiguous().clone())
 
     def forward(self, q: Tensor) -> Tensor:
-        return self._with_list(self.queries[q] @ self.items.T, q)
+        return self._with_list(self.queries[q] @ self.items.T + self._shift(q), q)
 
     def score(self, q: Tensor, items: Tensor) -> Tensor:
         own = functional.embedding(q, self.queries, sparse=True)
-        return self._with_listed(products.at(own, self.items, items, sparse=True), q, items)
+        scores = products.at(own, self.items, items, sparse=True) + self._shift_at(q, items)
+        return self._with_listed(scores, q, items)
 
     def spec(self) -> dict[str, Any]:
         Q, F = self.queries.shape
-        return {"Q": Q, "D": self.D, "F": F, "entries": len(self.value)}
+        return {"Q": Q, "D": self.D, "F": F, "entries": len(self.value), **self._contexts_spec()}
 
     @classmethod
     def from_spec(cls, spec: dict[str, Any]) -> "Retrieval":
         Q, D, F = spec["Q"], spec["D"], spec["F"]
-        return cls(torch.empty(Q, F), torch.empty(D, F), no_memory(Q, D, spec["entries"]))
+        return cls(torch.empty(Q, F), torch.empty(D, F), no_memory(Q, D, spec["entries"]), contexts_from(spec))
 
     def per_query_parameters(self) -> Sequence[nn.Parameter]:
         return [self.queries]
@@ -311,7 +373,8 @@ class Retrieval(Listing):
         return self._for_queries(averages(self.queries, len(ids.query_ids)))
 
     def more_items(self, features: pl.DataFrame | None, ids: Vocabulary) -> "Retrieval":
-        return self._with_items(averages(self.items, len(ids.item_ids) - self.D))
+        n = len(ids.item_ids) - self.D
+        return self._with_items(averages(self.items, n), None)
 
     @torch.no_grad()
     def after(self, old: Scorer, new: Scorer, ids: Vocabulary) -> "Retrieval":
@@ -327,17 +390,23 @@ class Retrieval(Listing):
         # A constant of each query is in the re-ranker's scores, and not in ours.
         apart = (scores * scale - ours).mean(1, keepdim=True)
         theirs = new.score(q, new_items.expand(len(q), -1)) * scale - apart
-        return self._with_items(folding.nearest(theirs.T, self.queries[q], constant=False)[0])
+        known = new.contexts if isinstance(new, Listing) else None
+        more = None if known is None or self.contexts is None else known.shift[self.D :] * self.contexts.scale
+        return self._with_items(folding.nearest(theirs.T, self.queries[q], constant=False)[0], more)
+
+    def _of_queries(self, q: NDArray[np.int64], memory: Memory, contexts: ContextShift) -> "Retrieval":
+        return Retrieval(self.queries.detach()[torch.from_numpy(q)], self.items.detach(), memory, contexts)
 
     def _for_queries(self, queries: Tensor) -> "Retrieval":
-        return Retrieval(queries, self.items.detach(), no_memory(len(queries), self.D))
+        contexts = None if self.contexts is None else self.contexts.without_lists()
+        return Retrieval(queries, self.items.detach(), no_memory(len(queries), self.D), contexts)
 
-    def _with_items(self, more: Tensor) -> "Retrieval":
+    def _with_items(self, more: Tensor, shift: Tensor | None) -> "Retrieval":
         items = torch.cat([self.items.detach(), more])
-        return Retrieval(self.queries.detach(), items, replace(self.memory, D=len(items)))
+        contexts = None if self.contexts is None else self.contexts.with_items(len(more), shift)
+        return Retrieval(self.queries.detach(), items, replace(self.memory, D=len(items)), contexts)
 
     def joined(self, other: Scorer, ids: Vocabulary) -> "Retrieval":
         assert isinstance(other, Retrieval)
-        return Retrieval(
-            torch.cat([self.queries, other.queries]).detach(), other.items.detach(), self._joined_memory(other)
-        )
+        queries = torch.cat([self.queries, other.queries]).detach()
+        return Retrieval(queries, other.items.detach(), self._joined_memory(other), self.contexts)

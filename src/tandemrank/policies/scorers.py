@@ -110,6 +110,18 @@ class Scorer(nn.Module, ABC):
         grown = len(ids.item_ids) > self.spec()["D"]
         return self.more_items(None, ids) if grown else self.strangers(None, ids)
 
+    @property
+    def context_columns(self) -> tuple[str, ...]:
+        """The columns of a context that it knows."""
+        return ()
+
+    def in_contexts(self, base: NDArray[np.int64], contexts: pl.DataFrame) -> "Scorer":
+        """The same scorer for queries in a context each, a row of the table; `base`: the place of each query's own.
+
+        One that knows no contexts has the scores of the query.  Shapes: base [n]; contexts [n, C].
+        """
+        return Repeated(self, base)
+
     def factors(self, q: Tensor) -> Products | None:
         """The scores of all items as products of factors, or None where they are no such: a large catalogue is then scored in
         blocks, and nothing of the size [B, D] exists."""
@@ -164,6 +176,45 @@ def _floats(values: ArrayLike | Tensor, what: str) -> NDArray[np.float32]:
         return np.ascontiguousarray(found, dtype=np.float32)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise PolicyError(f"expected {what} as an array of numbers; got {type(values).__name__} ({error}).") from error
+
+
+class Repeated(Scorer):
+    """A scorer with its queries in other places, some of them more than once; not to be saved, hence no kind of its own.
+
+    Buffer: rows [n].
+    """
+
+    rows: Tensor
+
+    def __init__(self, of: Scorer, rows: NDArray[np.int64]) -> None:
+        super().__init__()
+        self.of, self.kind = of, of.kind  # type: ignore[misc]
+        self.scores_everything = of.scores_everything
+        self.register_buffer("rows", torch.from_numpy(np.array(rows, np.int64)))
+
+    def forward(self, q: Tensor) -> Tensor:
+        found: Tensor = self.of(self.rows[q])
+        return found
+
+    def score(self, q: Tensor, items: Tensor) -> Tensor:
+        return self.of.score(self.rows[q], items)
+
+    def factors(self, q: Tensor) -> Products | None:
+        return self.of.factors(self.rows[q])
+
+    def spec(self) -> dict[str, Any]:
+        return {"Q": len(self.rows), "D": self.of.spec()["D"]}
+
+    @classmethod
+    def from_spec(cls, spec: dict[str, Any]) -> "Repeated":
+        raise PolicyError("expected a policy that can be loaded; got one in a context. Save the policy itself.")
+
+    def per_query_parameters(self) -> Sequence[nn.Parameter]:
+        return []
+
+    def check(self) -> None:
+        """Refuses to be saved."""
+        raise PolicyError("a policy in a context is not saved: save the policy itself.")
 
 
 def averages(rows: Tensor, n: int) -> Tensor:

@@ -1,7 +1,7 @@
 """`TwoStagePolicy`: a candidate generator and a re-ranker, each Plackett-Luce on its scorer's scores."""
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tandemrank._base import random
 from tandemrank._base.arguments import checked, matrix
+from tandemrank._base.contexts import Value, named
 from tandemrank._base.ids import Ids, Vocabulary, checked_positions, id_series, plain_ids, positions_of
 from tandemrank.clicks.models import check_examination
 from tandemrank.errors import ConfigError, DataError, PolicyError
@@ -153,6 +154,7 @@ class TwoStagePolicy:
         query_features: FeatureSource | None = None,
         item_features: FeatureSource | None = None,
         pair_features: FeatureSource | None = None,
+        context: Mapping[str, Value] | None = None,
     ) -> pl.DataFrame:
         """The most likely list in outside ids: one row per query, `query_id` and `items`, top first.
 
@@ -164,10 +166,11 @@ class TwoStagePolicy:
         `exclude`: what must not be shown, as positions (`logs.pairs.pairs_of` has them from a log), or as a frame with a
         row per pair, `query_id` and `item_id`; ids that the policy does not know are no matter.
         `query_features`, `item_features`, `pair_features`: tables of queries, items and pairs that the policy has not seen,
-        which are then known by their features.
+        which are then known by their features. `context`: that of all these lists (`in_context`).
         A list is shorter than K where fewer items are available to the query, and empty where none is.
         """
         larger = extended(self, query_features=query_features, item_features=item_features, pair_features=pair_features)
+        larger = larger if context is None else larger.in_context(context)
         if larger is not self:
             return larger.recommend(query_ids, exclude=exclude, sample=sample, seed=seed, unknown=unknown)
         known = self.vocabulary.query_ids
@@ -340,6 +343,37 @@ class TwoStagePolicy:
         ids = Vocabulary(pl.concat([own.alias("query_id"), query_ids.alias("query_id")]), self.vocabulary.item_ids)
         ranker = self.ranker.joined(new.ranker, ids)
         generator = ranker if self.generator is self.ranker else self.generator.joined(new.generator, ids)
+        return replace(self, generator=generator, ranker=ranker, vocabulary=ids)
+
+    @property
+    def context_columns(self) -> tuple[str, ...]:
+        """The columns of a context that it was learned with."""
+        return self.ranker.context_columns or self.generator.context_columns
+
+    @checked
+    def in_context(self, context: Mapping[str, Value]) -> "TwoStagePolicy":
+        """The policy in a context, values by the names of columns: `{"device": "phone"}`.
+
+        A value that is not given, or that the log did not have, changes nothing: it stands for the average over the log's.
+        """
+        values = named(context, self.context_columns)
+        if all(value is None for value in values.values()):
+            return self
+        Q = len(self.vocabulary.query_ids)
+        return self.in_contexts(np.arange(Q), pl.DataFrame([values] * Q, schema=dict.fromkeys(values, pl.String)), None)
+
+    def in_contexts(
+        self, base: NDArray[np.int64], contexts: pl.DataFrame, query_ids: pl.Series | None
+    ) -> "TwoStagePolicy":
+        """The policy for queries in a context each, a row of the table, under ids of their own; `base`: the place of each
+        query's own.  Shapes: base [n]; contexts [n, C]."""
+        ids = self.vocabulary if query_ids is None else Vocabulary(query_ids, self.vocabulary.item_ids)
+        known = contexts.select(name for name in self.context_columns if name in contexts.columns)
+        table = known.with_columns(
+            pl.lit(None, pl.String).alias(n) for n in self.context_columns if n not in known.columns
+        )
+        ranker = self.ranker.in_contexts(base, table)
+        generator = ranker if self.generator is self.ranker else self.generator.in_contexts(base, table)
         return replace(self, generator=generator, ranker=ranker, vocabulary=ids)
 
     @checked

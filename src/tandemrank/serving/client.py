@@ -47,7 +47,7 @@ class Client:
         self._own = threading.local()
 
     def rank(self, query_id: int | str | None = None, **asked: Any) -> dict[str, Any]:
-        """A list; `asked` may have query_features, unit, session, K, items."""
+        """A list; `asked` may have query_features, context, unit, session, K, items."""
         return self.call("POST", "/rank", {"query_id": query_id, **asked})
 
     def rank_all(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:

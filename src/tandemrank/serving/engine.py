@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from tandemrank._base.contexts import Value, text_of
 from tandemrank._base.ids import Id
 from tandemrank.clicks.models import examination_curve
-from tandemrank.errors import InputError, OutputError, PolicyError
+from tandemrank.errors import ConfigError, InputError, OutputError, PolicyError
+from tandemrank.logs.contexts import check_columns
 from tandemrank.policies.features import FeatureValues
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.serving import drawing, records
@@ -111,15 +113,16 @@ class Server:
         K: int | None = None,
         items: Sequence[Id] | None = None,
         query_features: FeatureValues | None = None,
+        context: Mapping[str, Value] | None = None,
         unit: str | None = None,
         session: str | None = None,
     ) -> Ranked:
-        """A list for the query; K of its places, at most the policy's; only of `items`, where those are given.
+        """A list for the query; K of its places, at most the policy's; only of `items`, where those are given; in a context.
 
         With a `session` a policy whose queries are states is asked by that of the session.
         """
         asked = {"query_id": query_id, "K": K, "items": items, "query_features": query_features, "unit": unit}
-        return self.rank_all([{**asked, "session": session}])[0]
+        return self.rank_all([{**asked, "context": context, "session": session}])[0]
 
     def rank_all(self, requests: Sequence[Mapping[str, Any]]) -> list[Ranked]:
         """Lists for several queries, each by the arguments of `rank`: all of them, or a refusal that leaves no trace."""
@@ -140,6 +143,7 @@ class Server:
         K: int | None = None,
         items: Sequence[Id] | None = None,
         query_features: FeatureValues | None = None,
+        context: Mapping[str, Value] | None = None,
         unit: str | None = None,
         session: str | None = None,
     ) -> ShownList:
@@ -171,6 +175,7 @@ class Server:
             mixture=now.mixture,
             theta=self.theta,
             features=features if by_features else None,
+            context=as_texts(context) if context else None,
             session=session,
             step=None if state is None else state.shown + 1,
             state=None if state is None else state.id,
@@ -210,11 +215,17 @@ class Server:
             fates.update(self.outcomes.event(one) for one in stored)
         return Feedback(recorded, **fates)
 
-    def explain(self, query_id: Id | None = None, query_features: FeatureValues | None = None) -> "list[Explained]":
+    def explain(
+        self,
+        query_id: Id | None = None,
+        query_features: FeatureValues | None = None,
+        context: Mapping[str, Value] | None = None,
+    ) -> "list[Explained]":
         """What each live policy makes of a query; nothing is logged, as nobody saw a list."""
         now = self._traffic
         query = None if query_id is None else as_kind(query_id, now.first.query_kind, "query")
-        return [explained(arm.live, query, query_features, self.exploration, self.theta) for arm in now.arms]
+        asked = query, query_features, as_texts(context) if context else None
+        return [explained(arm.live, *asked, self.exploration, self.theta) for arm in now.arms]
 
     def _record(self, impressions: Sequence[Impression]) -> bool:
         if self.recorder is None:
@@ -231,7 +242,7 @@ class Server:
 def list_of(live: LivePolicy, asked: Impression) -> tuple[Id, ...]:
     """The items of an impression, as they are drawn and drawn again: a function of the policy, what was asked and the key."""
     how, items = drawing.parse(asked.strategy), live.items
-    scores = live.raised(how.raised).scores(asked.query_id, asked.features, asked.available)
+    scores = live.raised(how.raised).scores(asked.query_id, asked.features, asked.available, asked.context)
     found = how.draw(scores.first, scores.ranker, live.K2, live.K, asked.key, edge=scores.edge)
     return tuple([items[d] for d in found[: asked.places].tolist() if d >= 0])
 
@@ -247,6 +258,22 @@ def as_logged(features: FeatureValues) -> dict[str, float | str | None]:
         if found[name] != found[name]:  # NaN, for which JSON has no word
             found[name] = None
     return found
+
+
+SEGMENT = {
+    "impression_key", "propensity_errors", "policy", "strategy", "places", "mixture", "theta", "available", "features",
+    "context", "state",
+}  # fmt: skip
+
+
+def as_texts(context: Mapping[str, Value]) -> dict[str, str | None]:
+    """A context as the log has it; refuses names that a log uses itself."""
+    if own := [name for name in context if name in SEGMENT]:
+        raise InputError(f"context: expected names that a served log does not use itself; got {own[0]!r}.")
+    try:
+        return {name: text_of(context[name]) for name in check_columns(list(context))}
+    except (ConfigError, TypeError) as error:
+        raise InputError(str(error)) from error
 
 
 def _state_known(now: Traffic, query_id: Id | None, state: SessionState) -> Id | None:
@@ -299,11 +326,16 @@ class Explained:
 
 
 def explained(
-    live: LivePolicy, query: Id | None, features: FeatureValues | None, how: Exploration, theta: Sequence[float]
+    live: LivePolicy,
+    query: Id | None,
+    features: FeatureValues | None,
+    context: dict[str, str | None] | None,
+    how: Exploration,
+    theta: Sequence[float],
 ) -> Explained:
     """What a policy makes of a query."""
     live = live.raised(how.raised)
-    scores = live.scores(query, features)
+    scores = live.scores(query, features, context=context)
     s_c, s_r = scores.s_c, scores.ranker
     place = {int(d): k + 1 for k, d in enumerate(BEST.draw(s_c, s_r, live.K2, live.K, 0)) if d >= 0}
     order = np.argsort(-s_c, kind="stable")[: live.K2]

@@ -10,7 +10,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -31,6 +31,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 
 Source = Literal["policy", "features", "popular"]
 Row = NDArray[np.float32]
+Inside = tuple[str | None, ...]  # the values of a context, by the columns that a policy knows
 # Queries that the answer for an unknown one is the average of, at most: of factors, of other models.
 AVERAGE, FEW = 4096, 64
 PART = 4096  # items that a heavy re-ranker is asked about at once
@@ -169,7 +170,7 @@ class LivePolicy:
         if self.ranks_candidates and self._generator.Y is not None and D > LARGE:
             self._generator.coarse = Coarse.of(self._generator.Y)
         self._policy, self.takes_features = policy, bool(policy.ranker.query_columns)
-        self._recent: OrderedDict[Id | None, Scores] = OrderedDict()
+        self._recent: OrderedDict[tuple[Id | None, Inside], Scores] = OrderedDict()
         # A query keeps its scores by each stage, or by the first alone, and limits for its clocks.
         self._room = max(16, KEPT // ((8 if self.ranks_candidates else 12) * D))
         self._lock = threading.Lock()
@@ -192,42 +193,66 @@ class LivePolicy:
         return "features" if features and self.takes_features else "popular"
 
     def scores(
-        self, query_id: Id | None, features: FeatureValues | None = None, available: Sequence[Id] | None = None
+        self,
+        query_id: Id | None,
+        features: FeatureValues | None = None,
+        available: Sequence[Id] | None = None,
+        context: Mapping[str, str | None] | None = None,
     ) -> Scores:
-        """The scores of one query, where only some items are available of those: the same bits whoever else is asked."""
-        source = self.source(query_id, features)
+        """The scores of one query, where only some items are available of those: the same bits whoever else is asked.
+
+        Of a context the columns count that the policy knows."""
+        source, inside = self.source(query_id, features), self._known(context)
         if source == "features":
-            found = self._of_stranger(features)
+            found = self._of_stranger(features, inside)
         else:
-            found = self._remembered(query_id if source == "policy" else None)
+            found = self._remembered(query_id if source == "policy" else None, inside)
         if available is None:
             return found
         return found.only([self.item_at[item] for item in available if item in self.item_at])
 
-    def _of_stranger(self, features: FeatureValues | None) -> Scores:
+    def _known(self, context: Mapping[str, str | None] | None) -> Inside:
+        """The values of a context that the policy knows; nothing where it knows none."""
+        found = tuple((context or {}).get(name) for name in self._policy.context_columns)
+        return found if any(value is not None for value in found) else ()
+
+    def _of_stranger(self, features: FeatureValues | None, inside: Inside = ()) -> Scores:
         """Of a query that the policy has not seen, by its features, or as the average one."""
         table = None if features is None else self._policy.ranker.query_table(features)
         ids = self._policy.vocabulary.query_ids
         policy = self._policy.strangers(pl.Series([logged_id(None, self.query_kind)], dtype=ids.dtype), table)
-        stages = [_Stage(stage, 1, len(self.items)) for stage in (policy.generator, policy.ranker)]
-        return self._computed(0, *stages)
+        return self._inside(policy, 0, inside)
 
-    def _nobodys(self) -> Scores:
+    def _inside(self, policy: TwoStagePolicy, q: int, inside: Inside) -> Scores:
+        """Of a query of a policy, in a context if there is one."""
+        stages: tuple[Scorer, ...] = policy.generator, policy.ranker
+        if inside:
+            names = policy.context_columns
+            table = pl.DataFrame([inside], schema=dict.fromkeys(names, pl.String), orient="row")
+            stages, q = tuple(stage.in_contexts(np.array([q]), table) for stage in stages), 0
+        return self._computed(q, *(_Stage(stage, 1, len(self.items)) for stage in stages))
+
+    def _nobodys(self, inside: Inside) -> Scores:
         """Of nobody's query: as the policy answers a stranger, or the average of what it knows, where it answers none."""
         try:
-            return self._of_stranger(None)
+            return self._of_stranger(None, inside)
         except PolicyError:
             return self._computed(None)
 
-    def _remembered(self, query_id: Id | None) -> Scores:
+    def _remembered(self, query_id: Id | None, inside: Inside) -> Scores:
         """Of a query that the policy knows, or of the average one; those asked for most recently are kept."""
+        name = query_id, inside
         with self._lock:
-            if (found := self._recent.get(query_id)) is not None:
-                self._recent.move_to_end(query_id)
+            if (found := self._recent.get(name)) is not None:
+                self._recent.move_to_end(name)
                 return found
-        found = self._nobodys() if query_id is None else self._computed(self.query_at[query_id])
+        if query_id is None:
+            found = self._nobodys(inside)
+        else:
+            q = self.query_at[query_id]
+            found = self._inside(self._policy, q, inside) if inside else self._computed(q)
         with self._lock:
-            self._recent[query_id] = found
+            self._recent[name] = found
             if len(self._recent) > self._room:
                 self._recent.popitem(last=False)
         return found

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapte
 
 from tandemrank.serving.records import Ranked
 
-ITEMS, FEATURES, EVENTS, BATCH, TEXT = 10_000, 200, 1000, 256, 256  # the most of each
+ITEMS, FEATURES, CONTEXT, EVENTS, BATCH, TEXT = 10_000, 200, 20, 1000, 256, 256  # the most of each
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=TEXT)]
 Whole = Annotated[int, Field(ge=-(2**63) + 1, le=2**63 - 1, strict=True)]
@@ -28,6 +28,9 @@ class ExplainRequest(Message):
     query_id: Id | None = Field(None, description="The query, or the user, as the policy's ids have it.")
     query_features: Annotated[dict[Text, Number | Text | None], Field(max_length=FEATURES)] | None = Field(
         None, description="Features of a query that the policy may not know, by the names of its columns."
+    )
+    context: Annotated[dict[Text, Number | Text | None], Field(max_length=CONTEXT)] | None = Field(
+        None, description="The context of the request, such as a device, by the names of the log's columns."
     )
 
 

@@ -2,8 +2,8 @@
 
     rho_0(d) = sum over policies of share * rho_policy(d)
 
-One race per (policy, curve, query, strategy, places, available items, features), from a seed that depends on these alone: a
-propensity does not depend on who else was asked.
+One race per (policy, curve, query, strategy, places, available items, features, context), from a seed that depends on these
+alone: a propensity does not depend on who else was asked.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,8 @@ Race = Callable[[int], Exposure]  # of a seed
 def _place(i: Impression) -> Place:
     """What the exposure depends on beside the policy."""
     asked = i.theta, i.query_id, i.strategy, i.places, i.available
-    return asked if i.features is None else (*asked, features_text(i.features))
+    more = [features_text(x) for x in (i.features, i.context) if x is not None]
+    return (*asked, *more)
 
 
 @lru_cache(maxsize=1024)
@@ -117,7 +118,7 @@ class Propensities:
     def _race(self, live: LivePolicy, i: Impression, documents: NDArray[np.int64]) -> Race:
         def race(seed: int) -> Exposure:
             how, theta = drawing.parse(i.strategy), torch.tensor(i.theta[: i.places])
-            scores = live.raised(how.raised).scores(i.query_id, i.features, i.available)
+            scores = live.raised(how.raised).scores(i.query_id, i.features, i.available, i.context)
             options = {"samples": self.samples, "seed": seed}
             return how.exposure(scores.s_c, scores.ranker, documents, theta, live.K2, **options)
 

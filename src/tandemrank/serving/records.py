@@ -108,7 +108,7 @@ class Impression(NamedTuple):
     """One answer, with what is needed to draw it again, and to compute the propensities of what it shows.
 
     `policy` is the digest of the policy that answered; `mixture` has the share of every policy. `theta` is the examination
-    curve of the server. `features` are those that decided, None where none did.
+    curve of the server. `features` are those that decided, None where none did. `context`: of the request, as texts.
     `session`, its `step` from 1 and its `state` before it, where there is one; `query_id` is what the policy was asked: the
     state, if it knows that.
     """
@@ -125,6 +125,7 @@ class Impression(NamedTuple):
     mixture: Mixture
     theta: tuple[float, ...]
     features: dict[str, float | str | None] | None = None
+    context: dict[str, str | None] | None = None
     session: str | None = None
     step: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     state: str | None = None

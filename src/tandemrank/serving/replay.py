@@ -22,7 +22,7 @@ from tandemrank.serving.records import Impression
 
 IMPRESSION = TypeAdapter(Impression, config=ConfigDict(strict=True, allow_inf_nan=False))
 PLAIN = ("query_id", "items", "policy", "strategy", "key", "places")
-AS_JSON = ("mixture", "theta", "available", "features")
+AS_JSON = ("mixture", "theta", "available", "features", "context")
 COLUMNS = ("impression_key", "timestamp", *PLAIN, *AS_JSON)
 
 

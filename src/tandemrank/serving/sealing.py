@@ -1,9 +1,10 @@
 """Journals become Parquet segments when they are complete: of this replica, and of those that have ended.
 
 A segment is a click log that `validate`, `estimate` and `learn` take as it is: `query_id, items, clicks, values, propensities,
-policy, timestamp`, and beside these `propensity_errors` (Monte-Carlo), `mixture`, `strategy`, `key`, `places`, `available`,
-with which every list can be drawn again (`replay`); of sessions `session_id, step, state`. A click counts if it comes within
-the window after its impression, whichever replica heard of it.
+policy, timestamp`, a column for everything in the context of requests, and beside these `propensity_errors` (Monte-Carlo),
+`mixture`, `strategy`, `key`, `places`, `available`, `features` and `context`, with which every list can be drawn again
+(`replay`); of sessions `session_id, step, state`. A click counts if it comes within the window after its impression, whichever
+replica heard of it.
 
 One process seals at a time (a lock of the folder), and holds one journal at a time in memory, beside the clicks that another
 journal has than that of their impression. A sealed journal is renamed, so that no one seals it again, and goes when no
@@ -304,7 +305,10 @@ def wide(
     texts: dict[str, list[Any]] = {
         "available": [i.available for i in impressions],
         "features": [i.features for i in impressions],
+        "context": [i.context for i in impressions],
     }
+    names = dict.fromkeys(name for i in impressions for name in i.context or ())
+    contexts = {name: pl.Series([(i.context or {}).get(name) for i in impressions], dtype=pl.String) for name in names}
     optional = {
         name: pl.Series(name, [None if x is None else json.dumps(x) for x in column], dtype=pl.String)
         for name, column in texts.items()
@@ -327,6 +331,7 @@ def wide(
             "mixture": [json.dumps(i.mixture) for i in impressions],
             "theta": [json.dumps(i.theta) for i in impressions],
             **optional,
+            **contexts,
             **_sessions(impressions),
             "timestamp": pl.from_epoch(pl.Series([round(i.time * 1e6) for i in impressions]), time_unit="us"),
         }

@@ -96,9 +96,9 @@ def learn(
     """
     config = config or LearningConfig()
     check_horizon(horizon, discount)
-    if config.exclude is not None or config.safe:
+    if config.exclude is not None or config.safe or config.context or "context" in how:
         raise ConfigError(
-            "exclude and safe are for single lists, and cannot be combined with sessions. Leave them out."
+            "exclude, safe and a context are for single lists, and cannot be combined with sessions. Leave them out."
         )
     if logging_policy is not None and config.propensity == "auto":
         config = config.model_copy(update={"propensity": "frequency"})  # the beliefs need none; valuing has the policy

@@ -96,6 +96,10 @@ class LearningConfig(BaseModel):
         description="the model of features f that the beliefs may use: none, linear, towers, network, trees, or the class of a "
         "module of one's own (--plugin); by default all but the last are tried",
     )
+    context: tuple[str, ...] = Field(
+        default=(),
+        description="columns of an own log that are the context of an impression, such as device and hour",
+    )
     evaluation_share: float | None = Field(
         default=None,
         gt=0,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,7 @@ from scipy.sparse import csr_matrix
 from torch import nn
 
 from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.contexts import ContextLog, in_contexts
 from tandemrank.beliefs.counts import Counts
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.fitting import fit
@@ -51,13 +53,15 @@ def prepare(
     features: Features | None = None,
     model: nn.Module | None = None,
     times: Sequence[Feedback] = (),
+    contexts: ContextLog | None = None,
     seed: int = 0,
 ) -> TrainingData:
     """The weights of the documents by `train_log`.
 
     `lists` reads the lists of the log; it is called only for propensities that are fitted to them. `vectors` are the prior of
     the beliefs, by default those of the logging policy; `features` are what else they know of queries and items, `model` the
-    user's own f, and `times` the parts of `train_log`, oldest first, where it has an order.
+    user's own f, and `times` the parts of `train_log`, oldest first, where it has an order; `contexts` has them by queries in
+    their context.
     """
     if train_log.clicks.sum() == 0:
         raise LogError(f"expected clicks to learn from; got none, in {train_log.N:g} impressions. Give a longer log.")
@@ -78,7 +82,11 @@ def prepare(
         return TrainingData(click_weights(used.rho_0, clicks), impressions, theta, used)
     drew = vectors_of(used.logger, train_log.vocabulary)
     counts = Counts.of([part.less(config.offset) for part in times or [train_log]], config.theta)
-    beliefs = fit(counts, features, production=vectors or drew, model=model or config.model, seed=seed)
+    fitted = partial(fit, features=features, production=vectors or drew, model=model or config.model, seed=seed)
+    beliefs = fitted(counts)
+    if contexts is not None:
+        again = partial(fitted, chosen=beliefs.chosen)
+        beliefs = in_contexts(beliefs, contexts, config.theta, again, seed)
     by_clicks = config.objective == "ips"
     weights = click_weights(used.rho_0, clicks) if by_clicks else belief_weights(train_log, beliefs)
     return TrainingData(weights, impressions, theta, used, beliefs)

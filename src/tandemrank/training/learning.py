@@ -25,6 +25,7 @@ from tandemrank._base.cluster import Engine, check_engine
 from tandemrank._base.ids import Vocabulary
 from tandemrank._base.random import derive
 from tandemrank.beliefs.belief import Beliefs
+from tandemrank.beliefs.contexts import ContextLog
 from tandemrank.beliefs.features import Features
 from tandemrank.beliefs.model_fit import KINDS, learners
 from tandemrank.beliefs.scorer import generator_of, ranker_of
@@ -32,6 +33,7 @@ from tandemrank.beliefs.worth import by_worth
 from tandemrank.clicks.cells import CellCurve
 from tandemrank.clicks.examination import Behaviour, behaviour
 from tandemrank.errors import ConfigError
+from tandemrank.logs.contexts import check_columns
 from tandemrank.logs.counting import WHOLE
 from tandemrank.logs.dependence import TESTED
 from tandemrank.logs.feedback import fingerprint
@@ -133,6 +135,7 @@ def learn(
     generator: Scorer | None = None,
     ranker: Scorer | None = None,
     model: str | nn.Module | None = None,
+    context: Sequence[str] | None = None,
     method: str | None = None,
     methods: Sequence[str] | None = None,
     start: Start | None = None,
@@ -151,7 +154,8 @@ def learn(
     where that pays; beliefs, which trains nothing; independent, baseline, stacking and joint, which train (`schedules`);
     `method` is one of them. `generator` and `ranker`: models of one's own (`tr.Generator`, `tr.Ranker`) instead of the product
     nearest to the beliefs, and of the beliefs; a copy of them is trained. `model`: the only model of features f that the
-    beliefs may use, by its name or as a module of one's own with `forward(u, z, p)`.
+    beliefs may use, by its name or as a module of one's own with `forward(u, z, p)`. `context`: columns of the log that are the
+    context of an impression, such as `["device"]` (`policy.recommend(..., context={"device": "phone"})`).
     `logging_policy`: who drew the log; without it propensities are those of the log, or fitted to its lists. With
     `checkpoints`, a folder, every epoch is saved there, one file per phase, and `resume` goes on from it. The engine ray reads
     files by tasks and trains on all nodes of a cluster, which must all see files and checkpoints. `reward`: the column of the
@@ -160,7 +164,7 @@ def learn(
     """
     plan = planned(
         log,
-        config,
+        _with_context(config or LearningConfig(), context),
         generator=generator,
         ranker=ranker,
         model=model,
@@ -226,6 +230,13 @@ def _asked(method: str | None, methods: Sequence[str] | None) -> list[str]:
     return [AUTO] if methods is None else list(methods)
 
 
+def _with_context(config: LearningConfig, context: Sequence[str] | None) -> LearningConfig:
+    """The switches with the columns of the context."""
+    if context is not None and config.context:
+        raise ConfigError("expected context once; got it as an argument and as a switch. Leave one out.")
+    return config.model_copy(update={"context": check_columns(config.context if context is None else context)})
+
+
 def _with_model(config: LearningConfig, model: str | nn.Module | None) -> tuple[LearningConfig, nn.Module | None]:
     """The switches with the name of f, and the user's own f where it is one: a module, or a class by its name."""
     if not isinstance(model, str | nn.Module | None):
@@ -243,6 +254,8 @@ def _with_model(config: LearningConfig, model: str | nn.Module | None) -> tuple[
 def _plan(plan: LearningPlan, asked: list[str]) -> LearningPlan:
     """The plan with its methods; refuses what cannot be done, and switches without effect."""
     if plan.reward is not None:
+        if plan.config.context:
+            raise ConfigError("a reward is learned without a context: leave out one of them.")
         if (
             not set(asked) <= {AUTO, UNTRAINED}
             or plan.config.safe
@@ -282,7 +295,11 @@ def refuse_without_effect(plan: LearningPlan) -> None:
             "objective would have no effect: the generator is trained on what the beliefs expect. Leave it out, or give a "
             "method (--method joint)."
         )
-    of_beliefs = {"model": config.model is not None, "features": plan.start.has_features}
+    of_beliefs = {
+        "model": config.model is not None,
+        "context": bool(config.context),
+        "features": plan.start.has_features,
+    }
     if not plan.believes and any(of_beliefs.values()):
         raise ConfigError(
             f"{next(name for name, given in of_beliefs.items() if given)} would have no effect: what is given is trained on "
@@ -384,7 +401,7 @@ def _as_read(plan: LearningPlan, parts: Parts) -> tuple[LearningPlan, Parts]:
 def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
     """What the log says: its propensities, the beliefs, and the weights of the documents."""
     plan.listener.stage("what the log says: its propensities and its beliefs")
-    vectors = plan.start.vectors(parts.vocabulary)
+    vectors, found = plan.start.vectors(parts.vocabulary), parts.in_context
     if UNTRAINED in plan.methods and plan.start.policy is not None and vectors is None:
         raise ConfigError(
             f"the beliefs start from a policy with vectors of all queries and items; got one of the kind "
@@ -400,6 +417,7 @@ def believe(plan: LearningPlan, parts: Parts) -> TrainingData:
         features=plan.start.features(parts.vocabulary),
         model=plan.model,
         times=parts.train_times,
+        contexts=None if found is None else ContextLog.of(found.train_times, found.contexts),
         seed=derive(plan.seed, "rho_0") % 2**32,
     )
     _refuse_without_support(parts, data, plan.config)
@@ -505,7 +523,7 @@ def value(
         for method, one in found.trained.items()
     }
     groups = {
-        method: by_frequency(each.estimate, found.production.estimate, parts.times)
+        method: by_frequency(each.estimate, found.production.estimate, found.times)
         for method, each in found.values.items()
     }
     return Learned(

@@ -1,5 +1,6 @@
 """An own log in its two parts: one trains, and one, which training has not seen, values what came out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,9 +12,11 @@ from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary, plain_ids
 from tandemrank.errors import DataError, LogError
 from tandemrank.logs import reading
+from tandemrank.logs.contexts import Contexts
 from tandemrank.logs.counting import WHOLE, Split
 from tandemrank.logs.feedback import Feedback
 from tandemrank.logs.impressions import Impressions
+from tandemrank.logs.reading import LogParts
 from tandemrank.logs.sources import Source
 from tandemrank.logs.sums import merge
 from tandemrank.policies.two_stage import TwoStagePolicy
@@ -30,8 +33,9 @@ class Parts:
 
     `first`: the first impressions of the log one by one, of all parts, which a logging policy can be fitted to.
     `train_times`: the impressions that train in up to `TIMES` parts of equal numbers, oldest first, where the log says when
-    they were; what values is then the last of the log. One part where it does not. `split`: which impressions train and which
-    value; `rewards`: what clicks were worth, where that is learned.
+    they were; what values is then the last of the log. One part where it does not. `in_context`: the same by queries in their
+    context, where there is one. `split`: which impressions train and which value; `rewards`: what clicks were worth, where that
+    is learned.
     """
 
     train: Feedback
@@ -39,6 +43,7 @@ class Parts:
     first: Impressions
     train_times: tuple[Feedback, ...] = ()
     by_time: bool = False
+    in_context: "ContextParts | None" = None
     split: Split = WHOLE
     rewards: Rewards | None = None
 
@@ -65,12 +70,31 @@ class Parts:
     @cached_property
     def times(self) -> NDArray[np.float64]:
         """How often each query came at least, in all parts: a weight of 100 is one impression.  Shapes: -> [Q]."""
-        heaviest = max(part.heaviest for part in self.all())
-        return np.asarray(np.sum([part.impressions for part in self.all()], axis=0), np.float64) / heaviest
+        return times_of(self.all())
 
     def all(self) -> tuple[Feedback, ...]:
         """Every impression once."""
         return self.train, self.evaluation
+
+
+@dataclass(frozen=True)
+class ContextParts:
+    """A log by queries in their context: for training, oldest first, and for valuing."""
+
+    contexts: Contexts
+    train_times: tuple[Feedback, ...]
+    evaluation: Feedback
+
+    @cached_property
+    def train(self) -> Feedback:
+        """For training, as a whole."""
+        return merge(self.train_times)
+
+
+def times_of(parts: Sequence[Feedback]) -> NDArray[np.float64]:
+    """How often each query came at least, in all parts: a weight of 100 is one impression.  Shapes: -> [Q]."""
+    heaviest = max(part.heaviest for part in parts)
+    return np.asarray(np.sum([part.impressions for part in parts], axis=0), np.float64) / heaviest
 
 
 @dataclass(frozen=True)
@@ -133,11 +157,16 @@ def read_parts(
         times=TIMES,
         lists=lists,
         seed=seed,
-        vocabulary=known,
+        vocabulary=None if config.context else known,
         K=config.list_length,
         engine=engine,
         by=config.by,
+        context=config.context,
     )
+    whole, contexts = found, None
+    if config.context:
+        contexts = Contexts.of(found.train[0].vocabulary, config.context, known)
+        found = found.without_contexts(contexts)
     if start.query_features is not None or start.item_features is not None:
         own = found.train[0].vocabulary
         larger = Vocabulary(
@@ -145,6 +174,7 @@ def read_parts(
             _with_table(own.item_ids, start.item_features, "item_id"),
         )
         found = found.in_vocabulary(larger)
+        contexts = None if contexts is None else contexts.in_vocabulary(larger)
     [evaluation] = found.held_out
     parts = Parts(
         train=merge(found.train) if len(found.train) > 1 else found.train[0],
@@ -152,10 +182,18 @@ def read_parts(
         first=found.first,
         train_times=found.train,
         by_time=found.by_time,
+        in_context=None if contexts is None else _in_context(whole, contexts),
         split=found.split,
     )
     _refuse_without_clicks(parts)
     return parts
+
+
+def _in_context(found: LogParts, contexts: Contexts) -> ContextParts:
+    """The parts by queries in their context, with the items that the contexts know."""
+    ids = Vocabulary(found.train[0].vocabulary.query_ids, contexts.vocabulary.item_ids)
+    whole = found.in_vocabulary(ids)
+    return ContextParts(contexts, whole.train, whole.held_out[0])
 
 
 def _refuse_without_clicks(parts: Parts) -> None:

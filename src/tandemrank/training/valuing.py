@@ -30,7 +30,7 @@ from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.config import LearningConfig
 from tandemrank.training.data import TrainingData
 from tandemrank.training.loop import Trained
-from tandemrank.training.parts import Parts
+from tandemrank.training.parts import ContextParts, Parts, times_of
 from tandemrank.training.schedules import Method
 
 # Added to the scores of what a query was shown: more than scores differ by (an item that was shown often and never clicked is
@@ -93,12 +93,16 @@ def gate_of(learned: Value, production: Value) -> Gate:
 
 @dataclass(frozen=True)
 class Valued:
-    """Policies and their values: of drawn lists, and of the most likely ones."""
+    """Policies and their values: of drawn lists, and of the most likely ones; how often each query that they are of came.
+
+    Shapes: times [Q], or of queries in their context.
+    """
 
     trained: dict[Method, Trained]
     values: dict[Method, Value]
     most_likely: dict[Method, Value]
     production: Value
+    times: NDArray[np.float64]
     gates: dict[Method, Gate] = field(default_factory=dict)
 
 
@@ -136,7 +140,7 @@ class Valuer:
         *found, production = self._estimates([*policies, *map(MostLikely, policies)])
         drawn = dict(zip(trained, found[: len(policies)], strict=True))
         fixed = dict(zip(trained, found[len(policies) :], strict=True))
-        return Valued(trained, drawn, fixed, production)
+        return Valued(trained, drawn, fixed, production, self._times())
 
     def _staying(self, trained: dict[Method, Trained]) -> dict[Method, Trained]:
         """Those that can keep the items each query was shown, doing so; none where these must not be shown again."""
@@ -187,7 +191,10 @@ class Valuer:
     def _estimates(self, policies: Sequence[TwoStagePolicy | MostLikely]) -> tuple[Value, ...]:
         """The value of every policy on the part for it, and production's."""
         self.tell(WORDS)
-        used, times = self.data.propensities, self.parts.times
+        used, times, inside = self.data.propensities, self.parts.times, self._in_context
+        log, others = self.parts.evaluation, self.parts.train
+        if inside is not None:
+            log, others = inside.evaluation, inside.train
         logger: TwoStagePolicy | FittedLogger | None = used.logger
         if used.kind == "fitted" and used.logger is not None:
             logger = FittedLogger(used.logger, float(times[times > 0].mean()))
@@ -196,14 +203,20 @@ class Valuer:
             examination=given if isinstance(given, CellCurve) else self.config.theta,
             propensity=used.kind,
             logging_policy=logger,
-            other_log=self.parts.train,
+            other_log=others,
             seed=derive(self.seed, "value") % 2**32,
         )
-        found = estimate_all(
-            [*policies, PRODUCTION],
-            self.parts.evaluation,
-            question,
-            lambda n, of: self.tell(f"{WORDS}: {n / of:.0%}"),
-        )
+        found = estimate_all([*policies, PRODUCTION], log, question, lambda n, of: self.tell(f"{WORDS}: {n / of:.0%}"))
         rewards = self.parts.rewards
         return found if rewards is None else in_detail(found, rewards.evaluation, rewards.name)
+
+    @property
+    def _in_context(self) -> ContextParts | None:
+        """The log by queries in their context, where the beliefs say that it matters."""
+        beliefs = self.data.beliefs
+        return None if beliefs is None or beliefs.contexts is None else self.parts.in_context
+
+    def _times(self) -> NDArray[np.float64]:
+        """How often every query that is valued came."""
+        inside = self._in_context
+        return self.parts.times if inside is None else times_of([*inside.train_times, inside.evaluation])

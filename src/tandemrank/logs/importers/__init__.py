@@ -2,7 +2,7 @@
 
 | format     | what it is                                                          | an impression is                       |
 | ---------- | ------------------------------------------------------------------- | -------------------------------------- |
-| `ubi`      | OpenSearch User Behavior Insights: stored queries, and their events | a query: its impression events, or hits |
+| `ubi`      | OpenSearch User Behavior Insights: stored queries, and their events | a search: its hits, or its events      |
 | `metarank` | Metarank: ranking and interaction events                            | a ranking event                        |
 | `obd`      | Open Bandit Dataset: one CSV row per shown position                 | a row: a list of one, for its position |
 | `ga4`      | Google Analytics 4, BigQuery export: view_item_list, select_item    | views of one list, one after another   |
@@ -13,7 +13,7 @@
 Nothing is guessed: what cannot be joined is left out, and counted with its reason.
 
 - `run`: the importers by name, from files to a click log; columns that become a part of the query
-- `formats`: one function per format of events
+- `formats`: one function per format of events; `ubi`: User Behavior Insights
 - `tables`: one function per format of tables
 - `sources`: files as rows, whatever an engine's dump puts around its documents
 - `lists`: rows of shown items, and what was done to them, become a log

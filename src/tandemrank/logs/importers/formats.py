@@ -44,7 +44,7 @@ class Names:
 Format = Callable[[Sequence[Path], Names, Ledger], pl.DataFrame]
 
 
-def _read(paths: Sequence[Path], shape: Mapping[str, Shape], ledger: Ledger) -> pl.DataFrame:
+def read(paths: Sequence[Path], shape: Mapping[str, Shape], ledger: Ledger) -> pl.DataFrame:
     return pl.concat([events(path, shape, ledger) for path in paths])
 
 
@@ -57,21 +57,21 @@ def _at(path: str) -> pl.Expr:
     return expression
 
 
-def _first_of(*paths: str) -> pl.Expr:
+def first_of(*paths: str) -> pl.Expr:
     """The first of several fields that is there; an empty text is not."""
     return pl.coalesce(pl.when(_at(path) != "").then(_at(path)) for path in paths)
 
 
-def _moment(column: str = "timestamp") -> pl.Expr:
+def moment(column: str = "timestamp") -> pl.Expr:
     """A time of a text in ISO form, or in seconds, milliseconds or microseconds since 1970; null where it is none."""
-    number = _number(pl.col(column))
+    number = as_number(pl.col(column))
     unit = pl.when(number < 1e11).then(1e6).when(number < 1e14).then(1e3).otherwise(1.0)
     since = (number * unit).cast(pl.Int64, strict=False).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
     times = [pl.col(column).str.to_datetime(form, strict=False, time_unit="us", time_zone="UTC") for form in TIMES]
     return pl.coalesce(since, *times)
 
 
-def _number(expression: pl.Expr) -> pl.Expr:
+def as_number(expression: pl.Expr) -> pl.Expr:
     return expression.cast(pl.Float64, strict=False)
 
 
@@ -90,96 +90,6 @@ def _exploded(lists: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(position=pl.int_range(1, pl.len() + 1).over("impression_id").cast(pl.Float64))
 
 
-# --- User Behavior Insights -------------------------------------------------------------------------------------------
-
-IMPRESSIONS = ("impression", "item_impression", "product_impression", "result_impression")
-UBI: Mapping[str, Shape] = {
-    **dict.fromkeys(
-        ("query_id", "user_query", "timestamp", "action_name", "message", "object_id", "position", "rank"), TEXT
-    ),
-    "query_response_hit_ids": [TEXT],
-    "query_response_object_ids": [TEXT],
-    "event_attributes": {
-        "object": dict.fromkeys(("object_id", "key_value", "internal_id"), TEXT),
-        "data": {"data_id": TEXT},
-        "position": {"ordinal": TEXT},
-        "rank": TEXT,
-    },
-}
-# Where dialects have the item and its place: the schema from 1.0 on, the first plugin, flat tables.
-ITEM = ("object.object_id", "object.key_value", "data.data_id", "object.internal_id")
-ORDINAL = ("position.ordinal", "rank")
-
-
-def ubi(paths: Sequence[Path], names: Names, ledger: Ledger) -> pl.DataFrame:
-    """User Behavior Insights: `impression` events are the list of a query; where it has none, its stored hits are."""
-    rows = _read(paths, UBI, ledger).select(
-        impression_id=_first_of("query_id"),
-        name=_first_of("action_name"),
-        text=_first_of("user_query"),
-        message=_first_of("message"),
-        timestamp=_moment(),
-        item_id=_first_of(*(f"event_attributes.{path}" for path in ITEM), "object_id"),
-        ordinal=_number(_first_of(*(f"event_attributes.{path}" for path in ORDINAL), "position", "rank")),
-        items=pl.coalesce("query_response_hit_ids", "query_response_object_ids"),
-    )
-    done = rows.filter(pl.col("name").is_not_null())
-    if not len(done) or not ((rows["items"].list.len() > 0).any() or done["name"].is_in(IMPRESSIONS).any()):
-        raise LogError(
-            "expected events (with action_name) and lists: events named impression, or stored queries with "
-            "query_response_hit_ids."
-        )
-    placed = ranked(_ubi_lists(rows, ledger), ledger)
-    acts = names.acts(done.with_columns(amount=1.0))
-    _ordinals(placed, acts, ledger)
-    names.no_click(done["name"], ledger)
-    return as_log(with_acts(placed, acts, ledger, names.rewards), names.rewards)
-
-
-def _ubi_lists(rows: pl.DataFrame, ledger: Ledger) -> pl.DataFrame:
-    """The shown items of all queries: of events, else of the hits."""
-    name, key = pl.col("name"), "impression_id"
-    shown = rows.filter(name.is_in(IMPRESSIONS))
-    seen = shown.filter(pl.col("item_id").is_not_null())
-    empty = pl.col("items").list.len().fill_null(0) == 0
-    stored = _once(rows.filter(name.is_null()).sort(empty, maintain_order=True), ledger)
-    only_events = seen.join(stored, on=key, how="anti").drop_nulls(key)[key].n_unique()
-    ledger.take(LISTS, only_events)
-    ledger.note(only_events, "queries are known by their events alone")
-    hits = _exploded(stored.join(seen, on=key, how="anti"))
-    with_list = pl.concat([hits.select(key), seen.select(key)])
-    ledger.drop(LISTS, "have neither impression events nor hits", stored.join(with_list, on=key, how="anti").height)
-    ledger.note(hits[key].n_unique(), "lists are the stored hits: which of them the page showed is not known")
-    # Counted from 1, as hits are.
-    shown = shown.with_columns(position=pl.col("ordinal") + bool((seen["ordinal"] == 0).any()))
-    both = pl.concat([some.select(key, "item_id", "position") for some in (shown, hits)])
-    return both.join(_ubi_queries(rows), on=key, how="left", maintain_order="left", nulls_equal=True)
-
-
-def _ubi_queries(rows: pl.DataFrame) -> pl.DataFrame:
-    """When each query was, and what was searched for: in the stored query, else in its events, or in `on_search`."""
-    stored_first = rows.sort(pl.col("name").is_not_null(), maintain_order=True)
-    searched = pl.col("message").filter(pl.col("name") == "on_search")
-    found = stored_first.group_by("impression_id", maintain_order=True).agg(
-        pl.col("timestamp").drop_nulls().first(),
-        text=pl.col("text").drop_nulls().first(),
-        searched=searched.drop_nulls().first(),
-    )
-    return found.select("impression_id", "timestamp", query_id=pl.coalesce("text", "searched", "impression_id"))
-
-
-def _ordinals(placed: pl.DataFrame, acts: pl.DataFrame, ledger: Ledger) -> None:
-    """Whether what was clicked is where it says."""
-    both = acts.drop_nulls("ordinal").join(
-        placed.select("impression_id", "item_id", "position"), on=["impression_id", "item_id"]
-    )
-    if not len(both):
-        return
-    same, zero = (float((both["ordinal"] + first == both["position"]).mean() or 0) for first in (0, 1))  # type: ignore[arg-type]
-    counts = ", counted from 0" if zero > same else ""
-    ledger.notes.append(f"{max(same, zero):.0%} of the clicks have the ordinal{counts} that the list says")
-
-
 # --- Metarank ---------------------------------------------------------------------------------------------------------
 
 METARANK: Mapping[str, Shape] = {
@@ -191,14 +101,14 @@ METARANK: Mapping[str, Shape] = {
 
 def metarank(paths: Sequence[Path], names: Names, ledger: Ledger) -> pl.DataFrame:
     """Metarank: a `ranking` event lists items in the order shown, `interaction` events refer to it by `ranking`."""
-    rows = _read(paths, METARANK, ledger)
+    rows = read(paths, METARANK, ledger)
     lists = rows.filter(pl.col("event") == "ranking")
     if not len(lists):
         raise LogError("expected events with event = ranking; got none.")
     lists = lists.select(
         impression_id="id",
         query_id=pl.coalesce(_named("fields", "name", "query", "value"), "user", pl.lit("everybody")),
-        timestamp=_moment(),
+        timestamp=moment(),
         items=pl.col("items").list.eval(pl.element().struct.field("id")).list.drop_nulls(),
     )
     lists = ledger.keep(LISTS, _once(lists, ledger), pl.col("items").list.len() > 0, "list no records with an id")
@@ -248,7 +158,7 @@ VIEW, SELECT, PURCHASE, REVENUE = "view_item_list", "select_item", "purchase", "
 
 def ga4(paths: Sequence[Path], names: Names, ledger: Ledger) -> pl.DataFrame:
     """Google Analytics 4: `view_item_list` shows items in the order of their index; what was done belongs to the last view."""
-    rows = _ga4_rows(_read(paths, GA4, ledger), names, ledger)
+    rows = _ga4_rows(read(paths, GA4, ledger), names, ledger)
     views = _ga4_impressions(rows.filter(pl.col("name") == VIEW))
     ledger.take(LISTS, views["impression_id"].n_unique())
     acts = _of_last_view(names.acts(rows), views)
@@ -279,7 +189,7 @@ def _ga4_rows(rows: pl.DataFrame, names: Names, ledger: Ledger) -> pl.DataFrame:
     ]
     events_of = once.select(
         name="event_name",
-        time=_moment("event_timestamp"),
+        time=moment("event_timestamp"),
         who=pl.concat_str("user_pseudo_id", session, separator="/"),
         batch=pl.concat_list([pl.col(name).cast(pl.Int64, strict=False).fill_null(0) for name in BATCH]),
         term=_named("event_params", "key", "search_term", "value", "string_value"),
@@ -291,14 +201,14 @@ def _ga4_rows(rows: pl.DataFrame, names: Names, ledger: Ledger) -> pl.DataFrame:
     flat = events_of.sort(*order, maintain_order=True).with_row_index("number").explode("items", empty_as_null=False)
     field = {name: _set(pl.col("items").struct.field(name)) for name in ITEM_FIELDS}
     name, own_id = (pl.col("named").list.get(n) for n in (0, 1))
-    each = _number(field["price"]) * _number(field["quantity"]).fill_null(1.0)
+    each = as_number(field["price"]) * as_number(field["quantity"]).fill_null(1.0)
     return flat.select(
         "number", "name", "time", "who", "term",
         item_id=field["item_id"],
         list=pl.coalesce(field["item_list_name"], _set(name), field["item_list_id"], _set(own_id)),
-        position=pl.coalesce(_number(field["item_list_index"]), _number(field["index"])),
+        position=pl.coalesce(as_number(field["item_list_index"]), as_number(field["index"])),
         amount=pl.lit(1.0),
-        paid=pl.coalesce(_number(field["item_revenue"]), each).fill_null(0.0),
+        paid=pl.coalesce(as_number(field["item_revenue"]), each).fill_null(0.0),
     )  # fmt: skip
 
 

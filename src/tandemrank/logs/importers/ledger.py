@@ -7,11 +7,15 @@ import polars as pl
 
 @dataclass(frozen=True)
 class Count:
-    """So many of a kind were in the files, so many are in the log, and why the others are not."""
+    """So many of a kind were in the files, so many are in the log, and why the others are not.
+
+    `repeats`: how many of those kept say what another says, as a second click on an item of a list does, and count once.
+    """
 
     what: str
     given: int
     kept: int
+    repeats: int
     left_out: dict[str, int]
 
 
@@ -21,6 +25,7 @@ class Ledger:
 
     given: dict[str, int] = field(default_factory=dict)
     left_out: dict[tuple[str, str], int] = field(default_factory=dict)
+    repeats: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def take(self, what: str, number: int) -> None:
@@ -49,5 +54,5 @@ class Ledger:
         for what in dict.fromkeys([*self.given, *(what for what, _ in self.left_out)]):
             why = {why: n for (kind, why), n in self.left_out.items() if kind == what}
             given = self.given.get(what, sum(why.values()))
-            found.append(Count(what, given, given - sum(why.values()), why))
+            found.append(Count(what, given, given - sum(why.values()), self.repeats.get(what, 0), why))
         return tuple(found)

@@ -62,9 +62,11 @@ def with_acts(rows: pl.DataFrame, acts: pl.DataFrame, ledger: Ledger, rewards: S
         some = ledger.keep(name, some, pl.col("item_id").is_not_null(), "name no item")
         some = ledger.keep(name, some, pl.col("listed"), "belong to no impression of the files")
         some = ledger.keep(name, some, pl.col("known"), "are on an item that the impression did not show")
+        if not len(some):
+            continue
         sums = some.group_by(PAIR).agg(pl.col("amount").sum().alias(name))
         if name == CLICKS:
-            ledger.drop(name, "repeat a click", len(some) - len(sums))
+            ledger.repeats[name] = len(some) - len(sums)
         rows = rows.drop(name, strict=False).join(sums, on=PAIR, how="left", maintain_order="left")
         rows = rows.with_columns(pl.col(name).fill_null(0.0))
     return with_clicks_of(rows.with_columns(click=pl.col(CLICKS) > 0).drop(CLICKS), ledger, rewards)

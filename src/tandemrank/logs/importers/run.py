@@ -9,10 +9,11 @@ import polars as pl
 from tandemrank._base import files
 from tandemrank._base.frames import columns_of
 from tandemrank.errors import ConfigError, LogError
-from tandemrank.logs.importers.formats import Format, Names, ga4, metarank, ubi
+from tandemrank.logs.importers.formats import Format, Names, ga4, metarank
 from tandemrank.logs.importers.ledger import Count, Ledger
 from tandemrank.logs.importers.sources import table
 from tandemrank.logs.importers.tables import Table, clax, long, obd, wide
+from tandemrank.logs.importers.ubi import ubi
 from tandemrank.logs.schema import LONG, WIDE
 from tandemrank.logs.validation import validate
 from tandemrank.logs.writing import CLICK_LOG, write_part
