@@ -723,13 +723,20 @@ def test_a_contradicted_curve_is_said_beside_a_refusal_too() -> None:
     log = here.log(4000, 1)
     found = valuation.estimate(here.new, log, **asked(here)).diagnostics
     assert found is not None
-    low = dataclasses.replace(found, balance=0.6, balance_error=0.01, unsupported=0.02)
+    low = dataclasses.replace(found, balance=0.6, balance_error=0.01, unsupported=0.02, logged=True)
     wrong = contradiction(log, np.ones(K))
     assert wrong is not None
     verdict, reasons = judge(low, against_model=curve_words(wrong))
     assert verdict == Verdict.REFUSE
     assert "weighted exposure is 0.60 of what it should be, and 2% goes to items" in reasons[0]
     assert "as P(item in the list) is" in reasons[0]
+    assert "P(item" not in judge(dataclasses.replace(low, logged=False))[1][0]
+    high = dataclasses.replace(low, balance=found.examined / found.impressions)
+    asks = [
+        "Did you log P(item at position)?" in judge(one)[1][0]
+        for one in (high, dataclasses.replace(high, logged=False))
+    ]
+    assert asks == [True, False]
     assert reasons[-1].startswith("the log contradicts the examination curve")
     lost = judge(dataclasses.replace(low, unsupported=0.4))[1]
     assert lost[0].startswith("40% of what the new policy shows is outside what the log can speak about")

@@ -24,6 +24,7 @@ FEW_QUERIES = 30  # fewer are no sample of others
 OWN = 0.2
 SURELY = 3.0  # standard errors
 ROUNDING = 1e-6  # of a value
+UNMET_GROUPS = 50  # of like weights
 
 
 def normal_interval(value: float, error: float, level: float) -> tuple[float, float]:
@@ -65,6 +66,26 @@ def impression_covariance(weights: Sequence[Floats], log: Feedback, *, most: flo
         once = (X[a] - U[a] * n)[~many] @ (X[b] - U[b] * n)[~many]
         found[a, b] = found[b, a] = (own @ (n[many] / (n[many] - 1)) + once) / max(log.N, 1.0) ** 2
     return found
+
+
+def unmet_variance(weights: Floats, log: Feedback) -> float:
+    """What is missing in the variance of  sum w c / N  because weights met fewer clicks than can be expected of them:
+
+        max(0, sum_g r_g sum_{rows of g} w^2 shown - sum w^2 c) / N^2,     r_g = (1 + sum_g c) / (1 / r + sum_g shown)
+
+    A few large weights decide the noise, and the clicks that came know of those that were clicked alone: where they were not, a
+    value comes out low and seems sure. So clicks are expected by groups of like weights, each with one click beforehand at the
+    rate r of all.  Shapes: weights [P] or [2, P].
+    """
+    w, shown, c = np.abs(both_weights(weights).sum(0)), log.shown, log.clicks
+    if not c.sum() > 0 or not np.ptp(w) > 0:
+        return 0.0
+    order = np.argsort(w, kind="stable")
+    group = np.empty(len(w), np.int64)
+    group[order] = np.minimum(np.cumsum(shown[order]) / shown.sum() * UNMET_GROUPS, UNMET_GROUPS - 1).astype(np.int64)
+    clicked, seen, squares = (np.bincount(group, x, UNMET_GROUPS) for x in (c, shown, np.square(w) * shown))
+    rate = (1 + clicked) / (shown.sum() / c.sum() + seen)
+    return max(float(rate @ squares - np.square(w) @ c), 0.0) / max(log.N, 1.0) ** 2
 
 
 def misfit(value: float, coarser: float, lists: float | None) -> tuple[float, float]:

@@ -20,7 +20,13 @@ from tandemrank.offpolicy import bounds
 from tandemrank.offpolicy.bounds import Independent
 from tandemrank.offpolicy.diagnostics import Diagnostics, Identified
 from tandemrank.offpolicy.estimators import Estimate, by_query
-from tandemrank.offpolicy.uncertainty import FEW_QUERIES, impression_covariance, misfit_variance, normal_interval
+from tandemrank.offpolicy.uncertainty import (
+    FEW_QUERIES,
+    impression_covariance,
+    misfit_variance,
+    normal_interval,
+    unmet_variance,
+)
 from tandemrank.offpolicy.verdicts import Verdict
 
 Floats = NDArray[np.float64]
@@ -261,4 +267,4 @@ def impression_error(weights: Floats, log: Feedback, by_query: float, exposures:
     variance = max(float(impression_covariance([weights], log, most=most_clicks(log))[0, 0]), 0.0)
     if not weighted and not few_queries(log):
         variance = min(variance, by_query**2)
-    return float(np.sqrt(variance + exposures))
+    return float(np.sqrt(variance + unmet_variance(weights, log) + exposures))

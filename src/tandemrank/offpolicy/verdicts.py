@@ -171,20 +171,19 @@ def _exposure_rules(found: Diagnostics, share: float) -> list[tuple[bool, str]]:
 
 
 def misfit_words(found: Diagnostics) -> str:
-    """Weighted exposure is too much, or too little of what was shown, and what may have been logged instead of rho_0.
+    """Weighted exposure is too much, or too little of what was shown, and what may have been logged instead of rho_0, if any.
 
     With P(item at its position) it is too much by sum_k theta_k; P(item in the list) is never below rho_0.
     """
     said = f"the propensities do not fit the log: weighted exposure is {found.balance:.2f} of what it should be"
     if found.balance < 1:
-        return (
-            f"{said}, and {found.unsupported:.0%} goes to items that the query was never shown. They are too large, as P(item "
-            "in the list) is, or belong to another examination curve (--curve)"
-        )
+        said = f"{said}, and {found.unsupported:.0%} goes to items that the query was never shown"
+        hint = ". They are too large, as P(item in the list) is, or belong to another examination curve (--curve)"
+        return f"{said}{hint}" if found.logged else said
     examined = found.examined * found.heaviest / found.impressions
     is_sum_of_theta = abs(found.balance - examined) <= max(3 * found.balance_error, SUM_OF_THETA * examined)
     asks = ". Did you log P(item at position)? A propensity is its sum over positions, each times theta"
-    return f"{said}{asks}" if is_sum_of_theta else said
+    return f"{said}{asks}" if is_sum_of_theta and found.logged else said
 
 
 def pooled_words(found: Pooled) -> str:
