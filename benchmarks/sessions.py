@@ -3,6 +3,7 @@
     python benchmarks/sessions.py variance       ratios of lists over ratios of exposures, one stage: the variances
     python benchmarks/sessions.py coverage       how often a 95% interval holds: 200 logs, 5 steps, two-stage production
     python benchmarks/sessions.py learning       looking ahead against the same learner that does not, with effects and without
+    python benchmarks/sessions.py last-click     the same by the last click, not by the state of the world
     python benchmarks/sessions.py clicks         what several clicks in a step do to a value
     python benchmarks/sessions.py time           a million steps against the verbs of one list
     python benchmarks/sessions.py figure         value against the horizon, into docs/figures
@@ -95,7 +96,6 @@ def coverage(runs: int, progress: Tell) -> dict[str, object]:
 
 
 EFFECTS = {"boredom, influence, leaving": {}, "none": {"boredom": 0.0, "influence": 0.0, "leaving": 0.0}}
-STATES = {"of the world": None, "query and last click": ["query_id", "last_click", "since_click"]}
 
 
 def learned(world: SessionWorld, run: int, state: list[str] | None, **how: object) -> dict[str, TwoStagePolicy]:
@@ -111,31 +111,21 @@ def learned(world: SessionWorld, run: int, state: list[str] | None, **how: objec
     return found
 
 
-def learning_table(runs: int, progress: Tell) -> dict[str, object]:
+def learning_table(runs: int, progress: Tell, state: list[str] | None = None) -> dict[str, object]:
     """Paired: one log, the same sessions; the true clicks per session by simulation."""
     rows, done = [], 0
-    for name, state in STATES.items():
-        for effects, switches in EFFECTS.items():
-            pairs = []
-            for run in range(runs):
-                world = SessionWorld.of(SessionWorldConfig(**switches), run)
-                policies = learned(world, run, state)
-                pairs.append([simulation.clicks_of(p, world, 20_000, seed=500 + run).mean() for p in policies.values()])
-                done += 1
-                progress(done)
-            near, far = np.array(pairs).T
-            gain = over_runs(far / near - 1)
-            rows.append(
-                {
-                    "effects": effects,
-                    "state": name,
-                    "myopic": float(near.mean()),
-                    "ahead": float(far.mean()),
-                    "gain": gain.mean,
-                    "low": gain.low,
-                    "high": gain.high,
-                }
-            )
+    for effects, switches in EFFECTS.items():
+        pairs = []
+        for run in range(runs):
+            world = SessionWorld.of(SessionWorldConfig(**switches), run)
+            policies = learned(world, run, state)
+            pairs.append([simulation.clicks_of(p, world, 20_000, seed=500 + run).mean() for p in policies.values()])
+            done += 1
+            progress(done)
+        near, far = np.array(pairs).T
+        gain = over_runs(far / near - 1)
+        row = {"effects": effects, "myopic": float(near.mean()), "ahead": float(far.mean())}
+        rows.append(row | {"gain": gain.mean, "low": gain.low, "high": gain.high})
     return {"runs": runs, "rows": rows}
 
 
@@ -152,7 +142,7 @@ def clicks(runs: int, progress: Tell) -> dict[str, object]:
                 frame = drawn(world, 20_000, 1000 + run, rho_0)
                 values.append(valuation.estimate(policy, frame, seed=run).value)
                 shares.append(float((frame["clicks"].list.sum() > 1).mean()))
-            error = float(np.std(values)) / runs**0.5 / truth
+            error = float(np.std(values, ddof=1)) / runs**0.5 / truth
             off = float(np.mean(values)) / truth - 1
             rows.append({"several_clicks": np.mean(shares), "steps": T, "truth": truth, "off": off, "error": error})
             progress(len(rows))
@@ -225,6 +215,7 @@ MEASUREMENTS: dict[str, tuple[Callable[[int, Tell], dict[str, object]], int]] = 
     "variance": (variance, 20),
     "coverage": (coverage, 200),
     "learning": (learning_table, 10),
+    "last-click": (partial(learning_table, state=["query_id", "last_click", "since_click"]), 3),
     "clicks": (clicks, 10),
     "time": (timing, 3),
     "figure": (figure, 3),

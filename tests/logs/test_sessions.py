@@ -59,7 +59,11 @@ def test_validation_counts_sessions() -> None:
     [
         ({"drop": "step"}, "nothing orders the steps", False),
         ({"step": [1, 1, 1, 3, 2]}, "1 steps come at the same step as another of their session", False),
-        ({}, "20.0% of the steps have several clicks, of which one may move the state", False),
+        (
+            {},
+            "20.0% of the steps have several clicks, of which the one furthest down is taken to move the state",
+            False,
+        ),
     ],
 )
 def test_whether_a_log_says_what_a_policy_is_worth_over_sessions(change: dict, why: str, possible: bool) -> None:

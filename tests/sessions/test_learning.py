@@ -132,6 +132,7 @@ def test_rewards_ahead_are_relevance_times_worth() -> None:
         ({"context": ["device"]}, "cannot be combined with sessions"),
         ({"start": tr.Start(world().production())}, "leave other starts"),
         ({"reward": "worth"}, "and rewards out"),
+        ({"colour": 1}, "unknown keyword 'colour'"),
         ({"horizon": 0}, "horizon"),
         ({"discount": -1.0}, "discount"),
         ({"state": "colour"}, "got 'colour'"),

@@ -130,7 +130,9 @@ def test_a_policy_on_its_own_training_log_is_not_trusted() -> None:
 
 
 def test_a_policy_that_knows_neither_states_nor_queries_is_refused() -> None:
-    with pytest.raises(PolicyError, match="expected a policy that knows every"):
+    with pytest.raises(
+        PolicyError, match="expected a policy of the states or the queries of the log, such as 'elsewhere'"
+    ):
         estimate(SOFT, log().with_columns(state=pl.lit("elsewhere")))
 
 
@@ -141,6 +143,8 @@ def test_a_policy_that_knows_neither_states_nor_queries_is_refused() -> None:
         ({"discount": 1.5}, "discount: expected a number from 0 to 1"),
         ({"estimator": "beta_ips"}, "estimator must be one of"),
         ({"colour": 1}, "unknown keyword 'colour'"),
+        ({"reward_column": "values"}, "reward_column is for single lists"),
+        ({"engine": "ray"}, "engine is for single lists"),
     ],
 )
 def test_wrong_switches_are_refused(switches: dict, words: str) -> None:

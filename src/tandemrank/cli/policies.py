@@ -303,7 +303,7 @@ def _query_ids(asked: str, vocabulary: "Vocabulary") -> "pl.Series":
 
 def _answering(policy: "TwoStagePolicy", ids: "pl.Series") -> "tuple[TwoStagePolicy, pl.Series]":
     """The policy with an answer for ids that it does not know, as the average query, and the ids; where it has no such answer,
-    those that it knows. Standard error hears of it. If it knows none, they are refused later."""
+    those that it knows. Standard error hears of it."""
     from tandemrank._base.ids import plain_ids, positions_of
 
     known = positions_of(policy.vocabulary.query_ids, ids, "query", missing="mark", owner="the policy") >= 0

@@ -125,6 +125,16 @@ class Feedback:
         """Without the clicks that ranks get whatever stands there (`clicks.trust`).  Shapes: offset [K]."""
         return self if offset is None else replace(self, clicks=self.clicks - offset[self.rank] * self.shown)
 
+    def of_queries(self, first: int, stop: int) -> "Feedback":
+        """The sums of some queries, which become the first ones; not to be merged again."""
+        some = self.of_rows((self.query >= first) & (self.query < stop))
+        return replace(
+            some,
+            vocabulary=Vocabulary(self.vocabulary.query_ids[first:stop], self.vocabulary.item_ids),
+            query=some.query - np.int32(first),
+            impressions=self.impressions[first:stop],
+        )
+
     def sums(self, name: str) -> CountsOrLimbs:
         """A column to add without rounding: the limbs kept, where they are the column's; else whole numbers, or limbs of it."""
         column, kept = getattr(self, name), self.exact.get(name)

@@ -19,7 +19,7 @@ Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MOST_SINCE = 3  # steps since the last click that are told apart
-SOME_CLICKS = 0.05  # of the steps: with so many that have several clicks, values are off by as much as that, or more
+SOME_CLICKS = 0.05  # of the steps: with more that have several clicks, there is a word of care
 
 
 def time_of(steps: pl.DataFrame) -> Floats:
@@ -140,6 +140,6 @@ def session_answer(found: SessionFacts) -> Answer:
     else:
         why = f"{states}; {found.several_clicks:.1%} of the steps have several clicks"
         if found.several_clicks > SOME_CLICKS:
-            why += ", of which one may move the state: values are off by a share like that"
+            why += ", of which the one furthest down is taken to move the state: values may be off"
     possible = found.order is not None and not found.repeated_steps and found.frequent_states >= 0.5
     return Answer("value over sessions", possible, why)

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from tandemrank._base.cluster import Engine
 from tandemrank._base.ids import Vocabulary, positions_of
 from tandemrank.beliefs.model import RewardModel
 from tandemrank.errors import ConfigError, LogError
@@ -79,14 +80,15 @@ def resolve(
     wanted: Wanted = "all",
     beside: Feedback | None = None,
     relevance: RewardModel | None = None,
+    engine: Engine = "local",
 ) -> Resolved:
     """Propensities of every row, by the kind that is asked for; `auto` takes the best there is a source for.
 
     `lists` reads the shown lists of the log, by queries whatever their context; it is called only if a logging policy has to
     be fitted to them, and none was before. `wanted`: of all rows, of those with clicks, or none: the source alone, where
     beliefs are learned from. `beside`: other impressions of the same vocabulary, among which frequencies are counted where
-    lists hardly vary. `relevance`: a model of it, where examination depends on the clicks above.
-    Shapes: theta [K] or [K, states].
+    lists hardly vary. `relevance`: a model of it, where examination depends on the clicks above. The engine ray shares races
+    of queries out over a cluster.  Shapes: theta [K] or [K, states].
     """
     check_curve(log, theta)
     chosen, reason = choose_propensity(kind, log, logging_policy)
@@ -111,6 +113,7 @@ def resolve(
             only_clicked=wanted == "clicked",
             curves=curves,
             beside=beside if only_shown and chosen == "frequency" else None,
+            engine=engine,
         )
         minimum = clip_minimum(clip, rho_0[log.clicks > 0], log.N)
     minimum = max(minimum, FITTED_LEAST) if chosen == "fitted" else minimum
@@ -212,6 +215,7 @@ def row_propensities(
     only_clicked: bool = False,
     curves: Curves | None = None,
     beside: Feedback | None = None,
+    engine: Engine = "local",
 ) -> Floats:
     """rho_0 of every row of a log (paper: propensity_def), unclipped.
 
@@ -245,7 +249,8 @@ def row_propensities(
     samples = samples or races_for(len(logged))
     curves, query = curves or Curves.same(by_rank(rows, theta), rows.Q), rows.query[known]
     each = [
-        logger.exposure(q[query], item[known], one[: logger.K], samples=samples, seed=seed)[0] for one in curves.few
+        logger.exposure(q[query], item[known], one[: logger.K], samples=samples, seed=seed, engine=engine)[0]
+        for one in curves.few
     ]
     rho_0[known] = np.maximum(curves.mixed(query, each), 0.0)
     return rho_0

@@ -283,6 +283,7 @@ class _One:
             seed=derive(asked.seed, "exposure"),
             drawn=self.drawn,
             progress=progress,
+            engine=asked.engine,
         )
         exposure = with_production(found, evidence.log, theta, self.of.kept)
         correction = self._correction(exposure, curves)
@@ -300,8 +301,9 @@ class _One:
         log, theta, used, pairs = evidence.log, evidence.theta, evidence.propensities, evidence.expected.pairs
         races = races_for(self.of.side, asked.samples, int((log.impressions > 0).sum()))
         rho, answered = evidence.expected.rho_0.copy(), ~kept[pairs.query]
+        seed = derive(asked.seed, "exposure of drawn")
         rho[answered] = exposure_on(
-            self.of.side, self.of.answered(pairs), curves, samples=races, seed=derive(asked.seed, "exposure of drawn")
+            self.of.side, self.of.answered(pairs), curves, samples=races, seed=seed, engine=asked.engine
         ).rho
         own = np.where(kept[log.query], used.unclipped, exposure.rho)
         fine, coarse = (calibrated(used.unclipped, own, log, theta, evidence.expected, rho, coarser=n) for n in (1, 2))

@@ -177,7 +177,6 @@ class Server:
             features=features if by_features else None,
             context=as_texts(context) if context else None,
             session=session,
-            step=None if state is None else state.shown + 1,
             state=None if state is None else state.id,
         )
         return ShownList(asked._replace(items=list_of(now.arms[arm].live, asked)), arm, unit)

@@ -1,8 +1,8 @@
 """Sessions while a policy is live: the last click of each, and how many lists ago it was.
 
 The state of an answer is that of `logs.sessions`: the last click that was heard of before it, and the steps since. It is
-logged with the answer, so that propensities are given the state, whatever clicks come late. Of many sessions those that nobody
-asked about for longest are forgotten; after a restart the journals have those of the last half hour.
+logged with the answer, so that propensities are given the state, whatever clicks come late or to another replica. Of many
+sessions those that nobody asked about for longest are forgotten; after a restart the journals have those of the last half hour.
 """
 
 import threading
@@ -19,9 +19,9 @@ MOST = 100_000  # sessions that are remembered, those asked about last
 
 @dataclass(frozen=True)
 class SessionState:
-    """How many lists a session was shown, the item clicked last, how many were shown since, and the last of them."""
+    """The item clicked last in a session, how many lists were shown since, the last list of all, and which of its items move
+    the state: those below a click."""
 
-    shown: int = 0
     last_click: Id | None = None
     since: int = 0
     impression: str = ""
@@ -59,7 +59,6 @@ class LiveSessions:
             before = self._states.pop(impression.session, SessionState())
             self._of_impression.pop(before.impression, None)
             self._states[impression.session] = SessionState(
-                shown=before.shown + 1,
                 last_click=before.last_click,
                 since=before.since + 1,
                 impression=impression.id,
@@ -71,12 +70,13 @@ class LiveSessions:
                 self._of_impression.pop(oldest.impression, None)
 
     def clicked(self, events: Iterable[StoredEvent]) -> None:
-        """Clicks move the state of a session if they are on its last list; later ones came too late for it."""
+        """Clicks on the last list of a session move its state, of several the one furthest down; others came too late."""
         with self._lock:
             for event in events:
                 session = self._of_impression.get(event.impression) if event.type == "click" else None
-                if session is not None and event.item in self._states[session].items:
-                    self._states[session] = replace(self._states[session], last_click=event.item, since=0)
+                if session is not None and event.item in (items := self._states[session].items):
+                    below = items[items.index(event.item) :]
+                    self._states[session] = replace(self._states[session], last_click=event.item, since=0, items=below)
 
     def recover(self, impressions: Iterable[Impression], clicks: Iterable[StoredEvent]) -> None:
         """What journals have, in the order of time."""

@@ -109,8 +109,8 @@ class Impression(NamedTuple):
 
     `policy` is the digest of the policy that answered; `mixture` has the share of every policy. `theta` is the examination
     curve of the server. `features` are those that decided, None where none did. `context`: of the request, as texts.
-    `session`, its `step` from 1 and its `state` before it, where there is one; `query_id` is what the policy was asked: the
-    state, if it knows that.
+    `session` and its `state` before this list, where there is one; `query_id` is what the policy was asked: the state, if it
+    knows that.
     """
 
     id: str
@@ -127,7 +127,6 @@ class Impression(NamedTuple):
     features: dict[str, float | str | None] | None = None
     context: dict[str, str | None] | None = None
     session: str | None = None
-    step: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     state: str | None = None
 
     def traffic(self, known: Mapping[str, LivePolicy]) -> tuple[Traffic, LivePolicy]:

@@ -3,7 +3,7 @@
 A segment is a click log that `validate`, `estimate` and `learn` take as it is: `query_id, items, clicks, values, propensities,
 policy, timestamp`, a column for everything in the context of requests, and beside these `propensity_errors` (Monte-Carlo),
 `mixture`, `strategy`, `key`, `places`, `available`, `features` and `context`, with which every list can be drawn again
-(`replay`); of sessions `session_id, step, state`. A click counts if it comes within the window after its impression, whichever
+(`replay`); of sessions `session_id, state`. A click counts if it comes within the window after its impression, whichever
 replica heard of it.
 
 One process seals at a time (a lock of the folder), and holds one journal at a time in memory, beside the clicks that another
@@ -344,6 +344,5 @@ def _sessions(impressions: Sequence[Impression]) -> dict[str, list[Any]]:
         return {}
     return {
         "session_id": [i.id if i.session is None else i.session for i in impressions],
-        "step": [i.step or 1 for i in impressions],
         "state": [i.state or "|1" for i in impressions],
     }

@@ -40,6 +40,11 @@ def asked(policy: TwoStagePolicy, log: SessionLog, rows: Feedback) -> Asked:
     used = rows.impressions > 0
     new = used & ~_known(policy, ids)
     if new.any():
+        if plain_ids(ids).dtype != plain_ids(policy.vocabulary.query_ids).dtype:
+            raise PolicyError(
+                f"expected a policy of the states or the queries of the log, such as {log.situations['state'][0]!r} or "
+                f"{log.situations['query_id'][0]!r}; its queries are such as {policy.vocabulary.query_ids[0]!r}."
+            )
         try:
             policy = policy.with_queries(plain_ids(ids.filter(new)).unique(maintain_order=True))
         except PolicyError as error:

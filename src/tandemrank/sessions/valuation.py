@@ -126,8 +126,9 @@ def estimate(
     if estimator not in get_args(SessionEstimator):
         raise ConfigError(f"estimator must be one of {', '.join(get_args(SessionEstimator))}; got {estimator!r}.")
     question = Question.of(question, switches)
-    if question.reward_column is not None:
-        raise ConfigError("reward_column cannot be combined with sessions, which are valued in clicks. Leave it out.")
+    for name in ("reward_column", "other_log", "independent", "engine"):
+        if getattr(question, name) not in (None, "local"):
+            raise ConfigError(f"{name} is for single lists, and cannot be combined with sessions. Leave it out.")
     check_horizon(horizon, discount)
     whole = log if isinstance(log, SessionLog) else read(log, state, K=_ranks(question))
     T = 1 if discount == 0 else min(horizon or HORIZON, int(whole.step.max()) + 1)
@@ -319,8 +320,8 @@ def _cautions(found: Evidence) -> list[str]:
     reasons = []
     if several > SOME_CLICKS:
         reasons.append(
-            f"{several:.0%} of the steps have several clicks, of which one is taken to move the state: the weights of later "
-            "steps are off"
+            f"{several:.0%} of the steps have several clicks, of which the one furthest down is taken to move the state: later "
+            "steps may be off"
         )
     if found.propensities.kind not in ("logged", "exact"):
         reasons.append(f"propensities are {found.propensities.kind}, and their errors multiply from step to step")
