@@ -336,6 +336,12 @@ def _beside(exposure: Exposure, evidence: LogEvidence) -> Floats:
     return found
 
 
+def _trust_variance(evidence: LogEvidence, taken: float) -> float:
+    """The variance of a value by the error of the trust that was taken out of it, to first order."""
+    trust = None if evidence.behaviour is None else evidence.behaviour.trust
+    return 0.0 if evidence.offset is None or trust is None else (taken * trust.error / trust.tau) ** 2
+
+
 def _of_rows(weights: Floats, kept: NDArray[np.bool_]) -> Floats:
     """The weights of both kinds: 1 whatever the propensity is, where production's list is kept.  Shapes: [P] -> [2, P]."""
     return np.where(kept, [[0.0], [1.0]], bounds.both_weights(weights))
@@ -402,7 +408,8 @@ def judged(
         ceiling_terms=ceiling_terms(exposure.rho, used.unclipped, own, len(evidence.theta)),
         weights=_of_rows(weights, kept),
         old_weights=_of_rows(estimators.safe_ratio(exposure.rho, used.unclipped, log.shown), kept),
-        exposure_variance=exposure_variance(weights, exposure.error, exposure.rho, log),
+        exposure_variance=exposure_variance(weights, exposure.error, exposure.rho, log)
+        + _trust_variance(evidence, ips.value - found.value),
         misfit=off,
         behaviour=evidence.behaviour,
         excess=max(ips.value / found.value, 1.0) if beside.any() and found.value > 0 else 1.0,
