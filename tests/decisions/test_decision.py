@@ -322,9 +322,8 @@ def test_a_segment_below_its_limit_does_not_ship_and_who_harms_nobody_is_preferr
     assert (harmful.call, harmful.exit_code, harmful.no_segment_below) == (Call.DO_NOT, 4, -0.02)
     assert harmful.candidates[0].reasons[0].startswith("guardrail: new surely falls below -0.02: -")
     assert decide(mixed, LOG, no_segment_below=-2.0, **asked).call == Call.SHIP
-    few = decide(
-        BETTER, LOG.filter(pl.col("query_id") % 10 != 0 | (pl.col("query_id") == 0)), no_segment_below=-0.01, **asked
-    )
+    q = pl.col("query_id")
+    few = decide(BETTER, LOG.filter((q % 10 != 0) | (q == 0)), no_segment_below=-0.01, **asked)
     assert few.call == Call.CANARY  # too few of the new ones to be sure
     assert few.candidates[0].reasons[0].startswith("guardrail: new may fall below -0.01: ")
     gentle = HERE.pair(1.2 * HERE.liked)

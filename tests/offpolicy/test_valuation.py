@@ -756,7 +756,8 @@ def test_of_one_query_the_error_of_the_balance_is_that_of_what_was_shown() -> No
     log = one.log(400, 0)
     exposed = Exposure(np.full(len(log.query), 0.5), *(np.ones(1) for _ in range(3)), np.zeros(1))
     rho_0 = np.full(len(log.query), 0.25)
-    by_hand = np.sqrt((4 * THETA[log.rank] ** 2 * log.shown).sum()) / 400
+    squares, found = (4 * THETA[log.rank] ** 2 * log.shown).sum(), (2 * THETA[log.rank] * log.shown).sum()
+    by_hand = np.sqrt(K * squares - found**2 / 400) / 400  # the most that items which stand together can make of it
     nothing = np.zeros(len(log.query), bool)
     assert diagnostics.diagnose(log, rho_0, nothing, exposed, THETA).balance_error == pytest.approx(by_hand)
 
