@@ -20,6 +20,7 @@ from tandemrank.offpolicy.diagnostics import Z95, Diagnostics
 from tandemrank.offpolicy.estimators import Estimate, ips, safe_ratio
 from tandemrank.offpolicy.uncertainty import misfit_variance, normal_interval
 from tandemrank.offpolicy.values import (
+    FIGURES,
     WEIGHTED,
     Value,
     few_queries,
@@ -53,22 +54,25 @@ class Comparison(Result):
     reasons: tuple[str, ...]
 
     def _lines(self) -> list[str]:
+        said = f"{self.verdict}: {'; '.join(self.reasons)}"
+        if self.verdict == Verdict.REFUSE:
+            return [said]
         bound = "no bound" if self.lower_bound is None else f"at least {self.lower_bound:+.3f}"
         return [
             f"{self.difference:+.3f} {self.new.unit} {within(*self.interval, '+')}, {self.new.sample.level:.0%}",
             f"new {self.new.value:.3f}, old {self.old.value:.3f}; {bound}",
-            f"{self.verdict}: {'; '.join(self.reasons)}",
+            said,
         ]
 
     def _rows(self) -> list[dict[str, Any]]:
-        sides: list[tuple[str, Value | Comparison]] = [("new", self.new), ("old", self.old), ("difference", self)]
-        values = (self.new.value, self.old.value, self.difference)
+        found = self.to_dict()
+        sides = (("new", found["new"], "value"), ("old", found["old"], "value"), ("difference", found, "difference"))
         return [
             {
-                "side": name, "value": value, "low": one.interval[0], "high": one.interval[1],
-                "lower_bound": one.lower_bound, "verdict": one.verdict,
+                "side": side, "value": x[name], **dict(zip(("low", "high"), x["interval"] or (None, None), strict=True)),
+                "lower_bound": x["lower_bound"], "verdict": x["verdict"],
             }
-            for (name, one), value in zip(sides, values, strict=True)
+            for side, x, name in sides
         ]  # fmt: skip
 
     def summary(self) -> dict[str, object]:
@@ -83,6 +87,8 @@ class Comparison(Result):
             "reasons",
         )
         found: dict[str, object] = {name: getattr(self, name) for name in names}
+        if self.verdict == Verdict.REFUSE:
+            found |= dict.fromkeys(("difference", *FIGURES[1:]))
         sides = {"new": self.new.summary(), "old": self.old.summary()}
         return found | {"bound_over": self.new.sample.independent} | sides
 
@@ -114,7 +120,7 @@ def compare_values(new: Value, old: Value) -> Comparison:
         standard_error=error,
         interval=interval,
         over_queries=interval if few_queries(new.log) else over_queries,
-        lower_bound=None if sure is None else sure.lower_bound(level),
+        lower_bound=None if sure is None else min(sure.lower_bound(level), difference),
         verdict=worst(new.verdict, old.verdict),
         reasons=tuple(f"{name}: {reason}" for name, side in sides if side.diagnostics for reason in side.reasons),
     )
@@ -132,7 +138,7 @@ def rests_on(
     The new side is divided by `excess`. `most` clicks that an impression can get, if it is known: of production a click is
     worth one, of another policy its weight. `queries`: those that count, by default all.  Shapes: queries [Q].
     """
-    theirs = old.ceiling_terms
+    theirs, excess = old.ceiling_terms, excess * new.excess
     if theirs is None:
         return None
     if new.reward is not None and old.reward is not None:
@@ -216,7 +222,7 @@ def surely(new: Value, old: Value, most: float | None = None) -> Terms | Impress
 def sure_difference(new: Value, old: Value, *, level: float) -> float | None:
     """What the difference is surely at least; None where there is no bound."""
     found = surely(new, old)
-    return None if found is None else found.lower_bound(level)
+    return None if found is None else min(found.lower_bound(level), new.value - old.value)
 
 
 # --- by how often a query came ----------------------------------------------------------------------------------------

@@ -32,5 +32,5 @@ def train(
     if log.beliefs is not None:
         believed = believed_policy(log.beliefs, start.vocabulary, K2=start.K2, K=start.K)
     switches = config or log.config.training
-    driver = Methods(start, believed, log.weights, log.config.theta[: start.K], switches, seed=seed)
+    driver = Methods(start, believed, log.weights, log.theta[: start.K], switches, seed=seed)
     return driver.train(chosen, progress=progress)

@@ -6,10 +6,12 @@ from typing import Any
 
 from tandemrank._base.results import Result, within
 from tandemrank.beliefs.belief import Beliefs
+from tandemrank.clicks.examination import Behaviour
 from tandemrank.errors import ConfigError
 from tandemrank.offpolicy.comparison import Comparison, FrequencyGroup, compare_values
-from tandemrank.offpolicy.propensities import Kind
+from tandemrank.offpolicy.logger import Kind
 from tandemrank.offpolicy.values import PRODUCTION, Value
+from tandemrank.offpolicy.verdicts import Verdict
 from tandemrank.policies.two_stage import TwoStagePolicy
 from tandemrank.training.choosing import MethodChoice
 from tandemrank.training.config import LearningConfig
@@ -65,6 +67,7 @@ class Learned(Result):
     by_frequency: dict[Method, tuple[FrequencyGroup, ...]] = field(default_factory=dict)  # against production
     choice: MethodChoice | None = None  # of the method, where the beliefs made it
     beliefs: Beliefs | None = None  # the beliefs by the part that trains, where they are used
+    behaviour: Behaviour | None = None  # how the lists of the log are read
     reward: str = "clicks"  # what was learned and valued
 
     @property
@@ -93,15 +96,18 @@ class Learned(Result):
         first, log = next(iter(self.values)), self.log
         size = f"{log.train:,.0f} impressions, valued on {log.evaluation:,.0f} others"
         value, gain = self.values[first], self.compare()
+        what = [f"learned from {size}, by {self.propensity} propensities", f"{first}: {self.policy!r}"]
+        said = f"verdict  {value.verdict}: {'; '.join(value.reasons)}"
+        if gain.verdict == Verdict.REFUSE:
+            return [*what, said]
         bound = "not known" if gain.lower_bound is None else f"{gain.lower_bound:+.3f}"
         return [
-            f"learned from {size}, by {self.propensity} propensities",
-            f"{first}: {self.policy!r}",
+            *what,
             f"value    {value.value:.3f} {value.unit} {within(*value.interval)}; production {self.production.value:.3f}",
             f"gain     {gain.difference:+.3f} {within(*gain.interval, '+')}",
             f"at least {bound}",
-            f"verdict  {value.verdict}: {'; '.join(value.reasons)}",
-            *(f"{name}: {other.value:.3f} {within(*other.interval)}" for name, other in list(self.values.items())[1:]),
+            said,
+            *(f"{name}: {other._lines()[0]}" for name, other in list(self.values.items())[1:]),
         ]
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -129,6 +135,7 @@ class Learned(Result):
             ],
             "differences": [difference.summary() for difference in self.differences],
             "choice": None if self.choice is None else asdict(self.choice),
+            "reading": {} if self.behaviour is None else self.behaviour.summary(),
             "beliefs": None if self.beliefs is None else self.beliefs.constants(),
             "notes": self.notes,
             "gates": [{"method": method, **gate.summary()} for method, gate in self.gates.items()],
